@@ -1,4 +1,8 @@
-"""Quantize, dequantize and fake quantization of exported programs, as quantized types."""
+"""Quantize, dequantize and fake quantization of exported (PT2E) programs.
+
+Constant scales and zero points become the quantized type of the result, computed ones operands of
+`quantize` and `dequantize`.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,14 @@ from .profiles import PT2E, profile_name
 
 Numbers = NDArray[np.generic]
 IS_EXPLICIT_QUANTIZE = "stated"
-"""Marks a quantize that the program has after float operators, and no kernel ends in."""
+"""Key in a node's meta: the program calls quantize itself after float operators.
+
+Such a quantize must not be merged into a kernel: PyTorch computes it separately.
+"""
 
 
 def _known_qparam(call: OverloadCall, name: str) -> Numbers | None:
-    """Returns scales or zero points that are known; None for those that are computed."""
+    """Returns a constant scale or zero point, or several; None for computed ones."""
     held = call[name]
     if isinstance(held, fx.Node):
         found = call.reader.stored_tensor(held)
@@ -41,9 +48,9 @@ def quant_type(
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> QuantType:
-    """Returns the type of integers with these scales and zero points.
+    """Returns the quantized type with these scales and zero points.
 
-    Scales of PyTorch are doubles; those that float32 holds are stated as float32.
+    PyTorch's scales are doubles; they become float32 if that is exact, else float64.
     """
     doubles = scales.astype(np.float64)
     with np.errstate(over="ignore"):
@@ -65,7 +72,7 @@ def quant_type(
 
 
 def _stated_quant_type(call: OverloadCall, axis: int | None = None) -> QuantType | None:
-    """Returns the type that the arguments state; None where the numbers are computed."""
+    """Returns the type that constant arguments state; None for computed ones."""
     per_channel = axis is not None
     scales = _known_qparam(call, "scales" if per_channel else "scale")
     name = "zero_points" if per_channel else "zero_point"
@@ -92,7 +99,7 @@ def _bounds(call: OverloadCall) -> tuple[int, int] | None:
 
 
 def set_export_profile(call: OverloadCall) -> None:
-    """Names the profile of exported programs, unless an engine's is named."""
+    """Sets the graph's profile to that of exported programs, unless an engine's is set."""
     if not call.reader.graph.profile or call.reader.graph.profile == "native":
         call.reader.graph.profile = profile_name(PT2E)
 
@@ -114,7 +121,7 @@ def _quantize_channels(call: OverloadCall) -> Value:
 def _quantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
     x = call.value("input")
     if kind is not None:
-        # What states its rounding is never taken for the end of a kernel.
+        # Passes never take a quantize with a `round` attribute for the end of a kernel.
         attrs: dict[str, Attr] = (
             {"round": "even"} if call.node.meta.get(IS_EXPLICIT_QUANTIZE) else {}
         )
@@ -131,13 +138,13 @@ def _quantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
 
 
 def _runtime_quant_type(call: OverloadCall) -> QuantType:
-    """Returns the type whose parameters are operands."""
+    """Returns the type of integers whose parameters are operands."""
     scale = call.value("scale").type.dtype
     return QuantType(_storage(call), F32, None, None, bounds=_bounds(call), scale_dtype=scale)
 
 
 def _runtime_qparams(call: OverloadCall) -> dict[str, Value]:
-    """Returns the operands that hold scale and zero point, each of no axes."""
+    """Returns computed scale and zero point as operands of rank 0."""
     found = {}
     for slot, name in (("scale", "scale"), ("zero", "zero_point")):
         value = call.value(name)
@@ -172,7 +179,7 @@ def _dequantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
 
 
 def as_quantized(call: OverloadCall, name: str, kind: QuantType) -> Value:
-    """Returns an argument's integers with a meaning: constants get it as their type."""
+    """Returns an argument as that quantized type: a typed constant, or a recode of integers."""
     node = call[name]
     stored = call.reader.stored_tensor(node)
     if stored is not None:
@@ -186,11 +193,11 @@ def as_quantized(call: OverloadCall, name: str, kind: QuantType) -> Value:
 
 
 RULE_BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
-"""Range rules by the least scale that they choose."""
+"""Range rules by their minimum scale (eps): PyTorch's default, and QNNPACK's."""
 
 
 def _choose_qparams(call: OverloadCall) -> list[Value]:
-    """Reads choose_qparams: scale and zero point of the range that the data have."""
+    """Reads choose_qparams: scale and zero point from the range of the data."""
     bounds = call.integer("quant_min"), call.integer("quant_max")
     rule = RULE_BY_LEAST_SCALE.get(call.number("eps"))
     if rule is None:
@@ -207,7 +214,7 @@ def _choose_qparams(call: OverloadCall) -> list[Value]:
 
 
 def _with_axes_of(call: OverloadCall, value: Value, fake: torch.Tensor) -> Value:
-    """Returns a number with the axes of one element that PyTorch gives it."""
+    """Returns a scalar with the axes of size 1 that PyTorch's result has."""
     axes = tuple(range(fake.dim()))
     return call.add("unsqueeze", {"x": value}, {"axes": axes}) if axes else value
 
@@ -224,7 +231,7 @@ def _fake_quantize_channels(call: OverloadCall) -> Value:
 
 
 def _fake_quantize_with_mask(call: OverloadCall) -> list[Value | None]:
-    """Reads the forms that also return the mask of unclamped elements."""
+    """Reads the forms for training, which also return the mask of unclamped elements."""
     if any(user.users and user.args[1] != 0 for user in call.node.users):
         raise KeepCall("its mask is read")
     enabled = call.arguments.get("fake_quant_enabled")
@@ -241,7 +248,7 @@ def _fake_quantize_with_mask(call: OverloadCall) -> list[Value | None]:
 
 
 def _quantize_dequantize(call: OverloadCall, scale: str, zero: str, axis: int | None) -> Value:
-    """Adds quantize and dequantize."""
+    """Adds quantize and dequantize in the smallest storage that holds quant_min..quant_max."""
     set_export_profile(call)
     bounds = call.integer("quant_min"), call.integer("quant_max")
     scales, zeros = _known_qparam(call, scale), _known_qparam(call, zero)
@@ -277,4 +284,4 @@ OPS: dict[str, Callable[[OverloadCall], Any]] = {
     "fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_with_mask,
 }
 DECOMPOSED = {f"quantized_decomposed.{name}": read for name, read in _PT2E_OPS.items()}
-"""The converters of the ops that PT2E puts into exported programs."""
+"""Converters of the ops that PT2E quantization inserts."""

@@ -1,4 +1,4 @@
-"""Modules of torch.ao: quantized ones, and those that are prepared and not converted yet."""
+"""Modules of torch.ao: quantized ones, and prepared ones with observers or fake quantization."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 _FUNCTIONAL = "FloatFunctional"
-"""torch.ao's module of float functions, which lives among the quantized ones."""
+"""torch.ao's module of float functions; its package is that of the quantized modules."""
 _OBSERVERS, _FAKES = frozenset({"ObserverBase"}), frozenset({"FakeQuantizeBase"})
 _QUANTIZING_FUNCTIONS = (
     "quantize_per_tensor",
@@ -21,7 +21,7 @@ _QUANTIZING_FUNCTIONS = (
 
 
 def is_quantized(module: nn.Module) -> bool:
-    """Returns whether a module computes with quantized tensors, as converted ones do."""
+    """Returns whether a module uses quantized tensors, as one does after `convert`."""
     for part in module.modules():
         if type(part).__name__ == _FUNCTIONAL:
             continue
@@ -35,12 +35,12 @@ def is_quantized(module: nn.Module) -> bool:
 
 
 def makes_quantized_tensor(node: torch.fx.Node) -> bool:
-    """Returns whether a node of an exported program makes a quantized tensor."""
+    """Returns whether a node of an exported program creates a quantized tensor."""
     return str(node.target).startswith(tuple(f"aten.{call}." for call in _QUANTIZING_FUNCTIONS))
 
 
 def uses_quantized_tensors(module: torch.jit.ScriptModule) -> bool:
-    """Returns whether a traced module computes with quantized tensors."""
+    """Returns whether a traced module uses quantized tensors."""
     graph: Any = module.inlined_graph
     kinds = {str(node.kind()) for node in graph.nodes()}
     return any(kind.startswith(("quantized::", "aten::quantize_per")) for kind in kinds)
@@ -56,15 +56,16 @@ def _is_quantized_call(node: torch.fx.Node) -> bool:
 
 
 def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
-    """Returns a module without its observers, and how many there were.
+    """Returns a copy of a module without observers, and how many there were.
 
-    Fake quantization stays, by the numbers that it has. A module without either is returned as it
-    is, another as a copy.
+    Fake quantization stays, with its current scale and zero point. A module without either is
+    returned itself.
     """
     if not any(_is_instance_by_name(part, _OBSERVERS | _FAKES) for part in module.modules()):
         return module, 0
     module, count = copy.deepcopy(module), 0
-    for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
+    # FX shares one observer among several places, which are all to be replaced.
+    for path, part in list(module.named_modules(remove_duplicate=False)):
         if path and _is_instance_by_name(part, _OBSERVERS | _FAKES):
             owner, _, name = path.rpartition(".")
             fakes = _is_instance_by_name(part, _FAKES)
@@ -78,7 +79,10 @@ def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
 
 
 def _is_instance_by_name(part: nn.Module, names: frozenset[str]) -> bool:
-    """Returns whether a module is of a class of torch.ao or torchao, which have each their own."""
+    """Returns whether a module is of such a class of torch.ao or torchao.
+
+    By name, since each of the two packages has its own classes and torchao may be missing.
+    """
     return any(
         kind.__name__ in names and kind.__module__.startswith(("torch.ao.", "torchao."))
         for kind in type(part).__mro__
@@ -86,9 +90,9 @@ def _is_instance_by_name(part: nn.Module, names: frozenset[str]) -> bool:
 
 
 def with_functional_as_modules(module: nn.Module) -> nn.Module:
-    """Returns a module whose FloatFunctional parts are called, so that their paths are traced.
+    """Returns a copy whose FloatFunctional parts are called as modules, so that traces record them.
 
-    A module without any is returned as it is, another as a copy.
+    A module without any is returned itself.
     """
     paths = [p for p, part in module.named_modules() if type(part).__name__ == _FUNCTIONAL]
     if not paths:
@@ -101,7 +105,7 @@ def with_functional_as_modules(module: nn.Module) -> nn.Module:
 
 
 class _CallableFunctional(nn.Module):
-    """torch.ao's FloatFunctional, whose functions are calls of a module."""
+    """A FloatFunctional whose functions are calls of the module itself."""
 
     def __init__(self, part: Any) -> None:
         super().__init__()
@@ -125,7 +129,7 @@ _FLOAT_FUNCTIONS = frozenset("add add_scalar mul mul_scalar cat add_relu matmul"
 
 
 class _FixedFakeQuantize(nn.Module):
-    """Fake quantization with the scale and zero point that training or calibration has found."""
+    """Fake quantization with fixed scale and zero point, those found by training or calibration."""
 
     scale: torch.Tensor
     zero_point: torch.Tensor
@@ -154,7 +158,7 @@ class _FixedFakeQuantize(nn.Module):
         )
 
     def _by_real_zeros(self, x: torch.Tensor) -> torch.Tensor:
-        """Computes as PyTorch does where zero points are no integers, as those of tables are."""
+        """Computes as PyTorch does for float zero points, which embedding tables have."""
         shape = [-1 if axis == self.axis else 1 for axis in range(x.dim())]
         scale, zero = self.scale.reshape(shape), self.zero_point.reshape(shape)
         quantized = torch.round(x * (1 / scale) + zero).clamp(self.low, self.high)

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose gates the language orders as ONNX does."""
+"""LSTM, GRU and RNN layers; the language has the order of gates of ONNX."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from qir.ir.node import Value
 from .call import KeepCall, OverloadCall
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Where each gate of ours is among PyTorch's: i f g o and r z n there, i o f g and z r n here."""
+"""For each gate of the language, its index in PyTorch.
+
+PyTorch has i f g o and r z n, the language i o f g and z r n.
+"""
 
 
 def _reorder_gates(call: OverloadCall, kind: str, value: Value) -> Value:
-    """Returns weights or biases with their gates in our order."""
+    """Returns weights or biases with their gates in the language's order."""
     gates = GATES[kind]
     if len(gates) == 1:
         return value
@@ -27,7 +30,7 @@ def _reorder_gates(call: OverloadCall, kind: str, value: Value) -> Value:
 
 
 def _stack_directions(call: OverloadCall, parts: Sequence[Value]) -> Value:
-    """Returns one array of the directions of a layer."""
+    """Returns the directions of a layer along a new first axis."""
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (0,)}) for part in parts]
     if len(rows) == 1:
         return rows[0]
@@ -80,7 +83,7 @@ def _layer(
     directions: int,
     attrs: dict[str, Attr],
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Adds one layer; returns its results step by step, and its last states."""
+    """Adds one layer; returns the results of all steps, and the last states."""
     each = len(params) // directions
     arranged = [_reorder_gates(call, kind, value) for value in params]
     operands: dict[str, Value | None] = {
@@ -98,7 +101,7 @@ def _layer(
         one = state.type.shape[0] == directions
         operands[slot] = state if one else call.add("slice", {"x": state}, cut)
     y, *ends = call.add_many(kind, operands, attrs)
-    # y is [steps, directions, batch, hidden]; PyTorch has the directions side by side at the end
+    # y is [steps, directions, batch, hidden]; PyTorch concatenates directions along the last axis.
     if directions == 1:
         return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(ends)
     y = call.add("transpose", {"x": y}, {"perm": (0, 2, 1, 3)})

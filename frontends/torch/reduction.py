@@ -1,4 +1,4 @@
-"""Reductions over axes, and operators that look along one."""
+"""Reductions, ArgMax and the like, cumulative sums, and top-k."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TO_THE_END = 2**63 - 1
 
 
 def _reduce(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
-    """Returns the converter of a reduction; sums of truth values and integers are in i64."""
+    """Returns the converter of a reduction, computed in the result's type: integer sums in i64."""
 
     def read(call: OverloadCall) -> Value:
         x = call.promote("self", kind=call.result.dtype)[0]
@@ -115,7 +115,7 @@ def _arg_reduce(op: str) -> Callable[[OverloadCall], Value]:
 
 
 def _reduce_with_index(reduce: str, place: str) -> Callable[[OverloadCall], list[Value]]:
-    """Returns the converter of max and min along an axis, which give the element and its place."""
+    """Returns the converter of max and min along an axis, which return element and index."""
 
     def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
@@ -135,7 +135,7 @@ def _cumulative(op: str) -> Callable[[OverloadCall], Value]:
 
 
 def _diff(call: OverloadCall) -> Value:
-    """Reads differences of neighbors along an axis, `n` times over."""
+    """Reads differences of neighbors along an axis, repeated `n` times."""
     held = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
     kind, truth = call.result.dtype, call.result.dtype == torch.bool
     parts = [call.cast_to(part, kind) for part in held]

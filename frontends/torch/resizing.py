@@ -1,4 +1,4 @@
-"""Interpolation of images."""
+"""Interpolation: upsample_nearest, linear, bilinear, bicubic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
 
 
 def _stated_scales(call: OverloadCall, axes: int) -> tuple[float, ...]:
-    """Returns the factors that PyTorch computes places with; none where it goes by the sizes."""
+    """Returns the scale factors that PyTorch uses for coordinates; empty if it uses the sizes."""
     held = call.arguments.get("scale_factors")
     if held is None:
         held = [call.arguments.get(name) for name in ("scales_h", "scales_w")[-axes:]]

@@ -23,7 +23,7 @@ _REDUCTIONS = {
 
 
 def _scatter(reduction: str = "none") -> Callable[[OverloadCall], Value]:
-    """Returns the converter of a scatter; its name, else the argument `reduce`, says how."""
+    """Returns the converter of a scatter with that reduction, or that of its argument `reduce`."""
 
     def read(call: OverloadCall) -> Value:
         how = reduction
@@ -42,7 +42,7 @@ def _scatter(reduction: str = "none") -> Callable[[OverloadCall], Value]:
 
 
 def _updates(call: OverloadCall, indices: Value) -> Value:
-    """Returns an element for each index: a part of the source, or the same number for all."""
+    """Returns an element for each index: the leading part of the source, or one number for all."""
     if "src" not in call.arguments or not isinstance(call["src"], fx.Node):
         held = "value" if "value" in call.arguments else "src"
         number = call.promote(held, kind=call.result.dtype)[0]
@@ -96,7 +96,10 @@ def _scatter_entries(
     values: Value,
     adds: bool,
 ) -> Value:
-    """Writes values where indices of some axes say, one for each place and all other axes."""
+    """Writes values at index tensors of some axes, as `x[:, i, j] = values`.
+
+    PyTorch puts the indexed axes where the first one was if all are adjacent, else at the front.
+    """
     rank, count = x.type.rank, parts[0].type.rank
     rest = [axis for axis in range(rank) if axis not in axes]
     next_to = list(axes) == list(range(axes[0], axes[0] + len(axes)))
@@ -126,7 +129,7 @@ def _scatter_entries(
 
 
 def _write_along_axis(source: str, adds: bool = False) -> Callable[[OverloadCall], Value]:
-    """Returns the converter of what writes whole entries of one axis: index_copy and its like."""
+    """Returns the converter of index_copy and its like, which write entries of one axis."""
 
     def read(call: OverloadCall) -> Value:
         x, indices = call.value("self"), call.value("index")

@@ -1,7 +1,7 @@
-"""The names of inputs and outputs, and the engine, that QIR states in the files that it writes.
+"""Reads `qir.json` of files that QIR wrote: names of inputs and outputs, and the engine.
 
-PyTorch names inputs after arguments and outputs after operators; the runner of such a file takes
-and gives the names of the graph that was written.
+PyTorch names inputs after arguments and outputs after operators. The names of the graph that was
+written are restored, since data files refer to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MEMBER = "extra/qir.json"
 
 
 def restore_names(graph: Graph, path: Path) -> None:
-    """Gives inputs and outputs of a graph the names that its file states, where it states them."""
+    """Renames inputs and outputs of a graph as its file states."""
     inputs, outputs = _stated_names(path)
     if len(inputs) == len(graph.inputs):
         for value, name in zip(graph.inputs, inputs, strict=True):
@@ -30,12 +30,12 @@ def restore_names(graph: Graph, path: Path) -> None:
 
 
 def stated_engine(path: Path) -> str:
-    """Returns the engine that QIR wrote a TorchScript file for; empty where none is stated."""
+    """Returns the engine that a TorchScript file was written for; empty if it states none."""
     return str(_qir_record(path).get("engine", ""))
 
 
 def states_types(path: Path) -> bool:
-    """Returns whether a file states the types of its inputs, as QIR writes them."""
+    """Returns whether a file states the types of its inputs, as files of QIR do."""
     return bool(_qir_record(path))
 
 
@@ -48,7 +48,7 @@ def _rename(graph: Graph, old: str, new: str) -> None:
 
 
 def _qir_record(path: Path) -> dict[str, Any]:
-    """Returns what QIR states in a file; nothing for files of others."""
+    """Returns the content of `qir.json`; empty for files of other tools."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [n for n in archive.namelist() if n.partition("/")[2] == _MEMBER]
@@ -59,7 +59,7 @@ def _qir_record(path: Path) -> dict[str, Any]:
 
 
 def _stated_names(path: Path) -> tuple[list[str], list[str]]:
-    """Returns names of inputs and of outputs; none where the file states none, or not each once."""
+    """Returns names of inputs and outputs; empty if the file states none, or duplicates."""
     told = _qir_record(path)
     try:
         inputs, outputs = (list(map(str, told.get(key, ()))) for key in ("inputs", "outputs"))

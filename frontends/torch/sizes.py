@@ -1,4 +1,4 @@
-"""Sizes that are computed while a program runs: integers in PyTorch, tensors of i64 here."""
+"""Sizes that are computed at run time: integers in PyTorch, i64 tensors in the language."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ARITHMETIC: dict[Callable[..., object], str] = {
 
 
 def is_size(node: fx.Node) -> bool:
-    """Returns whether a node is an integer or a truth value and no tensor."""
+    """Returns whether a node is a number and not a tensor."""
     return isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
 
 
 def size_value(reader: ProgramReader, held: Size) -> Value:
-    """Returns a size as an i64 tensor of one element, computed once."""
+    """Returns a size as an i64 tensor of one element; one node serves all uses."""
     if isinstance(held, int):
         return reader.graph.constant(int64_array([held]))
     if held.name not in reader.size_values:
@@ -62,9 +62,9 @@ def _compute_size(reader: ProgramReader, node: fx.Node) -> Value:
 
 
 def shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
-    """Returns the operand that holds a shape: constant where at most one size is not known.
+    """Returns the shape operand of a reshape.
 
-    That one is written -1, so a reshape takes it from the number of elements.
+    A single symbolic size is written -1, so that the shape is a constant.
     """
     open_ones = [i for i, size in enumerate(wanted) if not isinstance(size, int)]
     known = [size for size in wanted if isinstance(size, int)]
@@ -75,7 +75,7 @@ def shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) 
 
 
 def exact_shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
-    """Returns the operand that holds a shape, each size computed."""
+    """Returns a shape operand without -1; symbolic sizes are computed."""
     if all(isinstance(size, int) for size in wanted):
         numbers = [size for size in wanted if isinstance(size, int)]
         return reader.graph.constant(int64_array(numbers), name=reader.names(node, "shape"))

@@ -1,4 +1,4 @@
-"""Operators that put elements in order, or look them up in an order."""
+"""Sort, argsort, k-th value, median and searchsorted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .call import KeepCall, OverloadCall
 
 
 def _sorted_values(call: OverloadCall, axis: int, *, largest: bool) -> tuple[Value, Value]:
-    """Returns all elements of an axis in order, equal ones as they are, and their places."""
+    """Returns the sorted elements of an axis and their indices; the order is stable."""
     x = call.value("self")
     count = x.type.shape[axis] if x.type.rank else None
     if not isinstance(count, int):
@@ -44,7 +44,7 @@ def _median(call: OverloadCall) -> list[Value]:
 
 
 def _pick_sorted(call: OverloadCall, axis: int, place: int) -> list[Value]:
-    """Returns the element that would be at a place of the sorted axis, and where it is."""
+    """Returns the element at a position of the sorted axis, and its index."""
     attrs = {"starts": (place,), "ends": (place + 1,), "axes": (axis,), "steps": (1,)}
     found = [call.add("slice", {"x": v}, attrs) for v in _sorted_values(call, axis, largest=False)]
     if call.flag("keepdim"):
@@ -53,7 +53,7 @@ def _pick_sorted(call: OverloadCall, axis: int, place: int) -> list[Value]:
 
 
 def _search_sorted(call: OverloadCall) -> Value:
-    """Reads `searchsorted` in one row: how many of its elements are before each value."""
+    """Reads `searchsorted` in one sorted vector: counts the elements before each value."""
     row, x = call.value("sorted_sequence"), call.value("self")
     if row.type.rank != 1 or call["sorter"] is not None:
         raise KeepCall("it looks in several rows, or in one that is not sorted")

@@ -1,4 +1,8 @@
-"""Recognizes a source: an exported program, a TorchScript archive or module, or a plain module."""
+"""Opens a source: an exported program, a TorchScript archive or module, or a plain module.
+
+Plain modules are exported by torch.export. Modules that use quantized tensors are traced by
+TorchScript instead, since torch.export cannot represent these.
+"""
 
 from __future__ import annotations
 
@@ -41,35 +45,36 @@ from .script.shapes import (
 from .signature import stated_engine
 
 _QIR_MEMBER = "qir.json"
-"""The member that states the types of inputs, in files that QIR writes."""
+"""The member of archives written by QIR that states the types of inputs."""
 _SCRIPT_MEMBERS = ("constants.pkl", "code/")
-"""Members that TorchScript archives have and pickles do not."""
+"""Members of TorchScript archives that pickles lack."""
 _ZIP_MAGIC = b"PK"
-"""How archives begin, those that are cut short too."""
+"""The first bytes of an archive, also of a truncated one."""
 _EXPORT_MEMBER = "archive_format"
-"""A member of exported programs."""
+"""A member of exported programs that other archives lack."""
 
 
 @dataclass(frozen=True)
 class OpenedSource:
-    """What is read, its name, and how."""
+    """A program that is ready to be read, and how to read it."""
 
     program: TorchProgram
     name: str
     shares_memory: bool
-    """Whether parameters may share the program's memory."""
+    """Whether constants may share the program's memory."""
     profile: str = ""
-    """The profile of the engine that quantizes; empty where nothing is quantized by one."""
+    """The profile of the quantized engine; empty for float programs."""
     has_quantized_kernels: bool = False
-    """Whether float operators between quantize and dequantize are kernels of that engine."""
+    """Whether float ops between dequantize and quantize are kernels of that engine, to be
+    grouped."""
     observers_removed: int = 0
-    """How many observers the module has, which are left out."""
+    """Count of observers that were removed from the module."""
     notes: tuple[str, ...] = ()
-    """What was assumed of inputs whose sizes no file states, and which state is not updated."""
+    """Lines for the ledger: assumed sizes of inputs, and state that is not updated."""
 
 
 def open_source(source: object, inputs: Sequence[object] | None) -> OpenedSource:
-    """Opens a file or a model in memory; InputError says what cannot be read and what would do."""
+    """Opens a file or a model in memory; raises InputError with a remedy if it cannot."""
     if isinstance(source, (str, Path)):
         return _open_file(Path(source), inputs)
     if isinstance(source, ExportedProgram):
@@ -136,7 +141,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _open_script_archive(path: Path, inputs: Sequence[object] | None) -> OpenedSource:
-    """Opens a TorchScript archive; its packed layers are those of the chosen engine."""
+    """Opens a TorchScript archive; packed weights are unpacked by the current engine."""
     extra: dict[str, str | bytes] = {_QIR_MEMBER: ""}
     if _code_mentions_quantized(path):
         mute_quantized_tensor_warning()
@@ -158,17 +163,17 @@ def _open_script_archive(path: Path, inputs: Sequence[object] | None) -> OpenedS
 
 
 def _code_mentions_quantized(path: Path) -> bool:
-    """Returns whether the code of an archive speaks of quantized tensors or layers."""
+    """Returns whether the code of an archive mentions quantized tensors or layers."""
     try:
         with zipfile.ZipFile(path) as archive:
             code = [name for name in archive.namelist() if name.endswith(".py")]
             return any(b"quantize" in archive.read(name) for name in code)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
-        return False  # the loader says what is wrong
+        return False  # the loader reports what is wrong
 
 
 def is_pickled(path: Path) -> bool:
-    """Returns whether a file is opened by running code that it names."""
+    """Returns whether opening a file would run code that it names."""
     held = _members(path)
     if path.suffix.lower() != ".pt2" and (held is None or not _has_members(held, _EXPORT_MEMBER)):
         return held is None or not _has_members(held, *_SCRIPT_MEMBERS)
@@ -180,7 +185,7 @@ def is_pickled(path: Path) -> bool:
 
 
 def _members(path: Path) -> list[str] | None:
-    """Returns the names in an archive; None for a file that is none."""
+    """Returns the members of an archive; None for another file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
@@ -189,13 +194,13 @@ def _members(path: Path) -> list[str] | None:
 
 
 def _has_members(members: Sequence[str], *parts: str) -> bool:
-    """Returns whether an archive has such members, below the folder that is named after it."""
+    """Returns whether an archive has members with these prefixes, below its top folder."""
     inner = [name.partition("/")[2] for name in members]
     return all(any(name.startswith(part) for name in inner) for part in parts)
 
 
 def _why_pickle_is_refused(path: Path, members: Sequence[str] | None) -> str:
-    """Returns why a pickle is not opened, and what to do."""
+    """Returns the error text for a pickle: why it is not opened, and what to do instead."""
     if members is None:
         with path.open("rb") as file:
             if file.read(1) != b"\x80":
@@ -224,9 +229,9 @@ def _read_script(
     inputs: Sequence[object] | None,
     types: str | bytes = "",
 ) -> OpenedSource:
-    """Reads the graphs of a TorchScript module; nothing of it is called.
+    """Reads the graphs of a TorchScript module, without running it.
 
-    `types` is what the file states of its inputs, where QIR wrote it.
+    `types` states the types of inputs, in files that QIR wrote.
     """
     assumed: tuple[str, ...] = ()
     if inputs is not None:
@@ -251,10 +256,10 @@ def _read_script(
 def _read_script_by_guessed_inputs(
     module: torch.jit.ScriptModule, name: str
 ) -> tuple[TorchProgram, Interpreter, tuple[str, ...]]:
-    """Reads a module with inputs of open sizes, as its first layers take them.
+    """Reads a module with guessed inputs of open sizes, as its first layers accept them.
 
-    Sizes that the program does not leave open are those of the examples; also returns what to say
-    of these. Raises ShapesNeeded where it branches by sizes.
+    Sizes that the program fixes are taken from the examples; also returns a note for each of those.
+    Raises ShapesNeeded for a program that branches by sizes.
     """
     failed: QirError | None = None
     for inputs in guessed_examples(module, name):
@@ -267,7 +272,8 @@ def _read_script_by_guessed_inputs(
                         f" state; give them: {HOW_TO_GIVE_SHAPES}"
                     )
                 closed: frozenset[Axis] = frozenset()
-                while found := fixed_axes(reader.builder) - closed:  # one may lead to another
+                # Fixing one axis may make another one fixed, so this repeats until nothing changes.
+                while found := fixed_axes(reader.builder) - closed:
                     closed |= found
                     inputs = with_fixed_axes(inputs, reader.builder.open_axes, closed)
                     program, reader = script_program(module, name, inputs)
@@ -282,7 +288,7 @@ def _read_script_by_guessed_inputs(
 
 
 def _given_examples(name: str, inputs: Sequence[object]) -> list[Example]:
-    """Returns examples of inputs, of which some may be given as shapes or arrays."""
+    """Returns examples of inputs that are given as tensors, arrays or shapes."""
     found = []
     for held in inputs:
         if isinstance(held, torch.Tensor):
@@ -301,7 +307,10 @@ def _given_examples(name: str, inputs: Sequence[object]) -> list[Example]:
 
 @contextmanager
 def _in_inference_mode(module: nn.Module, name: str) -> Iterator[None]:
-    """Puts a module into inference mode for a while; exported ones say their mode themselves."""
+    """Puts a module into inference mode inside a `with` block.
+
+    Modules of exported programs raise NotImplementedError: their mode is fixed.
+    """
     training = [n or name for n, m in module.named_modules() if m.training]
     with suppress(NotImplementedError):
         module.eval()
@@ -313,7 +322,8 @@ def _in_inference_mode(module: nn.Module, name: str) -> Iterator[None]:
 
 
 def _require_plain(module: nn.Module, name: str) -> None:
-    """InputError for parameters that are tensors of torchao, which hide what they hold."""
+    """Raises InputError for parameters of torchao's tensor subclasses, which hide their
+    elements."""
     for path, held in module.named_parameters():
         if type(held).__module__.startswith("torchao."):
             raise InputError(
@@ -323,7 +333,7 @@ def _require_plain(module: nn.Module, name: str) -> None:
 
 
 def _example_of_shape(held: object) -> object:
-    """Returns an example of a shape, in which names stand for open sizes; others as they are."""
+    """Returns an example for a shape, whose names are open sizes; another object itself."""
     sizes = held if isinstance(held, (list, tuple)) and held else ()
     shape = bool(sizes) and all(isinstance(size, (int, str)) for size in sizes)
     return example_of_shape(sizes) if shape else held
@@ -332,7 +342,7 @@ def _example_of_shape(held: object) -> object:
 def _export(
     module: nn.Module, inputs: tuple[Any, ...], name: str, shaped: Sequence[object]
 ) -> ExportedProgram:
-    """Exports a module; sizes are open where a shape has names for them."""
+    """Exports a module; sizes with a name in a shape are dynamic."""
     axes = [held.open_axes if isinstance(held, Example) else () for held in shaped]
     sizes = tuple(dict.fromkeys(each, Dim.AUTO) for each in axes) if any(axes) else None
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes of PyTorch as dimensions of the language."""
+"""Converts symbolic sizes of PyTorch to dimensions of the language."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_POWER = 9
 
 
 def dim_of(size: int | torch.SymInt) -> Dim:
-    """Returns the dimension of a size; None for one that no polynomial of symbols is."""
+    """Returns the dimension of a size; None for one that is no polynomial of symbols."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     return _dim(size.node.expr)
@@ -26,10 +26,10 @@ def shape_of(sizes: Sequence[int | torch.SymInt]) -> Shape:
 
 
 def _dim(expression: Any) -> Dim:
-    """Returns the dimension of a SymPy expression, whose class its flags show."""
+    """Returns the dimension of a SymPy expression, by its flags: SymPy is not imported."""
     if expression.is_Integer:
         return int(expression)
-    if expression.is_Symbol:  # one that starts with u depends on data
+    if expression.is_Symbol:  # unbacked symbols (u0, u1, ...) depend on data
         return None if expression.name.startswith("u") else dims.symbol(expression.name)
     if expression.is_Add or expression.is_Mul:
         combine = dims.add if expression.is_Add else dims.multiply

@@ -1,8 +1,8 @@
-"""Folds the batch norm of a layer prepared for training into it, as torch.ao's convert does.
+"""Folds the batch norm of a layer in quantization-aware training, as torch.ao's convert does.
 
-While a model is trained, a layer's weights are quantized as they will be once the batch norm is
-folded in, and its result is divided by the same factor: the norm then sees what it would see in
-float. `norm(layer(x, fake(w * factor)) / factor + bias)`, where `factor` is `gamma / std`, is
+Training quantizes the weights as they will be after folding, and divides the layer's result by the
+same factor, so that the norm sees the statistics of the float layer:
+`norm(layer(x, fake(w * factor)) / factor + bias)`, where `factor` is `gamma / std`. That equals
 `layer(x, fake(w * factor)) + folded bias`.
 """
 
@@ -26,7 +26,7 @@ _FAKE_QUANTIZE = ("dequantize", "quantize")
 
 
 def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
-    """Folds each batch norm of that form; returns how many."""
+    """Folds all batch norms of that form; returns their count."""
     norms = [node for node in graph if node.op == "batch_norm"]
     count = sum(_fold(graph, norm, ledger) for norm in norms)
     if count:
@@ -68,7 +68,7 @@ def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
 
 
 def _without_bias(x: Value) -> tuple[Value, Value | None]:
-    """Returns what a layer's own bias is added to, and that bias."""
+    """Returns the operand of a bias addition and the bias; a value without one as it is."""
     node = x.node
     if node.op == "add":
         for data, other in (("a", "b"), ("b", "a")):
@@ -79,7 +79,7 @@ def _without_bias(x: Value) -> tuple[Value, Value | None]:
 
 
 def _before_reshapes(value: Value) -> Value:
-    """Returns a row before it was given axes of one element."""
+    """Returns a vector before it was reshaped to broadcast."""
     while value.node.op in _RESHAPES:
         value = value.node.operands["x"]
     return value
@@ -90,7 +90,7 @@ def _has_constant_parameters(norm: Node) -> bool:
 
 
 def _has_other_uses(norm: Node, layer: Node) -> bool:
-    """Returns whether a value between a layer and its norm, or its own bias, is used elsewhere."""
+    """Returns whether values between a layer and its norm have other uses, or the layer a bias."""
     node = norm.operands["x"].node
     while node.result.only_use is not None:
         if node is layer:
@@ -106,7 +106,7 @@ def _leads_to(value: Value, layer: Node) -> bool:
 
 
 def _weights_times_factor(layer: Node) -> tuple[Node, Value, Value] | None:
-    """Returns weights times factor before fake quantization: the product, weights and factor."""
+    """Returns (product, weights, factor) of weights that are scaled before fake quantization."""
     _, value, _ = operands(layer)
     for op in _FAKE_QUANTIZE:
         if value.node.op == op:

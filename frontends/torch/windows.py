@@ -1,4 +1,4 @@
-"""Operators of windows and places of images: columns of windows, samples by a grid, pools."""
+"""im2col and col2im, grid_sample, max pools with indices, embedding_bag."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _grid_sample(call: OverloadCall) -> Value:
 
 
 def _max_pool_with_indices(axes: int) -> Callable[[OverloadCall], list[Value]]:
-    """Returns the converter of a max pool that also says where in its plane each element is."""
+    """Returns the converter of a max pool with indices; PyTorch counts them within a plane."""
 
     def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
@@ -77,7 +77,7 @@ def _max_unpool(call: OverloadCall) -> Value:
 
 
 def _adaptive_max(axes: int) -> Callable[[OverloadCall], list[Value | None]]:
-    """Returns the converter of an adaptive max pool whose places nobody reads."""
+    """Returns the converter of an adaptive max pool; raises KeepCall if its indices are used."""
 
     def read(call: OverloadCall) -> list[Value | None]:
         x, held = call.value("self"), call["output_size"]
@@ -94,7 +94,7 @@ def _adaptive_max(axes: int) -> Callable[[OverloadCall], list[Value | None]]:
 
 
 def _embedding_bag(call: OverloadCall) -> list[Value | None]:
-    """Reads `embedding_bag`, of whose results only the bags are read."""
+    """Reads `embedding_bag`; raises KeepCall if other results than the bags are used."""
     if any(call.is_result_used(place) for place in (1, 2, 3)) or call.flag("scale_grad_by_freq"):
         raise KeepCall("it says which bags its rows are of")
     mode = ("sum", "mean", "max")[call.integer("mode")]

@@ -40,7 +40,7 @@ def _length(reader: Interpreter, held: Any) -> Any:
 
 
 def _stored_number(reader: Interpreter, held: Any, *rest: Any) -> Any:
-    """Returns the number that a stored tensor of one element holds."""
+    """Returns the number in a stored tensor of one element; a computed one is data-dependent."""
     data = reader.builder.stored_data(held)
     if isinstance(data, torch.Tensor) and data.numel() == 1:
         return data.item()
@@ -56,7 +56,7 @@ def _list_item(reader: Interpreter, held: Any, at: Any) -> Any:
 
 
 def _slice(reader: Interpreter, held: Any, *rest: Any) -> Any:
-    """Slices a list of tensors, or a tensor."""
+    """Slices a list, or a tensor."""
     if isinstance(held, (list, tuple)):
         return SCALARS["aten::slice"](held, *rest)
     if isinstance(held, QuantizedTensor):
@@ -99,7 +99,7 @@ def _int_repr(reader: Interpreter, held: QuantizedTensor) -> fx.Node:
 
 
 def _dynamic_recurrent(layer: str) -> Callable[..., Any]:
-    """Returns the reader of a dynamic recurrent layer."""
+    """Returns the function that reads a dynamic recurrent layer."""
 
     def read(reader: Interpreter, x: Any, states: Any, cells: Any, *rest: Any) -> Any:
         reader.uses_quantized_kernels = True
@@ -109,7 +109,7 @@ def _dynamic_recurrent(layer: str) -> Callable[..., Any]:
 
 
 def _add_or_join(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
-    """Joins lists, or adds tensors."""
+    """Concatenates lists, or adds tensors."""
     if isinstance(a, list) and isinstance(b, list):
         return a + b
     numbers = [held for held in (a, b) if isinstance(held, (int, float))]
@@ -152,4 +152,4 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "prim::requires_grad": lambda reader, held: False,
     "prim::shape": _size,
 }
-"""What is answered at once of a tensor, or done in a way of its own."""
+"""Functions by operator; they take precedence over a call of the same operator."""

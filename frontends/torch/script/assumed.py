@@ -1,4 +1,7 @@
-"""Which sizes a program was read for, where its inputs were read with open sizes."""
+"""Finds which open sizes of guessed inputs a program fixes or branches by.
+
+PyTorch records a guard whenever an operator or a branch depends on a symbolic size.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Axis = tuple[str, int]
 
 
 def fixed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
-    """Returns the open axes whose sizes an operator has found to be one number, or to make one."""
+    """Returns the open axes whose sizes an operator has fixed, alone or as a product."""
     found = {
         (node.name, axis)
         for node, open_axes in _inputs(builder)
@@ -29,7 +32,7 @@ def fixed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
 
 
 def branching_axes(builder: ScriptBuilder) -> frozenset[Axis]:
-    """Returns the axes whose sizes have decided a branch, but those known otherwise."""
+    """Returns the axes whose sizes decided a branch, without the fixed ones."""
     whole = (
         held for held in _conditions(builder.branch_guards) if not _compares_with_zero_or_one(held)
     )
@@ -39,7 +42,7 @@ def branching_axes(builder: ScriptBuilder) -> frozenset[Axis]:
 def with_fixed_axes(
     inputs: Iterable[Example], names: Iterable[str], closed: frozenset[Axis]
 ) -> list[Example]:
-    """Returns examples of which some axes are as large as they are there, and no longer open."""
+    """Returns the examples with some axes no longer open."""
     return [
         Example(
             held.tensor,
@@ -50,7 +53,7 @@ def with_fixed_axes(
 
 
 def assumptions(builder: ScriptBuilder, closed: frozenset[Axis]) -> tuple[str, ...]:
-    """Returns what to say of inputs that were read for one size alone, a text an input."""
+    """Returns a line for the ledger for each input with an assumed size."""
     names = dict.fromkeys(name for name, _ in sorted(closed))
     shapes = {node.name: node.meta["val"].shape for node, _ in _inputs(builder)}
     return tuple(
@@ -74,7 +77,7 @@ def _conditions(guards: Iterable[Any]) -> Iterable[Any]:
 
 
 def _axes_in_conditions(builder: ScriptBuilder, conditions: Iterable[Any]) -> frozenset[Axis]:
-    """Returns the open axes that conditions speak of."""
+    """Returns the open axes whose symbols occur in conditions."""
     symbols: Mapping[Any, Axis] = {
         size.node.expr: (node.name, axis)
         for node, open_axes in _inputs(builder)
@@ -86,12 +89,12 @@ def _axes_in_conditions(builder: ScriptBuilder, conditions: Iterable[Any]) -> fr
 
 
 def _is_single_size(size: Any) -> bool:
-    """Returns whether a size is one number, as a symbol may have been found to be."""
+    """Returns whether a size is a number, as a symbol becomes when it is fixed."""
     return isinstance(size, int) or bool(size.node.expr.is_number)
 
 
 def _fixes_sizes(held: Any) -> bool:
-    """Returns whether a condition is that sizes make a number, such as `8 * h * w = 7200`."""
+    """Returns whether a condition fixes sizes, such as `8 * h * w = 7200`; remainders do not."""
     if getattr(held, "rel_op", "") != "==":
         return False
     sides = held.args
@@ -101,6 +104,6 @@ def _fixes_sizes(held: Any) -> bool:
 
 
 def _compares_with_zero_or_one(held: Any) -> bool:
-    """Returns whether a condition is that a size is none or one, or not: those never are open."""
+    """Returns whether a condition compares with 0 or 1: PyTorch never makes such sizes symbolic."""
     other = [side for side in held.args if side.is_number]
     return getattr(held, "rel_op", "") in ("==", "!=") and other in ([0], [1])

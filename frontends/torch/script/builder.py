@@ -1,4 +1,4 @@
-"""Emits calls of operators, with the shapes and element types that PyTorch infers for them."""
+"""Builds the fx graph of a TorchScript program; PyTorch's fake tensors infer shapes and types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPIES = frozenset(
 def _infer_recurrent(
     x: torch.Tensor, states: Any, weights: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Returns empty results of an LSTM, GRU or RNN layer, of the right shapes."""
+    """Returns empty results of an LSTM, GRU or RNN layer with the inferred shapes."""
     held = states if isinstance(states, (list, tuple)) else (states,)
     directions = 2 if rest[-2] else 1
     made = x.new_empty((*x.shape[:-1], directions * held[0].shape[-1]))
@@ -33,7 +33,7 @@ def _infer_recurrent(
 def _infer_pad(
     x: torch.Tensor, pads: Sequence[Any], mode: str = "constant", value: object = None
 ) -> torch.Tensor:
-    """Returns an empty tensor with elements added around, pairs from the last axis on."""
+    """Returns an empty tensor of the padded shape; `pads` are pairs from the last axis on."""
     shape = list(x.shape)
     for i, (first, last) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         shape[-1 - i] = shape[-1 - i] + first + last
@@ -41,18 +41,18 @@ def _infer_pad(
 
 
 def _scaled_size(size: Any, factor: float) -> Any:
-    """Returns a size times a factor, rounded down; it stays a symbol where it is one."""
+    """Returns a size times a factor, rounded down; a symbolic size stays symbolic."""
     if float(factor).is_integer():
         return size * int(factor)
     return torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
 
 
 def _infer_resize(name: str) -> Callable[..., torch.Tensor]:
-    """Returns the shape rule of an interpolation, of which some sizes may be symbols."""
+    """Returns the shape rule of an interpolation, for symbolic sizes too."""
     target: Any = getattr(torch.ops.aten, name)
 
     def infer(x: torch.Tensor, sizes: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
-        if sizes is None:  # then the factors are last
+        if sizes is None:  # the scale factors are the last argument then
             made = [_scaled_size(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
             return x.new_empty((*x.shape[:2], *made))
         if not any(isinstance(size, torch.SymInt) for size in (*x.shape, *sizes)):
@@ -81,62 +81,62 @@ PYTHON_SHAPE_RULES: Mapping[str, Callable[..., Any]] = {
     },
     **{f"aten.{name}.input": _infer_recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-"""Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""
+"""Shape rules in Python, of operators whose C++ code would turn symbolic sizes into numbers."""
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
 @dataclass(frozen=True, eq=False)
 class ArchiveTensor:
-    """A tensor of the archive that is not quantized, and its name there."""
+    """A float or integer tensor of the archive, and its name."""
 
     name: str
     data: torch.Tensor
 
 
 class ScriptBuilder:
-    """The graph of calls, and where in the user's model the present call comes from."""
+    """The fx graph under construction, and where in the user's model the current call is."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.graph = fx.Graph()
         self.mode = FakeTensorMode(shape_env=ShapeEnv())
         self.tensors: dict[str, torch.Tensor] = {}
-        """The stored tensors that are read, by the name of their node's target."""
+        """Stored tensors that are used, by the target of their `get_attr` node."""
         self.path = ""
-        """The module whose code is read."""
+        """The path of the module whose code is being read."""
         self.line = ""
-        """Where in the user's files the present call stands."""
+        """The source range of the current call in the user's files."""
         self.label = ""
-        """What the next call is named after, where that is not its operator."""
+        """The name of the next call, if it is not that of its operator."""
         self.open_axes: dict[str, frozenset[int]] = {}
-        """By input: the axes whose sizes are examples."""
+        """By input: the axes with symbolic sizes."""
         self.branch_guards: list[Any] = []
-        """What was found of open sizes where the program branches by them."""
+        """Guards on open sizes that branches of the program have added."""
         self._nodes: dict[int, fx.Node] = {}
 
     @property
     def guards(self) -> Sequence[Any]:
-        """What PyTorch has found of open sizes so far: it holds for the examples."""
+        """Conditions on open sizes that PyTorch has recorded; the examples satisfy them."""
         environment: Any = self.mode.shape_env
         found: Sequence[Any] = environment.guards
         return found
 
     def decide_branch(self, ask: Callable[[], object]) -> bool:
-        """Returns whether something holds of sizes, and notes what was found of open ones."""
+        """Returns a condition on sizes by the examples, and records the guards it adds."""
         before = len(self.guards)
         held = bool(ask())
         self.branch_guards += self.guards[before:]
         return held
 
     def error(self, what: str) -> InputError:
-        """Returns the error for the present call."""
+        """Returns an error for the current call."""
         known = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
         lines = [line for line in known if not line.startswith('File ""')]
         where = f" in {self.path}" if self.path else ""
         return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
 
     def input(self, name: str, like: torch.Tensor, open_axes: Collection[int]) -> fx.Node:
-        """Adds an input; the sizes along open axes are examples, and become symbols."""
+        """Adds an input; sizes along open axes become symbols."""
         node = self.graph.placeholder(name)
         self.open_axes[node.name] = frozenset(open_axes)
         context: Any = None
@@ -160,14 +160,14 @@ class ScriptBuilder:
         while target in self.tensors:
             count += 1
             target = f"{name}_{count}"
-        self.tensors[target] = data  # keeps it alive, so its id stays its own
+        self.tensors[target] = data  # kept alive, so that no other tensor gets its id
         node = self.graph.get_attr(target)
         node.meta["val"] = self.mode.from_tensor(data, static_shapes=True)
         self._nodes[id(data)] = node
         return node
 
     def as_node(self, held: Any) -> Any:
-        """Returns what a call is given: tensors as nodes, also in lists."""
+        """Returns an argument with stored tensors as nodes, also in lists."""
         if isinstance(held, ArchiveTensor):
             return self.constant(held.name, held.data)
         if isinstance(held, torch.Tensor):
@@ -177,7 +177,7 @@ class ScriptBuilder:
         return held
 
     def add_call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds a call; returns its node, a list of them, or the number that it comes to."""
+        """Adds a call; returns its node, a list of nodes, or a number if it evaluates to one."""
         args = tuple(self.as_node(held) for held in args)
         kwargs = {name: self.as_node(held) for name, held in kwargs.items()}
         fakes = fx.map_arg(args, lambda n: n.meta["val"])
@@ -198,7 +198,7 @@ class ScriptBuilder:
     def add_call_of_type(
         self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], made: Any
     ) -> Any:
-        """Adds a call whose results are known; returns its node, or a list of them."""
+        """Adds a call whose result types are given; returns its node, or a list of nodes."""
         label = f"{self.path}_{self.label or _short_name(target)}".strip("_").replace(".", "_")
         node = self.graph.create_node("call_function", target, tuple(args), kwargs, name=label)
         self._describe(node, made)
@@ -217,7 +217,7 @@ class ScriptBuilder:
         node.meta["stack_trace"] = self.line
 
     def stored_data(self, held: Any) -> torch.Tensor | None:
-        """Returns the elements of a stored tensor, also of a copy of it; None for others."""
+        """Returns a stored tensor, looking through copies; None for a computed one."""
         while isinstance(held, fx.Node) and _is_copy(held):
             held = held.args[0]
         if isinstance(held, fx.Node):
@@ -225,7 +225,7 @@ class ScriptBuilder:
         return held.data if isinstance(held, ArchiveTensor) else held
 
     def size(self, held: fx.Node, axis: int) -> Any:
-        """Returns a size of a tensor: an integer, or the node of one that is not known."""
+        """Returns a size of a tensor: an integer, or a node for a symbolic one."""
         shape = held.meta["val"].shape
         found = shape[axis]
         if isinstance(found, int):
@@ -244,7 +244,7 @@ def _is_copy(node: fx.Node) -> bool:
 
 
 def _short_name(target: Callable[..., Any]) -> str:
-    """Returns an operator's name without its namespace and overload."""
+    """Returns an operator's name without namespace and overload."""
     return (
         _full_name(target)
         .removeprefix("quantized_decomposed.")
@@ -258,7 +258,7 @@ def _full_name(target: Callable[..., Any]) -> str:
 
 
 def is_tensor(held: Any) -> bool:
-    """Returns whether it is a tensor that is not quantized."""
+    """Returns whether it is a tensor that is not quantized, stored or computed."""
     if isinstance(held, fx.Node):
         return isinstance(held.meta["val"], torch.Tensor)
     return isinstance(held, (ArchiveTensor, torch.Tensor))

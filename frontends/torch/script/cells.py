@@ -1,4 +1,4 @@
-"""Dynamic cells of recurrent layers: two linear layers that quantize data and state, and gates."""
+"""Dynamic LSTM, GRU and RNN cells as two dynamic linear layers and float gates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATEN = torch.ops.aten
 
 
 def _gates(kernel: QuantizedCall, state: Any) -> tuple[Any, Any]:
-    """Returns what the layers give of the data, and of the state."""
+    """Returns the linear layers of the data and of the state."""
     ours = packed_linear(kernel, kernel["w_ih"], kernel["input"], reduce_range=True)
     return ours, packed_linear(kernel, kernel["w_hh"], state, reduce_range=True)
 

@@ -1,6 +1,7 @@
-"""Evaluates the methods of a TorchScript module: what is known at once, calls of tensors later.
+"""Interprets the methods of a TorchScript module into a graph of operator calls.
 
-Nothing of Python that a model brings is run. Branches and loops are taken as far as their
+Numbers, strings, lists and attributes are evaluated at once; operators on tensors become calls in
+a `ScriptBuilder`. No Python code of the model runs. Branches and loops are followed as far as their
 conditions are known; a condition that depends on data is refused.
 """
 
@@ -43,7 +44,7 @@ Env = dict[int, Any]
 
 @dataclass(frozen=True, eq=False)
 class ScriptModule:
-    """A module of the archive, and its path."""
+    """A submodule of the archive, and its path."""
 
     path: str
     object: Any
@@ -54,26 +55,26 @@ class ScriptModule:
 
 
 class Interpreter:
-    """Walks the graphs of methods, and emits calls into a builder."""
+    """Runs the graphs of methods, and adds calls to a builder."""
 
     def __init__(self, builder: ScriptBuilder) -> None:
         self.builder = builder
         self.depth = 0
         self.attributes: dict[str, Any] = {}
-        """What attributes of modules hold by now, by their paths."""
+        """Current values of module attributes, by path."""
         self.state_updates: dict[str, str] = {}
-        """What to say of attributes that are set, by their paths."""
+        """Lines for the ledger about attributes that are set, by path."""
         self.quantizes = False
-        """Whether something is quantized."""
+        """Whether the program quantizes something."""
         self.uses_quantized_kernels = False
-        """Whether kernels of a quantized engine are called."""
+        """Whether the program calls kernels of a quantized engine."""
 
     def error(self, what: str) -> InputError:
-        """Returns the error for the node that is read."""
+        """Returns an error for the current node."""
         return self.builder.error(what)
 
     def call_method(self, module: ScriptModule, name: str, arguments: Sequence[Any]) -> Any:
-        """Returns what a method gives back for a module and arguments."""
+        """Runs a method of a module; returns its result."""
         graph = module.method(name)
         if any(node.kind() == "prim::CallFunction" for node in graph.nodes()):
             graph = graph.copy()
@@ -91,7 +92,7 @@ class Interpreter:
         return result
 
     def run_block(self, block: Any, env: Env) -> list[Any]:
-        """Runs the nodes of a block; returns what it gives back."""
+        """Runs the nodes of a block; returns its results."""
         for node in block.nodes():
             self.run_node(node, env)
         return [env[value.unique()] for value in block.outputs()]
@@ -120,7 +121,12 @@ class Interpreter:
     # -- operators --------------------------------------------------------------------------------
 
     def run_operator(self, node: Any, kind: str, arguments: list[Any]) -> Any:
-        """Runs an operator on what is known, or emits its call."""
+        """Evaluates an operator on known values, or adds its call.
+
+        The order matters: an operator such as `aten::add` exists for numbers, symbolic sizes,
+        lists,
+        tensors and quantized tensors.
+        """
         if kind in SCALARS:
             arguments = _items_of_scalars(arguments)
         tensors = [
@@ -157,7 +163,7 @@ class Interpreter:
             raise self.error(f"{kind} is given what it does not take: {error}") from error
 
     def _of_sizes(self, kind: str, given: list[Any]) -> Any:
-        """Computes with sizes that are not known."""
+        """Computes with symbolic sizes; comparisons are decided by the example."""
         if kind == "aten::rsub":
             kind, given = "aten::sub", [given[1], given[0]]
         elif kind == "aten::neg":
@@ -172,7 +178,7 @@ class Interpreter:
         return self.builder.decide_branch(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
-        """Returns an overload, and the arguments by the names of its schema."""
+        """Returns the overload, and its arguments by name."""
         text = node.schema()
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
@@ -217,13 +223,13 @@ class Interpreter:
         return self.builder.add_call(target, *positional, **more)
 
     def _write_in_place(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
-        """Gives the operand of an op in place the integers of its result."""
+        """Updates the operand of an in-place op, so that all its aliases see the result."""
         first.node, first.scale, first.zero = made.node, made.scale, made.zero
         held: QuantizedTensor = first
         return held
 
     def _quantized(self, kind: str, target: Any, named: dict[str, Any]) -> Any:
-        """Reads an operator of PyTorch's own that is given quantized tensors."""
+        """Reads an aten operator that is given quantized tensors."""
         builder = self.builder
         self.uses_quantized_kernels = True
         formals = target._schema.arguments
@@ -245,7 +251,7 @@ class Interpreter:
         if kind in quantized.SAME_SCALE or kind in _SELECTING:
             real = [_dequantize_all(held, builder) for held in arguments]
             made = builder.add_call(target, *_positional(formals, real), **_named(formals, real))
-            if isinstance(made, list):  # values and the places of them
+            if isinstance(made, list):  # values and their indices, as of max and sort
                 same = first.scale, first.zero, first.kind
                 kept = quantized_tensors.quantize(builder, made[0], *same, kind)
                 return [kept, *made[1:]]
@@ -259,12 +265,12 @@ class Interpreter:
 
 
 _HACKED_TWIN = "hacked_twin"
-"""The overload of an operator of optional tensors that TorchScript has where none is left out."""
+"""Overload of operators of optional tensors that TorchScript uses where all are given."""
 _REWRITTEN_FOR_SIZES = frozenset(("aten::rsub", "aten::neg", "aten::div"))
-"""Operators of sizes that others say."""
+"""Operators on symbolic sizes that are rewritten by others."""
 _QUANTIZED_KINDS = (QuantizedTensor, ChannelQuantizedTensor)
 _SELECTING = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
-"""Operators that give elements of what they read, some with the places of these."""
+"""Operators that select elements of their operand, some with the indices of these."""
 _COMPARING = COMPARISONS | {"aten::argmax", "aten::argmin"}
 _CONTAINER_OPS = frozenset(
     f"aten::{name}"
@@ -273,19 +279,22 @@ _CONTAINER_OPS = frozenset(
         " copy _set_item _unwrap_optional"
     ).split()
 ) | {"prim::unchecked_cast", "prim::unchecked_unwrap_optional", "prim::TupleIndex", "prim::Print"}
-"""Ops that hold tensors and do not look at them."""
+"""Operators on lists and dictionaries, which may hold tensors and do not look at them."""
 
 
 def _source_range(node: Any) -> str:
-    """Returns where a node is in the user's files; empty where the archive does not say."""
+    """Returns the source range of a node; empty where the archive has none."""
     try:
         return str(node.sourceRange())
-    except RuntimeError:  # its record in the archive is damaged
+    except RuntimeError:  # the debug record in the archive is damaged
         return ""
 
 
 def _items_of_scalars(given: list[Any]) -> list[Any]:
-    """Returns operands of which some are sizes: tracing states the others as tensors."""
+    """Returns operands with scalar tensors as numbers if the others are sizes.
+
+    Tracing records a Python number next to a size as a tensor.
+    """
     single = [isinstance(held, torch.Tensor) and not held.dim() for held in given]
     sizes = [
         held is None
@@ -299,7 +308,7 @@ def _items_of_scalars(given: list[Any]) -> list[Any]:
 
 
 def _example_sizes(given: Any) -> Any:
-    """Returns sizes, or lists of them, as the example has them."""
+    """Returns symbolic sizes, or lists of them, which compare by the example."""
     if isinstance(given, (list, tuple)):
         return [_example_sizes(held) for held in given]
     return given.meta["val"] if isinstance(given, fx.Node) else given
@@ -313,7 +322,7 @@ def _flattened(given: Any) -> list[Any]:
 
 
 def _enum_argument(formal: Any, held: Any) -> Any:
-    """Converts the number of an element type or memory format."""
+    """Converts the enum value of a dtype, memory format or layout."""
     text = str(formal.real_type)
     if isinstance(held, int) and not isinstance(held, bool):
         if "ScalarType" in text:
@@ -348,7 +357,7 @@ def _named(formals: Sequence[Any], held: list[Any]) -> dict[str, Any]:
     return {f.name: h for f, h in pairs if f.kwarg_only and h is not None}
 
 
-# -- nodes that are no operators ------------------------------------------------------------------
+# -- attributes, calls, branches, loops and containers --------------------------------------------
 
 
 def _constant(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
@@ -459,4 +468,4 @@ _STRUCTURAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
     "prim::ConstantChunk": _chunks,
     "prim::Uninitialized": lambda reader, node, given, env: None,
 }
-"""Nodes that are no operators."""
+"""Functions for `prim::` nodes that structure a program, by kind."""

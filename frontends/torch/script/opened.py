@@ -21,7 +21,7 @@ def script_program(
     name: str,
     inputs: Sequence[Example],
 ) -> tuple[TorchProgram, Interpreter]:
-    """Returns the program of a module's `forward`, and who has read it."""
+    """Reads `forward` of a module; returns the program and the interpreter that read it."""
     builder = ScriptBuilder(name)
     if not hasattr(module, "forward"):
         raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
@@ -45,7 +45,7 @@ def script_program(
 
 
 def _flat_results(builder: ScriptBuilder, made: Any) -> list[Any]:
-    """Returns the tensors of nested results, in order."""
+    """Returns the tensors of nested results, flattened in order."""
     if isinstance(made, dict):
         made = list(made.values())
     if isinstance(made, (list, tuple)):
@@ -56,5 +56,5 @@ def _flat_results(builder: ScriptBuilder, made: Any) -> list[Any]:
 
 
 def _result_node(held: Any) -> Any:
-    """Returns a result; a quantized tensor is given back as its integers, typed."""
+    """Returns the node of a result; a quantized tensor is returned as typed integers."""
     return held.node if isinstance(held, (ChannelQuantizedTensor, QuantizedTensor)) else held

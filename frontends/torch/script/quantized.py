@@ -1,7 +1,7 @@
-"""PyTorch's quantized kernels: each as float operators between dequantize and quantize.
+"""PyTorch's `quantized::` kernels, each as float operators between dequantize and quantize.
 
-Which of them one kernel computes at once, and how it rounds, is what the profiles of PyTorch's
-engines say.
+The pass `group` later finds the kernels again by the profile of the engine, which also says how
+each of them rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ATEN = torch.ops.aten
 
 
 def _with_activation(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
-    """Adds the activation that the kernel's name ends in."""
+    """Adds a relu if the kernel's name ends in one."""
     if "_relu" in kernel.name:
         made = kernel.add_call(ATEN.relu.default, made)
     return made
@@ -41,7 +41,7 @@ def _with_activation(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
 
 @dataclass(frozen=True)
 class _UnpackedConvolution:
-    """What a packed convolution holds."""
+    """Weights and attributes of a packed convolution."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -53,7 +53,7 @@ class _UnpackedConvolution:
 
 
 def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _UnpackedConvolution:
-    """Returns what a packed convolution holds; lines are packed as images of one row."""
+    """Unpacks a convolution; PyTorch packs 1-D ones as 2-D with a height of 1."""
     stem = kernel.name.removeprefix("quantized::").removesuffix("_dynamic")
     stem = stem.removesuffix("_relu").removesuffix("_add")
     axes, ops = int(stem[-2]), torch.ops.quantized
@@ -73,7 +73,7 @@ def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _Unpacked
 
 
 def _owner_path(held: PackedWeights) -> str:
-    """Returns the path of the module whose weights are packed."""
+    """Returns the path of the module that owns packed weights."""
     path = held.name
     while path.rpartition(".")[2].startswith("_packed"):
         path = path.rpartition(".")[0]
@@ -81,7 +81,7 @@ def _owner_path(held: PackedWeights) -> str:
 
 
 def _part_name(held: PackedWeights, part: str) -> str:
-    """Returns the name of packed weights or a bias: cells have two of each, _ih and _hh."""
+    """Returns the name of unpacked weights or bias; recurrent cells have two, _ih and _hh."""
     last = held.name.rpartition(".")[2]
     end = last[-3:] if last.endswith(("_ih", "_hh")) else ""
     return f"{_owner_path(held)}.{part}{end}".removeprefix(".")
@@ -132,7 +132,7 @@ def _linear(kernel: QuantizedCall) -> QuantizedTensor:
 
 
 def _dynamic_linear(kernel: QuantizedCall) -> fx.Node:
-    """Keeps the call: the scale of its data is chosen while it runs."""
+    """Adds linear_dynamic, which quantizes its data at run time, and a relu if named."""
     made = packed_linear(
         kernel, kernel["W_prepack"], kernel["X"], reduce_range=kernel["reduce_range"]
     )
@@ -142,7 +142,7 @@ def _dynamic_linear(kernel: QuantizedCall) -> fx.Node:
 def packed_linear(
     kernel: QuantizedCall, held: PackedWeights, x: Any, *, reduce_range: bool
 ) -> fx.Node:
-    """Adds a linear layer with packed weights that quantizes its data by their range."""
+    """Adds a dynamic linear layer; `torch.dynamic` reads it as choose_qparams and linear."""
     weight, bias = torch.ops.quantized.linear_unpack(held.object)
     if weight.dtype != torch.qint8:
         raise kernel.builder.error(f"{kernel.name} of weights in half precision is not read")
@@ -160,15 +160,15 @@ def packed_linear(
 
 
 def _uses_seven_bits(asked: object) -> bool:
-    """Returns whether data are quantized to seven bits: QNNPACK ignores that it is asked to."""
+    """Returns whether data are quantized to 7 bits; QNNPACK ignores `reduce_range`."""
     return bool(asked) and running_engine() != "qnnpack"
 
 
 def recurrent(
     builder: ScriptBuilder, layer: str, x: Any, states: Any, cells: Any, rest: Sequence[Any]
 ) -> Any:
-    """Keeps the call of a dynamic LSTM or GRU: weights and biases of each cell, and whether the
-    data and the state are quantized to seven bits."""
+    """Adds a dynamic LSTM or GRU call, whose parameters are (w_ih, w_hh, b_ih, b_hh, seven bits) of
+    each cell."""
     params: list[Any] = []
     plain: list[Any] = []
     for cell in cells:
@@ -194,7 +194,7 @@ def recurrent(
     return builder.add_call_of_type(target, (*given[:2], params, *rest), {}, list(made))
 
 
-# -- one element at a time ------------------------------------------------------------------------
+# -- elementwise kernels --------------------------------------------------------------------------
 
 
 def _binary(target: Callable[..., Any]) -> Callable[[QuantizedCall], QuantizedTensor]:
@@ -215,7 +215,7 @@ def _scalar_argument(kernel: QuantizedCall) -> float:
 
 
 def _mul_scalar(kernel: QuantizedCall) -> QuantizedTensor:
-    """Multiplies the scale: the integers stay, or are mirrored by a negative number."""
+    """Multiplies the scale; the integers stay, or are mirrored for a negative factor."""
     x, factor = kernel.quantized("qa"), _scalar_argument(kernel)
     if factor > 0:
         return _with_relu(kernel, QuantizedTensor(x.node, x.scale * factor, x.zero, x.kind))
@@ -226,7 +226,7 @@ def _mul_scalar(kernel: QuantizedCall) -> QuantizedTensor:
 
 
 def _add_scalar(kernel: QuantizedCall) -> QuantizedTensor:
-    """Moves the zero point, as QuantizedOpKernels' add_scalar does where it stays in range."""
+    """Shifts the zero point, as PyTorch's add_scalar kernel does if it stays in range."""
     x, addend = kernel.quantized("qa"), _scalar_argument(kernel)
     low, high, _ = integer_range(x.kind)
     moved = x.zero - round(addend / x.scale)
@@ -236,7 +236,7 @@ def _add_scalar(kernel: QuantizedCall) -> QuantizedTensor:
 
 
 def _with_relu(kernel: QuantizedCall, made: QuantizedTensor) -> QuantizedTensor:
-    """Returns the same integers by other numbers, after the activation of the kernel."""
+    """Returns integers that only changed scale or zero point, after the kernel's relu."""
     if "_relu" not in kernel.name:
         return made
     real = kernel.add_call(ATEN.relu.default, dequantize(kernel.builder, made))
@@ -246,7 +246,7 @@ def _with_relu(kernel: QuantizedCall, made: QuantizedTensor) -> QuantizedTensor:
 def _unary_with_own_scale(
     target: Callable[..., Any], data: str, *more: str
 ) -> Callable[[QuantizedCall], QuantizedTensor]:
-    """Returns the reader of a function whose result has a scale of its own."""
+    """Returns the function for a unary kernel whose result has a scale of its own."""
 
     def read(kernel: QuantizedCall) -> QuantizedTensor:
         made = kernel.add_call(target, kernel.dequantized(data), *(kernel[name] for name in more))
@@ -258,7 +258,7 @@ def _unary_with_own_scale(
 def _unary_with_same_scale(
     target: Callable[..., Any], data: str, *more: Any
 ) -> Callable[[QuantizedCall], QuantizedTensor]:
-    """Returns the reader of a function that keeps the scale; texts name arguments."""
+    """Returns the function for a kernel that keeps the scale; strings in `more` name arguments."""
 
     def read(kernel: QuantizedCall) -> QuantizedTensor:
         rest = [kernel[m] if isinstance(m, str) else m for m in more]
@@ -271,7 +271,7 @@ def _unary_with_same_scale(
 
 def _prelu(kernel: QuantizedCall) -> QuantizedTensor:
     held = kernel["weight"]
-    if isinstance(held, torch.Tensor):  # an attribute of a module, which is no parameter
+    if isinstance(held, torch.Tensor):  # a constant of the traced code, not a parameter
         held = stored_tensor(
             kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), held
         )
@@ -322,7 +322,7 @@ def _norm(kernel: QuantizedCall) -> QuantizedTensor:
 
 
 def _embedding(kernel: QuantizedCall) -> fx.Node:
-    """Keeps a look-up in a table whose rows have scales, and zero points that are floats."""
+    """Adds a lookup in a table whose rows have scales and float zero points."""
     builder, held = kernel.builder, kernel["weight"]
     data = torch.ops.quantized.embedding_bag_unpack(held.object)
     name, integers = _part_name(held, "weight"), data.int_repr()
@@ -348,7 +348,7 @@ def _embedding(kernel: QuantizedCall) -> fx.Node:
         rows = builder.mode.from_tensor(torch.empty(data.shape), static_shapes=True)
         if "bag" in kernel.name:
             last = bool(kernel["include_last_offset"])
-            if fakes[1] is None:  # each row of indices is a bag
+            if fakes[1] is None:  # without offsets, each row of indices is a bag
                 made = rows.new_empty((fakes[0].shape[0], rows.shape[1]))
             else:
                 made = ATEN.embedding_bag(rows, *fakes[:2], include_last_offset=last)[0]
@@ -361,7 +361,7 @@ def _embedding(kernel: QuantizedCall) -> fx.Node:
 def _unary_with_fixed_scale(
     target: Callable[..., Any], scale: float, zero: int
 ) -> Callable[[ScriptBuilder, QuantizedTensor], QuantizedTensor]:
-    """Returns the reader of a function whose result always has the same scale."""
+    """Returns the function for an operator whose quantized result has a fixed scale."""
 
     def read(builder: ScriptBuilder, x: QuantizedTensor, *rest: Any) -> QuantizedTensor:
         name = str(target).replace(".", "::", 1).partition(".")[0]
@@ -378,7 +378,7 @@ FIXED_SCALE: dict[str, Callable[..., QuantizedTensor]] = {
     "aten::hardsigmoid": _unary_with_fixed_scale(ATEN.hardsigmoid.default, 1 / 256, 0),
     "aten::tanh": _unary_with_fixed_scale(ATEN.tanh.default, 2 / 256, 128),
 }
-"""Functions of PyTorch's own namespace whose quantized results have a scale that is theirs."""
+"""aten operators whose quantized results have a fixed scale and zero point."""
 SAME_SCALE = frozenset(
     f"aten::{name}"
     for name in (
@@ -390,7 +390,7 @@ SAME_SCALE = frozenset(
         " grid_sampler grid_sampler_2d"
     ).split()
 )
-"""Operators whose quantized results have the scale and zero point of their first operand."""
+"""aten operators whose quantized results have the scale and zero point of their operand."""
 MOVES_INTEGERS = frozenset(
     f"aten::{name}"
     for name in (
@@ -400,7 +400,7 @@ MOVES_INTEGERS = frozenset(
         " view_as reshape_as index_select"
     ).split()
 )
-"""Operators that move integers and compute none."""
+"""aten operators that only move integers."""
 
 KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
     **{

@@ -22,7 +22,7 @@ _STORAGE = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: to
 
 @dataclass(eq=False)
 class QuantizedTensor:
-    """A quantized tensor with one scale; an op in place gives it another node."""
+    """A quantized tensor with one scale; in-place ops replace its node."""
 
     node: fx.Node
     scale: float
@@ -30,13 +30,13 @@ class QuantizedTensor:
     kind: torch.dtype
 
     def with_node(self, node: fx.Node) -> QuantizedTensor:
-        """Returns other integers of the same meaning."""
+        """Returns other integers with the same scale and zero point."""
         return QuantizedTensor(node, self.scale, self.zero, self.kind)
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelQuantizedTensor:
-    """A tensor that is quantized with a scale for each index of an axis."""
+    """A tensor that is quantized per channel."""
 
     node: fx.Node
     scales: Any
@@ -47,7 +47,7 @@ class ChannelQuantizedTensor:
 
 @dataclass(frozen=True, eq=False)
 class PackedWeights:
-    """An object of the archive that holds weights in the form of an engine."""
+    """A ScriptObject with weights in the layout of an engine."""
 
     name: str
     object: Any
@@ -62,7 +62,7 @@ def integer_range(kind: torch.dtype) -> tuple[int, int, torch.dtype]:
 def quantize(
     builder: ScriptBuilder, x: Any, scale: float, zero: int, kind: torch.dtype, label: str = ""
 ) -> QuantizedTensor:
-    """Quantizes a float tensor; the result is named after the kernel that makes it."""
+    """Quantizes a float tensor per tensor; `label` names the node after its kernel."""
     if kind not in _STORAGE:
         raise builder.error(f"quantizes to {str(kind).removeprefix('torch.')}, which is not read")
     call = _DECOMPOSED.quantize_per_tensor.default
@@ -75,7 +75,7 @@ def quantize(
 def quantize_channels(
     builder: ScriptBuilder, x: Any, scales: Any, zeros: Any, axis: int, kind: torch.dtype
 ) -> ChannelQuantizedTensor:
-    """Quantizes a float tensor, with a scale for each index of an axis."""
+    """Quantizes a float tensor per channel."""
     scales, zeros = builder.as_node(scales), builder.as_node(zeros)
     call = _DECOMPOSED.quantize_per_channel.default
     node = builder.add_call(call, x, scales, zeros, axis, *integer_range(kind))
@@ -83,7 +83,7 @@ def quantize_channels(
 
 
 def dequantize(builder: ScriptBuilder, held: Any) -> Any:
-    """Dequantizes a quantized tensor; others stay as they are."""
+    """Dequantizes a quantized tensor; returns another one as it is."""
     if isinstance(held, ChannelQuantizedTensor):
         numbers = held.node, held.scales, held.zeros, held.axis, *integer_range(held.kind)
         return builder.add_call(_DECOMPOSED.dequantize_per_channel.default, *numbers)
@@ -94,7 +94,7 @@ def dequantize(builder: ScriptBuilder, held: Any) -> Any:
 
 
 def stored_tensor(builder: ScriptBuilder, name: str, data: torch.Tensor) -> Any:
-    """Returns a tensor of the archive: with one scale, dequantized for each channel, or plain."""
+    """Returns a tensor of the archive: quantized per tensor, dequantized weights, or plain."""
     if not data.is_quantized:
         return ArchiveTensor(name, data)
     if data.qscheme() == torch.per_tensor_affine:
@@ -104,7 +104,7 @@ def stored_tensor(builder: ScriptBuilder, name: str, data: torch.Tensor) -> Any:
 
 
 def dequantized_weights(builder: ScriptBuilder, name: str, data: torch.Tensor) -> fx.Node:
-    """Returns the floats that quantized weights mean."""
+    """Returns quantized weights, dequantized."""
     if data.dtype not in _STORAGE:
         raise builder.error(f"{name} holds {str(data.dtype).removeprefix('torch.')}")
     if data.qscheme() == torch.per_tensor_affine:
@@ -149,7 +149,7 @@ class QuantizedCall:
         return made
 
     def result(self, made: fx.Node, like: str) -> QuantizedTensor:
-        """Quantizes a result by the numbers that the call states."""
+        """Quantizes a result by the scale and zero point that the call states."""
         short = "zero_point" in self.arguments
         scale = self.arguments["scale" if short else "output_scale"]
         zero = self.arguments["zero_point" if short else "output_zero_point"]

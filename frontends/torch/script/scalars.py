@@ -1,4 +1,4 @@
-"""Evaluates TorchScript's numbers, strings and lists while a program is read."""
+"""Functions of numbers, strings and lists, which are evaluated while TorchScript is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES: Mapping[int, torch.dtype] = {
     14: torch.qint32,
     15: torch.bfloat16,
 }
-"""Element types by the numbers that TorchScript has for them."""
+"""Element types by c10::ScalarType."""
 DTYPE_NUMBERS = {kind: number for number, kind in DTYPES.items()}
 MEMORY_FORMATS = (
     torch.contiguous_format,
@@ -35,7 +35,7 @@ MEMORY_FORMATS = (
     torch.channels_last,
     torch.channels_last_3d,
 )
-"""Memory formats by number."""
+"""Memory formats by c10::MemoryFormat."""
 
 
 def _slice(held: Any, start: Any, end: Any, step: int) -> Any:
@@ -172,7 +172,7 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "prim::Print": lambda *rest: None,
     "prim::StringIndex": operator.getitem,
 }
-"""Functions of numbers, texts and lists, by the name of the op."""
+"""Functions by operator."""
 
 SYMBOLIC_SCALARS: dict[str, Callable[..., Any]] = {
     "aten::add": operator.add,
@@ -184,9 +184,9 @@ SYMBOLIC_SCALARS: dict[str, Callable[..., Any]] = {
     "prim::min": torch.sym_min,
     "prim::max": torch.sym_max,
 }
-"""Those that may be given sizes that are not known, as calls of the program."""
+"""Functions that accept symbolic sizes, and then become calls of the program."""
 COMPARISONS = frozenset(f"aten::{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
-"""Comparisons, which are decided for sizes that are not known as for the example's."""
+"""Comparisons; of symbolic sizes they are decided by the example's."""
 IDENTITY = frozenset(
     (
         "aten::Int",
@@ -199,4 +199,4 @@ IDENTITY = frozenset(
         "prim::unchecked_unwrap_optional",
     )
 )
-"""Ops that give an integer back as it is."""
+"""Operators that return an integer unchanged."""

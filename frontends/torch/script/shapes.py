@@ -1,4 +1,8 @@
-"""Example inputs for archives: by the types that a file of QIR states, else by the first layers."""
+"""Example inputs for TorchScript: from the types that a file of QIR states, else from its layers.
+
+TorchScript states no shapes. A convolution's weights give rank and channels of its data; other
+sizes are open, and several image sizes are tried.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +26,25 @@ _SHAPE_KEEPING = frozenset(
         " replication_pad2d max_pool2d avg_pool2d upsample_bilinear2d upsample_nearest2d"
     ).split()
 )
-"""Operators whose result has the shape of their first operand."""
+"""Operators whose result has the rank and channels of their first operand."""
 _IMAGE_SIZES = (224, 64, 32, 28, 96, 128, 256, 299)
-"""Sizes of images that are tried."""
+"""Heights and widths to try, in order."""
 _BATCH, _LENGTH = 2, 16
 HOW_TO_GIVE_SHAPES = "--shape n,3,224,224, --data, or qir.load(..., inputs=[('n', 3, 224, 224)])"
-"""How users give the shapes of inputs."""
+"""The remedy in errors about unknown shapes."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A tensor that a module may take."""
+    """An example input."""
 
     tensor: torch.Tensor
     open_axes: frozenset[int] = frozenset()
-    """The axes whose sizes may be others."""
+    """Axes whose sizes are symbolic."""
 
 
 def stated_examples(text: str, name: str) -> list[Example]:
-    """Returns examples of the types of inputs that QIR states in the files it writes."""
+    """Returns examples for the types that `qir.json` of a file states."""
     try:
         kinds = [parse_type(kind) for kind in json.loads(text)["inputs"].values()]
         return [example_of_shape(kind.shape, torch_dtype(kind.dtype)) for kind in kinds]
@@ -49,7 +53,7 @@ def stated_examples(text: str, name: str) -> list[Example]:
 
 
 def example_of_shape(shape: Sequence[object], dtype: torch.dtype = torch.float32) -> Example:
-    """Returns an example of a shape, whose axes are open where it has no integer."""
+    """Returns an example for a shape; axes without an integer are open."""
     sizes = [
         size if isinstance(size, int) else _IMAGE_SIZES[1] if axis else _BATCH
         for axis, size in enumerate(shape)
@@ -59,9 +63,9 @@ def example_of_shape(shape: Sequence[object], dtype: torch.dtype = torch.float32
 
 
 def guessed_examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[Example]]:
-    """Yields inputs that a module may take, as its first layers tell.
+    """Yields possible inputs of a module, as its first layers require.
 
-    Raises InputError where no layer says what an input is.
+    Raises ShapesNeeded if no layer determines the shape of an input.
     """
     if not hasattr(module, "forward"):
         raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
@@ -81,7 +85,7 @@ def guessed_examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list
 
 
 def _example_for_layer(kind: str, rank: int, channels: int, side: int) -> Example:
-    """Returns data of a layer, whose sizes are open but that of the channels."""
+    """Returns data for a layer; all sizes but the channels are open."""
     if kind == "embedding":
         return Example(torch.zeros(_BATCH, _LENGTH, dtype=torch.int64), frozenset((0, 1)))
     if kind == "linear":
@@ -93,7 +97,7 @@ def _example_for_layer(kind: str, rank: int, channels: int, side: int) -> Exampl
 
 
 def _branch_results(block: Any) -> dict[int, list[Any]]:
-    """Returns the results of branches, by the values that their blocks give back."""
+    """Returns the results of `prim::If` nodes, by the values that their blocks return."""
     found: dict[int, list[Any]] = {}
     for node in block.nodes():
         for inner in node.blocks():
@@ -107,14 +111,14 @@ def _branch_results(block: Any) -> dict[int, list[Any]]:
 
 @dataclass(frozen=True)
 class _LayerSearch:
-    """Looks for the first layer that reads a value."""
+    """Finds the first layer that consumes a value."""
 
     module: Any
     owner: Any
     branch_results: Mapping[int, list[Any]]
 
     def find_layer(self, value: Any) -> tuple[str, int, int] | None:
-        """Returns the kind of layer that reads a value, its data's rank, and their channels."""
+        """Returns (kind, rank of its data, channels) of the first layer that consumes a value."""
         for use in value.uses():
             node = use.user
             kind = node.kind()
@@ -157,11 +161,11 @@ class _LayerSearch:
         return None
 
     def _attribute_of(self, value: Any) -> Any:
-        """Returns the attribute that a value is; None where it is computed."""
+        """Returns the module attribute that a value is; None for a computed value."""
         names: list[str] = []
         while value.unique() != self.owner.unique():
             node = value.node()
-            if node.kind() == "prim::Constant" and not names:  # of a module that is frozen
+            if node.kind() == "prim::Constant" and not names:  # frozen modules have constants
                 return value.toIValue()
             if node.kind() != "prim::GetAttr":
                 return None
