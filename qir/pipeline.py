@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,22 +11,23 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.decisions import Plan, as_moved, as_taken, as_written, counted_at
+from qir.analysis.decisions import Plan, as_carried, as_moved, as_taken, as_written, counted_at
 from qir.analysis.kernel_groups import kernels
 from qir.analysis.kernel_table import kernel_table
 from qir.analysis.masks import unseen
 from qir.analysis.quantized_regions import held
 from qir.arguments import checked
-from qir.atomic import claim, write_text
+from qir.atomic import claim
 from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
 from qir.calibration.runner import GraphProgram, require_numbers
 from qir.capability import Verdict
-from qir.errors import DataError, GraphError, InputError, QirError, UsageError
+from qir.errors import DataError, GraphError, InputError, QirError, Refused, UsageError
 from qir.frontend import frontend as named_frontend
 from qir.frontend import frontend_for
+from qir.graph_dump import Dump
 from qir.ir.graph import Graph
 from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
@@ -39,10 +39,7 @@ from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage,
 from qir.profiles import given
 from qir.profiles import profile as named_profile
 from qir.profiles.processor import on_processor
-from qir.qir_files import SUFFIX as SUFFIX
-from qir.qir_files import profiles_of, read_qir, write_qir
-from qir.qir_files import read_journal as read_journal
-from qir.qir_files import read_ledger as read_ledger
+from qir.qir_files import SUFFIX, profiles_of, read_qir, write_qir
 from qir.quantizing import (
     DEFAULT,
     granularity_named,
@@ -59,7 +56,7 @@ from qir.reference.constants import computed
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
-from qir.requantizing import reopen as reopen
+from qir.requantizing import reopen
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.driver import After
 from qir.rewrite.runner.journal import Journal
@@ -69,8 +66,6 @@ from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target
 
-_STEM = re.compile(r"[0-9]{2,}-.+")
-"""The names of a dump's files."""
 KERNELS = "cpu"
 """The target that runs models on this machine."""
 
@@ -202,47 +197,6 @@ def optimize(
     )
 
 
-class Dump:
-    """Writes a graph before the first pass and after each, numbered, as text and `.qir`."""
-
-    def __init__(self, folder: Path, graph: Graph, *, force: bool = False) -> None:
-        self.claim(folder, force=force)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in self.held(folder):
-                path.unlink()
-        except OSError as error:
-            raise InputError(f"{folder}: {error.strerror or error}") from error
-        self.folder = folder
-        self.count = 0
-        self._write("before", graph)
-
-    def __call__(self, report: Report, graph: Graph) -> None:
-        self.count += 1
-        self._write(report.name, graph)
-
-    @classmethod
-    def claim(cls, folder: Path, *, force: bool = False) -> None:
-        """Raises UsageError where the folder holds another run, unless `force`."""
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{folder}: it is no folder; name one for the graphs")
-        if not force and (found := cls.held(folder)):
-            name = found[0].name
-            raise UsageError(f"{folder} holds another run, {name} first; --force replaces it")
-
-    @staticmethod
-    def held(folder: Path) -> list[Path]:
-        """Returns the files of a run in a folder: a text and a `.qir` file of each name."""
-        texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
-        pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]
-        return [path for pair in pairs if pair[1].exists() for path in pair]
-
-    def _write(self, name: str, graph: Graph) -> None:
-        stem = f"{self.count:02d}-{name}"
-        write_text(self.folder / f"{stem}.txt", str(graph))
-        save(graph, self.folder / f"{stem}.qir", force=True)
-
-
 @checked
 def plan(
     graph: Graph,
@@ -255,16 +209,21 @@ def plan(
     profile: str = "",
     statistics: Statistics | None = None,
     sizes: Mapping[str, int] | None = None,
+    format: str | None = None,
 ) -> Plan:
     """Returns for each op whether it would be integer or float, and why, without quantizing.
 
     The arguments are those of `quantize`. With statistics, masks are also found in the ranges of
     tensors, and constants that only look like masks are recognized as such. `sizes` are those by
-    which ops of open size are counted, by the names that the graph has for them.
+    which ops of open size are counted, by the names that the graph has for them. With a `format`,
+    what this form of the target does not hold in integers is float.
     """
     if profile:
         return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
     backend = named_target(target)
+    if format is not None and format not in backend.formats:
+        known = ", ".join(backend.formats) or "none"
+        raise UsageError(f"target {target} has no format {format!r}; it has {known}")
     table = backend.capability()
     data = not dynamic and weights is None
     sums = data and not grouped_by(graph)
@@ -288,6 +247,11 @@ def plan(
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
             found = replace(found, maybe_masks=unseen(folded, planned))
         found = counted_at(found, folded, sizes or {})
+    if format is not None and weights is None:
+        try:
+            found = as_carried(found, backend.uncarried(folded, format=format, dynamic=dynamic))
+        except Refused as error:
+            found = replace(found, refused=str(error))
     return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
 
 

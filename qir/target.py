@@ -99,6 +99,13 @@ class Target(ABC):
         """
         return graph, {}
 
+    def uncarried(self, graph: Graph, *, format: str, dynamic: bool = False) -> Mapping[str, str]:
+        """Returns why a form leaves ops of a float graph float that this target quantizes, by op.
+
+        `dynamic`: without data. Raises Refused where the form cannot hold the graph at all.
+        """
+        return {}
+
     def emit(
         self,
         graph: Graph,

@@ -9,8 +9,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from qir._kernels import _cpu
-from qir.backends.cpu import bodies, elementwise, floats, lower, recurrent, rows, tables
-from qir.backends.cpu.program import BYTEWISE, VECTOR
+from qir.backends.cpu import (
+    bodies,
+    elementwise,
+    floats,
+    lookup_tables,
+    lower,
+    normalizations,
+    recurrent,
+)
+from qir.backends.cpu.program import BYTE_KINDS, VECTOR_KINDS
 from qir.backends.cpu.program_file import STEPS
 from qir.ir.ops import OPS
 from qir.ir.ops.graph import GIVEN
@@ -87,7 +95,7 @@ ELEMENTS: Mapping[str, str] = {
     "recurrent": FLOAT,
 }
 """Of the steps whose name does not say it."""
-ALONE = frozenset({elementwise.real, rows.layer_norm})
+ALONE = frozenset({elementwise.float_binary, normalizations.layer_norm})
 """Lowerings that take float32 alone, beside those of quantized values."""
 BESIDE = frozenset({"add", "mul", "sub", "div", "softmax", "layer_norm", "quantize", "dequantize"})
 """Ops with an older kernel for float32 beside quantized values."""
@@ -95,9 +103,9 @@ BESIDE = frozenset({"add", "mul", "sub", "div", "softmax", "layer_norm", "quanti
 
 def sets(step: str) -> str:
     """The instruction sets of a step's kernels."""
-    if step in BYTEWISE:
+    if step in BYTE_KINDS:
         return "avx512vbmi, avx512vnni, avx2, portable"
-    vector = step in VECTOR or step == "float_unary"
+    vector = step in VECTOR_KINDS or step == "float_unary"
     return "avx512vnni, avx2, portable" if vector else "portable"
 
 
@@ -108,8 +116,15 @@ def elements(step: str) -> str:
 
 def others(op: str) -> str:
     """Element types beside float32 that the loops on tensors take."""
-    applied, name = _cpu.applied(), lower.tensors.APPLIED.get(op, op)
-    if op in lower.MOVES or op in ("reshape", "flatten", "transpose", "concat", "pad", "where"):
+    applied, name = _cpu.applied(), lower.plain_elements.KERNEL_NAMES.get(op, op)
+    if op in lower.MOVE_METHOD_OPS or op in (
+        "reshape",
+        "flatten",
+        "transpose",
+        "concat",
+        "pad",
+        "where",
+    ):
         return ANY
     if op == "cast":
         return ", ".join(_cpu.KINDS)
@@ -129,24 +144,28 @@ def floating(op: str) -> bool:
     applied = _cpu.applied()
     if op in ("matmul_integer", "conv_integer", "recode", "bit_not", "logical_not"):
         return False
-    name = lower.tensors.APPLIED.get(op, op)
+    name = lower.plain_elements.KERNEL_NAMES.get(op, op)
     return name not in applied or FLOAT in applied[name]
 
 
 def row(op: str) -> tuple[str, str, str, str] | None:
     """The cells of an op; None where there is no kernel."""
-    if op in bodies.OPS:
+    if op in bodies.CONTROL_OPS:
         return "bodies are programs", "bodies are programs", "bodies are programs", ""
-    if op in recurrent.OPS:
+    if op in recurrent.RECURRENT_OPS:
         return "", "yes", "yes", ""
     own = lower.LOWERINGS.get(op)
     eight = "yes" if (own is not None and own not in ALONE) or op == "split" else ""
-    if not eight and tables.pointwise(op):
+    if not eight and lookup_tables.is_pointwise(op):
         eight = "table"
-    general = op in lower.GENERAL or op in lower.SEVERAL or op in lower.MOVES
+    general = (
+        op in lower.SLOWER_LOWERINGS
+        or op in lower.MULTI_RESULT_LOWERINGS
+        or op in lower.MOVE_METHOD_OPS
+    )
     moved = others(op) == ANY
     alone = "yes" if op in floats.LOWERINGS or general or op in BESIDE or moved else ""
-    beside = "yes" if op in floats.EXACT or general or op in BESIDE or moved else ""
+    beside = "yes" if op in floats.BIT_EXACT_OPS or general or op in BESIDE or moved else ""
     if not floating(op):
         alone = beside = ""
     cells = (eight, alone, beside, others(op))

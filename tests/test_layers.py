@@ -48,12 +48,15 @@ CORE |= {
     "quantizing": BELOW,
     "qir_files": BELOW,
     "requantizing": f"{BELOW} quantizing",
-    "pipeline": f"{BELOW} qir_files quantizing requantizing",
+    "graph_dump": "errors atomic ir ledger qir_files rewrite",
+    "pipeline": f"{BELOW} graph_dump qir_files quantizing requantizing",
     "evaluating": f"{BELOW} quantizing pipeline inspect",
     "inspect": BELOW,
     "mixed_precision": f"{BELOW} quantizing pipeline inspect evaluating",
-    "cli": f"{BELOW} qir_files quantizing requantizing pipeline inspect evaluating "
-    "mixed_precision testing __init__",
+    "workflows": f"{BELOW} qir_files quantizing requantizing pipeline inspect evaluating "
+    "mixed_precision",
+    "cli": f"{BELOW} graph_dump qir_files quantizing requantizing pipeline inspect evaluating "
+    "mixed_precision workflows testing __init__",
     "testing": f"{BELOW} pipeline inspect",
     "__init__": f"{BELOW} pipeline inspect evaluating mixed_precision testing",
     "__main__": "cli",

@@ -1,4 +1,4 @@
-"""Functions of each float32 by itself, as the kernels of float32 name them."""
+"""The names and parameters of float32 activations as the kernels have them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .builder import CannotLower
 Bounds = tuple[float | None, float | None]
 
 
-def bounds(op: str, attrs: Mapping[str, Attr]) -> Bounds:
-    """The ends that relu or clip keeps its operand between; None where there is none."""
+def clamp_bounds(op: str, attrs: Mapping[str, Attr]) -> Bounds:
+    """Returns the bounds of relu or clip; None where there is none."""
     if op == "relu":
         return 0.0, None
     low, high = (attrs[name] for name in ("min", "max"))
@@ -26,27 +26,27 @@ def bounds(op: str, attrs: Mapping[str, Attr]) -> Bounds:
     return low, high
 
 
-def function_of(op: str, attrs: Mapping[str, Attr]) -> tuple[str, float, float]:
-    """The name of a function as `Plan.float_unary` has it, with its two numbers.
+def kernel_function(op: str, attrs: Mapping[str, Attr]) -> tuple[str, float, float]:
+    """Returns the name of a function for `Plan.float_unary`, and its two parameters.
 
-    CannotLower for a variant that no kernel computes.
+    Raises CannotLower for a variant that no kernel computes.
     """
     if op in ("relu", "clip"):
-        low, high = bounds(op, attrs)
+        low, high = clamp_bounds(op, attrs)
         return "bound", -math.inf if low is None else low, math.inf if high is None else high
     if op == "hard_sigmoid":
-        return op, number(attrs, "alpha"), number(attrs, "beta")
+        return op, float_attr(attrs, "alpha"), float_attr(attrs, "beta")
     if op == "leaky_relu":
-        return op, float(np.float32(number(attrs, "alpha"))), 0.0
+        return op, float(np.float32(float_attr(attrs, "alpha"))), 0.0
     if op == "gelu" and attrs["approximate"] != "none":
         raise CannotLower("no kernel computes gelu by tanh")
-    if op == "silu" and number(attrs, "alpha") != 1.0:
+    if op == "silu" and float_attr(attrs, "alpha") != 1.0:
         raise CannotLower("alpha is not 1")
     return op, 0.0, 0.0
 
 
-def number(attrs: Mapping[str, Attr], name: str) -> float:
-    """A float attribute."""
+def float_attr(attrs: Mapping[str, Attr], name: str) -> float:
+    """Returns a float attribute."""
     value = attrs[name]
     assert isinstance(value, float)
     return value

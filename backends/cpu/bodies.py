@@ -1,4 +1,4 @@
-"""Branches, loops and scans: their bodies are programs, and run as often as the op says."""
+"""If, loop and scan: their bodies are compiled programs, called from Python."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from qir.ir.types import TensorType
 from qir.reference import control
 from qir.reference.interpreter import profile_of
 
-from .builder import CannotLower, Fallback, ProgramBuilder, Runs, itemsize, sizes
+from .builder import BodyProgram, CannotLower, Fallback, ProgramBuilder, itemsize, sizes
 from .sizes import Sizes, at_sizes
 
 Tensor = NDArray[np.generic]
-OPS = frozenset(control.FUNCTIONS)
-KEPT = 8
-"""Programs of a body that are kept for different sizes."""
+CONTROL_OPS = frozenset(control.FUNCTIONS)
+MAX_PROGRAMS = 8
+"""Programs of one body that are kept, for different sizes."""
 
 
 class CompiledBody:
-    """A body that is compiled for the sizes that it is run on."""
+    """A body of a control op, compiled for each set of sizes it is called with."""
 
-    def __init__(self, graph: Graph, compile: Callable[[Graph], Runs]) -> None:
+    def __init__(self, graph: Graph, compile: Callable[[Graph], BodyProgram]) -> None:
         self._graph = graph
         self._compile = compile
-        self._programs: dict[tuple[Sizes, ...], Runs] = {}
+        self._programs: dict[tuple[Sizes, ...], BodyProgram] = {}
 
     @property
     def takes(self) -> Sequence[TensorType]:
-        """The types of what it takes."""
+        """The types of its inputs."""
         return [value.type for value in self._graph.inputs]
 
     @property
     def kinds(self) -> Sequence[TensorType]:
-        """The types of what it gives."""
+        """The types of its outputs."""
         return [value.type for value in self._graph.outputs.values()]
 
     def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
-        """Runs it once, on values in their order."""
+        """Runs the body once, on inputs in their order."""
         arrays = {
             value.name: np.asarray(array, value.type.dtype.carrier, order="C")
             for value, array in zip(self._graph.inputs, given, strict=True)
@@ -50,40 +50,43 @@ class CompiledBody:
         made = self.program([array.shape for array in arrays.values()]).run(arrays, 1)
         return [made[name] for name in self._graph.outputs]
 
-    def program(self, shapes: Sequence[Sizes]) -> Runs:
-        """Returns the program for inputs of these sizes; raises as `at_sizes` does."""
+    def program(self, shapes: Sequence[Sizes]) -> BodyProgram:
+        """Returns the program for inputs of these sizes, compiled at its first use; raises as
+        `at_sizes` does."""
         key = tuple(shapes)
         if key not in self._programs:
             names = [value.name for value in self._graph.inputs]
             made = self._compile(at_sizes(self._graph, dict(zip(names, key, strict=True))))
-            if len(self._programs) == KEPT:
+            if len(self._programs) == MAX_PROGRAMS:
                 self._programs.pop(next(iter(self._programs)))
             self._programs[key] = made
         return self._programs[key]
 
 
 def run_bodies(b: ProgramBuilder, node: Node) -> None:
-    """Lowers control: the rounds are counted in Python, what a round computes is a program."""
+    """Lowers a control op: Python runs the op's own logic, a compiled program each round."""
     if b.compile is None:
         raise CannotLower("values inside of bodies are not shown")
     bodies = {
-        name: CompiledBody(_own(b, node, body), b.compile)
+        name: CompiledBody(_with_profile(b, node, body), b.compile)
         for name, body in node.bodies.items()
         if isinstance(body, Graph)  # every one is
     }
     for name, body in bodies.items():
         try:
-            program = body.program(_shapes(node, name, body))
+            # Compiling for the first round finds refusals now, where the reference can still take
+            # over.
+            program = body.program(_first_round_sizes(node, name, body))
         except (DataError, Refused) as error:
             raise CannotLower(f"its {name}: {error}") from error
         for found in program.fallbacks:
             path = f"{node.name}/{name}/{found.node}"
             b.fallbacks.append(Fallback(path, found.op, found.reason))
     slots = list(node.operands)
-    sources = [b.need(value) for value in node.operands.values()]
-    made = [b.make(value) for value in node.results]
-    operands = [_operand(value) for value in node.operands.values()]
-    results = [_operand(value) for value in node.results]
+    sources = [b.buffer(value) for value in node.operands.values()]
+    made = [b.allocate(value) for value in node.results]
+    operands = [_dtype_and_shape(value) for value in node.operands.values()]
+    results = [_dtype_and_shape(value) for value in node.results]
 
     def call(*arrays: Tensor) -> None:
         given = dict(zip(slots, arrays, strict=False))
@@ -111,21 +114,21 @@ def run_bodies(b: ProgramBuilder, node: Node) -> None:
     )
 
 
-def _own(b: ProgramBuilder, node: Node, body: Graph) -> Graph:
-    """Returns a body that names its profile."""
+def _with_profile(b: ProgramBuilder, node: Node, body: Graph) -> Graph:
+    """Returns a copy of a body that names the profile it is computed by."""
     own = body.copy()
     own.profile = body.profile or profile_of(b.graph, node)
     return own
 
 
-def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
+def _dtype_and_shape(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
     itemsize(value)  # refuses what has no fixed size
     return value.type.dtype.carrier, sizes(value)
 
 
-def _shapes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
-    """Returns the sizes of what a body takes in the first round."""
-    many = _many(node.operands)
+def _first_round_sizes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
+    """Returns the sizes of a body's inputs in the first round."""
+    many = _variadic_sizes(node.operands)
     if node.op == "if":
         return many["xs"]
     if node.op == "loop":
@@ -141,7 +144,7 @@ def _shapes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
     return [*many["vs"], *entries, *many["xs"]]
 
 
-def _many(operands: Mapping[str, Value]) -> dict[str, list[Sizes]]:
+def _variadic_sizes(operands: Mapping[str, Value]) -> dict[str, list[Sizes]]:
     """Returns the sizes of the operands of each variadic slot, in order."""
     found: dict[str, list[Sizes]] = {"xs": [], "vs": [], "ss": []}
     order = sorted(operands, key=lambda slot: int(f"0{slot.partition('.')[2]}"))

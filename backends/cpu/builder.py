@@ -1,4 +1,4 @@
-"""A program while it is being lowered: steps over buffers, and where each value is held."""
+"""A program that is being lowered: its steps, buffers, and the layouts in which values are held."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ from qir.ir.node import Node, Value
 
 from .sizes import Sizes
 
-LAST = (0, 2, 3, 1)
-"""NCHW to NHWC: the order in which the kernels hold activations."""
-FIRST = (0, 3, 1, 2)
+TO_NHWC = (0, 2, 3, 1)
+"""The permutation from NCHW to NHWC: most int8 kernels read and write NHWC."""
+TO_NCHW = (0, 3, 1, 2)
+"""The permutation from NHWC to NCHW."""
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory that steps read and write; one for a value, or for several that share bytes."""
+    """Memory that steps read and write. Values that share bytes, such as a reshape, share a
+    buffer."""
 
     size: int
     data: NDArray[np.generic] | None = None
-    """The elements, where it is a constant."""
+    """The elements of a constant; None where a step or the caller writes them."""
     input: str = ""
+    """The name of the graph input that it holds, if any."""
     output: str = ""
+    """The name of the graph output that it holds, if any."""
 
     @property
     def external(self) -> bool:
-        """Whether each run brings its memory."""
+        """Whether it is outside the arena: a constant, or memory that the caller brings to each
+        run."""
         return self.data is not None or bool(self.input or self.output)
 
 
@@ -44,7 +49,7 @@ Add: TypeAlias = "Callable[[Plan, Callable[[Buffer], int]], None]"
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """One step of the plan to be; `add` adds it when every buffer has its number."""
+    """A step that is not in a plan yet; `add` adds it once every buffer has its number."""
 
     name: str
     kind: str
@@ -63,8 +68,8 @@ class Fallback:
     reason: str
 
 
-class Runs(Protocol):
-    """A program of a body."""
+class BodyProgram(Protocol):
+    """The compiled body of a branch or loop."""
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
@@ -79,26 +84,26 @@ class Runs(Protocol):
 
 
 class CannotLower(Exception):
-    """No kernel takes this node; the message says why. Raised before any step is added."""
+    """Raised where no kernel computes a node; the message says why. No step was added by then."""
 
 
 def sizes(value: Value) -> Sizes:
-    """Returns the shape, which is plain numbers by now."""
+    """Returns the shape of a value. Every dimension is known: `at_sizes` has bound the graph."""
     known = dims.known(value.type.shape)
     assert known is not None, value
     return known
 
 
 def itemsize(value: Value) -> int:
-    """Bytes an element; Refused for what has no fixed size."""
+    """Returns the bytes of an element; raises Refused for strings and the like."""
     carrier = value.type.dtype.carrier
     if carrier.kind == "O":
         raise Refused(f"%{value.name} is {value.type}, which QIR's runtime does not hold")
     return carrier.itemsize
 
 
-def moved(shape: Sizes, order: Sequence[int]) -> Sizes:
-    """Returns the sizes in another order of axes."""
+def permuted(shape: Sizes, order: Sequence[int]) -> Sizes:
+    """Returns sizes or strides in another order of axes."""
     return tuple(shape[axis] for axis in order)
 
 
@@ -107,24 +112,26 @@ def strides(shape: Sizes) -> Sizes:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def still(shape: Sizes, order: Sequence[int]) -> bool:
-    """Returns whether a transposition leaves the bytes where they are."""
+def is_noop_transpose(shape: Sizes, order: Sequence[int]) -> bool:
+    """Returns whether a transpose moves no byte: axes of size 1 may go anywhere."""
     wide = [axis for axis in order if shape[axis] != 1]
     return wide == sorted(wide)
 
 
 @dataclass(frozen=True, slots=True)
-class Elements:
-    """Elements of a value in an order of their own: a step for each axis, from an offset on."""
+class StridedElements:
+    """A value as a strided view of another one: a stride for each axis, and an offset, in
+    elements."""
 
     source: Value
-    steps: Sizes
+    strides: Sizes
     offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MeanSource:
-    """What a mean is taken of: dequantized values, or what a table has for each byte."""
+    """The quantized tensor that a mean is computed from: dequantized, or looked up in a table of
+    256 floats."""
 
     source: Value
     table: NDArray[np.generic] | None = None
@@ -132,35 +139,43 @@ class MeanSource:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The same in a buffer."""
+    """A strided view of a buffer; see StridedElements."""
 
     buffer: Buffer
-    steps: Sizes
+    strides: Sizes
     offset: int
 
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """Collects steps; a value of four axes may be held as it is typed or channels last, or both."""
+    """Collects the steps of a program and knows which buffer holds each value.
+
+    A value of four axes may be held as its type says, in NHWC, or both: the flag `nhwc` says which
+    is meant.
+    """
 
     graph: Graph
-    real: bool = False
-    """Whether nothing in the graph is quantized: the order of float sums moves no integer then."""
+    is_float: bool = False
+    """Whether the graph has no quantized values. Float sums may then be in any order: no
+    rounding to integers depends on them."""
     watched: Collection[str] = ()
-    """Names of values that are shown as they are made: no step leaves them out."""
+    """Names of values that calibration observes. No step may fuse them away."""
     steps: list[PendingStep] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     means: dict[Value, MeanSource] = field(default_factory=dict)
-    """Results that are means of dequantized values: these are not made first."""
+    """Means that are computed from quantized values directly, without a dequantized tensor."""
     fused: set[str] = field(default_factory=set)
-    """Names of nodes that a step computes with another one."""
-    compile: Callable[[Graph], Runs] | None = None
-    """Makes a program of a body; None: the reference runs what holds bodies."""
+    """Names of nodes that the step of another node computes too."""
+    compile: Callable[[Graph], BodyProgram] | None = None
+    """Compiles a body; None: the reference runs the ops that have bodies."""
     _held: dict[tuple[Value, bool], Buffer] = field(default_factory=dict)
-    _waiting: dict[Value, Elements] = field(default_factory=dict)
+    """The buffer of a value, by (value, whether it is NHWC)."""
+    _deferred: dict[Value, StridedElements] = field(default_factory=dict)
+    """Views that no step has copied yet: many consumers read strided operands."""
     _folds: dict[Value, tuple[Value, Callable[[], NDArray[np.generic]]]] = field(
         default_factory=dict
     )
+    """Values that constants decide, with that constant; computed at their first use."""
 
     def add(
         self,
@@ -175,73 +190,79 @@ class ProgramBuilder:
         self.steps.append(PendingStep(name, kind, tuple(reads), tuple(writes), shape, add))
 
     def scratch(self, size: int) -> Buffer:
-        """Allocates memory that is no value of the graph."""
+        """Returns memory for an intermediate result that is no value of the graph."""
         return Buffer(size)
 
-    def make(self, value: Value, *, last: bool = False) -> Buffer:
-        """Allocates memory for a value that the next step writes."""
-        return self.hold(value, Buffer(math.prod(sizes(value)) * itemsize(value)), last=last)
+    def allocate(self, value: Value, *, nhwc: bool = False) -> Buffer:
+        """Returns a new buffer for a value, which the next step writes."""
+        return self.set_buffer(value, Buffer(math.prod(sizes(value)) * itemsize(value)), nhwc=nhwc)
 
-    def hold(self, value: Value, buffer: Buffer, *, last: bool = False) -> Buffer:
-        """Says that a buffer holds a value."""
-        assert not last or value.type.rank == 4, value
-        self._held[value, last] = buffer
-        if value.type.rank == 4 and still(sizes(value), LAST):
-            self._held[value, not last] = buffer
+    def set_buffer(self, value: Value, buffer: Buffer, *, nhwc: bool = False) -> Buffer:
+        """Records the buffer that holds a value, and returns it."""
+        assert not nhwc or value.type.rank == 4, value
+        self._held[value, nhwc] = buffer
+        # NCHW and NHWC are the same bytes where the image is one pixel or has one channel.
+        if value.type.rank == 4 and is_noop_transpose(sizes(value), TO_NHWC):
+            self._held[value, not nhwc] = buffer
         return buffer
 
-    def holds(self, value: Value, *, last: bool) -> bool:
-        """Returns whether the value is there in that order already."""
-        return (value, last) in self._held
+    def has_buffer(self, value: Value, *, nhwc: bool) -> bool:
+        """Returns whether the value is held in that layout already."""
+        return (value, nhwc) in self._held
 
     def buffers(self) -> Iterable[Buffer]:
         """Returns every buffer that holds a value."""
         return self._held.values()
 
-    def need(self, value: Value, *, last: bool = False) -> Buffer:
-        """Returns the memory that holds a value in the order wanted, moving it there if it is
-        not."""
-        found = self._held.get((value, last))
+    def buffer(self, value: Value, *, nhwc: bool = False) -> Buffer:
+        """Returns the buffer of a value in the wanted layout. Adds a transpose or copy where
+        there is none."""
+        found = self._held.get((value, nhwc))
         if found is not None:
             return found
-        known = None if (value, not last) in self._held else self.known(value)
+        # A constant becomes a buffer at its first use. One that a kernel packs itself never does.
+        known = None if (value, not nhwc) in self._held else self.constant_elements(value)
         if known is not None:
             elements = np.ascontiguousarray(known)
-            found = self.hold(value, Buffer(elements.nbytes, data=elements))
-            return found if not last else self.need(value, last=True)
-        if value in self._waiting and (value, not last) not in self._held:
-            self._copied(value)
-            return self.need(value, last=last)
-        x = self._held[value, not last]
-        y = self.make(value, last=last)
-        shape = sizes(value) if last else moved(sizes(value), LAST)
-        order = LAST if last else FIRST
+            found = self.set_buffer(value, Buffer(elements.nbytes, data=elements))
+            return found if not nhwc else self.buffer(value, nhwc=True)
+        if value in self._deferred and (value, not nhwc) not in self._held:
+            self._copy_deferred(value)
+            return self.buffer(value, nhwc=nhwc)
+        x = self._held[value, not nhwc]
+        y = self.allocate(value, nhwc=nhwc)
+        shape = sizes(value) if nhwc else permuted(sizes(value), TO_NHWC)
+        order = TO_NHWC if nhwc else TO_NCHW
         self.transpose(
-            f"{value.name} to {'NHWC' if last else 'NCHW'}", x, y, shape, order, itemsize(value)
+            f"{value.name} to {'NHWC' if nhwc else 'NCHW'}", x, y, shape, order, itemsize(value)
         )
         return y
 
-    def defer(self, value: Value, elements: Elements) -> None:
-        """Records that a value has the elements of another; copied only if needed."""
-        self._waiting[value] = elements
+    def defer_copy(self, value: Value, elements: StridedElements) -> None:
+        """Records that a value is a strided view; the copy is added when a step needs it
+        contiguous."""
+        self._deferred[value] = elements
 
-    def elements(self, value: Value) -> Elements:
-        """Returns the buffer of a value's elements, contiguous in its own type."""
-        if value in self._waiting and (value, False) not in self._held:
-            return self._waiting[value]
-        return Elements(value, strides(sizes(value)))
+    def strided(self, value: Value) -> StridedElements:
+        """Returns a value as strided elements: of itself, or of the value it is a view of."""
+        if value in self._deferred and (value, False) not in self._held:
+            return self._deferred[value]
+        return StridedElements(value, strides(sizes(value)))
 
     def view(self, value: Value) -> View:
-        """Returns the buffer and strides of a value, for steps that accept any order of axes."""
-        found = self.elements(value)
-        return View(self.need(found.source), found.steps, found.offset)
+        """Returns the buffer and strides of a value, for kernels that read any strides."""
+        found = self.strided(value)
+        return View(self.buffer(found.source), found.strides, found.offset)
 
-    def _copied(self, value: Value) -> None:
-        given = self._waiting.pop(value)
-        self.strided(value, self.need(given.source), self.make(value), sizes(value), given)
+    def _copy_deferred(self, value: Value) -> None:
+        given = self._deferred.pop(value)
+        source, made = self.buffer(given.source), self.allocate(value)
+        self.add_strided_copy(value, source, made, sizes(value), given)
 
-    def strided(self, value: Value, x: Buffer, y: Buffer, shape: Sizes, elements: Elements) -> None:
-        """Adds a step that copies elements of a buffer, which need not be neighbours."""
+    def add_strided_copy(
+        self, value: Value, x: Buffer, y: Buffer, shape: Sizes, elements: StridedElements
+    ) -> None:
+        """Adds a step that copies strided elements to a contiguous buffer."""
         name, width = value.name, itemsize(value)
         self.add(
             name,
@@ -254,7 +275,7 @@ class ProgramBuilder:
                 at(x),
                 at(y),
                 shape=shape,
-                steps=elements.steps,
+                steps=elements.strides,
                 offset=elements.offset,
                 itemsize=width,
             ),
@@ -269,42 +290,49 @@ class ProgramBuilder:
             "transpose",
             [x],
             [y],
-            moved(shape, order),
+            permuted(shape, order),
             lambda plan, at: plan.transpose(
                 name, at(x), at(y), shape=shape, perm=order, itemsize=width
             ),
         )
 
     def fold(self, value: Value, source: Value, made: Callable[[], NDArray[np.generic]]) -> None:
-        """Records that a value depends on a constant alone; it is computed if it is needed."""
+        """Records that a constant decides a value; `made` computes it if some step needs it."""
         self._folds[value] = source, made
 
-    def folded(self, value: Value) -> Value | None:
-        """Returns the constant that decides a value that was folded."""
+    def folded_source(self, value: Value) -> Value | None:
+        """Returns the constant that a folded value is computed from, such as quantized weights."""
         return self._folds[value][0] if value in self._folds else None
 
-    def known(self, value: Value) -> NDArray[np.generic] | None:
-        """Returns the elements of a constant, or of what one decides; None where a run decides
-        them."""
+    def constant_elements(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the elements of a constant or folded value; None where they are computed in a
+        run."""
         if value.constant is not None:
             return value.constant.data
         return self._folds[value][1]() if value in self._folds else None
 
-    def prefers_last(self, value: Value) -> bool:
-        """Returns whether a value is best held channels last: its users decide."""
+    def prefers_nhwc(self, value: Value) -> bool:
+        """Returns whether NHWC is the better layout for a value, by the consumers it has."""
         if value.type.rank != 4 or itemsize(value) != 1:
             return False
-        wishes = [_wish(node) for node in value.users]
-        return True in wishes or (None in wishes and False not in wishes)
+        preferences = [_preferred_layout(node) for node in value.users]
+        # Elementwise consumers read either layout. They follow the kernels behind them, which are
+        # mostly convolutions.
+        return True in preferences or (None in preferences and False not in preferences)
 
 
-_SPATIAL = frozenset({"conv2d", "max_pool2d", "avg_pool2d", "global_avg_pool"})
-_ANY = frozenset({"add", "mul", "concat", "pad", "relu", "clip", "sigmoid", "requantize"})
+_LAYOUT_OPS = frozenset({"conv2d", "max_pool2d", "avg_pool2d", "global_avg_pool"})
+"""Ops with an int8 kernel that reads NHWC."""
+_EITHER_LAYOUT_OPS = frozenset(
+    {"add", "mul", "concat", "pad", "relu", "clip", "sigmoid", "requantize"}
+)
+"""Ops whose kernels read any layout, as long as all operands have the same."""
 
 
-def _wish(node: Node) -> bool | None:
-    """Channels last, as typed, or either."""
+def _preferred_layout(node: Node) -> bool | None:
+    """Returns whether a consumer reads NHWC (True), the layout of the type (False), or either
+    (None)."""
     op, attrs = (node.stages[0].op, node.stages[0].attrs) if node.stages else (node.op, node.attrs)
-    if op in _SPATIAL:
+    if op in _LAYOUT_OPS:
         return attrs["layout"] == "NCHW"
-    return None if op in _ANY else False
+    return None if op in _EITHER_LAYOUT_OPS else False

@@ -1,8 +1,7 @@
-"""Products of integers whose zero and scale a run finds, as dynamic quantization makes them.
+"""Dynamically quantized products: a run computes the zero point and scale of an operand.
 
-A product of 8-bit integers by a constant matrix, its conversion to float32 and the multiplication
-by a scale are one step of the int8 kernels: the sum is exact, then rounded to float32, then
-multiplied, as the three nodes do it.
+ONNX writes them as MatMulInteger, Cast and Mul. All three are one step of the int8 kernels: the sum
+is exact, then rounded to float32, then multiplied, just as the three nodes do it.
 """
 
 from __future__ import annotations
@@ -16,45 +15,47 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
-from . import tensors
+from . import plain_elements
 from .builder import Buffer, ProgramBuilder, sizes
-from .codes import Job
+from .kernel_types import Job
 
 ONE = np.ones(1, np.float32)
+"""The scale of sums that nothing multiplies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledSums:
-    """The value that a step makes of integer sums, and the scale that it multiplies them by."""
+    """The value that a step computes from integer sums, and the scale it multiplies them by."""
 
     result: Value
     nodes: tuple[str, ...]
     scale: Value | None = None
 
 
-def product(b: ProgramBuilder, job: Job) -> bool:
-    """Lowers a matmul_integer with what follows it; False where the int8 kernels do not take it."""
+def scaled_product(b: ProgramBuilder, job: Job) -> bool:
+    """Lowers a matmul_integer with the cast and product after it; returns False where no int8
+    kernel does."""
     value, zero = job.operands["a"], job.operands.get("a.zero")
-    columns, kind = _columns(job), tensors.kind_of(value)
+    columns, kind = _constant_columns(job), plain_elements.kind_of(value)
     if b.watched or columns is None or kind not in ("u8", "i8") or value.type.rank < 2:
         return False
     if zero is not None and (math.prod(sizes(zero)) != 1 or zero.type.dtype != value.type.dtype):
         return False
-    found = _scaled(b, job.result, len(columns))
-    if found is None or columns.shape[1] != sizes(value)[-1]:
+    fused = _fused_scaling(b, job.result, len(columns))
+    if fused is None or columns.shape[1] != sizes(value)[-1]:
         return False
-    source = b.need(value)
-    scale = Buffer(4, data=ONE) if found.scale is None else b.need(found.scale)
-    zeros = None if zero is None else b.need(zero)
-    made = b.make(found.result)
-    b.fused.update(found.nodes)
+    source = b.buffer(value)
+    scale = Buffer(4, data=ONE) if fused.scale is None else b.buffer(fused.scale)
+    zeros = None if zero is None else b.buffer(zero)
+    made = b.allocate(fused.result)
+    b.fused.update(fused.nodes)
     rows, scales = math.prod(sizes(value)[:-1]), scale.size // 4
     b.add(
         job.name,
         "dynamic_linear",
         [source, scale] if zeros is None else [source, scale, zeros],
         [made],
-        sizes(found.result),
+        sizes(fused.result),
         lambda plan, at: plan.dynamic_linear(
             job.name,
             at(source),
@@ -70,8 +71,9 @@ def product(b: ProgramBuilder, job: Job) -> bool:
     return True
 
 
-def _columns(job: Job) -> NDArray[np.int8] | None:
-    """The columns of a constant matrix less their zeros, where these fit 8 bits."""
+def _constant_columns(job: Job) -> NDArray[np.int8] | None:
+    """Returns the columns of a constant matrix minus zero points; None where these do not fit 8
+    bits."""
     matrix, zero = job.operands["b"], job.operands.get("b.zero")
     if matrix.constant is None or matrix.type.rank != 2 or 0 in sizes(matrix):
         return None
@@ -85,27 +87,32 @@ def _columns(job: Job) -> NDArray[np.int8] | None:
     return np.ascontiguousarray(data.T.astype(np.int8))
 
 
-def _scaled(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums | None:
-    """The conversion to float32 that alone uses integer sums, and a product that alone uses it."""
-    cast = _only(value)
+def _fused_scaling(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums | None:
+    """Returns the cast to float32 that is the sums' only consumer, with the product after it if
+    possible."""
+    cast = _sole_user(value)
     if cast is None or cast.op != "cast" or cast.result.type.dtype != F32:
         return None
     found = ScaledSums(cast.result, (cast.name,))
-    node = _only(cast.result)
+    node = _sole_user(cast.result)
     if node is None or node.op != "mul" or sizes(node.result) != sizes(cast.result):
         return found
     (scale,) = (v for v in node.operands.values() if v is not cast.result)
     if scale.type.element != F32 or node.result.type.element != F32:
         return found
-    there = scale.constant is not None or b.holds(scale, last=False)
+    # The scale must have been computed by an earlier step.
+    available = scale.constant is not None or b.has_buffer(scale, nhwc=False)
     shape = sizes(scale)
-    one, row = math.prod(shape) == 1, shape[-1:] == (columns,) and math.prod(shape) == columns
-    if not there or not (one or row):
+    per_tensor, per_column = (
+        math.prod(shape) == 1,
+        shape[-1:] == (columns,) and math.prod(shape) == columns,
+    )
+    if not available or not (per_tensor or per_column):
         return found
     return replace(found, result=node.result, nodes=(*found.nodes, node.name), scale=scale)
 
 
-def _only(value: Value) -> Node | None:
+def _sole_user(value: Value) -> Node | None:
     if len(value.uses) != 1:
         return None
     (node,) = value.users

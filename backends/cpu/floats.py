@@ -1,7 +1,8 @@
-"""Ops of float32 alone: products and convolutions, functions of each element, pools and means.
+"""Float32 ops: products and convolutions, elementwise functions, pools and means.
 
-Sums are made in the order of `qir/_kernels/floats/sgemm.h`. Values are held as they are typed, and
-images channels first. A relu or clip that is the only user of a product bounds its results.
+Sums are in the order of `qir/_kernels/floats/sgemm.h`. Values are held as their types say, images
+in NCHW unless `float_nhwc` computes them. A relu or clip that is a product's only consumer is
+fused.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 
-from . import images
-from .activations import Bounds, bounds, function_of, number
-from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
-from .codes import Job
-from .products import crossed, matrices, offsets, ordered, target
+from . import float_nhwc
+from .activations import Bounds, clamp_bounds, float_attr, kernel_function
+from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
+from .kernel_types import Job
+from .products import fused_transpose, matrices, offsets, row_major, transposed_matrix
 from .sizes import Sizes
 
-FLOAT = 4
-"""Bytes of an element."""
+FLOAT_BYTES = 4
+"""Bytes of a float32 element."""
 
 
-def takes(b: ProgramBuilder, job: Job) -> bool:
-    """Returns whether an op is lowered here: all that it reads and makes is float32.
+def has_float_kernel(b: ProgramBuilder, job: Job) -> bool:
+    """Returns whether an op is lowered by this module: all its operands and its result are float32.
 
-    Where the graph has quantized values too, these have to be those of the reference, which adds
-    and computes in float64: then only those ops are lowered here that give its bytes.
+    In a graph with quantized values, floats have to equal those of the reference, which sums in
+    float64: else an integer moves by a step. Only the ops of `BIT_EXACT_OPS` guarantee that.
     """
-    known = LOWERINGS if b.real else EXACT
+    known = LOWERINGS if b.is_float else BIT_EXACT_OPS
     values = (*job.operands.values(), job.result)
     return job.op in known and all(value.type.element == F32 for value in values)
 
@@ -42,25 +43,24 @@ def takes(b: ProgramBuilder, job: Job) -> bool:
 # -- products -------------------------------------------------------------------------------------
 
 
-def _ending(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
-    """Returns the value that a product makes, and its bounds: those of an only user are taken
-    along."""
-    if len(job.tail) > 1:
+def _fused_clamp(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
+    """Returns the value that a product computes, and the bounds of the relu or clip fused to it."""
+    if len(job.epilogue) > 1:
         raise CannotLower("no kernel bounds a float result twice")
-    if job.tail:
-        return job.result, bounds(job.tail[0].op, job.tail[0].attrs)
+    if job.epilogue:
+        return job.result, clamp_bounds(job.epilogue[0].op, job.epilogue[0].attrs)
     if len(job.result.uses) == 1 and job.result.name not in b.watched:
         (user,) = job.result.users
         if user.op in ("relu", "clip") and user.result.type.element == F32:
             try:
-                return user.result, bounds(user.op, user.attrs)
+                return user.result, clamp_bounds(user.op, user.attrs)
             except CannotLower:
                 pass
     return job.result, (None, None)
 
 
-def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
-    """Returns a constant with one number for each of the last axis, or one for all."""
+def _per_column_constant(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | None:
+    """Returns a constant with one value for each column, or one for all."""
     if value is None:
         return None
     if value.constant is None:
@@ -72,12 +72,12 @@ def _row(value: Value | None, count: int, slot: str) -> NDArray[np.float32] | No
 
 
 def conv2d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution; an image that is typed channels last is put in order first."""
-    if images.taken_last(b, job):
-        images.convolution(b, job)
+    """Lowers a convolution; NHWC images that the NHWC kernel refuses are transposed first."""
+    if float_nhwc.can_convolve_nhwc(b, job):
+        float_nhwc.convolution(b, job)
         return
     x, w = job.operands["x"], job.operands["w"]
-    made, (low, high) = _ending(b, job)
+    made, (low, high) = _fused_clamp(b, job)
     oc, depth, kh, kw = sizes(w)
     if not depth:
         raise CannotLower("w has no channels")
@@ -90,10 +90,10 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     known = None
     if w.constant is not None:
         known = np.ascontiguousarray(w.constant.data, np.float32).reshape(-1)
-    source, weights = _first(b, x, job.nchw), b.need(w)
-    shape = sizes(x) if job.nchw else moved(sizes(x), FIRST)
-    stride, pad, dilation = job.pair("stride"), job.pads(), job.pair("dilation")
-    groups = job.number("groups")
+    source, weights = _nchw_buffer(b, x, job.nchw), b.buffer(w)
+    shape = sizes(x) if job.nchw else permuted(sizes(x), TO_NCHW)
+    stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
+    groups = job.int_attr("groups")
 
     def step(result: Buffer, held: Sizes) -> None:
         b.add(
@@ -120,73 +120,79 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
             ),
         )
 
-    _give_first(b, made, job.nchw, step)
+    _add_nchw_step(b, made, job.nchw, step)
 
 
-def _first(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
-    """Returns an image channels first."""
-    held = b.need(value)
+def _nchw_buffer(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
+    """Returns an image in NCHW."""
+    held = b.buffer(value)
     if nchw:
         return held
-    turned = b.scratch(held.size)
-    b.transpose(f"{value.name} to NCHW", held, turned, sizes(value), FIRST, FLOAT)
-    return turned
+    transposed = b.scratch(held.size)
+    b.transpose(f"{value.name} to NCHW", held, transposed, sizes(value), TO_NCHW, FLOAT_BYTES)
+    return transposed
 
 
-def _give_first(
+def _add_nchw_step(
     b: ProgramBuilder, value: Value, nchw: bool, step: Callable[[Buffer, Sizes], None]
 ) -> None:
-    """Lets a step make an image channels first, and puts it in the order in which it is typed."""
+    """Adds a step that writes an image in NCHW, and transposes the result if its type is NHWC."""
     if nchw:
-        step(b.make(value), sizes(value))
+        step(b.allocate(value), sizes(value))
         return
-    shape = moved(sizes(value), FIRST)
-    turned = b.scratch(math.prod(shape) * FLOAT)
-    step(turned, shape)
-    b.transpose(f"{value.name} to NHWC", turned, b.make(value), shape, LAST, FLOAT)
+    shape = permuted(sizes(value), TO_NCHW)
+    transposed = b.scratch(math.prod(shape) * FLOAT_BYTES)
+    step(transposed, shape)
+    b.transpose(f"{value.name} to NHWC", transposed, b.allocate(value), shape, TO_NHWC, FLOAT_BYTES)
 
 
 def linear(b: ProgramBuilder, job: Job) -> None:
     """Lowers x @ w.T + bias."""
-    _product(b, job, "x", "w", job.operands.get("bias"), turned=True)
+    _product(b, job, "x", "w", job.operands.get("bias"), transposed=True)
 
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
-    """Lowers alpha = beta = 1; a transposed a is put in order first."""
+    """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
         raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", added, turned=job.attrs["trans_b"] is True)
+    _product(b, job, "a", "b", added, transposed=job.attrs["trans_b"] is True)
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a product by one constant matrix, or of matrices that are both computed."""
+    """Lowers a product with a constant matrix, or of two computed ones."""
     right = job.operands["b"]
     if right.constant is not None and right.type.rank == 2:
-        turned = job.attrs["trans_b"] is True
-        _product(b, job, "a", "b", job.operands.get("bias"), turned=turned)
+        transposed = job.attrs["trans_b"] is True
+        _product(b, job, "a", "b", job.operands.get("bias"), transposed=transposed)
     else:
         computed_product(b, job)
 
 
 def _product(
-    b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None, *, turned: bool
+    b: ProgramBuilder,
+    job: Job,
+    left: str,
+    right: str,
+    bias_value: Value | None,
+    *,
+    transposed: bool,
 ) -> None:
     value, matrix = job.operands[left], job.operands[right]
     if matrix.constant is None or matrix.type.rank != 2:
         raise CannotLower(f"{right} is no constant matrix")
     data = np.asarray(matrix.constant.data, np.float32)
-    columns = np.ascontiguousarray(data if turned else data.T)
+    columns = np.ascontiguousarray(data if transposed else data.T)
     if not columns.size:
         raise CannotLower(f"{right} is empty")
-    bias = _row(added, len(columns), "bias")
-    across = job.op != "linear" and job.attrs["trans_a"] is True
-    if across and value.type.rank != 2:
+    bias = _per_column_constant(bias_value, len(columns), "bias")
+    a_transposed = job.op != "linear" and job.attrs["trans_a"] is True
+    if a_transposed and value.type.rank != 2:
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
-    made, (low, high) = _ending(b, job)
-    source = crossed(b, value) if across else b.need(value)
+    made, (low, high) = _fused_clamp(b, job)
+    source = transposed_matrix(b, value) if a_transposed else b.buffer(value)
     rows = math.prod(sizes(value)) // columns.shape[1]
-    result = b.make(made)
+    result = b.allocate(made)
     b.add(
         job.name,
         "float_linear",
@@ -200,20 +206,20 @@ def _product(
 
 
 def computed_product(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a product whose right operand is packed while it runs."""
+    """Lowers a product of two computed matrices: the right one is packed at run time."""
     left, right = job.operands["a"], job.operands["b"]
-    if "bias" in job.operands or job.tail:
+    if "bias" in job.operands or job.epilogue:
         raise CannotLower("no kernel adds to a product of two computed matrices, or bounds it")
     if left.type.rank < 2 or right.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
     a, c = matrices(b, job, left, "trans_a"), matrices(b, job, right, "trans_b")
-    made, order = target(b, job)
-    result = b.make(made)
-    out = moved(strides(sizes(made)), order)
+    made, order = fused_transpose(b, job)
+    result = b.allocate(made)
+    out = permuted(strides(sizes(made)), order)
     batch = sizes(job.result)[:-2]
     m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
-    if a.steps[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
-        a = ordered(b, job, left, a)
+    if a.strides[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
+        a = row_major(b, job, left, a)
     b.add(
         job.name,
         "float_matmul",
@@ -229,8 +235,8 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
             a_at=a.offsets(batch),
             b_at=c.offsets(batch),
             y_at=offsets(out[:-2], batch, 0),
-            a_row=a.steps[-2],
-            b_steps=c.steps[-2:],
+            a_row=a.strides[-2],
+            b_steps=c.strides[-2:],
             y_row=out[-2],
         ),
     )
@@ -240,15 +246,15 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
 
 
 def unary(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a function of each element; one that bounds may be done already, by a product."""
-    if b.holds(job.result, last=False) or b.holds(job.result, last=True):
+    """Lowers an elementwise function; a relu or clip may have been fused to a product already."""
+    if b.has_buffer(job.result, nhwc=False) or b.has_buffer(job.result, nhwc=True):
         return
-    if job.tail:
-        raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
-    op, low, high = function_of(job.op, job.attrs)
+    if job.epilogue:
+        raise CannotLower(f"no kernel computes {job.op} |> {job.epilogue[0].op} as one")
+    op, low, high = kernel_function(job.op, job.attrs)
     value = job.operands["x"]
-    last = b.holds(value, last=True) and not b.holds(value, last=False)
-    source, made = b.need(value, last=last), b.make(job.result, last=last)
+    nhwc = b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
+    source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
     size = math.prod(sizes(value))
     b.add(
         job.name,
@@ -263,7 +269,7 @@ def unary(b: ProgramBuilder, job: Job) -> None:
 
 
 def power(b: ProgramBuilder, job: Job) -> None:
-    """Lowers squares."""
+    """Lowers x ** 2; other exponents have no kernel."""
     exponent = job.operands["b"].constant
     if exponent is None or exponent.data.size != 1 or sizes(job.result) != sizes(job.operands["a"]):
         raise CannotLower("b is no single constant")
@@ -276,18 +282,18 @@ def power(b: ProgramBuilder, job: Job) -> None:
 
 
 def max_pool2d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers the greatest of each window."""
-    if job.tail:
-        raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
-    if images.held_last(b, job):
-        images.pool(b, job, average=False)
+    """Lowers a max pool."""
+    if job.epilogue:
+        raise CannotLower(f"no kernel computes max_pool2d |> {job.epilogue[0].op} as one")
+    if float_nhwc.is_held_nhwc(b, job):
+        float_nhwc.pool(b, job, average=False)
         return
     value = job.operands["x"]
     x, y = sizes(value), sizes(job.result)
-    shape, out = (x, y[2:]) if job.nchw else (moved(x, FIRST), y[1:3])
-    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
-    dilation = job.pair("dilation")
-    source = _first(b, value, job.nchw)
+    shape, out = (x, y[2:]) if job.nchw else (permuted(x, TO_NCHW), y[1:3])
+    kernel, stride, pad = job.int_pair("kernel"), job.int_pair("stride"), job.pads()
+    dilation = job.int_pair("dilation")
+    source = _nchw_buffer(b, value, job.nchw)
 
     def step(result: Buffer, held: Sizes) -> None:
         b.add(
@@ -309,25 +315,25 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
             ),
         )
 
-    _give_first(b, job.result, job.nchw, step)
+    _add_nchw_step(b, job.result, job.nchw, step)
 
 
 def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a mean of windows; one window that is the whole image is a mean of lines."""
-    if job.tail:
-        raise CannotLower(f"no kernel computes avg_pool2d |> {job.tail[0].op} as one")
+    """Lowers an average pool; one whose window is the whole image is a mean of rows."""
+    if job.epilogue:
+        raise CannotLower(f"no kernel computes avg_pool2d |> {job.epilogue[0].op} as one")
     value = job.operands["x"]
     x, y = sizes(value), sizes(job.result)
-    shape, out = (x, y[2:]) if job.nchw else (moved(x, FIRST), y[1:3])
-    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
+    shape, out = (x, y[2:]) if job.nchw else (permuted(x, TO_NCHW), y[1:3])
+    kernel, stride, pad = job.int_pair("kernel"), job.int_pair("stride"), job.pads()
     if kernel == shape[2:] and not any(pad):
         global_avg_pool(b, job)
         return
-    if images.held_last(b, job):
-        images.pool(b, job, average=True)
+    if float_nhwc.is_held_nhwc(b, job):
+        float_nhwc.pool(b, job, average=True)
         return
     count_pad = job.attrs["count_pad"] is True
-    source = _first(b, value, job.nchw)
+    source = _nchw_buffer(b, value, job.nchw)
 
     def step(result: Buffer, held: Sizes) -> None:
         b.add(
@@ -349,13 +355,13 @@ def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
             ),
         )
 
-    _give_first(b, job.result, job.nchw, step)
+    _add_nchw_step(b, job.result, job.nchw, step)
 
 
 def batch_norm(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a batch norm by constants."""
-    if job.tail:
-        raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
+    """Lowers a batch norm with constant parameters."""
+    if job.epilogue:
+        raise CannotLower(f"no kernel bounds a float result by {job.epilogue[0].op}")
     rows = []
     for slot in ("gamma", "beta", "mean", "var"):
         held = job.operands[slot].constant
@@ -364,12 +370,13 @@ def batch_norm(b: ProgramBuilder, job: Job) -> None:
         rows.append(np.asarray(held.data, np.float64).reshape(-1))
     gamma, beta, mean, var = rows
     with np.errstate(all="ignore"):
-        slope = gamma / np.sqrt(var + number(job.attrs, "eps"))
+        # In float64, as the reference computes it; the kernel rounds the result once.
+        slope = gamma / np.sqrt(var + float_attr(job.attrs, "eps"))
     numbers = np.stack([mean, slope, beta], axis=1)
     value = job.operands["x"]
     shape = sizes(value)
-    axis = job.number("axis") % len(shape)
-    source, made = b.need(value), b.make(job.result)
+    axis = job.int_attr("axis") % len(shape)
+    source, made = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "float_batch_norm",
@@ -394,31 +401,33 @@ def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
 
 
 def reduce_mean(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a mean over axes that stand together."""
+    """Lowers a mean over any axes; those that are not innermost are transposed first."""
     rank = job.operands["x"].type.rank
-    _mean(b, job, tuple(sorted({axis % rank for axis in job.ints("axes")})) or tuple(range(rank)))
+    _mean(
+        b, job, tuple(sorted({axis % rank for axis in job.int_tuple("axes")})) or tuple(range(rank))
+    )
 
 
 def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
-    if job.tail:
-        raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
+    if job.epilogue:
+        raise CannotLower(f"no kernel bounds a float result by {job.epilogue[0].op}")
     value = job.operands["x"]
     if any(v.type.element != F32 for v in (value, job.result)):
         raise CannotLower("no kernel takes the mean of integers over these axes")
     shape = sizes(value)
     if len(shape) == 4 and over in ((1, 2), (2, 3)) and not b.watched:
         typed_first = over == (2, 3)
-        if not typed_first or b.holds(value, last=True):
-            images.mean(b, job, typed_first)
+        if not typed_first or b.has_buffer(value, nhwc=True):
+            float_nhwc.mean(b, job, typed_first)
             return
     kept = tuple(axis for axis in range(len(shape)) if axis not in over)
     order = (*kept, *over)
-    source = b.need(value)
+    source = b.buffer(value)
     if order != tuple(range(len(shape))):
         turned = b.scratch(source.size)
-        b.transpose(f"{value.name} for the mean", source, turned, shape, order, FLOAT)
+        b.transpose(f"{value.name} for the mean", source, turned, shape, order, FLOAT_BYTES)
         source = turned
-    made = b.make(job.result)
+    made = b.allocate(job.result)
     rows, width = (math.prod(shape[axis] for axis in axes) for axes in (kept, over))
     b.add(
         job.name,
@@ -434,16 +443,18 @@ def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution of rows: images of one line."""
+    """Lowers a 1-D convolution as images of height 1."""
     x, w = job.operands["x"], job.operands["w"]
-    made, (low, high) = _ending(b, job)
+    made, (low, high) = _fused_clamp(b, job)
     (n, channels, width), (oc, depth, size) = sizes(x), sizes(w)
     if not depth:
         raise CannotLower("w has no channels")
-    shift = _row(job.operands.get("bias"), oc, "bias")
-    (stride,), (front, back), (dilation,) = (job.ints(a) for a in ("stride", "pad", "dilation"))
-    groups = job.number("groups")
-    source, weights, result = b.need(x), b.need(w), b.make(made)
+    shift = _per_column_constant(job.operands.get("bias"), oc, "bias")
+    (stride,), (front, back), (dilation,) = (
+        job.int_tuple(a) for a in ("stride", "pad", "dilation")
+    )
+    groups = job.int_attr("groups")
+    source, weights, result = b.buffer(x), b.buffer(w), b.allocate(made)
     b.add(
         job.name,
         "float_conv2d",
@@ -469,17 +480,17 @@ def conv1d(b: ProgramBuilder, job: Job) -> None:
 
 
 def pool1d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers the greatest or the mean of the windows of rows: images of one line."""
+    """Lowers a 1-D pool as images of height 1."""
     value = job.operands["x"]
-    if job.tail or any(v.type.element != F32 for v in (value, job.result)):
+    if job.epilogue or any(v.type.element != F32 for v in (value, job.result)):
         raise CannotLower("the kernel pools f32 alone")
     n, channels, width = sizes(value)
-    (size,), (stride,), (front, back) = (job.ints(a) for a in ("kernel", "stride", "pad"))
-    (dilation,) = job.ints("dilation") if job.op == "max_pool1d" else (1,)
+    (size,), (stride,), (front, back) = (job.int_tuple(a) for a in ("kernel", "stride", "pad"))
+    (dilation,) = job.int_tuple("dilation") if job.op == "max_pool1d" else (1,)
     count_pad = job.attrs.get("count_pad") is True
     shape, kernel, by = (n, channels, 1, width), (1, size), (1, stride)
     pad, out = (0, front, 0, back), (1, sizes(job.result)[-1])
-    source, made = b.need(value), b.make(job.result)
+    source, made = b.buffer(value), b.allocate(job.result)
 
     def add(plan: Plan, at: Callable[[Buffer], int]) -> None:
         x, y = at(source), at(made)
@@ -494,7 +505,7 @@ def pool1d(b: ProgramBuilder, job: Job) -> None:
     b.add(job.name, kind, [source], [made], sizes(job.result), add)
 
 
-EXACT = frozenset(
+BIT_EXACT_OPS = frozenset(
     {
         "max_pool2d",
         "relu",
@@ -508,7 +519,7 @@ EXACT = frozenset(
         "batch_norm",
     }
 )
-"""Ops whose kernels give the bytes of the reference."""
+"""Ops whose float kernels give the same bytes as the reference."""
 
 LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": conv2d,

@@ -1,4 +1,5 @@
-"""Rows picked by indices: gather by any of them, and padding that repeats elements."""
+"""Ops that pick rows by indices: gather, and pads, flips and tiles as gathers by constant
+indices."""
 
 from __future__ import annotations
 
@@ -9,41 +10,43 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import I32, I64
 
-from . import moves
+from . import data_movement
 from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes
-from .codes import Job
+from .kernel_types import Job
 from .sizes import Sizes
 
-WIDTHS = {I32: 4, I64: 8}
-"""Bytes of the indices that the kernel reads."""
+INDEX_BYTES = {I32: 4, I64: 8}
+"""Bytes of the index types that the kernel reads."""
 
 
 def gather(b: ProgramBuilder, job: Job) -> None:
-    """Lowers gather: one constant index is a slice, others are read as the program runs."""
+    """Lowers a gather; by one constant index it is a slice, other indices are read in the run."""
     value, indices = job.operands["x"], job.operands["indices"]
     if (held := indices.constant) is not None and held.data.size == 1:
-        moves.gather(b, job)
+        data_movement.gather(b, job)
         return
-    width = WIDTHS.get(indices.type.dtype)
+    width = INDEX_BYTES.get(indices.type.dtype)
     if width is None:
         raise CannotLower(f"indices are {indices.type.dtype}, the kernel takes i32 and i64")
-    if not moves.same_map(value, job.result):
+    if not data_movement.keeps_elements(value, job.result):
         raise CannotLower("the result has another map")
-    shape, axis = sizes(value), job.number("axis") % value.type.rank
-    if held is not None and not _inside(held.data, shape[axis]):
+    shape, axis = sizes(value), job.int_attr("axis") % value.type.rank
+    # The run checks computed indices. Constant ones are checked once, so that the reference
+    # reports them.
+    if held is not None and not _are_in_range(held.data, shape[axis]):
         raise CannotLower(f"an index is outside of axis {axis}, which has {shape[axis]}")
     item = itemsize(value)
-    source, by, made = b.need(value), b.need(indices), b.make(job.result)
-    _pick(b, job.name, source, by, made, sizes(job.result), shape, axis, item,
+    source, by, made = b.buffer(value), b.buffer(indices), b.allocate(job.result)
+    _add_gather_step(b, job.name, source, by, made, sizes(job.result), shape, axis, item,
           math.prod(sizes(indices)), width)  # fmt: skip
 
 
-def _inside(indices: NDArray[np.generic], size: int) -> bool:
+def _are_in_range(indices: NDArray[np.generic], size: int) -> bool:
     wide = indices.astype(np.int64)
     return bool(((wide >= -size) & (wide < size)).all())
 
 
-def _pick(
+def _add_gather_step(
     b: ProgramBuilder,
     name: str,
     x: Buffer,
@@ -77,68 +80,72 @@ def _pick(
 
 
 def pad(b: ProgramBuilder, job: Job) -> None:
-    """Lowers padding: by one value, or by indices where elements are repeated, axis by axis."""
+    """Lowers constant padding, or other modes as gathers along one axis at a time."""
     mode = job.attrs["mode"]
     if mode == "constant":
-        moves.pad(b, job)
+        data_movement.pad(b, job)
         return
     value = job.operands["x"]
-    if not moves.same_map(value, job.result):
+    if not data_movement.keeps_elements(value, job.result):
         raise CannotLower("the result has another map")
     assert isinstance(mode, str)
-    rank, pads, item = value.type.rank, job.ints("pads"), itemsize(value)
+    rank, pads, item = value.type.rank, job.int_tuple("pads"), itemsize(value)
     todo = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
-    held, shape = b.need(value), sizes(value)
+    held, shape = b.buffer(value), sizes(value)
     if not todo:
-        b.hold(job.result, held)
+        b.set_buffer(job.result, held)
     for axis in todo:
-        picked = _repeated(shape[axis], pads[axis], pads[axis + rank], mode)
+        picked = _padded_indices(shape[axis], pads[axis], pads[axis + rank], mode)
         wider = (*shape[:axis], picked.size, *shape[axis + 1 :])
-        made = b.make(job.result) if axis == todo[-1] else b.scratch(math.prod(wider) * item)
+        made = b.allocate(job.result) if axis == todo[-1] else b.scratch(math.prod(wider) * item)
         by = Buffer(picked.nbytes, data=picked)
-        _pick(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
+        _add_gather_step(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
         held, shape = made, wider
 
 
-def arranged(b: ProgramBuilder, job: Job) -> None:
-    """Lowers flip, tile and a slice that goes backwards: an axis at a time, by constant indices."""
+def rearranged(b: ProgramBuilder, job: Job) -> None:
+    """Lowers flip, tile and slices with negative steps as gathers along one axis at a time."""
     value = job.operands["x"]
-    if job.tail or not moves.same_map(value, job.result):
+    if job.epilogue or not data_movement.keeps_elements(value, job.result):
         raise CannotLower("the result has another map")
-    held, shape, item = b.need(value), sizes(value), itemsize(value)
-    todo = [(axis, by) for axis, by in _orders(job, shape).items() if not _still(by, shape[axis])]
+    held, shape, item = b.buffer(value), sizes(value), itemsize(value)
+    todo = [
+        (axis, by)
+        for axis, by in _axis_indices(job, shape).items()
+        if not _is_identity(by, shape[axis])
+    ]
     if not todo:
-        b.hold(job.result, held)
+        b.set_buffer(job.result, held)
     for axis, picked in todo:
         wider = (*shape[:axis], picked.size, *shape[axis + 1 :])
         last = axis == todo[-1][0]
-        made = b.make(job.result) if last else b.scratch(math.prod(wider) * item)
+        made = b.allocate(job.result) if last else b.scratch(math.prod(wider) * item)
         by = Buffer(picked.nbytes, data=picked)
-        _pick(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
+        _add_gather_step(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
         held, shape = made, wider
 
 
-def _orders(job: Job, shape: Sizes) -> dict[int, NDArray[np.int64]]:
-    """Returns the index of each element along the axes that an op arranges."""
+def _axis_indices(job: Job, shape: Sizes) -> dict[int, NDArray[np.int64]]:
+    """Returns the index of each result element along the axes that an op rearranges."""
     every = {axis: np.arange(size, dtype=np.int64) for axis, size in enumerate(shape)}
     if job.op == "tile":
-        return {a: np.tile(every[a], count) for a, count in enumerate(job.ints("repeats"))}
+        return {a: np.tile(every[a], count) for a, count in enumerate(job.int_tuple("repeats"))}
     if job.op == "flip":
-        axes = {axis % len(shape) for axis in job.ints("axes")}
+        axes = {axis % len(shape) for axis in job.int_tuple("axes")}
         return {axis: np.ascontiguousarray(every[axis][::-1]) for axis in axes}
-    cuts = zip(*(job.ints(name) for name in ("starts", "ends", "axes", "steps")), strict=True)
+    cuts = zip(*(job.int_tuple(name) for name in ("starts", "ends", "axes", "steps")), strict=True)
     return {
         axis % len(shape): np.ascontiguousarray(every[axis % len(shape)][start:end:step])
         for start, end, axis, step in cuts
     }
 
 
-def _still(picked: NDArray[np.int64], size: int) -> bool:
+def _is_identity(picked: NDArray[np.int64], size: int) -> bool:
     return picked.size == size and bool((picked == np.arange(size)).all())
 
 
-def _repeated(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
-    """Returns the index of each element of a padded axis, after cropping."""
+def _padded_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
+    """Returns the index of each element of a padded axis; negative padding crops first."""
     kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
     if not kept.size:
         raise CannotLower(f"nothing of an axis of {size} is left to repeat")

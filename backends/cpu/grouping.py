@@ -1,4 +1,4 @@
-"""Groups a model in QDQ form for the kernels, and lists in a ledger what that changes."""
+"""Groups a QDQ model into the integer ops that the kernels compute, and records it in a ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
 from qir.rewrite.fusing import LINES, ChainMatch
 
-from .codes import PROFILE
+from .kernel_types import KERNEL_PROFILE
 
 _NO_KERNEL = BRIDGES | STRUCTURE | {"foreign", "recode"}
 
@@ -24,44 +24,43 @@ _NO_KERNEL = BRIDGES | STRUCTURE | {"foreign", "recode"}
 def group(graph: Graph, ledger: Ledger) -> None:
     """Groups a graph in QDQ form by the profile that it names.
 
-    Products that the runtime of that profile computes in float are computed on integers all the
-    same: no order is defined for float sums, and there are no kernels for them. A graph of the
-    kernels' own profile, or of none, gets every op on quantized values that computes the same
-    floats.
+    Matrix products that this profile leaves in float are computed on integers all the same: no
+    order is defined for float sums, so that no kernel could match them. A graph of the kernels' own
+    profile, or of none, gets every integer op that computes the same floats.
 
-    A graph with an op on quantized values was grouped before and stays as it is, and so does one in
-    which that profile groups nothing.
+    A graph that has integer ops was grouped before and stays as it is. So does one in which the
+    profile groups nothing.
     """
     parts = bodies(graph)
-    if any(_on_codes(node) for part in parts for node in part):
+    if any(_computes_on_integers(node) for part in parts for node in part):
         return
     for part in parts:
-        name = part.profile or graph.profile or PROFILE
-        if name == PROFILE:
+        name = part.profile or graph.profile or KERNEL_PROFILE
+        if name == KERNEL_PROFILE:
             FuseQdq().run(part, ledger)
         elif not is_float(part):
             before = len(ledger)
             Group(name).run(part, ledger)
             if len(ledger) > before:
-                _Products().run(part, ledger)
+                _FuseProducts().run(part, ledger)
 
 
-def _on_codes(node: Node) -> bool:
-    """Returns whether an op computes on quantized values; one that only moves them does not."""
+def _computes_on_integers(node: Node) -> bool:
+    """Returns whether an op computes on integers; one that only moves them does not."""
     if node.op in _NO_KERNEL or not about_codes(node):
         return False
     return bool(node.stages) or not spec(node.op).traits.value_preserving
 
 
-class _Products(FuseQdq):
-    """Fuses products alone."""
+class _FuseProducts(FuseQdq):
+    """Fuses matrix products and convolutions alone."""
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
 
 
 def unwrap(graph: Graph) -> None:
-    """Puts the ops of fused kernels in their place: each has a kernel here, or falls back."""
+    """Inlines fused kernels: each of their ops has a kernel here, or falls back."""
     for part in bodies(graph):
         for node in [n for n in part if n.op == "fused" and n.bodies]:
             body = part.body(node, "body")

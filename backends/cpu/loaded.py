@@ -16,20 +16,23 @@ from qir.target import Executable
 
 from .builder import Fallback
 from .profiling import StepTime, peaks, step_times
-from .program import StepRow, Tensor, chosen
-from .program_file import Listing, read
-from .sizes import text
+from .program import StepRow, Tensor, kernel_isa
+from .program_file import ProgramListing, read
+from .sizes import shape_text
 
 
 class Loaded(Executable):
-    """A program ready to run, from any thread; raises InputError for a file that is none."""
+    """A program that was read from a file, ready to run from any thread.
+
+    Raises InputError for a file that is no program.
+    """
 
     def __init__(self, path: Path, threads: int, isa: str | None = None) -> None:
         self.threads = threads
         self._isa = isa
         self._listing = read(path)
         try:
-            self._plan = _plan(self._listing, isa)
+            self._plan = _rebuilt_plan(self._listing, isa)
         except ValueError as error:
             said = str(error).partition("\n")[0][:120]
             raise InputError(f"{path}: no program for these kernels: {said}") from None
@@ -78,7 +81,7 @@ class Loaded(Executable):
         """Returns one row a step."""
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
-            StepRow(name, kind, chosen(kind, self._isa), told.shape, told.bytes)
+            StepRow(name, kind, kernel_isa(kind, self._isa), told.shape, told.bytes)
             for told, (name, kind) in rows
         ]
 
@@ -107,18 +110,19 @@ class Loaded(Executable):
     def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
         kind, shape = self._listing.inputs[name]
         if name not in inputs:
-            raise DataError(f"input {name} is missing; the program takes {text(shape)}")
+            raise DataError(f"input {name} is missing; the program takes {shape_text(shape)}")
         array = np.asarray(inputs[name], order="C")
         if array.dtype != kind:
             raise DataError(f"input {name} is {array.dtype}, it takes {kind}")
         if array.shape != shape:
-            said = f"the program was compiled for {text(shape)}; compile it for other sizes"
-            raise DataError(f"input {name} is {text(array.shape)}, {said}")
+            said = f"the program was compiled for {shape_text(shape)}; compile it for other sizes"
+            raise DataError(f"input {name} is {shape_text(array.shape)}, {said}")
         return array
 
 
-def _plan(listing: Listing, isa: str | None) -> _cpu.Plan:
-    """Adds the steps again; what does not fit raises ValueError or TypeError."""
+def _rebuilt_plan(listing: ProgramListing, isa: str | None) -> _cpu.Plan:
+    """Adds the recorded steps to a new plan; raises ValueError or TypeError for steps that do
+    not fit."""
     outer = [i for i, (at, _) in enumerate(listing.places) if at == _cpu.EXTERNAL]
     if len(outer) != len(listing.externals):
         raise ValueError("its buffers are not those that it brings")
@@ -130,6 +134,7 @@ def _plan(listing: Listing, isa: str | None) -> _cpu.Plan:
             size = int(np.prod(shape, dtype=object)) * kind.itemsize
         else:
             size = held.nbytes
+        # A forged file may state another size than that of the array it brings.
         if size != listing.places[number][1]:
             raise ValueError(f"buffer {number} is of another size than {each.name or 'its array'}")
     plan = _cpu.Plan(listing.arena, listing.places, isa=isa)

@@ -1,4 +1,5 @@
-"""Lowers a graph with known sizes to steps: kernels where there are any, else the reference."""
+"""Lowers a graph with known sizes to steps: to compiled kernels where they exist, else to the
+reference."""
 
 from __future__ import annotations
 
@@ -22,23 +23,23 @@ from qir.reference.interpreter import profile_of, run_node
 from qir.target import See
 
 from . import (
-    affine,
     bodies,
+    data_movement,
     elementwise,
+    float64_sums,
     floats,
     gathers,
-    moves,
+    general_quantize,
+    lookup_tables,
+    normalizations,
     pixels,
+    plain_elements,
+    pools,
     products,
     recurrent,
-    rows,
-    tables,
-    tensors,
-    wide,
-    windows,
 )
-from .builder import Buffer, CannotLower, Fallback, MeanSource, ProgramBuilder, Runs, sizes
-from .codes import PROFILE, Job, codes, job
+from .builder import BodyProgram, Buffer, CannotLower, Fallback, MeanSource, ProgramBuilder, sizes
+from .kernel_types import KERNEL_PROFILE, Job, byte_parameters, job_of
 from .sizes import Sizes
 
 LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
@@ -49,54 +50,55 @@ LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "linear": products.linear,
     "add": elementwise.add,
     "mul": elementwise.mul,
-    "sub": elementwise.real,
-    "div": elementwise.real,
-    "max_pool2d": windows.max_pool2d,
-    "avg_pool2d": windows.avg_pool2d,
-    "global_avg_pool": windows.global_avg_pool,
-    "reduce_mean": windows.reduce_mean,
-    "softmax": rows.softmax,
-    "layer_norm": rows.layer_norm,
-    "quantize": moves.quantize,
-    "dequantize": moves.dequantize,
-    "reshape": moves.reshape,
-    "flatten": moves.reshape,
-    "identity": moves.reshape,
-    "squeeze": moves.reshape,
-    "unsqueeze": moves.reshape,
-    "transpose": moves.transpose,
-    "slice": moves.part,
+    "sub": elementwise.float_binary,
+    "div": elementwise.float_binary,
+    "max_pool2d": pools.max_pool2d,
+    "avg_pool2d": pools.avg_pool2d,
+    "global_avg_pool": pools.global_avg_pool,
+    "reduce_mean": pools.reduce_mean,
+    "softmax": normalizations.softmax,
+    "layer_norm": normalizations.layer_norm,
+    "quantize": data_movement.quantize,
+    "dequantize": data_movement.dequantize,
+    "reshape": data_movement.reshape,
+    "flatten": data_movement.reshape,
+    "identity": data_movement.reshape,
+    "squeeze": data_movement.reshape,
+    "unsqueeze": data_movement.reshape,
+    "transpose": data_movement.transpose,
+    "slice": data_movement.slice_axes,
     "gather": gathers.gather,
-    "expand": moves.expand,
-    "concat": moves.concat,
+    "expand": data_movement.expand,
+    "concat": data_movement.concat,
     "pad": gathers.pad,
     "depth_to_space": pixels.depth_to_space,
     "space_to_depth": pixels.space_to_depth,
     "resize_nearest": pixels.resize_nearest,
 }
+"""Lowerings to the int8 kernels, and to kernels that move bytes."""
 
-GENERAL: dict[str, Callable[[ProgramBuilder, Job], None]] = {
-    **tensors.LOWERINGS,
-    **wide.LOWERINGS,
-    **affine.LOWERINGS,
-    **dict.fromkeys(("flip", "tile", "slice"), gathers.arranged),
+SLOWER_LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
+    **plain_elements.LOWERINGS,
+    **float64_sums.LOWERINGS,
+    **general_quantize.LOWERINGS,
+    **dict.fromkeys(("flip", "tile", "slice"), gathers.rearranged),
     **dict.fromkeys(("max_pool1d", "avg_pool1d"), floats.pool1d),
     "avg_pool2d": floats.avg_pool2d,
     "global_avg_pool": floats.global_avg_pool,
 }
-"""Lowerings to slower kernels, which take what those above do not."""
-SEVERAL: dict[str, Callable[[ProgramBuilder, Node], None]] = {
-    "split": moves.split,
-    "top_k": tensors.top_k,
-    "choose_qparams": affine.choose,
+"""Lowerings that are tried second: they accept more types and attributes."""
+MULTI_RESULT_LOWERINGS: dict[str, Callable[[ProgramBuilder, Node], None]] = {
+    "split": data_movement.split,
+    "top_k": plain_elements.top_k,
+    "choose_qparams": general_quantize.choose_qparams,
 }
-"""Ops with several results."""
+"""Lowerings of ops with several results."""
 
-CHOICES = {"softmax": frozenset({"quotient"})}
-"""Parameters of an op's method that its kernel takes in every value."""
+ACCEPTED_METHOD_PARAMS = {"softmax": frozenset({"quotient"})}
+"""Method parameters that a kernel implements whatever their value."""
 
 
-MOVES = frozenset(
+MOVE_METHOD_OPS = frozenset(
     {
         "slice",
         "split",
@@ -110,8 +112,10 @@ MOVES = frozenset(
         "resize_nearest",
     }
 )
-"""Ops that only move values of one quantized type: a profile that says so and one that says nothing
-agree."""
+"""Ops whose kernels copy integers, so that a profile's method "move" and no method are the same.
+
+The trait `value_preserving` also covers pools, concat and pad, where a method may requantize.
+"""
 
 
 def lower(
@@ -119,45 +123,51 @@ def lower(
     watched: Collection[str] = (),
     see: See | None = None,
     *,
-    real: bool | None = None,
-    compile: Callable[[Graph, bool], Runs] | None = None,
+    is_float_model: bool | None = None,
+    compile: Callable[[Graph, bool], BodyProgram] | None = None,
 ) -> ProgramBuilder:
-    """Returns every node that is needed as steps; its results are marked as the program's outputs.
+    """Returns a builder with a step for every node that an output needs.
 
-    `see` is called with each of the watched values as it is made. `real` says of a body whether
-    nothing around it is quantized either, and `compile` makes a program of one.
+    `see` is called with each watched value once it is computed. `is_float_model` says of a body
+    whether the graph around it has no quantized values either; `compile` compiles bodies.
     """
-    b = ProgramBuilder(graph, is_float(graph) and real is not False, frozenset(watched))
+    builder = ProgramBuilder(
+        graph, is_float(graph) and is_float_model is not False, frozenset(watched)
+    )
     if compile is not None and not watched:
-        b.compile = lambda body: compile(body, b.real)
-    images = {} if watched else tables.images(graph)
-    b.means.update(_means(b, images))
-    needed = tables.needed(graph, images, b.means)
+        builder.compile = lambda body: compile(body, builder.is_float)
+    # A table replaces the values between its root and its result, so that nobody could observe
+    # them.
+    table_of = {} if watched else lookup_tables.lookup_tables(graph)
+    builder.means.update(_quantized_means(builder, table_of))
+    needed = lookup_tables.needed_values(graph, table_of, builder.means)
     for node in graph:
-        shown = [value for value in node.results if value.name in b.watched]
+        watched_results = [value for value in node.results if value.name in builder.watched]
         if node.op == "input":
             value = node.result
-            b.make(value).input = value.name
-        elif node.name in b.fused:
+            builder.allocate(value).input = value.name
+        elif node.name in builder.fused:
             continue
         elif node.op not in ("constant", "output") and (
-            shown or not needed.isdisjoint(node.results)
+            watched_results or not needed.isdisjoint(node.results)
         ):
-            image = images.get(node.results[0])
-            if image is None or _converts(node, image):
-                _lower(b, node)
+            # A dequantize kernel also changes the layout, so it is better than a table of floats.
+            table = table_of.get(node.results[0])
+            if table is None or _is_plain_dequantize(node, table):
+                _lower(builder, node)
             else:
-                elementwise.by_table(b, node, image)
-        for value in shown:
+                elementwise.lower_by_table(builder, node, table)
+        for value in watched_results:
             assert see is not None
-            _show(b, value, see)
+            _add_observer_step(builder, value, see)
     for name, value in graph.outputs.items():
-        _give(b, name, value)
-    return b
+        _mark_output(builder, name, value)
+    return builder
 
 
-def _show(b: ProgramBuilder, value: Value, see: See) -> None:
-    source, (kind, shape) = b.need(value), _operand(value)
+def _add_observer_step(b: ProgramBuilder, value: Value, see: See) -> None:
+    """Adds a call of `see` with a value's array."""
+    source, (kind, shape) = b.buffer(value), _dtype_and_shape(value)
     b.add(
         value.name,
         "call",
@@ -170,71 +180,74 @@ def _show(b: ProgramBuilder, value: Value, see: See) -> None:
     )
 
 
-def _means(
-    b: ProgramBuilder, images: Mapping[Value, tables.Image]
+def _quantized_means(
+    b: ProgramBuilder, table_of: Mapping[Value, lookup_tables.ByteTable]
 ) -> Iterator[tuple[Value, MeanSource]]:
-    """Yields the results that are means of dequantized values."""
+    """Yields the means that a kernel computes from a quantized tensor."""
     for node in b.graph:
-        mean = windows.mean_of(node, images)
+        mean = pools.quantized_mean_source(node, table_of)
         if mean is not None:
             with suppress(CannotLower):
                 if mean.table is None:
-                    _params(b, node.operands["x"].node)
+                    _method_params(b, node.operands["x"].node)
                 yield node.result, mean
 
 
-def _converts(node: Node, image: tables.Image) -> bool:
-    """Returns whether a node is a plain dequantize, whose kernel also changes the layout."""
-    return node.op == "dequantize" and node.operands["x"] is image.root
+def _is_plain_dequantize(node: Node, table: lookup_tables.ByteTable) -> bool:
+    """Returns whether a node dequantizes the root of its table itself."""
+    return node.op == "dequantize" and node.operands["x"] is table.root
 
 
 def _lower(b: ProgramBuilder, node: Node) -> None:
-    if affine.constant(b, node):
+    """Lowers a node to a kernel, or to a call of the reference where every kernel refuses it."""
+    if general_quantize.fold_constant_dequantize(b, node):
         return
     try:
-        if node.op in SEVERAL and not node.stages:
-            _params(b, node)
-            SEVERAL[node.op](b, node)
+        if node.op in MULTI_RESULT_LOWERINGS and not node.stages:
+            _method_params(b, node)
+            MULTI_RESULT_LOWERINGS[node.op](b, node)
             return
-        if node.op in recurrent.OPS and not node.stages:
-            recurrent.layer(b, node)
+        if node.op in recurrent.RECURRENT_OPS and not node.stages:
+            recurrent.lower_layer(b, node)
             return
-        if node.op in bodies.OPS:
+        if node.op in bodies.CONTROL_OPS:
             bodies.run_bodies(b, node)
             return
         if len(node.results) != 1:
             raise CannotLower("it has more than one result")
-        _one(b, node, replace(job(node), params=_params(b, node)))
+        _lower_single_result(b, node, replace(job_of(node), params=_method_params(b, node)))
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
 
 
-def _one(b: ProgramBuilder, node: Node, asked: Job) -> None:
-    """Lowers an op of one result to the best kernel that takes it."""
-    own = (floats.LOWERINGS if floats.takes(b, asked) else LOWERINGS).get(asked.op)
-    other = GENERAL.get(asked.op)
-    found = [lowering for lowering in (own, other) if lowering is not None]
-    if not found:
-        raise CannotLower(_lacking(node))
-    for lowering in found[:-1]:
+def _lower_single_result(b: ProgramBuilder, node: Node, job: Job) -> None:
+    """Lowers an op with one result to the fastest kernel that accepts it."""
+    fastest = (floats.LOWERINGS if floats.has_float_kernel(b, job) else LOWERINGS).get(job.op)
+    slower = SLOWER_LOWERINGS.get(job.op)
+    candidates = [lowering for lowering in (fastest, slower) if lowering is not None]
+    if not candidates:
+        raise CannotLower(_no_kernel_reason(node))
+    for lowering in candidates[:-1]:
         with suppress(CannotLower):
-            lowering(b, asked)
+            lowering(b, job)
             return
-    found[-1](b, asked)
+    # Only the last refusal is reported: the slower kernel accepts more, so its reason is the one
+    # to remedy.
+    candidates[-1](b, job)
 
 
-def _lacking(node: Node) -> str:
-    """Returns why an op without a kernel of its own is no table either."""
-    if tables.pointwise(node.op) and len(node.operands) == 1:
+def _no_kernel_reason(node: Node) -> str:
+    """Returns why an op without a kernel of its own has no lookup table either."""
+    if lookup_tables.is_pointwise(node.op) and len(node.operands) == 1:
         ((slot, value),) = node.operands.items()
-        codes(value, slot)
+        byte_parameters(value, slot)
     return "it has no kernel"
 
 
-def _params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
-    """Returns the parameters of the method by which a node is computed.
+def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
+    """Returns the parameters of the method by which a node's profile computes it.
 
-    CannotLower for a node whose profile computes it otherwise than the kernels do.
+    Raises CannotLower where that profile differs from the kernels' own.
     """
     kinds = [value.type for value in (*node.operands.values(), *node.results)]
     if not any(kind.quant for kind in kinds):
@@ -244,28 +257,31 @@ def _params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     name = profile_of(b.graph, node)
     query = query_of(node)
     with on_processor([name]):  # as the reference computes it here
-        ours, theirs = profile(PROFILE).resolve(query), profile(name).resolve(query)
-    other = differences(ours, theirs)
-    if node.op in MOVES and {r.method.name for r in (ours, theirs) if r.method} <= {"move"}:
-        other.pop("method", None)
-    if ours.method and theirs.method and ours.method.name == theirs.method.name:
-        changed = dict(ours.method.params.items() ^ theirs.method.params.items())
-        if changed.keys() <= CHOICES.get(node.op, frozenset()):
-            other.pop("method", None)
-    if name != PROFILE and other:
-        raise CannotLower(f"profile {name} computes it otherwise: {', '.join(other)}")
-    return theirs.method.params if theirs.method else {}
+        kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), profile(name).resolve(query)
+    differing = differences(kernel_rule, rule)
+    if node.op in MOVE_METHOD_OPS and {r.method.name for r in (kernel_rule, rule) if r.method} <= {
+        "move"
+    }:
+        differing.pop("method", None)
+    if kernel_rule.method and rule.method and kernel_rule.method.name == rule.method.name:
+        changed = dict(kernel_rule.method.params.items() ^ rule.method.params.items())
+        if changed.keys() <= ACCEPTED_METHOD_PARAMS.get(node.op, frozenset()):
+            differing.pop("method", None)
+    if name != KERNEL_PROFILE and differing:
+        raise CannotLower(f"profile {name} computes it otherwise: {', '.join(differing)}")
+    return rule.method.params if rule.method else {}
 
 
 def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
+    """Adds a call of the reference for a node, and records why no kernel computes it."""
     op = " |> ".join(s.op for s in node.stages) or node.op
     b.fallbacks.append(Fallback(node.name, op, reason))
     constants = {s: v.constant.data for s, v in node.operands.items() if v.constant is not None}
     slots = [s for s in node.operands if s not in constants]
-    sources = [b.need(node.operands[s]) for s in slots]
-    made = [b.make(v) for v in node.results]
-    operands = [_operand(node.operands[s]) for s in slots]
-    results = [_operand(v) for v in node.results]
+    sources = [b.buffer(node.operands[s]) for s in slots]
+    outputs = [b.allocate(v) for v in node.results]
+    operands = [_dtype_and_shape(node.operands[s]) for s in slots]
+    results = [_dtype_and_shape(v) for v in node.results]
     computes_as = profile_of(b.graph, node)
 
     def call(*arrays: NDArray[np.generic]) -> None:
@@ -285,21 +301,23 @@ def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
             node.name,
             call,
             [(at(x), kind, shape) for x, (kind, shape) in zip(sources, operands, strict=True)],
-            [(at(y), kind, shape) for y, (kind, shape) in zip(made, results, strict=True)],
+            [(at(y), kind, shape) for y, (kind, shape) in zip(outputs, results, strict=True)],
         )
 
-    b.add(node.name, "call", sources, made, results[0][1] if results else (), add)
+    b.add(node.name, "call", sources, outputs, results[0][1] if results else (), add)
 
 
-def _operand(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
+def _dtype_and_shape(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
+    """Returns the element type and shape of a value's array."""
     return value.type.dtype.carrier, sizes(value)
 
 
-def _give(b: ProgramBuilder, name: str, value: Value) -> None:
-    """Lets the step that makes a result write it to the caller, or copies what is not its own."""
-    held = b.need(value)
-    if held.external:
-        own = Buffer(held.size)
-        moves.copy(b, name, held, own, sizes(value))
-        held = own
-    held.output = name
+def _mark_output(b: ProgramBuilder, name: str, value: Value) -> None:
+    """Lets the step that computes a result write it to the caller's array."""
+    computed = b.buffer(value)
+    # A constant, an input or another output cannot also be this array: copy it.
+    if computed.external:
+        result = Buffer(computed.size)
+        data_movement.copy(b, name, computed, result, sizes(value))
+        computed = result
+    computed.output = name

@@ -20,7 +20,10 @@ _Key = tuple[tuple[str, Sizes], ...]
 
 
 class ObservedPrograms:
-    """Programs that show values, one for each thread that runs at a time; of the sizes last met."""
+    """Runs a graph and shows its values, from any thread: one program per thread at work.
+
+    Programs of one set of sizes are kept, those of the latest run.
+    """
 
     def __init__(self, graph: Graph, names: Collection[str], isa: str | None = None) -> None:
         self._graph = graph
@@ -28,15 +31,16 @@ class ObservedPrograms:
         self._isa = isa
         self._lock = threading.Lock()
         self._key: _Key = ()
-        self._idle: list[_Shown] = []
+        self._idle: list[_ObservedProgram] = []
         self._refused: set[_Key] = set()
 
     def __call__(self, inputs: Mapping[str, Tensor], see: See) -> bool:
-        """Runs on inputs and calls `see` with name and array of each value; an array is overwritten
-        once `see` returns.
+        """Runs the graph and calls `see` with the name and array of each observed value.
 
-        Returns False, before anything ran, where no program can be made for inputs of these sizes.
+        The array is overwritten once `see` returns. Returns False, before anything ran, where there
+        is no program for inputs of these sizes.
         """
+        # Buffers hold numbers alone: strings and sequences have no fixed size.
         if any(value.type.dtype.is_opaque for value in self._graph.inputs):
             return False
         bind_inputs(self._graph, inputs)
@@ -48,35 +52,35 @@ class ObservedPrograms:
         try:
             with self._program(key) as shown:
                 shown.run(arrays, see)
-        except _NotMade:
+        except _NoProgram:
             with self._lock:
                 self._refused.add(key)
             return False
         return True
 
     @contextmanager
-    def _program(self, key: _Key) -> Iterator[_Shown]:
+    def _program(self, key: _Key) -> Iterator[_ObservedProgram]:
         with self._lock:
             if self._key != key:
                 self._key, self._idle = key, []
             shown = self._idle.pop() if self._idle else None
         if shown is None:
             try:
-                shown = _Shown(at_sizes(self._graph, dict(key)), self._names, self._isa)
+                shown = _ObservedProgram(at_sizes(self._graph, dict(key)), self._names, self._isa)
             except (DataError, Refused) as error:
-                raise _NotMade from error
+                raise _NoProgram from error
         yield shown
         with self._lock:
             if self._key == key:
                 self._idle.append(shown)
 
 
-class _NotMade(Exception):
+class _NoProgram(Exception):
     """There is no program for these sizes."""
 
 
-class _Shown:
-    """One program, and who sees its values now."""
+class _ObservedProgram:
+    """A program, and the callback of its current run."""
 
     def __init__(self, graph: Graph, names: Collection[str], isa: str | None) -> None:
         self._see: See | None = None

@@ -1,4 +1,4 @@
-"""Ops that move pixels: between channels and space, and to larger images."""
+"""Ops that move pixels: depth_to_space, space_to_depth and nearest resizing by whole factors."""
 
 from __future__ import annotations
 
@@ -8,95 +8,116 @@ import numpy as np
 
 from qir.reference.table import compute
 
-from .builder import LAST, CannotLower, Elements, ProgramBuilder, itemsize, moved, sizes, strides
-from .codes import Job
-from .moves import same_map
+from .builder import (
+    TO_NHWC,
+    CannotLower,
+    ProgramBuilder,
+    StridedElements,
+    itemsize,
+    permuted,
+    sizes,
+    strides,
+)
+from .data_movement import keeps_elements
+from .kernel_types import Job
 
 
-def _held_last(b: ProgramBuilder, job: Job) -> bool:
-    """Returns whether an image that is typed channels first is held channels last alone."""
+def _is_held_nhwc(b: ProgramBuilder, job: Job) -> bool:
+    """Returns whether an NCHW image is held in NHWC alone."""
     value = job.operands["x"]
-    return value.type.rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
+    return (
+        value.type.rank == 4
+        and b.has_buffer(value, nhwc=True)
+        and not b.has_buffer(value, nhwc=False)
+    )
 
 
-def _require_moved(job: Job) -> None:
-    if not same_map(job.operands["x"], job.result):
+def _require_kept_elements(job: Job) -> None:
+    if not keeps_elements(job.operands["x"], job.result):
         raise CannotLower("the result has another map")
 
 
 def depth_to_space(b: ProgramBuilder, job: Job) -> None:
-    """Lowers channels to blocks of pixels: one transposition."""
-    _require_moved(job)
-    last = job.nchw and _held_last(b, job)
-    n, c, h, w = moved(sizes(job.operands["x"]), (0, 1, 2, 3) if job.nchw else (0, 3, 1, 2))
-    block, deep = job.number("block"), job.attrs["mode"] == "DCR"
+    """Lowers depth_to_space as one transpose of six axes."""
+    _require_kept_elements(job)
+    nhwc = job.nchw and _is_held_nhwc(b, job)
+    n, c, h, w = permuted(sizes(job.operands["x"]), (0, 1, 2, 3) if job.nchw else (0, 3, 1, 2))
+    block, deep = job.int_attr("block"), job.attrs["mode"] == "DCR"
     left = c // block**2
     channels = (block, block, left) if deep else (left, block, block)
-    if job.nchw and not last:
+    if job.nchw and not nhwc:
         order = (0, 3, 4, 1, 5, 2) if deep else (0, 1, 4, 2, 5, 3)
-        _turn(b, job, (n, *channels, h, w), order, last)
+        _add_transpose(b, job, (n, *channels, h, w), order, nhwc)
     else:
         order = (0, 1, 3, 2, 4, 5) if deep else (0, 1, 4, 2, 5, 3)
-        _turn(b, job, (n, h, w, *channels), order, last)
+        _add_transpose(b, job, (n, h, w, *channels), order, nhwc)
 
 
 def space_to_depth(b: ProgramBuilder, job: Job) -> None:
-    """Lowers blocks of pixels to channels: one transposition."""
-    _require_moved(job)
-    last = job.nchw and _held_last(b, job)
-    n, c, h, w = moved(sizes(job.operands["x"]), (0, 1, 2, 3) if job.nchw else (0, 3, 1, 2))
-    block = job.number("block")
-    if job.nchw and not last:
-        _turn(b, job, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), last)
+    """Lowers space_to_depth as one transpose of six axes."""
+    _require_kept_elements(job)
+    nhwc = job.nchw and _is_held_nhwc(b, job)
+    n, c, h, w = permuted(sizes(job.operands["x"]), (0, 1, 2, 3) if job.nchw else (0, 3, 1, 2))
+    block = job.int_attr("block")
+    if job.nchw and not nhwc:
+        _add_transpose(
+            b, job, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), nhwc
+        )
     else:
-        _turn(b, job, (n, h // block, block, w // block, block, c), (0, 1, 3, 2, 4, 5), last)
+        _add_transpose(
+            b, job, (n, h // block, block, w // block, block, c), (0, 1, 3, 2, 4, 5), nhwc
+        )
 
 
-def _turn(
-    b: ProgramBuilder, job: Job, shape: tuple[int, ...], order: tuple[int, ...], last: bool
+def _add_transpose(
+    b: ProgramBuilder, job: Job, shape: tuple[int, ...], order: tuple[int, ...], nhwc: bool
 ) -> None:
     value = job.operands["x"]
-    source, made = b.need(value, last=last), b.make(job.result, last=last)
+    source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
     b.transpose(job.name, source, made, shape, order, itemsize(value))
 
 
 def resize_nearest(b: ProgramBuilder, job: Job) -> None:
-    """Lowers the nearest pixel where each is repeated so many times along each axis."""
-    _require_moved(job)
+    """Lowers nearest resizing in which each pixel is repeated: a strided view with strides of 0."""
+    _require_kept_elements(job)
     value, result = job.operands["x"], job.result
-    last = _held_last(b, job)
-    order = LAST if last else tuple(range(value.type.rank))
-    shape = moved(sizes(value), order)
-    times = [_times(job, axis) for axis in order]
+    nhwc = _is_held_nhwc(b, job)
+    order = TO_NHWC if nhwc else tuple(range(value.type.rank))
+    shape = permuted(sizes(value), order)
+    times = [_repeat_count(job, axis) for axis in order]
     steps = strides(shape)
-    elements = Elements(value, tuple(by for step in steps for by in (step, 0)))
+    elements = StridedElements(value, tuple(by for step in steps for by in (step, 0)))
     spread = tuple(size for pair in zip(shape, times, strict=True) for size in pair)
     assert math.prod(spread) == math.prod(sizes(result))
-    b.strided(result, b.need(value, last=last), b.make(result, last=last), spread, elements)
+    source, made = b.buffer(value, nhwc=nhwc), b.allocate(result, nhwc=nhwc)
+    b.add_strided_copy(result, source, made, spread, elements)
 
 
-def _times(job: Job, axis: int) -> int:
-    """Returns how often each element along an axis is in the result; CannotLower where that
-    differs."""
+def _repeat_count(job: Job, axis: int) -> int:
+    """Returns how often each element is repeated along an axis; raises CannotLower where that
+    varies."""
     if job.attrs["policy"] != "stretch" or job.attrs["coordinates"] == "tf_crop_and_resize":
         raise CannotLower("no kernel resizes but by a stretch")
-    old, new = sizes(job.operands["x"])[axis], sizes(job.result)[axis]
-    if old == new:
+    size, result_size = sizes(job.operands["x"])[axis], sizes(job.result)[axis]
+    if size == result_size:
         return 1
     given = {slot: v.constant for slot, v in job.operands.items() if slot != "x"}
     constants = {slot: data.data for slot, data in given.items() if data is not None}
     if len(constants) < len(given):
         raise CannotLower("sizes are no constant")
-    whole = sizes(job.operands["x"])  # scales may leave nothing of axes of one element
-    line = [1] * len(whole)
-    line[axis] = old
-    places = np.broadcast_to(np.arange(old, dtype=np.int32).reshape(line), whole)
+    # The reference itself says which pixel is nearest: the rounding depends on many attributes.
+    shape = sizes(job.operands["x"])  # scales may leave nothing of axes of one element
+    axis_shape = [1] * len(shape)
+    axis_shape[axis] = size
+    indices = np.broadcast_to(np.arange(size, dtype=np.int32).reshape(axis_shape), shape)
     found = np.moveaxis(
-        np.asarray(compute("resize_nearest", {"x": places, **constants}, job.attrs)), axis, 0
+        np.asarray(compute("resize_nearest", {"x": indices, **constants}, job.attrs)), axis, 0
     )
     if not found.size:
         raise CannotLower("an empty result")
-    row = found.reshape(len(found), -1)[:, 0]
-    if new % old or not np.array_equal(row, np.arange(new) // (new // old)):
+    picked = found.reshape(len(found), -1)[:, 0]
+    if result_size % size or not np.array_equal(
+        picked, np.arange(result_size) // (result_size // size)
+    ):
         raise CannotLower("pixels are not all repeated as often")
-    return new // old
+    return result_size // size

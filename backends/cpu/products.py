@@ -1,4 +1,4 @@
-"""Convolutions and matrix products: accumulate in int32, round once."""
+"""Int8 convolutions and matrix products: they accumulate in int32 and round once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,31 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 
-from .builder import LAST, Buffer, CannotLower, ProgramBuilder, itemsize, moved, sizes, strides
-from .codes import ByteParameters, Job, Weight, bias, codes, multiplier, weight
+from .builder import (
+    TO_NHWC,
+    Buffer,
+    CannotLower,
+    ProgramBuilder,
+    itemsize,
+    permuted,
+    sizes,
+    strides,
+)
+from .kernel_types import (
+    ByteParameters,
+    Job,
+    Weight,
+    accumulator_bias,
+    byte_parameters,
+    constant_weight,
+    requantize_multiplier,
+)
 from .sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Rounding:
-    """What becomes of the accumulators: one multiplier a channel, a storage type, bounds."""
+class Requantization:
+    """How int32 accumulators become results: one multiplier per channel, a storage, and clamps."""
 
     bias: NDArray[np.int32] | None
     multiplier: NDArray[np.float32]
@@ -29,38 +46,39 @@ class Rounding:
     high: int | None = None
 
 
-def _rounding(
-    job: Job, x: ByteParameters, w: Weight, added: Value | None, channels: int
-) -> Rounding:
-    sums = bias(added, channels, x, w.scale, "bias")
+def _requantization(
+    job: Job, x: ByteParameters, w: Weight, bias_value: Value | None, channels: int
+) -> Requantization:
+    """Returns how the accumulators of a job become its result."""
+    bias = accumulator_bias(bias_value, channels, x, w.scale, "bias")
     if job.result.type.element == F32:
-        if job.tail:
-            raise CannotLower(f"no kernel bounds a float result by {job.tail[0].op}")
-        return Rounding(sums, multiplier(x, w.scale, None), "f32")
-    y = codes(job.result, "the result")
-    low, high = job.bounds(y)
-    return Rounding(sums, multiplier(x, w.scale, y), y.kind, y.zero, low, high)
+        if job.epilogue:
+            raise CannotLower(f"no kernel bounds a float result by {job.epilogue[0].op}")
+        return Requantization(bias, requantize_multiplier(x, w.scale, None), "f32")
+    y = byte_parameters(job.result, "the result")
+    low, high = job.clamp_bounds(y)
+    return Requantization(bias, requantize_multiplier(x, w.scale, y), y.kind, y.zero, low, high)
 
 
 def conv2d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution; x and y are held channels last."""
-    x, w = codes(job.operands["x"], "x"), weight(job.operands["w"], 0, "w")
-    rounding = _rounding(job, x, w, job.operands.get("bias"), w.data.shape[0])
-    last = job.nchw
-    if not last and rounding.kind == "f32":
+    """Lowers a convolution; x and y are held in NHWC."""
+    x, w = byte_parameters(job.operands["x"], "x"), constant_weight(job.operands["w"], 0, "w")
+    rounding = _requantization(job, x, w, job.operands.get("bias"), w.data.shape[0])
+    nhwc = job.nchw
+    if not nhwc and rounding.kind == "f32":
         raise CannotLower("no kernel gives a float result NHWC")
-    source = b.need(job.operands["x"], last=last)
+    source = b.buffer(job.operands["x"], nhwc=nhwc)
     shape = sizes(job.operands["x"])
-    n, h, wide, c = moved(shape, LAST) if last else shape
-    stride, pad, dilation = job.pair("stride"), job.pads(), job.pair("dilation")
-    groups = job.number("groups")
-    made = b.make(job.result, last=last)
+    n, h, wide, c = permuted(shape, TO_NHWC) if nhwc else shape
+    stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
+    groups = job.int_attr("groups")
+    made = b.allocate(job.result, nhwc=nhwc)
     b.add(
         job.name,
         "conv2d",
         [source],
         [made],
-        _stored(job.result, last),
+        _stored_shape(job.result, nhwc),
         lambda plan, at: plan.conv2d(
             job.name,
             at(source),
@@ -84,14 +102,16 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution of rows: images of one line, whose channels are put last and back."""
+    """Lowers a 1-D convolution as images of height 1, transposed to channels last and back."""
     value = job.operands["x"]
-    x, w = codes(value, "x"), weight(job.operands["w"], 0, "w")
-    rounding = _rounding(job, x, w, job.operands.get("bias"), w.data.shape[0])
+    x, w = byte_parameters(value, "x"), constant_weight(job.operands["w"], 0, "w")
+    rounding = _requantization(job, x, w, job.operands.get("bias"), w.data.shape[0])
     (n, channels, wide), out = sizes(value), sizes(job.result)
-    (stride,), (front, back), (dilation,) = (job.ints(a) for a in ("stride", "pad", "dilation"))
-    groups, width = job.number("groups"), itemsize(job.result)
-    given, made = b.need(value), b.make(job.result)
+    (stride,), (front, back), (dilation,) = (
+        job.int_tuple(a) for a in ("stride", "pad", "dilation")
+    )
+    groups, width = job.int_attr("groups"), itemsize(job.result)
+    given, made = b.buffer(value), b.allocate(job.result)
     source, result = b.scratch(given.size), b.scratch(made.size)
     b.transpose(f"{value.name} to NWC", given, source, sizes(value), (0, 2, 1), 1)
     b.add(
@@ -123,12 +143,13 @@ def conv1d(b: ProgramBuilder, job: Job) -> None:
     b.transpose(f"{job.name} to NCW", result, made, (out[0], out[2], out[1]), (0, 2, 1), width)
 
 
-def _stored(value: Value, last: bool) -> tuple[int, ...]:
-    return moved(sizes(value), LAST) if last else sizes(value)
+def _stored_shape(value: Value, nhwc: bool) -> tuple[int, ...]:
+    """Returns the shape in which a value is held."""
+    return permuted(sizes(value), TO_NHWC) if nhwc else sizes(value)
 
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
-    """Lowers alpha = beta = 1; a transposed a is put in order first."""
+    """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
         raise CannotLower("alpha or beta is not 1")
@@ -136,7 +157,7 @@ def gemm(b: ProgramBuilder, job: Job) -> None:
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a product with one constant matrix, or of matrices that are both computed."""
+    """Lowers a product with a constant matrix, or of two computed ones."""
     right = job.operands["b"]
     if right.constant is not None and right.type.rank == 2:
         _product(b, job, "a", "b", job.operands.get("bias"))
@@ -149,19 +170,20 @@ def linear(b: ProgramBuilder, job: Job) -> None:
     _product(b, job, "x", "w", job.operands.get("bias"))
 
 
-def _product(b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None) -> None:
+def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Value | None) -> None:
+    """Lowers rows times a constant matrix, whose columns the kernel packs when the plan is made."""
     value, matrix = job.operands[left], job.operands[right]
     if matrix.type.rank != 2:
         raise CannotLower(f"{right} has {matrix.type.rank} axes, the kernels take 2")
-    turned = job.op == "linear" or job.attrs["trans_b"] is True
-    x, w = codes(value, left), weight(matrix, 0 if turned else 1, right)
-    columns = np.ascontiguousarray(w.data if turned else w.data.T)
-    rounding = _rounding(job, x, w, added, len(columns))
-    across = job.op != "linear" and job.attrs["trans_a"] is True
-    if across and value.type.rank != 2:
+    transposed = job.op == "linear" or job.attrs["trans_b"] is True
+    x, w = byte_parameters(value, left), constant_weight(matrix, 0 if transposed else 1, right)
+    columns = np.ascontiguousarray(w.data if transposed else w.data.T)
+    rounding = _requantization(job, x, w, bias_value, len(columns))
+    a_transposed = job.op != "linear" and job.attrs["trans_a"] is True
+    if a_transposed and value.type.rank != 2:
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
-    source = crossed(b, value) if across else b.need(value)
-    made = b.make(job.result)
+    source = transposed_matrix(b, value) if a_transposed else b.buffer(value)
+    made = b.allocate(job.result)
     rows = math.prod(sizes(value)) // columns.shape[1]
     b.add(
         job.name,
@@ -187,33 +209,33 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, added: Value | 
     )
 
 
-def crossed(b: ProgramBuilder, value: Value) -> Buffer:
-    """Returns a matrix transposed."""
-    held, turned = b.need(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
-    b.transpose(f"{value.name} transposed", held, turned, sizes(value), (1, 0), itemsize(value))
-    return turned
+def transposed_matrix(b: ProgramBuilder, value: Value) -> Buffer:
+    """Returns a buffer with a matrix transposed."""
+    held, transposed = b.buffer(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
+    b.transpose(f"{value.name} transposed", held, transposed, sizes(value), (1, 0), itemsize(value))
+    return transposed
 
 
 # -- of two computed operands ---------------------------------------------------------------------
 
 
 def computed_product(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a product whose right operand is packed while it runs."""
+    """Lowers a product of two computed matrices: the right one is packed at run time."""
     left, right = job.operands["a"], job.operands["b"]
     if "bias" in job.operands:
         raise CannotLower("no kernel adds a bias to a product of two computed matrices")
     if left.type.rank < 2 or right.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
-    x, w = codes(left, "a"), codes(right, "b")
-    rounding = _rounding(job, x, Weight(_NONE, np.asarray([w.scale])), None, 1)
+    x, w = byte_parameters(left, "a"), byte_parameters(right, "b")
+    rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
     a, c = matrices(b, job, left, "trans_a"), matrices(b, job, right, "trans_b")
-    goal, order = target(b, job)
-    made = b.make(goal)
-    out = moved(strides(sizes(goal)), order)
+    goal, order = fused_transpose(b, job)
+    made = b.allocate(goal)
+    out = permuted(strides(sizes(goal)), order)
     batch = sizes(job.result)[:-2]
     m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
-    if a.steps[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
-        a = ordered(b, job, left, a)
+    if a.strides[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
+        a = row_major(b, job, left, a)
     b.add(
         job.name,
         "matmul",
@@ -229,8 +251,8 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
             a_at=a.offsets(batch),
             b_at=c.offsets(batch),
             y_at=offsets(out[:-2], batch, 0),
-            a_row=a.steps[-2],
-            b_steps=c.steps[-2:],
+            a_row=a.strides[-2],
+            b_steps=c.strides[-2:],
             y_row=out[-2],
             multiplier=float(rounding.multiplier[0]),
             a_type=x.kind,
@@ -245,33 +267,33 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
     )
 
 
-_NONE = np.zeros((0, 0), np.int8)
+_NO_WEIGHTS = np.zeros((0, 0), np.int8)
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """A batch of matrices in a buffer."""
+    """A batch of matrices in a buffer, with strides in elements."""
 
     buffer: Buffer
     sizes: Sizes
-    steps: Sizes
+    strides: Sizes
     offset: int = 0
 
     @property
-    def whole(self) -> bool:
-        """Whether all matrices are rows of one."""
-        return not self.offset and self.steps == strides(self.sizes)
+    def is_contiguous(self) -> bool:
+        """Whether the matrices are one matrix of all their rows."""
+        return not self.offset and self.strides == strides(self.sizes)
 
     def offsets(self, batch: Sizes) -> NDArray[np.uint64]:
-        """Returns where each matrix of a batch begins; broadcast matrices repeat."""
+        """Returns the offset of each matrix of a batch; broadcast matrices repeat."""
         missing = len(batch) - (len(self.sizes) - 2)
-        pairs = zip(self.sizes[:-2], self.steps[:-2], strict=True)
+        pairs = zip(self.sizes[:-2], self.strides[:-2], strict=True)
         steps = tuple(0 if size == 1 else step for size, step in pairs)
         return offsets((0,) * missing + steps, batch, self.offset)
 
 
 def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
-    """Returns where each matrix of a batch begins."""
+    """Returns the offset of each matrix of a batch, from its strides."""
     total = np.full(batch, start, np.uint64)
     for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
         along = np.arange(size, dtype=np.uint64) * np.uint64(step)
@@ -280,34 +302,36 @@ def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
 
 
 def matrices(b: ProgramBuilder, job: Job, value: Value, turn: str) -> Matrices:
-    """Returns an operand as matrices, transposed where `turn` says so."""
+    """Returns an operand as matrices, transposed if the attribute named `turn` is set."""
     view, shape = b.view(value), sizes(value)
-    steps = view.steps
+    steps = view.strides
     if job.attrs[turn] is True:
         shape, steps = _swapped(shape), _swapped(steps)
     return Matrices(view.buffer, shape, steps, view.offset)
 
 
 def _swapped(axes: Sizes) -> Sizes:
+    """Returns sizes or strides with the last two axes swapped."""
     return (*axes[:-2], axes[-1], axes[-2])
 
 
-def ordered(b: ProgramBuilder, job: Job, value: Value, a: Matrices) -> Matrices:
-    """Returns the left matrices row by row."""
-    source = b.need(value)
+def row_major(b: ProgramBuilder, job: Job, value: Value, a: Matrices) -> Matrices:
+    """Returns the left matrices with contiguous rows."""
+    source = b.buffer(value)
     if job.attrs["trans_a"] is not True:
         return Matrices(source, a.sizes, strides(a.sizes))
     width = itemsize(value)
-    turned = b.scratch(math.prod(a.sizes) * width)
+    transposed = b.scratch(math.prod(a.sizes) * width)
     perm = _swapped(tuple(range(len(a.sizes))))
-    b.transpose(f"{value.name} transposed", source, turned, sizes(value), perm, width)
-    return Matrices(turned, a.sizes, strides(a.sizes))
+    b.transpose(f"{value.name} transposed", source, transposed, sizes(value), perm, width)
+    return Matrices(transposed, a.sizes, strides(a.sizes))
 
 
-def target(b: ProgramBuilder, job: Job) -> tuple[Value, tuple[int, ...]]:
+def fused_transpose(b: ProgramBuilder, job: Job) -> tuple[Value, tuple[int, ...]]:
     """Returns the value to write, and which of its axes is each axis of the result.
 
-    Where the only user transposes the result and leaves its last axis, that is done in passing.
+    Where the only consumer transposes the result but keeps its last axis, the product writes the
+    transposed value: rows stay contiguous. This is the head split and merge of attention.
     """
     plain = tuple(range(job.result.type.rank))
     if len(job.result.uses) != 1 or job.result.name in b.watched:

@@ -1,4 +1,4 @@
-"""Measures the time of each step, and the peak of the processor."""
+"""Measures the time of each step, and the peak throughput of the kernels on this processor."""
 
 from __future__ import annotations
 
@@ -12,41 +12,44 @@ import numpy as np
 
 from qir._kernels import _cpu
 
-SIDE = 1024
-"""Rows and columns of the matrices whose product is the peak."""
-SECONDS = 0.15
-"""How long a peak is looked for."""
+PEAK_MATRIX_SIZE = 1024
+"""Rows and columns of the matrices whose product measures the peak."""
+PEAK_SECONDS = 0.15
+"""How long a peak is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long one step took in one run: the median of all, and how far the middle half is apart
-    as a share of it."""
+    """The median time of a step over several runs.
+
+    `spread` is the distance of the quartiles, as a share of the median.
+    """
 
     step: str
     kind: str
     seconds: float
     spread: float
     bytes: int
-    """What it reads and writes, weights included."""
+    """How many bytes it reads and writes, weights included."""
     work: int
     """Its multiply-adds."""
 
     @property
     def peak(self) -> str:
-        """Which of the peaks its work is compared with."""
+        """The peak that its throughput is compared with."""
         return "f32" if self.kind.startswith(("float_", "wide_", "recurrent")) else "int8"
 
 
 def step_times(plan: _cpu.Plan, runs: int, run: Callable[[], object]) -> list[StepTime]:
-    """Returns the time of each step of a plan in so many runs."""
+    """Returns the time of each step of a plan, measured over some runs."""
+    # The plan adds up times over its life, so the time of a run is a difference.
     totals = [[seconds for _, _, seconds, _ in plan.profile()]]
     for _ in range(runs):
         run()
         totals.append([seconds for _, _, seconds, _ in plan.profile()])
-    taken = zip(*([b - a for a, b in zip(*two, strict=True)] for two in pairwise(totals)),
+    durations = zip(*([b - a for a, b in zip(*two, strict=True)] for two in pairwise(totals)),
                 strict=True)  # fmt: skip
-    rows = zip(plan.profile(), plan.work, taken, strict=True)
+    rows = zip(plan.profile(), plan.work, durations, strict=True)
     return [
         StepTime(name, kind, statistics.median(times), _spread(times), size, work)
         for (name, kind, _, size), work, times in rows
@@ -66,26 +69,29 @@ def _spread(times: tuple[float, ...]) -> float:
 def peaks(threads: int, isa: str | None) -> dict[str, float]:
     """Multiply-adds a second of the kernels' best case, a product of large matrices."""
     rng = np.random.default_rng(0)
-    size = SIDE * SIDE
+    size = PEAK_MATRIX_SIZE * PEAK_MATRIX_SIZE
     found = {}
     for kind, width in (("int8", 1), ("f32", 4)):
         plan = _cpu.Plan(
             2 * width * size, [(0, width * size), (width * size, width * size)], isa=isa
         )
         if kind == "int8":
-            weight = rng.integers(-127, 128, (SIDE, SIDE)).astype(np.int8)
-            none, by = np.zeros(SIDE, np.int32), np.full(SIDE, 0.01, np.float32)
-            plan.linear("peak", 0, 1, weight, none, by, rows=SIDE)
+            weight = rng.integers(-127, 128, (PEAK_MATRIX_SIZE, PEAK_MATRIX_SIZE)).astype(np.int8)
+            none, by = (
+                np.zeros(PEAK_MATRIX_SIZE, np.int32),
+                np.full(PEAK_MATRIX_SIZE, 0.01, np.float32),
+            )
+            plan.linear("peak", 0, 1, weight, none, by, rows=PEAK_MATRIX_SIZE)
         else:
-            matrix = rng.normal(size=(SIDE, SIDE)).astype(np.float32)
-            plan.float_linear("peak", 0, 1, matrix, None, rows=SIDE)
-        found[kind] = plan.work[0] / _least(plan, threads)
+            matrix = rng.normal(size=(PEAK_MATRIX_SIZE, PEAK_MATRIX_SIZE)).astype(np.float32)
+            plan.float_linear("peak", 0, 1, matrix, None, rows=PEAK_MATRIX_SIZE)
+        found[kind] = plan.work[0] / _best_time(plan, threads)
     return found
 
 
-def _least(plan: _cpu.Plan, threads: int) -> float:
-    """Returns the least time of several runs."""
-    least, end = float("inf"), time.perf_counter() + SECONDS
+def _best_time(plan: _cpu.Plan, threads: int) -> float:
+    """Returns the shortest time of several runs: other processes only ever add to it."""
+    least, end = float("inf"), time.perf_counter() + PEAK_SECONDS
     while time.perf_counter() < end:
         started = time.perf_counter()
         plan.run([], threads=threads)

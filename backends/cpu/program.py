@@ -16,13 +16,13 @@ from qir.target import See
 
 from .builder import Buffer, Fallback, PendingStep, ProgramBuilder, sizes
 from .lower import lower
-from .memory import Life, place
+from .memory import Lifetime, plan_arena
 from .profiling import StepTime, step_times
-from .program_file import External, Listing, told
+from .program_file import External, ProgramListing, recorded_steps
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
-VECTOR = frozenset(
+VECTOR_KINDS = frozenset(
     {
         "conv2d",
         "depthwise",
@@ -52,24 +52,25 @@ VECTOR = frozenset(
     }
     | {f"float_{op}" for op in _cpu.UNARY}
 )
-BYTEWISE = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
-"""Kinds of steps with a kernel for each instruction set; these have one for AVX512-VBMI too."""
+"""Kinds of steps with a kernel for each instruction set."""
+BYTE_KINDS = frozenset({"add", "mul", "real", "lookup", "quantize", "dequantize"})
+"""Kinds of steps with a kernel for each instruction set, and one for AVX512-VBMI as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step as a table shows it."""
+    """A step as tables show it."""
 
     step: str
     kind: str
     isa: str
     shape: Sizes
     bytes: int
-    """How many it reads and writes; weights aside."""
+    """How many bytes it reads and writes, without weights."""
 
 
 class Program:
-    """Steps over one arena, ready to run."""
+    """A graph of known sizes, compiled to steps over one arena."""
 
     def __init__(
         self,
@@ -78,12 +79,12 @@ class Program:
         watched: Collection[str] = (),
         see: See | None = None,
         *,
-        real: bool | None = None,
+        is_float_model: bool | None = None,
     ) -> None:
         def body(graph: Graph, real: bool) -> Program:
-            return Program(graph, isa, real=real)
+            return Program(graph, isa, is_float_model=real)
 
-        lowered = lower(graph, watched, see, real=real, compile=body)
+        lowered = lower(graph, watched, see, is_float_model=is_float_model, compile=body)
         self.steps: tuple[PendingStep, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
         self._isa = isa
@@ -91,12 +92,14 @@ class Program:
             name: (v.type.dtype.carrier, sizes(v)) for name, v in graph.outputs.items()
         }
         self._inputs = {v.name: (v.type.dtype.carrier, sizes(v)) for v in graph.inputs}
-        buffers = _buffers(lowered)
+        # The plan knows buffers by number: external ones first, so that a run passes their arrays
+        # in order.
+        buffers = _all_buffers(lowered)
         self._external = [b for b in buffers if b.external]
         places = list(enumerate(self._external))
-        self._given = [b.data for b in self._external]
-        self._read = [(i, b.input) for i, b in places if b.data is None and not b.output]
-        self._written = [
+        self._constant_arrays = [b.data for b in self._external]
+        self._input_slots = [(i, b.input) for i, b in places if b.data is None and not b.output]
+        self._result_slots = [
             (name, shape, kind, [i for i, b in places if b.data is None and b.output == name])
             for name, (kind, shape) in self._results.items()
         ]
@@ -107,19 +110,23 @@ class Program:
         for step in self.steps:
             step.add(self._plan, self._number.__getitem__)
 
-    def listing(self) -> Listing:
-        """Returns all that a file has to hold of it; Refused where a step is a Python call."""
+    def listing(self) -> ProgramListing:
+        """Returns everything that a program file holds; raises Refused where a step is a Python
+        call."""
         externals = [
             External("array", data=b.data)
             if b.data is not None
             else External(*(("result", b.output) if b.output else ("input", b.input)))
             for b in self._external
         ]
-        steps = told(self.steps, self._number.__getitem__)
-        return Listing(self.arena, self._offsets, externals, self._inputs, self._results, steps)
+        steps = recorded_steps(self.steps, self._number.__getitem__)
+        return ProgramListing(
+            self.arena, self._offsets, externals, self._inputs, self._results, steps
+        )
 
-    def takes(self, inputs: Mapping[str, object]) -> bool:
-        """Returns whether inputs are arrays of just these names, types, sizes and layout."""
+    def accepts(self, inputs: Mapping[str, object]) -> bool:
+        """Returns whether inputs are arrays of exactly these names, types, sizes, and
+        contiguous."""
         if len(inputs) != len(self._inputs):
             return False
         for name, (dtype, shape) in self._inputs.items():
@@ -134,12 +141,12 @@ class Program:
         self, inputs: Mapping[str, Tensor], threads: int, *, profile: bool = False
     ) -> dict[str, Tensor]:
         """Runs all steps on inputs that were checked; results are new arrays."""
-        results, arrays = {}, self._given.copy()
-        for name, shape, kind, numbers in self._written:
+        results, arrays = {}, self._constant_arrays.copy()
+        for name, shape, kind, numbers in self._result_slots:
             results[name] = made = np.empty(shape, kind)
             for number in numbers:
                 arrays[number] = made
-        for number, name in self._read:
+        for number, name in self._input_slots:
             arrays[number] = inputs[name]
         try:
             self._plan.run(cast("list[Tensor]", arrays), threads=threads, profile=profile)
@@ -152,31 +159,31 @@ class Program:
         return step_times(self._plan, runs, lambda: self.run(inputs, threads, profile=True))
 
     def describe(self) -> list[StepRow]:
-        """Returns one row a step."""
+        """Returns one entry for each step."""
         rows = zip(self.steps, self._plan.steps, strict=True)
         return [
-            StepRow(step.name, kind, chosen(kind, self._isa), step.shape, _bytes(step))
+            StepRow(step.name, kind, kernel_isa(kind, self._isa), step.shape, _touched_bytes(step))
             for step, (_, kind) in rows
         ]
 
 
-def chosen(kind: str, cap: str | None) -> str:
-    """Returns the instruction set of the kernel that a step takes."""
+def kernel_isa(kind: str, cap: str | None) -> str:
+    """Returns the instruction set of the kernel that computes a step; `cap` limits it."""
     if kind == "call":
         return "python"
-    if kind not in VECTOR | BYTEWISE:
+    if kind not in VECTOR_KINDS | BYTE_KINDS:
         return "scalar"
     known = _cpu.isa()
     allowed = known[known.index(cap) if cap else 0 :]
-    return next(i for i in allowed if kind in BYTEWISE or i != "avx512vbmi")
+    return next(i for i in allowed if kind in BYTE_KINDS or i != "avx512vbmi")
 
 
-def _bytes(step: PendingStep) -> int:
+def _touched_bytes(step: PendingStep) -> int:
     return sum(b.size for b in (*step.reads, *step.writes))
 
 
-def _buffers(lowered: ProgramBuilder) -> list[Buffer]:
-    """Returns every buffer once: those the caller brings, inputs as the graph has them, then the
+def _all_buffers(lowered: ProgramBuilder) -> list[Buffer]:
+    """Returns every buffer once: external ones, in the order of the graph's inputs, then the
     rest."""
     touched = {b: None for step in lowered.steps for b in (*step.reads, *step.writes)}
     held = {b: None for b in lowered.buffers() if b.external}
@@ -186,7 +193,7 @@ def _buffers(lowered: ProgramBuilder) -> list[Buffer]:
 def _arena(
     steps: tuple[PendingStep, ...], buffers: list[Buffer]
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Returns the arena's size, and (offset, size) of every buffer in it."""
+    """Returns the arena's size, and the (offset, size) of every buffer in it."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for index, step in enumerate(steps):
@@ -194,6 +201,6 @@ def _arena(
             first.setdefault(buffer, index)
             last[buffer] = index
     inner = [b for b in buffers if not b.external]
-    arena, offsets = place([Life(b.size, first[b], last[b]) for b in inner])
+    arena, offsets = plan_arena([Lifetime(b.size, first[b], last[b]) for b in inner])
     at = dict(zip(inner, offsets, strict=True))
     return arena, [(at.get(b, _cpu.EXTERNAL), b.size) for b in buffers]

@@ -1,9 +1,11 @@
 """Program files (`.qirp`): the steps of a compiled model and its arrays, which are memory-mapped.
 
-A file holds the calls that made a plan, step by step, and the arrays as they were given. Loading
-adds the steps again: the plan checks each as ever, and lays out weights for the processor that is
-there. So a file runs on any machine, and a forged one is refused. After a fixed head come a table
-in JSON and the arrays, each at a multiple of 64 bytes; the head holds a sum of all that follows.
+A file holds the calls that built a plan, and the arrays as they were given. Loading repeats the
+calls: the plan checks each one again, and packs weights for the processor at hand. So a file runs
+on any machine, and a forged one is refused.
+
+Layout: a head of fixed size with a checksum of all that follows it; a table in JSON; the arrays,
+each at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from .sizes import Sizes
 
 SUFFIX = ".qirp"
 VERSION = 1
-"""Of files; this QIR reads no other."""
+"""The version of the format; no other is read."""
 _MAGIC = b"QIRPROG\0"
 _HEAD = struct.Struct("<8sIIQQ")
 """Magic, version, zero, bytes of the table, sum of all after the head."""
@@ -47,7 +49,7 @@ Tensor: TypeAlias = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A buffer that each run brings: an input, a result, or an array of the program."""
+    """A buffer outside the arena: an input, a result, or an array of the program."""
 
     kind: str
     name: str = ""
@@ -56,7 +58,7 @@ class External:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One step: the method that adds it and what it is given, and what tables show of it."""
+    """A step: the method of the plan that adds it, its arguments, and what tables show of it."""
 
     method: str
     args: Sequence[object]
@@ -66,8 +68,8 @@ class RecordedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """All that makes a program run."""
+class ProgramListing:
+    """Everything that a file holds of a program."""
 
     arena: int
     places: Sequence[tuple[int, int]]
@@ -79,7 +81,7 @@ class Listing:
 
 @dataclass(slots=True)
 class _Recorder:
-    """Takes the place of a plan, and keeps the calls."""
+    """Stands in for a plan and records the calls."""
 
     calls: list[tuple[str, Sequence[object], Mapping[str, object]]] = field(default_factory=list)
 
@@ -90,8 +92,11 @@ class _Recorder:
         return keep
 
 
-def told(steps: Sequence[PendingStep], number: Callable[[Buffer], int]) -> list[RecordedStep]:
-    """Returns the calls that add steps to a plan; Refused for a step that is a Python call."""
+def recorded_steps(
+    steps: Sequence[PendingStep], number: Callable[[Buffer], int]
+) -> list[RecordedStep]:
+    """Returns the calls that add steps to a plan; raises Refused for a step that is a Python
+    call."""
     recorder = _Recorder()
     for step in steps:
         step.add(cast("_cpu.Plan", recorder), number)
@@ -105,7 +110,7 @@ def told(steps: Sequence[PendingStep], number: Callable[[Buffer], int]) -> list[
     return out
 
 
-def write(path: Path, listing: Listing, *, force: bool = False) -> None:
+def write(path: Path, listing: ProgramListing, *, force: bool = False) -> None:
     """Writes a file, by rename; raises UsageError where one is there, unless `force`."""
     claim(path, force=force)
     arrays: list[Tensor] = []
@@ -157,7 +162,7 @@ def _each(function: Callable[[object], object], given: Mapping[str, object]) -> 
     return {name: function(value) for name, value in given.items()}
 
 
-def read(path: Path) -> Listing:
+def read(path: Path) -> ProgramListing:
     """Reads a file, its arrays mapped; raises InputError for one that is none, or damaged."""
     try:
         with path.open("rb") as file:
@@ -183,12 +188,12 @@ def read(path: Path) -> Listing:
         raise InputError(f"{path}: damaged: its table is none") from None
 
 
-def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listing:
+def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> ProgramListing:
     arrays = [_array(row, data) for row in table["arrays"]]
 
     def unpacked(value: object) -> object:
         if isinstance(value, dict):
-            return arrays[_whole(value["array"])]
+            return arrays[_natural_number(value["array"])]
         return tuple(unpacked(v) for v in value) if isinstance(value, list) else value
 
     def kinds(rows: list[list[object]]) -> dict[str, tuple[np.dtype[np.generic], Sizes]]:
@@ -201,7 +206,7 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listi
             raise ValueError
         given = {str(name): unpacked(value) for name, value in options.items()}
         return RecordedStep(
-            str(method), [unpacked(a) for a in args], given, _sizes(shape), _whole(size)
+            str(method), [unpacked(a) for a in args], given, _sizes(shape), _natural_number(size)
         )
 
     def external(kind: object, name: object, data: object) -> External:
@@ -212,9 +217,9 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listi
             raise ValueError
         return External(str(kind), str(name), held if isinstance(held, np.ndarray) else None)
 
-    return Listing(
-        _whole(table["arena"]),
-        [(int(str(at)), _whole(size)) for at, size in table["places"]],
+    return ProgramListing(
+        _natural_number(table["arena"]),
+        [(int(str(at)), _natural_number(size)) for at, size in table["places"]],
         [external(*row) for row in table["externals"]],
         kinds(table["inputs"]),
         kinds(table["results"]),
@@ -223,7 +228,7 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Listi
 
 
 def _array(row: list[object], data: memoryview) -> Tensor:
-    kind, shape, start = np.dtype(str(row[0])), _sizes(row[1]), _whole(row[2])
+    kind, shape, start = np.dtype(str(row[0])), _sizes(row[1]), _natural_number(row[2])
     end = start + math.prod(shape) * kind.itemsize
     if end > len(data) or kind.hasobject or not kind.itemsize:
         raise ValueError
@@ -233,10 +238,10 @@ def _array(row: list[object], data: memoryview) -> Tensor:
 def _sizes(value: object) -> Sizes:
     if not isinstance(value, list):
         raise ValueError
-    return tuple(map(_whole, value))
+    return tuple(map(_natural_number, value))
 
 
-def _whole(value: object) -> int:
+def _natural_number(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
     return value

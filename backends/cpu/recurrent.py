@@ -1,4 +1,4 @@
-"""Recurrent layers of float32: one step a layer, computed in float64 and rounded once."""
+"""LSTM and GRU layers of float32: one step per layer, computed in float64 and rounded once."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from qir.ir.ops.recurrent import DIRECTIONS, USUAL
 
 from .builder import CannotLower, ProgramBuilder, sizes
 
-OPS = frozenset({"lstm", "gru"})
+RECURRENT_OPS = frozenset({"lstm", "gru"})
 
 
-def layer(b: ProgramBuilder, node: Node) -> None:
+def lower_layer(b: ProgramBuilder, node: Node) -> None:
     """Lowers an LSTM or GRU with constant weights and the usual activations."""
-    _plain(node)
+    _require_supported(node)
     given = node.operands
     w, r = (_constant(given, slot) for slot in ("w", "r"))
-    ways, rows = w.shape[:2]
-    bias = np.zeros((ways, 2 * rows), np.float32)
+    directions, rows = w.shape[:2]
+    bias = np.zeros((directions, 2 * rows), np.float32)
     if "bias" in given:
         held = _constant(given, "bias")
         bias[:, : held.shape[1]] = held
-    first = node.attrs["batch_first"] is True
+    batch_first = node.attrs["batch_first"] is True
     x = given["x"]
-    steps, batch = sizes(x)[1::-1] if first else sizes(x)[:2]
-    back = DIRECTIONS[str(node.attrs["direction"])] == (True,)
-    after = node.op == "gru" and node.attrs["linear_before_reset"] is True
-    source = b.need(x)
-    starts = [b.need(given[slot]) for slot in ("h0", "c0") if slot in given]
-    places = [slot in given for slot in ("h0", "c0")]
-    made = [b.make(value) for value in node.results]
+    steps, batch = sizes(x)[1::-1] if batch_first else sizes(x)[:2]
+    reverse = DIRECTIONS[str(node.attrs["direction"])] == (True,)
+    reset_after = node.op == "gru" and node.attrs["linear_before_reset"] is True
+    source = b.buffer(x)
+    starts = [b.buffer(given[slot]) for slot in ("h0", "c0") if slot in given]
+    has_state = [slot in given for slot in ("h0", "c0")]
+    made = [b.allocate(value) for value in node.results]
     name, op = node.name, node.op
     b.add(
         name,
@@ -54,17 +54,17 @@ def layer(b: ProgramBuilder, node: Node) -> None:
             op=op,
             steps=steps,
             batch=batch,
-            h0=at(starts[0]) if places[0] else None,
-            c0=at(starts[-1]) if places[1] else None,
-            back=back,
-            batch_first=first,
-            reset_after=after,
+            h0=at(starts[0]) if has_state[0] else None,
+            c0=at(starts[-1]) if has_state[1] else None,
+            back=reverse,
+            batch_first=batch_first,
+            reset_after=reset_after,
         ),
     )
 
 
-def _plain(node: Node) -> None:
-    """Raises CannotLower for a layer that does more than the kernel."""
+def _require_supported(node: Node) -> None:
+    """Raises CannotLower for a layer with features that the kernel has not."""
     for slot in ("lengths", "peephole", "proj"):
         if slot in node.operands:
             raise CannotLower(f"no kernel computes a layer with {slot}")

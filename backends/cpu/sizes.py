@@ -1,4 +1,4 @@
-"""Binds symbolic shapes to known sizes: one graph for one set of input sizes."""
+"""Binds symbolic dimensions to known sizes: one graph for each set of input sizes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from qir.reference.table import compute
 Sizes = tuple[int, ...]
 
 
-def names(graph: Graph, sizes: Mapping[str, Sizes]) -> dict[str, int]:
-    """Returns what the names in the inputs' shapes stand for; raises DataError where a size does
+def bind_names(graph: Graph, sizes: Mapping[str, Sizes]) -> dict[str, int]:
+    """Returns the size of each name in the inputs' shapes; raises DataError where a size does
     not fit."""
     found: dict[str, int] = {}
     wanted = {value.name: value.type.shape for value in graph.inputs}
@@ -38,52 +38,60 @@ def names(graph: Graph, sizes: Mapping[str, Sizes]) -> dict[str, int]:
             if isinstance(dim, Sym) and len(dims.names((dim,))) == 1 and str(dim).isidentifier():
                 first = found.setdefault(str(dim), size)
                 if first != size:
-                    raise DataError(f"input {name} is {text(given)}: {dim} was {first} before")
+                    raise DataError(
+                        f"input {name} is {shape_text(given)}: {dim} was {first} before"
+                    )
     for name, shape in wanted.items():
         for axis, (dim, size) in enumerate(zip(shape, sizes[name], strict=True)):
-            _fit(name, axis, dim, size, sizes[name], found)
+            _check_size(name, axis, dim, size, sizes[name], found)
     return found
 
 
-def _fit(name: str, axis: int, dim: Dim, size: int, sizes: Sizes, found: dict[str, int]) -> None:
+def _check_size(
+    name: str, axis: int, dim: Dim, size: int, sizes: Sizes, found: dict[str, int]
+) -> None:
     wanted = dims.bind(dim, found)
     if isinstance(wanted, int) and wanted != size:
         raise DataError(
-            f"input {name} is {text(sizes)}: axis {axis} has {size}, the model takes {wanted}"
+            f"input {name} is {shape_text(sizes)}: axis {axis} has {size}, the model takes {wanted}"
         )
     if size < 1:
-        raise DataError(f"input {name} is {text(sizes)}: axis {axis} is empty, it takes 1 or more")
+        raise DataError(
+            f"input {name} is {shape_text(sizes)}: axis {axis} is empty, it takes 1 or more"
+        )
 
 
 def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
-    """Returns the graph with every shape a plain number.
+    """Returns a copy of the graph in which every dimension is a number.
 
-    Raises DataError where the sizes do not go through the graph, Refused where a shape depends
-    on data.
+    Raises DataError where the graph does not accept the sizes, Refused where a shape depends on
+    data.
     """
-    found = names(graph, sizes)
+    found = bind_names(graph, sizes)
     out = graph.copy()
     for node in out:
         if node.op in ("constant", "output") or _fold(out, node):
             continue
         try:
-            shapes = _shapes(node, found, sizes)
+            shapes = _inferred_shapes(node, found, sizes)
         except TypeRuleError as error:
-            given = ", ".join(f"{n} {text(s)}" for n, s in sizes.items())
+            given = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
             raise DataError(f"{node.name} does not take inputs of {given}: {error}") from None
         for value, shape in zip(node.results, shapes, strict=True):
             known = tuple(dims.bind(d, found) for d in shape)
             if dims.known(known) is None:
-                raise Refused(f"%{value.name}: its shape {text(known)} depends on data")
+                raise Refused(f"%{value.name}: its shape {shape_text(known)} depends on data")
             if 0 in known:
-                given = ", ".join(f"{n} {text(s)}" for n, s in sizes.items())
-                raise DataError(f"%{value.name} is empty, {text(known)}, for inputs of {given}")
+                given = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
+                raise DataError(
+                    f"%{value.name} is empty, {shape_text(known)}, for inputs of {given}"
+                )
             out.set_type(value, value.type.with_shape(known))
     return out
 
 
 def _fold(graph: Graph, node: Node) -> bool:
-    """Replaces what sizes and constants alone decide by its value, so that shapes become plain."""
+    """Folds a node that sizes and constants decide, so that shapes computed from them are known."""
     if node.op in GIVEN or len(node.results) != 1 or node.bodies:
         return False
     given: dict[str, NDArray[np.generic]] = {}
@@ -94,25 +102,27 @@ def _fold(graph: Graph, node: Node) -> bool:
         if value.constant is not None:
             given[slot] = value.constant.data
         elif node.op in ("shape", "size"):
+            # `shape` and `size` read no element: an array of zeros without memory will do.
             given[slot] = np.broadcast_to(np.zeros((), value.type.dtype.carrier), known)
         else:
             return False
     kinds = [value.type for value in (*node.operands.values(), node.result)]
     if not given or node.stages or any(kind.quant for kind in kinds):
-        return bool(given) and _fold_codes(graph, node, given)
+        return bool(given) and _fold_quantized(graph, node, given)
     data = compute(node.op, given, node.attrs)
     _replace(graph, node, Array.of(np.asarray(data, order="C"), node.name))
     return True
 
 
-LARGEST_FOLD = 1 << 20
-"""Most elements of a result that is computed from integers once and kept: floats take more room."""
+MAX_FOLDED_ELEMENTS = 1 << 20
+"""Larger dequantized constants are not folded: floats need four times the memory of the
+integers."""
 
 
-def _fold_codes(graph: Graph, node: Node, given: Mapping[str, NDArray[np.generic]]) -> bool:
-    """Replaces what constant integers decide, such as dequantized biases, by the reference's
-    value."""
-    if sum(data.size for data in given.values()) > LARGEST_FOLD or node.bodies:
+def _fold_quantized(graph: Graph, node: Node, given: Mapping[str, NDArray[np.generic]]) -> bool:
+    """Folds a node of constant integers, such as a dequantized bias, to what the reference
+    computes."""
+    if sum(data.size for data in given.values()) > MAX_FOLDED_ELEMENTS or node.bodies:
         return False
     computes_as = profile_of(graph, node)
     try:
@@ -120,7 +130,7 @@ def _fold_codes(graph: Graph, node: Node, given: Mapping[str, NDArray[np.generic
             (data,) = run_node(node, given, computes_as)
     except QirError:  # a run says so if it comes to that node
         return False
-    if data.size > LARGEST_FOLD:
+    if data.size > MAX_FOLDED_ELEMENTS:
         return False
     kind = node.result.type.with_shape(data.shape)
     _replace(graph, node, Array(np.asarray(data, order="C"), kind, node.name))
@@ -135,7 +145,8 @@ def _replace(graph: Graph, node: Node, array: Array) -> None:
     graph.remove(node)
 
 
-def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
+def _inferred_shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
+    """Returns the shapes of a node's results for the sizes of its operands."""
     if node.op == "input":
         return [sizes[node.name]]
     if node.bodies and node.op not in CONTROL:
@@ -143,7 +154,7 @@ def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> li
             f"{node.name}: QIR's kernels run no graph within {node.op}; the reference does"
         )
     if node.op == "fused":
-        return [_chain(node)]
+        return [_chain_shape(node)]
     declared = [v.type.shape for v in node.results]
     if node.op in GIVEN:
         return declared
@@ -156,7 +167,8 @@ def _shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> li
     ]
 
 
-def _chain(node: Node) -> Shape:
+def _chain_shape(node: Node) -> Shape:
+    """Returns the shape of a chain's result, stage by stage."""
     flow: TensorType | None = None
     for index, stage in enumerate(node.stages):
         operands = node.stage_operands(index)
@@ -169,8 +181,8 @@ def _chain(node: Node) -> Shape:
     return flow.shape
 
 
-def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict[str, Sizes]:
-    """Returns input sizes with 1, or what is given, for every open dimension.
+def trial_sizes(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict[str, Sizes]:
+    """Returns input sizes in which open dimensions are 1, or as given.
 
     Raises UsageError for a name that no shape has.
     """
@@ -189,6 +201,6 @@ def trial(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -> dict
     }
 
 
-def text(shape: Sequence[Dim]) -> str:
+def shape_text(shape: Sequence[Dim]) -> str:
     """Returns a shape as it is printed: 1x3x32x32."""
     return "x".join("?" if d is None else str(d) for d in shape) or "a scalar"

@@ -1,4 +1,4 @@
-"""The target and its compiled model, with a program for each set of sizes."""
+"""The target `cpu` and its compiled model, which keeps a program for each set of input sizes."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from qir.target import Executable, Observe, Target
 
 from . import program_file
 from .builder import Fallback
-from .codes import PROFILE
 from .grouping import group, unwrap
+from .kernel_types import KERNEL_PROFILE
 from .loaded import Loaded
 from .observed import ObservedPrograms
 from .profiling import StepTime, peaks
 from .program import Program, StepRow, Tensor
-from .sizes import Sizes, at_sizes, text, trial
+from .sizes import Sizes, at_sizes, shape_text, trial_sizes
 
-KEPT = 8
-"""Programs kept for different input sizes."""
+MAX_PROGRAMS = 8
+"""Programs that a compiled model keeps, for different input sizes."""
 
 
 class CpuTarget(Target):
-    """QIR's own kernels; they compute as onnxruntime does."""
+    """QIR's own kernels, which compute as onnxruntime does."""
 
     name = "cpu"
-    profile = PROFILE
+    profile = KERNEL_PROFILE
 
     def capability(self) -> Capability:
         """Returns what the kernels compute in integers."""
@@ -55,7 +55,7 @@ class CpuTarget(Target):
         Raises UsageError for a number of threads below 1, an isa this machine does not run, or
         such a value of QIR_NUM_THREADS or QIR_ISA.
         """
-        threads = _settings(threads, isa)
+        threads = _checked_threads(threads, isa)
         grouped, ledger = graph.copy(), Ledger()
         group(grouped, ledger)
         unwrap(grouped)
@@ -68,17 +68,16 @@ class CpuTarget(Target):
     def compile_file(
         self, path: Path, *, threads: int | None = None, isa: str | None = None
     ) -> Loaded:
-        """Reads a program file, which `Compiled.save` wrote; raises InputError for one that is
-        none."""
-        return Loaded(path, _settings(threads, isa), isa)
+        """Reads a program file that `Compiled.save` wrote; raises InputError for any other file."""
+        return Loaded(path, _checked_threads(threads, isa), isa)
 
     def observed(self, graph: Graph, names: Collection[str]) -> Observe:
-        """Runs a graph on one thread a call, each value shown as a step makes it."""
+        """Returns a runner of the graph that shows each named value as a step computes it."""
         return ObservedPrograms(graph, names)
 
 
-def _settings(threads: int | None, isa: str | None) -> int:
-    """Returns the number of threads; raises UsageError for what cannot be."""
+def _checked_threads(threads: int | None, isa: str | None) -> int:
+    """Returns the number of threads; raises UsageError for settings that this machine has not."""
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; it takes 1 or more")
     try:
@@ -91,78 +90,82 @@ def _settings(threads: int | None, isa: str | None) -> int:
 
 
 class Compiled(Executable):
-    """A graph ready to run on QIR's kernels, from any thread."""
+    """A graph that is compiled for QIR's kernels, ready to run from any thread."""
 
     def __init__(self, graph: Graph, threads: int, isa: str | None, ledger: Ledger) -> None:
         self.graph = graph
-        """What runs, in integer form as far as it goes."""
+        """The graph that runs: in integer form where kernels exist."""
         self.ledger = ledger
-        """What compiling changed of the graph that was given."""
+        """The changes that compiling made to the given graph."""
         self.threads = threads
         self._isa = isa
         self._lock = threading.Lock()
         self._programs: OrderedDict[tuple[Sizes, ...], Program] = OrderedDict()
         self._latest: Program | None = None
+        # Compiling for sizes of 1 reports refusals early, and lets `describe` work before the
+        # first run.
         with suppress(DataError):  # sizes left open need not go through as 1
-            self._program(trial(graph))
+            self._program(trial_sizes(graph))
 
     def __call__(self, /, **inputs: object) -> dict[str, object]:
-        """Runs it on arrays by input name; results by output name.
+        """Runs the model on arrays by input name, and returns results by output name.
 
         Raises DataError for an input that is missing, unknown, or of another type or shape.
         """
-        arrays, program = self._ready(inputs)
+        arrays, program = self._inputs_and_program(inputs)
         return cast("dict[str, object]", program.run(arrays, self.threads))
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
-        """Returns the time of each step; DataError as when it is called."""
+        """Returns the time of each step; raises DataError as a call does."""
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
-        arrays, program = self._ready(inputs)
+        arrays, program = self._inputs_and_program(inputs)
         return program.profile(arrays, self.threads, runs)
 
     def peaks(self) -> dict[str, float]:
-        """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
+        """Returns the multiply-adds per second of the fastest kernels, for int8 and f32."""
         return peaks(self.threads, self._isa)
 
     def describe(self) -> list[StepRow]:
         """Returns the steps for the sizes last run; before a first run, open sizes are 1."""
-        return self._shown.describe()
+        return self._described.describe()
 
     def save(
         self, path: Path | str, sizes: Mapping[str, int] | None = None, *, force: bool = False
     ) -> None:
-        """Writes a program file, by rename; sizes that are left open are named, or else 1.
+        """Writes a program file; open dimensions take the sizes given by name, or else 1.
 
-        Raises Refused where a step is a Python call, UsageError for another suffix, a size that is
-        no name of the model, and a file that is there, unless `force`.
+        Raises Refused where a step is a Python call. Raises UsageError for another suffix, a size
+        that no dimension of the model has, or a file that exists, unless `force`.
         """
         path = Path(path)
         if path.suffix.lower() != program_file.SUFFIX:
             raise UsageError(f"{path}: program files end in {program_file.SUFFIX}")
         claim(path, force=force)
-        inputs = trial(self.graph, sizes or {})
+        inputs = trial_sizes(self.graph, sizes or {})
         program_file.write(path, self._program(inputs).listing(), force=force)
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
         """The nodes that the reference computes, for the sizes that `describe` means."""
-        return self._shown.fallbacks
+        return self._described.fallbacks
 
     @property
     def arena(self) -> int:
-        """Bytes that all values in between share."""
-        return self._shown.arena
+        """Bytes of the arena that all intermediate values share."""
+        return self._described.arena
 
     @property
-    def _shown(self) -> Program:
+    def _described(self) -> Program:
         if self._latest is None:
             raise UsageError("the model leaves sizes open; run it once first")
         return self._latest
 
-    def _ready(self, inputs: Mapping[str, object]) -> tuple[Mapping[str, Tensor], Program]:
+    def _inputs_and_program(
+        self, inputs: Mapping[str, object]
+    ) -> tuple[Mapping[str, Tensor], Program]:
         latest = self._latest
-        if latest is not None and latest.takes(inputs):  # as in a loop: nothing is looked up
+        if latest is not None and latest.accepts(inputs):  # as in a loop: nothing is looked up
             return cast("Mapping[str, Tensor]", inputs), latest
         known = [value.name for value in self.graph.inputs]
         for name in inputs:
@@ -177,7 +180,7 @@ class Compiled(Executable):
     def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
         wanted = self.graph[name].type
         if name not in inputs:
-            raise DataError(f"input {name} is missing; the model takes {text(wanted.shape)}")
+            raise DataError(f"input {name} is missing; the model takes {shape_text(wanted.shape)}")
         array = np.asarray(inputs[name])
         if array.dtype != wanted.dtype.carrier:
             raise DataError(f"input {name} is {array.dtype}, it takes {wanted.dtype.carrier}")
@@ -190,8 +193,9 @@ class Compiled(Executable):
             if program is None:
                 program = Program(at_sizes(self.graph, sizes), self._isa)
                 self._programs[key] = program
-                if len(self._programs) > KEPT:
+                if len(self._programs) > MAX_PROGRAMS:
                     self._programs.popitem(last=False)
+            # The least recently used program is dropped first.
             self._programs.move_to_end(key)
             self._latest = program
         return program

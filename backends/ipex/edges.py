@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from qir.errors import Refused
 from qir.ir.graph import Graph
-from qir.ir.node import Node
+from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
@@ -22,6 +24,10 @@ _POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d i
 _OWN_DATA = "its summand stays float: IPEX overwrites it where the convolution reads it"
 _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
+
+
+_MODULE = "qir.build(graph, target='ipex-onednn', format='module') makes a module of it"
+DYNAMIC = f"recipes of IPEX hold no data that are quantized while the model runs; {_MODULE}"
 
 
 def is_dynamic(graph: Graph) -> bool:
@@ -82,9 +88,25 @@ def carried(graph: Graph, ledger: Ledger) -> tuple[Graph, dict[str, str]]:
     why.update(_spare_unnumbered(made, ledger))
     if numbered and not numbered - why.keys():
         said = "; ".join(dict.fromkeys(why[name] for name in sorted(numbered)))
-        remedy = "qir.build(graph, target='ipex-onednn', format='module') makes a module of it"
-        raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {said}; {remedy}")
+        raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {said}; {_MODULE}")
     return made, why
+
+
+def spared(graph: Graph) -> dict[str, str]:
+    """Returns by op of a float graph why a recipe leaves it float, where a module does not.
+
+    Refused for a graph that was read from no module.
+    """
+    why = {
+        node.name: _unnumbered(call)
+        for call in calls(graph)
+        if not call.quantized
+        for node in call.nodes
+        if node.op in READERS or node.op == "gemm"  # others are computed in a layer's kernel
+    }
+    why.update((node.name, _POOLS) for node in graph if _is_pool_function(node))
+    why.update((node.name, _OWN_DATA) for node, _, _ in _own_data(graph))
+    return why
 
 
 def _quantized_readers(graph: Graph) -> set[str]:
@@ -132,14 +154,23 @@ def _spare_own_data(graph: Graph, ledger: Ledger) -> None:
 
     IPEX 2.8 writes such a sum in the place of the data: from the second run on it is wrong.
     """
-    for node in [node for node in graph if node.op == "add"]:
+    for node, slot, value in list(_own_data(graph)):
+        if value.node.op == "dequantize":
+            ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, _OWN_DATA)
+            graph.set_operand(node, slot, plain(value))
+
+
+def _own_data(graph: Graph) -> Iterator[tuple[Node, str, Value]]:
+    """Yields sums with a summand that is also the data of the convolution that it is added to."""
+    for node in graph:
+        if node.op != "add":
+            continue
         for slot, other in (("a", "b"), ("b", "a")):
             value, product = node.operands[slot], node.operands[other].node
-            if value.node.op != "dequantize" or product.op not in ("conv2d", "conv3d"):
-                continue
-            if plain(product.operands["x"]) is plain(value):
-                ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, _OWN_DATA)
-                graph.set_operand(node, slot, plain(value))
+            if product.op in ("conv2d", "conv3d") and (
+                plain(product.operands["x"]) is plain(value)
+            ):
+                yield node, slot, value
 
 
 def _linear(graph: Graph) -> None:
@@ -169,4 +200,4 @@ def _check(node: Node) -> None:
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = ["READERS", "carried", "is_dynamic", "kept"]
+__all__ = ["DYNAMIC", "READERS", "carried", "is_dynamic", "kept", "spared"]

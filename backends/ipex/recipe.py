@@ -16,7 +16,7 @@ from qir.ledger import Change, Ledger
 from qir.source import untouched
 
 from .calls import WEIGHTED, RecipeCall, calls, numbers, plain
-from .edges import carried, is_dynamic
+from .edges import DYNAMIC, carried, is_dynamic
 from .files import FLOAT, ROOT, STORAGES, is_recipe
 
 Entry: TypeAlias = "dict[str, Any]"
@@ -35,9 +35,7 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
     if source is not None and is_recipe(source):
         return source.read_text(encoding="utf-8")
     if is_dynamic(graph):
-        said = "recipes of IPEX hold no data that are quantized while the model runs"
-        remedy = "qir.build(graph, target='ipex-onednn', format='module') makes a module of it"
-        raise Refused(f"{graph.name}: {said}; {remedy}")
+        raise Refused(f"{graph.name}: {DYNAMIC}")
     made, _ = carried(graph, ledger)
     for node in made:
         if node.op == "quantize" and any(use.node.op != "dequantize" for use in node.result.uses):

@@ -46,6 +46,19 @@ class IpexTarget(Target):
             return graph, {}
         return carried(graph, ledger)
 
+    def uncarried(self, graph: Graph, *, format: str, dynamic: bool = False) -> Mapping[str, str]:
+        """Returns why recipes leave ops float that a module quantizes.
+
+        Raises Refused for a graph that was read from no module, and without data.
+        """
+        from .edges import DYNAMIC, spared
+
+        if self._form(format) == "module":
+            return {}
+        if dynamic:
+            raise Refused(DYNAMIC)
+        return spared(graph)
+
     def emit(
         self,
         graph: Graph,

@@ -71,6 +71,8 @@ class Plan:
     """Names of values that must hold one quantized type, where there are several."""
     maybe_masks: tuple[str, ...] = ()
     """Inputs that reach a softmax planned integer: a mask in their data leaves it float."""
+    refused: str = ""
+    """Why the form that was asked about cannot hold the graph; empty where it can."""
 
     def __repr__(self) -> str:
         counts = Counter(made.becomes for made in self.decisions)

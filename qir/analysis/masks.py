@@ -17,6 +17,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 
+MASKED = "a mask puts"
+"""What the reason of a masked op starts with."""
 FAR = -100.0
 """From where on downwards a number may be a mask's."""
 HIGH = 1e4
@@ -129,8 +131,8 @@ def _reaching(heads: Iterable[Node]) -> Iterator[Value]:
 def told(far: float) -> str:
     """Returns why a value has no quantized values in which a mask puts numbers."""
     if math.isinf(far):
-        return f"a mask puts {far:g} there, which no quantized value represents"
-    return f"a mask puts {far:.6g} there: its scale leaves the other numbers no room"
+        return f"{MASKED} {far:g} there, which no quantized value represents"
+    return f"{MASKED} {far:.6g} there: its scale leaves the other numbers no room"
 
 
 def of_text(texts: str | list[str]) -> tuple[tuple[str, float], ...]:

@@ -110,12 +110,12 @@ def bisect(
 
 
 def _suffix(target: str | None) -> str:
-    from qir import pipeline
     from qir.errors import UsageError
+    from qir.qir_files import SUFFIX
     from qir.target import target as named
 
     if target is None:
-        return pipeline.SUFFIX
+        return SUFFIX
     if not (suffix := named(target).suffix):
         raise UsageError(f"target {target} writes no files; leave --target out for .qir files")
     return suffix

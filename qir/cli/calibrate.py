@@ -74,12 +74,11 @@ def calibrate(
     resumed = len(before.batches) if before is not None else 0
     if resume and not as_json:
         _show_found(screen, output, before)
-    statistics = observe(
+    statistics = _observe(
         screen,
         graph,
         data,
         part=part_of(output),
-        again="--resume",
         limit=limit,
         batch=batch,
         feeds=feeds,
@@ -139,18 +138,6 @@ def _saved(output: Path) -> Statistics | None:
     return None
 
 
-def left(part: Path) -> Statistics | None:
-    """Returns the statistics that an interrupted run left; None where there are none that can be
-    read."""
-    from qir.calibration import Statistics
-    from qir.errors import InputError
-
-    try:
-        return Statistics.load(part) if part.exists() else None
-    except InputError:
-        return None
-
-
 def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
     """Prints what a run resumes from, or that there is nothing to resume."""
     if found is None:
@@ -160,26 +147,20 @@ def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
         screen.line(f"resuming from {found.source}: {done} done before")
 
 
-def observe(
+def _observe(
     screen: Screen,
     graph: Graph,
     data: Path,
     *,
     part: Path,
-    again: str,
     limit: int | None = None,
     batch: int | None = None,
     feeds: bool = False,
     preprocess: Path | None = None,
     threads: int | None = None,
     resume: Statistics | None = None,
-    fitting: bool = False,
 ) -> Statistics:
-    """Calibrates, with a bar; `part` holds the statistics on the way, and when the run is stopped.
-
-    `again` names the command that continues from there. With `fitting`, what is to be resumed may
-    not fit.
-    """
+    """Calibrates, with a bar; `part` holds the statistics until the run ends or is stopped."""
     from qir import pipeline
     from qir.errors import DataError, Stopped
 
@@ -199,12 +180,11 @@ def observe(
                 progress=progress,
                 checkpoint=part,
                 resume=resume,
-                fitting=fitting,
             )
     except (KeyboardInterrupt, Stopped) as stop:
         if part.exists():
             why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
-            raise type(stop)(f"{why}; {again} continues from {part}") from None
+            raise type(stop)(f"{why}; --resume continues from {part}") from None
         raise
     except DataError:
         if resume is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,22 +15,11 @@ from qir.cli.measuring import number
 from qir.cli.screen import Column, Screen, plural
 
 if TYPE_CHECKING:
-    from qir.calibration import Statistics
     from qir.inspect.quantization_check import Flips, QuantizationCheck, Worst
     from qir.ir.graph import Graph
 
 ESTIMATE = "~"
 """Stands before gains that are estimates."""
-
-
-class QuantizationKind(TypedDict):
-    """How a model was quantized, which decides what would help it."""
-
-    target: str
-    granularity: str
-    range_rule: str
-    corrections: str
-
 
 check_option = click.option(
     "--check",
@@ -97,34 +86,6 @@ def require_labels(
     if labels is not None:
         source = open_data(data, input_specs(graph), limit=limit, preprocess=preprocess)
         labels_of(labels, data, source.samples, limit)
-
-
-def measure(
-    screen: Screen,
-    graphs: tuple[Graph, Graph],
-    data: Path,
-    statistics: Statistics,
-    labels: str | None,
-    metrics: tuple[str, ...],
-    preprocess: Path | None,
-    limit: int | None,
-    how: QuantizationKind,
-) -> QuantizationCheck:
-    """Runs both models on the data, with a bar."""
-    from qir.evaluating import check
-
-    with screen.progress("checking") as progress:
-        return check(
-            *graphs,
-            data,
-            statistics,
-            labels,
-            metrics=tuple(dict.fromkeys(metrics)),
-            limit=limit,
-            preprocess=preprocess,
-            progress=progress,
-            **how,
-        )
 
 
 def to_json(found: QuantizationCheck | None) -> dict[str, object] | None:

@@ -59,6 +59,7 @@ def convert(
     """
     from qir import pipeline
     from qir.ledger import Ledger
+    from qir.qir_files import read_journal
 
     require_apart([model], [output, ledger_file])
     claim_model(output, target, form, force=force)
@@ -71,7 +72,7 @@ def convert(
         target=target,
         format=form,
         ledger=ledger,
-        journal=pipeline.read_journal(model),
+        journal=read_journal(model),
         lossy=lossy,
         force=force,
         opset=opset,

@@ -92,7 +92,7 @@ def engine(
         made = backend.compile_read(path, graph, threads=threads)
     else:
         try:
-            made = pipeline.compile(graph, target=base, threads=threads)
+            made = backend.compile(graph, threads=threads)
         except Refused as error:
             raise Refused(f"{path}: {error}") from error
     kinds = {name: value.type.dtype for name, value in graph.outputs.items()}

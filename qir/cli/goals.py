@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,15 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.calibrate import part_of
 from qir.cli.measuring import number
-from qir.cli.screen import Screen, plural
+from qir.cli.screen import plural
 
 if TYPE_CHECKING:
-    from qir.calibration import Statistics
-    from qir.ir.graph import Graph
-    from qir.mixed_precision import SearchResult
+    from qir.mixed_precision import Goal, SearchResult
     from qir.recipe import Recipe
+    from qir.workflows.quantization import FilesNextTo
 
 _SAID = ("target", "profile", "granularity", "range_rule", "scales", "corrections", "float_type")
 """The parameters that a recipe says, named as its fields."""
@@ -69,19 +68,32 @@ class GoalRequest:
         return self.drop is not None or self.sqnr is not None
 
     @property
+    def wanted(self) -> Goal | None:
+        """Returns the goal, if there is one."""
+        from qir.mixed_precision import Goal
+
+        return Goal(self.drop, self.sqnr) if self.goal else None
+
+    @property
+    def _files(self) -> FilesNextTo:
+        from qir.workflows.quantization import FilesNextTo
+
+        return FilesNextTo(self.output)
+
+    @property
     def recipe(self) -> Path:
         """Returns where the recipe is written."""
-        return self.output.with_name(f"{self.output.stem}.recipe.toml")
+        return self._files.recipe
 
     @property
     def trials(self) -> Path:
         """Returns the file of trials, from which a search resumes."""
-        return self.output.with_name(f"{self.output.name}.trials")
+        return self._files.trials
 
     @property
     def statistics(self) -> Path:
         """Returns where statistics are kept until the output is written."""
-        return part_of(self.output.with_name(f"{self.output.name}.stats"))
+        return self._files.statistics
 
     def require(
         self, data: Path | None, *, alone: bool, feeds: bool, checked: bool, force: bool
@@ -89,7 +101,6 @@ class GoalRequest:
         """Raises UsageError where the goal lacks what it needs, or a file is in its way."""
         from qir.atomic import claim
         from qir.errors import UsageError
-        from qir.mixed_precision import Goal
 
         if self.labels is not None and self.drop is None and not checked:
             raise UsageError("--labels needs --drop or --check")
@@ -97,7 +108,7 @@ class GoalRequest:
             claim(self.statistics, force=True)
         if not self.goal:
             return
-        Goal(self.drop, self.sqnr)
+        _ = self.wanted
         if self.drop is not None and self.labels is None:
             raise UsageError("--drop needs --labels, the class of each sample of --data")
         if alone or feeds or data is None:
@@ -131,44 +142,20 @@ def read_recipe(start: Recipe, path: Path | None) -> Recipe:
     return replace(made, rules=(*made.rules, *start.rules))
 
 
-def search(
-    screen: Screen,
-    graph: Graph,
-    statistics: Statistics,
-    data: Path,
-    asked: GoalRequest,
-    recipe: Recipe,
-    *,
-    limit: int | None,
-    batch: int | None,
-    preprocess: Path | None,
-) -> SearchResult:
-    """Searches for a recipe that reaches the goal."""
+@contextmanager
+def continued(asked: GoalRequest) -> Iterator[None]:
+    """Says what an interrupted run continues from."""
     from qir.errors import Stopped
-    from qir.mixed_precision import search_recipe
 
     try:
-        with screen.progress("searching") as progress:
-            found = search_recipe(
-                graph,
-                statistics,
-                data,
-                drop=asked.drop,
-                sqnr=asked.sqnr,
-                labels=None if asked.drop is None else asked.labels,
-                recipe=recipe,
-                limit=limit,
-                batch=batch,
-                preprocess=preprocess,
-                cache=asked.trials,
-                progress=progress,
-            )
+        yield
     except (KeyboardInterrupt, Stopped) as stop:
-        for kept in (asked.trials, asked.statistics):
-            if kept.exists():
-                raise type(stop)(f"interrupted; the same command continues from {kept}") from None
+        why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
+        kept = ([asked.trials] if asked.goal else []) + [asked.statistics] * asked.calibrates
+        for file in kept:
+            if file.exists():
+                raise type(stop)(f"{why}; the same command continues from {file}") from None
         raise
-    return found
 
 
 def facts(found: SearchResult, asked: GoalRequest) -> Mapping[str, str]:
@@ -200,16 +187,6 @@ def to_json(found: SearchResult | None, asked: GoalRequest) -> dict[str, object]
         "of": found.candidates,
         "recipe": str(asked.recipe),
     }
-
-
-def clear(found: SearchResult | None, asked: GoalRequest) -> None:
-    """Removes the state of an interrupted run; it is kept for an easier goal."""
-    if found is not None and not found.reached:
-        return
-    if found is not None:
-        asked.trials.unlink(missing_ok=True)
-    if asked.calibrates:
-        asked.statistics.unlink(missing_ok=True)
 
 
 def finish(found: SearchResult | None, asked: GoalRequest) -> None:

@@ -17,7 +17,6 @@ from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from qir.inspect.left_float import Left, PredictedKernel
-    from qir.rewrite import Report
     from qir.rewrite.runner.numbering import RewriteStep
 
 
@@ -65,43 +64,21 @@ def group(
     computes in float32 in an order of its own, with the bits of the tensors, and by how many steps
     a result may differ; doubts are nodes that the runtime may load in a way not predicted.
     """
-    from qir import pipeline
-    from qir.analysis.claims import BASIS
-    from qir.analysis.kernel_groups import is_float
     from qir.errors import UsageError
-    from qir.inspect.float_sums import float_sums, said_of
-    from qir.inspect.left_float import left_float, predicted_kernels
-    from qir.ledger import Change, Ledger
-    from qir.passes.forms.group import Group
+    from qir.inspect.float_sums import said_of
+    from qir.ledger import Ledger
+    from qir.qir_files import SUFFIX, read_journal
+    from qir.workflows.grouping import group_model
 
     require_apart([model], [output])
-    if output.suffix.lower() != pipeline.SUFFIX:
+    if output.suffix.lower() != SUFFIX:
         raise UsageError(f"{output}: groups are kept in .qir files; qir convert writes others")
     claim_model(output, DEFAULT_TARGET, None, force=force)
-    ledger, journal = Ledger(), pipeline.read_journal(model)
+    ledger, journal = Ledger(), read_journal(model)
     graph = open_model(model, ledger)
-    reports: list[Report] = []
-    wanted = Group(profile)
-    profile = wanted.profile
-    real, read = is_float(graph), len(ledger)
-    graph = pipeline.fold(graph, ledger, journal=journal) if real else graph
-    folded, kernels = len(ledger) - read, predicted_kernels(graph, profile)
-    done = pipeline.optimize(
-        graph,
-        [wanted],
-        ledger=ledger,
-        journal=journal,
-        after=lambda report, _: reports.append(report),
-    )
-    pipeline.save(done, output, ledger=ledger, journal=journal, force=force, lossy=True)
-    wrapped = [step for report in reports for step in report.steps if " by " in step.rewrite]
-    said = [entry for entry in list(ledger)[read:] if entry.step == "group"]
-    claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}
-    doubts = [e for e in said if e.change is Change.UNVERIFIED and e.basis != BASIS]
-    loaded = folded if real else len(said) - len(claims) - len(wrapped) - len(doubts)
-    steps: Sequence[RewriteStep | PredictedKernel] = kernels if real else wrapped
-    left = list(left_float(done))
-    sums = float_sums(done, 0) if left and not real else []
+    made = group_model(graph, profile, output, ledger=ledger, journal=journal, force=force)
+    profile, real, steps, claims = made.profile, made.is_float, made.kernels, made.claims
+    loaded, left, sums = made.loaded, made.left, made.float_sums
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(
@@ -115,7 +92,7 @@ def group(
                 "loaded": loaded,
                 "float": [_left(one) for one in left],
                 "float_sums": [asdict(one) for one in sums],
-                "doubts": [{"node": e.subject, "reason": e.reason} for e in doubts],
+                "doubts": [{"node": e.subject, "reason": e.reason} for e in made.doubts],
             }
         )
         return
@@ -124,8 +101,8 @@ def group(
     when = "that are folded first" if real else "on loading"
     more = f", {plural(loaded, 'change')} {when}" if loaded else ""
     screen.facts({"groups": what + more, "float": plural(len(left), "op") if left else "nothing"})
-    if wrapped and not real:
-        screen.facts({"claims": _claimed(claims.values(), len(wrapped))})
+    if steps and not real:
+        screen.facts({"claims": _claimed(claims.values(), len(steps))})
     rows = [_row(s, "" if real else claims.get(s.node, "exact")) for s in steps]
     columns = (
         Column("node", fit="fold"),
@@ -140,7 +117,7 @@ def group(
     _show_left(screen, left)
     if sums:
         screen.line(said_of(sums, "the runtime"))
-    for entry in doubts:
+    for entry in made.doubts:
         screen.line(f"{entry.subject}: {entry.reason}")
     if real and steps:
         screen.line()

@@ -32,8 +32,8 @@ def open_model(
     those of the arrays in `data`. `trust` opens files that run code. Of a program file, where
     these may be given, it is a graph of the inputs alone.
     """
-    from qir import pipeline
     from qir.errors import InputError, ShapesNeeded, UsageError
+    from qir.qir_files import read_ledger
 
     require_file(path)
     if is_program(path):
@@ -42,7 +42,7 @@ def open_model(
             raise UsageError(f"{path} is {said}")
         return open_program(path)[1].signature()
     if ledger is not None:
-        ledger.extend(pipeline.read_ledger(path))
+        ledger.extend(read_ledger(path))
     graph: Graph | None = None
     with suppress(ShapesNeeded) if data is not None and not inputs else nullcontext():
         graph = _read(path, ledger, inputs, trust=trust)
@@ -159,12 +159,12 @@ def file_bytes(path: Path) -> int:
 
 def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> None:
     """Raises UsageError unless a model of that target and form may be written there."""
-    from qir import pipeline
     from qir.atomic import claim
     from qir.errors import UsageError
+    from qir.qir_files import SUFFIX
     from qir.target import target as named
 
-    backend, own = named(target), path.suffix.lower() == pipeline.SUFFIX
+    backend, own = named(target), path.suffix.lower() == SUFFIX
     claim(path, force=force, folder=not own and form in backend.folders)
     if own:
         if form is not None:

@@ -86,9 +86,11 @@ def opt(
     nodes_before, nodes_after, rewrites: [{number, rewrite, node, origins}]}], ledger: {kind:
     count}}.
     """
-    from qir import pipeline
     from qir.errors import UsageError
+    from qir.graph_dump import Dump
     from qir.ledger import Ledger
+    from qir.qir_files import read_journal
+    from qir.workflows.optimizing import optimize_model
 
     if (data is not None or sizes) and not validate:
         raise UsageError("--data and --size are what --validate runs on; give --validate too")
@@ -97,9 +99,9 @@ def opt(
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     if dump is not None:
-        pipeline.Dump.claim(dump, force=force)
+        Dump.claim(dump, force=force)
     screen = Screen(quiet=quiet)
-    ledger, journal = Ledger(), pipeline.read_journal(model)
+    ledger, journal = Ledger(), read_journal(model)
     graph = open_model(model, ledger)
     reports: list[Report] = []
     with screen.progress("passes") as progress, passing.surroundings():
@@ -108,27 +110,21 @@ def opt(
             reports.append(report)
             progress(len(reports), len(steps))
 
-        done = pipeline.optimize(
+        optimize_model(
             graph,
             steps,
+            output,
+            target=target,
+            format=form,
             ledger=ledger,
             journal=journal,
             samples=passing.samples(graph, data, sizes, limit) if validate else (),
             dump=dump,
             after=after,
             seconds=seconds,
+            lossy=lossy,
             force=force,
         )
-    pipeline.save(
-        done,
-        output,
-        target=target,
-        format=form,
-        ledger=ledger,
-        journal=journal,
-        lossy=lossy,
-        force=force,
-    )
     save_ledger(ledger, ledger_file)
     length = file_bytes(output)
     if as_json:

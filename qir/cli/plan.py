@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     "qir plan model.onnx",
     "qir plan model.onnx --granularity tensor --keep-float '/fc/*'",
     "qir plan model.onnx --rule 'op=softmax: float' --json > plan.json",
+    "qir plan net.pt2 --target ipex-onednn --format module",
 )
 @shared.model
 @shared.target
+@shared.format_
 @shared.granularity
 @shared.rules
 @shared.keep_float
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 def plan(
     model: Path,
     target: str,
+    form: str | None,
     granularity: str,
     rules: tuple[str, ...],
     floats: tuple[str, ...],
@@ -53,14 +56,21 @@ def plan(
     Ops on tensors that are quantized already count as integer if the target computes them in
     integers. --weights stores weights in few bits and makes no op integer: activations stay float.
 
+    Where a form of the target holds less than the target computes, the plan is that of the form
+    named with --format, or of the default one.
+
     --json prints {file, target, integer_macs, decisions: [{node, op, becomes, integer, reason,
-    group, schemes, macs, origin, macs_on_codes, counted}], shared, maybe_masks}; integer_macs is a
-    share of the work that could be counted: an op of open size, or a foreign one, has none.
+    group, schemes, macs, origin, macs_on_codes, counted}], shared, maybe_masks, refused};
+    integer_macs is a share of the work that could be counted: an op of open size, or a foreign one,
+    has none. refused says why the form cannot hold the model.
     """
     from dataclasses import asdict
 
     from qir import pipeline
+    from qir.target import target as named_target
 
+    forms = named_target(target).formats
+    usual = forms[0] if forms else None
     graph = open_model(model)
     found = pipeline.plan(
         graph,
@@ -69,6 +79,7 @@ def plan(
         rules=shared.all_rules(rules, floats),
         dynamic=dynamic,
         weights=weights,
+        format=form or usual,
     )
     screen = Screen(quiet=quiet)
     if as_json:
@@ -80,11 +91,15 @@ def plan(
                 "decisions": [{**asdict(d), "integer": d.integer} for d in found.decisions],
                 "shared": found.shared,
                 "maybe_masks": found.maybe_masks,
+                "refused": found.refused,
             }
         )
         return
     screen.line(f"{model.name} for {found.target}", "bold")
-    screen.facts(summary(found))
+    facts = summary(found)
+    if found.refused:
+        facts[form or usual or ""] = f"none: {found.refused}"
+    screen.facts(facts)
     show_plan(screen, found)
 
 
@@ -116,6 +131,8 @@ def _share(part: Sequence[Decision], whole: Sequence[Decision]) -> str:
 
 def show_plan(screen: Screen, found: Plan) -> None:
     """Prints the decisions, and what must share one scale."""
+    from qir.analysis.masks import MASKED
+
     columns = (
         Column("op"),
         Column("name", fit="fold"),
@@ -134,7 +151,7 @@ def show_plan(screen: Screen, found: Plan) -> None:
     sets = [(f"{len(names)}", ", ".join(names)) for names in found.shared]
     together = (Column("values", "right"), Column("of one scale and zero point", fit="wrap"))
     screen.table(together, sets, title="shared")
-    if any(d.reason.startswith("a mask puts") for d in found.decisions):
+    if any(d.reason.startswith(MASKED) for d in found.decisions):
         said = "where activations have a similar range, quantizing with data gives integers"
         screen.line(f"Constants alone tell of masks here: {said}.")
     if found.maybe_masks:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
 from qir.cli import check as checking
 from qir.cli import defaults, goals
 from qir.cli import verb as shared
-from qir.cli.calibrate import left, observe
 from qir.cli.measuring import number
 from qir.cli.models import (
     claim_files,
@@ -31,31 +29,11 @@ from qir.cli.plan import summary
 from qir.cli.screen import Column, Screen, percent, plural, size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from qir.analysis.decisions import Plan
-    from qir.calibration import Statistics
     from qir.inspect.quantization_noise import QuantizationNoise
-    from qir.ir.graph import Graph
-    from qir.ledger import Ledger
-    from qir.recipe import Recipe
-    from qir.requantizing import Reopened
-    from qir.rewrite.runner.journal import Journal
 
 _VALUE = re.compile(r"%[^\s,;]+")
 """A value in a reason."""
-
-
-class Common(TypedDict):
-    """Arguments of every way of quantizing."""
-
-    target: str
-    rules: tuple[str, ...]
-    ledger: Ledger
-    journal: Journal
 
 
 @shared.verb(
@@ -195,17 +173,17 @@ def quantize(
     weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
     names the layers that lose most. goal is null without a goal, check without --check.
     """
-    from qir import pipeline
-    from qir.analysis.decisions import as_carried
+    from qir.analysis.quantized_regions import held
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
-    from qir.inspect.targets import require_kind
+    from qir.inspect.targets import require_kind, usual_format
     from qir.ledger import Ledger
     from qir.numerics.ranges import known_scales
-    from qir.passes.quantize.round_weights import FEW
+    from qir.qir_files import SUFFIX, read_journal
     from qir.quantizing import ON_SAMPLES, known_corrections
     from qir.recipe import Recipe
     from qir.target import target as named_target
+    from qir.workflows.quantization import SampleData, quantize_model
 
     alone = dynamic or weights is not None
     calibrates = data is not None and stats is None
@@ -213,13 +191,11 @@ def quantize(
     asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
     given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
     recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
-    target, profile, granularity = recipe.target, recipe.profile or None, recipe.granularity
-    range_rule, scales, corrections = recipe.range_rule, recipe.scales, recipe.corrections
+    target, profile, corrections = recipe.target, recipe.profile or None, recipe.corrections
     if alone and (data or stats or (dynamic and weights)):
         raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
     needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
-    rounds = bool(needy)
-    both = data is not None and (asked.goal or rounds)
+    both = data is not None and (asked.goal or needy)
     if not alone and data is not None and stats is not None and not both:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if data is None and stats is not None and (limit or batch or feeds):
@@ -230,18 +206,17 @@ def quantize(
     require_apart([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
-    if alone and output.suffix.lower() != pipeline.SUFFIX:
-        require_kind(named_target(target), "dynamic" if dynamic else "weights")
-    if alone and form is None and output.suffix.lower() != pipeline.SUFFIX:
-        usual = "integer" if dynamic else "nbits"
-        form = usual if usual in named_target(target).formats else None
+    if alone and output.suffix.lower() != SUFFIX:
+        kind, backend = "dynamic" if dynamic else "weights", named_target(target)
+        require_kind(backend, kind)
+        form = form or usual_format(backend, kind)
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
-    parse_rule(range_rule)
-    known_scales(scales)
-    if alone and scales != "profile":
+    parse_rule(recipe.range_rule)
+    known_scales(recipe.scales)
+    if alone and recipe.scales != "profile":
         raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
-    if rounds and data is None:
+    if needy and data is None:
         raise UsageError(f"--corrections {needy[0]} needs samples besides --stats: give --data")
     if alone and float_type:
         raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
@@ -250,143 +225,52 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
-    again = None
-    if not alone and data is None and stats is None:
-        again = _reopened(graph, recipe, ledger)
-        graph, corrections = again.graph, "none"
-        recipe = replace(recipe, rules=again.rules)
-    checked_on = check_data or data
-    few = limit if check_data is None else None
+    if not alone and data is None and stats is None and not held(graph):
+        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
+    samples = checked_on = statistics = None
+    if data is not None:
+        samples = SampleData(data, labels, limit, batch, feeds, preprocess)
+    if wanted and (measured_on := check_data or data) is not None:
+        few = limit if check_data is None else None
+        checked_on = SampleData(measured_on, labels, few, preprocess=preprocess)
     if asked.goal and data is not None:
         checking.require_labels(graph, data, labels, preprocess, limit)
-    if wanted and checked_on is not None:
-        checking.require_labels(graph, checked_on, labels, preprocess, few)
-    wishes = recipe.rules
-    plan = pipeline.plan(
-        graph,
-        target=target,
-        granularity=granularity,
-        rules=wishes,
-        dynamic=dynamic,
-        weights=weights,
-        profile=profile or "",
-    )
-    if alone or not any(d.reason.startswith("a mask puts") for d in plan.decisions):
-        _require_work(model, plan)  # else the data tell whether it is one
-    statistics: Statistics | None = again.statistics if again else None
+    if checked_on is not None:
+        checking.require_labels(graph, checked_on.path, labels, preprocess, checked_on.limit)
     if stats is not None:
         statistics = Statistics.load(stats)
         if statistics.unfinished:
             raise UsageError(f"{stats} is unfinished; qir calibrate --resume continues it")
     elif data is not None:
-        quietly = Screen(quiet=quiet or as_json)
-        statistics = observe(
-            quietly,
+        defaults.require_inputs(data, graph)
+    with goals.continued(asked):
+        made = quantize_model(
             graph,
-            data,
-            part=asked.statistics,
-            again="the same command",
-            limit=limit,
-            batch=batch,
-            feeds=feeds,
-            preprocess=preprocess,
-            threads=threads,
-            resume=left(asked.statistics),
-            fitting=True,
-        )
-    found = None
-    if statistics is not None and data is not None and asked.goal:
-        quietly = Screen(quiet=quiet or as_json)
-        found = goals.search(
-            quietly,
-            graph,
-            statistics,
-            data,
-            asked,
+            output,
             recipe,
-            limit=limit,
-            batch=batch,
-            preprocess=preprocess,
-        )
-        wishes = found.recipe.rules
-    if statistics is not None:
-        plan = pipeline.plan(
-            graph,
-            target=target,
-            granularity=granularity,
-            rules=wishes,
-            profile=profile or "",
+            data=samples,
             statistics=statistics,
+            dynamic=dynamic,
+            weights=weights,
+            goal=asked.wanted,
+            check=checked_on,
+            metrics=metrics,
+            format=form,
+            opset=opset,
             sizes=sizes_in(data, graph),
+            name=str(model),
+            threads=threads,
+            progress=Screen(quiet=quiet or as_json).progress,
+            ledger=ledger,
+            journal=read_journal(model),
+            lossy=lossy,
+            force=force,
         )
-        _require_work(model, plan)
-    journal = pipeline.read_journal(model)
-    common: Common = {
-        "target": target,
-        "rules": wishes,
-        "ledger": ledger,
-        "journal": journal,
-    }
-    if statistics is not None:
-        samples = None
-        if rounds and data is not None:
-            samples = _first(
-                graph, data, FEW, limit=limit, batch=batch, feeds=feeds, preprocess=preprocess
-            )
-        quantized = pipeline.quantize(
-            graph,
-            statistics,
-            granularity=granularity,
-            range_rule=range_rule,
-            scales=scales,
-            profile=profile or "",
-            corrections=corrections,
-            samples=samples,
-            float16=bool(recipe.float_type),
-            **common,
-        )
-    elif weights is not None:
-        quantized = pipeline.quantize_weights(graph, weights, **common)
-    else:
-        quantized = pipeline.quantize_dynamic(graph, granularity=granularity, **common)
-    if output.suffix.lower() != pipeline.SUFFIX:
-        quantized, why = named_target(target).carried(quantized, ledger, format=form)
-        plan = as_carried(plan, why)
-    pipeline.save(
-        quantized,
-        output,
-        target=target,
-        format=form,
-        ledger=ledger,
-        journal=journal,
-        lossy=lossy,
-        force=force,
-        opset=opset,
-    )
-    save_ledger(ledger, ledger_file)
-    if found is not None:
-        found.recipe.save(asked.recipe, found.facts())
-    if dynamic and form != "integer":
-        plan = pipeline.written(plan, output, target=target)
-    elif statistics is not None and form == "qoperator":
-        plan = pipeline.written(plan, output, target=target, data=True)
-    noise = None
-    if data is not None:
-        noise = _noise(graph, quantized, data, limit, batch, feeds, preprocess)
-    checked = None
-    if wanted and checked_on is not None and statistics is not None:
-        how: checking.QuantizationKind = {
-            "target": target,
-            "granularity": granularity,
-            "range_rule": range_rule,
-            "corrections": corrections,
-        }
+    if data is not None and statistics is None:
         quietly = Screen(quiet=quiet or as_json)
-        graphs = graph, quantized
-        checked = checking.measure(
-            quietly, graphs, checked_on, statistics, labels, metrics, preprocess, few, how
-        )
-    goals.clear(found, asked)
+        defaults.say_left_out(quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
+    save_ledger(ledger, ledger_file)
+    found, plan, noise = made.search, made.plan, made.noise
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -402,7 +286,7 @@ def quantize(
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
                 "goal": goals.to_json(found, asked),
-                "check": checking.to_json(checked),
+                "check": checking.to_json(made.check),
                 "ledger": ledger_json(ledger),
             }
         )
@@ -418,60 +302,9 @@ def quantize(
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
-    if checked is not None and checked_on is not None:
-        checking.show(screen, checked, checked_on)
+    if made.check is not None and checked_on is not None:
+        checking.show(screen, made.check, checked_on.path)
     goals.finish(found, asked)
-
-
-def _reopened(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
-    """Returns the float model of a quantized one and its ranges."""
-    from qir.analysis.quantized_regions import held
-    from qir.errors import UsageError
-    from qir.requantizing import reopen
-
-    if not held(graph):
-        raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
-    return reopen(graph, recipe, ledger)
-
-
-def _noise(
-    graph: Graph,
-    quantized: Graph,
-    data: Path,
-    limit: int | None,
-    batch: int | None,
-    feeds: bool,
-    preprocess: Path | None,
-) -> QuantizationNoise | None:
-    """Measures the outputs on the first calibration samples; None where these fill no batch."""
-    from qir.inspect.quantization_noise import SAMPLES, quantization_noise
-
-    first = _first(
-        graph, data, SAMPLES, limit=limit, batch=batch, feeds=feeds, preprocess=preprocess
-    )
-    return None if first is None else quantization_noise(graph, quantized, first)
-
-
-def _first(
-    graph: Graph,
-    data: Path,
-    most: int,
-    *,
-    limit: int | None,
-    batch: int | None,
-    feeds: bool,
-    preprocess: Path | None,
-) -> Mapping[str, NDArray[np.generic]] | None:
-    """Returns the first calibration samples, as inputs of one run; None where these fill no
-    batch."""
-    from qir.calibration import open_feeds
-    from qir.calibration.data import first_batch
-    from qir.calibration.runner import input_specs
-
-    inputs = input_specs(graph)
-    if feeds:
-        return next(iter(open_feeds(data, inputs, limit=1)), None)
-    return first_batch(data, inputs, most, batch=batch, limit=limit, preprocess=preprocess)
 
 
 def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:
@@ -497,7 +330,7 @@ def _warning(noise: QuantizationNoise) -> str:
 def _require_alone(output: Path, alone: bool) -> None:
     """Raises UsageError for what does not go with --as."""
     from qir.errors import UsageError
-    from qir.pipeline import SUFFIX
+    from qir.qir_files import SUFFIX
 
     context = click.get_current_context()
     if context.get_parameter_source("target") is click.core.ParameterSource.COMMANDLINE:
@@ -506,32 +339,6 @@ def _require_alone(output: Path, alone: bool) -> None:
         raise UsageError("--as needs samples: --dynamic and --weights are for a target")
     if output.suffix.lower() != SUFFIX:
         raise UsageError(f"{output}: with --as the model is for no target; name a .qir file")
-
-
-def _require_work(path: Path, plan: Plan) -> None:
-    """Raises UsageError where nothing can become integer, with the reason."""
-    from qir.analysis.decisions import ALREADY
-    from qir.errors import UsageError
-
-    if any(d.new for d in plan.decisions):
-        return
-    ops = [d for d in plan.decisions if d.becomes != "as it is"]
-    if count := sum(d.reason.startswith(ALREADY) for d in ops):
-        said = f"{count} of its {len(ops)} ops are quantized"
-        raise UsageError(f"{path} is quantized already: {said}; nothing is left to quantize")
-    why = _reason(plan)
-    raise UsageError(f"{path}: nothing in it can become integer for {plan.target}: {why}")
-
-
-def _reason(plan: Plan) -> str:
-    """Returns why nothing of a model becomes integer: what keeps products, else the commonest
-    reason."""
-    from qir.passes.quantize.quantize_dynamic import NO_MATRIX, NO_PRODUCT
-
-    floats = [d.reason for d in plan.decisions if d.becomes == "float"]
-    ranked = Counter(said for said in floats if said not in (NO_PRODUCT, NO_MATRIX))
-    ranked = ranked or Counter(floats)
-    return ranked.most_common(1)[0][0] if ranked else "it has no ops"
 
 
 def _reasons(said: Iterable[str]) -> str:

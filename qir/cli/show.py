@@ -65,10 +65,10 @@ def show(
     else:
         from dataclasses import asdict
 
-        from qir import pipeline
         from qir.inspect import summarize
+        from qir.qir_files import read_journal
 
-        journal = pipeline.read_journal(model)
+        journal = read_journal(model)
         summary = summarize(graph)
         length = file_bytes(model)
         if as_json:

@@ -15,7 +15,6 @@ from qir.cli.screen import Column, Screen, StyledText, plural
 if TYPE_CHECKING:
     from qir.capability import Verdict
     from qir.inspect.overflow import SumRange
-    from qir.ir.graph import Graph
     from qir.ir.verify import Finding
 
 
@@ -57,14 +56,13 @@ def verify(
     """
     from dataclasses import asdict
 
-    from qir import pipeline
-    from qir.inspect.overflow import overflow as sums_of
+    from qir.inspect.float_sums import said_of
     from qir.ir.verify import RULES
+    from qir.workflows.verification import verify_model
 
     graph = open_model(model)
-    found = pipeline.verify(graph, target=target)
-    sums = sums_of(graph) if overflow else None
-    ops = pipeline.taken(graph, target=target) if target is not None else None
+    made = verify_model(graph, target=target, overflow=overflow)
+    found, ops, sums = made.findings, made.verdicts, made.sums
     rules = len(RULES) + (target is not None)
     screen = Screen(quiet=quiet)
     if as_json:
@@ -88,7 +86,8 @@ def verify(
             screen.line(f"{model.name}: no findings in {looked}", "green")
         if ops is not None and target is not None:
             show_ops(screen, target, ops)
-            _show_sums(screen, target, graph, ops)
+            if made.float_sums:
+                screen.line(said_of(made.float_sums, target))
         if sums is not None:
             show_sums(screen, sums)
     if any(f.severity != "note" for f in found):
@@ -138,15 +137,6 @@ def show_ops(screen: Screen, target: str, ops: Sequence[Verdict]) -> None:
         Column("why not in integers", fit="wrap"),
     )
     screen.table(columns, rows)
-
-
-def _show_sums(screen: Screen, target: str, graph: Graph, ops: Sequence[Verdict]) -> None:
-    """Says which of the ops that stay float the runtime computes in an order of its own."""
-    from qir.inspect.float_sums import float_sums, said_of
-
-    real = {(v.path, v.node) for v in ops if v.taken != "integer"}
-    if sums := [s for s in float_sums(graph, 0) if (s.path, s.node) in real]:
-        screen.line(said_of(sums, target))
 
 
 def show_sums(screen: Screen, sums: Sequence[SumRange]) -> None:

@@ -165,6 +165,12 @@ def require_kind(of: Target, kind: str) -> None:
     raise UsageError(f"{said}; write a .qir file{others}")
 
 
+def usual_format(of: Target, kind: str) -> str | None:
+    """Returns the form that a model quantized without data usually has; None: the target's own."""
+    usual = "integer" if kind == "dynamic" else "nbits"
+    return usual if usual in of.formats else None
+
+
 def matrix(of: Sequence[Target] | None = None) -> tuple[MatrixRow, ...]:
     """Returns the support matrix: a row for each framework and library of the targets."""
     found = [(t, t.capability()) for t in (targets() if of is None else of)]

@@ -116,7 +116,7 @@ def test_a_fault_that_both_engines_share_is_none(
 ) -> None:
     monkeypatch.setattr("qir.reference.conv.product", _faulty)
     # Without kernels for floats cpu computes them by the reference.
-    monkeypatch.setattr("qir.backends.cpu.floats.takes", lambda builder, job: False)
-    monkeypatch.setattr("qir.backends.cpu.lower.GENERAL", {})
+    monkeypatch.setattr("qir.backends.cpu.floats.has_float_kernel", lambda builder, job: False)
+    monkeypatch.setattr("qir.backends.cpu.lower.SLOWER_LOWERINGS", {})
     told = qir("run", model, "--data", model.with_name("x.npy"), "--compare", "reference,cpu")
     assert told.status == 0

@@ -12,6 +12,7 @@ import pytest
 from qir import pipeline
 from qir.errors import UsageError
 from qir.ir import file
+from qir.qir_files import read_journal
 from qir.rewrite.layer_weights import reals
 from qir.rewrite.runner.options import find_pass, make_pass, options_text, parse_passes
 from qir.testing import random_graph
@@ -42,7 +43,7 @@ def test_opt_runs_passes_and_the_file_keeps_what_was_run(folder: Path) -> None:
     assert done.status == 0, done
     assert "fold-constants{limit=64}" in done.out
     assert all(node.op != "batch_norm" for node in pipeline.load(out))
-    rows = [(entry.name, entry.text) for entry in pipeline.read_journal(out)]
+    rows = [(entry.name, entry.text) for entry in read_journal(out)]
     assert rows == [
         ("fold-batch-norm", "fold-batch-norm"),
         ("prune", "prune"),
@@ -52,13 +53,13 @@ def test_opt_runs_passes_and_the_file_keeps_what_was_run(folder: Path) -> None:
     assert "fold-batch-norm (6), prune (-), fold-constants{limit=64} (-)" in told
     again = folder / "again.qir"
     assert qir("opt", out, "-p", "turn-sums", "-o", again).status == 0
-    assert [entry.name for entry in pipeline.read_journal(again)][-2:] == [
+    assert [entry.name for entry in read_journal(again)][-2:] == [
         "fold-constants",
         "turn-sums",
     ]
     converted = folder / "converted.qir"
     assert qir("convert", again, "-o", converted).status == 0
-    assert pipeline.read_journal(converted) == pipeline.read_journal(again)
+    assert read_journal(converted) == read_journal(again)
 
 
 def test_same_passes_give_the_same_bytes(folder: Path) -> None:
@@ -69,7 +70,7 @@ def test_same_passes_give_the_same_bytes(folder: Path) -> None:
 
 
 def test_quantize_writes_its_passes_into_the_journal(folder: Path) -> None:
-    names = [entry.name for entry in pipeline.read_journal(folder / "quantized.qir")]
+    names = [entry.name for entry in read_journal(folder / "quantized.qir")]
     assert names[:2] == ["prune", "fold-constants"]
     assert names[2:5] == ["fold-bias", "recover", "fold-batch-norm"]
     assert {"assign-schemes", "materialize"} <= set(names)
@@ -82,7 +83,7 @@ def test_a_file_without_a_journal_keeps_loading_and_one_with_a_broken_one_is_tol
     path = tmp_path / "plain.qir"
     pipeline.save(graph, path)
     assert "journal" not in file.texts(path)
-    assert len(pipeline.read_journal(path)) == 0
+    assert len(read_journal(path)) == 0
     file.write(path, file.Bundle(graph, journal='{"version": 9}'))
     assert_one_line(qir("show", path), 2)
 

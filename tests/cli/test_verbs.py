@@ -279,7 +279,7 @@ KEYS = {
     " source_names profile plans macs in_codes",
     "verify model.onnx": "file target nodes rules findings sums ops",
     "certify quantized.onnx": "file profiles releases layers",
-    "plan model.onnx": "file target integer_macs decisions shared maybe_masks",
+    "plan model.onnx": "file target integer_macs decisions shared maybe_masks refused",
     "calibrate model.onnx --data samples.npy -o j.stats": "file output batches resumed tensors",
     "quantize model.onnx --data samples.npy -o j.onnx": "file output file_bytes output_bytes target"
     " integer_macs integer_ops weight_ops ops sqnr noisiest goal check ledger",

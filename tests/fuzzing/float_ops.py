@@ -85,7 +85,9 @@ def check(op: str, seed: object, number: int) -> None:
             return
         for name, wanted in made.items():
             found = np.asarray(kernels[name])
-            if op in floats.LOWERINGS and op not in floats.EXACT:  # it has an order of its own
+            if (
+                op in floats.LOWERINGS and op not in floats.BIT_EXACT_OPS
+            ):  # it has an order of its own
                 _compare(f"{about}: {name} of cpu", found, expected[name], allowed[name])
             elif found.tobytes() != wanted.tobytes():
                 raise Broken(f"{about}: {name} of cpu is not that of the reference")

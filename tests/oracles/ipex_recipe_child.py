@@ -1,7 +1,7 @@
 """Loads a recipe of QIR in Intel's extension, for a module, and runs it; without QIR.
 
 `python ipex_recipe_child.py NETWORKS NAME FOLDER`, with the file of the modules, the one to run,
-and a folder with its weights, data and recipe, where the result is written.
+and a folder with its weights, data and recipe, where the result and the kernels are written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def main(networks: str, name: str, folder: Path) -> None:
         for _ in range(2):  # the first run is profiled, the second is made into kernels
             frozen(x)
         made = frozen(x)
+        graph = str(frozen.graph_for(x))
     np.save(folder / "y.npy", made.numpy())
+    kernels: Any = runpy.run_path(str(Path(__file__).with_name("ipex_graphs.py")))["kernels"]
+    (folder / "kernels.txt").write_text(kernels(graph))
 
 
 if __name__ == "__main__":

@@ -35,9 +35,10 @@ def main() -> None:
             (folder / "recipe.json").write_text(text)
             line = [os.environ["QIR_IPEX"], "-W", "ignore", str(CHILD), str(networks.__file__)]
             subprocess.run([*line, name, str(folder)], check=True, env=environment)
-            y = np.load(folder / "y.npy")
+            y, kernels = np.load(folder / "y.npy"), (folder / "kernels.txt").read_text()
         held[f"{name} {target}"] = {
             "recipe": digest(text),
+            "kernels": kernels,
             "shape": list(y.shape),
             "result": y.tobytes().hex(),
         }

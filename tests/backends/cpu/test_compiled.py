@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import qir
 from qir.backends.cpu import Compiled, CpuTarget
+from qir.backends.cpu.lookup_tables import is_pointwise
 from qir.backends.cpu.lower import LOWERINGS
-from qir.backends.cpu.tables import pointwise
 from qir.errors import DataError, OpError, Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ir.text import parse
@@ -54,7 +54,7 @@ def test_the_target_is_found_by_name() -> None:
 
 def test_the_capability_table_names_only_ops_that_run_without_fallback() -> None:
     table = CpuTarget().capability()
-    assert all(op in LOWERINGS or pointwise(op) for op in table.ops)
+    assert all(op in LOWERINGS or is_pointwise(op) for op in table.ops)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])

@@ -181,7 +181,7 @@ def test_float_products_beside_codes_are_sums_of_float64(what: str) -> None:
 def test_weights_in_blocks_stay_integers(
     storage: DType, turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain_sizes, "LARGEST_FOLD", 0)  # as large weights are
+    monkeypatch.setattr(plain_sizes, "MAX_FOLDED_ELEMENTS", 0)  # as large weights are
     rng = np.random.default_rng(24)
     low, high = storage.bounds
     shape, table = ((5, 6), (5, 3)) if turned else ((6, 5), (3, 5))

@@ -83,7 +83,7 @@ def test_what_follows_a_convolution_is_part_of_its_step(
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, {"x": data})
     assert np.max(np.abs(made - wanted)) <= 2e-5 * np.max(np.abs(wanted))
-    monkeypatch.setattr("qir.backends.cpu.images.taken_last", lambda *_: False)
+    monkeypatch.setattr("qir.backends.cpu.float_nhwc.can_convolve_nhwc", lambda *_: False)
     (first,) = qir.compile(graph, threads=1)(x=data).values()
     assert np.asarray(made).tobytes() == np.asarray(first).tobytes()
 

@@ -46,8 +46,8 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def recorded(name: str, target: str) -> tuple[str, NDArray[np.float32]]:
-    """Returns the digest of the recipe and the result."""
+def recorded(name: str, target: str) -> tuple[str, str, NDArray[np.float32]]:
+    """Returns the digest of the recipe, the kernels that were made and the result."""
     held = json.loads(FILE.read_text())[f"{name} {target}"]
     result = np.frombuffer(bytes.fromhex(held["result"]), np.float32).reshape(held["shape"])
-    return str(held["recipe"]), result
+    return str(held["recipe"]), str(held["kernels"]), result

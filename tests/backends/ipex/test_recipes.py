@@ -15,7 +15,7 @@ from torch import nn
 
 import qir
 from qir.backends.ipex import read_recipe, read_schemes
-from qir.errors import InputError, Refused
+from qir.errors import InputError, Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 from tests.cli.command import qir as command
@@ -223,6 +223,33 @@ def test_what_recipes_do_not_number_is_float_in_file_and_summary(tmp_path: Path)
         "recipes of IPEX do not reach into nn.TransformerEncoderLayer",
         "recipes of IPEX do not quantize aten.mean.dim",
     }
+
+
+@pytest.mark.parametrize("name", ["sample", "bert", "own", "mixed"])
+def test_the_plan_of_a_recipe_is_what_quantize_says_of_it(name: str, tmp_path: Path) -> None:
+    net, x = made(name)
+    torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")
+    np.save(tmp_path / "x.npy", x.numpy())
+    form = "recipe-nested" if name == "bert" else "recipe"
+    given: list[str | Path] = [tmp_path / "net.pt2", "--target", "ipex-onednn", "--format", form]
+    more: list[str | Path] = ["--data", tmp_path / "x.npy", "-o", tmp_path / "recipe.json"]
+    wanted = json.loads(command("quantize", *given, *more, "--json").out)
+    told = json.loads(command("plan", *given, "--json").out)
+    assert told["refused"] == ""
+    assert told["integer_macs"] == wanted["integer_macs"]
+    assert sum(d["integer"] for d in told["decisions"]) == wanted["integer_ops"]
+
+
+def test_the_plan_says_where_no_recipe_holds_the_model() -> None:
+    text = "graph main as native { %x = input() : 2x4xf32 %y = relu(%x) : 2x4xf32 output(y=%y) }"
+    found = qir.plan(qir.parse(text), target="ipex-onednn", format="recipe")
+    assert found.refused.startswith("y: relu stems from no module of PyTorch")
+    assert not qir.plan(qir.parse(text), target="ipex-onednn", format="module").refused
+    for unknown, target in (("table", "ipex-onednn"), ("recipe", "onnxruntime")):
+        with pytest.raises(UsageError, match=f"has no format '{unknown}'"):
+            qir.plan(qir.parse(text), target=target, format=unknown)
+    light = qir.plan(graph("sample"), target="ipex-onednn", format="recipe", dynamic=True)
+    assert "quantized while the model runs" in light.refused
 
 
 def test_a_recipe_that_would_quantize_nothing_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""Quantized values of 8 and 16 bits, with one scale or one a channel, known or computed."""
+"""Quantized values of 8 and 16 bits, per tensor or per channel, with static or computed
+parameters."""
 
 from __future__ import annotations
 
@@ -14,20 +15,23 @@ from qir.ir.types import QuantType
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
-from . import dynamic, tensors
+from . import dynamic, plain_elements
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes, strides
-from .codes import Job
+from .float64_sums import convolve, multiply
+from .kernel_types import Job
 from .products import Matrices
 from .sizes import Sizes
-from .wide import convolve, multiply
 
 STORAGES: dict[DType, str] = {I8: "i8", U8: "u8", I16: "i16", U16: "u16"}
-RULE = "onnx.dynamic"
-"""The range rule that a kernel follows."""
+"""The storages that the kernels read and write, by their names there."""
+DYNAMIC_RANGE_RULE = "onnx.dynamic"
+"""The range rule that the kernel implements: that of ONNX's DynamicQuantizeLinear."""
 
 
-def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType, str, Sizes]:
-    """Returns the type of quantized values, their storage, and (outer, channels, inner)."""
+def _storage_and_shape(
+    value: Value, slot: str, storages: dict[DType, str]
+) -> tuple[QuantType, str, Sizes]:
+    """Returns a value's quantized type, its storage, and its (outer, channels, inner) sizes."""
     quant, shape = value.type.quant, sizes(value)
     if quant is None or quant.storage not in storages:
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
@@ -44,13 +48,13 @@ def _map(value: Value, slot: str, storages: dict[DType, str]) -> tuple[QuantType
 
 
 def quantize(b: ProgramBuilder, job: Job) -> None:
-    """Lowers float32 to integers; scale and zero may be values of the graph."""
+    """Lowers float32 to integers; scale and zero point may be computed values."""
     value = job.operands["x"]
-    if value.type.element != F32 or job.tail:
+    if value.type.element != F32 or job.epilogue:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
-    quant, kind, shape = _map(job.result, "the result", STORAGES)
-    numbers, read = _numbers(b, job, quant)
-    source, made = b.need(value), b.make(job.result)
+    quant, kind, shape = _storage_and_shape(job.result, "the result", STORAGES)
+    numbers, read = _scale_and_zero(b, job, quant)
+    source, made = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "encode",
@@ -69,9 +73,9 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if job.result.type.element != F32:
         raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
-    quant, kind, shape = _map(value, "x", {**STORAGES, I32: "i32"})
-    numbers, read = _numbers(b, job, quant)
-    source, made = b.need(value), b.make(job.result)
+    quant, kind, shape = _storage_and_shape(value, "x", {**STORAGES, I32: "i32"})
+    numbers, read = _scale_and_zero(b, job, quant)
+    source, made = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "decode",
@@ -85,32 +89,36 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
     )  # fmt: skip
 
 
-def _numbers(
+def _scale_and_zero(
     b: ProgramBuilder, job: Job, quant: QuantType
 ) -> tuple[dict[str, Any], dict[str, Buffer]]:
-    """Returns the scales and zeros of a type, and the buffers of those that are computed."""
+    """Returns static scales and zero points as step options, and the buffers of computed ones."""
     if not quant.dynamic:
         scale = np.asarray(quant.scales(), np.float32).reshape(-1)
         return {"scale": scale, "zero": quant.zeros().astype(np.int32).reshape(-1)}, {}
-    scale_of = _beside(job, "scale")
+    scale_of = _companion(job, "scale")
     if scale_of is None or quant.grain is not None or math.prod(sizes(scale_of)) != 1:
         raise CannotLower("a scale that is computed is no single float32")
-    zero = _beside(job, "zero")
-    read = {"scale_at": b.need(scale_of)}
+    zero = _companion(job, "zero")
+    read = {"scale_at": b.buffer(scale_of)}
     if zero is not None:
         if zero.type.dtype != quant.storage or math.prod(sizes(zero)) != 1:
             raise CannotLower(f"the zero is {zero.type}, not one {quant.storage}")
-        read["zero_at"] = b.need(zero)
+        read["zero_at"] = b.buffer(zero)
     return {}, read
 
 
-def _beside(job: Job, name: str) -> Value | None:
+def _companion(job: Job, name: str) -> Value | None:
+    """Returns the operand that carries a computed scale or zero point; None where it is static."""
     found = [v for slot, v in job.operands.items() if slot.rpartition(".")[2] == name]
     return found[0] if found else None
 
 
-def constant(b: ProgramBuilder, node: Node) -> bool:
-    """Folds a dequantized constant, which a product may read as it is; False for another node."""
+def fold_constant_dequantize(b: ProgramBuilder, node: Node) -> bool:
+    """Folds the dequantize of a constant; returns whether a node is one.
+
+    The float weights are computed only if some step needs them: matrix products read the integers.
+    """
     if node.op != "dequantize" or node.stages or len(node.operands) != 1:
         return False
     source = node.operands["x"]
@@ -130,17 +138,22 @@ def constant(b: ProgramBuilder, node: Node) -> bool:
 # -- ranges that a run finds ----------------------------------------------------------------------
 
 
-def choose(b: ProgramBuilder, node: Node) -> None:
-    """Lowers the choice of scale and zero for all of a tensor by ONNX's dynamic rule."""
+def choose_qparams(b: ProgramBuilder, node: Node) -> None:
+    """Lowers the choice of scale and zero point from a tensor's range, by ONNX's dynamic rule."""
     value, attrs = node.operands["x"], node.attrs
     storage = attrs["storage"]
-    if attrs["rule"] != RULE or attrs["keep"] or attrs["symmetric"] or attrs["bounds"]:
+    if (
+        attrs["rule"] != DYNAMIC_RANGE_RULE
+        or attrs["keep"]
+        or attrs["symmetric"]
+        or attrs["bounds"]
+    ):
         raise CannotLower(f"no kernel chooses by {attrs['rule']!r} with these attributes")
     if storage not in (U8, I8) or value.type.element != F32 or len(node.operands) != 1:
         raise CannotLower("the kernel chooses 8 bits for f32")
     if attrs["scale_type"] != F32 or attrs["zero_type"] not in (None, storage):
         raise CannotLower("the kernel gives a float32 scale and a zero of the storage")
-    source, made = b.need(value), [b.make(result) for result in node.results]
+    source, made = b.buffer(value), [b.allocate(result) for result in node.results]
     assert isinstance(storage, DType)
     size, kind = math.prod(sizes(value)), STORAGES[storage]
     b.add(
@@ -156,43 +169,46 @@ def choose(b: ProgramBuilder, node: Node) -> None:
 
 
 def recode(b: ProgramBuilder, job: Job) -> None:
-    """Lowers the same bits under another type."""
+    """Lowers a reinterpretation: the same bits under another type."""
     value = job.operands["x"]
     quant = value.type.quant
     held = (quant.storage if quant else value.type.dtype).carrier
     kind = job.result.type.quant.storage if job.result.type.quant else job.result.type.dtype
     if held.itemsize != kind.carrier.itemsize or kind.bits != 8 * held.itemsize:
         raise CannotLower("the kernels hold these integers in another width")
-    b.hold(job.result, b.need(value))
+    b.set_buffer(job.result, b.buffer(value))
 
 
 def matmul_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers exact sums of integers less their zeros: by int8 kernels or as float32."""
-    if dynamic.product(b, job):
+    """Lowers a product of integers minus zero points, exactly: by int8 kernels, else as float64
+    sums."""
+    if dynamic.scaled_product(b, job):
         return
     shapes = [sizes(job.operands[slot]) for slot in ("a", "b")]
+    # The reference refuses longer sums: see `qir.reference.dynamic`.
+    # 2^19 is the reference's bound, too: up to there sums in float64 are exact.
     if min(map(len, shapes)) < 2 or shapes[0][-1] > 1 << 19:
         raise CannotLower("the kernel takes matrices and sums of up to 2^19 terms")
     a, c = (
-        Matrices(_less(b, job, slot), shape, strides(shape))
+        Matrices(_minus_zero(b, job, slot), shape, strides(shape))
         for slot, shape in zip(("a", "b"), shapes, strict=True)
     )
-    multiply(b, job.name, a, c, b.make(job.result), sizes(job.result), to_whole=True)
+    multiply(b, job.name, a, c, b.allocate(job.result), sizes(job.result), to_whole=True)
 
 
-def _less(b: ProgramBuilder, job: Job, slot: str) -> Buffer:
-    """Integers of 8 bits less their zero, as float32."""
+def _minus_zero(b: ProgramBuilder, job: Job, slot: str) -> Buffer:
+    """Returns 8-bit integers minus their zero point, as float32."""
     value = job.operands[slot]
-    kind = tensors.kind_of(value)
+    kind = plain_elements.kind_of(value)
     if kind not in ("u8", "i8"):
         raise CannotLower(f"{slot} is {kind}, the kernel takes 8 bits")
     zero = job.operands.get(f"{slot}.zero")
     if zero is not None and (math.prod(sizes(zero)) != 1 or zero.type.dtype != value.type.dtype):
         raise CannotLower(f"{slot} has more than one zero")
-    source, made = b.need(value), b.scratch(math.prod(sizes(value)) * 4)
+    source, made = b.buffer(value), b.scratch(math.prod(sizes(value)) * 4)
     read = {"scale_at": Buffer(4, data=_ONE)}
     if zero is not None:
-        read["zero_at"] = b.need(zero)
+        read["zero_at"] = b.buffer(zero)
     shape = (1, 1, math.prod(sizes(value)))
     b.add(
         f"{job.name} {slot}",
@@ -212,24 +228,24 @@ _ONE = np.ones(1, np.float32)
 
 
 def conv_integer(b: ProgramBuilder, job: Job) -> None:
-    """Lowers exact sums of a convolution of integers less their zeros."""
+    """Lowers a convolution of integers minus zero points, exactly."""
     axes = job.operands["x"].type.rank - 2
     if not 1 <= axes <= 3 or math.prod(sizes(job.operands["w"])[1:]) > 1 << 19:
         raise CannotLower("the kernel takes one to three axes and sums of up to 2^19 terms")
     convolve(
         b,
         job.name,
-        _less(b, job, "x"),
-        _less(b, job, "w"),
-        b.make(job.result),
+        _minus_zero(b, job, "x"),
+        _minus_zero(b, job, "w"),
+        b.allocate(job.result),
         None,
         shape=sizes(job.operands["x"]),
         kernel=sizes(job.operands["w"])[2:],
         result=sizes(job.result),
-        stride=job.ints("stride") or (1,) * axes,
-        pad=(job.ints("pad") or (0,) * 2 * axes)[:axes],
-        dilation=job.ints("dilation") or (1,) * axes,
-        groups=job.number("groups"),
+        stride=job.int_tuple("stride") or (1,) * axes,
+        pad=(job.int_tuple("pad") or (0,) * 2 * axes)[:axes],
+        dilation=job.int_tuple("dilation") or (1,) * axes,
+        groups=job.int_attr("groups"),
         to_whole=True,
     )
 

@@ -1,7 +1,7 @@
 """Float ops in quantized models: float64 sums of float32, as the reference computes them.
 
-A float32 sum in another order would move quantized values by a step. Here belong too products of
-weights in blocks of 4 or 8 bits, convolutions of one and three axes, and transposed ones.
+A float32 sum in another order would move some quantized values by a step. The module also has
+products with block-quantized weights of 4 or 8 bits, 1-D and 3-D convolutions, and transposed ones.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.types import QuantType
 
-from .activations import bounds
-from .builder import FIRST, LAST, Buffer, CannotLower, ProgramBuilder, moved, sizes, strides
-from .codes import Job
+from .activations import clamp_bounds
+from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
+from .kernel_types import Job
 from .products import Matrices
 from .sizes import Sizes
 
-FLOAT = 4
-"""Bytes of an element."""
+FLOAT_BYTES = 4
+"""Bytes of a float32 element."""
 BLOCK_BITS = (4, 8)
+"""Bits of the block-quantized weights that the kernel unpacks."""
 
 
-def _floats(job: Job) -> None:
+def _require_floats(job: Job) -> None:
+    """Raises CannotLower unless operands and result are float32."""
     for slot, value in (*job.operands.items(), ("the result", job.result)):
         if value.type.element != F32:
             raise CannotLower(f"{slot} is {value.type.element}, the kernel takes f32")
 
 
-def _result(b: ProgramBuilder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
-    """Allocates memory for the result, and returns its bounds after rounding."""
-    ends = [bounds(stage.op, stage.attrs) for stage in job.tail]
-    return b.make(job.result), [
+def _result_and_clamps(b: ProgramBuilder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
+    """Allocates the result, and returns the bounds of fused activations, which apply after
+    rounding."""
+    ends = [clamp_bounds(stage.op, stage.attrs) for stage in job.epilogue]
+    return b.allocate(job.result), [
         (-math.inf if low is None else low, math.inf if high is None else high)
         for low, high in ends
     ]
 
 
-def _bound(b: ProgramBuilder, job: Job, made: Buffer, ends: list[tuple[float, float]]) -> None:
+def _add_clamps(b: ProgramBuilder, job: Job, made: Buffer, ends: list[tuple[float, float]]) -> None:
+    """Adds a step for each fused activation."""
     for low, high in ends:
         b.add(
             job.name,
@@ -54,14 +58,14 @@ def _bound(b: ProgramBuilder, job: Job, made: Buffer, ends: list[tuple[float, fl
             [made],
             [made],
             sizes(job.result),
-            partial(_add_bound, job.name, made, low, high),
+            partial(_add_clamp, job.name, made, low, high),
         )
 
 
-def _add_bound(
+def _add_clamp(
     name: str, made: Buffer, low: float, high: float, plan: Plan, at: Callable[[Buffer], int]
 ) -> None:
-    size = made.size // FLOAT
+    size = made.size // FLOAT_BYTES
     plan.float_unary(name, at(made), at(made), op="bound", size=size, a=low, b=high)
 
 
@@ -70,7 +74,7 @@ def _add_bound(
 
 @dataclass(frozen=True, slots=True)
 class BlockWeights:
-    """A constant matrix of 4 or 8 bits, a row of integers for each column of the product."""
+    """A constant matrix of 4 or 8 bits: a row of integers for each column of the product."""
 
     codes: NDArray[np.uint8]
     scale: NDArray[np.float32]
@@ -79,37 +83,45 @@ class BlockWeights:
     block: int
 
 
-def blocks(b: ProgramBuilder, value: Value, *, turned: bool) -> BlockWeights | None:
-    """Returns the integers of a matrix that is a dequantized constant; None for another."""
-    source = b.folded(value)
+def block_weights(b: ProgramBuilder, value: Value, *, transposed: bool) -> BlockWeights | None:
+    """Returns the integers of a matrix that is a dequantized constant; None for any other
+    matrix."""
+    source = b.folded_source(value)
     if source is None or source.type.rank != 2:
         return None
     quant = source.type.quant
     assert quant is not None
     assert source.constant is not None
-    columns, depth = sizes(source) if turned else sizes(source)[::-1]
-    inner = 1 if turned else 0
-    if quant.storage.bits not in BLOCK_BITS or not _plain(quant):
+    columns, depth = sizes(source) if transposed else sizes(source)[::-1]
+    depth_axis = 1 if transposed else 0
+    if quant.storage.bits not in BLOCK_BITS or not _is_plain_uniform(quant):
         return None
-    size = dict(quant.grain.blocks).get(inner, depth) if quant.grain else depth
-    across = dict(quant.grain.blocks).get(1 - inner, columns) if quant.grain else columns
+    depth_per_scale = dict(quant.grain.blocks).get(depth_axis, depth) if quant.grain else depth
+    columns_per_scale = (
+        dict(quant.grain.blocks).get(1 - depth_axis, columns) if quant.grain else columns
+    )
     low = quant.storage.bounds[0]
-    codes = np.asarray(source.constant.data, np.int64) - low
-    rows = np.ascontiguousarray((codes if turned else codes.T).astype(np.uint8))
-    count = -(-depth // size)
+    integers = np.asarray(source.constant.data, np.int64) - low
+    rows = np.ascontiguousarray((integers if transposed else integers.T).astype(np.uint8))
+    count = -(-depth // depth_per_scale)
     numbers: list[NDArray[Any]] = []
     for given in (np.asarray(quant.scales(), np.float32), quant.zeros().astype(np.int32) - low):
-        shape = (-(-columns // across), count) if turned else (count, -(-columns // across))
+        shape = (
+            (-(-columns // columns_per_scale), count)
+            if transposed
+            else (count, -(-columns // columns_per_scale))
+        )
         table = np.asarray(given).reshape(shape)
-        table = table if turned else table.T
-        numbers.append(np.ascontiguousarray(np.repeat(table, across, axis=0)[:columns]))
+        table = table if transposed else table.T
+        numbers.append(np.ascontiguousarray(np.repeat(table, columns_per_scale, axis=0)[:columns]))
     if quant.storage.bits == 4:
+        # Two 4-bit integers share a byte, the first in the low bits.
         padded = np.pad(rows, ((0, 0), (0, depth % 2)))
         rows = np.ascontiguousarray(padded[:, ::2] | padded[:, 1::2] << 4)
-    return BlockWeights(rows, numbers[0], numbers[1], quant.storage.bits, size)
+    return BlockWeights(rows, numbers[0], numbers[1], quant.storage.bits, depth_per_scale)
 
 
-def _plain(quant: QuantType) -> bool:
+def _is_plain_uniform(quant: QuantType) -> bool:
     return (
         quant.kind == "uniform"
         and quant.plus is None
@@ -128,7 +140,7 @@ def matmul(b: ProgramBuilder, job: Job) -> None:
 
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
-    """Lowers alpha = beta = 1."""
+    """Lowers a Gemm with alpha = beta = 1."""
     added = job.operands.get("c")
     if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
         raise CannotLower("alpha or beta is not 1")
@@ -140,13 +152,13 @@ def linear(b: ProgramBuilder, job: Job) -> None:
     _product(b, job, "x", "w", job.operands.get("bias"))
 
 
-def row(
+def per_column_constant(
     b: ProgramBuilder, value: Value | None, count: int, slot: str
 ) -> NDArray[np.float32] | None:
-    """Returns a constant with one number for each of the last axis, or one for all."""
+    """Returns a constant with one value for each column, or one for all."""
     if value is None:
         return None
-    given = b.known(value)
+    given = b.constant_elements(value)
     if given is None:
         raise CannotLower(f"{slot} is no constant")
     data = np.asarray(given, np.float32)
@@ -155,19 +167,22 @@ def row(
     return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
 
 
-def _product(b: ProgramBuilder, job: Job, left: str, right: str, added: Value | None) -> None:
-    _floats(job)
+def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Value | None) -> None:
+    _require_floats(job)
     first, second = job.operands[left], job.operands[right]
     if first.type.rank < 2 or second.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
-    turned = job.op == "linear" or job.attrs["trans_b"] is True
-    a = _rows(b, first, across=job.op != "linear" and job.attrs["trans_a"] is True)
-    n = sizes(second)[-2 if turned else -1]
-    bias, held = row(b, added, n, "bias"), blocks(b, second, turned=turned)
-    c = _columns(b, second, turned=turned) if held is None else held
-    made, ends = _result(b, job)
+    b_transposed = job.op == "linear" or job.attrs["trans_b"] is True
+    a = _left_matrices(b, first, transposed=job.op != "linear" and job.attrs["trans_a"] is True)
+    n = sizes(second)[-2 if b_transposed else -1]
+    bias, held = (
+        per_column_constant(b, bias_value, n, "bias"),
+        block_weights(b, second, transposed=b_transposed),
+    )
+    c = _right_matrices(b, second, transposed=b_transposed) if held is None else held
+    made, ends = _result_and_clamps(b, job)
     multiply(b, job.name, a, c, made, sizes(job.result), bias)
-    _bound(b, job, made, ends)
+    _add_clamps(b, job, made, ends)
 
 
 def multiply(
@@ -184,7 +199,9 @@ def multiply(
     """Adds a product of matrices."""
     *batch, m, n = result
     k = a.sizes[-1]
-    if (isinstance(c, BlockWeights) or len(c.sizes) == 2) and a.whole:  # all rows are one matrix
+    if (
+        isinstance(c, BlockWeights) or len(c.sizes) == 2
+    ) and a.is_contiguous:  # all rows are one matrix
         batch, m = [], math.prod(result[:-1])
         a = Matrices(a.buffer, (m, k), (k, 1))
     count = math.prod(batch)
@@ -193,7 +210,7 @@ def multiply(
         for slot in ("codes", "scale", "zero", "bits", "block"):
             given[slot] = getattr(c, slot)
     else:
-        given.update(b_steps=c.steps[-2:], b_at=c.offsets(tuple(batch)))
+        given.update(b_steps=c.strides[-2:], b_at=c.offsets(tuple(batch)))
     right = a.buffer if isinstance(c, BlockWeights) else c.buffer
     b.add(
         name,
@@ -210,7 +227,7 @@ def multiply(
             sizes=(m, k, n),
             a_at=a.offsets(tuple(batch)),
             y_at=np.arange(count, dtype=np.uint64) * np.uint64(m * n),
-            a_row=a.steps[-2],
+            a_row=a.strides[-2],
             y_row=n,
             to_whole=to_whole,
             **given,
@@ -218,31 +235,33 @@ def multiply(
     )
 
 
-def _rows(b: ProgramBuilder, value: Value, *, across: bool) -> Matrices:
-    """Returns the left matrices, whose rows have no gaps."""
+def _left_matrices(b: ProgramBuilder, value: Value, *, transposed: bool) -> Matrices:
+    """Returns the left matrices with contiguous rows."""
     shape = sizes(value)
-    if not across:
-        return Matrices(b.need(value), shape, strides(shape))
+    if not transposed:
+        return Matrices(b.buffer(value), shape, strides(shape))
     perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    source, turned = b.need(value), b.scratch(math.prod(shape) * FLOAT)
-    b.transpose(f"{value.name} transposed", source, turned, shape, perm, FLOAT)
-    return Matrices(turned, moved(shape, perm), strides(moved(shape, perm)))
+    source, turned = b.buffer(value), b.scratch(math.prod(shape) * FLOAT_BYTES)
+    b.transpose(f"{value.name} transposed", source, turned, shape, perm, FLOAT_BYTES)
+    return Matrices(turned, permuted(shape, perm), strides(permuted(shape, perm)))
 
 
-def _columns(b: ProgramBuilder, value: Value, *, turned: bool) -> Matrices:
-    """Returns the right matrices, read in any order."""
+def _right_matrices(b: ProgramBuilder, value: Value, *, transposed: bool) -> Matrices:
+    """Returns the right matrices; the kernel reads any strides."""
     view, shape = b.view(value), sizes(value)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    if turned:
-        return Matrices(view.buffer, moved(shape, order), moved(view.steps, order), view.offset)
-    return Matrices(view.buffer, shape, view.steps, view.offset)
+    if transposed:
+        return Matrices(
+            view.buffer, permuted(shape, order), permuted(view.strides, order), view.offset
+        )
+    return Matrices(view.buffer, shape, view.strides, view.offset)
 
 
 # -- convolutions ---------------------------------------------------------------------------------
 
 
 def conv(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a convolution of one to three axes; an image channels last is put in order first."""
+    """Lowers a convolution of one to three axes; an NHWC image is transposed first."""
     _conv(b, job, transposed=False)
 
 
@@ -252,19 +271,19 @@ def transposed(b: ProgramBuilder, job: Job) -> None:
 
 
 def _conv(b: ProgramBuilder, job: Job, *, transposed: bool) -> None:
-    _floats(job)
+    _require_floats(job)
     x, w = job.operands["x"], job.operands["w"]
     nchw = job.attrs.get("layout", "NCHW") == "NCHW"
     shape, result = sizes(x), sizes(job.result)
     if not nchw:
-        shape, result = moved(shape, FIRST), moved(result, FIRST)
+        shape, result = permuted(shape, TO_NCHW), permuted(result, TO_NCHW)
     axes, channels = len(shape) - 2, result[1]
-    bias = row(b, job.operands.get("bias"), channels, "bias")
-    weights, source = b.need(w), b.need(x)
+    bias = per_column_constant(b, job.operands.get("bias"), channels, "bias")
+    weights, source = b.buffer(w), b.buffer(x)
     if not nchw:
         held, source = source, b.scratch(source.size)
-        b.transpose(f"{x.name} to NCHW", held, source, sizes(x), FIRST, FLOAT)
-    made, ends = _result(b, job)
+        b.transpose(f"{x.name} to NCHW", held, source, sizes(x), TO_NCHW, FLOAT_BYTES)
+    made, ends = _result_and_clamps(b, job)
     to = made if nchw else b.scratch(made.size)
     convolve(
         b,
@@ -276,15 +295,15 @@ def _conv(b: ProgramBuilder, job: Job, *, transposed: bool) -> None:
         shape=shape,
         kernel=sizes(w)[2:],
         result=result,
-        stride=job.ints("stride"),
-        pad=job.ints("pad")[:axes],
-        dilation=job.ints("dilation"),
-        groups=job.number("groups"),
+        stride=job.int_tuple("stride"),
+        pad=job.int_tuple("pad")[:axes],
+        dilation=job.int_tuple("dilation"),
+        groups=job.int_attr("groups"),
         transposed=transposed,
     )
     if not nchw:
-        b.transpose(f"{job.name} to NHWC", to, made, result, LAST, FLOAT)
-    _bound(b, job, made, ends)
+        b.transpose(f"{job.name} to NHWC", to, made, result, TO_NHWC, FLOAT_BYTES)
+    _add_clamps(b, job, made, ends)
 
 
 def convolve(
@@ -305,7 +324,7 @@ def convolve(
     transposed: bool = False,
     to_whole: bool = False,
 ) -> None:
-    """Adds a convolution channels first; missing axes are leading axes of size 1."""
+    """Adds a convolution in NCHW. Missing axes become leading axes of size 1."""
 
     def three(values: Sizes, missing: int) -> Sizes:
         return (missing,) * (3 - len(values)) + values

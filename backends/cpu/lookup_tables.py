@@ -24,24 +24,29 @@ from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
 from .builder import CannotLower, MeanSource, sizes
-from .codes import BOUNDING, codes, every
+from .kernel_types import CLAMPS, all_bytes, byte_parameters
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
 
 _CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "cast", "identity"})
-_JOINING = frozenset({"add", "sub", "mul", "div", "mod", "floor_div", "squared_difference", "pow",
-                      "atan2", "min", "max", "sum", "mean", "prelu", "where", "equal", "not_equal",
-                      "less", "less_equal", "greater", "greater_equal"})  # fmt: skip
-"""Ops of several operands that compute each element by itself."""
-_METHODS = frozenset({"reals", "fma_sum", "scaled_product", "logistic_table", "recode"})
-"""Methods whose result for an element does not depend on its place in the tensor. Others, such as
-those that follow a runtime's vectors, treat the last elements of a row differently."""
+"""Ops of quantized types that compute each element by itself."""
+_POINTWISE_OPS = frozenset(
+    "add sub mul div mod floor_div squared_difference pow atan2 min max sum mean prelu where equal "
+    "not_equal less less_equal greater greater_equal".split()
+)
+"""Ops of several operands that compute each element by itself. The trait `elementwise` has those
+of one operand."""
+_POINTWISE_METHODS = frozenset({"reals", "fma_sum", "scaled_product", "logistic_table", "recode"})
+"""Methods whose result for an element does not depend on its position in the tensor.
+
+Others follow the vectors of a runtime, and treat the last elements of a row differently.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """What a value holds for each of the 256 bytes of another value."""
+class ByteTable:
+    """The elements of a value for each of the 256 bytes of a quantized tensor, its root."""
 
     root: Value
     data: Tensor
@@ -52,27 +57,28 @@ class Image:
         return np.ascontiguousarray(self.data).reshape(256)
 
 
-def pointwise(op: str) -> bool:
+def is_pointwise(op: str) -> bool:
     """Returns whether an op computes each element by itself."""
-    return op in _CONVERSIONS | _JOINING or spec(op).traits.elementwise
+    return op in _CONVERSIONS | _POINTWISE_OPS or spec(op).traits.elementwise
 
 
-def images(graph: Graph) -> dict[Value, Image]:
-    """Returns the image of every value that one quantized tensor of 8 bits decides."""
-    found: dict[Value, Image] = {}
+def lookup_tables(graph: Graph) -> dict[Value, ByteTable]:
+    """Returns the table of every value that one 8-bit tensor decides element by element."""
+    found: dict[Value, ByteTable] = {}
     for node in graph:
-        image = _image(graph, node, found)
+        image = _lookup_table(graph, node, found)
         if image is not None:
             found[node.result] = image
     return found
 
 
-def needed(
-    graph: Graph, found: Mapping[Value, Image], instead: Mapping[Value, MeanSource]
+def needed_values(
+    graph: Graph, found: Mapping[Value, ByteTable], instead: Mapping[Value, MeanSource]
 ) -> set[Value]:
-    """Returns the values that a run has to make: not those that only lead to tables.
+    """Returns the values that a run has to compute. Values between a root and its tables are not
+    needed.
 
-    `instead` has the results whose step reads another value than the operands of their node.
+    `instead` has the results whose step reads another value than their node's operands.
     """
     wanted: set[Value] = set()
     for node in reversed(list(graph)):
@@ -89,21 +95,24 @@ def needed(
     return wanted
 
 
-def _image(graph: Graph, node: Node, found: Mapping[Value, Image]) -> Image | None:
-    if len(node.results) != 1 or not node.operands or not _alone(graph, node):
+def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) -> ByteTable | None:
+    """Returns the table of a node's result; None where more than one 8-bit tensor decides it."""
+    if len(node.results) != 1 or not node.operands or not _is_pointwise_node(graph, node):
         return None
     varying = {slot: v for slot, v in node.operands.items() if v.constant is None}
-    if not all(_single(v) for slot, v in node.operands.items() if slot not in varying):
+    # Constants that differ per element would need a table for each position.
+    if not all(_has_one_element(v) for slot, v in node.operands.items() if slot not in varying):
         return None
     roots = {found[v].root if v in found else v for v in varying.values()}
+    # A diamond such as x * sigmoid(x) has one root; a sum of two tensors has two.
     if len(roots) != 1:
         return None
     (root,) = roots
-    start = _start(root, len(node.operands) == 1)
-    if start is None or prod(sizes(node.result)) != prod(sizes(root)):
+    probe = _all_bytes_of(root, len(node.operands) == 1)
+    if probe is None or prod(sizes(node.result)) != prod(sizes(root)):
         return None
     given = {
-        slot: found[v].data if v in found else start if slot in varying else _held(v)
+        slot: found[v].data if v in found else probe if slot in varying else _constant_elements(v)
         for slot, v in node.operands.items()
     }
     computes_as = profile_of(graph, node)
@@ -112,13 +121,13 @@ def _image(graph: Graph, node: Node, found: Mapping[Value, Image]) -> Image | No
             (made,) = run_node(node, given, computes_as)
     except QirError:  # some byte has no result: a run says so if it comes to that byte
         return None
-    return Image(root, made) if made.size == 256 else None
+    return ByteTable(root, made) if made.size == 256 else None
 
 
-def _alone(graph: Graph, node: Node) -> bool:
+def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     """Returns whether the reference computes each element of a node by itself."""
     stages = [stage.op for stage in node.stages] or [node.op]
-    if not pointwise(stages[0]) or not BOUNDING.issuperset(stages[1:]):
+    if not is_pointwise(stages[0]) or not CLAMPS.issuperset(stages[1:]):
         return False
     if any(stage.type is not None for stage in node.stages):
         return False
@@ -128,26 +137,27 @@ def _alone(graph: Graph, node: Node) -> bool:
     name = profile_of(graph, node)
     with on_processor([name]):
         method = profile(name).resolve(query_of(node)).method
-    return method is None or method.name in _METHODS
+    return method is None or method.name in _POINTWISE_METHODS
 
 
-def _single(value: Value) -> bool:
+def _has_one_element(value: Value) -> bool:
     return prod(sizes(value)) == 1
 
 
-def _held(value: Value) -> Tensor:
+def _constant_elements(value: Value) -> Tensor:
     assert value.constant is not None
     return value.constant.data
 
 
-def _start(root: Value, single: bool) -> Tensor | None:
-    """Returns all 256 bytes of a tensor in a shape that broadcasts as the tensor itself does.
+def _all_bytes_of(root: Value, single: bool) -> Tensor | None:
+    """Returns all 256 bytes of a tensor, in a shape that broadcasts as the tensor itself does.
 
-    A sum may take its operands in turn where the innermost axis that varies is 1, so the bytes
-    stand along that axis. A tensor of one element has none: `single` operands alone may vary.
+    The bytes are along the innermost axis that is not 1, because a sum may swap its operands where
+    that axis is 1. A tensor of one element has none: then only a node of one operand is accepted
+    (`single`).
     """
     try:
-        root_codes = codes(root)
+        params = byte_parameters(root)
     except CannotLower:
         return None
     shape = sizes(root)
@@ -155,4 +165,4 @@ def _start(root: Value, single: bool) -> Tensor | None:
     if not wide and not single:
         return None
     probe: Sizes = tuple(256 if wide[-1:] == [axis] else 1 for axis in range(len(shape)))
-    return every(root_codes).reshape(probe if wide else (256, *shape))
+    return all_bytes(params).reshape(probe if wide else (256, *shape))

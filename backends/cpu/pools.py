@@ -1,4 +1,4 @@
-"""Pools."""
+"""Pools and means of quantized values."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from qir._kernels._checks import LARGEST_MEAN
 from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
-from .builder import LAST, CannotLower, MeanSource, ProgramBuilder, moved, sizes
-from .codes import Job, codes, job, requantized
-from .elementwise import look_up
+from .builder import TO_NHWC, CannotLower, MeanSource, ProgramBuilder, permuted, sizes
+from .elementwise import add_lookup_step
+from .kernel_types import Job, byte_parameters, job_of, requantize_table
+from .lookup_tables import ByteTable
 from .sizes import Sizes
-from .tables import Image
 
 
-def _geometry(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
-    """Returns x as (n, h, w, c), the result's (h, w), and the result as it is held."""
+def _sizes_nhwc(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
+    """Returns x as (n, h, w, c), the result's (h, w), and the shape in which the result is held."""
     x, y = sizes(job.operands["x"]), sizes(job.result)
     if job.nchw:
-        x, y = moved(x, LAST), moved(y, LAST)
+        x, y = permuted(x, TO_NHWC), permuted(y, TO_NHWC)
     n, h, w, c = x
     return (n, h, w, c), (y[1], y[2]), y
 
 
 def max_pool2d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a maximum of quantized values; a result of another type goes through a table."""
+    """Lowers a max pool of integers; a result of another type is requantized by a table."""
     value = job.operands["x"]
-    x, y = codes(value, "x"), codes(job.result, "the result")
-    if job.tail:
-        raise CannotLower(f"no kernel computes max_pool2d |> {job.tail[0].op} as one")
-    entries = requantized(x, y)
-    shape, out, held = _geometry(job)
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    if job.epilogue:
+        raise CannotLower(f"no kernel computes max_pool2d |> {job.epilogue[0].op} as one")
+    entries = requantize_table(x, y)
+    shape, out, held = _sizes_nhwc(job)
     kernel, stride, pad, dilation = (
-        job.pair("kernel"),
-        job.pair("stride"),
+        job.int_pair("kernel"),
+        job.int_pair("stride"),
         job.pads(),
-        job.pair("dilation"),
+        job.int_pair("dilation"),
     )
-    source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
+    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     pooled = made if entries is None else b.scratch(made.size)
     b.add(
         job.name,
@@ -64,21 +64,21 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
         ),
     )
     if entries is not None:
-        look_up(b, job.name, pooled, made, held, entries)
+        add_lookup_step(b, job.name, pooled, made, held, entries)
 
 
 def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a mean of windows; one window that is the whole image is the global pool's."""
-    shape, out, held = _geometry(job)
-    kernel, stride, pad = job.pair("kernel"), job.pair("stride"), job.pads()
+    """Lowers an average pool; one whose window is the whole image is a global pool."""
+    shape, out, held = _sizes_nhwc(job)
+    kernel, stride, pad = job.int_pair("kernel"), job.int_pair("stride"), job.pads()
     if kernel == shape[1:3] and not any(pad):
         global_avg_pool(b, job)
         return
     value = job.operands["x"]
-    x, y = codes(value, "x"), codes(job.result, "the result")
-    job.full(y)
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    job.require_no_clamp(y)
     count_pad = job.attrs["count_pad"] is True
-    source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
+    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     b.add(
         job.name,
         "avg_pool2d",
@@ -108,12 +108,12 @@ def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
 def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     """Lowers a mean over height and width."""
     value = job.operands["x"]
-    x, y = codes(value, "x"), codes(job.result, "the result")
-    job.full(y)
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    job.require_no_clamp(y)
     if value.type.rank != 4:
         raise CannotLower(f"no kernel computes global_avg_pool of {value.type.rank} axes")
-    shape, _, held = _geometry(job)
-    source, made = b.need(value, last=job.nchw), b.make(job.result, last=job.nchw)
+    shape, _, held = _sizes_nhwc(job)
+    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     b.add(
         job.name,
         "global_avg_pool",
@@ -135,26 +135,28 @@ def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     )
 
 
-def mean_of(node: Node, images: Mapping[Value, Image]) -> MeanSource | None:
-    """Returns what a node takes the mean of, where a kernel reads that as integers."""
+def quantized_mean_source(node: Node, images: Mapping[Value, ByteTable]) -> MeanSource | None:
+    """Returns the quantized tensor from which a kernel computes the mean of dequantized values."""
     if node.op != "reduce_mean" or node.operands["x"].type.element != F32:
         return None
     value = node.operands["x"]
     try:
-        _, (_, rows, _) = _split(sizes(value), job(node).ints("axes"))
+        _, (_, rows, _) = _mean_sizes(sizes(value), job_of(node).int_tuple("axes"))
         if value.node.op == "dequantize" and len(value.node.operands) == 1:
-            codes(value.node.operands["x"])
+            byte_parameters(value.node.operands["x"])
             return MeanSource(value.node.operands["x"])
     except CannotLower:
         return None
-    image = images.get(value)
-    if image is None or sizes(image.root) != sizes(value) or not _exact(image.table, rows):
+    table = images.get(value)
+    # A table of floats, such as that of GELU, is summed exactly or not at all: the order is then
+    # free.
+    if table is None or sizes(table.root) != sizes(value) or not _sums_exactly(table.table, rows):
         return None
-    return MeanSource(image.root, image.table)
+    return MeanSource(table.root, table.table)
 
 
-def _exact(table: NDArray[np.generic], count: int) -> bool:
-    """Returns whether float64 adds that many numbers of a float32 table without rounding."""
+def _sums_exactly(table: NDArray[np.generic], count: int) -> bool:
+    """Returns whether float64 adds `count` entries of a float32 table without rounding."""
     size = np.abs(table.astype(np.float64))
     if not np.isfinite(size).all():
         return False
@@ -163,29 +165,28 @@ def _exact(table: NDArray[np.generic], count: int) -> bool:
     return bool(size.max() * count <= 2.0**53 * unit)
 
 
-def _split(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Returns whether values are best read channels last, and (outer, rows, inner) of a mean over
-    rows."""
+def _mean_sizes(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Returns whether to read NHWC, and the (outer, rows, inner) sizes of a mean over rows."""
     over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
-    last = len(shape) == 4 and over == [2, 3]
-    held = moved(shape, LAST) if last else shape
-    first, end = (1, 3) if last else (over[0], over[-1] + 1)
+    nhwc = len(shape) == 4 and over == [2, 3]
+    held = permuted(shape, TO_NHWC) if nhwc else shape
+    first, end = (1, 3) if nhwc else (over[0], over[-1] + 1)
     if over != list(range(over[0], over[-1] + 1)):
         raise CannotLower("no kernel takes a mean over axes that are not adjacent")
     rows = math.prod(held[first:end])
     if rows > LARGEST_MEAN:
         raise CannotLower(f"no kernel takes a mean of {rows} numbers")
-    return last, (math.prod(held[:first]), rows, math.prod(held[end:]))
+    return nhwc, (math.prod(held[:first]), rows, math.prod(held[end:]))
 
 
 def reduce_mean(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a mean of dequantized values, whose sum in float64 is exact."""
+    """Lowers a mean of dequantized values, whose float64 sum is exact."""
     mean = b.means.get(job.result)
     if mean is None:
         raise CannotLower("x is not dequantized from 8 bits, or its axes are not adjacent")
-    x, table = codes(mean.source, "x"), mean.table
-    last, shape = _split(sizes(mean.source), job.ints("axes"))
-    source, made = b.need(mean.source, last=last), b.make(job.result)
+    x, table = byte_parameters(mean.source, "x"), mean.table
+    nhwc, shape = _mean_sizes(sizes(mean.source), job.int_tuple("axes"))
+    source, made = b.buffer(mean.source, nhwc=nhwc), b.allocate(job.result)
     b.add(
         job.name,
         "mean",

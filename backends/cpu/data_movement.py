@@ -1,4 +1,4 @@
-"""Ops that move values: quantize, dequantize, reshape, transpose, concat, pad."""
+"""Ops that move values: quantize, dequantize, reshape, transpose, slice, concat, pad."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
 
 from .builder import (
-    FIRST,
-    LAST,
+    TO_NCHW,
+    TO_NHWC,
     Buffer,
     CannotLower,
-    Elements,
     ProgramBuilder,
+    StridedElements,
+    is_noop_transpose,
     itemsize,
-    moved,
+    permuted,
     sizes,
-    still,
     strides,
 )
-from .codes import ByteParameters, Job, coded, codes, requantized
-from .elementwise import look_up
+from .elementwise import add_lookup_step
+from .kernel_types import ByteParameters, Job, byte_parameters, quantized_floats, requantize_table
 from .sizes import Sizes
 
 
 def quantize(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a quantize of float32, channels last where the users want that."""
+    """Lowers a quantize of float32 to NHWC if the consumers prefer that."""
     value = job.operands["x"]
     if value.type.element != F32:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
-    y = codes(job.result, "the result")
-    low, high = job.bounds(y)
-    last = b.prefers_last(job.result)
+    y = byte_parameters(job.result, "the result")
+    low, high = job.clamp_bounds(y)
+    nhwc = b.prefers_nhwc(job.result)
     shape = sizes(value)
-    source, made = b.need(value), b.make(job.result, last=last)
+    source, made = b.buffer(value), b.allocate(job.result, nhwc=nhwc)
     b.add(
         job.name,
         "quantize",
         [source],
         [made],
-        moved(shape, LAST) if last else shape,
+        permuted(shape, TO_NHWC) if nhwc else shape,
         lambda plan, at: plan.quantize(
             job.name,
             at(source),
@@ -54,20 +54,20 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
             y_type=y.kind,
             low=low,
             high=high,
-            nhwc=last,
+            nhwc=nhwc,
         ),
     )
 
 
 def dequantize(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a dequantize to float32, which is held as it is typed."""
+    """Lowers a dequantize to float32, in the layout of its type."""
     value = job.operands["x"]
     if job.result.type.element != F32:
         raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
-    x = codes(value, "x")
-    last = value.type.rank == 4 and not b.holds(value, last=False) and value.constant is None
-    source, made = b.need(value, last=last), b.make(job.result)
-    shape = moved(sizes(value), LAST) if last else sizes(value)
+    x = byte_parameters(value, "x")
+    nhwc = value.type.rank == 4 and not b.has_buffer(value, nhwc=False) and value.constant is None
+    source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result)
+    shape = permuted(sizes(value), TO_NHWC) if nhwc else sizes(value)
     b.add(
         job.name,
         "dequantize",
@@ -82,87 +82,89 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
             scale=float(x.scale),
             zero=x.zero,
             x_type=x.kind,
-            nchw=last,
+            nchw=nhwc,
         ),
     )
 
 
-def _maps(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
+def _requantized_types(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
     """Returns both quantized types where they differ; None where elements are only moved."""
     ours, theirs = x.type.quant, y.type.quant
     if x.type.element == y.type.element or (ours and theirs and ours.same_map(theirs)):
         return None
     if ours is not None and theirs is not None and ours.storage == theirs.storage:
         if ours.grain is not None and theirs.grain is not None:
+            # The same parameters along an axis that moved.
             if (ours.scale, ours.zero) == (theirs.scale, theirs.zero):
-                return None  # the same numbers along an axis that moved
-    return codes(x, "x"), codes(y, "the result")
+                return None
+    return byte_parameters(x, "x"), byte_parameters(y, "the result")
 
 
-def same_map(x: Value, y: Value) -> bool:
-    """Returns whether elements are moved from one value to another as they are."""
-    return _maps(x, y) is None
+def keeps_elements(x: Value, y: Value) -> bool:
+    """Returns whether elements move from one value to another unchanged."""
+    return _requantized_types(x, y) is None
 
 
 def reshape(b: ProgramBuilder, job: Job) -> None:
-    """Lowers reshape and flatten: the same bytes, unless the maps differ."""
+    """Lowers reshape and flatten to no step, unless the result has to be requantized."""
     value = job.operands["x"]
-    maps = _maps(value, job.result)
+    types = _requantized_types(value, job.result)
     if itemsize(value) != itemsize(job.result):
         raise CannotLower("the result has other elements")
-    if maps is None and (apart := _with_ones(b, value, job.result)) is not None:
-        b.defer(job.result, apart)
+    if types is None and (view := _reshaped_view(b, value, job.result)) is not None:
+        b.defer_copy(job.result, view)
         return
-    held = b.need(value)
-    if maps is None:
-        b.hold(job.result, held)
+    held = b.buffer(value)
+    if types is None:
+        b.set_buffer(job.result, held)
         return
-    entries = requantized(*maps)
+    entries = requantize_table(*types)
     assert entries is not None
-    look_up(b, job.name, held, b.make(job.result), sizes(job.result), entries)
+    add_lookup_step(b, job.name, held, b.allocate(job.result), sizes(job.result), entries)
 
 
-def _with_ones(b: ProgramBuilder, value: Value, result: Value) -> Elements | None:
-    """Returns a view of a value whose axes of 1 alone change; None where it is no view, or others
-    do."""
-    given = b.elements(value)
+def _reshaped_view(b: ProgramBuilder, value: Value, result: Value) -> StridedElements | None:
+    """Returns a strided view in another shape, if only axes of size 1 come or go; else None."""
+    given = b.strided(value)
     wide = [i for i, size in enumerate(sizes(value)) if size != 1]
     if given.source is value or [sizes(value)[i] for i in wide] != [
         size for size in sizes(result) if size != 1
     ]:
         return None
-    steps = iter(given.steps[i] for i in wide)
-    return replace(given, steps=tuple(0 if size == 1 else next(steps) for size in sizes(result)))
+    steps = iter(given.strides[i] for i in wide)
+    return replace(given, strides=tuple(0 if size == 1 else next(steps) for size in sizes(result)))
 
 
 def transpose(b: ProgramBuilder, job: Job) -> None:
-    """Lowers another order of axes: no step at all where the bytes stand right already."""
+    """Lowers a transpose to no step where the bytes are in that order already, else to a view."""
     value = job.operands["x"]
-    if b.holds(job.result, last=False):
-        return  # the step that makes x wrote it in this order
-    if _maps(value, job.result) is not None:
+    if b.has_buffer(job.result, nhwc=False):
+        # A product may have written this value: see `products.fused_transpose`.
+        return
+    if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    perm, rank = job.ints("perm"), value.type.rank
+    perm, rank = job.int_tuple("perm"), value.type.rank
     plain = tuple(range(rank))
-    stored = [(plain, False)] + ([(LAST, True)] if rank == 4 else [])
-    for order, last in stored:
-        if not b.holds(value, last=last):
+    stored = [(plain, False)] + ([(TO_NHWC, True)] if rank == 4 else [])
+    # Compares each layout of x with each layout of the result: NCHW to NHWC is often both.
+    for order, nhwc in stored:
+        if not b.has_buffer(value, nhwc=nhwc):
             continue
         for target, wanted in stored:
-            back = FIRST if last else plain
+            back = TO_NCHW if nhwc else plain
             route = tuple(back[perm[axis]] for axis in target)
-            if still(moved(sizes(value), order), route):
-                b.hold(job.result, b.need(value, last=last), last=wanted)
+            if is_noop_transpose(permuted(sizes(value), order), route):
+                b.set_buffer(job.result, b.buffer(value, nhwc=nhwc), nhwc=wanted)
                 return
     itemsize(value)  # refuses what has no fixed size
-    given = b.elements(value)
-    b.defer(job.result, replace(given, steps=moved(given.steps, perm)))
+    given = b.strided(value)
+    b.defer_copy(job.result, replace(given, strides=permuted(given.strides, perm)))
 
 
-def part(b: ProgramBuilder, job: Job) -> None:
-    """Lowers slice: elements at equal distances along some axes."""
+def slice_axes(b: ProgramBuilder, job: Job) -> None:
+    """Lowers a slice with positive steps to a strided view."""
     names = ("starts", "ends", "axes", "steps")
-    cuts = zip(*(job.ints(name) for name in names), strict=True)
+    cuts = zip(*(job.int_tuple(name) for name in names), strict=True)
     rank = job.operands["x"].type.rank
     ranges: dict[int, range] = {}
     for start, end, axis, step in cuts:
@@ -170,99 +172,107 @@ def part(b: ProgramBuilder, job: Job) -> None:
         if step < 1:
             raise CannotLower("no kernel takes elements backwards")
         ranges[axis % rank] = range(*slice(start, end, step).indices(size))
-    _take(b, job.operands["x"], job.result, ranges)
+    _take_ranges(b, job.operands["x"], job.result, ranges)
 
 
 def split(b: ProgramBuilder, node: Node) -> None:
-    """Lowers the parts of an axis, each by itself."""
+    """Lowers each part of a split to a strided view."""
     value, along = node.operands["x"], node.attrs["axis"]
     assert isinstance(along, int)
     axis, start = along % value.type.rank, 0
     for result in node.results:
-        if _maps(value, result) is not None:
+        if _requantized_types(value, result) is not None:
             raise CannotLower("a result has another map")
     for result in node.results:
         size = sizes(result)[axis]
-        _take(b, value, result, {axis: range(start, start + size)})
+        _take_ranges(b, value, result, {axis: range(start, start + size)})
         start += size
 
 
 def gather(b: ProgramBuilder, job: Job) -> None:
-    """Lowers gather by one constant index: a slice whose axis is taken out, or stays as 1."""
+    """Lowers a gather by one constant index to a view: the axis is removed, or stays with size
+    1."""
     value, indices = job.operands["x"], job.operands["indices"].constant
     if indices is None or indices.data.size != 1:
         raise CannotLower("indices are no single constant")
-    axis = job.number("axis") % value.type.rank
+    axis = job.int_attr("axis") % value.type.rank
     size, index = sizes(value)[axis], int(indices.data.reshape(-1)[0])
     if not -size <= index < size:
         raise CannotLower(f"index {index} is outside of axis {axis}, which has {size}")
-    if _maps(value, job.result) is not None:
+    if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    given = b.elements(value)
+    given = b.strided(value)
     kept = (0,) * indices.data.ndim
-    b.defer(
+    b.defer_copy(
         job.result,
         replace(
             given,
-            steps=(*given.steps[:axis], *kept, *given.steps[axis + 1 :]),
-            offset=given.offset + index % size * given.steps[axis],
+            strides=(*given.strides[:axis], *kept, *given.strides[axis + 1 :]),
+            offset=given.offset + index % size * given.strides[axis],
         ),
     )
 
 
 def expand(b: ProgramBuilder, job: Job) -> None:
-    """Lowers broadcasting: a step of nothing along the axes that repeat."""
+    """Lowers broadcasting to a view with stride 0 along the repeated axes."""
     value = job.operands["x"]
-    if _maps(value, job.result) is not None:
+    if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    given, missing = b.elements(value), job.result.type.rank - value.type.rank
-    pairs = zip(given.steps, sizes(value), strict=True)
+    given, missing = b.strided(value), job.result.type.rank - value.type.rank
+    pairs = zip(given.strides, sizes(value), strict=True)
     steps = tuple(0 if size == 1 else step for step, size in pairs)
-    b.defer(job.result, replace(given, steps=(0,) * missing + steps))
+    b.defer_copy(job.result, replace(given, strides=(0,) * missing + steps))
 
 
-def _take(b: ProgramBuilder, value: Value, result: Value, ranges: Mapping[int, range]) -> None:
-    """Says which elements along each axis a result has; channels last where the value is."""
-    if _maps(value, result) is not None:
+def _take_ranges(
+    b: ProgramBuilder, value: Value, result: Value, ranges: Mapping[int, range]
+) -> None:
+    """Defines a result as a range of indices along some axes; NHWC where the operand is."""
+    if _requantized_types(value, result) is not None:
         raise CannotLower("the result has another map")
-    last = value.type.rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
-    if not last:
-        b.defer(result, _within(b.elements(value), ranges))
+    nhwc = (
+        value.type.rank == 4
+        and b.has_buffer(value, nhwc=True)
+        and not b.has_buffer(value, nhwc=False)
+    )
+    if not nhwc:
+        b.defer_copy(result, _subrange(b.strided(value), ranges))
         return
-    held = moved(sizes(value), LAST)
-    inside = {LAST.index(axis): along for axis, along in ranges.items()}
-    elements = _within(Elements(value, strides(held)), inside)
-    x, y = b.need(value, last=True), b.make(result, last=True)
-    b.strided(result, x, y, moved(sizes(result), LAST), elements)
+    held = permuted(sizes(value), TO_NHWC)
+    inside = {TO_NHWC.index(axis): along for axis, along in ranges.items()}
+    elements = _subrange(StridedElements(value, strides(held)), inside)
+    x, y = b.buffer(value, nhwc=True), b.allocate(result, nhwc=True)
+    b.add_strided_copy(result, x, y, permuted(sizes(result), TO_NHWC), elements)
 
 
-def _within(given: Elements, ranges: Mapping[int, range]) -> Elements:
-    steps, offset = list(given.steps), given.offset
+def _subrange(given: StridedElements, ranges: Mapping[int, range]) -> StridedElements:
+    """Returns a view of a range of indices along some axes."""
+    steps, offset = list(given.strides), given.offset
     for axis, along in ranges.items():
         offset += along.start * steps[axis]
         steps[axis] *= along.step
-    return replace(given, steps=tuple(steps), offset=offset)
+    return replace(given, strides=tuple(steps), offset=offset)
 
 
 def concat(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a join: one copy a part, through a table where its quantized type is another."""
+    """Lowers a concat: one copy per operand, through a table where that has another type."""
     parts = [job.operands[s] for s in sorted(job.operands, key=lambda s: int(s.split(".")[1]))]
-    maps = [_maps(part, job.result) for part in parts]
-    if job.tail:
-        raise CannotLower(f"no kernel computes concat |> {job.tail[0].op} as one")
+    types = [_requantized_types(part, job.result) for part in parts]
+    if job.epilogue:
+        raise CannotLower(f"no kernel computes concat |> {job.epilogue[0].op} as one")
     width = itemsize(job.result)
-    last = job.result.type.rank == 4 and any(
-        b.holds(p, last=True) and not b.holds(p, last=False) for p in parts
+    nhwc = job.result.type.rank == 4 and any(
+        b.has_buffer(p, nhwc=True) and not b.has_buffer(p, nhwc=False) for p in parts
     )
-    order = LAST if last else tuple(range(job.result.type.rank))
-    axis = order.index(job.number("axis") % len(order))
-    whole = moved(sizes(job.result), order)
+    order = TO_NHWC if nhwc else tuple(range(job.result.type.rank))
+    axis = order.index(job.int_attr("axis") % len(order))
+    whole = permuted(sizes(job.result), order)
     rows, stride = math.prod(whole[:axis]), math.prod(whole[axis:]) * width
-    sources = [b.need(part, last=last) for part in parts]
-    made = b.make(job.result, last=last)
-    widths = [math.prod(moved(sizes(p), order)[axis:]) * width for p in parts]
+    sources = [b.buffer(part, nhwc=nhwc) for part in parts]
+    made = b.allocate(job.result, nhwc=nhwc)
+    widths = [math.prod(permuted(sizes(p), order)[axis:]) * width for p in parts]
     offsets = itertools.accumulate(widths, initial=0)
-    for source, span, offset, pair in zip(sources, widths, offsets, maps, strict=False):
+    for source, span, offset, pair in zip(sources, widths, offsets, types, strict=False):
         _copy(
             b,
             job.name,
@@ -292,7 +302,7 @@ def _copy(
     y_offset: int = 0,
     maps: tuple[ByteParameters, ByteParameters] | None = None,
 ) -> None:
-    entries = None if maps is None else requantized(*maps)
+    entries = None if maps is None else requantize_table(*maps)
     b.add(
         name,
         "copy",
@@ -320,40 +330,41 @@ def copy(b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes) -> No
 
 
 def pad(b: ProgramBuilder, job: Job) -> None:
-    """Lowers padding with one value, an axis at a time."""
+    """Lowers padding with a constant, one axis at a time."""
     value = job.operands["x"]
     if job.attrs["mode"] != "constant":
         raise CannotLower(f"no kernel pads by {job.attrs['mode']!r}")
-    if _maps(value, job.result) is not None:
+    if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    byte = _filler(job)
+    fill = _fill_byte(job)
     rank = value.type.rank
-    last = rank == 4 and b.holds(value, last=True) and not b.holds(value, last=False)
-    order = LAST if last else tuple(range(rank))
-    pads = job.ints("pads")
-    bytewise = (*moved(sizes(value), order), itemsize(value))
-    held = b.need(value, last=last)
-    todo = [
+    nhwc = rank == 4 and b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
+    order = TO_NHWC if nhwc else tuple(range(rank))
+    pads = job.int_tuple("pads")
+    bytewise = (*permuted(sizes(value), order), itemsize(value))
+    held = b.buffer(value, nhwc=nhwc)
+    padded_axes = [
         (i, pads[axis], pads[axis + rank])
         for i, axis in enumerate(order)
         if pads[axis] or pads[axis + rank]
     ]
-    if not todo:
-        b.hold(job.result, held, last=last)
-    for i, front, back in todo:
+    if not padded_axes:
+        b.set_buffer(job.result, held, nhwc=nhwc)
+    for i, front, back in padded_axes:
         wider = (*bytewise[:i], bytewise[i] + front + back, *bytewise[i + 1 :])
-        final = i == todo[-1][0]
-        made = b.make(job.result, last=last) if final else b.scratch(math.prod(wider))
-        _pad_axis(b, job.name, held, made, bytewise, wider, i, front, back, byte)
+        final = i == padded_axes[-1][0]
+        made = b.allocate(job.result, nhwc=nhwc) if final else b.scratch(math.prod(wider))
+        _pad_axis(b, job.name, held, made, bytewise, wider, i, front, back, fill)
         held, bytewise = made, wider
 
 
-def _filler(job: Job) -> int:
-    """Returns the byte that fills: a quantized value, or 0 where every byte of the value is 0."""
+def _fill_byte(job: Job) -> int:
+    """Returns the byte to pad with: a quantized value, or 0 for any type whose zero has no set
+    bit."""
     value = job.attrs["value"]
     assert isinstance(value, float)
     if job.result.type.quant is not None:
-        return coded([value], codes(job.result, "the result"))[0] & 0xFF
+        return quantized_floats([value], byte_parameters(job.result, "the result"))[0] & 0xFF
     if value != 0 or math.copysign(1, value) < 0:
         raise CannotLower(f"no kernel pads {job.result.type.element} with {value}")
     return 0

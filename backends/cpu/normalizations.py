@@ -1,4 +1,4 @@
-"""Normalizations of rows: softmax, and layer norm."""
+"""Softmax and layer norm along rows."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from qir.ir.dtype import F32
 from qir.ir.node import Value
 
 from .builder import CannotLower, ProgramBuilder, sizes
-from .codes import Job, codes
+from .kernel_types import Job, byte_parameters
 
 
 def softmax(b: ProgramBuilder, job: Job) -> None:
-    """Lowers softmax along the axis that is innermost, or that is innermost channels last."""
+    """Lowers softmax along the innermost axis, in the layout of the type or in NHWC."""
     value = job.operands["x"]
     if value.type.element == job.result.type.element == F32:
-        _real_softmax(b, job)
+        _float_softmax(b, job)
         return
-    x, y = codes(value, "x"), codes(job.result, "the result")
-    job.full(y)
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    job.require_no_clamp(y)
     shape = sizes(value)
-    axis = job.number("axis") % len(shape)
+    axis = job.int_attr("axis") % len(shape)
     inner = math.prod(shape[axis + 1 :]) == 1
     if not inner and not (len(shape) == 4 and axis == 1):
         raise CannotLower(f"no kernel takes softmax along axis {axis} of {len(shape)}")
     width = shape[axis]
     rows = math.prod(shape) // width
-    source, made = b.need(value, last=not inner), b.make(job.result, last=not inner)
+    source, made = b.buffer(value, nhwc=not inner), b.allocate(job.result, nhwc=not inner)
     b.add(
         job.name,
         "softmax",
@@ -52,13 +52,14 @@ def softmax(b: ProgramBuilder, job: Job) -> None:
     )
 
 
-def _real_softmax(b: ProgramBuilder, job: Job) -> None:
+def _float_softmax(b: ProgramBuilder, job: Job) -> None:
+    """Lowers softmax of float32; an axis that is not innermost is transposed there and back."""
     value = job.operands["x"]
     shape = sizes(value)
-    axis = job.number("axis") % len(shape)
+    axis = job.int_attr("axis") % len(shape)
     width = shape[axis]
     rows = math.prod(shape) // width
-    source, made = b.need(value), b.make(job.result)
+    source, made = b.buffer(value), b.allocate(job.result)
     inner = math.prod(shape[axis + 1 :]) == 1
     order = (*(a for a in range(len(shape)) if a != axis), axis)
     result, given = made, source
@@ -75,24 +76,24 @@ def _real_softmax(b: ProgramBuilder, job: Job) -> None:
     )
     if not inner:
         back = tuple(order.index(a) for a in range(len(shape)))
-        turned = tuple(shape[a] for a in order)
-        b.transpose(f"{job.name} in order", made, result, turned, back, 4)
+        transposed = tuple(shape[a] for a in order)
+        b.transpose(f"{job.name} in order", made, result, transposed, back, 4)
 
 
 def layer_norm(b: ProgramBuilder, job: Job) -> None:
-    """Lowers layer norm of float32 by constants."""
+    """Lowers layer norm of float32 with constant parameters."""
     value = job.operands["x"]
     kinds = [value.type.element for value in (*job.operands.values(), job.result)]
     if any(kind != F32 for kind in kinds):
         raise CannotLower("no kernel normalizes but float32")
     shape = sizes(value)
-    axis = job.number("axis") % len(shape)
+    axis = job.int_attr("axis") % len(shape)
     inner = shape[axis:]
-    gamma = _row(job.operands["gamma"], inner)
-    beta = None if "beta" not in job.operands else _row(job.operands["beta"], inner)
+    gamma = _per_row_constant(job.operands["gamma"], inner)
+    beta = None if "beta" not in job.operands else _per_row_constant(job.operands["beta"], inner)
     eps = job.attrs["eps"]
     assert isinstance(eps, float)
-    source, made = b.need(value), b.make(job.result)
+    source, made = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "layer_norm",
@@ -111,8 +112,8 @@ def layer_norm(b: ProgramBuilder, job: Job) -> None:
     )
 
 
-def _row(value: Value, inner: tuple[int, ...]) -> NDArray[np.float32]:
-    """Returns a constant that is the same for every row."""
+def _per_row_constant(value: Value, inner: tuple[int, ...]) -> NDArray[np.float32]:
+    """Returns a constant of the normalized axes, which has to be the same for every row."""
     if value.constant is None:
         raise CannotLower(f"%{value.name} is no constant")
     data = np.asarray(value.constant.data, np.float32)

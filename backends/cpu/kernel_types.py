@@ -1,5 +1,5 @@
-"""Properties of quantized types that kernels need: per-tensor parameters, weights, bounds,
-tables."""
+"""The quantized types, weights and jobs that kernels accept, and lookup tables between two
+types."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from qir.reference.interpreter import run_node
 
 from .builder import CannotLower
 
-PROFILE = "native"
-BOUNDING = frozenset({"relu", "clip"})
-"""Ops that only bound their operand."""
+KERNEL_PROFILE = "native"
+"""The numerics profile that the int8 kernels implement."""
+CLAMPS = frozenset({"relu", "clip"})
+"""Activations that a kernel applies by clamping its result."""
 Table = NDArray[np.uint8 | np.int8]
+"""256 integers, indexed by the bits of an 8-bit operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteParameters:
-    """The quantization parameters of a tensor of 8 bits with one scale."""
+    """The quantization parameters of an 8-bit tensor with one scale."""
 
     quant: QuantType
     kind: Literal["u8", "i8"]
@@ -44,57 +46,58 @@ class ByteParameters:
         return self.quant.high
 
     @property
-    def full(self) -> bool:
+    def require_no_clamp(self) -> bool:
         """Whether every integer of the storage is in use."""
         return self.quant.bounds is None
 
     def same(self, other: ByteParameters) -> bool:
-        """Returns whether integers of the two mean the same, so that they may be copied as they
-        are."""
+        """Returns whether equal integers of both types mean equal floats, so that bytes may be
+        copied."""
         return self.quant.same_map(other.quant)
 
 
-def codes(value: Value, slot: str = "") -> ByteParameters:
-    """Returns the parameters of a value; CannotLower if the kernels do not take its type."""
+def byte_parameters(value: Value, slot: str = "") -> ByteParameters:
+    """Returns the parameters of an 8-bit per-tensor value; raises CannotLower for any other
+    type."""
     quant = value.type.quant
-    what = slot or f"%{value.name}"
+    name = slot or f"%{value.name}"
     if quant is None:
-        raise CannotLower(f"{what} is {value.type.dtype}, not quantized")
+        raise CannotLower(f"{name} is {value.type.dtype}, not quantized")
     if quant.storage not in (U8, I8):
-        raise CannotLower(f"{what} is stored as {quant.storage}")
+        raise CannotLower(f"{name} is stored as {quant.storage}")
     if quant.grain is not None:
-        raise CannotLower(f"{what} has more than one scale")
-    _plain(quant, what)
+        raise CannotLower(f"{name} has more than one scale")
+    _require_static_uniform(quant, name)
     if quant.real_zero:
-        raise CannotLower(f"{what} has a zero point that is no integer of its type")
+        raise CannotLower(f"{name} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
     return ByteParameters(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
 
 
-def _plain(quant: QuantType, what: str) -> None:
+def _require_static_uniform(quant: QuantType, name: str) -> None:
     if quant.kind != "uniform" or quant.plus is not None or quant.dynamic:
-        raise CannotLower(f"{what} is no static uniform type")
+        raise CannotLower(f"{name} is no static uniform type")
     if quant.express != F32 or quant.scale_dtype is not None:
-        raise CannotLower(f"{what} does not mean float32 by a float32 scale")
+        raise CannotLower(f"{name} does not mean float32 by a float32 scale")
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Weights for the kernels: integers less zero points; one scale, or one a channel."""
+    """Constant weights: integers minus zero points, with one scale or one per output channel."""
 
     data: NDArray[np.int8]
     scale: NDArray[np.float32]
 
 
-def weight(value: Value, axis: int, slot: str) -> Weight:
-    """Returns a constant's weights; `axis` is that of the output channels. CannotLower where it is
-    none."""
+def constant_weight(value: Value, axis: int, slot: str) -> Weight:
+    """Returns a constant's weights; `axis` is that of the output channels. Raises CannotLower
+    for types that no kernel reads."""
     data, quant = value.constant, value.type.quant
     if data is None:
         raise CannotLower(f"{slot} is no constant")
     if quant is None or quant.storage not in (U8, I8):
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
-    _plain(quant, slot)
+    _require_static_uniform(quant, slot)
     if quant.grain is not None and quant.axis != axis:
         raise CannotLower(f"{slot} has scales along another axis than its output channels")
     if quant.real_zero:
@@ -103,16 +106,19 @@ def weight(value: Value, axis: int, slot: str) -> Weight:
     shape[axis] = -1
     zeros = quant.zeros().reshape(shape if quant.grain else [1] * value.type.rank)
     shifted = data.data.astype(np.int64) - zeros.astype(np.int64)
+    # The kernels multiply i8 weights without zero points. u8 weights fit as long as their zero is
+    # near 128.
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         raise CannotLower(f"{slot} less its zero does not fit i8")
     scale = np.asarray(quant.scales(), np.float32).reshape(-1)
     return Weight(np.ascontiguousarray(shifted.astype(np.int8)), scale)
 
 
-def bias(
+def accumulator_bias(
     value: Value | None, channels: int, x: ByteParameters, scale: NDArray[np.float32], slot: str
 ) -> NDArray[np.int32] | None:
-    """Returns a bias in accumulator units, one for each channel; CannotLower where it is none."""
+    """Returns an int32 bias, one value per channel, in units of the accumulator. Raises
+    CannotLower for any other bias."""
     if value is None:
         return None
     if value.constant is None:
@@ -121,7 +127,8 @@ def bias(
         raise CannotLower(f"{slot} is {value.type.dtype}, not i32 in accumulator units")
     if (quant := value.type.quant) is not None:
         given = np.asarray(quant.scales(), np.float32).reshape(-1)
-        if np.any(quant.zeros()) or not _equal(given, multiplier(x, scale, None)):
+        # A bias with a scale of its own would need a requantize before it is added.
+        if np.any(quant.zeros()) or not _equal(given, requantize_multiplier(x, scale, None)):
             raise CannotLower(f"{slot} has another scale than the product of x's and the weight's")
     data = np.asarray(value.constant.data, np.int32)
     if data.size not in (1, channels) or data.shape[-1:] not in ((), (1,), (channels,)):
@@ -134,25 +141,27 @@ def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def multiplier(
+def requantize_multiplier(
     x: ByteParameters, scale: NDArray[np.float32], y: ByteParameters | None
 ) -> NDArray[np.float32]:
-    """Returns sx * sw / sy in float32, in this order; sx * sw where the result stays float."""
+    """Returns sx * sw / sy in float32; sx * sw where the result stays float."""
+    # onnxruntime's QLinearConv computes the product first, then the quotient: float32 rounds
+    # each.
     with np.errstate(all="ignore"):  # what overflows is infinite, which the kernels take
         product = np.float32(x.scale) * scale
         out = product if y is None else product / np.float32(y.scale)
     return np.ascontiguousarray(out, np.float32)
 
 
-def table(
+def lookup_table(
     x: ByteParameters,
     y: ByteParameters,
     op: str,
     attrs: Mapping[str, Attr],
     stages: tuple[Stage, ...],
 ) -> Table:
-    """Returns what the reference makes of each of the 256 integers."""
-    graph = Graph("table", PROFILE)
+    """Returns the integers that the reference computes for each of the 256 operand bytes."""
+    graph = Graph("table", KERNEL_PROFILE)
     kinds = [TensorType((256,), m.quant) for m in (x, y)]
     source = graph.add("input", types=[kinds[0]], name="x").result
     if stages:
@@ -160,103 +169,106 @@ def table(
         node = graph.add_chain(shaped, {"x": source}, kinds[1])
     else:
         node = graph.add(op, {"x": source}, attrs, types=[kinds[1]])
-    (out,) = run_node(node, {"x": every(x)}, PROFILE)
+    (out,) = run_node(node, {"x": all_bytes(x)}, KERNEL_PROFILE)
     result: Table = np.ascontiguousarray(out)
     return result
 
 
-def requantized(x: ByteParameters, y: ByteParameters) -> Table | None:
-    """Returns the table from integers of one type to those of another; None where they mean the
-    same."""
-    return None if x.same(y) else table(x, y, "requantize", {}, ())
+def requantize_table(x: ByteParameters, y: ByteParameters) -> Table | None:
+    """Returns the table that requantizes one type to another; None where both mean the same
+    floats."""
+    return None if x.same(y) else lookup_table(x, y, "requantize", {}, ())
 
 
-def every(x: ByteParameters) -> Table:
-    """Returns the 256 integers in the order of their bytes."""
+def all_bytes(x: ByteParameters) -> Table:
+    """Returns the 256 integers of a storage, in the order of their bit patterns."""
     return np.arange(256, dtype=np.uint8).view(np.uint8 if x.kind == "u8" else np.int8)
 
 
-def coded(reals: list[float], y: ByteParameters) -> list[int]:
-    """Returns the integers to which the profile quantizes these floats."""
-    graph = Graph("bounds", PROFILE)
-    shape = (len(reals),)
+def quantized_floats(floats: list[float], y: ByteParameters) -> list[int]:
+    """Returns the integers to which the kernel profile quantizes some floats."""
+    graph = Graph("bounds", KERNEL_PROFILE)
+    shape = (len(floats),)
     source = graph.add("input", types=[TensorType(shape, F32)], name="x").result
     node = graph.add("quantize", {"x": source}, types=[TensorType(shape, y.quant)])
-    (out,) = run_node(node, {"x": np.array(reals, np.float32)}, PROFILE)
+    (out,) = run_node(node, {"x": np.array(floats, np.float32)}, KERNEL_PROFILE)
     return [int(c) for c in out]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One op to lower: a node, or a chain whose later stages only bound the result."""
+    """An op to lower: a node, or a chain of one op with the activations fused to it."""
 
     name: str
     op: str
     attrs: Mapping[str, Attr]
     operands: Mapping[str, Value]
     result: Value
-    tail: tuple[Stage, ...] = ()
+    epilogue: tuple[Stage, ...] = ()
+    """The fused activations: relu or clip."""
     params: Mapping[str, object] = field(default_factory=dict)
-    """Parameters of the method that its profile names."""
+    """Parameters of the method that the node's profile names."""
 
-    def bounds(self, y: ByteParameters) -> tuple[int, int]:
-        """Returns the lowest and highest integer of the result, by its type and its fused
-        activation.
+    def clamp_bounds(self, y: ByteParameters) -> tuple[int, int]:
+        """Returns the lowest and highest integer of the result, by its type and fused activations.
 
-        Rounding is monotone: clamping floats before it is clamping integers after it.
+        Rounding is monotone, so clamping the integers equals clamping the floats before rounding.
         """
         low, high = y.low, y.high
-        for stage in self.tail:
+        for stage in self.epilogue:
             least, most = (
                 (0.0, None) if stage.op == "relu" else (stage.attrs["min"], stage.attrs["max"])
             )
-            reals = [v for v in (least, most) if isinstance(v, float)]
-            ends = iter(coded(reals, y))
-            floor = next(ends) if least is not None else y.low
-            ceiling = next(ends) if most is not None else y.high
+            floats = [v for v in (least, most) if isinstance(v, float)]
+            quantized = iter(quantized_floats(floats, y))
+            floor = next(quantized) if least is not None else y.low
+            ceiling = next(quantized) if most is not None else y.high
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 
-    def full(self, y: ByteParameters) -> None:
-        """Raises CannotLower unless the result has every integer: for kernels that do not clamp."""
-        if self.bounds(y) != y.quant.storage.bounds:
+    def require_no_clamp(self, y: ByteParameters) -> None:
+        """Raises CannotLower unless every integer may result: for kernels that do not clamp."""
+        if self.clamp_bounds(y) != y.quant.storage.bounds:
             raise CannotLower(f"{self.op} does not clamp its results")
 
-    def ints(self, name: str) -> tuple[int, ...]:
-        """Returns an attribute that is a tuple of whole numbers; the op's spec has checked it."""
+    def int_tuple(self, name: str) -> tuple[int, ...]:
+        """Returns an attribute of integers; the op's spec has checked it."""
         value = self.attrs[name]
         assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, int))
 
-    def pair(self, name: str) -> tuple[int, int]:
-        """Returns an attribute of two whole numbers."""
-        first, second = self.ints(name)
+    def int_pair(self, name: str) -> tuple[int, int]:
+        """Returns an attribute of two integers."""
+        first, second = self.int_tuple(name)
         return first, second
 
     def pads(self) -> tuple[int, int, int, int]:
         """Returns top, left, bottom and right padding."""
-        top, left, bottom, right = self.ints("pad")
+        top, left, bottom, right = self.int_tuple("pad")
         return top, left, bottom, right
 
-    def number(self, name: str) -> int:
-        """Returns an attribute that is a whole number."""
+    def int_attr(self, name: str) -> int:
+        """Returns an integer attribute."""
         value = self.attrs[name]
         assert isinstance(value, int)
         return value
 
     @property
     def nchw(self) -> bool:
-        """Whether a spatial op is typed NCHW, so that the kernels hold it channels last."""
+        """Whether the op's type is NCHW; the int8 kernels then hold it in NHWC."""
         return self.attrs["layout"] == "NCHW"
 
 
-def job(node: Node) -> Job:
-    """Returns what a node asks for; Refused for a chain that does more than bound."""
+def job_of(node: Node) -> Job:
+    """Returns a node as a job; raises Refused for a chain with more than clamps after its first
+    op."""
     if not node.stages:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
-    head, *tail = node.stages
+    anchor, *clamps = node.stages
     rounded = any(stage.type is not None for stage in node.stages[:-1])
-    if rounded or any(stage.op not in BOUNDING for stage in tail):
+    if rounded or any(stage.op not in CLAMPS for stage in clamps):
         chain = " |> ".join(s.op for s in node.stages)
         raise Refused(f"{node.name}: nothing computes {chain} as one; expand-qdq unwraps it")
-    return Job(node.name, head.op, head.attrs, node.stage_operands(0), node.result, tuple(tail))
+    return Job(
+        node.name, anchor.op, anchor.attrs, node.stage_operands(0), node.result, tuple(clamps)
+    )

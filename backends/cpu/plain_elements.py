@@ -1,4 +1,5 @@
-"""Ops on plain elements of any type: arithmetic, comparisons, choices, casts, reductions."""
+"""Ops on plain (not quantized) elements of any type: arithmetic, comparisons, where, casts,
+reductions."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from qir._kernels import _cpu
 from qir.ir.node import Node, Value
 
 from .builder import Buffer, CannotLower, ProgramBuilder, itemsize, sizes, strides
-from .codes import Job
+from .kernel_types import Job
 from .sizes import Sizes
 
-APPLIED = {
+KERNEL_NAMES = {
     "logical_and": "and",
     "logical_or": "or",
     "logical_xor": "xor",
@@ -23,12 +24,12 @@ APPLIED = {
     "bit_or": "or",
     "bit_xor": "xor",
 }
-"""Ops whose loop has another name."""
+"""The name of an op's loop, where it has another one. Bitwise loops also compute on bool."""
 
 
 def kind_of(value: Value) -> str:
-    """Returns the element type as the kernels name it; CannotLower for quantized values and rare
-    types."""
+    """Returns the element type as the kernels name it; raises CannotLower for types they have
+    not."""
     kind = str(value.type.dtype)
     if value.type.quant is not None:
         raise CannotLower(f"%{value.name} is quantized, the kernel takes plain elements")
@@ -37,42 +38,50 @@ def kind_of(value: Value) -> str:
     return kind
 
 
-def _lonely(job: Job) -> None:
-    if job.tail:
-        raise CannotLower(f"no kernel computes {job.op} |> {job.tail[0].op} as one")
+def _refuse_epilogue(job: Job) -> None:
+    """Raises CannotLower for a chain: these kernels apply no activation."""
+    if job.epilogue:
+        raise CannotLower(f"no kernel computes {job.op} |> {job.epilogue[0].op} as one")
 
 
 # -- several operands -----------------------------------------------------------------------------
 
 
-def meeting(result: Sizes, *operands: Sizes) -> tuple[Sizes, list[Sizes]]:
-    """Returns sizes and each operand's strides for broadcasting, with as few axes as possible."""
+def broadcast_strides(result: Sizes, *operands: Sizes) -> tuple[Sizes, list[Sizes]]:
+    """Returns the sizes of a loop and each operand's strides, with as few axes as possible."""
     steps = []
     for shape in operands:
         missing = len(result) - len(shape)
         own = zip(strides(shape), shape, strict=True)
         steps.append((0,) * missing + tuple(0 if size == 1 else by for by, size in own))
-    sizes_of, kept = [1], [[0] for _ in operands]
+    sizes_of, strides_of = [1], [[0] for _ in operands]
     for axis, size in enumerate(result):
         if size == 1:
             continue
         inner = [by[axis] for by in steps]
-        if all(k[-1] == by * size for k, by in zip(kept, inner, strict=True)) or sizes_of == [1]:
+        # Two axes become one where every operand steps over them as over one axis.
+        if all(k[-1] == by * size for k, by in zip(strides_of, inner, strict=True)) or sizes_of == [
+            1
+        ]:
             sizes_of[-1] *= size
-            for k, by in zip(kept, inner, strict=True):
+            for k, by in zip(strides_of, inner, strict=True):
                 k[-1] = by
         else:
             sizes_of.append(size)
-            for k, by in zip(kept, inner, strict=True):
+            for k, by in zip(strides_of, inner, strict=True):
                 k.append(by)
-    return tuple(sizes_of), [tuple(k) for k in kept]
+    return tuple(sizes_of), [tuple(k) for k in strides_of]
 
 
-def _apply(b: ProgramBuilder, name: str, op: str, kind: str, a: Value, c: Value, y: Value) -> None:
-    _pair(b, name, op, kind, (b.need(a), sizes(a)), (b.need(c), sizes(c)), b.make(y), sizes(y))
+def _add_binary_step(
+    b: ProgramBuilder, name: str, op: str, kind: str, a: Value, c: Value, y: Value
+) -> None:
+    _add_buffer_step(
+        b, name, op, kind, (b.buffer(a), sizes(a)), (b.buffer(c), sizes(c)), b.allocate(y), sizes(y)
+    )
 
 
-def _pair(
+def _add_buffer_step(
     b: ProgramBuilder,
     name: str,
     op: str,
@@ -85,7 +94,7 @@ def _pair(
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {op} of {kind}")
     (x, a), (z, c) = first, second
-    shape, (a_steps, b_steps) = meeting(result, a, c)
+    shape, (a_steps, b_steps) = broadcast_strides(result, a, c)
     b.add(
         name,
         "apply",
@@ -100,57 +109,65 @@ def _pair(
 
 
 def binary(b: ProgramBuilder, job: Job) -> None:
-    """Lowers an op of two operands, element by element."""
-    _lonely(job)
+    """Lowers an elementwise op of two operands."""
+    _refuse_epilogue(job)
     first, second = job.operands.values()
-    kind, op = kind_of(first), APPLIED.get(job.op, job.op)
+    kind, op = kind_of(first), KERNEL_NAMES.get(job.op, job.op)
     kind_of(job.result)
     if op not in _cpu.applied() or kind_of(second) != kind:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     if op == "div" and kind != "f32" and kind != "f64":
+        # The reference reports a division of integers by 0; the kernel would divide blindly.
         by = second.constant
         if by is None or not np.all(by.data):
             raise CannotLower("b may be 0, which has no quotient of integers")
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
-    _apply(b, job.name, op, kind, first, second, job.result)
+    _add_binary_step(b, job.name, op, kind, first, second, job.result)
 
 
-def fold(b: ProgramBuilder, job: Job) -> None:
-    """Lowers the least or greatest of several operands, or a sum of two: one after the other."""
-    _lonely(job)
-    values = [job.operands[slot] for slot in sorted(job.operands, key=_place)]
+def n_ary(b: ProgramBuilder, job: Job) -> None:
+    """Lowers min, max or sum of any number of operands, two at a time."""
+    _refuse_epilogue(job)
+    values = [job.operands[slot] for slot in sorted(job.operands, key=_slot_index)]
     kind, op = kind_of(job.result), "add" if job.op == "sum" else job.op
     if kind not in _cpu.applied()[op] or any(kind_of(v) != kind for v in values):
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     if job.op == "sum" and len(values) > 2 and kind.startswith("f"):
+        # The reference adds float operands in float64 and rounds once.
         raise CannotLower("no kernel rounds a sum of three or more once")
     if len(values) == 1:
-        b.hold(job.result, b.need(values[0]))
+        b.set_buffer(job.result, b.buffer(values[0]))
         return
-    held, shape = b.need(values[0]), sizes(values[0])
+    held, shape = b.buffer(values[0]), sizes(values[0])
     for value in values[1:]:
         wider: Sizes = np.broadcast_shapes(shape, sizes(value))
         last = value is values[-1]
-        made = b.make(job.result) if last else b.scratch(math.prod(wider) * itemsize(value))
-        _pair(b, job.name, op, kind, (held, shape), (b.need(value), sizes(value)), made, wider)
+        made = b.allocate(job.result) if last else b.scratch(math.prod(wider) * itemsize(value))
+        _add_buffer_step(
+            b, job.name, op, kind, (held, shape), (b.buffer(value), sizes(value)), made, wider
+        )
         held, shape = made, wider
 
 
-def _place(slot: str) -> int:
+def _slot_index(slot: str) -> int:
     return int(slot.partition(".")[2])
 
 
 def where(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a choice by a condition."""
-    _lonely(job)
+    """Lowers a choice between two values by a condition."""
+    _refuse_epilogue(job)
     values = [job.operands[slot] for slot in ("condition", "a", "b")]
     if any(v.type.quant is not None for v in (*values, job.result)):
         raise CannotLower("no kernel chooses between quantized values")
-    sources, made, item = [b.need(v) for v in values], b.make(job.result), itemsize(job.result)
+    sources, made, item = (
+        [b.buffer(v) for v in values],
+        b.allocate(job.result),
+        itemsize(job.result),
+    )
     if item not in (1, 2, 4, 8):
         raise CannotLower(f"no kernel chooses between elements of {item} bytes")
-    shape, steps = meeting(sizes(job.result), *map(sizes, values))
+    shape, steps = broadcast_strides(sizes(job.result), *map(sizes, values))
     b.add(
         job.name,
         "where",
@@ -166,39 +183,41 @@ def where(b: ProgramBuilder, job: Job) -> None:
 
 
 def is_nan(b: ProgramBuilder, job: Job) -> None:
-    """Lowers whether each element is unlike itself."""
-    _lonely(job)
+    """Lowers is_nan: only a NaN differs from itself."""
+    _refuse_epilogue(job)
     value = job.operands["x"]
     kind = kind_of(value)
     if not kind.startswith("f"):
         raise CannotLower(f"x is {kind}, which has no NaN")
-    _apply(b, job.name, "not_equal", kind, value, value, job.result)
+    _add_binary_step(b, job.name, "not_equal", kind, value, value, job.result)
 
 
-def inverted(b: ProgramBuilder, job: Job) -> None:
-    """Lowers a negation: of bool whether it is false, of bits and numbers by another operand."""
-    _lonely(job)
+def negation(b: ProgramBuilder, job: Job) -> None:
+    """Lowers neg, bit_not and logical_not as 0 - x, x xor -1 and x == 0."""
+    _refuse_epilogue(job)
     value = job.operands["x"]
     kind, dtype = kind_of(value), value.type.dtype.carrier
     if job.op == "neg" and kind.startswith("f"):
-        function(b, job)
+        float64_function(b, job)
         return
     op, other = {"neg": ("sub", 0), "bit_not": ("xor", -1), "logical_not": ("equal", 0)}[job.op]
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     with np.errstate(over="ignore"):
         data = np.array([other]).astype(dtype)
-    by, own = (Buffer(data.nbytes, data=data), (1,)), (b.need(value), sizes(value))
+    by, own = (Buffer(data.nbytes, data=data), (1,)), (b.buffer(value), sizes(value))
     first, second = (by, own) if op == "sub" else (own, by)
-    _pair(b, job.name, op, kind, first, second, b.make(job.result), sizes(job.result))
+    _add_buffer_step(
+        b, job.name, op, kind, first, second, b.allocate(job.result), sizes(job.result)
+    )
 
 
 # -- one operand ----------------------------------------------------------------------------------
 
 
-def function(b: ProgramBuilder, job: Job) -> None:
+def float64_function(b: ProgramBuilder, job: Job) -> None:
     """Lowers a function of each float32, computed in float64 by the C library."""
-    _lonely(job)
+    _refuse_epilogue(job)
     value = job.operands["x"]
     if kind_of(value) != "f32":
         raise CannotLower(f"x is {value.type.dtype}, the kernel takes f32")
@@ -209,7 +228,7 @@ def function(b: ProgramBuilder, job: Job) -> None:
         low = _number(job, "alpha")
         second = {"selu": "gamma", "hard_sigmoid": "beta"}.get(op)
         high = 0.0 if second is None else _number(job, second)
-    source, made, size = b.need(value), b.make(job.result), math.prod(sizes(value))
+    source, made, size = b.buffer(value), b.allocate(job.result), math.prod(sizes(value))
     b.add(
         job.name,
         "function",
@@ -229,21 +248,21 @@ def _number(job: Job, name: str) -> float:
 
 
 def cast(b: ProgramBuilder, job: Job) -> None:
-    """Lowers another element type; the same one is no step."""
-    _lonely(job)
+    """Lowers a change of the element type; none where both are the same."""
+    _refuse_epilogue(job)
     value = job.operands["x"]
     x, y = kind_of(value), kind_of(job.result)
-    held = b.need(value)
+    held = b.buffer(value)
     if x == y:
-        b.hold(job.result, held)
+        b.set_buffer(job.result, held)
         return
-    cast_step(b, job.name, held, b.make(job.result), sizes(value), x, y)
+    cast_step(b, job.name, held, b.allocate(job.result), sizes(value), x, y)
 
 
 def cast_step(
     b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes, of: str, to: str
 ) -> None:
-    """Adds a step that gives elements another type."""
+    """Adds a step that casts elements."""
     size = math.prod(shape)
     b.add(
         name,
@@ -258,15 +277,18 @@ def cast_step(
 # -- along axes -----------------------------------------------------------------------------------
 
 
-def _along(b: ProgramBuilder, name: str, value: Value, over: Sequence[int]) -> tuple[Buffer, Sizes]:
-    """Returns a value with the axes `over` next to each other, and (outer, rows, inner)."""
-    shape, source = sizes(value), b.need(value)
+def _reduced_axes_together(
+    b: ProgramBuilder, name: str, value: Value, over: Sequence[int]
+) -> tuple[Buffer, Sizes]:
+    """Returns a buffer in which the axes `over` are adjacent, and its (outer, rows, inner)
+    sizes."""
+    shape, source = sizes(value), b.buffer(value)
     if list(over) != list(range(over[0], over[-1] + 1)):
         kept = tuple(axis for axis in range(len(shape)) if axis not in over)
-        order, turned = (*kept, *over), b.scratch(source.size)
-        b.transpose(f"{value.name} for {name}", source, turned, shape, order, itemsize(value))
+        order, transposed = (*kept, *over), b.scratch(source.size)
+        b.transpose(f"{value.name} for {name}", source, transposed, shape, order, itemsize(value))
         rows = math.prod(shape[axis] for axis in over)
-        return turned, (math.prod(shape) // rows, rows, 1)
+        return transposed, (math.prod(shape) // rows, rows, 1)
     first, end = over[0], over[-1] + 1
     ends = (shape[:first], shape[first:end], shape[end:])
     outer, rows, inner = (math.prod(part) for part in ends)
@@ -274,18 +296,18 @@ def _along(b: ProgramBuilder, name: str, value: Value, over: Sequence[int]) -> t
 
 
 def reduction(b: ProgramBuilder, job: Job) -> None:
-    """Lowers one number of all along some axes."""
-    _lonely(job)
+    """Lowers a reduction over some axes."""
+    _refuse_epilogue(job)
     value = job.operands["x"]
     kind, op = kind_of(value), job.op.removeprefix("reduce_")
     if kind != "f32" and (kind not in _cpu.ORDERED or op not in ("sum", "prod", "max", "min")):
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     rank = value.type.rank
-    over = sorted({axis % rank for axis in job.ints("axes")}) or list(range(rank))
+    over = sorted({axis % rank for axis in job.int_tuple("axes")}) or list(range(rank))
     if not over:
         raise CannotLower("x is a scalar")
-    source, shape = _along(b, job.name, value, over)
-    made = b.make(job.result)
+    source, shape = _reduced_axes_together(b, job.name, value, over)
+    made = b.allocate(job.result)
     b.add(
         job.name,
         "reduce",
@@ -296,7 +318,8 @@ def reduction(b: ProgramBuilder, job: Job) -> None:
     )
 
 
-def _ordered(value: Value) -> str:
+def _orderable_kind(value: Value) -> str:
+    """Returns the element type of a value that the kernels can compare."""
     kind = kind_of(value)
     if kind not in _cpu.ORDERED:
         raise CannotLower(f"x is {kind}, the kernel orders {', '.join(_cpu.ORDERED)}")
@@ -304,18 +327,18 @@ def _ordered(value: Value) -> str:
 
 
 def global_max_pool(b: ProgramBuilder, job: Job) -> None:
-    """Lowers the greatest element of each channel."""
+    """Lowers the maximum of each channel."""
     rank = job.operands["x"].type.rank
     axes = tuple(range(2, rank) if job.nchw else range(1, rank - 1))
     reduction(b, replace(job, op="reduce_max", attrs={"axes": axes, "keep": True}))
 
 
-def place(b: ProgramBuilder, job: Job) -> None:
-    """Lowers where the greatest or least number of an axis is."""
+def arg_extreme(b: ProgramBuilder, job: Job) -> None:
+    """Lowers arg_max and arg_min."""
     value = job.operands["x"]
-    kind, axis = _ordered(value), job.number("axis") % value.type.rank
-    source, shape = _along(b, job.name, value, [axis])
-    made, least, last = b.make(job.result), job.op == "arg_min", job.attrs["last"] is True
+    kind, axis = _orderable_kind(value), job.int_attr("axis") % value.type.rank
+    source, shape = _reduced_axes_together(b, job.name, value, [axis])
+    made, least, last = b.allocate(job.result), job.op == "arg_min", job.attrs["last"] is True
     b.add(
         job.name,
         "place",
@@ -329,12 +352,12 @@ def place(b: ProgramBuilder, job: Job) -> None:
 
 
 def top_k(b: ProgramBuilder, node: Node) -> None:
-    """Lowers top-k: the greatest or least elements of an axis and their indices."""
+    """Lowers top_k: the largest or smallest elements along an axis, and their indices."""
     value, axis = node.operands["x"], node.attrs["axis"]
     assert isinstance(axis, int)
-    kind = _ordered(value)
-    source, shape = _along(b, node.name, value, [axis % value.type.rank])
-    made = [b.make(result) for result in node.results]
+    kind = _orderable_kind(value)
+    source, shape = _reduced_axes_together(b, node.name, value, [axis % value.type.rank])
+    made = [b.allocate(result) for result in node.results]
     k, least = node.attrs["k"], node.attrs["largest"] is not True
     assert isinstance(k, int)
     b.add(
@@ -356,18 +379,18 @@ def top_k(b: ProgramBuilder, node: Node) -> None:
     )
 
 
-def _names() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
-    """Returns the lowering of every op that a loop, a function or a reduction of the kernels
-    computes."""
+def _lowerings() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
+    """Returns the lowerings of all ops for which the compiled code has a loop, function or
+    reduction."""
     known: dict[str, Callable[[ProgramBuilder, Job], None]] = dict.fromkeys(_cpu.OPERATIONS, binary)
-    known |= dict.fromkeys(APPLIED, binary)
-    known |= dict.fromkeys(_cpu.FUNCTIONS, function)
+    known |= dict.fromkeys(KERNEL_NAMES, binary)
+    known |= dict.fromkeys(_cpu.FUNCTIONS, float64_function)
     known |= dict.fromkeys((f"reduce_{op}" for op in _cpu.REDUCTIONS), reduction)
-    known |= dict.fromkeys(("arg_max", "arg_min"), place)
-    known |= dict.fromkeys(("neg", "bit_not", "logical_not"), inverted)
+    known |= dict.fromkeys(("arg_max", "arg_min"), arg_extreme)
+    known |= dict.fromkeys(("neg", "bit_not", "logical_not"), negation)
     return (
         known
-        | {"min": fold, "max": fold, "sum": fold, "where": where, "cast": cast}
+        | {"min": n_ary, "max": n_ary, "sum": n_ary, "where": where, "cast": cast}
         | {
             "is_nan": is_nan,
             "global_max_pool": global_max_pool,
@@ -375,4 +398,4 @@ def _names() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
     )
 
 
-LOWERINGS = _names()
+LOWERINGS = _lowerings()
