@@ -1,4 +1,7 @@
-"""Sizes and other small numbers that follow from constants and shapes, while a graph is read."""
+"""Evaluates sizes and other small values that no input changes, while a graph is read.
+
+TensorFlow computes shapes, axes and bounds by ops, which the language has as attributes.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from qir.ir.node import Node, Value
 from qir.passes.fold.fold_shapes import reckoned, whole
 from qir.reference.interpreter import run_node
 
-MOST = 1 << 12
-"""Elements of a value that is computed while the graph is read."""
+MAX_KNOWN_ELEMENTS = 1 << 12
+"""Elements of values that are evaluated, at most."""
 
 
 class KnownValues:
@@ -54,12 +57,16 @@ class KnownValues:
         if node.op in ("input", "constant", "foreign") or node.bodies:
             return False
         sizes = [dims.known(value.type.shape) for value in node.results]
-        return all(size is None or math.prod(size) <= MOST for size in sizes)
+        return all(size is None or math.prod(size) <= MAX_KNOWN_ELEMENTS for size in sizes)
 
     def _computed(self, node: Node) -> list[NDArray[np.generic]] | None:
         if node.op == "constant":
             array = node.result.constant
-            small = array is not None and array.type.quant is None and array.held.size <= MOST
+            small = (
+                array is not None
+                and array.type.quant is None
+                and array.held.size <= MAX_KNOWN_ELEMENTS
+            )
             return [array.data] if array is not None and small else None
         if not self._small(node):
             return None
@@ -78,9 +85,12 @@ class KnownValues:
         """Computes an op whose operands say how large its result is, unless that is large."""
         if node.op == "range":
             start, limit, step = (float(operands[s]) for s in ("start", "limit", "step"))
-            if not step or abs(limit - start) > MOST * abs(step):
+            if not step or abs(limit - start) > MAX_KNOWN_ELEMENTS * abs(step):
                 return None
-        elif "shape" in operands and math.prod(abs(int(s)) for s in operands["shape"]) > MOST:
+        elif (
+            "shape" in operands
+            and math.prod(abs(int(s)) for s in operands["shape"]) > MAX_KNOWN_ELEMENTS
+        ):
             return None
         return self._run(node, operands)
 
@@ -90,7 +100,7 @@ class KnownValues:
             for value in node.operands.values()
             if (data := self._found.get(value)) is not None
         }
-        found = reckoned(node, parts, MOST)
+        found = reckoned(node, parts, MAX_KNOWN_ELEMENTS)
         return [
             sizes.astype(value.type.dtype.carrier) if whole(sizes) else sizes
             for sizes, value in zip(found, node.results, strict=False)

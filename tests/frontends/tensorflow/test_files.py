@@ -19,7 +19,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import qir
 from qir.errors import InputError
 from qir.frontends.tensorflow import TensorFlowFrontend, foreign
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
@@ -66,7 +66,7 @@ def _theirs(name: str) -> Descriptor:
 
 def test_messages_have_the_numbers_of_tensorflow() -> None:
     seen: set[str] = set()
-    fields(GRAPH.DESCRIPTOR, seen)
+    fields(GraphDefMessage.DESCRIPTOR, seen)
     assert {"NodeDef", "AttrValue", "TensorProto", "FunctionDef", "ListValue", "Dim"} <= seen | {
         "AttrValue"
     }
@@ -74,10 +74,10 @@ def test_messages_have_the_numbers_of_tensorflow() -> None:
 
 def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
     model, _, _ = network("lstm")
-    from qir.frontends.tensorflow.child import of_keras
+    from qir.frontends.tensorflow.child import freeze_keras
 
-    data = of_keras(model)[0]
-    theirs, ours = graph_pb2.GraphDef.FromString(data), GRAPH.FromString(data)
+    data = freeze_keras(model)[0]
+    theirs, ours = graph_pb2.GraphDef.FromString(data), GraphDefMessage.FromString(data)
     assert [(n.name, n.op, list(n.input)) for n in ours.node] == [
         (n.name, n.op, list(n.input)) for n in theirs.node
     ]
@@ -90,7 +90,7 @@ def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
 
 
 def test_tensors_are_read_as_tensorflow_reads_them() -> None:
-    from qir.frontends.tensorflow.elements import tensor
+    from qir.frontends.tensorflow.elements import tensor_elements
 
     kinds = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
     for name in (*kinds.split(), "bool"):
@@ -103,7 +103,7 @@ def test_tensors_are_read_as_tensorflow_reads_them() -> None:
             plain.node[0].attr["value"].tensor.ClearField("tensor_content")
             for held in (proto, plain.node[0].attr["value"].tensor):
                 theirs = tf.make_ndarray(held) if held.ByteSize() else wanted
-                ours = tensor(held, "c")
+                ours = tensor_elements(held, "c")
                 assert ours.dtype == theirs.dtype
                 assert np.array_equal(ours, theirs)
 

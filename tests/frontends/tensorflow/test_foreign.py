@@ -11,7 +11,7 @@ import tensorflow as tf
 import qir
 from qir.errors import InputError
 from qir.frontends.tensorflow import foreign
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.frontends.tensorflow.operators import OPS
 
 from .comparison import built, computed, difference, saved
@@ -45,7 +45,7 @@ def test_an_unknown_op_is_run_by_tensorflow_and_written_back(name: str, tmp_path
         assert difference(ours, theirs, 1e-6) == ""
     qir.save(graph, tmp_path / "b.pb", target="tensorflow-onednn")
     before, after = (
-        next(n for n in GRAPH.FromString((tmp_path / f).read_bytes()).node if n.op == op)
+        next(n for n in GraphDefMessage.FromString((tmp_path / f).read_bytes()).node if n.op == op)
         for f in ("a.pb", "b.pb")
     )
     assert {k: str(v) for k, v in before.attr.items() if k[0] != "_"} == {

@@ -259,6 +259,6 @@ def test_quantizing_by_the_own_kernel_and_its_stated_range(
 
 def test_every_kernel_that_is_read_is_compared() -> None:
     compared = {k[0] for k in KERNELS.values()} | set(MOVES)
-    elsewhere = {"QuantizeV2", "Dequantize", *kernels.LEGACY_PRODUCTS}  # test_modes.py
+    elsewhere = {"QuantizeV2", "Dequantize", *kernels.LEGACY_MATMULS}  # test_modes.py
     elsewhere |= kernels.INTEL.keys()  # test_intel.py
     assert kernels.OPS.keys() - elsewhere == compared

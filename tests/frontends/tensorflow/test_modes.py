@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import qir
-from qir.frontends.tensorflow.kernels import LEGACY_PRODUCTS
+from qir.frontends.tensorflow.kernels import LEGACY_MATMULS
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
 from .comparison import saved
@@ -105,7 +105,7 @@ def test_products_of_steps_from_the_low_end(
 
 def old_product(op: str, whole: bool, mode: str = "SCALED") -> Builder:
     """Returns a graph of a product by its older name."""
-    stages = LEGACY_PRODUCTS[op].stages
+    stages = LEGACY_MATMULS[op].stages
     b = Builder()
     x = b.quantized("x", (90, 24), U, 4.0)
     w = b.constant("w", b.random.integers(-127, 128, (24, 7)), S)
@@ -124,7 +124,7 @@ def old_product(op: str, whole: bool, mode: str = "SCALED") -> Builder:
     ("op", "whole"),
     [
         (op, whole)
-        for op, whole in product(LEGACY_PRODUCTS, (False, True))
+        for op, whole in product(LEGACY_MATMULS, (False, True))
         if not (whole and op.endswith("AndRelu"))  # which has no kernel
     ],
 )
