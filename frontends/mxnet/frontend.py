@@ -19,10 +19,10 @@ from qir.ledger import Ledger
 from qir.passes.forms.store_weights import StoreWeights
 
 from .parameters import Parameters, read_parameters
-from .symbol import looks_like, read_symbol
+from .symbol import looks_like_symbol, read_symbol
 
-_SYMBOL = "-symbol.json"
-_EPOCH = re.compile(r"(.+)-\d{4}\.params")
+_SYMBOL_SUFFIX = "-symbol.json"
+_EPOCH_FILE = re.compile(r"(.+)-\d{4}\.params")
 
 
 class MxnetFrontend(Frontend):
@@ -38,7 +38,7 @@ class MxnetFrontend(Frontend):
             return False
         path = Path(source)
         suffix = path.suffix.lower()
-        return suffix == ".params" or (suffix == ".json" and looks_like(path))
+        return suffix == ".params" or (suffix == ".json" and looks_like_symbol(path))
 
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a symbol and its parameters; InputError names file and entry that is damaged."""
@@ -54,13 +54,13 @@ class MxnetFrontend(Frontend):
         """
         if not isinstance(source, (str, Path)):
             raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
-        path, store = _pair(Path(source))
+        path, store = _model_files(Path(source))
         from .reader import read
 
         with growth():
             symbol = read_symbol(path)
             held = read_parameters(store) if store is not None else Parameters()
-            named = str(store or f"{_stem(path)}-0000.params, which is not there")
+            named = str(store or f"{_name_stem(path)}-0000.params, which is not there")
             graph = read(path, symbol, held, named, ledger, inputs)
             StoreWeights().run(graph, ledger)
         if found := errors(graph):
@@ -77,7 +77,7 @@ class MxnetFrontend(Frontend):
 
     def files(self, path: Path) -> Sequence[Path]:
         """Returns the symbol and the parameters."""
-        return [part for part in _pair(path) if part is not None]
+        return [part for part in _model_files(path) if part is not None]
 
     def samples(self, folder: Path) -> Sequence[Path]:
         """Writes a convolutional network, and a model without parameters."""
@@ -86,24 +86,26 @@ class MxnetFrontend(Frontend):
         return write(folder)
 
 
-def _stem(symbol: Path) -> Path:
+def _name_stem(symbol: Path) -> Path:
     name = symbol.name
-    return symbol.with_name(name.removesuffix(_SYMBOL if name.endswith(_SYMBOL) else ".json"))
+    return symbol.with_name(
+        name.removesuffix(_SYMBOL_SUFFIX if name.endswith(_SYMBOL_SUFFIX) else ".json")
+    )
 
 
-def _pair(path: Path) -> tuple[Path, Path | None]:
+def _model_files(path: Path) -> tuple[Path, Path | None]:
     """Returns the files of a model, whichever of them is named.
 
     Raises InputError where it is not clear which parameters belong to a symbol.
     """
     if path.suffix.lower() == ".params":
-        epoch = _EPOCH.fullmatch(path.name)
-        symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL)
+        epoch = _EPOCH_FILE.fullmatch(path.name)
+        symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL_SUFFIX)
         if not symbol.exists():
             said = f"holds parameters only; its {symbol.name} is not in the same folder"
             raise InputError(f"{path}: {said}")
         return symbol, path
-    stem = _stem(path)
+    stem = _name_stem(path)
     first = path.with_name(f"{stem.name}-0000.params")
     if first.exists():
         return path, first
@@ -111,7 +113,7 @@ def _pair(path: Path) -> tuple[Path, Path | None]:
         p
         for p in path.parent.glob("*.params")
         if p.name in (f"{stem.name}.params",)
-        or ((m := _EPOCH.fullmatch(p.name)) and m[1] == stem.name)
+        or ((m := _EPOCH_FILE.fullmatch(p.name)) and m[1] == stem.name)
     ]
     if len(found) > 1:
         names = ", ".join(sorted(p.name for p in found)[:4])

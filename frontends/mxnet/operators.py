@@ -18,9 +18,9 @@ from . import (
     resizing,
     subgraphs,
 )
-from .call import Made, SymbolCall
+from .call import Result, SymbolCall
 
-Handler = Callable[[SymbolCall], "Made | list[Made]"]
+Handler = Callable[[SymbolCall], "Result | list[Result]"]
 OPS: dict[str, Handler] = {
     name: handler
     for family in (

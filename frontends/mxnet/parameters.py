@@ -16,7 +16,7 @@ Array = NDArray[np.generic]
 _Index = tuple[np.dtype[np.generic], tuple[int, ...]]
 MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
-TYPES: dict[int, np.dtype[np.generic]] = {
+DTYPES: dict[int, np.dtype[np.generic]] = {
     flag: np.dtype(kind)
     for flag, kind in {
         0: np.float32,
@@ -36,12 +36,12 @@ TYPES: dict[int, np.dtype[np.generic]] = {
 }
 """Element types by MXNet's type flag."""
 _DENSE, _ROWS, _CSR = 0, 1, 2
-_EXTRA = {_DENSE: 0, _ROWS: 1, _CSR: 2}
+_INDEX_ARRAYS = {_DENSE: 0, _ROWS: 1, _CSR: 2}
 """How many arrays of indices a storage type has."""
-_MOST_AXES = 32
-_MOST_EVER = 1 << 48
+_MAX_AXES = 32
+_MAX_ELEMENTS = 1 << 48
 """Elements of an array, an axis of 0 counted as 1: NumPy makes no views of more."""
-_MOST_DENSE = 1 << 28
+_MAX_DENSE_BYTES = 1 << 28
 """Bytes that a sparse array may always become; more must be in proportion to the file."""
 
 
@@ -64,10 +64,10 @@ def read_parameters(path: Path) -> Parameters:
         held = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    return _File(path, held).arrays()
+    return _ParameterFile(path, held).arrays()
 
 
-class _File:
+class _ParameterFile:
     """The bytes of a file, and the place up to which they were read."""
 
     def __init__(self, path: Path, held: bytes) -> None:
@@ -110,16 +110,16 @@ class _File:
         storage = _DENSE
         if magic != V1:
             (storage,) = self.unpack("<i")
-            if storage not in _EXTRA:
+            if storage not in _INDEX_ARRAYS:
                 raise self.bad(f"its storage type is {storage}; dense, row_sparse, csr are read")
-        stored = self.shape(magic) if _EXTRA[storage] else None
+        stored = self.shape(magic) if _INDEX_ARRAYS[storage] else None
         shape = self.shape(magic)
         if shape is None or (not shape and magic != V3):
             return None  # an array that was never given elements
         self.unpack("<ii")  # the device, which does not matter here
         kind = self.kind()
         indices: list[_Index] = []
-        for _ in range(_EXTRA[storage]):
+        for _ in range(_INDEX_ARRAYS[storage]):
             index_kind, index_shape = self.kind(), self.shape(magic)
             if index_kind.kind not in "iu":
                 raise self.bad(f"its indices are {index_kind}")
@@ -142,7 +142,7 @@ class _File:
     ) -> Array:
         """Returns a sparse array with its zeros."""
         size = prod(shape) * data.dtype.itemsize
-        if size > max(_MOST_DENSE, 16 * len(self.held)):
+        if size > max(_MAX_DENSE_BYTES, 16 * len(self.held)):
             raise self.bad(f"its shape {shape} has {size} bytes, of which few are in the file")
         where = [index.astype(np.int64).reshape(-1) for index in indices]
         made = np.zeros(shape, data.dtype)
@@ -184,21 +184,21 @@ class _File:
         (axes,) = self.unpack("<i")
         if axes == -1 and version == V3:
             return None
-        if not 0 <= axes <= _MOST_AXES:
+        if not 0 <= axes <= _MAX_AXES:
             raise self.bad(f"it has {axes} axes")
         return self.possible(self.unpack(f"<{axes}q"))
 
     def possible(self, found: tuple[int, ...]) -> tuple[int, ...]:
         """Returns a shape; InputError for one that no array has."""
-        if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MOST_EVER:
+        if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MAX_ELEMENTS:
             raise self.bad(f"its shape is {str(found)[:80]}")
         return found
 
     def kind(self) -> np.dtype[np.generic]:
         (flag,) = self.unpack("<i")
-        if flag not in TYPES:
+        if flag not in DTYPES:
             raise self.bad(f"its element type has the flag {flag}, which MXNet does not have")
-        return TYPES[flag]
+        return DTYPES[flag]
 
     def elements(self, kind: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
         count = prod(shape)

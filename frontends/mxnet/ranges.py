@@ -11,65 +11,65 @@ from qir.ir.node import Value
 from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from .call import Made, RangeEnd, SymbolCall, Unsupported
+from .call import RangeBound, Result, SymbolCall, Unsupported
 
 I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
-_STEPS_OF_NOTHING = _F(2.0**31)
+_GAIN_OF_EMPTY_RANGE = _F(2.0**31)
 """How many steps 1.0 is where a range is 0 to 0, as layers of MXNet have it."""
-CALIBRATE = "quantize with calib_mode naive or entropy"
+HOW_TO_CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
-def quantized(storage: DType, low: float, high: float) -> QuantType:
+def quantized_type(storage: DType, low: float, high: float) -> QuantType:
     """Returns the type of integers of a range; it declares the range as the file does."""
     least, most = _F(low), _F(high)
-    reach = max(abs(least), abs(most))
-    if reach == 0:  # calibration writes six decimals, so this is a range of small values, too
-        reach = most = _F(LEVELS[storage]) / _STEPS_OF_NOTHING
-        least = -reach if storage == I8 else _F(0)
-    if not np.isfinite(reach):
+    absmax = max(abs(least), abs(most))
+    if absmax == 0:  # calibration writes six decimals, so this is a range of small values, too
+        absmax = most = _F(LEVELS[storage]) / _GAIN_OF_EMPTY_RANGE
+        least = -absmax if storage == I8 else _F(0)
+    if not np.isfinite(absmax):
         raise Unsupported(f"its range is {low} to {high}")
-    made = uniform(storage, np.asarray(reach / _F(LEVELS[storage]), _F))
+    made = uniform(storage, np.asarray(absmax / _F(LEVELS[storage]), _F))
     declared = Declared((float(least),), (float(most),), LEVELS[storage])
     return replace(made, declared=declared)
 
 
-def is_of_nothing(value: Value) -> bool:
+def has_empty_range(value: Value) -> bool:
     """Returns whether a quantized value has the scale that a range of 0 to 0 is given."""
     quant = value.type.quant
-    return quant is not None and bool((quant.scales() == 1 / _STEPS_OF_NOTHING).all())
+    return quant is not None and bool((quant.scales() == 1 / _GAIN_OF_EMPTY_RANGE).all())
 
 
-def calibrated(call: SymbolCall) -> tuple[float, float] | None:
+def calibrated_range(call: SymbolCall) -> tuple[float, float] | None:
     """Returns the range that calibration gave a node; None where it has none."""
-    if not call.attrs.given("min_calib_range") or not call.attrs.given("max_calib_range"):
-        call.skip("min_calib_range", "max_calib_range")
+    if not call.attrs.is_given("min_calib_range") or not call.attrs.is_given("max_calib_range"):
+        call.ignore("min_calib_range", "max_calib_range")
         return None
-    return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+    return call.attrs.number("min_calib_range"), call.attrs.number("max_calib_range")
 
 
-def note_nothing(call: SymbolCall, low: float, high: float) -> None:
+def note_empty_range(call: SymbolCall, low: float, high: float) -> None:
     """Notes in the ledger that an operator divides by a range of 0 to 0."""
     if low == high == 0:
         said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
-def note_refusal(call: SymbolCall, low: float) -> None:
+def note_refused_range(call: SymbolCall, low: float) -> None:
     """Notes in the ledger that MXNet does not run unsigned integers of such a range."""
     if low < 0:
         said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
-def with_range(value: Value) -> list[Made]:
+def results_with_range(value: Value) -> list[Result]:
     """Returns the three results of a quantized operator: integers, and the ends of their range."""
-    low, high = ends(value)
-    return [value, RangeEnd(low), RangeEnd(high)]
+    low, high = declared_range(value)
+    return [value, RangeBound(low), RangeBound(high)]
 
 
-def ends(value: Value) -> tuple[float, float]:
+def declared_range(value: Value) -> tuple[float, float]:
     """Returns the range that a quantized value declares."""
     quant = value.type.quant
     if quant is None or quant.declared is None:
@@ -80,7 +80,7 @@ def ends(value: Value) -> tuple[float, float]:
     return held.low[0], held.high[0]
 
 
-def integers(call: SymbolCall, index: int, low: int, high: int) -> Value:
+def quantized_operand(call: SymbolCall, index: int, low: int, high: int) -> Value:
     """Returns an operand with the range that two other operands give it.
 
     Stored integers take the range as their type; computed ones have to come with this range.
@@ -88,26 +88,26 @@ def integers(call: SymbolCall, index: int, low: int, high: int) -> Value:
     value = call.value(index)
     if value.type.quant is not None:
         given = [call.inputs[i] if i < len(call) else None for i in (low, high)]
-        wanted = [RangeEnd(end) for end in ends(value)]
+        wanted = [RangeBound(end) for end in declared_range(value)]
         if given != wanted:
             raise Unsupported(f"operand {index} comes with the range of another tensor")
         return value
     kind = value.type.dtype
     if value.node.op != "constant":
-        raise Unsupported(f"the range of operand {index} is not calibrated; {CALIBRATE}")
+        raise Unsupported(f"the range of operand {index} is not calibrated; {HOW_TO_CALIBRATE}")
     if kind not in LEVELS:
         raise Unsupported(f"operand {index} is {kind}; int8 and uint8 with a known range are read")
-    found = [call.held(i, "range").reshape(-1) for i in (low, high)]
+    found = [call.parameter_data(i, "range").reshape(-1) for i in (low, high)]
     if any(end.size != 1 for end in found):
         raise Unsupported(f"the range of operand {index} is no pair of numbers")
     low_end, high_end = (float(end[0]) for end in found)
-    return _stored(call, index, quantized(kind, low_end, high_end))
+    return _quantized_constant(call, index, quantized_type(kind, low_end, high_end))
 
 
-def _stored(call: SymbolCall, index: int, element: QuantType) -> Value:
+def _quantized_constant(call: SymbolCall, index: int, element: QuantType) -> Value:
     """Returns stored integers as a constant of a quantized type, under its name in the file."""
     value, graph = call.value(index), call.reader.graph
-    data = call.held(index, "weights")
+    data = call.parameter_data(index, "weights")
     held = Array(data, TensorType(value.type.shape, element), value.name)
     name = value.name
     graph.rename(value, graph.fresh(f"{name}.stored"))

@@ -15,11 +15,11 @@ from qir.ledger import Ledger
 
 from . import foreign
 from .attributes import BadAttribute
-from .call import Made, SymbolCall, Unsupported
+from .call import Result, SymbolCall, Unsupported
 from .inputs import Inputs
 from .operators import converter
 from .parameters import Parameters
-from .symbol import Symbol, SymbolNode, shown
+from .symbol import Symbol, SymbolNode, shortened
 
 STEP = "read mxnet"
 
@@ -56,32 +56,32 @@ class SymbolReader:
         ledger: Ledger,
         given: Sequence[object] | None,
     ) -> None:
-        self.path, self.symbol, self.held, self.ledger = path, symbol, held, ledger
+        self.path, self.symbol, self.parameters, self.ledger = path, symbol, held, ledger
         self.graph = Graph(path.name.removesuffix(".json").removesuffix("-symbol") or "main")
-        self.found: list[Sequence[Made]] = []
+        self.results: list[Sequence[Result]] = []
         """By node: its results."""
         self.unnamed: set[Value] = set()
         """Values that may still take the name of the node whose result they are."""
-        self.states = held.states
-        self.counts = symbol.counts()
+        self.auxiliary_states = held.states
+        self.result_counts = symbol.counts()
         self.inputs = Inputs(path, symbol, held, store, given)
 
     def read(self, index: int) -> None:
         """Reads one node."""
         node = self.symbol.nodes[index]
         if node.is_variable:
-            self.found.append([self._variable(index, node)])
+            self.results.append([self._variable(index, node)])
             return
         handler = converter(node.op)
         try:
             operands = [self.result(entry) for entry in node.inputs]
-            if handler is None or foreign.reads_loose(operands):
-                self.found.append(foreign.keep(self, node, self.counts[index]))
+            if handler is None or foreign.has_untyped_operand(operands):
+                self.results.append(foreign.keep(self, node, self.result_counts[index]))
                 return
             call = SymbolCall(self, node, operands)
             made = handler(call)
-            if unread := call.attrs.unread():
-                raise Unsupported(f"its attribute {shown(unread[0])} is not read here")
+            if unread := call.attrs.unread_names():
+                raise Unsupported(f"its attribute {shortened(unread[0])} is not read here")
         except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
             raise self.fail(node, f"cannot be read: {why}") from why
         except (ArithmeticError, LookupError, ValueError) as why:
@@ -90,10 +90,10 @@ class SymbolReader:
         results = made if isinstance(made, list) else [made]
         if isinstance(results[0], Value):
             self._name(results[0], node.name)
-        self.found.append(results)
+        self.results.append(results)
 
-    def _variable(self, index: int, node: SymbolNode) -> Made:
-        if node.name in self.held:
+    def _variable(self, index: int, node: SymbolNode) -> Result:
+        if node.name in self.parameters:
             return self.parameter(node.name)
         kind = self.inputs.type_of(index)
         if kind is None:
@@ -102,10 +102,10 @@ class SymbolReader:
         origins = [Origin("mxnet", "null", node.name)]
         return self.graph.add("input", types=[kind], name=name, origins=origins).result
 
-    def result(self, entry: tuple[int, int]) -> Made:
+    def result(self, entry: tuple[int, int]) -> Result:
         """Returns what a result has become; Unsupported for one that its node does not have."""
         index, which = entry
-        made = self.found[index]
+        made = self.results[index]
         if which >= len(made):
             node = self.symbol.nodes[index]
             raise Unsupported(f"it reads result {which} of {node.label}, which is not computed")
@@ -146,10 +146,10 @@ class SymbolReader:
 
     def parameter(self, name: str) -> Value:
         """Returns a new constant with the elements of a parameter."""
-        data = self.held[name]
+        data = self.parameters[name]
         made = Array(data, TensorType(data.shape, dtype_of(data)), name)
         return self.graph.constant(made, name=self.graph.fresh(name))
 
     def fail(self, node: SymbolNode, what: str) -> InputError:
         """Returns the error for a node."""
-        return InputError(f"{self.path}: {node.place} {what}")
+        return InputError(f"{self.path}: {node.description} {what}")

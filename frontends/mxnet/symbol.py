@@ -10,19 +10,19 @@ from pathlib import Path
 from qir.errors import InputError
 from qir.json_file import read_json
 
-_LIMIT = 1 << 28
+_MAX_SEARCHED_BYTES = 1 << 28
 """Bytes in which a symbol is looked for: it holds no weights."""
-_DEEPEST = 4
+_MAX_SUBGRAPH_DEPTH = 4
 """Subgraphs within subgraphs."""
-_LONGEST = 60
+_MAX_SHOWN = 60
 """Letters of a name that errors show."""
 Entry = tuple[int, int]
 """The number of a node, and which of its results."""
 
 
-def shown(name: str) -> str:
+def shortened(name: str) -> str:
     """Returns a name from a file as errors show it."""
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class SymbolNode:
     attrs: Mapping[str, str]
     inputs: tuple[Entry, ...]
     subgraphs: tuple[Symbol, ...] = ()
-    inner: str = ""
+    subgraphs_json: str = ""
     """The subgraphs as the file has them."""
 
     @property
     def label(self) -> str:
         """The name as errors show it: of a long one the start."""
-        return shown(self.name)
+        return shortened(self.name)
 
     @property
-    def place(self) -> str:
+    def description(self) -> str:
         """Name and operator as errors show them."""
-        return f"node {self.label} ({shown(self.op)})"
+        return f"node {self.label} ({shortened(self.op)})"
 
     @property
     def is_variable(self) -> bool:
@@ -82,12 +82,12 @@ class Symbol:
         return found
 
 
-def looks_like(path: Path) -> bool:
+def looks_like_symbol(path: Path) -> bool:
     """Returns whether a `.json` file is a symbol: by its name, or by what is in it."""
     if path.name.endswith("-symbol.json"):
         return True
     try:
-        if path.stat().st_size > _LIMIT:
+        if path.stat().st_size > _MAX_SEARCHED_BYTES:
             return False
         held = path.read_bytes()
     except OSError:
@@ -103,8 +103,8 @@ def read_symbol(path: Path) -> Symbol:
 def _symbol(held: object, place: str, depth: int) -> Symbol:
     if not isinstance(held, dict) or not isinstance(held.get("nodes"), list):
         raise InputError(f"{place}: is no MXNet symbol: it has no list of nodes")
-    if depth > _DEEPEST:
-        raise InputError(f"{place}: subgraphs are more than {_DEEPEST} deep")
+    if depth > _MAX_SUBGRAPH_DEPTH:
+        raise InputError(f"{place}: subgraphs are more than {_MAX_SUBGRAPH_DEPTH} deep")
     nodes: list[SymbolNode] = []
     variables: set[str] = set()
     for index, entry in enumerate(held["nodes"]):
@@ -130,16 +130,16 @@ def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
     for key in ("attr", "param", "attrs"):  # before 0.11 there were two, then one
         more = held.get(key) or {}
         if not isinstance(more, dict) or not all(isinstance(v, str) for v in more.values()):
-            raise InputError(f"{place} ({shown(name)}): its {key} are no texts")
+            raise InputError(f"{place} ({shortened(name)}): its {key} are no texts")
         attrs |= more
-    told = f"{place} ({shown(name)})"
-    inputs = _entries(held.get("inputs") or [], told, index)
+    location = f"{place} ({shortened(name)})"
+    inputs = _entries(held.get("inputs") or [], location, index)
     subgraphs = held.get("subgraphs") or []
     if not isinstance(subgraphs, list):
-        raise InputError(f"{told}: its subgraphs are no list")
-    within = tuple(_symbol(graph, f"{told}: subgraph", depth + 1) for graph in subgraphs)
+        raise InputError(f"{location}: its subgraphs are no list")
+    within = tuple(_symbol(graph, f"{location}: subgraph", depth + 1) for graph in subgraphs)
     if op == "null" and (inputs or within):
-        raise InputError(f"{told}: a variable reads nothing")
+        raise InputError(f"{location}: a variable reads nothing")
     return SymbolNode(op, name, attrs, inputs, within, json.dumps(subgraphs) if within else "")
 
 
