@@ -1,4 +1,4 @@
-"""The attributes of a node: texts such as `(3, 3)`, `True` and `0.5`, read without evaluating."""
+"""Parses the attributes of a node: texts such as `(3, 3)`, `True` and `0.5`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WITHOUT_EFFECT = frozenset(
     " cudnn_algo_fwd cudnn_off cudnn_tensor_core_only cudnn_tune ctx_group force_mirroring"
     " lr_mult wd_mult mirror_stage weight_lr_mult workspace".split()
 )
-"""Attributes that steer training or memory and change no result."""
+"""Attributes that affect training or memory only, and no result."""
 _INTEGER = re.compile(r"[+-]?\d{1,18}L?")
 _LIST = re.compile(r"[(\[](.*)[)\]]", re.DOTALL)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -18,35 +18,38 @@ NONE_TEXT = "None"
 
 
 class BadAttribute(Exception):
-    """An attribute has a text that its operator does not take."""
+    """Raised for an attribute whose text is not of the type that its operator expects."""
 
 
 class Attributes:
-    """The attributes of one node, and which of them were asked for."""
+    """The attributes of one node, and which of them a converter has read.
+
+    An attribute that no converter reads might change a result, so that the reader refuses it.
+    """
 
     def __init__(self, held: Mapping[str, str]) -> None:
         self.texts = held
         self.read: set[str] = set()
 
     def is_given(self, name: str) -> bool:
-        """Returns whether an attribute is there and not None."""
+        """Returns whether an attribute is present and not None."""
         return self.texts.get(name, NONE_TEXT) != NONE_TEXT
 
     def text(self, name: str, default: str = "") -> str:
-        """Returns an attribute as it is written."""
+        """Returns an attribute as text."""
         self.read.add(name)
         found = self.texts.get(name, default)
         return default if found == NONE_TEXT else found
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Returns an integer; BadAttribute where it is none, or missing without a default."""
+        """Returns an integer; raises BadAttribute for another text, or without text and default."""
         found = self.text(name)
         if not found and default is not None:
             return default
         return self._parse_integer(name, found)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Returns a number; BadAttribute where it is none, or missing without a default."""
+        """Returns a float; raises BadAttribute for another text, or without text and default."""
         found = self.text(name)
         if not found and default is not None:
             return default
@@ -56,7 +59,7 @@ class Attributes:
             raise self._error(name, found, "a number") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Returns a truth value."""
+        """Returns a boolean."""
         found = self.text(name)
         if not found:
             return default
@@ -65,7 +68,7 @@ class Attributes:
         return _BOOLEANS[found.lower()]
 
     def optional_integers(self, name: str) -> tuple[int | None, ...]:
-        """Returns a list of integers or None; one alone is a list of one."""
+        """Returns a list of integers or None; a single item is a list of one."""
         found = self.text(name).strip()
         inside = _LIST.fullmatch(found)
         items = [item.strip() for item in (inside[1] if inside else found).split(",")]
@@ -75,14 +78,14 @@ class Attributes:
         )
 
     def integers(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Returns a list of integers; the default where it is empty or missing."""
+        """Returns a list of integers; the default if it is empty or missing."""
         found = self.optional_integers(name)
         if any(item is None for item in found):
             raise self._error(name, self.texts[name], "a list of integers")
         return tuple(item for item in found if item is not None) or default
 
     def unread_names(self) -> list[str]:
-        """Returns the attributes that nobody asked for and that may change a result."""
+        """Returns the attributes that no converter read and that may change a result."""
         return sorted(
             name
             for name, text in self.texts.items()

@@ -1,4 +1,4 @@
-"""One node of a symbol: its operands as values, its attributes, and what it becomes."""
+"""A node of a symbol, as converters see it: operands, attributes, and adding nodes."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class Unsupported(Exception):
-    """The node has no form in the language; the text says why, or what to do."""
+    """Raised for a node without a form in the language; the text has the reason or a remedy."""
 
 
 @dataclass(frozen=True)
 class RangeBound:
-    """One end of the range that a quantized tensor carries, as a number known while reading."""
+    """Minimum or maximum of a quantized tensor's range, known while reading."""
 
     number: float
 
 
 @dataclass(frozen=True)
 class ShapelessZeros:
-    """Zeros of a shape that MXNet infers from who reads them, such as an initial state.
+    """Zeros whose shape MXNet infers from their consumers, such as an initial state.
 
-    A size of 0 is not known.
+    A size of 0 is unknown.
     """
 
     shape: tuple[int, ...] = ()
 
 
 Result: TypeAlias = Value | RangeBound | ShapelessZeros | None
-"""What one result of a node has become; None for one that is not computed here."""
+"""A converted result of a node; None for one that inference does not compute."""
 _MAX_ELEMENTS = 1 << 24
-"""Elements along an axis that converters make constants or results for."""
+"""Elements along an axis for which converters create constants or results, at most."""
 DTYPE_NAMES = {
     "float32": "f32",
     "float64": "f64",
@@ -57,7 +57,7 @@ DTYPE_NAMES = {
     "int64": "i64",
     "bool": "bool",
 }
-"""The language's name of each element type that attributes name."""
+"""Element types by their name in attributes."""
 
 
 class SymbolCall:
@@ -91,7 +91,7 @@ class SymbolCall:
         attrs: Mapping[str, Attr],
         types: Sequence[TensorType] | None = None,
     ) -> Node:
-        """Adds a node that stems from this one, its types inferred unless they are given."""
+        """Adds a node with the origin of this one; types are inferred unless given."""
         graph = self.reader.graph
         name = self.fresh_name(op)
         made = graph.add(
@@ -101,15 +101,15 @@ class SymbolCall:
         return made
 
     def fresh_name(self, what: str) -> str:
-        """Returns a name for a value that the symbol does not name."""
+        """Returns a new name, from the node's name and `what`."""
         return self.reader.graph.fresh(f"{self.node.name}.{what}")
 
     def constant(self, data: NDArray[np.generic], what: str) -> Value:
-        """Returns a new constant."""
+        """Adds a constant."""
         return self.reader.graph.constant(np.asarray(data), name=self.fresh_name(what))
 
     def number(self, held: float, kind: DType) -> Value:
-        """Returns a number as a constant of an element type."""
+        """Adds a scalar constant of an element type."""
         if not kind.is_float and held != int(held):
             raise Unsupported(f"it computes with {held} in {kind}; cast its operand to float32")
         with np.errstate(all="ignore"):
@@ -119,7 +119,7 @@ class SymbolCall:
         )
 
     def cast(self, x: Value, kind: DType) -> Value:
-        """Returns a value in an element type."""
+        """Returns a value cast to an element type."""
         return x if x.type.dtype == kind else self.add("cast", {"x": x}, {"to": kind})
 
     # -- operands -------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class SymbolCall:
         return len(self.inputs)
 
     def value(self, index: int) -> Value:
-        """Returns an operand; Unsupported where it is missing or no tensor."""
+        """Returns an operand; raises Unsupported if it is missing or not a tensor."""
         if index >= len(self.inputs):
             raise Unsupported(f"it has {len(self.inputs)} operands, one more is needed")
         found = self.inputs[index]
@@ -139,7 +139,8 @@ class SymbolCall:
         return found
 
     def broadcast_operand(self, index: int) -> Value:
-        """Returns an operand of an op that broadcasts: of zeros of any batch, one row is enough."""
+        """Returns an operand of a broadcasting op; of zeros with an unknown batch, one row
+        suffices."""
         found = self.inputs[index] if index < len(self.inputs) else None
         if (
             not isinstance(found, ShapelessZeros)
@@ -154,7 +155,7 @@ class SymbolCall:
         return [self.value(index) for index in range(len(self.inputs))]
 
     def parameter_data(self, index: int, what: str) -> NDArray[np.generic]:
-        """Returns the elements of an operand that is a parameter."""
+        """Returns the elements of a parameter; raises Unsupported for a computed operand."""
         node = self.value(index).node
         data = node.attrs.get("data") if node.op == "constant" else None
         if not isinstance(data, Array):
@@ -162,7 +163,7 @@ class SymbolCall:
         return data.data
 
     def limited_size(self, x: Value, axis: int) -> int:
-        """Returns a size of which something is made, element by element, while reading."""
+        """Returns a known size that is small enough to create something for each element."""
         found = self.size(x, axis)
         if found > _MAX_ELEMENTS:
             raise Unsupported(
@@ -171,7 +172,7 @@ class SymbolCall:
         return found
 
     def size(self, x: Value, axis: int) -> int:
-        """Returns a size that has to be known."""
+        """Returns a known size; raises Unsupported for an open one."""
         found = x.type.shape[axis]
         if not isinstance(found, int):
             raise Unsupported(
@@ -180,7 +181,8 @@ class SymbolCall:
         return found
 
     def stored_state(self, index: int, name: str) -> Value:
-        """Returns an operand that symbols before 0.9 leave out, as the parameter of that name."""
+        """Returns an operand that symbols before MXNet 0.9 leave out, as the parameter of that
+        name."""
         stored = f"{self.node.name}_{name}"
         if index >= len(self.inputs) and stored in self.reader.parameters:
             return self.reader.parameter(stored)
@@ -189,29 +191,29 @@ class SymbolCall:
     # -- attributes -----------------------------------------------------------------------------
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
-        """Returns an axis, counted from the front."""
+        """Returns an axis attribute; negative ones count from the end."""
         found = self.attrs.integer(name, default)
         if not -rank <= found < rank:
             raise Unsupported(f"{name} is {found}, the operand has {rank} axes")
         return found + rank if found < 0 else found
 
     def dtype(self, name: str = "dtype", default: str = "float32") -> DType:
-        """Returns an element type that an attribute names."""
+        """Returns an element type attribute."""
         found = self.attrs.text(name, default)
         if found not in DTYPE_NAMES:
             raise Unsupported(f"{name} is {shortened(found)!r}, which the language does not have")
         return dtype(DTYPE_NAMES[found])
 
     def indices_as_i64(self, x: Value) -> Value:
-        """Returns indices, which MXNet keeps in floats, as i64."""
+        """Returns indices as i64; MXNet stores them as floats."""
         return self.cast(x, dtype("i64"))
 
     def ignore(self, *names: str) -> None:
-        """Takes attributes that change nothing in inference as read."""
+        """Marks attributes that have no effect in inference as read."""
         self.attrs.read.update(names)
 
     def choice(self, name: str, default: str, *taken: str) -> str:
-        """Returns a text; Unsupported for one that is not among those taken."""
+        """Returns a text attribute; raises Unsupported unless it is among the supported choices."""
         found = self.attrs.text(name, default)
         if found not in (taken or (default,)):
             known = ", ".join(taken or (default,))

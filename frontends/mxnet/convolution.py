@@ -12,7 +12,7 @@ _LAYOUTS = ("", "NCW", "NCHW", "NCDHW")
 
 
 def layer_attrs(call: SymbolCall) -> tuple[int, dict[str, Attr]]:
-    """Returns how many spatial axes a layer has, and its attributes along them."""
+    """Returns the count of spatial axes, and the attributes of a (transposed) convolution."""
     kernel = call.attrs.integers("kernel")
     axes = len(kernel)
     if axes not in (1, 2, 3):
@@ -28,13 +28,13 @@ def layer_attrs(call: SymbolCall) -> tuple[int, dict[str, Attr]]:
 
 
 def layer_operands(call: SymbolCall, no_bias: bool) -> dict[str, Value | None]:
-    """Returns data, weights and the bias, where there is one."""
+    """Returns data, weights and the optional bias; `no_bias` is the attribute's default."""
     bias = None if call.attrs.flag("no_bias", no_bias) else call.value(2)
     return {"x": call.value(0), "w": call.value(1), "bias": bias}
 
 
 def check_channels(call: SymbolCall, name: str, found: Dim) -> None:
-    """Raises Unsupported where weights have another number of channels than an attribute says."""
+    """Raises Unsupported where an attribute contradicts the channels of the weights."""
     wanted = call.attrs.integer(name, 0)
     if wanted and isinstance(found, int) and wanted != found:
         raise Unsupported(f"{name} is {wanted}, its weights have {found} channels")
@@ -60,7 +60,7 @@ def _deconvolution(call: SymbolCall) -> Value:
 
 
 def fully_connected(call: SymbolCall) -> Value:
-    """Adds a linear layer; data of more axes are flattened where `flatten` says so."""
+    """Adds a linear layer; `flatten` flattens data with more axes."""
     x = call.broadcast_operand(0)
     bias = None if call.attrs.flag("no_bias") else call.value(2)
     if call.attrs.flag("flatten", True) and x.type.rank != 2:

@@ -1,4 +1,4 @@
-"""Tensors of numbers that are known, and the shapes of others."""
+"""zeros, ones, full, arange, zeros_like, ones_like and shape_array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import sizes
 from .call import Result, ShapelessZeros, SymbolCall, Unsupported
 
 _MAX_ELEMENTS = 1 << 24
-"""Elements that a constant may have which a file does not hold."""
+"""Elements of a constant that is not stored in the file, at most."""
 
 
 def _filled(call: SymbolCall, number: float) -> Result:

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, functions and activations that work element by element."""
+"""Elementwise arithmetic, comparisons, functions and activations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _unary(op: str) -> Handler:
 
 
 def _add_binary(call: SymbolCall, op: str, a: Value, b: Value) -> Value:
-    """Adds an op of two operands; comparisons give 0 and 1 in the operands' type."""
+    """Adds a binary op; comparisons return 0 and 1 in the operands' type, as in MXNet."""
     if op in ("min", "max"):
         return call.add(op, {"xs.0": a, "xs.1": b})
     if op.startswith("logical"):
@@ -71,13 +71,13 @@ _ACTIVATIONS = {
 
 
 def activation(call: SymbolCall) -> Value:
-    """Adds the function that `act_type` names."""
+    """Adds the activation of attribute `act_type`."""
     kind = call.choice("act_type", "", *_ACTIVATIONS)
     return call.add(_ACTIVATIONS[kind], {"x": call.value(0)})
 
 
 def leaky_relu(call: SymbolCall) -> Result | list[Result]:
-    """Adds one of the kinds of LeakyReLU; that with a random slope has its mean in inference."""
+    """Adds the variant of LeakyReLU in `act_type`; rrelu uses the mean slope in inference."""
     x = call.value(0)
     kind = call.choice("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
     slope = call.attrs.number("slope", 0.25)
@@ -101,7 +101,7 @@ def leaky_relu(call: SymbolCall) -> Result | list[Result]:
 
 
 def clip(call: SymbolCall) -> Value:
-    """Adds a clip to two bounds."""
+    """Adds a clip; a NaN bound is none."""
     low, high = call.attrs.number("a_min"), call.attrs.number("a_max")
     attrs = {k: v for k, v in (("min", low), ("max", high)) if not math.isnan(v)}
     return call.add("clip", {"x": call.value(0)}, attrs)
@@ -113,7 +113,7 @@ def _hard_sigmoid(call: SymbolCall) -> Value:
 
 
 def _round_with_ties(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
-    """Adds a rounding that takes ties elsewhere than to the even neighbour."""
+    """Adds a rounding with other ties than round half to even."""
     x = call.value(0)
     start, at_tie = tie(x)
     rest = call.add("abs", {"x": call.add("sub", {"a": x, "b": start})})
@@ -123,7 +123,7 @@ def _round_with_ties(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value
 
 
 def _rint(call: SymbolCall) -> Value:
-    """Adds MXNet's rint, which takes a tie to the lower neighbour."""
+    """Adds MXNet's rint, which rounds ties down."""
 
     def tie(x: Value) -> tuple[Value, Value]:
         low = call.add("floor", {"x": x})
@@ -133,7 +133,7 @@ def _rint(call: SymbolCall) -> Value:
 
 
 def _round(call: SymbolCall) -> Value:
-    """Adds MXNet's round, which takes a tie away from zero."""
+    """Adds MXNet's round, which rounds ties away from zero."""
 
     def tie(x: Value) -> tuple[Value, Value]:
         start = call.add("trunc", {"x": x})
@@ -160,7 +160,7 @@ def _logical_not(call: SymbolCall) -> Value:
 
 
 def _identity(*names: str) -> Handler:
-    """Returns the converter of what does nothing in inference, whatever these attributes say."""
+    """Returns the converter of an identity in inference, which ignores these attributes."""
 
     def read(call: SymbolCall) -> Value:
         call.ignore(*names)
@@ -181,7 +181,7 @@ def _cast(call: SymbolCall) -> Value:
 
 def _where(call: SymbolCall) -> Value:
     condition, a, b = call.values()
-    if condition.type.rank < a.type.rank:  # one truth value a row
+    if condition.type.rank < a.type.rank:  # one boolean for each entry of the leading axes
         axes = tuple(range(condition.type.rank, a.type.rank))
         condition = call.add("unsqueeze", {"x": condition}, {"axes": axes})
     if condition.type.dtype != BOOL:

@@ -1,6 +1,6 @@
-"""Operators that QIR does not know: kept with all their attributes, for MXNet to run.
+"""Foreign nodes: operators without a form, kept with their attributes and run by MXNet.
 
-What reads a result of which nothing says the shape is kept as well.
+Operators that consume a result of unknown shape are kept as well.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.generic]
 UNKNOWN_TYPE = TensorType((), opaque("?[...]"))
-"""The type of a result of which nothing says the shape."""
+"""The type of a result whose shape is unknown."""
 RANGE_BOUNDS = {1: "low", 2: "high"}
-"""By result of a quantized operator: which end of its range it is."""
+"""By result index of a quantized operator: the bound of its range."""
 AUXILIARY_STATE = "state"
 _UNSAFE = frozenset(
     "Custom _CachedOp _CachedOpThreadSafe _CustomFunction _NDArray _Native _cvimread".split()
 )
-"""Operators that name files, addresses or code, and are never run from a file."""
+"""Operators that access files, addresses or code; a model must not be able to call them."""
 _CHANCE = ("random_", "sample_", "shuffle", "normal", "uniform")
-"""How operators begin that draw at random."""
+"""Prefixes of operators that draw random numbers, which are not run either."""
 
 
 def has_untyped_operand(operands: Sequence[Result]) -> bool:
-    """Returns whether an operand has a shape that nobody knows."""
+    """Returns whether an operand has an unknown shape."""
     return any(isinstance(held, Value) and held.type.dtype.is_loose for held in operands)
 
 
 def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Result]:
-    """Adds a node as a foreign op; Unsupported where an operand is no tensor."""
+    """Adds a node as a foreign op; raises Unsupported where an operand is not a tensor."""
     pairs = [_operand(reader, node, slot) for slot in range(len(node.inputs))]
     values = [value for value, _ in pairs]
     attrs: list[Attr] = [(name, text) for name, text in node.attrs.items()]
@@ -78,7 +78,8 @@ def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Result]:
 
 
 def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, str]:
-    """Returns an operand, and what of it is read: itself, an end of its range, a state."""
+    """Returns an operand, and its role: a tensor (""), a bound of a range, or an auxiliary
+    state."""
     index, which = node.inputs[slot]
     made = reader.result((index, which))
     if isinstance(made, Value):
@@ -99,7 +100,7 @@ def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, 
 
 
 def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept operator in MXNet; raises PluginError where there is none, or it fails."""
+    """Computes a foreign node by MXNet; raises PluginError if MXNet is missing or fails."""
     op, slots = str(node.attrs["op"]), node.attrs["slots"]
     held: Any = node.attrs["attrs"]
     if op in _UNSAFE or op.lstrip("_").startswith(_CHANCE):
@@ -130,7 +131,7 @@ def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
 
 
 def _matches_type(kind: TensorType, data: Array) -> bool:
-    """Returns whether a result has the predicted type."""
+    """Returns whether a result has the expected type."""
     if kind.dtype.is_loose:
         return True
     pairs = zip(kind.shape, data.shape, strict=False)
@@ -139,7 +140,7 @@ def _matches_type(kind: TensorType, data: Array) -> bool:
 
 
 def _operand_array(value: Value, data: Array, kind: str) -> Array:
-    """Returns what an operand of a kept operator holds: elements, or an end of their range."""
+    """Returns an operand's elements, or a bound of its range."""
     if kind not in RANGE_BOUNDS.values():
         return np.ascontiguousarray(data)
     low, high = declared_range(value)
@@ -152,7 +153,7 @@ def _operand_array(value: Value, data: Array, kind: str) -> Array:
 def _result_types(
     reader: SymbolReader, node: SymbolNode, values: Sequence[Value], results: int
 ) -> list[TensorType]:
-    """Returns the types of the results: of some operators the first one is known."""
+    """Returns the types of the results; for some operators the first one is known."""
     rule = _TYPE_RULES.get(node.op)
     known = values and not has_untyped_operand(values) and values[0].type.quant is None
     made = [UNKNOWN_TYPE] * results
@@ -169,14 +170,14 @@ def _type_of_first(call: SymbolCall) -> TensorType:
 
 
 def _roi_pooling_type(call: SymbolCall) -> TensorType:
-    """Returns the type of windows of one size, cut out of images by the rows of a matrix."""
+    """Returns the result type of ROIPooling and ROIAlign."""
     data, rows = call.value(0).type, call.value(1).type
     sizes: tuple[Dim, ...] = call.attrs.integers("pooled_size")
     return data.with_shape((rows.shape[0], data.shape[1], *sizes))
 
 
 def _deformable_type(call: SymbolCall) -> TensorType:
-    """Returns the type of a convolution whose samples are moved: that of the convolution."""
+    """Returns the result type of a deformable convolution, that of a plain one."""
     weight = 3 if call.node.op.startswith("_contrib_Modulated") else 2
     plain = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
     _, attrs = convolution.layer_attrs(SymbolCall(call.reader, plain, ()))
@@ -186,7 +187,7 @@ def _deformable_type(call: SymbolCall) -> TensorType:
 
 
 def _prior_boxes_type(call: SymbolCall) -> TensorType:
-    """Returns the type of the boxes around each pixel."""
+    """Returns the result type of MultiBoxPrior: boxes around each pixel."""
     data = call.value(0).type
     texts = [call.attrs.text(name, "1").strip("()[] ").split(",") for name in ("sizes", "ratios")]
     each = sum(bool(item.strip()) for text in texts for item in text) - 1
@@ -197,7 +198,7 @@ def _prior_boxes_type(call: SymbolCall) -> TensorType:
 
 
 def _detections_type(call: SymbolCall) -> TensorType:
-    """Returns the type of a box with its class and score for each prior."""
+    """Returns the result type of MultiBoxDetection: class, score and box for each prior."""
     classes = call.value(0).type
     return classes.with_shape((classes.shape[0], classes.shape[2], 6))
 
@@ -216,4 +217,4 @@ _TYPE_RULES: dict[str, Callable[[SymbolCall], TensorType]] = {
     "_contrib_MultiBoxDetection": _detections_type,
     "_contrib_MultiBoxPrior": _prior_boxes_type,
 }
-"""By operator: the type of its first result."""
+"""Type rules of the first result, by operator."""

@@ -1,4 +1,4 @@
-"""The entry: a symbol with its parameters becomes a graph, without MXNet."""
+"""Entry point of the MXNet frontend: reads a symbol and its parameters, without MXNet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MxnetFrontend(Frontend):
     files_take_inputs = True
 
     def accepts(self, source: object) -> bool:
-        """Returns whether this is a symbol, known by its content, or a `.params` file."""
+        """Returns whether a source is a symbol, by its content, or a `.params` file."""
         if not isinstance(source, (str, Path)):
             return False
         path = Path(source)
@@ -41,7 +41,7 @@ class MxnetFrontend(Frontend):
         return suffix == ".params" or (suffix == ".json" and looks_like_symbol(path))
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a symbol and its parameters; InputError names file and entry that is damaged."""
+        """Reads a symbol and its parameters; raises InputError with file and entry if damaged."""
         return self.load_object(source, ledger)
 
     def load_object(
@@ -49,8 +49,7 @@ class MxnetFrontend(Frontend):
     ) -> Graph:
         """Reads a symbol; `inputs` are shapes or example arrays, one for each input.
 
-        Raises InputError for a damaged file, for an input without a shape, and for operators
-        that are not read.
+        Raises InputError for a damaged file, an input without a shape, and unsupported operators.
         """
         if not isinstance(source, (str, Path)):
             raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
@@ -70,17 +69,17 @@ class MxnetFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an operator that was kept, in MXNet; raises PluginError if it cannot."""
+        """Computes a foreign node by MXNet; raises PluginError if that fails."""
         from .foreign import run
 
         return run(node, operands)
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Returns the symbol and the parameters."""
+        """Returns the files of the symbol and of its parameters."""
         return [part for part in _model_files(path) if part is not None]
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes a convolutional network, and a model without parameters."""
+        """Writes a convolutional network and a model without parameters; returns their paths."""
         from .samples import write
 
         return write(folder)
@@ -94,9 +93,9 @@ def _name_stem(symbol: Path) -> Path:
 
 
 def _model_files(path: Path) -> tuple[Path, Path | None]:
-    """Returns the files of a model, whichever of them is named.
+    """Returns the symbol and the parameter file of a model, given either of them.
 
-    Raises InputError where it is not clear which parameters belong to a symbol.
+    Raises InputError if several parameter files fit a symbol.
     """
     if path.suffix.lower() == ".params":
         epoch = _EPOCH_FILE.fullmatch(path.name)

@@ -1,4 +1,5 @@
-"""Weights of convolutions in groups of several channels, as MXNet's kernel quantizes them."""
+"""Weights of grouped convolutions with several channels a group, as MXNet's kernel quantizes
+them."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ _F = np.float32
 def grouped_weights(
     call: SymbolCall, x: Value, w: Value, bias: Value | None, groups: Attr
 ) -> Value:
-    """Returns the integers that MXNet makes of float weights; weights it quantizes rightly as is.
+    """Returns the integers that MXNet makes of float weights; other weights as they are.
 
-    MXNet hands oneDNN's reorder one scale a channel, and a mask that reads one a group: channels of
-    group 2 are quantized by the scale of channel 2. What is read of them goes by their own scales.
+    A defect of MXNet: it passes oneDNN's reorder one scale a channel, and a mask that reads one a
+    group. Channels of group 2 are therefore quantized by the scale of channel 2, and dequantized by
+    their own.
     """
     assert isinstance(groups, int)
     channels = w.type.shape[0]
@@ -48,7 +50,7 @@ def grouped_weights(
 
 
 def _needs_room_for_bias(x: Value, absmax: NDArray[np.float32], bias: Value) -> bool:
-    """Returns whether MXNet would scale weights down to leave a bias room."""
+    """Returns whether MXNet would reduce the scale of the weights so that the bias fits 32 bits."""
     if bias.constant is None:
         raise Unsupported("its bias is computed; only parameters are read there")
     steps = LEVELS[I8] / absmax * (LEVELS[x.type.dtype] / max(map(abs, declared_range(x))))

@@ -1,4 +1,4 @@
-"""Operators that pick elements by indices, which MXNet keeps in floats."""
+"""Embedding, take, pick, gather_nd, one_hot, topk; MXNet stores indices as floats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _embedding(call: SymbolCall) -> Value:
 
 
 def _into_bounds(call: SymbolCall, x: Value, indices: Value, axis: int, mode: str) -> Value:
-    """Returns indices moved into an axis: to its ends, or around it."""
+    """Returns indices brought into the bounds of an axis, by clipping or wrapping."""
     kind, size = indices.type.dtype, call.size(x, axis)
     if mode == "wrap":
         return call.add("mod", {"a": indices, "b": call.number(size, kind)})
@@ -48,7 +48,7 @@ def _pick(call: SymbolCall) -> Value:
 
 
 def _gather_nd(call: SymbolCall) -> Value:
-    """Reads gather_nd, whose indices have the axis of coordinates first."""
+    """Reads gather_nd, whose indices have the coordinates along the first axis."""
     x, indices = call.value(0), call.indices_as_i64(call.value(1))
     order = (*range(1, indices.type.rank), 0)
     indices = call.add("transpose", {"x": indices}, {"perm": order})

@@ -1,4 +1,4 @@
-"""The inputs of a symbol: which variables they are, and the types they have."""
+"""Finds the inputs of a symbol, variables without parameters, and infers their types."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _WITH_PARAMETERS = (
     " _sg_onednn_conv _sg_onednn_fully_connected _contrib_quantized_conv"
     " _contrib_quantized_fully_connected _contrib_quantized_batch_norm"
 ).split()
-"""Operators whose operands after the first are parameters, where these are variables."""
+"""Operators whose variables after the first operand are parameters."""
 _WITH_LABELS = (
     "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput"
 ).split()
-"""Operators whose second operand is a label, which inference does not need."""
+"""Operators whose second operand is a label, which inference does not use."""
 _RANK_KEEPING = (
     "Activation BatchNorm Cast Dropout LeakyReLU _contrib_quantize_v2 _copy _div_scalar"
     " _minus_scalar _mul_scalar _plus_scalar cast clip elemwise_add identity relu sigmoid tanh"
     " Concat concat"
 ).split()
-"""Operators whose result has as many axes as their first operand."""
+"""Operators whose result has the rank of their first operand."""
 
 
 class Inputs:
-    """The variables without parameters."""
+    """The inputs of a symbol, with the types that are given, declared or inferred."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Inputs:
     ) -> None:
         self.path, self.symbol, self.held, self.given = path, symbol, held, given
         self.consumers: dict[int, list[tuple[int, int]]] = {}
-        """By node: who reads its first result, and as which operand."""
+        """By node: the consumers of its first result, as (node, operand) indices."""
         for index, node in enumerate(symbol.nodes):
             for slot, (producer, result) in enumerate(node.inputs):
                 if result == 0:
@@ -79,7 +79,7 @@ class Inputs:
         )
 
     def type_of(self, index: int) -> TensorType | None:
-        """Returns the type of an input; None for a label. InputError where nothing says it."""
+        """Returns the type of an input; None for a label. Raises ShapesNeeded if it is unknown."""
         if index not in self.input_nodes:
             return None
         node = self.symbol.nodes[index]
@@ -95,7 +95,7 @@ class Inputs:
         return TensorType(self._named_shape(node, shape), guessed[1] if guessed else F32)
 
     def _named_shape(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Returns a shape whose unknown sizes have names."""
+        """Returns a shape whose open sizes are symbols, named after the input and the axis."""
         plain = re.sub(r"\W", "_", node.name)
         plain = plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
         return tuple(
@@ -117,7 +117,7 @@ class Inputs:
             raise InputError(f"{self.path}: input {node.label}: {error}") from error
 
     def _declared_shape(self, node: SymbolNode) -> Sequence[Dim] | None:
-        """Returns the shape that the file states; 0 is an unknown size."""
+        """Returns the shape that the file declares; 0 is an open size."""
         if "__shape__" not in node.attrs:
             return None
         try:
@@ -131,7 +131,7 @@ class Inputs:
         return [size if size > 0 else None for size in found]
 
     def _guess_by_layers(self, index: int) -> tuple[Sequence[Dim], DType] | None:
-        """Returns shape and element type by the first layers that read a variable."""
+        """Returns shape and element type by the first layers that consume a variable."""
         waiting, seen = [index], {index}
         while waiting:
             for reader, slot in self.consumers.get(waiting.pop(0), []):
@@ -146,7 +146,7 @@ class Inputs:
         return None
 
     def _feeds_rnn(self, index: int) -> bool:
-        """Returns whether an RNN reads a node, dropout and transposes aside."""
+        """Returns whether an RNN consumes a node, directly or after dropout and transposes."""
         for reader, slot in self.consumers.get(index, []):
             node = self.symbol.nodes[reader]
             if node.op == "RNN" and slot == 0:
@@ -157,7 +157,7 @@ class Inputs:
         return False
 
     def _type_by_layer(self, node: SymbolNode, slot: int) -> tuple[Sequence[Dim], DType] | None:
-        """Returns what a layer says of one of its operands."""
+        """Returns the shape and element type that a layer requires of an operand."""
         attrs = Attributes(node.attrs)
         if node.op == "RNN" and slot in (0, 2, 3):
             return [None] * 3, F32

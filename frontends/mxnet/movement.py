@@ -1,4 +1,4 @@
-"""Operators that move elements and compute none."""
+"""Operators that only move elements: Reshape, transpose, Concat, slices, tile, Pad."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ def _reshape(call: SymbolCall) -> Value:
 
 
 def _reversed_special_sizes(codes: Sequence[int]) -> tuple[int, ...]:
-    """Returns special sizes that split axes backwards as they did forwards."""
+    """Returns special sizes for a reshape from the last axis on (`reverse`)."""
     if -4 in codes:
         raise Unsupported("its shape splits an axis (-4) in reverse; write the sizes instead")
     return tuple(codes)
 
 
 def _resolved_sizes(x: Value, codes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
-    """Returns the sizes that special ones (0, -2 to -4) stand for; -1 stays."""
+    """Resolves the special sizes 0 and -2 to -4 of MXNet's Reshape; -1 stays.
+
+    0 copies an axis, -2 copies the remaining ones, -3 merges two, -4 splits one into the two that
+    follow.
+    """
     made: list[SizeTerm] = []
     left = list(axes)
     waiting = list(codes)
@@ -156,7 +160,7 @@ def _split_into(
 
 
 def _split_at(call: SymbolCall) -> list[Result]:
-    """Reads `split_v2`: equal sections, or the places where parts begin."""
+    """Reads `split_v2`: by a count of equal sections, or by the start indices of parts."""
     x = call.value(0)
     axis, alone = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
     sections, starts = call.attrs.integer("sections", 0), call.attrs.integers("indices")
@@ -217,7 +221,7 @@ def _slice_like(call: SymbolCall) -> Value:
 def _cut_like(
     call: SymbolCall, x: Value, like: Value, axes: Sequence[int], theirs: Sequence[int]
 ) -> Value:
-    """Returns x cut to the sizes that another value has along some axes."""
+    """Returns x sliced to the sizes of another value along some axes."""
     parts = [size_term(like, axis) for axis in theirs]
     if not any(p.axes for p in parts):
         return _add_slice(
@@ -267,7 +271,7 @@ def _repeat(call: SymbolCall) -> Value:
 
 
 def _shape_of_other(call: SymbolCall, x: Value, parts: list[SizeTerm]) -> Value:
-    """Returns a shape for a value that is not x, so that no size is copied by its place."""
+    """Returns a shape operand for another value than x, without sizes of 0, which copy."""
     unknown = [p for p in parts if p.axes]
     if len(unknown) == 1 and not any(p.number == -1 for p in parts):
         return sizes.exact_shape_operand(call, x, [SizeTerm(-1) if p.axes else p for p in parts])

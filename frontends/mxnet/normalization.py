@@ -1,4 +1,4 @@
-"""Normalization layers, softmax in its forms, and the losses that end a network."""
+"""Normalization layers, softmax, and the loss layers at the end of networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .call import Result, SymbolCall, Unsupported, int64_array
 
 
 def batch_norm_gamma(call: SymbolCall, index: int) -> Value:
-    """Returns the factors of a batch norm; `fix_gamma` makes each of them 1."""
+    """Returns gamma of a batch norm; ones if `fix_gamma` is set."""
     held = call.value(index)
     if not call.attrs.flag("fix_gamma", True):
         return held
@@ -61,7 +61,7 @@ def _group_norm(call: SymbolCall) -> list[Result]:
     attrs = {"groups": groups, "eps": call.attrs.number("eps", 1e-5)}
     channels = call.limited_size(x, 1)
     rows = []
-    for index, name in ((1, "gamma"), (2, "beta")):  # one number a group, before 2.0
+    for index, name in ((1, "gamma"), (2, "beta")):  # per group before MXNet 2.0
         held = call.parameter_data(index, name)
         each = channels // groups if held.shape == (groups,) else 1
         rows.append(call.constant(np.repeat(held, each), name))
@@ -109,7 +109,7 @@ def _softmax(op: str, negative: bool = False) -> Callable[[SymbolCall], Value]:
 
 
 def _activation(call: SymbolCall) -> Value:
-    # the documentation has all axes but the first for instance: oneDNN's kernel takes the last
+    # MXNet documents "instance" as softmax over all axes but the first; oneDNN uses the last one.
     x = call.value(0)
     if call.choice("mode", "instance", "instance", "channel") == "channel":
         return call.add("softmax", {"x": x}, {"axis": 1})

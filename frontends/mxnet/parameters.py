@@ -1,4 +1,4 @@
-"""The arrays of a `.params` file: storage versions V1 to V3, dense, row_sparse and csr."""
+"""Reads `.params` files: storage versions V1 to V3, dense, row_sparse and csr arrays."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
 """Element types by MXNet's type flag."""
 _DENSE, _ROWS, _CSR = 0, 1, 2
 _INDEX_ARRAYS = {_DENSE: 0, _ROWS: 1, _CSR: 2}
-"""How many arrays of indices a storage type has."""
+"""Count of index arrays by storage type."""
 _MAX_AXES = 32
 _MAX_ELEMENTS = 1 << 48
-"""Elements of an array, an axis of 0 counted as 1: NumPy makes no views of more."""
+"""Elements of an array, with an axis of 0 counted as 1: NumPy creates no larger views."""
 _MAX_DENSE_BYTES = 1 << 28
-"""Bytes that a sparse array may always become; more must be in proportion to the file."""
+"""Bytes of a dense array made of a sparse one, unless the file is large itself."""
 
 
 class Parameters(dict[str, Array]):
-    """Arrays by name, `arg:` and `aux:` taken off."""
+    """Arrays by name, without the prefixes `arg:` and `aux:`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.states: set[str] = set()
-        """Names of those that are auxiliary states."""
+        """Names of the auxiliary states, which have the prefix `aux:`."""
 
 
 def read_parameters(path: Path) -> Parameters:
     """Returns the arrays of a file by name.
 
-    The arrays share the memory of one read of the file and cannot be written to. Raises
-    InputError, naming file and array, for a file that is damaged.
+    They are read-only views of one read of the file. Raises InputError with file and array for a
+    damaged file.
     """
     try:
         held = path.read_bytes()
@@ -68,7 +68,7 @@ def read_parameters(path: Path) -> Parameters:
 
 
 class _ParameterFile:
-    """The bytes of a file, and the place up to which they were read."""
+    """The bytes of a file, and the current offset."""
 
     def __init__(self, path: Path, held: bytes) -> None:
         self.path, self.held, self.at = path, held, 0
@@ -115,8 +115,8 @@ class _ParameterFile:
         stored = self.shape(magic) if _INDEX_ARRAYS[storage] else None
         shape = self.shape(magic)
         if shape is None or (not shape and magic != V3):
-            return None  # an array that was never given elements
-        self.unpack("<ii")  # the device, which does not matter here
+            return None  # an array without elements, as of a parameter that was never initialized
+        self.unpack("<ii")  # the device type and id, which are of no use here
         kind = self.kind()
         indices: list[_Index] = []
         for _ in range(_INDEX_ARRAYS[storage]):
@@ -124,7 +124,7 @@ class _ParameterFile:
             if index_kind.kind not in "iu":
                 raise self.bad(f"its indices are {index_kind}")
             indices.append((index_kind, index_shape or ()))
-        if stored is not None and not prod(stored):  # written before it was computed
+        if stored is not None and not prod(stored):  # MXNet writes it before it is computed
             stored = self.stored(storage, shape, indices)
         data = self.elements(kind, shape if stored is None else stored)
         rows = [self.elements(*index) for index in indices]
@@ -133,14 +133,14 @@ class _ParameterFile:
     def stored(
         self, storage: int, shape: tuple[int, ...], indices: list[_Index]
     ) -> tuple[int, ...]:
-        """Returns how much a sparse array stores by its indices, as MXNet takes it from them."""
+        """Returns the shape of a sparse array's data by its indices, as MXNet computes it."""
         _, last = indices[-1]
         return last if storage == _CSR else self.possible((prod(last), *shape[1:]))
 
     def dense(
         self, storage: int, shape: tuple[int, ...], data: Array, indices: list[Array]
     ) -> Array:
-        """Returns a sparse array with its zeros."""
+        """Returns a sparse array as a dense one."""
         size = prod(shape) * data.dtype.itemsize
         if size > max(_MAX_DENSE_BYTES, 16 * len(self.held)):
             raise self.bad(f"its shape {shape} has {size} bytes, of which few are in the file")
@@ -174,7 +174,7 @@ class _ParameterFile:
         return made
 
     def count(self, what: str, least: int) -> int:
-        """Reads a number of things that take at least so many bytes each."""
+        """Reads a count of entries of at least `least` bytes each."""
         (found,) = self.unpack("<Q")
         if found > (len(self.held) - self.at) // least:
             raise self.bad(f"{found} {what} do not fit into the file")
@@ -189,7 +189,7 @@ class _ParameterFile:
         return self.possible(self.unpack(f"<{axes}q"))
 
     def possible(self, found: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns a shape; InputError for one that no array has."""
+        """Returns a shape; raises InputError for an impossible one."""
         if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MAX_ELEMENTS:
             raise self.bad(f"its shape is {str(found)[:80]}")
         return found

@@ -1,4 +1,4 @@
-"""Pooling, in the conventions valid and full, and over whole images."""
+"""Pooling by windows, in the conventions valid and full, global and adaptive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _global_pool(call: SymbolCall, x: Value, kind: str) -> Value:
 def _last_window_is_outside(
     call: SymbolCall, x: Value, kernel: int, stride: int, pad: int, axis: int
 ) -> bool:
-    """Returns whether the last window of the convention full begins beyond the data."""
+    """Returns whether the last window of convention full starts outside the data."""
     if stride <= kernel - pad:
         return False
     size = call.size(x, axis)
@@ -32,7 +32,7 @@ def _last_window_is_outside(
 
 
 def window_attrs(call: SymbolCall) -> dict[str, Attr]:
-    """Returns the attributes of windows, whichever convention they follow."""
+    """Returns the window attributes; convention full is `ceil`."""
     x, kernel = call.value(0), call.attrs.integers("kernel")
     axes = len(kernel)
     if axes not in (1, 2, 3):

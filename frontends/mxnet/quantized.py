@@ -1,4 +1,8 @@
-"""Quantized operators with calibrated ranges: integers of the file's ranges, kernel by kernel."""
+"""Quantized operators with calibrated ranges, as ops on quantized types.
+
+A quantized tensor of MXNet comes with two more results, minimum and maximum of its range. They
+become part of its type. Operators without calibrated ranges are read by `uncalibrated`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def add_quantized(
     attrs: Mapping[str, Attr],
     element: QuantType | None,
 ) -> Value:
-    """Adds an op whose result is quantized; its shape follows from the operands."""
+    """Adds an op with a quantized result, or a float one; its shape is inferred."""
     call.reader.graph.profile = PROFILE
     full = spec(op).complete(attrs)
     (kind,) = infer(op, operands, full)
@@ -74,7 +78,7 @@ def _dequantize(call: SymbolCall) -> Value:
     made = add_quantized(call, "dequantize", {"x": x}, {}, None)
     if not has_empty_range(x):
         return made
-    # unlike layers, this operator multiplies by the range as it stands
+    # For an empty range, layers assume a scale; _contrib_dequantize multiplies by 0.
     return call.add("mul", {"a": made, "b": call.number(0.0, F32)})
 
 
@@ -154,7 +158,7 @@ def _binary(op: str) -> Callable[[SymbolCall], Result | list[Result]]:
 
 def _batch_norm(call: SymbolCall) -> list[Result]:
     x = quantized_operand(call, 0, 5, 6)
-    # fix_gamma is not looked at by the quantized kernel, QuantizedBatchNormForward
+    # The quantized kernel, QuantizedBatchNormForward, ignores fix_gamma.
     call.ignore("momentum", "use_global_stats", "output_mean_var", "fix_gamma", "cudnn_off")
     operands = {
         "x": x,

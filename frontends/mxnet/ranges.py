@@ -1,4 +1,4 @@
-"""Quantized types as MXNet has them: a range, of which the larger end is 127.5 or 255.5 steps."""
+"""Ranges of MXNet's quantized tensors as quantized types: scale = absmax / 127.5 or 255.5."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
 _GAIN_OF_EMPTY_RANGE = _F(2.0**31)
-"""How many steps 1.0 is where a range is 0 to 0, as layers of MXNet have it."""
+"""The reciprocal scale that MXNet's layers assume for a range of 0 to 0."""
 HOW_TO_CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
 def quantized_type(storage: DType, low: float, high: float) -> QuantType:
-    """Returns the type of integers of a range; it declares the range as the file does."""
+    """Returns the quantized type of a range, which it also declares."""
     least, most = _F(low), _F(high)
     absmax = max(abs(least), abs(most))
     if absmax == 0:  # calibration writes six decimals, so this is a range of small values, too
@@ -36,13 +36,13 @@ def quantized_type(storage: DType, low: float, high: float) -> QuantType:
 
 
 def has_empty_range(value: Value) -> bool:
-    """Returns whether a quantized value has the scale that a range of 0 to 0 is given."""
+    """Returns whether a quantized value has the scale of an empty range, 0 to 0."""
     quant = value.type.quant
     return quant is not None and bool((quant.scales() == 1 / _GAIN_OF_EMPTY_RANGE).all())
 
 
 def calibrated_range(call: SymbolCall) -> tuple[float, float] | None:
-    """Returns the range that calibration gave a node; None where it has none."""
+    """Returns the calibrated range of a node; None without one."""
     if not call.attrs.is_given("min_calib_range") or not call.attrs.is_given("max_calib_range"):
         call.ignore("min_calib_range", "max_calib_range")
         return None
@@ -50,27 +50,27 @@ def calibrated_range(call: SymbolCall) -> tuple[float, float] | None:
 
 
 def note_empty_range(call: SymbolCall, low: float, high: float) -> None:
-    """Notes in the ledger that an operator divides by a range of 0 to 0."""
+    """Reports that MXNet divides by an empty range."""
     if low == high == 0:
         said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
 def note_refused_range(call: SymbolCall, low: float) -> None:
-    """Notes in the ledger that MXNet does not run unsigned integers of such a range."""
+    """Reports that MXNet does not run uint8 with a range that begins below 0."""
     if low < 0:
         said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
 def results_with_range(value: Value) -> list[Result]:
-    """Returns the three results of a quantized operator: integers, and the ends of their range."""
+    """Returns the three results of a quantized operator: integers, minimum and maximum."""
     low, high = declared_range(value)
     return [value, RangeBound(low), RangeBound(high)]
 
 
 def declared_range(value: Value) -> tuple[float, float]:
-    """Returns the range that a quantized value declares."""
+    """Returns the declared range of a quantized value; raises Unsupported without one."""
     quant = value.type.quant
     if quant is None or quant.declared is None:
         raise Unsupported(f"its operand {value.name} is {value.type.dtype} without a range")
@@ -81,9 +81,9 @@ def declared_range(value: Value) -> tuple[float, float]:
 
 
 def quantized_operand(call: SymbolCall, index: int, low: int, high: int) -> Value:
-    """Returns an operand with the range that two other operands give it.
+    """Returns an operand with the range in two other operands.
 
-    Stored integers take the range as their type; computed ones have to come with this range.
+    Stored integers take the range as their type; computed ones must have been made with it.
     """
     value = call.value(index)
     if value.type.quant is not None:
@@ -105,7 +105,7 @@ def quantized_operand(call: SymbolCall, index: int, low: int, high: int) -> Valu
 
 
 def _quantized_constant(call: SymbolCall, index: int, element: QuantType) -> Value:
-    """Returns stored integers as a constant of a quantized type, under its name in the file."""
+    """Returns stored integers as a constant of a quantized type, with their name in the file."""
     value, graph = call.value(index), call.reader.graph
     data = call.parameter_data(index, "weights")
     held = Array(data, TensorType(value.type.shape, element), value.name)

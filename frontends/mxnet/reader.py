@@ -1,4 +1,8 @@
-"""Builds a graph from a symbol and its parameters."""
+"""Builds a graph from a symbol and its parameters.
+
+Each node is read by the converter of its operator (`operators`). Unknown operators become foreign
+nodes; operators with an operand of unknown shape become foreign too.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,9 @@ def read(
     ledger: Ledger,
     given: Sequence[object] | None,
 ) -> Graph:
-    """Returns the graph of a symbol; InputError names file, node and op that cannot be read.
+    """Returns the graph of a symbol; raises InputError with file, node and operator.
 
-    Operators that QIR does not know are kept, see `foreign`.
-    `store` is where parameters come from, `given` are shapes or example arrays of the inputs.
+    `store` names the parameter file in errors, `given` are shapes or example arrays of the inputs.
     """
     reader = SymbolReader(path, symbol, held, store, ledger, given)
     for index in range(len(symbol.nodes)):
@@ -45,7 +48,7 @@ def read(
 
 
 class SymbolReader:
-    """The graph that is built, and what each result of the symbol has become in it."""
+    """The graph under construction, and the converted results of each node."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class SymbolReader:
         self.results: list[Sequence[Result]] = []
         """By node: its results."""
         self.unnamed: set[Value] = set()
-        """Values that may still take the name of the node whose result they are."""
+        """Values that may still take the name of the node that returns them."""
         self.auxiliary_states = held.states
         self.result_counts = symbol.counts()
         self.inputs = Inputs(path, symbol, held, store, given)
@@ -85,7 +88,7 @@ class SymbolReader:
         except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
             raise self.fail(node, f"cannot be read: {why}") from why
         except (ArithmeticError, LookupError, ValueError) as why:
-            # lists of wrong lengths, axes that are not there, sizes beyond what NumPy counts
+            # Damaged files: lists of wrong lengths, missing axes, sizes beyond NumPy's range.
             raise self.fail(node, "cannot be read: its attributes and operands do not fit") from why
         results = made if isinstance(made, list) else [made]
         if isinstance(results[0], Value):
@@ -103,7 +106,7 @@ class SymbolReader:
         return self.graph.add("input", types=[kind], name=name, origins=origins).result
 
     def result(self, entry: tuple[int, int]) -> Result:
-        """Returns what a result has become; Unsupported for one that its node does not have."""
+        """Returns a converted result; raises Unsupported for one that the node does not compute."""
         index, which = entry
         made = self.results[index]
         if which >= len(made):
@@ -112,7 +115,7 @@ class SymbolReader:
         return made[which]
 
     def finish(self) -> None:
-        """Adds the output and removes what no result needs."""
+        """Adds the output and removes unused nodes."""
         operands: dict[str, Value] = {}
         for name, entry in zip(self.symbol.output_names(), self.symbol.heads, strict=True):
             node = self.symbol.nodes[entry[0]]
@@ -130,26 +133,26 @@ class SymbolReader:
                 self.graph.remove(made_of)
 
     def _name(self, value: Value, name: str) -> None:
-        """Gives a value the name of the node that makes it, unless it has a name of the model."""
+        """Names a value after its node, unless it has a name of the model already."""
         if value in self.unnamed:
             self.unnamed.discard(value)
             self.graph.rename(value, self.graph.fresh(name))
 
-    # -- what converters ask for ----------------------------------------------------------------
+    # -- for converters -------------------------------------------------------------------------
 
     def origin(self, node: SymbolNode) -> Origin:
-        """Returns where a node came from."""
+        """Returns the origin of a node."""
         names = (self.symbol.nodes[i].name for i, _ in node.inputs)
         return Origin(
             "mxnet", node.op, node.name, operands=tuple((f"{i}", n) for i, n in enumerate(names))
         )
 
     def parameter(self, name: str) -> Value:
-        """Returns a new constant with the elements of a parameter."""
+        """Adds a parameter as a constant."""
         data = self.parameters[name]
         made = Array(data, TensorType(data.shape, dtype_of(data)), name)
         return self.graph.constant(made, name=self.graph.fresh(name))
 
     def fail(self, node: SymbolNode, what: str) -> InputError:
-        """Returns the error for a node."""
+        """Returns an error for a node."""
         return InputError(f"{self.path}: {node.description} {what}")

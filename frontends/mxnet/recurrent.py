@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose parameters MXNet keeps in one flat vector."""
+"""LSTM, GRU and RNN layers, whose parameters MXNet stores in one flat vector."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from qir.reference.constants import computed
 from .call import Result, ShapelessZeros, SymbolCall, Unsupported
 
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Where each gate of ours is among MXNet's: i f g o and r z n there, i o f g and z r n here."""
+"""For each gate of the language, its index in MXNet.
+
+MXNet has i f g o and r z n, the language i o f g and z r n.
+"""
 Weights = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights of all directions of one layer, as the language lays them out."""
+    """Weights of all directions of one layer, in the language's layout."""
 
     w: Weights
     r: Weights
@@ -30,7 +33,7 @@ class _Layer:
 
 
 def _parameter_vector(value: Value) -> Weights:
-    """Returns a parameter, or what is joined of parameters."""
+    """Returns a parameter, or a concatenation of parameters, which Gluon writes."""
     node = value.node
     data = node.attrs.get("data") if node.op == "constant" else None
     if isinstance(data, Array):
@@ -48,7 +51,7 @@ def _parameter_vector(value: Value) -> Weights:
 def _layers(
     flat: Weights, kind: str, size: int, width: int, count: int, directions: int
 ) -> list[_Layer]:
-    """Returns the layers of a flat vector: all weights come first, then all biases."""
+    """Splits the flat vector: the weights of all layers come first, then all biases."""
     gates, at = len(_GATES[kind]), 0
     total = gates * size * directions * (width + size + 2)
     total += (count - 1) * gates * size * directions * (size * directions + size + 2)
@@ -135,7 +138,7 @@ def _layer(
     count: int,
     attrs: dict[str, Attr],
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Adds one layer; returns its results step by step, and its last states."""
+    """Adds one layer; returns the results of all steps, and the last states."""
     operands: dict[str, Value | None] = {
         "x": x,
         "w": call.constant(layer.w, f"{index}.w"),
@@ -149,7 +152,7 @@ def _layer(
         bounds = {"starts": (index * directions,), "ends": ((index + 1) * directions,)}
         operands[slot] = call.add("slice", {"x": state}, {**bounds, "axes": (0,), "steps": (1,)})
     y, *ends = call.add_many(kind, operands, attrs)
-    # y is [steps, directions, batch, hidden]; MXNet has the directions side by side at the end
+    # y is [steps, directions, batch, hidden]; MXNet concatenates directions along the last axis.
     if directions == 1:
         return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(ends)
     parts = call.add_many("split", {"x": y}, {"sizes": (1, 1), "axis": 1})

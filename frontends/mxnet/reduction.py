@@ -1,4 +1,4 @@
-"""Reductions over axes, and matrix products."""
+"""Reductions, norms, dot, batch_dot and linalg_gemm2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _reduce(op: str) -> Callable[[SymbolCall], Value]:
         x, keep = call.value(0), call.attrs.flag("keepdims")
         axes = _axes(call, x.type.rank)
         made = call.add(op, {"x": x}, {"axes": axes, "keep": keep}) if axes else x
-        if not keep and len(axes) == x.type.rank:  # MXNet has no tensors without axes
+        if not keep and len(axes) == x.type.rank:  # MXNet has no tensors of rank 0
             made = call.add("unsqueeze", {"x": made}, {"axes": (0,)})
         return made
 
@@ -36,7 +36,7 @@ def _norm(call: SymbolCall) -> Value:
 
 
 def _dot(call: SymbolCall) -> Value:
-    """Reads dot; of more than two axes, the last of a and the first of b are summed over."""
+    """Reads dot, which sums over the last axis of a and the first of b."""
     call.ignore("forward_stype")
     a, b = call.value(0), call.value(1)
     attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}

@@ -1,4 +1,4 @@
-"""Resizing of images."""
+"""UpSampling and BilinearResize2D."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes as operands: constant where all sizes are known, else computed from other shapes."""
+"""Shape operands: constant if all sizes are known, else computed from other shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .call import SymbolCall, int64_array
 
 @dataclass(frozen=True)
 class SizeTerm:
-    """One size of a result: a number, or the product of axes of an operand over a number."""
+    """One size of a result: a number, or a product of an operand's sizes divided by a number."""
 
     number: int = 0
     axes: tuple[int, ...] = ()
@@ -21,17 +21,17 @@ class SizeTerm:
 
 
 def size_term(x: Value, *axes: int) -> SizeTerm:
-    """Returns the product of sizes of a value, as a number where they are known."""
+    """Returns the product of sizes of a value, as a number if all are known."""
     found = [x.type.shape[axis] for axis in axes]
     known = [size for size in found if isinstance(size, int)]
     return SizeTerm(prod(known)) if len(known) == len(found) else SizeTerm(axes=axes)
 
 
 def shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
-    """Returns the operand that holds a shape, for a reshape of x.
+    """Returns the shape operand of a reshape of x.
 
-    A single size that is not known is written -1 and follows from the number of elements; sizes
-    that stay where they are in x are written 0.
+    A single open size is written -1, and sizes that stay at their axis 0, so that the shape is
+    constant where possible.
     """
     numbers = [
         0 if p.axes == (i,) and p.over == 1 else None if p.axes else p.number
@@ -48,7 +48,7 @@ def shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Valu
 
 
 def exact_shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
-    """Returns the operand that holds a shape, each unknown size computed."""
+    """Returns a shape operand without 0 and -1; open sizes are computed."""
     if not any(p.axes for p in parts):
         return call.constant(int64_array([p.number for p in parts]), "shape")
     held = {f"xs.{i}": _size_value(call, x, p) for i, p in enumerate(parts)}
@@ -70,5 +70,5 @@ def _size_value(call: SymbolCall, x: Value, held: SizeTerm) -> Value:
 
 
 def shape_of_value(call: SymbolCall, x: Value) -> Value:
-    """Returns the shape of a value as an operand."""
+    """Returns the shape of a value as a shape operand."""
     return exact_shape_operand(call, x, [size_term(x, axis) for axis in range(x.type.rank)])

@@ -1,6 +1,7 @@
 """Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
 
-Their parameters are in a subgraph, whose variables are the operands of the outer node in order.
+The fused ops are in a subgraph, whose variables are the operands of the outer node, in order. The
+ranges of quantized operands are further operands of the outer node.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _subgraph(call: SymbolCall) -> Symbol:
 
 
 def _add_float_subgraph(call: SymbolCall) -> Result:
-    """Adds the ops of a subgraph that is not quantized."""
+    """Adds the ops of a float subgraph."""
     from .operators import converter
 
     call.ignore(*_FLAGS, "min_calib_range", "max_calib_range")
@@ -81,16 +82,16 @@ def _result_of(found: list[list[Result]], entry: tuple[int, int]) -> Result:
 
 @dataclass(frozen=True)
 class _EpilogueStep:
-    """What follows the first op of a fused layer: a function, or a sum with another operand."""
+    """An op after the layer in a fused kernel: a function, or an addition of another operand."""
 
     op: str
     attrs: dict[str, Attr] = field(default_factory=dict)
     summand: tuple[int, int, int] | None = None
-    """Which operands of the layer are the other tensor and the ends of its range."""
+    """Operand indices of the other tensor and of its range."""
 
 
 class _FusedSubgraph:
-    """A quantized subgraph, whose variables are matched with the operands of the outer node."""
+    """A quantized subgraph, with its variables matched to operands of the outer node."""
 
     def __init__(self, call: SymbolCall) -> None:
         self.call, self.inner = call, _subgraph(call)
@@ -102,7 +103,7 @@ class _FusedSubgraph:
         self.outer = {
             i: next(numbers) for i, node in enumerate(self.inner.nodes) if node.is_variable
         }
-        """By variable of the subgraph: the operand of the outer node."""
+        """By variable of the subgraph: the operand index of the outer node."""
 
     def operators(self) -> list[tuple[int, SymbolNode]]:
         found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
@@ -112,13 +113,13 @@ class _FusedSubgraph:
         return found
 
     def operand(self, node: SymbolNode, slot: int) -> int:
-        """Returns which operand of the outer node an operator of the subgraph reads."""
+        """Returns the operand index of the outer node for an operand of an inner operator."""
         if slot >= len(node.inputs) or node.inputs[slot][0] not in self.outer:
             raise Unsupported(f"operand {slot} of its {node.label} is no operand of the layer")
         return self.outer[node.inputs[slot][0]]
 
     def inside(self, node: SymbolNode, *values: Value) -> SymbolCall:
-        """Returns the call of an operator of the subgraph, for its attributes."""
+        """Returns a call of an inner operator, to read its attributes."""
         return SymbolCall(self.call.reader, node, values)
 
     def done(self, each: SymbolCall) -> None:
@@ -178,7 +179,7 @@ def _conv(call: SymbolCall) -> Result | list[Result]:
 def _add_epilogue_to_sums(
     sums: LayerSums, made: Value, steps: list[_EpilogueStep], gain: Value | None = None
 ) -> list[Result]:
-    """Adds the steps of a layer whose sums have no calibrated range."""
+    """Adds the epilogue of a layer whose sums have no calibrated range."""
     for step in steps:
         if step.op == "relu":
             made = relu(sums.call, made)
@@ -192,7 +193,7 @@ def _add_epilogue_to_sums(
 
 
 def _epilogue_function(fusion: _FusedSubgraph, node: SymbolNode) -> _EpilogueStep:
-    """Returns the function that ends a fused layer."""
+    """Returns the function of an inner operator as a step of the epilogue."""
     each = fusion.inside(node)
     if node.op == "Activation":
         each.choice("act_type", "relu")
@@ -213,7 +214,7 @@ def _epilogue_function(fusion: _FusedSubgraph, node: SymbolNode) -> _EpilogueSte
 
 
 def _leaky_step(each: SymbolCall) -> _EpilogueStep:
-    """Returns one of the kinds of LeakyReLU that MXNet fuses."""
+    """Returns the variant of LeakyReLU in `act_type`, of those that MXNet fuses."""
     kind = each.choice("act_type", "leaky", "leaky", "elu", "gelu")
     each.ignore("lower_bound", "upper_bound")
     slope = each.attrs.number("slope", 0.25)
@@ -225,7 +226,7 @@ def _leaky_step(each: SymbolCall) -> _EpilogueStep:
 def _fold_batch_norm(
     fusion: _FusedSubgraph, node: SymbolNode, w: Value, bias: Value | None
 ) -> tuple[Value, Value]:
-    """Returns weights and bias with a batch norm in them, rounded as MXNet's kernel rounds."""
+    """Returns weights and bias with a batch norm folded in, rounded as in MXNet's kernel."""
     call = fusion.call
     each = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
     each.ignore("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
@@ -238,7 +239,7 @@ def _fold_batch_norm(
         np.asarray(each.parameter_data(i, "batch norm"), np.float32) for i in range(4)
     )
     fusion.done(each)
-    # alpha is computed in double, since eps is one; everything else is in float
+    # MXNet computes alpha in double, because eps is a double there, and everything else in float.
     top = np.ones(gamma.shape, np.float64) if fixed else gamma.astype(np.float64)
     alpha = (top / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
     held = _constant_data(w).astype(np.float32)
@@ -299,7 +300,7 @@ def _linear_sums(
     steps: list[_EpilogueStep],
     per_channel: bool,
 ) -> list[Result]:
-    """Adds a layer whose sums have no calibrated range, its weights quantized apart or whole."""
+    """Adds a fully connected layer whose sums have no calibrated range."""
     sums, at = LayerSums(call, *data), data[1]
     if sums.x.type.rank != 2:
         if not flat:
@@ -327,7 +328,7 @@ def _linear_sums(
 
 
 def _note_inexact_function(call: SymbolCall, op: str, steps: list[_EpilogueStep]) -> None:
-    """Notes in the ledger what MXNet's kernels make of a function other than relu."""
+    """Reports where MXNet's kernels are inexact for a fused function; refuses gelu after conv2d."""
     last = steps[-1].op if steps else ""
     if op == "conv2d" and last == "gelu":
         fault = "MXNet gives other numbers than gelu after a convolution"
@@ -344,7 +345,7 @@ def _note_inexact_function(call: SymbolCall, op: str, steps: list[_EpilogueStep]
 
 
 _UNSIGNED_AFTER = {"conv2d": ("relu", "clip"), "linear": ("relu", "clip", "leaky_relu", "abs")}
-"""Functions after which a layer gives unsigned integers."""
+"""Fused functions after which a layer's result is unsigned."""
 
 
 def _add_calibrated(
@@ -355,7 +356,7 @@ def _add_calibrated(
     steps: list[_EpilogueStep],
     found: tuple[float, float] | None,
 ) -> list[Result]:
-    """Adds a layer with 8-bit results: unsigned ones where it ends in a relu or clip."""
+    """Adds a layer with an 8-bit result, unsigned after functions such as relu."""
     if found is None:
         raise Unsupported(UNCALIBRATED)
     unsigned = bool(steps) and steps[-1].op in _UNSIGNED_AFTER[op]
@@ -374,7 +375,7 @@ def _add_group(
     steps: list[_EpilogueStep],
     element: QuantType | None,
 ) -> Value:
-    """Adds a layer as one op, or as a group of one kernel."""
+    """Adds a layer as one op, or as a group with its epilogue."""
     reader = call.reader
     reader.graph.profile = PROFILE
     first = spec(op).complete(attrs)

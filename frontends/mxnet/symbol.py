@@ -1,4 +1,4 @@
-"""The graph of a `-symbol.json` file, checked: nodes in order, heads, subgraphs."""
+"""Parses and checks a `-symbol.json` file: nodes in topological order, heads, subgraphs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from qir.errors import InputError
 from qir.json_file import read_json
 
 _MAX_SEARCHED_BYTES = 1 << 28
-"""Bytes in which a symbol is looked for: it holds no weights."""
+"""Larger files are not searched for a symbol, which has no weights."""
 _MAX_SUBGRAPH_DEPTH = 4
-"""Subgraphs within subgraphs."""
+"""Nesting of subgraphs."""
 _MAX_SHOWN = 60
-"""Letters of a name that errors show."""
+"""Characters of a name in errors."""
 Entry = tuple[int, int]
-"""The number of a node, and which of its results."""
+"""(node index, result index)."""
 
 
 def shortened(name: str) -> str:
-    """Returns a name from a file as errors show it."""
+    """Returns a name, shortened for errors."""
     return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
 
 
 @dataclass(frozen=True)
 class SymbolNode:
-    """One node: an operator, or a variable where `op` is null."""
+    """An operator, or a variable if `op` is null."""
 
     op: str
     name: str
@@ -35,16 +35,16 @@ class SymbolNode:
     inputs: tuple[Entry, ...]
     subgraphs: tuple[Symbol, ...] = ()
     subgraphs_json: str = ""
-    """The subgraphs as the file has them."""
+    """The subgraphs as JSON text, as the file has them."""
 
     @property
     def label(self) -> str:
-        """The name as errors show it: of a long one the start."""
+        """The name, shortened for errors."""
         return shortened(self.name)
 
     @property
     def description(self) -> str:
-        """Name and operator as errors show them."""
+        """Name and operator, for errors."""
         return f"node {self.label} ({shortened(self.op)})"
 
     @property
@@ -55,22 +55,22 @@ class SymbolNode:
 
 @dataclass(frozen=True)
 class Symbol:
-    """Nodes, producers first, and the results of the graph."""
+    """The nodes in topological order, and the results of the graph."""
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[Entry, ...]
 
     def counts(self) -> list[int]:
-        """Returns by node how many results are read, up to the last one that is."""
+        """Returns, by node, the count of its results up to the last one that is used."""
         found = [1] * len(self.nodes)
         for index, result in (*self.heads, *(e for node in self.nodes for e in node.inputs)):
             found[index] = max(found[index], result + 1)
         return found
 
     def output_names(self) -> list[str]:
-        """Returns the names of the results: MXNet's, unless their nodes say others.
+        """Returns the names of the results: MXNet's, unless a node has `__output0__`.
 
-        What wrote the file may have noted `__output0__` on a node.
+        QIR writes that attribute to keep the names of a graph.
         """
         found: list[str] = []
         for index, result in self.heads:
@@ -83,7 +83,7 @@ class Symbol:
 
 
 def looks_like_symbol(path: Path) -> bool:
-    """Returns whether a `.json` file is a symbol: by its name, or by what is in it."""
+    """Returns whether a `.json` file is a symbol, by its name or its keys."""
     if path.name.endswith("-symbol.json"):
         return True
     try:
@@ -96,7 +96,7 @@ def looks_like_symbol(path: Path) -> bool:
 
 
 def read_symbol(path: Path) -> Symbol:
-    """Returns the graph of a file; InputError, naming file and entry, for one that is damaged."""
+    """Returns the symbol in a file; raises InputError with the entry if it is damaged."""
     return _symbol(read_json(path, "MXNet symbol"), str(path), 0)
 
 
@@ -127,7 +127,7 @@ def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
     if not isinstance(op, str) or not isinstance(name, str):
         raise InputError(f"{place} has no op and name")
     attrs: dict[str, str] = {}
-    for key in ("attr", "param", "attrs"):  # before 0.11 there were two, then one
+    for key in ("attr", "param", "attrs"):  # MXNet before 0.11 has the first two, later the third
         more = held.get(key) or {}
         if not isinstance(more, dict) or not all(isinstance(v, str) for v in more.values()):
             raise InputError(f"{place} ({shortened(name)}): its {key} are no texts")
@@ -144,7 +144,7 @@ def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
 
 
 def _entries(held: object, place: str, before: int) -> tuple[Entry, ...]:
-    """Returns references to results; those of a node may only name nodes before it."""
+    """Returns references to results; `before` is the first node index that they must not name."""
     if not isinstance(held, list):
         raise InputError(f"{place}: a list of references is missing")
     found: list[Entry] = []

@@ -1,8 +1,8 @@
-"""Quantized operators without calibrated ranges, which MXNet chooses while a model runs.
+"""Quantized operators without calibrated ranges: MXNet computes the ranges at run time.
 
-Integers are plain tensors here, and their ranges are numbers that the graph computes, step by step
-as oneDNN's operators in MXNet 1.9.1 do in float32. A bias that leaves 31 bits in units of the sum,
-where MXNet makes the scale of the weights less, is not looked for.
+Integers are plain tensors here, and their ranges are scalars that the graph computes in float32,
+operation by operation as MXNet 1.9.1's oneDNN operators do. Where a bias exceeds 31 bits in the
+scale of the sums, MXNet reduces the scale of the weights; that case is not covered.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from .ranges import I8, LEVELS, U8, calibrated_range, declared_range
 I32 = dtype("i32")
 _F = np.float32
 _SUM_LEVELS = {I8: 127.0, U8: 255.0}
-"""Levels that ranges of 32-bit sums and their requantization count, unlike those of 8 bits."""
+"""Levels L of scale = absmax / L in ranges of 32-bit sums and in requantize.
+
+They differ from the 127.5 and 255.5 of 8-bit ranges.
+"""
 
 
 def is_uncalibrated(call: SymbolCall, index: int) -> bool:
-    """Returns whether an operand is computed integers whose range is computed too."""
+    """Returns whether an operand has plain integers, whose range is computed."""
     value = call.value(index)
     return value.type.quant is None and value.node.op != "constant"
 
@@ -51,7 +54,7 @@ def _range_bound(call: SymbolCall, index: int) -> Value:
 
 
 def _plain_integers(call: SymbolCall, index: int) -> Value:
-    """Returns integers as a plain tensor."""
+    """Returns an operand as plain integers."""
     x = call.value(index)
     if x.type.quant is None:
         return x
@@ -67,7 +70,7 @@ def _gain(call: SymbolCall, kind: DType, absmax: Value) -> Value:
 
 
 def _round_and_saturate(call: SymbolCall, x: Value, kind: DType) -> Value:
-    """Returns floats rounded to integers of a type, those beyond its ends at them."""
+    """Returns floats rounded to an integer type; 8-bit types saturate."""
     x = call.add("round", {"x": x})
     if kind in LEVELS:
         low, high = (-128.0, 127.0) if kind == I8 else (0.0, 255.0)
@@ -84,7 +87,7 @@ def _extremes(call: SymbolCall, x: Value) -> tuple[Value, Value]:
 
 
 def quantize(call: SymbolCall, signed: bool) -> list[Result]:
-    """Adds a quantization by the least and the greatest element."""
+    """Adds a quantization by the minimum and maximum of the data."""
     x, kind = call.value(0), I8 if signed else U8
     low, high = _extremes(call, x)
     absmax = _absmax(call, low, high)
@@ -93,7 +96,7 @@ def quantize(call: SymbolCall, signed: bool) -> list[Result]:
 
 
 def dequantize(call: SymbolCall) -> Value:
-    """Adds the floats of integers of a computed range."""
+    """Adds a dequantization by a computed range."""
     x = _plain_integers(call, 0)
     absmax = _absmax(call, _range_bound(call, 1), _range_bound(call, 2))
     step = _add_op(call, "div", absmax, _float_scalar(call, LEVELS[x.type.dtype]))
@@ -101,7 +104,7 @@ def dequantize(call: SymbolCall) -> Value:
 
 
 def requantize(call: SymbolCall) -> list[Result]:
-    """Adds 8-bit integers of 32-bit ones: by calibrated ranges, or by the extremes of the data."""
+    """Adds a requantization of 32-bit sums: by a calibrated range, or by that of the data."""
     out = call.choice("out_type", "int8", "int8", "uint8", "auto")
     x, made = _plain_integers(call, 0), calibrated_range(call)
     unsigned = out == "uint8" or (out == "auto" and made is not None and made[0] >= 0)
@@ -127,18 +130,18 @@ def move_integers(call: SymbolCall, op: str, attrs: dict[str, Attr]) -> list[Res
 
 
 def relu(call: SymbolCall, x: Value) -> Value:
-    """Adds the greater of integers and 0."""
+    """Adds a relu of plain integers."""
     return _add_op(call, "max", x, call.number(0, x.type.dtype))
 
 
 def activation(call: SymbolCall) -> list[Result]:
-    """Adds a relu of integers that keep their range."""
+    """Adds a relu of integers; the range stays."""
     call.choice("act_type", "relu")
     return [relu(call, _plain_integers(call, 0)), _range_bound(call, 1), _range_bound(call, 2)]
 
 
 def pooling_of_integers(call: SymbolCall) -> list[Result]:
-    """Adds pooling, in floats, which hold 8-bit integers and their means exactly enough."""
+    """Adds pooling, computed in floats, which are exact for 8-bit integers and their sums."""
     x = _plain_integers(call, 0)
     wide = call.cast(x, F32)
     kind = call.choice("pool_type", "max", "max", "avg")
@@ -162,7 +165,7 @@ def pooling_of_integers(call: SymbolCall) -> list[Result]:
 
 
 class LayerSums:
-    """A layer's 32-bit sums, and the range that they are given."""
+    """The 32-bit sums of a layer, and their range."""
 
     def __init__(self, call: SymbolCall, index: int, low: int, high: int) -> None:
         self.call, self.weight_absmax, self.has_swapped_ranges = call, 0.0, False
@@ -175,7 +178,7 @@ class LayerSums:
     def convolution(
         self, w: NDArray[np.float32], bias: NDArray[np.float32] | None, attrs: dict[str, Attr]
     ) -> tuple[Value, Value]:
-        """Returns sums of a convolution, and their gain: one scale for all weights."""
+        """Returns the sums of a convolution and their reciprocal scale; weights are per tensor."""
         call = self.call
         self.weight_absmax = _checked_span(float(np.abs(w).max(initial=0)))
         gain = _F(LEVELS[I8]) / _F(self.weight_absmax)
@@ -195,8 +198,9 @@ class LayerSums:
         bias: NDArray[np.int8] | None,
         reach: float,
     ) -> Value:
-        """Returns sums of a fully connected layer, whose bias has a scale of its own."""
-        # MXNet gives QuantizationRangeForS8U8Multiplication the weights where it takes the data
+        """Returns the sums of a fully connected layer, whose bias is quantized by its own scale."""
+        # A defect of MXNet: it passes the ranges of data and weights to
+        # QuantizationRangeForS8U8Multiplication in exchanged order.
         call, self.weight_absmax, self.has_swapped_ranges = self.call, _checked_span(span), True
         held = call.constant(np.ascontiguousarray(w.T), "w")
         sums = call.add("matmul_integer", {"a": self.x, "b": held})
@@ -213,10 +217,10 @@ class LayerSums:
     def fully_connected_by_channel(
         self, w: NDArray[np.float32], bias: NDArray[np.float32] | None
     ) -> list[Result]:
-        """Returns the floats of sums whose channels have scales of their own, and their range.
+        """Returns dequantized sums of a layer with per-channel weights, and a range of scale 1.
 
-        Weights and bias are rounded as those of calibrated layers are. The range counts one unit a
-        step, as no other has a meaning for all channels.
+        Weights and bias are rounded as in calibrated layers. No other range would apply to all
+        channels.
         """
         call = self.call
         spans = np.abs(w).max(axis=1, initial=0).astype(_F)
@@ -236,7 +240,7 @@ class LayerSums:
         return [made, _add_op(call, "neg", reach), reach]
 
     def add_summand(self, sums: Value, gain: Value, ends_at: Sequence[int]) -> Value:
-        """Returns sums with another tensor added in their unit."""
+        """Returns the sums with another quantized tensor added in their scale."""
         call = self.call
         index, low, high = ends_at
         other = _plain_integers(call, index)
@@ -247,7 +251,7 @@ class LayerSums:
         return _round_and_saturate(call, _add_op(call, "add", call.cast(sums, F32), scaled), I32)
 
     def results_with_range(self, sums: Value) -> list[Result]:
-        """Returns sums with their range, which counts 127 and 255 levels."""
+        """Returns the sums and their range, in levels of 127 and 255."""
         call = self.call
         levels = _SUM_LEVELS[self.x.type.dtype], _SUM_LEVELS[I8]
         ours, theirs = reversed(levels) if self.has_swapped_ranges else levels
@@ -260,12 +264,12 @@ class LayerSums:
 
 
 def _checked_span(span: float) -> float:
-    """Returns the range of weights; Unsupported where it has no scale."""
+    """Returns a range of weights; raises Unsupported if it is 0 or not finite."""
     if not 0 < span < np.inf:
         raise Unsupported(f"its weights reach to {span}")
     return span
 
 
 def absmax_of(value: Value) -> float:
-    """Returns how far the range of stored integers reaches."""
+    """Returns the absolute maximum of a declared range."""
     return max(abs(end) for end in declared_range(value))
