@@ -25,6 +25,11 @@ _ALLOCATING = frozenset(
 )
 """Composite operators whose results never alias an operand."""
 
+COPIES = frozenset(
+    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
+)
+"""Operators whose result has the elements of their operand, which exporting inserts."""
+
 _DROPOUTS_BY_NAME = frozenset(
     f"aten.{name}{place}.default"
     for name in ("alpha_dropout", "dropout", "feature_dropout")

@@ -29,13 +29,10 @@ from .call import KeepCall, OverloadCall, type_of
 from .control import CONTROL
 from .elements import array_of, dtype_of
 from .operators import KEEPS_QUANTIZED_TYPE, OPS
-from .program import TorchProgram, returns_its_operand, written_operand
+from .program import COPIES, TorchProgram, returns_its_operand, written_operand
 from .symbols import shape_of
 
 STEP = "read torch"
-_COPIES = frozenset(
-    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
-)
 _CONTAINERS = frozenset({"ModuleDict", "ModuleList", "Sequential"})
 _ASSERTIONS = ("_assert", "sym_constrain_range", "_check")
 """Prefixes of operators that check sizes and compute nothing."""
@@ -322,7 +319,7 @@ class ProgramReader:
 
         Looks through clone and detach, which exporting inserts.
         """
-        while isinstance(node, fx.Node) and str(node.target) in _COPIES:
+        while isinstance(node, fx.Node) and str(node.target) in COPIES:
             node = node.args[0]
         return self.stored_tensors.get(node.name) if isinstance(node, fx.Node) else None
 

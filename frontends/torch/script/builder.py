@@ -15,9 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from qir.errors import InputError
 
-_COPIES = frozenset(
-    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
-)
+from ..program import COPIES
 
 
 def _infer_recurrent(
@@ -235,7 +233,7 @@ class ScriptBuilder:
 
 def _is_copy(node: fx.Node) -> bool:
     """Returns whether a call only copies its operand."""
-    if str(node.target) in _COPIES:
+    if str(node.target) in COPIES:
         return True
     first: Any = node.args[0] if node.args else None
     if not str(node.target).startswith("aten.to.") or not isinstance(first, fx.Node):
