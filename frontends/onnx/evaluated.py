@@ -64,6 +64,7 @@ def why_evaluator_cannot(proto: onnx.NodeProto, version: int) -> str:
 
 def _depends_on_form(node: onnx.NodeProto) -> bool:
     """Returns whether the newer form gives another result: for Dropout, only with a mask."""
+    # A Dropout without a mask output is an identity in every version.
     return node.op_type != "Dropout" or bool(node.output[1:] and node.output[1])
 
 

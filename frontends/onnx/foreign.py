@@ -47,6 +47,7 @@ def keep(reader: OnnxReader, op: OnnxOp, why: str = "") -> None:
     if op.has_subgraphs and reader.file.inlined_functions:
         _check_opsets_inside(op)
     attrs = tuple((a.name, attribute_value(reader, op, a)) for a in op.proto.attribute)
+    # `slots` remembers which operands and results were absent, to write the node back unchanged.
     places = tuple(i for i, name in enumerate(op.inputs) if name)
     values = [reader.value(op, op.inputs[i]) for i in places]
     results = tuple(i for i, name in enumerate(op.outputs) if name)
@@ -102,6 +103,7 @@ def attribute_value(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -
             return reader.file.array(attribute.t, attribute.name)
         case AttributeProto.TENSORS:
             return tuple(reader.file.array(t, attribute.name) for t in attribute.tensors)
+    # GRAPH, SPARSE_TENSOR and TYPE_PROTO attributes have no form in the language: kept as bytes.
     held = AttributeProto()
     held.CopyFrom(attribute)
     _inline_external_data(reader, held)
@@ -142,6 +144,7 @@ def has_untyped_results(reader: OnnxReader, op: OnnxOp) -> bool:
 
 def _result_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
     """Returns the types of the named results: inferred, else as the file declares them."""
+    # What ONNX infers wins over what follows from the count of axes.
     inferred = {**_type_by_axes_count(op, values), **_inferred_types(reader, op, values)}
     out = []
     for name in (n for n in op.outputs if n):
@@ -160,6 +163,7 @@ def _unranked_result_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) 
         proto = found.get(name) or reader.rankless_types.get(name)
         kind = reader.dims.unranked_type(proto)
         if kind.dtype.is_loose and name in reader.declared_types:
+            # The declared type is used only where inference finds no rank.
             kind = reader.declared_types[name]
         elif (
             kind.dtype.is_loose
@@ -169,6 +173,7 @@ def _unranked_result_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) 
         ):
             kind = TensorType((None, None), dtype_of_number(proto.tensor_type.elem_type))
         out.append(_with_declared_sizes(kind, reader.declared_types.get(name)))
+        # Reported where a rank is lost first, not at every operator after that.
         if kind.dtype.is_loose and not any(v.type.dtype.is_loose for v in values):
             reader.note(Change.EXACT, name, "nothing says how many axes it has: kept as it is")
     return out
@@ -183,11 +188,13 @@ def _type_by_axes_count(op: OnnxOp, values: list[Value]) -> dict[str, TensorType
     kind, axes = (v.type for v in values)
     if kind.quant or axes.rank != 1 or not isinstance(count := axes.shape[0], int):
         return {}
+    # An empty list of axes: a reduction is over all of them, unless noop_with_empty_axes is set.
     if not count:
         if not reduces:
             return {}
         none = bool(op.integer("noop_with_empty_axes", 0))
         sizes = kind.shape if none else (1,) * (kind.rank if op.integer("keepdims", 1) else 0)
+    # keepdims keeps the rank, but which sizes become 1 is computed.
     elif reduces and op.integer("keepdims", 1):
         sizes = (None,) * kind.rank
     else:
@@ -242,6 +249,7 @@ def _infer_by_onnx(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]
         for n, v in zip(names, values, strict=True)
         if (a := v.constant) is not None and a.held.size <= MAX_SHAPE_ELEMENTS
     }
+    # Sizes and axes are often constants; inference needs their elements, not only their types.
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
         found = dict(

@@ -365,6 +365,7 @@ def _topological_order(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
 
     Raises InputError for a cycle, and for a tensor that two operators produce.
     """
+    # Producers may come after consumers in a file, and names may clash: both are rare.
     if _is_sorted(ops, known):
         return list(ops)
     producer_of: dict[str, int] = {}
