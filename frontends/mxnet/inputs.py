@@ -61,6 +61,7 @@ class Inputs:
         for index, node in enumerate(symbol.nodes):
             if not node.is_variable or node.name in held or self._is_label(index):
                 continue
+            # A variable in the place of a weight is no input: the parameter file lacks it.
             for reader, slot in self.consumers.get(index, []):
                 layer = symbol.nodes[reader]
                 if slot and (layer.op in _WITH_PARAMETERS or (layer.op == "RNN" and slot == 1)):
@@ -86,6 +87,7 @@ class Inputs:
         guessed = self._guess_by_layers(index)
         if self.given is not None:
             return self._type_of_given(node, self.given[self.input_nodes.index(index)], guessed)
+        # A given shape wins over a declared one, and that over one that layers imply.
         declared = self._declared_shape(node)
         shape = declared if declared is not None else guessed[0] if guessed else None
         if shape is None:
@@ -112,6 +114,7 @@ class Inputs:
                 return TensorType(self._named_shape(node, [dims.size(size) for size in held]), kind)
             data = np.asarray(held)
             found = dtype_of(data)
+            # NumPy's default float64 is not meant: examples are often lists or drawn arrays.
             return TensorType(data.shape, kind if found == F64 else found)
         except QirError as error:
             raise InputError(f"{self.path}: input {node.label}: {error}") from error
@@ -126,6 +129,7 @@ class Inputs:
             raise InputError(f"{self.path}: variable {node.label}: {error}") from error
         if not found:
             return None
+        # -1 and 0 are open sizes; larger sizes than 2^40 are damage.
         if any(size < -1 or size >= 1 << 40 for size in found):
             raise InputError(f"{self.path}: variable {node.label} has the shape {found}")
         return [size if size > 0 else None for size in found]
@@ -138,6 +142,7 @@ class Inputs:
                 node = self.symbol.nodes[reader]
                 if found := self._type_by_layer(node, slot):
                     return found
+                # Indices of an embedding before an RNN are [steps, batch].
                 if node.op == "Embedding" and slot == 0 and self._feeds_rnn(reader):
                     return [None, None], F32
                 if node.op in _RANK_KEEPING and slot == 0 and reader not in seen:
@@ -163,12 +168,14 @@ class Inputs:
             return [None] * 3, F32
         if slot != 0:
             return None
+        # Fused layers have the convolution or product in their subgraph.
         within = node.subgraphs[0].nodes if node.subgraphs else (node,)
         inner = next((n for n in within if n.op in ("Convolution", "FullyConnected")), node)
         attrs = Attributes(inner.attrs)
         weight = self._weight(node)
         try:
             if inner.op in ("Convolution", "Deconvolution") and weight is not None:
+                # Deconvolution has its input channels on axis 0 of the weight.
                 own = inner.op == "Deconvolution"
                 channels = weight.shape[0 if own else 1] * (
                     1 if own else attrs.integer("num_group", 1)

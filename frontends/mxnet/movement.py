@@ -223,6 +223,7 @@ def _cut_like(
 ) -> Value:
     """Returns x sliced to the sizes of another value along some axes."""
     parts = [size_term(like, axis) for axis in theirs]
+    # With known sizes it is a plain slice, else one whose ends are computed.
     if not any(p.axes for p in parts):
         return _add_slice(
             call, x, [0] * len(axes), [p.number for p in parts], axes, [1] * len(axes)
@@ -241,6 +242,7 @@ def _crop(call: SymbolCall) -> Value:
             return _cut_like(call, x, call.value(1), (2, 3), (2, 3))
         size = tuple(call.size(call.value(1), axis) for axis in (2, 3))
     if call.attrs.flag("center_crop"):
+        # center_crop ignores the offset.
         offset = tuple((call.size(x, 2 + i) - size[i]) // 2 for i in (0, 1))
     ends = [o + s for o, s in zip(offset, size, strict=True)]
     return _add_slice(call, x, offset, ends, (2, 3), (1, 1))
@@ -262,6 +264,7 @@ def _repeat(call: SymbolCall) -> Value:
     else:
         call.ignore("axis")
         x = call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, [SizeTerm(-1)])})
+    # A new axis after the repeated one is tiled, then merged into it.
     wide = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
     repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
     wide = call.add("tile", {"x": wide}, {"repeats": repeats})
@@ -315,6 +318,7 @@ def _pad(call: SymbolCall) -> Value:
     widths = call.attrs.integers("pad_width")
     mode = call.choice("mode", "", "constant", "edge", "reflect")
     attrs: dict[str, Attr] = {
+        # pad_width has (front, back) pairs by axis.
         "pads": (*widths[0::2], *widths[1::2]),
         "mode": mode,
         "value": call.attrs.number("constant_value", 0.0),

@@ -37,6 +37,7 @@ from . import (
     external_data,
     float_ops,
     foreign,
+    foreign_run,
     index_ops,
     metadata,
     moving_ops,
@@ -133,7 +134,7 @@ class OnnxFrontend(Frontend):
         """Computes a foreign node by onnxruntime or ONNX's reference evaluator; raises PluginError
         if
         neither can."""
-        return foreign.run(node, operands)
+        return foreign_run.run(node, operands)
 
     @np.errstate(all="ignore")
     def read_again(self, node: Node) -> Graph | None:
@@ -143,7 +144,7 @@ class OnnxFrontend(Frontend):
         """
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
         known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
-        model = foreign.single_node_model(node) if known else None
+        model = foreign_run.single_node_model(node) if known else None
         if model is None or not isinstance(version, int):
             return None
         path = Path(node.name)

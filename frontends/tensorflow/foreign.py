@@ -61,6 +61,7 @@ def keep(
         raise KeepNode("TensorFlow, which would run it as it is, is missing")
     if node.op in FRAME_OPS:
         raise KeepNode("it is control flow of TensorFlow 1 that is no loop")
+    # Attributes that start with _ are annotations such as _output_shapes, not of the op itself.
     own = sorted(name for name in node.attrs if not name.startswith("_"))
     attrs: Any = tuple((name, _attribute_value(name, node.attrs[name])) for name in own)
     types, operand_types = _infer_types(node.op, attrs, operands)
@@ -104,6 +105,7 @@ def _attribute_value(name: str, held: Any) -> Plain:
     field = held.WhichOneof("value")
     if field in _SINGLE:
         return field, _SINGLE[field](getattr(held, field))
+    # Bytes that are not UTF-8 survive as surrogates.
     if field == "s":
         return field, held.s.decode("utf-8", "surrogateescape")
     if field == "shape" and not held.shape.unknown_rank:
@@ -114,6 +116,7 @@ def _attribute_value(name: str, held: Any) -> Plain:
                 return f"list.{part}", tuple(_SINGLE[part](row) for row in rows)
         if held.list.s:
             return "list.s", tuple(row.decode("utf-8", "surrogateescape") for row in held.list.s)
+        # The type of an empty list is not in the message; any list field is accepted.
         if not held.list.ListFields():
             return "list.i", ()
     raise KeepNode(f"its attribute {name} has no form that is kept")

@@ -55,6 +55,7 @@ def _pool(op: str) -> Callable[[NodeCall], Sequence[Value]]:
             "pad": explicit_pads(call, where, x.type.shape[1:3], kernel, stride),
             "layout": "NHWC",
         }
+        # A pool keeps quantized values, so that the result has the type of its data.
         (real,) = infer(op, {"x": x}, spec(op).complete(attrs), {})
         made = call.add_typed(op, {"x": x}, attrs, real.with_element(x.type.element))
         return [made, *range_results(call, stated)]
@@ -65,18 +66,21 @@ def _pool(op: str) -> Callable[[NodeCall], Sequence[Value]]:
 def _concat(call: NodeCall) -> Sequence[Value]:
     call.reader.graph.profile = PROFILE
     count = call.integer("N")
+    # Operands: N tensors, the axis, N minima, N maxima.
     ends = [
         call.constant_elements(i).astype(F).reshape(-1) for i in range(count + 1, 3 * count + 1)
     ]
     ranges = [RangeEnds(ends[i], ends[i + count]) for i in range(count)]
     parts = [as_scaled(call, call[i], ranges[i]) for i in range(count)]
     axis = call.axis(count, parts[0].type.rank)
+    # The result's range is the union of the ranges of its parts.
     low = np.min([r.low for r in ranges], axis=0)
     found = RangeEnds(low, np.max([r.high for r in ranges], axis=0))
     given = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs: dict[str, Attr] = {"axis": axis}
     (real,) = infer("concat", given, spec("concat").complete(attrs), {})
     kind = found.scaled_type(storage_of(call, "T"))
+    # A type of the first part that means the same is kept as it is.
     held = parts[0].type.quant
     if held is not None and held.same_map(kind):
         kind = held
@@ -102,6 +106,7 @@ class _FusedForm:
         summed = next((s for s in ("Sum", "Add") if s in self.stages), "")
         ends = ["x.range", "w.range"]
         out = ["result.range"] if "Requantize" in self.stages else []
+        # Legacy ops have the summand after all ranges, newer ones before them.
         if self.legacy:
             order = [*whole, *ends, *out, *(["summand", "summand.range"] if summed else [])]
         else:
@@ -121,6 +126,8 @@ def _quantized_weights(call: NodeCall, at: int, found: RangeEnds, perm: tuple[in
     if filter_ is None or filter_.type.dtype != dtype("i8") or filter_.type.quant:
         raise KeepNode("its filter is no constant of qint8")
     data = np.ascontiguousarray(filter_.data.transpose(perm))
+    # A depthwise filter is [height, width, channel, multiplier]; the op has one input channel a
+    # group.
     if "Depthwise" in call.node.op:
         data = data.reshape(-1, 1, *data.shape[2:])
     kind = TensorType(data.shape, found.scaled_type("i8", 0))
@@ -135,6 +142,7 @@ def _bias(call: NodeCall, at: int, x: RangeEnds, w: RangeEnds, level: float) -> 
         return bias
     if bias.constant is None or bias.type.dtype != dtype("i32"):
         raise KeepNode("its bias is neither float32 nor a constant of qint32")
+    # The scale of the accumulator, in float32 and in this order of operations.
     scales = F(1) / (F(level * 127) / (x.absmax * w.absmax)).astype(F)
     scale: tuple[float, ...] | Array = (float(scales[0]),)
     if scales.size > 1:
@@ -150,6 +158,7 @@ def _stages(
 ) -> Iterator[tuple[Stage, Value | None]]:
     """Yields the stages after the product, each with its tensor operand or None."""
     for name in form.stages:
+        # BiasAdd is an operand of the product; Requantize and Dequantize are in the result's type.
         if name in ("BiasAdd", "Requantize", "Dequantize"):
             continue
         if name in ("Sum", "Add"):
@@ -187,6 +196,7 @@ def _add_kernel(
     if data is None or str(data.storage) not in ("u8", "i8"):
         raise KeepNode("its data are not quantized by constant ranges")
     of_x = range_of(call, places["x.range"])
+    # MIN_FIRST counts u8 values from the minimum; oneDNN kernels otherwise see symmetric types.
     as_read = (
         of_x.min_first_type("u8", first=True)
         if min_first[0]
@@ -200,6 +210,7 @@ def _add_kernel(
         operands[slots[2]] = _bias(call, places["bias"], of_x, of_w, level)
     if op == "conv2d":
         attrs["groups"] = _groups(x.type.shape[3], w)
+        # Stock TensorFlow has kernels for these combinations of stages only.
         if not form.legacy and form.stages not in _STOCK_STAGES:
             return _add_intel_convolution(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
     full = spec(op).complete(attrs)
@@ -214,6 +225,7 @@ def _add_kernel(
         if other is not None:
             given[f"{i}.b"] = other
     made = call.add_group(stages, given, kind)
+    # Kernels with operands of MIN_FIRST have a profile of their own.
     if any(min_first):
         graph.set_profile(made.node, _MIN_FIRST_PROFILE)
     return [made] if found is None else [made, *range_results(call, found[0])]
@@ -253,6 +265,8 @@ def _result_range(
     if "Requantize" in form.stages:
         found = range_of(call, places["result.range"])
         return found, found.scaled_type(storage_of(call, _RESULT_TYPE_ATTRIBUTE[call.node.op]))
+    # Without Requantize the result is qint32 in units of the accumulator, whose range is 2^31
+    # units.
     unit = ((x.absmax / F(level)).astype(F) * (w.absmax / F(127)).astype(F)).astype(F)
     each, most = (step * F(2.0**31) for step in (unit, unit.max(keepdims=True)))
     return RangeEnds(-each, each), RangeEnds(-most, most).scaled_type("i32")
@@ -273,6 +287,7 @@ def _convolution(form: Callable[[NodeCall], _FusedForm]) -> Callable[[NodeCall],
             "dilation": dilation,
             "layout": "NHWC",
         }
+        # TensorFlow's filters are HWIO; the op's are OIHW.
         perm = (2, 3, 0, 1) if "Depthwise" in call.node.op else (3, 2, 0, 1)
         return _add_kernel(call, form(call), "conv2d", ("x", "w", "bias"), attrs, perm)
 
@@ -284,9 +299,11 @@ def _quantized_matmul(call: NodeCall) -> Sequence[Value]:
     if call.flag("transpose_a"):
         raise KeepNode("its data are transposed")
     form = _FusedForm(call.texts("fused_ops"))
+    # The result has a mode of its own only if it is requantized.
     first = modes[0] == "MIN_FIRST", modes[1] == "MIN_FIRST" and "Requantize" in form.stages
     made = call.attr("Tout").type if "Requantize" in form.stages else _QUINT8
     if (first[0] and call.attr("T1").type != _QUINT8) or (first[1] and made != _QUINT8):
+        # Combinations in which TensorFlow's kernel is wrong are refused rather than reproduced.
         raise KeepNode("TensorFlow takes qint8 of MIN_FIRST as if it were quint8")
     if "BiasAdd" not in form.stages or not {"Requantize", "Dequantize"} & set(form.stages):
         raise KeepNode(

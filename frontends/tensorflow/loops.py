@@ -75,6 +75,7 @@ class _LoopBuilder:
     def __init__(self, reader: GraphDefReader, node: GraphDefNode, loop: LoopParts) -> None:
         self.reader, self.node, self.loop = reader, node, loop
         self.given: list[ValueOrList] = [reader.operand(node, place) for place in node.inputs]
+        # Results that the body returns unchanged are invariant, and need not be carried.
         self.fixed = [self._is_fixed(i) for i in range(len(self.given))]
         body = loop.body
         self.inner = type(reader)(body, "body", reader.ledger, graph=Graph("body", profile=""))
@@ -99,6 +100,7 @@ class _LoopBuilder:
 
     def read(self) -> list[ValueOrList]:
         body = self.inner.graph
+        # The language's `loop` gives a body the iteration count and the condition first.
         body.add("input", types=[TensorType((), I64)], name="round")
         continues = body.add("input", types=[TensorType((), BOOL)], name="continues").result
         self._give_arguments()
@@ -106,7 +108,9 @@ class _LoopBuilder:
         results = self.inner.read_places(self.loop.body_results)
         carried = [results[i] for i in self.carried]
         writes = [i for i, held in enumerate(results) if isinstance(held, WrittenList)]
+        # The condition is evaluated for the next iteration, at the end of the body.
         after = self._condition(self.inner, [*results, *self._inside(len(results))])
+        # A known trip count makes a counted loop, which passes can unroll.
         iterations = self._rounds(after, results)
         outputs = {"continues": after if iterations is None else continues}
         for index, held in zip(self.carried, carried, strict=True):
@@ -142,6 +146,7 @@ class _LoopBuilder:
         for index, held in enumerate(self.given):
             if index in self.carried:
                 continue
+            # Constants are copied into the body, which lets converters use them as axes and sizes.
             if isinstance(held, Value) and held.constant is not None:
                 self._bind(index, body.constant(held.constant, name=f"constant_{index}"))
             elif isinstance(held, Value) and (data := self._known(held)) is not None:
@@ -170,6 +175,7 @@ class _LoopBuilder:
         """Reads the condition for these arguments into a graph: before the loop, or into its
         body."""
         loop = self.loop
+        # The same condition is read twice: into the outer graph before the loop, and into the body.
         inner = type(reader)(loop.condition, "condition", reader.ledger, graph=reader.graph)
         for places, one in zip(loop.condition_args, held, strict=True):
             for place in places:
@@ -181,6 +187,7 @@ class _LoopBuilder:
         """Returns the element that an iteration sets; raises KeepNode unless elements are in
         order."""
         assert isinstance(held, WrittenList)
+        # A list of one element is how TensorFlow 2 stores only the last state of an RNN.
         if held.size == 1 and self._number(held.index) == 0:
             return held.value
         if not self._counts(held.index):
@@ -193,6 +200,7 @@ class _LoopBuilder:
 
     def _counts(self, value: Value) -> bool:
         """Returns whether a value is the iteration count: carried, from 0, incremented by 1."""
+        # The index may be cast from the counter.
         while value.node.op in ("cast", "identity"):
             value = value.node.operands["x"]
         for index in self.carried:
@@ -208,6 +216,7 @@ class _LoopBuilder:
         if not isinstance(after, Value) or after.node.op != "add" or first is None:
             return None
         others = [v for v in after.node.operands.values() if v is not value]
+        # counter + 1, in the body.
         grows = first.size == 1 and len(others) == 1 and self._number(others[0]) == 1
         return int(first.reshape(-1)[0]) if grows else None
 
@@ -227,6 +236,8 @@ class _LoopBuilder:
         if node.op != "less":
             return None
         counter, limit = node.operands.values()
+        # The condition compares the counter after the increment, which is the value the body
+        # returns.
         index = next((i for i in self.carried if results[i] is counter), None)
         start = None if index is None else self._start(index)
         if start == 0 and (outer := self._outer(limit)) is not None:
@@ -236,6 +247,7 @@ class _LoopBuilder:
 
     def _outer(self, value: Value) -> Value | None:
         """Returns the scalar outside the loop that a value inside the body is; None for others."""
+        # Inputs of the body: iteration count, condition, carried values, then invariant ones.
         given = self.inner.graph.inputs[2 + len(self.carried) :]
         if value.type.rank or value not in given:
             return None
@@ -269,6 +281,7 @@ class _LoopBuilder:
         if written.size == 1 and not self._counts(written.index):
             last = {"starts": (-1,), "ends": (2**63 - 1,), "axes": (0,), "steps": (1,)}
             parts = self.reader.add(self.node, "slice", {"x": parts}, last).result
+        # The loop's trip count may be open; the size of the list is known.
         if written.size is not None:
             graph.set_type(parts, parts.type.with_shape((written.size, *parts.type.shape[1:])))
         return parts
@@ -285,6 +298,7 @@ def _reserve_list(call: NodeCall) -> ValueOrList:
 def _tensor_array(call: NodeCall) -> Sequence[ValueOrList]:
     """Reads TensorArrayV3; both results, handle and flow, stand for the list."""
     found = call.reader.known.elements(call[0])
+    # A list with dynamic_size grows, so that its initial size says nothing.
     grows = call.flag("dynamic_size")
     pending = EmptyList(None if found is None or grows else int(found))
     return [pending, pending]
@@ -331,6 +345,7 @@ def _keep_unless_counting(call: NodeCall, index: int) -> None:
     else:
         first = [call.reader.known.elements(v) for v in node.operands.values()]
         numbers = [None if f is None else int(f) for f in first]
+        # range(0, n, 1) with an unknown n.
         counts = node.op == "range" and numbers[0] == 0 and numbers[2] == 1
     if not counts:
         raise KeepNode("its elements are not in their order")

@@ -31,6 +31,7 @@ def add_reshape(call: NodeCall, x: Value, wanted: Value) -> Value:
         return call.add("reshape", {"x": x, "shape": call.int64_constant(known, "shape")}, attrs)
     if -1 not in sizes and 0 not in sizes:
         row = [
+            # 0 copies the size of the same axis of x; a single remaining open size may be -1.
             size
             if isinstance(size, int)
             else 0
@@ -80,6 +81,7 @@ def _squeeze(call: NodeCall) -> Value:
     x, rank = call[0], call.rank(0)
     named = call.integer_list("squeeze_dims")
     if not named:
+        # Without squeeze_dims, all axes of size 1 are removed, so that their sizes must be known.
         if not all(isinstance(size, int) for size in x.type.shape):
             raise KeepNode("which of its axes have size 1 is not known")
         named = tuple(i for i, size in enumerate(x.type.shape) if size == 1)
@@ -89,6 +91,7 @@ def _squeeze(call: NodeCall) -> Value:
 
 def _concat(call: NodeCall) -> Value:
     parts = list(call.operands)
+    # Concat has the axis first, ConcatV2 last.
     at = 0 if call.node.op == "Concat" else len(parts) - 1
     axis = call.axis(at, parts[1 - bool(at)].type.rank)
     del parts[at]
@@ -139,6 +142,7 @@ def _split_at(call: NodeCall) -> Sequence[Value]:
 
 def _pad(call: NodeCall) -> Value:
     pairs = call.constant_elements(1).astype(np.int64)
+    # The op has all front paddings, then all back ones; TensorFlow has pairs by axis.
     attrs: dict[str, Attr] = {"pads": (*pairs[:, 0].tolist(), *pairs[:, 1].tolist())}
     if call.node.op == "MirrorPad":
         attrs["mode"] = "reflect" if call.text("mode") == "REFLECT" else "symmetric"
@@ -204,6 +208,7 @@ def _space_to_batch(call: NodeCall) -> Value:
     sizes = _shape_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it splits are not known")
+    # [batch, h, w, ...] -> [batch, h / b, b, w / b, b, ...] -> [b, b, batch, h / b, w / b, ...].
     split = [sizes[0]]
     for size, block in zip(sizes[1:], blocks, strict=False):
         split += [size // block, block]
@@ -230,6 +235,7 @@ def _batch_to_space(call: NodeCall) -> Value:
         raise KeepNode("the sizes that it joins are not known")
     batch = sizes[0] // prod(blocks) if sizes[0] >= 0 else -1
     x = call.add("reshape", {"x": x, "shape": call.int64_constant([*blocks, batch, *sizes[1:]])})
+    # [b, b, batch / b^2, h, w, ...] -> [batch / b^2, h, b, w, b, ...] -> crop.
     pairs = [axis for i in range(count) for axis in (count + 1 + i, i)]
     rest = list(range(2 * count + 1, count + rank))
     x = call.add("transpose", {"x": x}, {"perm": (count, *pairs, *rest)})
