@@ -139,8 +139,10 @@ class SymbolCall:
         return found
 
     def broadcast_operand(self, index: int) -> Value:
-        """Returns an operand of a broadcasting op; of zeros with an unknown batch, one row
-        suffices."""
+        """Returns an operand of a broadcasting op.
+
+        Of zeros with an unknown batch size, it has one row.
+        """
         found = self.inputs[index] if index < len(self.inputs) else None
         if (
             not isinstance(found, ShapelessZeros)
@@ -181,8 +183,10 @@ class SymbolCall:
         return found
 
     def stored_state(self, index: int, name: str) -> Value:
-        """Returns an operand that symbols before MXNet 0.9 leave out, as the parameter of that
-        name."""
+        """Returns an operand that symbols before MXNet 0.9 leave out.
+
+        It is the parameter of that name.
+        """
         stored = f"{self.node.name}_{name}"
         if index >= len(self.inputs) and stored in self.reader.parameters:
             return self.reader.parameter(stored)

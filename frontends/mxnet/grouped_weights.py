@@ -1,5 +1,7 @@
-"""Weights of grouped convolutions with several channels a group, as MXNet's kernel quantizes
-them."""
+"""Weights of grouped convolutions, quantized as in MXNet's kernel.
+
+They have several channels a group.
+"""
 
 from __future__ import annotations
 

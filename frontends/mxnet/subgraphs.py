@@ -107,6 +107,7 @@ class _FusedSubgraph:
 
     def operators(self) -> list[tuple[int, SymbolNode]]:
         found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
+        # A fused kernel is a chain, so each operator has to read the one before it.
         for (before, _), (_, node) in pairwise(found):
             if before not in [index for index, _ in node.inputs]:
                 raise Unsupported(f"its {node.label} does not follow the node before it")
@@ -149,14 +150,17 @@ def _conv(call: SymbolCall) -> Result | list[Result]:
     assert w is not None
     convolution.check_channels(each, "num_filter", w.type.shape[0])
     fusion.done(each)
+    # After the operands come the range of the data, then that of each tensor that is added.
     at = fusion.count
     data = fusion.operand(first, 0), at, at + 1
     steps: list[_EpilogueStep] = []
     for _, node in rest:
+        # A batch norm later in the chain cannot be folded into the weights.
         if node.op == "BatchNorm" and not steps:
             w, bias = _fold_batch_norm(fusion, node, w, bias)
         elif node.op == "elemwise_add":
             at += 2
+            # The sums of the layer may be either operand; the one from outside is added to them.
             outer = [s for s in range(len(node.inputs)) if node.inputs[s][0] in fusion.outer]
             index = fusion.operand(node, outer[0] if outer else 0)
             steps.append(_EpilogueStep("add", {}, (index, at, at + 1)))
@@ -164,6 +168,7 @@ def _conv(call: SymbolCall) -> Result | list[Result]:
             steps.append(_epilogue_function(fusion, node))
     found = calibrated_range(call)
     if found is None:
+        # MXNet then returns the 32-bit sums, and a range that it computes.
         sums = LayerSums(call, *data)
         made, gain = sums.convolution(
             _constant_data(w), None if bias is None else _constant_data(bias), attrs
@@ -276,9 +281,11 @@ def _linear(call: SymbolCall) -> Result | list[Result]:
     steps = [_epilogue_function(fusion, node) for _, node in rest]
     per_channel = call.attrs.flag("channel_wise_quantize")
     found = calibrated_range(call)
+    # A layer that returns floats needs no range.
     if found is None and not gives_float:
         return _linear_sums(call, data, w, bias, flat, steps, per_channel)
     operands = {"x": quantized_operand(call, *data)}
+    # Per channel, MXNet quantizes float weights itself; per tensor they come with a range.
     operands["w"] = call.value(w) if per_channel else quantized_operand(call, w, at + 2, at + 3)
     if bias is not None:
         operands["bias"] = (

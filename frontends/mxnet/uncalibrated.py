@@ -92,6 +92,7 @@ def quantize(call: SymbolCall, signed: bool) -> list[Result]:
     low, high = _extremes(call, x)
     absmax = _absmax(call, low, high)
     made = _round_and_saturate(call, _add_op(call, "mul", x, _gain(call, kind, absmax)), kind)
+    # The range of int8 is symmetric, that of uint8 is the one of the data.
     return [made, _add_op(call, "neg", absmax), absmax] if signed else [made, low, high]
 
 
@@ -107,9 +108,11 @@ def requantize(call: SymbolCall) -> list[Result]:
     """Adds a requantization of 32-bit sums: by a calibrated range, or by that of the data."""
     out = call.choice("out_type", "int8", "int8", "uint8", "auto")
     x, made = _plain_integers(call, 0), calibrated_range(call)
+    # `auto` is uint8 only if a calibrated range says that nothing is negative.
     unsigned = out == "uint8" or (out == "auto" and made is not None and made[0] >= 0)
     kind = U8 if unsigned else I8
     over = _float_scalar(call, float(_F(2**31 - 1)))
+    # The range of 32-bit sums is that of 2^31 - 1, so this quotient is their scale.
     first = _add_op(call, "div", _absmax(call, _range_bound(call, 1), _range_bound(call, 2)), over)
     if made is not None:
         absmax = _float_scalar(call, max(abs(end) for end in made))
@@ -184,6 +187,7 @@ class LayerSums:
         gain = _F(LEVELS[I8]) / _F(self.weight_absmax)
         held = np.clip(np.rint(w * gain), -128, 127).astype(np.int8)
         sums = call.add("conv_integer", {"x": self.x, "w": call.constant(held, "w")}, attrs)
+        # Sums of products have the product of both scales.
         both = _add_op(call, "mul", self.gain, _float_scalar(call, float(gain)))
         if bias is not None:
             start = call.constant(bias.reshape(-1, 1, 1).astype(_F), "bias")
@@ -210,6 +214,7 @@ class LayerSums:
         own = _float_scalar(call, float(_F(LEVELS[I8]) / _F(reach)))
         ratio = _add_op(call, "div", _add_op(call, "mul", self.gain, gain), own)
         scaled = _add_op(call, "mul", call.constant(bias.astype(_F), "bias"), ratio)
+        # Here MXNet rounds half away from zero, elsewhere half to even.
         half = call.constant(np.where(bias < 0, _F(-0.5), _F(0.5)), "half")
         away = call.add("trunc", {"x": _add_op(call, "add", scaled, half)})
         return _add_op(call, "add", sums, call.cast(away, I32))
@@ -247,6 +252,7 @@ class LayerSums:
         theirs = _gain(
             call, other.type.dtype, _absmax(call, _range_bound(call, low), _range_bound(call, high))
         )
+        # The other tensor is rescaled to the scale of the sums.
         scaled = _add_op(call, "mul", call.cast(other, F32), _add_op(call, "div", gain, theirs))
         return _round_and_saturate(call, _add_op(call, "add", call.cast(sums, F32), scaled), I32)
 

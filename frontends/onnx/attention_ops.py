@@ -204,8 +204,7 @@ def read_prompt_attention(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _check_lengths(reader: OnnxReader, op: OnnxOp) -> None:
-    """Raises KeepOperator unless every sequence is known to fill the tensors of queries and
-    keys."""
+    """Raises KeepOperator unless all sequences fill the tensors of queries and keys."""
     ends, total = (reader.constant_data(op.input(i)).reshape(-1) for i in (5, 6))
     shapes = [_required_operand(reader, op, 0).type.shape]
     if op.input(1):

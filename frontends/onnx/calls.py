@@ -84,8 +84,10 @@ class _CallSpecializer:
         given: Mapping[str, onnx.AttributeProto] | None,
         within: tuple[_Key, ...],
     ) -> None:
-        """Specializes the calls among nodes of a function; `given` are the attributes of its
-        call."""
+        """Specializes the calls among nodes of a function.
+
+        `given` are the attributes of its call.
+        """
         for node in nodes:
             _unmark(node)
             if node.attribute:

@@ -138,8 +138,7 @@ def _run(
 
 
 def _may_exceed_limit(node: Node, operands: dict[str, NDArray[np.generic]]) -> bool:
-    """Returns whether the result may be larger than `_MAX_ELEMENTS`, whatever its open type
-    says."""
+    """Returns whether a result may exceed `_MAX_ELEMENTS`, whatever its open type says."""
     if node.op == "range":
         start, limit, step = (operands[s].item() for s in ("start", "limit", "step"))
         return not step or abs(limit - start) > _MAX_ELEMENTS * abs(step)

@@ -103,8 +103,10 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
 def _runtime_quant_type(
     reader: OnnxReader, op: OnnxOp, kind: TensorType, storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the type of integers with computed parameters, and these; raises KeepOperator for
-    element types that the language does not combine."""
+    """Returns the type of integers with computed parameters, and these.
+
+    Raises KeepOperator for element types that the language does not combine.
+    """
     scale = reader.value(op, op.input(1))
     if (
         storage.name not in QUANTIZED_DTYPES

@@ -79,8 +79,10 @@ def _standard_nodes(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def _has_auto_pad(node: onnx.NodeProto) -> bool:
-    """Returns whether padding is SAME_UPPER or SAME_LOWER: onnxruntime and evaluator differ
-    there."""
+    """Returns whether padding is SAME_UPPER or SAME_LOWER.
+
+    There onnxruntime differs from the reference evaluator.
+    """
     return any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
 
 

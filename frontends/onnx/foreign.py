@@ -174,8 +174,10 @@ def _unranked_result_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) 
 
 
 def _type_by_axes_count(op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
-    """Returns the result of a reduction or Squeeze with computed axes: their count gives its
-    rank."""
+    """Returns the result of a reduction or Squeeze with computed axes.
+
+    The count of axes gives its rank.
+    """
     reduces = op.type.startswith("Reduce")
     if op.domain or len(values) != 2 or not (op.outputs and (reduces or op.type == "Squeeze")):
         return {}
@@ -272,8 +274,10 @@ def _check_axes(op: OnnxOp) -> None:
 
 
 def _infer_by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
-    """Returns the result types of an operator of onnxruntime's domain; empty without
-    onnxruntime."""
+    """Returns the result types of an operator of onnxruntime's domain.
+
+    There are none without onnxruntime.
+    """
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
     stored = {

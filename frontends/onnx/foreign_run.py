@@ -147,8 +147,10 @@ def single_node_model(node: Node) -> onnx.ModelProto | None:
 
 
 def _portable_value_info(value: Value) -> onnx.ValueInfoProto:
-    """Returns a value's type, with sizes that are formulas left open: ONNX has numbers and
-    names."""
+    """Returns a value's type, with sizes that are formulas left open.
+
+    ONNX has sizes that are numbers or names.
+    """
     sizes = (d if isinstance(d, int) or str(d).isidentifier() else None for d in value.type.shape)
     kind = value.type.with_shape(tuple(sizes))
     return onnx.helper.make_value_info(value.name, type_proto(kind))

@@ -123,8 +123,10 @@ class OnnxFrontend(Frontend):
         return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes a float model, a QDQ model and a dynamically quantized one; returns their
-        paths."""
+        """Writes a float model, a QDQ model and a dynamically quantized one.
+
+        Returns their paths.
+        """
         return samples.write(folder)
 
     @np.errstate(all="ignore")

@@ -94,8 +94,10 @@ def _quantize_dequantize(body: BodyBuilder, kind: QuantType, rounding: str) -> V
 
 
 def _scale_axis(scale: Numbers, x: TensorType) -> int | None:
-    """Returns the axis of per-channel scales; None for one scale. Raises ValueError for other
-    shapes."""
+    """Returns the axis of per-channel scales; None for one scale.
+
+    Raises ValueError for other shapes.
+    """
     axes = [i for i, n in enumerate(scale.shape) if n > 1]
     if len(axes) > 1 or scale.ndim > x.rank:
         raise ValueError
@@ -133,8 +135,10 @@ def _bipolar_quant_type(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantT
 def _quant_type(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
-    """Returns the quantized type that constants state; None where no type says
-    it."""
+    """Returns the quantized type that constants state.
+
+    Returns None for computed ones, and where no type can express them.
+    """
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (

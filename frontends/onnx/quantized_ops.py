@@ -48,8 +48,10 @@ _POOL_ATTRIBUTES = (
 
 
 def quantize(reader: OnnxReader, op: OnnxOp) -> None:
-    """QuantizeLinear, per tensor, per channel or per block; computed parameters as in
-    dynamic_ops."""
+    """Reads QuantizeLinear, per tensor, per channel or per block.
+
+    Computed parameters are read as in `dynamic_ops`.
+    """
     op.allow_only(*_QDQ_ATTRIBUTES)
     # `precision` asks for a division in another type than the scale's.
     if op.integer("precision", 0):
@@ -184,8 +186,10 @@ def _parameter_operands(prefix: str, qparams: dict[str, Value]) -> dict[str, Val
 def _runtime_quant_type(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the type of integers with computed parameters, and these; raises KeepOperator for
-    parameters of other element types."""
+    """Returns the type of integers with computed parameters, and these.
+
+    Raises KeepOperator for parameters of other element types.
+    """
     qparams = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         qparams["zero"] = reader.value(op, op.input(at[1]))

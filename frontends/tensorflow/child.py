@@ -91,8 +91,10 @@ def _unknown_signature(wanted: str, folder: Path, signatures: Collection[str]) -
 
 
 def _freeze_by_session(folder: Path, error: Exception, name: str) -> FrozenGraph:
-    """Freezes a SavedModel by the loader of TensorFlow 1, which ignores objects it does not
-    know."""
+    """Freezes a SavedModel by the loader of TensorFlow 1.
+
+    That one ignores objects it does not know.
+    """
     v1 = tf.compat.v1
     with v1.Session(graph=tf.Graph()) as session:
         try:

@@ -118,8 +118,10 @@ class TensorFlowFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes a foreign node by TensorFlow in a child process; raises PluginError if that
-        fails."""
+        """Computes a foreign node by TensorFlow in a child process.
+
+        Raises PluginError if that fails.
+        """
         from .foreign import run
 
         return run(node, operands)

@@ -172,8 +172,10 @@ class _LoopBuilder:
         return [self.inner.results[places[0]] for places in self.loop.body_args[start:]]
 
     def _condition(self, reader: GraphDefReader, held: Sequence[ValueOrList]) -> Value:
-        """Reads the condition for these arguments into a graph: before the loop, or into its
-        body."""
+        """Reads the condition for these arguments into a graph.
+
+        That graph is the one before the loop, or its body.
+        """
         loop = self.loop
         # The same condition is read twice: into the outer graph before the loop, and into the body.
         inner = type(reader)(loop.condition, "condition", reader.ledger, graph=reader.graph)
@@ -184,8 +186,10 @@ class _LoopBuilder:
         return self._value(found)
 
     def _part(self, index: int, held: ValueOrList) -> Value:
-        """Returns the element that an iteration sets; raises KeepNode unless elements are in
-        order."""
+        """Returns the element that an iteration sets.
+
+        Raises KeepNode unless elements are in order.
+        """
         assert isinstance(held, WrittenList)
         # A list of one element is how TensorFlow 2 stores only the last state of an RNN.
         if held.size == 1 and self._number(held.index) == 0:

@@ -85,8 +85,10 @@ class GraphDefReader:
         return self.graph
 
     def read_places(self, places: Sequence[ResultPlace]) -> list[loops.ValueOrList]:
-        """Reads the nodes that results of a body depend on; its arguments are in `results`
-        already."""
+        """Reads the nodes that results of a body depend on.
+
+        Its arguments are in `results` already.
+        """
         given = {name for name, _ in self.results}
         for node in topological_order(self.source, places, given):
             self._read(node)
@@ -130,8 +132,10 @@ class GraphDefReader:
         message: str,
         reason: str = "",
     ) -> Sequence[Value]:
-        """Keeps a node as foreign; raises InputError with the reason if TensorFlow cannot run
-        it."""
+        """Keeps a node as foreign.
+
+        Raises InputError with the reason if TensorFlow cannot run it.
+        """
         values = [held for held in operands if isinstance(held, Value)]
         try:
             return foreign.keep(self, node, values, reason)

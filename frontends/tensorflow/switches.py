@@ -77,8 +77,10 @@ def _has_inner_merge(source: GraphSource, merge: GraphDefNode) -> bool:
 
 
 def _condition(source: GraphSource, merge: GraphDefNode) -> ResultPlace:
-    """Returns the condition of a Merge; raises InputError if its inputs are not the two branches of
-    one condition."""
+    """Returns the condition of a Merge.
+
+    Raises InputError if its inputs are not the two branches of one condition.
+    """
     conditions: set[ResultPlace] = set()
     for side, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
         ends = _controlling_nodes(source, place, waits=False) or _controlling_nodes(

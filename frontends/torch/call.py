@@ -30,8 +30,10 @@ Size: TypeAlias = "int | fx.Node"
 
 
 class KeepCall(Exception):
-    """Raised where a call has no exact form in the language: it is decomposed, or kept as
-    foreign."""
+    """Raised where a call has no exact form in the language.
+
+    The call is decomposed, or kept as foreign.
+    """
 
 
 class OverloadCall:
@@ -165,8 +167,10 @@ class OverloadCall:
         return self.fake_tensor(name).dim()
 
     def promote(self, *names: str, kind: torch.dtype | None = None) -> list[Value]:
-        """Returns arguments in the type that PyTorch promotes them to: tensors cast, numbers as
-        constants."""
+        """Returns arguments in the type that PyTorch promotes them to.
+
+        Tensors are cast, and numbers become constants.
+        """
         kind = kind or self.promoted_dtype(*names)
         return [self.cast_to(self.arguments[name], kind) for name in names]
 
@@ -240,8 +244,10 @@ def known_dtype(kind: torch.dtype) -> DType:
 
 
 def type_of(fake: torch.Tensor, place: str) -> TensorType:
-    """Returns the type of a tensor; raises InputError for an element type that the language
-    lacks."""
+    """Returns the type of a tensor.
+
+    Raises InputError for an element type that the language lacks.
+    """
     found = dtype_of(fake.dtype)
     if found is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")

@@ -38,6 +38,7 @@ def _dtype_keeping_unary(op: str) -> Handler:
         if call.fake_tensor("self").dtype != call.result.dtype:
             raise KeepCall
         if op in ("floor", "ceil", "trunc", "round") and not call.result.dtype.is_floating_point:
+            # Integers are whole already.
             return call.value("self")
         return call.add(op, {"x": call.value("self")})
 
@@ -71,6 +72,7 @@ def _add_with_alpha(op: str, swapped: bool = False) -> Handler:
             else:
                 b = call.add("mul", {"a": b, "b": factor})
         if call.result.dtype == torch.bool:
+            # PyTorch adds booleans as a logical or, and multiplies them as a logical and.
             return call.add("logical_or", {"a": a, "b": b})
         return call.add(op, {"a": b, "b": a} if swapped else {"a": a, "b": b})
 
@@ -100,6 +102,7 @@ def _truncating_div(call: OverloadCall, a: Value, b: Value) -> Value:
 
 def _fmod(call: OverloadCall) -> Value:
     a, b = call.promote("self", "other", kind=call.result.dtype)
+    # PyTorch's fmod has the sign of the dividend, its remainder that of the divisor.
     return call.add("mod", {"a": a, "b": b}, {"fmod": True})
 
 
@@ -123,6 +126,7 @@ def _pow(call: OverloadCall) -> Value:
     if exponent == 1 and call.fake_tensor("self").dtype == call.result.dtype:
         return call.value("self")
     base, power = call.promote("self", "exponent", kind=call.result.dtype)
+    # PyTorch computes x ** 2 as x * x, and x ** 0.5 as sqrt(x).
     if exponent == 2:
         return call.add("square", {"x": base})
     if exponent == 0.5:
@@ -160,6 +164,7 @@ def _clip(call: OverloadCall) -> Value:
     low, high = (next((call[n] for n in names if n in call.arguments), None) for names in named)
     numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
     if not call.result.dtype.is_floating_point or not numbers:
+        # The bounds of `clip` are float attributes: they fit neither integers nor computed bounds.
         return _clamp_by_min_max(call, low, high)
     attrs: dict[str, Attr] = {}
     if low is not None and not math.isnan(low):
@@ -229,6 +234,7 @@ def _threshold(call: OverloadCall) -> Value:
 def _prelu(call: OverloadCall) -> Value:
     slope, x = call.value("weight"), call.value("self")
     if x.type.rank > 2 and slope.type.shape != (1,):
+        # PyTorch's slopes are those of axis 1; `prelu` broadcasts them from the last axis.
         sides = {"axes": tuple(range(1, x.type.rank - 1))}
         # The axes are added before the dequantize, so that groups still match a dequantized slope.
         if slope.node.op == "dequantize":

@@ -25,8 +25,10 @@ _UNSAFE = frozenset({"from_file", "save", "load"})
 
 
 def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
-    """Adds a call as a foreign node; raises InputError for results or arguments that no node
-    has."""
+    """Adds a call as a foreign node.
+
+    Raises InputError for results or arguments that no node has.
+    """
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:

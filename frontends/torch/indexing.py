@@ -17,6 +17,7 @@ from .call import KeepCall, OverloadCall
 def _embedding(call: OverloadCall) -> Value:
     operands = {"w": call.value("weight"), "indices": call.value("indices")}
     padding = call.integer("padding_idx")
+    # A negative padding index says that there is none.
     return call.add("embedding", operands, {"padding": padding} if padding >= 0 else {})
 
 
@@ -47,11 +48,13 @@ def _index(call: OverloadCall) -> Value:
         return call.add("gather", operands, {"axis": axis})
     parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in named])
     rank = parts[0].type.rank
+    # `gather_nd` reads rows of indices into the leading axes, so the indexed axes come first.
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (rank,)}) for part in parts]
     indices = call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": rank})
     axes = [axis for axis, _ in named]
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
     made = call.add("gather_nd", {"x": permute(call, x, [*axes, *rest]), "indices": indices})
+    # PyTorch leaves the indexed axes where they were if they are adjacent; else they come first.
     before = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
     ahead = [*range(rank, rank + before), *range(rank)]
     return permute(call, made, [*ahead, *range(rank + before, made.type.rank)])
@@ -59,6 +62,7 @@ def _index(call: OverloadCall) -> Value:
 
 def _select_by_mask(call: OverloadCall, x: Value, mask: Value) -> Value:
     """Returns the entries of the leading axes where a mask is true."""
+    # `nonzero` has a row for each axis, `gather_nd` reads a row for each element.
     places = call.add("transpose", {"x": call.add("nonzero", {"x": mask})}, {"perm": (1, 0)})
     return call.add("gather_nd", {"x": x, "indices": places})
 
@@ -71,6 +75,7 @@ def _masked_select(call: OverloadCall) -> Value:
 
 
 def _nonzero(call: OverloadCall) -> Value:
+    # Here PyTorch has a row for each element too.
     return call.add(
         "transpose", {"x": call.add("nonzero", {"x": call.value("self")})}, {"perm": (1, 0)}
     )
@@ -110,6 +115,7 @@ def _unfold(call: OverloadCall) -> Value:
     if not isinstance(count, int):
         raise KeepCall("it takes windows of an axis of an unknown size")
     starts = np.arange(0, count - size + 1, step, dtype=np.int64)
+    # Row i has the indices of window i.
     indices = call.reader.graph.constant(starts[:, None] + np.arange(size))
     made = call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
     kept = [a for a in range(made.type.rank) if a != axis + 1]
@@ -123,6 +129,7 @@ def _diagonal(call: OverloadCall) -> Value:
     if not isinstance(high, int) or not isinstance(wide, int):
         raise KeepCall("it takes a diagonal of unknown length")
     rows = np.arange(max(0, -offset), min(high, wide - offset), dtype=np.int64)
+    # The indices of each element on the diagonal.
     indices = call.reader.graph.constant(np.stack([rows, rows + offset], -1))
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
     made = call.add("gather_nd", {"x": permute(call, x, [*axes, *rest]), "indices": indices})
@@ -134,6 +141,7 @@ def _repeat_interleave(call: OverloadCall) -> Value:
     x, counts = call.value("self"), call.reader.stored_tensor(call["repeats"])
     if counts is None or call["dim"] is None:
         raise KeepCall("its counts are computed")
+    # Of counts alone, PyTorch's function returns the index of each repeated element.
     indices = call.reader.graph.constant(torch.repeat_interleave(counts[1]).numpy())
     return call.add("gather", {"x": x, "indices": indices}, {"axis": call.axis("dim", x.type.rank)})
 
@@ -147,6 +155,7 @@ def _slice_scatter(call: OverloadCall) -> Value:
         raise KeepCall("it writes parts that are not next to each other, or of an unknown size")
     if not all(bound is None or isinstance(bound, int) for bound in bounds):
         raise KeepCall("it writes to a place that is computed")
+    # As in PyTorch, negative bounds count from the end, and bounds outside are clamped.
     start, end, _ = slice(*bounds).indices(count)
     return _replace_part(call, x, call.value("src"), axis, (start, end, count))
 

@@ -17,6 +17,7 @@ def _reshape_to(call: OverloadCall, wanted: Sequence[Size]) -> Value:
     x = call.value("self")
     empty = any(size == 0 for size in wanted if isinstance(size, int))
     shape = sizes.shape_operand(call.reader, call.node, wanted)
+    # Without `allow_zero`, a 0 in the shape means that the axis keeps its size.
     return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": empty})
 
 
@@ -95,6 +96,7 @@ def _stack(call: OverloadCall) -> Value:
 def _split(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     axis = call.axis("dim", x.type.rank)
+    # PyTorch may return fewer parts than were asked for, so the sizes are those of its results.
     parts = [fake.shape[axis] for fake in call.node.meta["val"]]
     if not all(isinstance(size, int) for size in parts):
         raise KeepCall
@@ -117,6 +119,7 @@ def _slice(call: OverloadCall) -> Value:
     axis, step = call.axis("dim", x.type.rank), call.integer("step")
     start = 0 if call["start"] is None else call["start"]
     end = _TO_THE_END if call["end"] is None else call["end"]
+    # Export adds such a slice for every `:` of an index.
     if start == 0 and isinstance(end, int) and end >= _TO_THE_END and step == 1:
         return x
     if isinstance(start, int) and isinstance(end, int):
@@ -140,6 +143,7 @@ def _narrow(call: OverloadCall) -> Value:
 def _select(call: OverloadCall) -> Value:
     x, index = call.value("self"), call.integer("index")
     axis = call.axis("dim", x.type.rank)
+    # The element after the last has no negative index.
     end = index + 1 if index != -1 else _TO_THE_END
     attrs = {"starts": (index,), "ends": (end,), "axes": (axis,), "steps": (1,)}
     part = call.add("slice", {"x": x}, attrs)
@@ -149,6 +153,7 @@ def _select(call: OverloadCall) -> Value:
 def _expand(call: OverloadCall) -> Value:
     x, wanted = call.value("self"), list(call["size"])
     new = len(wanted) - x.type.rank
+    # -1 keeps the size, and so does expanding to 1.
     kept = [1 if size == -1 and i >= new else size for i, size in enumerate(wanted)]
     if tuple(x.type.shape) == tuple(call.result.shape):
         return x
@@ -171,13 +176,16 @@ def _repeat(call: OverloadCall) -> Value:
     if new < 0:
         repeats, new = (1,) * -new + repeats, 0
     if new:
+        # The axes that the tensor does not have come first.
         x = call.add("unsqueeze", {"x": x}, {"axes": tuple(range(new))})
     return call.add("tile", {"x": x}, {"repeats": repeats})
 
 
 def _pads_of_all_axes(call: OverloadCall, rank: int) -> tuple[int, ...]:
-    """Returns the front padding of all axes, then the back; PyTorch has pairs from the last
-    axis."""
+    """Returns the front padding of all axes, then the back.
+
+    PyTorch has a pair for each axis, from the last axis on.
+    """
     held = call.integers("pad" if "pad" in call.arguments else "padding")
     fronts, backs = [0] * rank, [0] * rank
     for i in range(len(held) // 2):
@@ -234,6 +242,7 @@ def _pad_in_mode(mode: str) -> Callable[[OverloadCall], Value]:
 
 def _pixel_shuffle(call: OverloadCall) -> Value:
     x = call.value("self")
+    # PyTorch has the channels as (C, r, r), which ONNX calls CRD.
     attrs: dict[str, Attr] = {"block": call.integer("upscale_factor"), "mode": "CRD"}
     return call.add("depth_to_space", {"x": x}, attrs)
 
@@ -253,6 +262,7 @@ def _roll(call: OverloadCall) -> Value:
         count = x.type.shape[axis]
         if not isinstance(count, int):
             raise KeepCall
+        # Rolled by s, the last s elements come first.
         at = -shift % count
         if at:
             cut = call.add_many("split", {"x": x}, {"sizes": (at, count - at), "axis": axis})

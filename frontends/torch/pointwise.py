@@ -116,8 +116,10 @@ def _activation(name: str | None, numbers: list[float], algorithm: str) -> Stage
 
 
 def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
-    """Returns the converter of a product with its epilogue: a binary op (`joins`), an
-    activation."""
+    """Returns the converter of a product with its epilogue.
+
+    The epilogue is a binary op (`joins`) or an activation.
+    """
 
     def read(call: OverloadCall) -> Value:
         set_export_profile(call)

@@ -53,6 +53,7 @@ def quant_type(
     PyTorch's scales are doubles; they become float32 if that is exact, else float64.
     """
     doubles = scales.astype(np.float64)
+    # A scale above the float32 range becomes infinite, so is not exact either.
     with np.errstate(over="ignore"):
         exact = np.array_equal(doubles.astype(np.float32).astype(np.float64), doubles)
     kind = F32 if exact else F64
@@ -64,6 +65,7 @@ def quant_type(
         return QuantType(storage, F32, scale, zero, bounds=bounds, scale_dtype=kind)
     scale_array = Array(stored, TensorType(stored.shape, kind))
     zero_array: tuple[()] | Array = ()
+    # Zero points that are all 0 are left out: the type is symmetric.
     if zeros.any():
         integers = zeros.astype(np.int32)
         zero_array = Array(integers, TensorType(integers.shape, dtype("i32")))
@@ -148,6 +150,7 @@ def _runtime_qparams(call: OverloadCall) -> dict[str, Value]:
     found = {}
     for slot, name in (("scale", "scale"), ("zero", "zero_point")):
         value = call.value(name)
+        # `_choose_qparams` added the axes of PyTorch's result; the operands here are scalars.
         if value.node.op == "unsqueeze" and not value.node.operands["x"].type.rank:
             value = value.node.operands["x"]
         found[slot] = call.scalar(value) if value.type.rank else value
@@ -239,6 +242,7 @@ def _fake_quantize_with_mask(call: OverloadCall) -> list[Value | None]:
         held = call.reader.stored_tensor(enabled)
         if held is None:
             raise KeepCall("whether it is enabled is computed")
+        # A disabled fake quantization returns its data.
         if not int(held[1].item()):
             x = call.value("self")
             return [x, None]

@@ -65,8 +65,10 @@ class OpenedSource:
     profile: str = ""
     """The profile of the quantized engine; empty for float programs."""
     has_quantized_kernels: bool = False
-    """Whether float ops between dequantize and quantize are kernels of that engine, to be
-    grouped."""
+    """Whether float ops between dequantize and quantize are kernels of that engine.
+
+    Passes then group them.
+    """
     observers_removed: int = 0
     """Count of observers that were removed from the module."""
     notes: tuple[str, ...] = ()
@@ -322,8 +324,7 @@ def _in_inference_mode(module: nn.Module, name: str) -> Iterator[None]:
 
 
 def _require_plain(module: nn.Module, name: str) -> None:
-    """Raises InputError for parameters of torchao's tensor subclasses, which hide their
-    elements."""
+    """Raises InputError for torchao's tensor subclasses, which hide their elements."""
     for path, held in module.named_parameters():
         if type(held).__module__.startswith("torchao."):
             raise InputError(

@@ -26,8 +26,10 @@ _ZERO_BY_DEFAULT = frozenset({"affine", "scaled_tanh", "thresholded_relu"})
 """Activations whose alpha and beta onnxruntime takes for 0 where the file gives none."""
 
 _MOST_ZEROS = 1 << 20
-"""Elements of an initial state of zeros that is a constant; larger ones are expanded at run
-time."""
+"""Elements of an initial state of zeros that is a constant.
+
+Larger ones are expanded at run time.
+"""
 
 
 def _lstm(reader: OnnxReader, op: OnnxOp) -> None:

@@ -124,8 +124,7 @@ class Interpreter:
         """Evaluates an operator on known values, or adds its call.
 
         The order matters: an operator such as `aten::add` exists for numbers, symbolic sizes,
-        lists,
-        tensors and quantized tensors.
+        lists, tensors and quantized tensors.
         """
         if kind in SCALARS:
             arguments = _items_of_scalars(arguments)

@@ -167,8 +167,10 @@ def _uses_seven_bits(asked: object) -> bool:
 def recurrent(
     builder: ScriptBuilder, layer: str, x: Any, states: Any, cells: Any, rest: Sequence[Any]
 ) -> Any:
-    """Adds a dynamic LSTM or GRU call, whose parameters are (w_ih, w_hh, b_ih, b_hh, seven bits) of
-    each cell."""
+    """Adds a dynamic LSTM or GRU call.
+
+    The parameters of each cell are (w_ih, w_hh, b_ih, b_hh, seven bits).
+    """
     params: list[Any] = []
     plain: list[Any] = []
     for cell in cells:
