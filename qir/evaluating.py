@@ -25,7 +25,7 @@ from qir.inspect.evaluation import (
 )
 from qir.inspect.metrics import metric
 from qir.inspect.quantization_check import QuantizationCheck, Settings, check_quantized
-from qir.ir.dtype import boxed
+from qir.ir.dtype import box_object
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.quantize.equalize import scaled_tensors
@@ -190,7 +190,7 @@ def runner(graph: Graph, target: str = "", threads: int | None = None) -> tuple[
 def _arrays(results: Mapping[str, object]) -> dict[str, Tensor]:
     """Results as arrays; what is no tensor in a box."""
     return {
-        name: made if isinstance(made, np.ndarray) else boxed(made)
+        name: made if isinstance(made, np.ndarray) else box_object(made)
         for name, made in results.items()
     }
 

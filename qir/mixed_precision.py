@@ -59,7 +59,7 @@ Progress = Callable[[int, int | None, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a quantized model must keep: one of the two."""
+    """The accuracy that a quantized model must keep: one of the two."""
 
     drop: float | None = None
     """It may lose so many points of the top-1 of the float model, of labelled samples."""
@@ -85,7 +85,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found."""
+    """The recipe that a search found, and the accuracy that it keeps."""
 
     recipe: Recipe
     """With the user's rules and those that keep ops in float."""

@@ -36,8 +36,8 @@ from qir.passes.cleanup.prune import Prune
 from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import given
 from qir.profiles import profile as named_profile
+from qir.profiles import resolve_profile_name
 from qir.profiles.processor import on_processor
 from qir.qir_files import SUFFIX, profiles_of, read_qir, write_qir
 from qir.quantizing import (
@@ -52,7 +52,7 @@ from qir.quantizing import (
 )
 from qir.quantizing import fold as fold
 from qir.recipe import Recipe
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 from qir.reference.interpreter import find
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
@@ -145,7 +145,7 @@ def save(
 @checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     """Returns the findings of the verifier, and, with `target`, the ops it does not support."""
-    found = verify_graph(graph, computed)
+    found = verify_graph(graph, compute_constants)
     if target is not None:
         found += named_target(target).verify(graph)
     return found
@@ -353,12 +353,13 @@ def quantize(
     accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
     these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED`). A graph
-    that was grouped by a profile stays float inside that profile's kernels. `profile` replaces the
-    target: tensors between its kernels are quantized by its rules, and the graph, grouped by it
-    (again), gives its runtime's bytes. `corrections` names the passes that reduce the rounding
-    error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need `samples`,
-    the inputs of one run. With `float16`, ops that stay float use float16 (`narrow-reals`).
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED_RULES`). A
+    graph that was grouped by a profile stays float inside that profile's kernels. `profile`
+    replaces the target: tensors between its kernels are quantized by its rules, and the graph,
+    grouped by it (again), gives its runtime's bytes. `corrections` names the passes that reduce the
+    rounding error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need
+    `samples`, the inputs of one run. With `float16`, ops that stay float use float16
+    (`narrow-reals`).
 
     In a model that is partly quantized, only its float ops are. Raises UsageError if it has none
     left, DataError where the statistics are of another model.
@@ -493,7 +494,7 @@ def run(
     `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
     it is this one, for profiles with rules of their own for it.
     """
-    profile = profile and given(profile)
+    profile = profile and resolve_profile_name(profile)
     if values is not None:
         values = list(values)
         for name in values:

@@ -41,7 +41,7 @@ from qir.passes.quantize.measure_bias import MeasureBias
 from qir.passes.quantize.round_weights import RoundWeights, Samples
 from qir.passes.quantize.smooth import Smooth, smoothed_tensors
 from qir.passes.recover import Recover
-from qir.profiles import Profile, given
+from qir.profiles import Profile, resolve_profile_name
 from qir.profiles import profile as named_profile
 from qir.recipe import Recipe
 from qir.rewrite import Pass, run_passes
@@ -135,7 +135,9 @@ def known_corrections(
 def _by_channel(table: Capability) -> bool:
     """Returns whether a target supports per-channel weights."""
     rows = (table.ops[op] for op in LAYERS if op in table.ops)
-    return any(s.grain == "channel" for row in rows for kinds in row.slots.values() for s in kinds)
+    return any(
+        s.granularity == "channel" for row in rows for kinds in row.slots.values() for s in kinds
+    )
 
 
 def equalized(
@@ -342,7 +344,7 @@ def _norms_for(graph: Graph, table: Capability) -> tuple[LowerBatchNorm, ...]:
     if "batch_norm" in table.ops or not convolutions or not convolutions <= set(table.ops):
         return ()
     schemes = [s for op in convolutions for s in table.ops[op].slots.get("w", ())]
-    if not any(scheme.grain == "channel" for scheme in schemes):
+    if not any(scheme.granularity == "channel" for scheme in schemes):
         return ()
     return (LowerBatchNorm(frozenset(table.ops) | {op for chain in table.chains for op in chain}),)
 
@@ -360,7 +362,7 @@ def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str
 
 def kernels_of(graph: Graph, name: str) -> Profile:
     """Returns the named profile; raises UsageError where a graph is grouped by another."""
-    of, groups = named_profile(given(name)), grouped_by(graph)
+    of, groups = named_profile(resolve_profile_name(name)), grouped_by(graph)
     if groups not in ("", of.name):
         raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
     return of

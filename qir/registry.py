@@ -89,7 +89,7 @@ def place(kind: str, name: str) -> str:
 
 @contextmanager
 def offer(kind: str, name: str, plugin: object) -> Iterator[None]:
-    """Within this, a plugin is found though it is not installed: to try it, and to test it."""
+    """Lets a plugin be found inside a `with` block without being installed."""
     before = dict(_offered)
     _offered[kind, name] = plugin
     try:

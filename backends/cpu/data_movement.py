@@ -90,10 +90,10 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
 def _requantized_types(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
     """Returns both quantized types where they differ; None where elements are only moved."""
     ours, theirs = x.type.quant, y.type.quant
-    if x.type.element == y.type.element or (ours and theirs and ours.same_map(theirs)):
+    if x.type.element == y.type.element or (ours and theirs and ours.has_same_mapping(theirs)):
         return None
     if ours is not None and theirs is not None and ours.storage == theirs.storage:
-        if ours.grain is not None and theirs.grain is not None:
+        if ours.granularity is not None and theirs.granularity is not None:
             # The same parameters along an axis that moved.
             if (ours.scale, ours.zero) == (theirs.scale, theirs.zero):
                 return None

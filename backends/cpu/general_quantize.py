@@ -35,11 +35,11 @@ def _storage_and_shape(
     quant, shape = value.type.quant, sizes(value)
     if quant is None or quant.storage not in storages:
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
-    if quant.kind != "uniform" or quant.plus is not None or quant.real_zero:
+    if quant.kind != "uniform" or quant.plus is not None or quant.has_float_zero:
         raise CannotLower(f"{slot} is no uniform type with whole zeros")
     if quant.express != F32 or quant.scale_dtype is not None:
         raise CannotLower(f"{slot} does not mean float32 by a float32 scale")
-    if quant.grain is None:
+    if quant.granularity is None:
         return quant, storages[quant.storage], (1, 1, math.prod(shape))
     if (axis := quant.axis) is None:
         raise CannotLower(f"{slot} has scales for blocks")
@@ -97,7 +97,7 @@ def _scale_and_zero(
         scale = np.asarray(quant.scales(), np.float32).reshape(-1)
         return {"scale": scale, "zero": quant.zeros().astype(np.int32).reshape(-1)}, {}
     scale_of = _companion(job, "scale")
-    if scale_of is None or quant.grain is not None or math.prod(sizes(scale_of)) != 1:
+    if scale_of is None or quant.granularity is not None or math.prod(sizes(scale_of)) != 1:
         raise CannotLower("a scale that is computed is no single float32")
     zero = _companion(job, "zero")
     read = {"scale_at": b.buffer(scale_of)}

@@ -9,8 +9,8 @@ from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
-from qir.ir.quantized_ops import BRIDGES, STRUCTURE
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
+from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
@@ -18,7 +18,7 @@ from qir.rewrite.fusing import LINES, ChainMatch
 
 from .kernel_types import KERNEL_PROFILE
 
-_NO_KERNEL = BRIDGES | STRUCTURE | {"foreign", "recode"}
+_NO_KERNEL = CONVERSION_OPS | STRUCTURAL_OPS | {"foreign", "recode"}
 
 
 def group(graph: Graph, ledger: Ledger) -> None:
@@ -56,7 +56,7 @@ class _FuseProducts(FuseQdq):
     """Fuses matrix products and convolutions alone."""
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
+        return match.head.op in INTEGER_SUM_LAYERS | LINES and super().allows(match, graph)
 
 
 def unwrap(graph: Graph) -> None:

@@ -53,7 +53,7 @@ class ByteParameters:
     def same(self, other: ByteParameters) -> bool:
         """Returns whether equal integers of both types mean equal floats, so that bytes may be
         copied."""
-        return self.quant.same_map(other.quant)
+        return self.quant.has_same_mapping(other.quant)
 
 
 def byte_parameters(value: Value, slot: str = "") -> ByteParameters:
@@ -65,10 +65,10 @@ def byte_parameters(value: Value, slot: str = "") -> ByteParameters:
         raise CannotLower(f"{name} is {value.type.dtype}, not quantized")
     if quant.storage not in (U8, I8):
         raise CannotLower(f"{name} is stored as {quant.storage}")
-    if quant.grain is not None:
+    if quant.granularity is not None:
         raise CannotLower(f"{name} has more than one scale")
     _require_static_uniform(quant, name)
-    if quant.real_zero:
+    if quant.has_float_zero:
         raise CannotLower(f"{name} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
     return ByteParameters(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
@@ -98,13 +98,13 @@ def constant_weight(value: Value, axis: int, slot: str) -> Weight:
     if quant is None or quant.storage not in (U8, I8):
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
     _require_static_uniform(quant, slot)
-    if quant.grain is not None and quant.axis != axis:
+    if quant.granularity is not None and quant.axis != axis:
         raise CannotLower(f"{slot} has scales along another axis than its output channels")
-    if quant.real_zero:
+    if quant.has_float_zero:
         raise CannotLower(f"{slot} has a zero point that is no integer of its type")
     shape = [1] * value.type.rank
     shape[axis] = -1
-    zeros = quant.zeros().reshape(shape if quant.grain else [1] * value.type.rank)
+    zeros = quant.zeros().reshape(shape if quant.granularity else [1] * value.type.rank)
     shifted = data.data.astype(np.int64) - zeros.astype(np.int64)
     # The kernels multiply i8 weights without zero points. u8 weights fit as long as their zero is
     # near 128.

@@ -19,7 +19,7 @@ from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.reference.interpreter import profile_of, run_node
 
@@ -132,11 +132,11 @@ def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     if any(stage.type is not None for stage in node.stages):
         return False
     kinds = [value.type for value in (*node.operands.values(), node.result)]
-    if any(kind.quant is not None and kind.quant.grain is not None for kind in kinds):
+    if any(kind.quant is not None and kind.quant.granularity is not None for kind in kinds):
         return False
     name = profile_of(graph, node)
     with on_processor([name]):
-        method = profile(name).resolve(query_of(node)).method
+        method = profile(name).resolve(query_for_node(node)).method
     return method is None or method.name in _POINTWISE_METHODS
 
 

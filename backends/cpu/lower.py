@@ -16,7 +16,7 @@ from qir.analysis.kernel_groups import is_float
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
 from qir.reference.interpreter import profile_of, run_node
@@ -255,7 +255,7 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     if node.op in ("quantize", "requantize") and node.attrs["round"]:
         raise CannotLower("it states itself how it rounds")
     name = profile_of(b.graph, node)
-    query = query_of(node)
+    query = query_for_node(node)
     with on_processor([name]):  # as the reference computes it here
         kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), profile(name).resolve(query)
     differing = differences(kernel_rule, rule)

@@ -16,7 +16,7 @@ from qir.atomic import claim
 from qir.capability import Capability, load
 from qir.errors import DataError, UsageError
 from qir.ir.graph import Graph
-from qir.ir.origin import defaults
+from qir.ir.origin import default_input_names
 from qir.ledger import Ledger
 from qir.target import Executable, Observe, Target
 
@@ -170,7 +170,7 @@ class Compiled(Executable):
         known = [value.name for value in self.graph.inputs]
         for name in inputs:
             if name not in known:
-                if name in defaults(self.graph.output.origins):
+                if name in default_input_names(self.graph.output.origins):
                     said = "has a default, which is compiled in; the reference takes another"
                     raise DataError(f"input {name!r} {said}")
                 raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")

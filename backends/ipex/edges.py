@@ -196,7 +196,7 @@ def _check(node: Node) -> None:
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         raise Refused(f"{node.name}: IPEX has no type {quant}")
     whole = str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
-    if held == "quantize" and (not whole or quant.grain is not None):
+    if held == "quantize" and (not whole or quant.granularity is not None):
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 

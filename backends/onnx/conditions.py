@@ -29,7 +29,7 @@ def _bias_codes(match: ChainMatch) -> bool:
     quant = match.codes[spec(match.head.op).traits.weight or ""].type.quant
     if bias.constant is None or bias.type.rank != 1 or quant is None:
         return False
-    return quant.grain is None or np.shape(quant.scales()) == bias.type.shape
+    return quant.granularity is None or np.shape(quant.scales()) == bias.type.shape
 
 
 def _bias_i32(match: ChainMatch) -> bool:

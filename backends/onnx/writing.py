@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from qir.errors import UsageError
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Target
@@ -24,7 +24,7 @@ from .writer.graph import Dialect, to_parts
 from .writer.saving import save
 
 
-@growth()
+@pause_garbage_collection()
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
 def write(
     target: Target,

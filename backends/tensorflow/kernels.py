@@ -19,10 +19,18 @@ from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import PluginMethod
 from qir.reference.code_means import AVERAGES
 from qir.reference.fixed_point import multiplier
-from qir.reference.method import Codes, F, MethodCall, handed_on, one_scale, stored, variadic
-from qir.reference.windows import channels_back, channels_first, padded, windows
+from qir.reference.method import (
+    Integers,
+    MethodCall,
+    float32,
+    require_per_tensor,
+    require_same_parameters,
+    saturate,
+    variadic_slots,
+)
+from qir.reference.windows import channels_first, padded, restore_layout, windows
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 Real64 = NDArray[np.float64]
 _AWAY = ROUNDINGS["away"]
 _WORD = 2**31
@@ -34,9 +42,9 @@ _POINT = 16
 def ends(of: Affine) -> tuple[np.float32, np.float32]:
     """Returns the range that a type declares, else what its lowest and highest integer mean."""
     if of.ends is not None:
-        return F(of.ends.low), F(of.ends.high)
+        return float32(of.ends.low), float32(of.ends.high)
     low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
-    return F(low), F(high)
+    return float32(low), float32(high)
 
 
 def _steps(of: Affine) -> float:
@@ -47,16 +55,18 @@ def _steps(of: Affine) -> float:
 # -- in float64 -----------------------------------------------------------------------------------
 
 
-def to_reals(codes: Codes, of: Affine, kind: type[np.floating] = np.float64) -> NDArray[np.float32]:
+def to_reals(
+    codes: Integers, of: Affine, kind: type[np.floating] = np.float64
+) -> NDArray[np.float32]:
     """Dequantizes between the ends of a range, as QuantizedToFloat does; the low end in a type."""
     low, high = ends(of)
     if low == high:
         return np.full(codes.shape, low)
     count = _steps(of)
     step = float(high - low) * (count / (count - 1)) / count
-    start = float(kind(_AWAY(np.asarray(low / F(step), F))) * kind(step))
+    start = float(kind(_AWAY(np.asarray(low / float32(step), float32))) * kind(step))
     from_low = codes.astype(np.float64) - of.storage.bounds[0]
-    return np.asarray((start + from_low * step).astype(F))
+    return np.asarray((start + from_low * step).astype(float32))
 
 
 def to_codes(
@@ -77,11 +87,14 @@ def to_codes(
 # -- in float32 -----------------------------------------------------------------------------------
 
 
-def _reals_by_eigen(codes: Codes, of: Affine) -> NDArray[np.float32]:
+def _reals_by_eigen(codes: Integers, of: Affine) -> NDArray[np.float32]:
     low, high = ends(of)
-    step = (high - low) / F(_steps(of) - 1)
-    start = F(_AWAY(np.asarray(low / step, F))) * step - F(of.storage.bounds[0]) * step
-    return np.asarray(start + codes.astype(F) * step)
+    step = (high - low) / float32(_steps(of) - 1)
+    start = (
+        float32(_AWAY(np.asarray(low / step, float32))) * step
+        - float32(of.storage.bounds[0]) * step
+    )
+    return np.asarray(start + codes.astype(float32) * step)
 
 
 def _codes_by_eigen(
@@ -90,24 +103,24 @@ def _codes_by_eigen(
     """Quantizes as Eigen's code does; floats may be clamped to the ends first."""
     low, high = ends(of)
     least, most = of.storage.bounds
-    gain = F(_steps(of) - 1) / (high - low)
-    start = F(_AWAY(np.asarray(low * gain, F)))
+    gain = float32(_steps(of) - 1) / (high - low)
+    start = float32(_AWAY(np.asarray(low * gain, float32)))
     held = np.clip(reals, low, high) if cut else reals
-    steps = _AWAY(np.asarray(held * gain, F)) - (start - F(least))
+    steps = _AWAY(np.asarray(held * gain, float32)) - (start - float32(least))
     return np.asarray(np.clip(steps, least, most)).astype(np.int64)
 
 
-def range_recode_all(call: MethodCall, arrays: Arrays) -> Codes:
+def range_recode_all(call: MethodCall, arrays: Arrays) -> Integers:
     """Concat: what has the result's range is copied, the rest is dequantized and quantized,
     each step in float32."""
     out = call.out
     assert out is not None
     parts = []
-    for slot in variadic(arrays):
+    for slot in variadic_slots(arrays):
         of, codes = call.affine(slot), arrays[slot]
-        one_scale("range_recode_all", of, out)
+        require_per_tensor("range_recode_all", of, out)
         if ends(of) != ends(out):
-            codes = stored(_codes_by_eigen(_reals_by_eigen(codes, of), out), out)
+            codes = saturate(_codes_by_eigen(_reals_by_eigen(codes, of), out), out)
         parts.append(codes)
     axis = call.attrs["axis"]
     assert isinstance(axis, int)
@@ -117,7 +130,7 @@ def range_recode_all(call: MethodCall, arrays: Arrays) -> Codes:
 # -- 32 bits to bytes -----------------------------------------------------------------------------
 
 
-def range_recode(call: MethodCall, arrays: Arrays) -> Codes:
+def range_recode(call: MethodCall, arrays: Arrays) -> Integers:
     """Requantize. One scale a channel: one float32 factor, halves to even. Else to u8 by 16-bit
     fixed point, and to i8 by dequantizing and quantizing, each step in float32."""
     x, out = call.affine("x"), call.out
@@ -128,66 +141,68 @@ def range_recode(call: MethodCall, arrays: Arrays) -> Codes:
         return _by_channels(arrays["x"], x, out)
     if out.storage.bounds[0] < 0:
         reals = _reals_by_eigen(arrays["x"], x)
-        return stored(_codes_by_eigen(reals, out, cut=False), out)
-    return stored(_fixed(arrays["x"], x, out), out)
+        return saturate(_codes_by_eigen(reals, out, cut=False), out)
+    return saturate(_fixed(arrays["x"], x, out), out)
 
 
-def wrapped_recode(call: MethodCall, arrays: Arrays) -> Codes:
+def wrapped_recode(call: MethodCall, arrays: Arrays) -> Integers:
     """Requantize of uniform ops: integers converted to float32 and back, the lowest where 32 bits
     do not hold them; less a zero point by a 31-bit multiplier, rounded once, halves up, and cut to
     32 bits; sums with either zero point wrap."""
     x, out = call.affine("x"), call.out
     assert out is not None
-    one_scale("wrapped_recode", x, out)
+    require_per_tensor("wrapped_recode", x, out)
     by, exponent = multiplier(float(x.scale) / float(out.scale))
     by, exponent = (by, exponent) if exponent <= 30 else (_WORD - 1, 30)
-    held = arrays["x"].astype(F).astype(np.int64)
+    held = arrays["x"].astype(float32).astype(np.int64)
     held = np.where(held < _WORD, held, -_WORD) - int(x.zero)
     product = held.astype(np.int32).astype(np.int64) * by
     steps = (product + (1 << (30 - exponent))) >> (31 - exponent)
     whole = np.clip(steps, -_WORD, _WORD - 1) + int(out.zero)
-    return stored(whole.astype(np.int32).astype(np.int64), out)
+    return saturate(whole.astype(np.int32).astype(np.int64), out)
 
 
-def _by_channels(codes: Codes, x: Affine, out: Affine) -> Codes:
+def _by_channels(codes: Integers, x: Affine, out: Affine) -> Integers:
     scale, _ = x.along(codes.ndim)
-    reach = scale.astype(F) * F(2.0**31)
+    reach = scale.astype(float32) * float32(2.0**31)
     if x.ends is not None:
         shape = np.shape(scale)
-        reach = np.maximum(np.abs(x.ends.low), np.abs(x.ends.high)).astype(F).reshape(shape)
-    factor = F(out.storage.bounds[1]) * (reach / ends(out)[1]) / F(2.0**31)
-    return stored(np.rint(codes.astype(F) * factor).astype(np.int64), out)
+        reach = np.maximum(np.abs(x.ends.low), np.abs(x.ends.high)).astype(float32).reshape(shape)
+    factor = float32(out.storage.bounds[1]) * (reach / ends(out)[1]) / float32(2.0**31)
+    return saturate(np.rint(codes.astype(float32) * factor).astype(np.int64), out)
 
 
-def _fixed(codes: Codes, x: Affine, out: Affine) -> NDArray[np.int64]:
+def _fixed(codes: Integers, x: Affine, out: Affine) -> NDArray[np.int64]:
     """64-bit arithmetic that wraps, on integers that were converted to float32."""
     (low, high), (least, most) = ends(x), ends(out)
     one = 1 << _POINT
     span = float(most - least)
     factor = int(255.0 * one * float(high - low) / span)
-    middle = (low + high) / F(2) * F(255.0 / (most - least))
-    start = int(F(middle * F(one))) - int(_AWAY(np.asarray(one * (float(least) * 255.0) / span)))
+    middle = (low + high) / float32(2) * float32(255.0 / (most - least))
+    start = int(float32(middle * float32(one))) - int(
+        _AWAY(np.asarray(one * (float(least) * 255.0) / span))
+    )
     with np.errstate(over="ignore"):
-        products = codes.astype(F).astype(np.int64) * np.int64(factor)
+        products = codes.astype(float32).astype(np.int64) * np.int64(factor)
     return np.asarray((products >> 32) + start + one // 2 >> _POINT)
 
 
 # -- products of two tensors ----------------------------------------------------------------------
 
 
-def range_product(call: MethodCall, arrays: Arrays) -> Codes:
+def range_product(call: MethodCall, arrays: Arrays) -> Integers:
     """QuantizedMul: the product of integers, less those that 0 is quantized to, in 32 bits."""
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if out is None or out.storage.bits != 32:
         raise OpError("range_product: products of quantized values have 32 bits")
     left, right = (
-        arrays[s].astype(np.int64) - int(to_codes(np.asarray(0, F), of))
+        arrays[s].astype(np.int64) - int(to_codes(np.asarray(0, float32), of))
         for s, of in (("a", a), ("b", b))
     )
-    return stored(left * right, out)
+    return saturate(left * right, out)
 
 
-def range_sum(call: MethodCall, arrays: Arrays) -> Codes:
+def range_sum(call: MethodCall, arrays: Arrays) -> Integers:
     """QuantizedAdd: one step of each operand is rounded to steps of the 32-bit result; both are
     scaled by these and added.
 
@@ -200,13 +215,13 @@ def range_sum(call: MethodCall, arrays: Arrays) -> Codes:
     total: NDArray[np.int64] = np.zeros((), np.int64)
     for slot in ("a", "b"):
         of, codes = call.affine(slot), arrays[slot]
-        one_scale("range_sum", of, out)
+        require_per_tensor("range_sum", of, out)
         if of.storage.bits > 8 or of.storage.bounds[0] < 0:
             raise OpError(f"range_sum: {slot} holds {of.storage}, not u8")
         if slot == alone:
-            total = total + to_codes(to_reals(codes, of, F), out)
+            total = total + to_codes(to_reals(codes, of, float32), out)
         else:
-            first, second = to_codes(to_reals(np.arange(2, dtype=np.uint8), of, F), out)
+            first, second = to_codes(to_reals(np.arange(2, dtype=np.uint8), of, float32), out)
             scaled = first + codes.astype(np.int64) * (second - first)
             total = total + np.clip(scaled, *out.storage.bounds)
     return np.asarray(total).astype(np.int32)
@@ -215,11 +230,11 @@ def range_sum(call: MethodCall, arrays: Arrays) -> Codes:
 # -- activations and pools ------------------------------------------------------------------------
 
 
-def range_bounds(call: MethodCall, arrays: Arrays) -> Codes:
+def range_bounds(call: MethodCall, arrays: Arrays) -> Integers:
     """Relu and clip: integers are clamped between those of the bounds."""
     x, out = call.affine("x"), call.out
     assert out is not None
-    handed_on(call.op, x, out)
+    require_same_parameters(call.op, x, out)
     low, high = (0.0, None) if call.op == "relu" else (call.attrs["min"], call.attrs["max"])
     codes = arrays["x"]
     if isinstance(low, float):
@@ -228,11 +243,11 @@ def range_bounds(call: MethodCall, arrays: Arrays) -> Codes:
 
 
 def _code(real: float, of: Affine) -> np.generic:
-    return of.carrier.type(int(to_codes(np.asarray(real, F), of)))
+    return of.carrier.type(int(to_codes(np.asarray(real, float32), of)))
 
 
 def cut_mean(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
@@ -242,10 +257,10 @@ def cut_mean(
     ceil: bool = False,
     count_pad: bool = False,
     layout: str = "NCHW",
-) -> Codes:
+) -> Integers:
     """Average pooling of the raw integers; the division truncates."""
-    one_scale("cut_mean", x_map, out)
-    handed_on("avg_pool2d", x_map, out)
+    require_per_tensor("cut_mean", x_map, out)
+    require_same_parameters("avg_pool2d", x_map, out)
     codes: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)
     sizes = (codes.shape[2], codes.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
@@ -260,7 +275,7 @@ def cut_mean(
         count += inside[taps].astype(np.int64)
     divisor = np.full((), math.prod(kernel)) if count_pad else count
     whole = np.sign(total) * (np.abs(total) // divisor)
-    return channels_back(stored(whole, out), layout)
+    return restore_layout(saturate(whole, out), layout)
 
 
 METHODS: Mapping[str, PluginMethod] = {

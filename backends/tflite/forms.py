@@ -33,7 +33,7 @@ def _has_fine_operand(of: KernelLayer) -> bool:
     """Returns whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
     for quant in (of.result, of.data, of.quant):
-        if quant is None or quant.scale is None or quant.grain is not None:
+        if quant is None or quant.scale is None or quant.granularity is not None:
             return False
         scales.append(quant.scales().astype(np.float32))
     with np.errstate(all="ignore"):
@@ -47,11 +47,13 @@ def _steps_beyond_window(of: KernelLayer) -> bool:
 
 def _one_map(of: KernelLayer) -> bool:
     result = of.result
-    return result is not None and all(q is not None and q.same_map(result) for q in of.joined)
+    return result is not None and all(
+        q is not None and q.has_same_mapping(result) for q in of.joined
+    )
 
 
 def _weight_blocks(of: KernelLayer) -> bool:
-    return of.quant is not None and of.quant.grain is not None and of.quant.axis is None
+    return of.quant is not None and of.quant.granularity is not None and of.quant.axis is None
 
 
 FORMS: Mapping[str, Form] = {

@@ -11,7 +11,7 @@ from qir.rewrite.fusing import ChainMatch
 
 def _one_scale(match: ChainMatch) -> bool:
     quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
-    return quant is None or quant.grain is None
+    return quant is None or quant.granularity is None
 
 
 def _bilinear(match: ChainMatch) -> bool:

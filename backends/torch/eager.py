@@ -206,7 +206,7 @@ def _scale(
     paths = [path for path in map(_path, _makers(value)) if path]
     paths = [path for path in paths if _is_part(module.get_submodule(path))]
     for path in paths:
-        if not found.scales.setdefault(path, quant).same_map(quant):
+        if not found.scales.setdefault(path, quant).has_same_mapping(quant):
             found.twice.add(path)
     if not _keeps(value.node, quant) and not _is_fixed(value.node, table):
         found.makers[f"{value.node.name} ({value.node.op})"] = paths
@@ -232,7 +232,7 @@ def _keeps(node: Node, quant: QuantType) -> bool:
     """Returns whether a result has the scale and zero point of the data, as eager mode keeps it."""
     data = next(iter(node.operands.values())).node
     held = data.operands["x"].type.quant if data.op == "dequantize" else None
-    return held is not None and held.same_map(quant)
+    return held is not None and held.has_same_mapping(quant)
 
 
 def _is_fixed(node: Node, table: Capability) -> bool:

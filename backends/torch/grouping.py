@@ -83,8 +83,8 @@ class Kernels(Group):
         quant = held.type.quant if held is not None else None
         if quant is None:
             return True
-        grains = {scheme.grain for scheme in row.slots.get(weight or "", ())}
-        return (quant.grain is None and "tensor" in grains) or "channel" in grains
+        grains = {scheme.granularity for scheme in row.slots.get(weight or "", ())}
+        return (quant.granularity is None and "tensor" in grains) or "channel" in grains
 
 
 class GraphLayout(Kernels):
@@ -149,7 +149,7 @@ def packed_tables(graph: Graph) -> int:
             continue
         codes = rows.operands["x"]
         quant = codes.type.quant
-        if codes.constant is None or quant is None or not quant.real_zero:
+        if codes.constant is None or quant is None or not quant.has_float_zero:
             continue
         graph.set_operand(node, "w", codes)
         count += 1
@@ -172,7 +172,7 @@ def _chosen(data: Node) -> bool:
 
 def _fixed(scheme: Scheme, quant: QuantType) -> bool:
     """Returns whether a result has the scale and zero point that a scheme fixes, if it does."""
-    if scheme.storage != quant.storage or quant.grain is not None:
+    if scheme.storage != quant.storage or quant.granularity is not None:
         return False
     scale = scheme.scale is None or bool((quant.scales() == scheme.scale).all())
     return scale and (scheme.zero is None or bool((quant.zeros() == scheme.zero).all()))

@@ -16,7 +16,7 @@ from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.pipe import Plain
 from qir.inspect.runtimes import probes
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dims import Dim
 from qir.ir.dtype import opaque
 from qir.ir.node import Node, Value
@@ -182,7 +182,7 @@ def _deformable_type(call: SymbolCall) -> TensorType:
     plain = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
     _, attrs = convolution.layer_attrs(SymbolCall(call.reader, plain, ()))
     operands = {"x": call.value(0), "w": call.value(weight)}
-    (made,) = infer("conv2d", operands, spec("conv2d").complete(attrs))
+    (made,) = infer_result_types("conv2d", operands, spec("conv2d").complete_attrs(attrs))
     return made
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
@@ -56,7 +56,7 @@ class MxnetFrontend(Frontend):
         path, store = _model_files(Path(source))
         from .reader import read
 
-        with growth():
+        with pause_garbage_collection():
             symbol = read_symbol(path)
             held = read_parameters(store) if store is not None else Parameters()
             named = str(store or f"{_name_stem(path)}-0000.params, which is not there")

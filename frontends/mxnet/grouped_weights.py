@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, TensorType, uniform
 
 from .call import SymbolCall, Unsupported
 from .ranges import I8, LEVELS, declared_range
@@ -45,7 +45,7 @@ def grouped_weights(
     gains = (_F(LEVELS[I8]) / absmax)[np.arange(len(data)) // each]
     integers = np.rint(data * gains.reshape(-1, *(1,) * (data.ndim - 1)))
     kind = uniform(I8, (absmax / _F(LEVELS[I8])).astype(_F), axis=0)
-    declared = Declared(Array.of(-absmax), Array.of(absmax), LEVELS[I8])
+    declared = DeclaredBounds(Array.of(-absmax), Array.of(absmax), LEVELS[I8])
     kind = replace(kind, declared=declared)
     made = np.clip(integers, -128, 127).astype(np.int8)
     return call.reader.graph.constant(Array(made, TensorType(w.type.shape, kind), w.name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.ops import spec
@@ -43,8 +43,8 @@ def add_quantized(
 ) -> Value:
     """Adds an op with a quantized result, or a float one; its shape is inferred."""
     call.reader.graph.profile = PROFILE
-    full = spec(op).complete(attrs)
-    (kind,) = infer(op, operands, full)
+    full = spec(op).complete_attrs(attrs)
+    (kind,) = infer_result_types(op, operands, full)
     return call.add_node(op, operands, attrs, [TensorType(kind.shape, element or F32)]).result
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qir.ir.dtype import DType, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, QuantType, TensorType, uniform
 from qir.ledger import Change
 
 from .call import RangeBound, Result, SymbolCall, Unsupported
@@ -31,7 +31,7 @@ def quantized_type(storage: DType, low: float, high: float) -> QuantType:
     if not np.isfinite(absmax):
         raise Unsupported(f"its range is {low} to {high}")
     made = uniform(storage, np.asarray(absmax / _F(LEVELS[storage]), _F))
-    declared = Declared((float(least),), (float(most),), LEVELS[storage])
+    declared = DeclaredBounds((float(least),), (float(most),), LEVELS[storage])
     return replace(made, declared=declared)
 
 

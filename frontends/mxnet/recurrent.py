@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import Array
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 from .call import Result, ShapelessZeros, SymbolCall, Unsupported
 
@@ -40,7 +40,7 @@ def _parameter_vector(value: Value) -> Weights:
         return data.data
     if node.op not in ("concat", "reshape", "flatten"):
         raise Unsupported("its parameters are computed; only those of the file are read")
-    made = computed(
+    made = compute_constants(
         node, {slot: _parameter_vector(v) for slot, v in node.operands.items()}, "native"
     )
     if not made:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
@@ -385,15 +385,15 @@ def _add_group(
     """Adds a layer as one op, or as a group with its epilogue."""
     reader = call.reader
     reader.graph.profile = PROFILE
-    first = spec(op).complete(attrs)
-    (made,) = infer(op, operands, first)
+    first = spec(op).complete_attrs(attrs)
+    (made,) = infer_result_types(op, operands, first)
     kind = TensorType(made.shape, element or F32)
     if not steps:
         return call.add_node(op, operands, attrs, [kind]).result
     stages = [Stage(op, first, tuple(operands))]
     held = dict(operands)
     for number, step in enumerate(steps, 1):
-        full = spec(step.op).complete(step.attrs)
+        full = spec(step.op).complete_attrs(step.attrs)
         if step.summand is None:
             stages.append(Stage(step.op, full, (), flow="x"))
         else:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.fold.fold_shapes import (
@@ -126,7 +126,7 @@ def _run(
 ) -> tuple[NDArray[np.generic], ...] | None:
     if any(v.type.quant for v in node.results):
         return None
-    sizes = [known(v.type.shape) for v in node.results]
+    sizes = [known_shape(v.type.shape) for v in node.results]
     if any(s is not None and math.prod(s) > _MAX_ELEMENTS for s in sizes):
         return None
     if node.op in SIZED_BY_OPERANDS and _may_exceed_limit(node, operands):

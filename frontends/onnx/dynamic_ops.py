@@ -10,7 +10,7 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Granularity, QuantType, TensorType
 
 from .elements import dtype_of_number
 from .float_ops import conv_attrs
@@ -127,7 +127,7 @@ def _runtime_quant_type(
 _SCALE_DTYPES = frozenset({F32, dtype_of_number(10)})
 
 
-def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
+def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Granularity | None:
     """Returns which elements share a scale; raises KeepOperator if the count of scales is open."""
     size, rank = dims.product(scale.shape), kind.rank
     axis, block = op.integer("axis", 1), op.integer("block_size", 0)
@@ -136,7 +136,7 @@ def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | Non
     if block:
         if scale.rank != rank:
             raise op.error(f"blocks of {rank} axes have scales of as many, not {scale.rank}")
-        return Grain(tuple((i, block if i == axis % rank else 1) for i in range(rank)))
+        return Granularity(tuple((i, block if i == axis % rank else 1) for i in range(rank)))
     # A list of one scale applies to the whole tensor.
     if not scale.rank or (size == 1 and scale.rank == 1):
         return None
@@ -147,7 +147,7 @@ def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | Non
     # The count of scales must be known, or be the same symbol as the size of the axis.
     if not isinstance(scale.shape[0], int) and scale.shape[0] != kind.shape[axis]:
         raise KeepOperator
-    return Grain(((axis, 1),))
+    return Granularity(((axis, 1),))
 
 
 def as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:

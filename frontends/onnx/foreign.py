@@ -243,7 +243,7 @@ def _infer_by_onnx(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]
     data = {
         n: tensor_proto(a, n)
         for n, v in zip(names, values, strict=True)
-        if (a := v.constant) is not None and a.held.size <= MAX_SHAPE_ELEMENTS
+        if (a := v.constant) is not None and a.contents.size <= MAX_SHAPE_ELEMENTS
     }
     # Sizes and axes are often constants; inference needs their elements, not only their types.
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
@@ -281,7 +281,9 @@ def _infer_by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> di
     names = [n for n in op.inputs if n]
     given = dict(zip(names, values, strict=True))
     stored = {
-        n: a for n, v in given.items() if (a := v.constant) and a.held.size <= MAX_SHAPE_ELEMENTS
+        n: a
+        for n, v in given.items()
+        if (a := v.constant) and a.contents.size <= MAX_SHAPE_ELEMENTS
     }
     made = [n for n in op.outputs if n]
     ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]

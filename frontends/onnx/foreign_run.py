@@ -17,7 +17,7 @@ from onnx import AttributeProto
 
 from qir.errors import PluginError
 from qir.ir.attrs import Attr
-from qir.ir.dtype import boxed, texts
+from qir.ir.dtype import box_object, decode_texts
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
 
@@ -247,8 +247,8 @@ def _as_carrier(made: object, value: Value) -> NDArray[np.generic]:
     kind = value.type.dtype
     if kind.is_loose:
         array = np.asarray(made)
-        return texts(array) if array.dtype.kind in "US" else array
-    return boxed(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
+        return decode_texts(array) if array.dtype.kind in "US" else array
+    return box_object(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
 
 
 def _is_boxed(value: Value) -> bool:

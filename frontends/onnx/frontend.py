@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -154,7 +154,7 @@ class OnnxFrontend(Frontend):
         return None if any(n.op == "foreign" for n in graph) else graph
 
 
-@growth()
+@pause_garbage_collection()
 def _load_graph(file: ModelFile, ledger: Ledger) -> Graph:
     reader = OnnxReader(file, file.proto.graph, ledger, _read_body)
     _read_graph(reader, _make_model_inputs)

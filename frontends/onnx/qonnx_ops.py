@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import QuantType, TensorType, param, uniform
+from qir.ir.types import QuantType, TensorType, make_param, uniform
 
 from .contrib.body import BodyBuilder, add_group, named_operands
 from .op import KeepOperator, OnnxOp
@@ -166,7 +166,9 @@ def _quant_type(
     zeros = np.broadcast_to(zero.reshape(-1), scale.size)
     kind = uniform(storage, flat, axis=axis, bounds=bounds)
     if (zero != np.rint(zero)).any():
-        real = param(zeros if axis is not None else zeros[0], kind.grain, f"{op.name}.zero")
+        real = make_param(
+            zeros if axis is not None else zeros[0], kind.granularity, f"{op.name}.zero"
+        )
         return replace(kind, zero=real)
     whole = zeros.astype(np.int64)
     return uniform(storage, flat, whole if axis is not None else whole[0], axis=axis, bounds=bounds)

@@ -14,7 +14,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ledger import Change
 
 from . import dynamic_ops
@@ -162,7 +162,7 @@ def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -
     if known is not None:
         # Bounds that a Clip gave to the producer are no part of what the consumer states.
         within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
-        if known.same_map(within) or _differ_in_parameter_shape(known, within):
+        if known.has_same_mapping(within) or _differ_in_parameter_shape(known, within):
             return value
     if known is not None:
         reader.note(Change.EXACT, name, f"holds {known}, and {op.location} reads it as {quant}")
@@ -171,7 +171,7 @@ def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -
 
 def _differ_in_parameter_shape(known: QuantType, other: QuantType) -> bool:
     """Returns whether two types differ only in the shape of the arrays of their parameters."""
-    if known.grain is None or known.dynamic or other.dynamic:
+    if known.granularity is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
         return False
@@ -200,7 +200,7 @@ def _runtime_quant_type(
         raise KeepOperator(
             "its scale is no f32, or its zero point of another type than its quantized values"
         )
-    granularity = None if axis is None else Grain(((axis, 1),))
+    granularity = None if axis is None else Granularity(((axis, 1),))
     return QuantType(
         storage, express, None, None if "zero" in qparams else (), granularity
     ), qparams

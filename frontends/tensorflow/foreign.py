@@ -162,7 +162,7 @@ def _infer_with_sizes(
     for value in operands:
         held = value.constant
         shape = [-1 if s is None else numbers.get(s, s) for s in value.type.shape]
-        known = held is not None and held.held.size <= _MAX_SHAPE_ELEMENTS
+        known = held is not None and held.contents.size <= _MAX_SHAPE_ELEMENTS
         given.append(np.asarray(held.data) if held is not None and known else tuple(shape))
     kinds: list[Plain] = [str(value.type.dtype) for value in operands]
     found, taken = cast("Any", _ask_child(("types", op, attrs, given, kinds, [])))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
@@ -134,7 +134,7 @@ class TensorFlowFrontend(Frontend):
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
 def _read_graph(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
     """Reads a graph, and runs the passes for float graphs."""
-    with growth():
+    with pause_garbage_collection():
         graph = GraphDefReader(model.source, name, ledger, model.inputs).read(model.outputs)
         graph.prune()
         for step in _FLOAT_PASSES if graph.profile == "native" else ():

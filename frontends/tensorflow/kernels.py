@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from . import intel
 from .call import KeepNode, NodeCall
@@ -56,7 +56,7 @@ def _pool(op: str) -> Callable[[NodeCall], Sequence[Value]]:
             "layout": "NHWC",
         }
         # A pool keeps quantized values, so that the result has the type of its data.
-        (real,) = infer(op, {"x": x}, spec(op).complete(attrs), {})
+        (real,) = infer_result_types(op, {"x": x}, spec(op).complete_attrs(attrs), {})
         made = call.add_typed(op, {"x": x}, attrs, real.with_element(x.type.element))
         return [made, *range_results(call, stated)]
 
@@ -78,11 +78,11 @@ def _concat(call: NodeCall) -> Sequence[Value]:
     found = RangeEnds(low, np.max([r.high for r in ranges], axis=0))
     given = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs: dict[str, Attr] = {"axis": axis}
-    (real,) = infer("concat", given, spec("concat").complete(attrs), {})
+    (real,) = infer_result_types("concat", given, spec("concat").complete_attrs(attrs), {})
     kind = found.scaled_type(storage_of(call, "T"))
     # A type of the first part that means the same is kept as it is.
     held = parts[0].type.quant
-    if held is not None and held.same_map(kind):
+    if held is not None and held.has_same_mapping(kind):
         kind = held
     return [
         call.add_typed("concat", given, attrs, real.with_element(kind)),
@@ -147,7 +147,7 @@ def _bias(call: NodeCall, at: int, x: RangeEnds, w: RangeEnds, level: float) -> 
     scale: tuple[float, ...] | Array = (float(scales[0]),)
     if scales.size > 1:
         scale = Array(scales, TensorType(scales.shape, F32))
-    granularity = Grain(((0, 1),)) if scales.size > 1 else None
+    granularity = Granularity(((0, 1),)) if scales.size > 1 else None
     kind = TensorType(bias.type.shape, QuantType(dtype("i32"), F32, scale, (), granularity))
     array = Array(bias.constant.data, kind, call.reader.names(call.node, "bias"))
     return call.reader.graph.constant(array)
@@ -165,14 +165,14 @@ def _stages(
             other = call[places["summand"]]
             if name == "Sum":
                 other = as_scaled(call, other, range_of(call, places["summand.range"]))
-            yield Stage("add", spec("add").complete({}), ("b",), flow="a"), other
+            yield Stage("add", spec("add").complete_attrs({}), ("b",), flow="a"), other
         elif name == "LeakyRelu":
             alpha = call.number("leakyrelu_alpha", 0.2)
-            attrs = spec("leaky_relu").complete({"alpha": alpha})
+            attrs = spec("leaky_relu").complete_attrs({"alpha": alpha})
             yield Stage("leaky_relu", attrs, (), flow="x"), None
         elif name in intel.ACTIVATIONS:
             op, more = intel.ACTIVATIONS[name]
-            yield Stage(op, spec(op).complete(dict(more)), (), flow="x"), None
+            yield Stage(op, spec(op).complete_attrs(dict(more)), (), flow="x"), None
         else:
             raise KeepNode(f"its stage {name} is not read")
 
@@ -213,8 +213,8 @@ def _add_kernel(
         # Stock TensorFlow has kernels for these combinations of stages only.
         if not form.legacy and form.stages not in _STOCK_STAGES:
             return _add_intel_convolution(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
-    full = spec(op).complete(attrs)
-    (float_type,) = infer(op, operands, full, {})
+    full = spec(op).complete_attrs(attrs)
+    (float_type,) = infer_result_types(op, operands, full, {})
     found = _result_range(call, form, places, of_x, of_w, level)
     if found is not None and min_first[1]:
         found = found[0], found[0].min_first_type("u8", first=True)

@@ -56,7 +56,7 @@ class KnownValues:
         """Returns whether a node may be evaluated: its results are not known to be large."""
         if node.op in ("input", "constant", "foreign") or node.bodies:
             return False
-        sizes = [dims.known(value.type.shape) for value in node.results]
+        sizes = [dims.known_shape(value.type.shape) for value in node.results]
         return all(size is None or math.prod(size) <= MAX_KNOWN_ELEMENTS for size in sizes)
 
     def _computed(self, node: Node) -> list[NDArray[np.generic]] | None:
@@ -65,7 +65,7 @@ class KnownValues:
             small = (
                 array is not None
                 and array.type.quant is None
-                and array.held.size <= MAX_KNOWN_ELEMENTS
+                and array.contents.size <= MAX_KNOWN_ELEMENTS
             )
             return [array.data] if array is not None and small else None
         if not self._small(node):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .call import KeepNode, NodeCall
 
@@ -62,7 +62,7 @@ def _quant_type(
     scales = Array(scale, TensorType(scale.shape, F32))
     zeros = zero.astype(kind.carrier)
     zero_array = Array(zeros, TensorType(zeros.shape, kind)) if zeros.any() else ()
-    return QuantType(kind, F32, scales, zero_array, Grain(((axis, 1),)), bounds=bounds)
+    return QuantType(kind, F32, scales, zero_array, Granularity(((axis, 1),)), bounds=bounds)
 
 
 def _quantize_dequantize(call: NodeCall, quant: QuantType, rounding: str = "") -> Value:

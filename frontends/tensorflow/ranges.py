@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, Grain, QuantType, TensorType
+from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, TensorType
 
 from .call import KeepNode, NodeCall
 from .elements import QUANTIZED_STORAGE
@@ -83,12 +83,12 @@ class RangeEnds:
     ) -> QuantType:
         level = level or LEVELS[storage]
         ends = [tuple(float(v) for v in end) for end in (self.low, self.high)]
-        declared = Declared(ends[0], ends[1], level)
+        declared = DeclaredBounds(ends[0], ends[1], level)
         if self.low.size > 8:
-            declared = Declared(_float_array(self.low), _float_array(self.high), level)
+            declared = DeclaredBounds(_float_array(self.low), _float_array(self.high), level)
         if axis is None or scales.size == 1:
             return QuantType(dtype(storage), F32, (float(scales[0]),), declared=declared)
-        granularity = Grain(((axis, 1),))
+        granularity = Granularity(((axis, 1),))
         return QuantType(
             dtype(storage), F32, _float_array(scales), (), granularity, declared=declared
         )
@@ -129,7 +129,7 @@ def as_quantized(x: Value, kind: QuantType, call: NodeCall) -> Value:
     if held is None or str(held.storage) not in LEVELS:
         raise KeepNode("its data are not quantized by constant ranges")
     said = replace(kind, bounds=held.bounds)
-    if held.same_map(said):
+    if held.has_same_mapping(said):
         return x
     return call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
 

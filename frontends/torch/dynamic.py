@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .call import KeepCall, OverloadCall
 from .dynamic_recurrent import quantize_by_own_range
@@ -37,7 +37,7 @@ def _quantized_table(call: OverloadCall, name: str, storage: str) -> Value:
     rows, *numbers = [held for held in found if held is not None]
     held = [array_of(data).astype(np.float32) for _, data in numbers]
     scale, zero = (Array(data, TensorType(data.shape, F32)) for data in held)
-    kind = QuantType(dtype(storage), F32, scale, zero, Grain(((0, 1),)))
+    kind = QuantType(dtype(storage), F32, scale, zero, Granularity(((0, 1),)))
     return call.reader.constant(*rows, kind)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType, param
+from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param
 
 from .call import KeepCall, OverloadCall
 from .recurrent import GATES
@@ -97,13 +97,13 @@ def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
     if array is None or quant is None:
         raise KeepCall("its weights are computed")
     rows = _gate_rows(kind, array.data.shape[0])
-    if quant.grain is not None:
-        grain = Grain(((1, 1),))
+    if quant.granularity is not None:
+        granularity = Granularity(((1, 1),))
         scale, zero = (
-            param(numbers[rows], grain, f"{dequantized.name}.{name}")
+            make_param(numbers[rows], granularity, f"{dequantized.name}.{name}")
             for name, numbers in (("scale", quant.scales()), ("zero", quant.zeros()))
         )
-        quant = replace(quant, grain=grain, scale=scale, zero=zero)
+        quant = replace(quant, granularity=granularity, scale=scale, zero=zero)
     data = np.ascontiguousarray(array.data[rows])[None]
     name = call.reader.graph.fresh(f"{dequantized.name}.gates")
     return call.reader.graph.constant(Array(data, TensorType(data.shape, quant), name), name=name)

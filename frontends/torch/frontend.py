@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError, ShapesNeeded
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
@@ -65,7 +65,7 @@ class TorchFrontend(Frontend):
         from .trained_norms import fold_trained_norms
 
         found = open_source(source, inputs)
-        with growth():
+        with pause_garbage_collection():
             graph = read(found.program, found.name, ledger, shares_memory=found.shares_memory)
             graph.profile = found.profile or graph.profile
             if found.observers_removed:

@@ -70,7 +70,7 @@ def observed(given: object) -> ObserverRecord:
     made = Scheme(
         storage,
         symmetric=held.qscheme in _SYMMETRIC,
-        grain="channel" if channels else "tensor",
+        granularity="channel" if channels else "tensor",
         bounds=bounds,
         range="minmax" if channels else _range_rule(held),
     )

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
@@ -112,7 +112,7 @@ def _activation(name: str | None, numbers: list[float], algorithm: str) -> Stage
         op, attrs = "gelu", {"approximate": "tanh"} if algorithm == "tanh" else {}
     if not op:
         raise KeepCall(f"its activation {name} is not read")
-    return Stage(op, spec(op).complete(attrs), (), flow="x")
+    return Stage(op, spec(op).complete_attrs(attrs), (), flow="x")
 
 
 def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
@@ -131,9 +131,9 @@ def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
         if bias is not None:
             operands["bias"] = bias
         attrs = _window_attrs(call) if op == "conv2d" else {}
-        full = spec(op).complete(attrs)
+        full = spec(op).complete_attrs(attrs)
         stages = [Stage(op, full, tuple(operands))]
-        (real,) = infer(op, operands, full)
+        (real,) = infer_result_types(op, operands, full)
         names = _LINEAR_ARGUMENTS if op == "linear" else _CONVOLUTION_ARGUMENTS
         asked = (
             (names.activation, names.parameters, names.algorithm) if joins else _UNARY_ARGUMENTS[op]
@@ -142,7 +142,7 @@ def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
             if call[names.binary] not in ("sum", "add"):
                 raise KeepCall(f"it joins by {call[names.binary]}")
             other = _quantized_operand(call, names.other, names.other_scale, names.other_zero)
-            stages.append(Stage("add", spec("add").complete({}), ("b",), flow="a"))
+            stages.append(Stage("add", spec("add").complete_attrs({}), ("b",), flow="a"))
             operands["1.b"] = other
         last = _activation(call[asked[0]], call[asked[1]] or [], call[asked[2]] or "")
         if last is not None:

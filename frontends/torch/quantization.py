@@ -17,7 +17,7 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, DType, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .call import KeepCall, OverloadCall, known_dtype
 from .elements import array_of
@@ -69,8 +69,10 @@ def quant_type(
     if zeros.any():
         integers = zeros.astype(np.int32)
         zero_array = Array(integers, TensorType(integers.shape, dtype("i32")))
-    grain = Grain(((axis, 1),))
-    return QuantType(storage, F32, scale_array, zero_array, grain, bounds=bounds, scale_dtype=kind)
+    granularity = Granularity(((axis, 1),))
+    return QuantType(
+        storage, F32, scale_array, zero_array, granularity, bounds=bounds, scale_dtype=kind
+    )
 
 
 def _stated_quant_type(call: OverloadCall, axis: int | None = None) -> QuantType | None:
@@ -188,7 +190,7 @@ def as_quantized(call: OverloadCall, name: str, kind: QuantType) -> Value:
     if stored is not None:
         return call.reader.quantized_constant(node, kind)
     x = call.quantized_value(name)
-    if x.type.quant is not None and x.type.quant.same_map(kind):
+    if x.type.quant is not None and x.type.quant.has_same_mapping(kind):
         return x
     if x.type.dtype != kind.storage:
         raise KeepCall(f"its data are {x.type.dtype}, not {kind.storage}")

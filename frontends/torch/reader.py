@@ -234,7 +234,7 @@ class ProgramReader:
         kind, shape = value.type, shape_of(fake.shape)
         if kind.dtype != dtype_of(fake.dtype) or kind.rank != len(shape):
             raise KeepCall
-        if not all(map(dims.agree, kind.shape, shape)):
+        if not all(map(dims.may_be_equal, kind.shape, shape)):
             raise KeepCall
         refined = tuple(b if a is None else a for a, b in zip(kind.shape, shape, strict=True))
         if refined != kind.shape:

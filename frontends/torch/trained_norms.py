@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite.layer_weights import operands, store_bias
@@ -39,7 +39,9 @@ def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
     if divided.node.op != "div" or not _has_constant_parameters(norm):
         return False
     layer, factor = (divided.node.operands[slot].node for slot in ("a", "b"))
-    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED) or _has_other_uses(norm, layer):
+    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS) or _has_other_uses(
+        norm, layer
+    ):
         return False
     scaled = _weights_times_factor(layer)
     factor = _before_reshapes(factor.result).node
@@ -47,7 +49,7 @@ def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
         return False
     product, weights, by = scaled
     if _before_reshapes(by).node is not factor or (
-        layer.op in TRANSPOSED and layer.attrs["groups"] != 1
+        layer.op in TRANSPOSED_CONVOLUTIONS and layer.attrs["groups"] != 1
     ):
         return False
     folded, shifts = _fold_parameters(layer, norm, weights, bias)
@@ -149,7 +151,7 @@ def _fold_parameters(
     if layer.op == "linear":
         made = fuse_linear_bn_weights(w, own, mean, var, eps, gamma, beta)
     else:
-        turned = layer.op in TRANSPOSED
+        turned = layer.op in TRANSPOSED_CONVOLUTIONS
         made = fuse_conv_bn_weights(w, own, mean, var, eps, gamma, beta, transpose=turned)
     return made[0].detach(), made[1].detach()
 

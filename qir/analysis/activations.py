@@ -12,9 +12,9 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import QuantType, uniform
 from qir.numerics import affine_of
-from qir.profiles import Profile, profile, query_of
+from qir.profiles import Profile, profile, query_for_node
 from qir.profiles.conditions import conditions
-from qir.reference.quantized import bounds
+from qir.reference.quantized import activation_bounds
 
 _SHARE = 0.99
 """Of its scale, what a quantized type has at least whose scale is made less for the ends of a
@@ -40,8 +40,8 @@ def drops_activations(needs: Sequence[str]) -> bool:
 
 def cuts_nothing(node: Node, quant: QuantType) -> bool:
     """Returns whether an activation leaves every quantized value of a type as it is."""
-    rule = profile("native").resolve(query_of(node))
-    return bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
+    rule = profile("native").resolve(query_for_node(node))
+    return activation_bounds(node.op, node.attrs, affine_of(quant), rule) == (quant.low, quant.high)
 
 
 def why_cut(node: Node, scheme: Scheme) -> str:
@@ -70,7 +70,7 @@ def uncut(kind: QuantType, clips: Sequence[Node]) -> QuantType:
     The ends of a clip from -1 to 1 are half a step from the extreme quantized values, on either
     side of which the rounding of the scale leaves them.
     """
-    if kind.dynamic or kind.grain is not None or all(cuts_nothing(c, kind) for c in clips):
+    if kind.dynamic or kind.granularity is not None or all(cuts_nothing(c, kind) for c in clips):
         return kind
     first = np.float32(kind.scales())
     zero, least = int(np.asarray(kind.zeros())), first

@@ -13,8 +13,14 @@ from qir.capability import Verdict
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONTROL
-from qir.ir.quantized_ops import CHOOSES, RECODES, in_codes, whole, widths
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
+from qir.ir.quantized_ops import (
+    QPARAMS_OPS,
+    RETYPING_OPS,
+    is_float_width_cast,
+    is_integral,
+    quantized_nodes,
+)
 from qir.query.cost import one_sample
 from qir.query.display import op_name
 
@@ -29,7 +35,7 @@ PARTLY = "part of its bodies is quantized already"
 WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
 """The reason of an op that holds graphs."""
 
-_NUMBERS = RECODES | CHOOSES
+_NUMBERS = RETYPING_OPS | QPARAMS_OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer before any work: what will be integer, what stays float, what must share."""
+    """What quantizing would do: what becomes integer, stays float, or shares one scale."""
 
     target: str
     decisions: tuple[Decision, ...]
@@ -193,7 +199,7 @@ class GraphFacts:
         self.apart = tuple(bodies)
         """Bodies whose ops have decisions of their own."""
         self.codes = {
-            n: done for each in self.apart or (graph,) for n, done in in_codes(each).items()
+            n: done for each in self.apart or (graph,) for n, done in quantized_nodes(each).items()
         }
         self.sizes = one_sample(graph)
 
@@ -201,7 +207,7 @@ class GraphFacts:
         self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
     ) -> Decision:
         """Returns the decision for an op: integer without a reason, else float."""
-        alone = not (self.apart and node.op in CONTROL)
+        alone = not (self.apart and node.op in CONTROL_FLOW_OPS)
         macs = work(node, self.sizes) if alone else 0
         done = coded_work(node, self.codes, self.sizes) if alone else 0
         known = not alone or counted(node, self.sizes)
@@ -234,9 +240,9 @@ def beside(node: Node) -> str:
     others."""
     if node.op in _NUMBERS:
         return "between float and quantized values"
-    if widths(node):
+    if is_float_width_cast(node):
         return "between floats of 16 bits and others"
-    return "no floats: sizes and other integers" if whole(node) else ""
+    return "no floats: sizes and other integers" if is_integral(node) else ""
 
 
 def why_real(node: Node) -> str:

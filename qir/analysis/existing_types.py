@@ -92,8 +92,8 @@ def kept(allowed: Sequence[Scheme], quant: QuantType, *, first: bool) -> Scheme:
 
 
 def _plain(quant: QuantType) -> bool:
-    uniform = quant.kind == "uniform" and quant.grain is None and not quant.dynamic
-    return uniform and quant.storage in (I8, U8) and not quant.real_zero and quant.plus is None
+    uniform = quant.kind == "uniform" and quant.granularity is None and not quant.dynamic
+    return uniform and quant.storage in (I8, U8) and not quant.has_float_zero and quant.plus is None
 
 
 def _turned(quant: QuantType) -> QuantType | None:

@@ -15,7 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array, QuantType, TensorType
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 
 MOST = float(np.finfo(np.float32).max)
 _INFINITE = MOST + 2.0**103  # what rounds to infinity: half a unit past the end
@@ -40,7 +40,7 @@ def held(graph: Graph, node: Node, codes: Value, reals: Value) -> Value:
     float32.
     """
     constant, quant = codes.constant, codes.type.quant
-    if constant is not None and quant is not None and quant.grain is None:
+    if constant is not None and quant is not None and quant.granularity is None:
         data = np.clip(_meant(constant, quant), -MOST, MOST).astype(np.float32)
         return graph.constant(Array.of(data), name=f"{codes.name}.held", before=node)
     ends = {"min": -MOST, "max": MOST}
@@ -72,7 +72,7 @@ def _of_reals(graph: Graph, node: Node) -> bool:
     """Returns whether a kernel dequantizes its quantized values itself, whose infinite ones it has
     too."""
     named = profile_within(graph, node)
-    method = profile(named).resolve(query_of(node)).method if named else None
+    method = profile(named).resolve(query_for_node(node)).method if named else None
     return method is not None and method.name == "reals"
 
 
@@ -101,7 +101,7 @@ def furthest(value: Value) -> float:
     zeros, scales = (np.asarray(n, np.float64) for n in (quant.zeros(), quant.scales()))
     reach = np.maximum(np.abs(quant.low - zeros), np.abs(quant.high - zeros))
     far = float(np.max(reach * scales, initial=0.0))
-    if far < _INFINITE or value.constant is None or quant.grain is not None:
+    if far < _INFINITE or value.constant is None or quant.granularity is not None:
         return far
     return float(np.abs(_meant(value.constant, quant)).max(initial=0.0))
 
@@ -109,7 +109,7 @@ def furthest(value: Value) -> float:
 def _counts(quant: QuantType) -> bool:
     """Returns whether its integers mean (q - zero) * scale in float32, by numbers that are
     known."""
-    known = quant.scale is not None and quant.zero is not None and not quant.real_zero
+    known = quant.scale is not None and quant.zero is not None and not quant.has_float_zero
     plain = quant.plus is None and quant.kind == "uniform" and quant.storage.is_integer
     return known and plain and quant.express == F32
 

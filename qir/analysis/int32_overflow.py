@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.verify.accumulators import INT32, bound, products, safe
+from qir.ir.verify.accumulators import INT32, fits_int32_by_types, products, sum_bounds
 from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.step import Product
-from qir.profiles import profile, query_of
-from qir.reference.constants import computed
+from qir.profiles import profile, query_for_node
+from qir.reference.constants import compute_constants
 
 
 def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
@@ -21,10 +21,10 @@ def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
     known bound are not reported.
     """
     for product in _products(graph, node):
-        summed = product if biased else replace(product, bias=None, loose="")
-        if safe(summed):
+        summed = product if biased else replace(product, bias=None, why_unbounded="")
+        if fits_int32_by_types(summed):
             continue
-        found = bound(summed)
+        found = sum_bounds(summed)
         if isinstance(found, str):
             continue
         _, least, greatest, _ = found
@@ -42,7 +42,7 @@ def going_on(graph: Graph, node: Node) -> str:
     named = profile_within(graph, node)
     if not named or not (said := wrapping(graph, node)):
         return ""
-    narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
+    narrow = profile(named).resolve(query_for_node(node)).acc.type == "i32"
     return f", which go on where its {said}" if narrow else ""
 
 
@@ -62,7 +62,7 @@ def _products(graph: Graph, node: Node) -> Iterator[Product]:
 def _look(graph: Graph) -> Look:
     """Returns a graph with what is known around it, where it is a body."""
     if graph.holder is None:
-        return Look(graph, graph.name, compute=computed)
+        return Look(graph, graph.name, compute=compute_constants)
     whole, node = graph.holder
     look = _look(whole)
     look.bind(node, graph)

@@ -11,7 +11,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry as Row
@@ -233,7 +233,7 @@ class _Found:
             return False
         if node.op in self.tails:
             return True
-        if node.op != "add" or op not in PRODUCTS or len(chain) > 1:
+        if node.op != "add" or op not in INTEGER_SUM_LAYERS or len(chain) > 1:
             return False
         other = node.operands["b" if use.slot == "a" else "a"]
         return other.type == value.type and not (use.slot == "b" and self._sums(other))
@@ -244,11 +244,11 @@ class _Found:
         if value.only_use is None or node in self.taken or node.schemes or node.stages:
             return False
         if node.op == "add":
-            made = (v.node for v in node.operands.values() if v.node.op in PRODUCTS)
+            made = (v.node for v in node.operands.values() if v.node.op in INTEGER_SUM_LAYERS)
             node = next((n for n in made if self._start(n)[1][-1] is node), node)
         op, ops = self._start(node)
         known = any(g.chain[:2] == (op, "add") for g in self.profile.groups)
-        return ops[-1] is value.node and op in PRODUCTS and known and not _unfit(ops)
+        return ops[-1] is value.node and op in INTEGER_SUM_LAYERS and known and not _unfit(ops)
 
 
 _STRUCTURE = frozenset({"input", "constant", "output", "foreign"})

@@ -11,9 +11,9 @@ from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
-from qir.ir.quantized_ops import BRIDGES
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.scheme import RESULT, Scheme
-from qir.profiles import Profile, choosing
+from qir.profiles import Profile, choose_query
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import DATA_SLOTS
 from qir.profiles.profile import GroupEntry as Row
@@ -36,7 +36,7 @@ def kernel_table(profile: Profile) -> Capability:
     kernels of 8-bit integers.
     """
     rows = [row for row in profile.groups if _plain(row)]
-    without = profile.resolve(choosing("u8")).quantize.zero == "none"
+    without = profile.resolve(choose_query("u8")).quantize.zero == "none"
     kinds = (I8,) if without else (U8, I8)
     kind = max(kinds, key=lambda k: len({row.chain for row in rows if _takes(row, k)}))
     ops: dict[str, OpCapability] = {}
@@ -56,7 +56,7 @@ def kernel_table(profile: Profile) -> Capability:
 
 
 def _plain(row: Row) -> bool:
-    return row.result == "codes" and row.chain[0] not in BRIDGES
+    return row.result == "codes" and row.chain[0] not in CONVERSION_OPS
 
 
 def _takes(row: Row, kind: DType) -> bool:
@@ -109,10 +109,10 @@ def _product(op: str, row: Row, data: Scheme) -> OpCapability:
     held: dict[str, tuple[Scheme, ...]] = {traits.data: (data,), RESULT: (data,)}
     assert traits.weight is not None
     held[traits.weight] = tuple(
-        replace(weights, grain=g) for g in ("channel", "tensor") if g in grains
+        replace(weights, granularity=g) for g in ("channel", "tensor") if g in grains
     )
     constant = [traits.weight]
     if traits.bias is not None:
         constant.append(traits.bias)
-        held[traits.bias] = (Scheme(I32, symmetric=True, grain="channel"),)
+        held[traits.bias] = (Scheme(I32, symmetric=True, granularity="channel"),)
     return OpCapability(op, held, (), tuple(constant), _UNIT.get(op))

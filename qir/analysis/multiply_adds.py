@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qir.ir.node import Node
-from qir.ir.quantized_ops import in_codes
+from qir.ir.quantized_ops import quantized_nodes
 from qir.query.cost import macs
 
 
@@ -13,7 +13,7 @@ def coded_work(node: Node, codes: Mapping[Node, bool], sizes: Mapping[str, int])
     """Counts multiply-adds that are on integers before planning; `codes` marks such nodes."""
     if not node.bodies:
         return work(node, sizes) if codes.get(node, False) else 0
-    held = [(body, in_codes(body)) for body in node.bodies.values()]
+    held = [(body, quantized_nodes(body)) for body in node.bodies.values()]
     return sum(coded_work(each, found, sizes) for body, found in held for each in body)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from qir.errors import GraphError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.reference.constants import computed, constant_value
+from qir.reference.constants import compute_constants, constant_value
 
 _NEAR = 2
 """Steps that rounding in another place may move a result."""
@@ -31,7 +31,7 @@ def bent(graph: Graph, node: Node) -> str:
         return ""
     codes = np.arange(x.low, x.high + 1).astype(x.storage.carrier)
     codes = codes.reshape(-1, *(1,) * max(node.result.type.rank - 1, slopes.ndim))
-    made = computed(node, {"x": codes, "slope": slopes}, graph.profile)
+    made = compute_constants(node, {"x": codes, "slope": slopes}, graph.profile)
     if not made:
         return ""
     reals = np.subtract(codes, x.zeros(), dtype=np.float64) * x.scales()

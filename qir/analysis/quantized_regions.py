@@ -45,9 +45,14 @@ def source(value: Value) -> list[QuantType]:
 
 def suits(quant: QuantType, allowed: Scheme) -> bool:
     """Returns whether quantized values that are there are such as a slot takes."""
-    if quant.dynamic or quant.kind != "uniform" or quant.grain is not None or quant.real_zero:
+    if (
+        quant.dynamic
+        or quant.kind != "uniform"
+        or quant.granularity is not None
+        or quant.has_float_zero
+    ):
         return False
-    if quant.storage not in allowed.storages or allowed.grain != "tensor":
+    if quant.storage not in allowed.storages or allowed.granularity != "tensor":
         return False
     scale, zero = np.float32(quant.scales()), int(np.asarray(quant.zeros()))
     if allowed.scale is not None:

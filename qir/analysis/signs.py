@@ -30,4 +30,4 @@ def by_ops(scheme: Scheme, values: Iterable[Value]) -> Scheme:
     """Returns a scheme by sign with its unsigned storage decided, where the ops show it."""
     if scheme.negative is None or not all(map(never_negative, values)):
         return scheme
-    return scheme.stored(scheme.storage)
+    return scheme.with_storage(scheme.storage)

@@ -61,10 +61,10 @@ def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
     the slot's. A storage by sign is narrowed to what both have.
     """
     both = [storage for storage in wanted.storages if storage in allowed.storages]
-    if not both or allowed.grain != wanted.grain:
+    if not both or allowed.granularity != wanted.granularity:
         return None
     if len(both) == 1:
-        allowed, wanted = allowed.stored(both[0]), wanted.stored(both[0])
+        allowed, wanted = allowed.with_storage(both[0]), wanted.with_storage(both[0])
     if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
         return None
     if allowed.symmetric and not wanted.symmetric:

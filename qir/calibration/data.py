@@ -28,7 +28,7 @@ from qir.calibration.rows import (
     refuse_objects,
 )
 from qir.errors import DataError, UsageError
-from qir.ir.dtype import texts
+from qir.ir.dtype import decode_texts
 from qir.ir.types import Array as Held
 
 
@@ -479,7 +479,7 @@ def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
 
 def as_kind(array: Array, dtype: np.dtype[np.generic]) -> Array:
     """Converts elements to the model's type; strings become objects, bytes are decoded as UTF-8."""
-    return texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
+    return decode_texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
 
 
 def refuse_nan(array: Array, start: int, where: str) -> None:

@@ -97,7 +97,7 @@ class Observer(ABC):
 
 
 class MinMax(Observer):
-    """All values that were seen."""
+    """Covers all values that were seen."""
 
     name = "minmax"
 

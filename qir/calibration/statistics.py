@@ -51,7 +51,7 @@ class Batch:
 
 
 class Statistics(Mapping[Key, Summary]):
-    """Summaries of every tensor that was watched, over a set of batches of one model.
+    """Ranges and histograms of the tensors of one model, over a set of batches.
 
     Equal for the same batches whatever their order, as are the bytes that `save` writes. Batches
     may be added from several threads, and saved at any time: every method holds the lock for as

@@ -29,12 +29,12 @@ from qir.capability.table import (
 )
 from qir.errors import ParseError, PluginError, ProfileError
 from qir.ir.dtype import dtype
-from qir.ir.ops.quantization import RANGE_RULES, ROUNDS
+from qir.ir.ops.quantization import RANGE_RULES, ROUND_MODES
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.numerics.ranges import FAMILIES, NAMED
+from qir.numerics.ranges import FAMILIES, NAMED_RULES
 from qir.profiles import profile
 from qir.profiles.toml_positions import Path as Keys
-from qir.profiles.toml_positions import places
+from qir.profiles.toml_positions import value_positions
 
 VERSION = 1
 """Of the target files that this QIR reads."""
@@ -130,7 +130,7 @@ class _File:
 
     @cached_property
     def lines(self) -> Mapping[Keys, int]:
-        return places(self.source)
+        return value_positions(self.source)
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
@@ -204,7 +204,7 @@ class _File:
         )
         with self.at("formulas"):
             if formulas:
-                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED])
+                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED_RULES])
         forms = self.table("forms")
         self.known("kind of forms", forms, KINDS, "forms")
         own = {}
@@ -261,7 +261,7 @@ class _File:
             with self.at("rounding", storage):
                 dtype(storage)
                 out[storage] = word(how)
-                require(f"rounding: no rounding {how!r} of {storage}", out[storage], ROUNDS)
+                require(f"rounding: no rounding {how!r} of {storage}", out[storage], ROUND_MODES)
         return out
 
     def version(self) -> None:

@@ -16,7 +16,13 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import CHOOSES, RAW, RECODES, whole, widths
+from qir.ir.quantized_ops import (
+    PLAIN_INTEGER_PRODUCTS,
+    QPARAMS_OPS,
+    RETYPING_OPS,
+    is_float_width_cast,
+    is_integral,
+)
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
 from qir.query.display import why_foreign
@@ -83,7 +89,11 @@ class _Judge:
 
     def all(self, graph: Graph) -> Iterator[Verdict]:
         for node in graph:
-            if node.op in STRUCTURE | RECODES | CHOOSES or whole(node) or widths(node):
+            if (
+                node.op in STRUCTURE | RETYPING_OPS | QPARAMS_OPS
+                or is_integral(node)
+                or is_float_width_cast(node)
+            ):
                 continue
             defect = next((d for d in self.table.defects if d.hits(node)), None)
             taken, reason = self._judge(node) if defect is None else _refused(defect.reason)
@@ -94,7 +104,7 @@ class _Judge:
     def _judge(self, node: Node) -> tuple[Taken, str]:
         if node.op == "foreign":
             return "float", why_foreign(node)
-        if node.op in RAW:
+        if node.op in PLAIN_INTEGER_PRODUCTS:
             return "float", f"sums of raw integers are not in the table of {self.table.name}"
         if node in self.heads:
             return "integer", f"in the kernel of {self.heads[node].name}"
@@ -208,7 +218,7 @@ class _Judge:
         """Returns why quantized values cannot be moved as they are; empty where they can."""
         maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
         for (one, a), (other, b) in pairwise(maps.items()):
-            if not a.same_map(b):
+            if not a.has_same_mapping(b):
                 return (
                     f"{one} and {other} have different quantization parameters; "
                     f"{self.table.name} only moves quantized values"
@@ -220,7 +230,9 @@ def _alike(node: Node) -> QuantType | None:
     """Returns the one quantized type that all of an op's results that are read are stored with."""
     uses = [value.only_use for value in node.results if value.uses]
     maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
-    found = [quant for quant in maps if quant is not None and quant.same_map(maps[0] or quant)]
+    found = [
+        quant for quant in maps if quant is not None and quant.has_same_mapping(maps[0] or quant)
+    ]
     return found[0] if found and len(found) == len(uses) else None
 
 
@@ -260,15 +272,17 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
     quant = held.quant
     if quant is None:
         return held.count and scheme.storage.bits == 32
-    if quant.storage not in scheme.storages or quant.dynamic or quant.real_zero:
+    if quant.storage not in scheme.storages or quant.dynamic or quant.has_float_zero:
         return False
-    scheme = scheme.stored(quant.storage)
+    scheme = scheme.with_storage(quant.storage)
     if quant.kind != "uniform" or quant.plus is not None:
         return False
     if not _within(scheme, quant, held.constant):
         return False
-    per_channel = scheme.grain == "channel" and quant.axis is not None and quant.axis == held.axis
-    if quant.grain is not None and not per_channel:
+    per_channel = (
+        scheme.granularity == "channel" and quant.axis is not None and quant.axis == held.axis
+    )
+    if quant.granularity is not None and not per_channel:
         return False
     zeros = np.asarray(quant.zeros())
     if scheme.symmetric and scheme.zero is None and (zeros != _middle(quant)).any():
@@ -284,7 +298,7 @@ def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
     themselves."""
     if scheme.low <= quant.low and quant.high <= scheme.high:
         return True
-    if constant is None or not constant.held.size:
+    if constant is None or not constant.contents.size:
         return False
     data = constant.data
     return bool(scheme.low <= int(data.min()) and int(data.max()) <= scheme.high)
@@ -305,8 +319,8 @@ def _said(quant: QuantType | None) -> str:
     if quant.kind != "uniform":
         return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())
-    symmetric = not quant.real_zero and not (zeros != _middle(quant)).any()
+    symmetric = not quant.has_float_zero and not (zeros != _middle(quant)).any()
     grain = "tensor"
-    if quant.grain is not None:
+    if quant.granularity is not None:
         grain = "blocks" if quant.axis is None else f"axis {quant.axis}"
     return f"{quant.storage}{bounds} {'symmetric' if symmetric else 'affine'} {grain}"

@@ -178,10 +178,10 @@ def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) ->
 
 def _stated(graph: Graph) -> list[str]:
     """Returns the inputs with defaults, those too that are constants here."""
-    from qir.ir.origin import defaults
+    from qir.ir.origin import default_input_names
 
     spare = [value.name for value in graph.defaults]
-    return list(dict.fromkeys((*defaults(graph.output.origins), *spare)))
+    return list(dict.fromkeys((*default_input_names(graph.output.origins), *spare)))
 
 
 def _files(data: Path) -> dict[Path, list[str]]:

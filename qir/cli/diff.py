@@ -140,13 +140,15 @@ def _reals(
 ) -> dict[str, Tensor]:
     """Returns results by name, dequantized."""
     from qir import pipeline
-    from qir.profiles import profile, reals_of
+    from qir.profiles import dequantize_by_profile, profile
 
     made = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}
     known = profile(graph.profile)
     return {
-        name: made[name] if quant is None or quant.dynamic else reals_of(known, made[name], quant)
+        name: made[name]
+        if quant is None or quant.dynamic
+        else dequantize_by_profile(known, made[name], quant)
         for name, quant in kinds.items()
     }
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import Refused, UsageError
-from qir.ir.dtype import STRING, boxed
+from qir.ir.dtype import STRING, box_object
 
 if TYPE_CHECKING:
     from qir.calibration import InputSpec
@@ -168,7 +168,9 @@ def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> 
     """Results; what is no tensor in a box, a tensor that may be left out among it."""
     arrays = np.ndarray, np.generic
     return {
-        name: np.asarray(made) if isinstance(made, arrays) and name not in lists else boxed(made)
+        name: np.asarray(made)
+        if isinstance(made, arrays) and name not in lists
+        else box_object(made)
         for name, made in executable(**inputs).items()
     }
 
@@ -199,7 +201,7 @@ def random_inputs(
         bound = [dims.bind(dim, values) for dim in value.type.shape]
         if bound and bound[0] is None:
             bound[0] = batch
-        shape = dims.known(tuple(bound))
+        shape = dims.known_shape(tuple(bound))
         if shape is None:
             raise UsageError(
                 f"input {value.name} is {value.type}: give its sizes, such as --size H=224,"

@@ -97,7 +97,7 @@ def _takes(graph: Graph, data: Path) -> bool:
     if len(kinds) != len(shapes):
         return True
     return all(
-        len(kind) == len(shape) and all(map(dims.agree, kind[1:], shape[1:]))
+        len(kind) == len(shape) and all(map(dims.may_be_equal, kind[1:], shape[1:]))
         for kind, shape in zip(kinds, shapes, strict=True)
     )
 

@@ -298,7 +298,7 @@ def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
 
     from qir.atomic import replacing
     from qir.errors import DataError
-    from qir.ir.dtype import texts
+    from qir.ir.dtype import decode_texts
 
     arrays = {}
     for key, name, array in results:
@@ -306,7 +306,7 @@ def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
         if kind.startswith("opaque"):
             raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
         arrays[key] = held = _texts(array) if array.dtype == object else array
-        if held is not array and not (texts(held) == array).all():
+        if held is not array and not (decode_texts(held) == array).all():
             raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

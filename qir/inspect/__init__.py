@@ -5,7 +5,7 @@ from qir.inspect.compare import OutputDifference, compare
 from qir.inspect.environment import Environment, environment
 from qir.inspect.explain import Explanation, explain
 from qir.inspect.export import to_dot, to_graphml, to_json, to_mermaid
-from qir.inspect.integer_ops import in_codes, islands, longest_chain
+from qir.inspect.integer_ops import islands, longest_chain, quantized_nodes
 from qir.inspect.metrics import Metric, metric
 from qir.inspect.overflow import SumRange, overflow
 from qir.inspect.quantization_noise import QuantizationNoise, quantization_noise
@@ -28,13 +28,13 @@ __all__ = [
     "compare",
     "environment",
     "explain",
-    "in_codes",
     "interleave",
     "islands",
     "longest_chain",
     "metric",
     "overflow",
     "quantization_noise",
+    "quantized_nodes",
     "ranges",
     "sensitive",
     "sharing",

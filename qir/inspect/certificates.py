@@ -23,16 +23,16 @@ from qir.inspect.rows import SAME_SUMS, SUMMING, across, misread, rows
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
 from qir.ir.verify import NodeContext
 from qir.ir.verify.step import SLOTS, Product
 from qir.numerics import Rule, affine_of
-from qir.numerics.rounding import TWICE
-from qir.profiles import given, profile, quantizing, query_of
+from qir.numerics.rounding import SECOND_ROUNDINGS
+from qir.profiles import profile, quantize_query, query_for_node, resolve_profile_name
 from qir.profiles.processor import best_isa, on_processor
-from qir.reference.products import ProductKernel, product
-from qir.reference.quantized import bounds
+from qir.reference.products import ProductKernel, integer_product
+from qir.reference.quantized import activation_bounds
 
 MOST = 1024
 """Ulps by which a scale is nudged at most, unless asked for more."""
@@ -120,7 +120,7 @@ def certify(
     processor, or for `isa`, on the kernels that it groups. Raises UsageError for a layer that there
     is not, one profile alone or a processor unknown; ProfileError for a profile that there is not.
     """
-    profiles = [given(name) for name in profiles]
+    profiles = [resolve_profile_name(name) for name in profiles]
     if len(set(profiles)) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
     for name in profiles:
@@ -153,7 +153,7 @@ def _ties(
     if not profiles:
         return None
     sums, ours = sums_of(seen, made), [found or (seen, made) for found in own]
-    queries = [query_of(each.node) for each, _ in ours]
+    queries = [query_for_node(each.node) for each, _ in ours]
     claims = tuple(
         profile(name).resolve(query).claim for name, query in zip(profiles, queries, strict=True)
     )
@@ -244,7 +244,7 @@ def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
     bias = _bias(node, made)
     if isinstance(bias, str):
         return bias
-    rule = profile(name).resolve(query_of(node))
+    rule = profile(name).resolve(query_for_node(node))
     if why := _unsaid(rule, name, made, weights, result):
         return why
     rule = replace(rule, method=None, acc=replace(rule.acc, pairs="exact"))
@@ -266,8 +266,8 @@ def _unfit(node: Node, made: Product) -> str:
     """Returns why the quantized values of a product are no function of its sums and their
     channel."""
     step, result = made.step, node.result.type.quant
-    if step.row.name not in SUMMING or made.turned:
-        return f"{step.row.name} is not laid out as one row of weights a channel"
+    if step.spec.name not in SUMMING or made.swapped:
+        return f"{step.spec.name} is not laid out as one row of weights a channel"
     if made.weights is None:
         return "its weights are computed"
     if step.prefix or any(s.op not in _TAILS or s.type for s in node.stages[1:]):
@@ -276,7 +276,11 @@ def _unfit(node: Node, made: Product) -> str:
         return "its result is not quantized"
     if made.x.dynamic or made.w.dynamic or result.dynamic:
         return "its scales are computed"
-    if made.x.grain or result.grain or (made.w.grain and made.w.axis != across(made)):
+    if (
+        made.x.granularity
+        or result.granularity
+        or (made.w.granularity and made.w.axis != across(made))
+    ):
         return "its scales are not one a tensor, or one a channel of the weights"
     if any(q.scale_dtype not in (None, F32) for q in (made.x, made.w, result)):
         return "its scales are no float32"
@@ -289,8 +293,8 @@ def _unfit(node: Node, made: Product) -> str:
 
 def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantType) -> str:
     """Returns why a profile's quantized values are not to be had from sums alone."""
-    method, op = rule.method, made.step.row.name
-    if method is None and op not in PRODUCTS:
+    method, op = rule.method, made.step.spec.name
+    if method is None and op not in INTEGER_SUM_LAYERS:
         return f"{name} has no quantized kernel for {op}"
     if method is not None and method.name not in SAME_SUMS:
         return f"{name} computes {op} by method {method}"
@@ -316,7 +320,7 @@ def _gain(node: Node) -> float:
 def _bias(node: Node, made: Product) -> Array | str | None:
     """Returns the bias, whatever it counts in; or why it is not known."""
     step = made.step
-    value = step.operands.get(SLOTS[step.row.name][2])
+    value = step.operands.get(SLOTS[step.spec.name][2])
     if value is None:
         return None
     if step.call.attrs.get("beta", 1.0) != 1.0:
@@ -331,10 +335,10 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     """Returns the quantized values that activations leave, under a profile."""
     low, high = result.low, result.high
     found = profile(name)
-    rule = found.resolve(quantizing(result))
-    how = found.resolve(query_of(node)).stage.ends
+    rule = found.resolve(quantize_query(result))
+    how = found.resolve(query_for_node(node)).stage.ends
     for stage in node.stages[1:]:
-        least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)
+        least, most = activation_bounds(stage.op, stage.attrs, affine_of(result), rule, how)
         low, high = max(low, least), min(high, most)
     return low, high
 
@@ -377,7 +381,7 @@ def _codes(
         types["bias"] = TensorType((scales.size,), _bias_element(own.bias, channel))
     kind = TensorType((sums.size, scales.size), own.result)
     kernel = ProductKernel("linear", {"alpha": of.gain}, types, kind, own.rule)
-    codes = np.clip(product(kernel, arrays).astype(np.int64), *own.ends)
+    codes = np.clip(integer_product(kernel, arrays).astype(np.int64), *own.ends)
     return codes - own.zero + of.own[0].zero
 
 
@@ -407,7 +411,7 @@ def _unit(of: _Layer, channel: int) -> tuple[float, float]:
 
 def _shifted_out(of: _Layer, rule: Rule) -> bool:
     """Returns whether some sum leaves 32 bits where a rule shifts it before it is scaled."""
-    if rule.requant.round not in TWICE:
+    if rule.requant.round not in SECOND_ROUNDINGS:
         return False
     for channel, row in enumerate(of.rows):
         worth, bias = _unit(of, channel)

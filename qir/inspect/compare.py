@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qir.errors import DataError
 from qir.inspect.float_sums import of_float_sums
 from qir.ir.graph import Graph
-from qir.ir.quantized_ops import read
+from qir.ir.quantized_ops import source_quant_type
 
 TOLERANCE = 1e-4
 """Of the largest value: how far two right results of float networks may be apart."""
@@ -153,7 +153,7 @@ def _scale(graph: Graph, name: str) -> float | None:
         return None
     if value.type.quant is not None or value.type.dtype.is_integer:
         return 1.0
-    quant = read(value)
+    quant = source_quant_type(value)
     if quant is None or quant.dynamic or np.size(quant.scales()) != 1:
         return None
     return float(np.asarray(quant.scales()).reshape(-1)[0])

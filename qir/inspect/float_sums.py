@@ -23,7 +23,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import read
+from qir.ir.quantized_ops import source_quant_type
 from qir.ir.types import QuantType
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
@@ -131,7 +131,7 @@ def _within(node: Node) -> list[Node]:
 
 def _bits(node: Node) -> int:
     added = (spec(node.op).traits.bias, "beta")  # once, and their bits are an accumulator's
-    maps = [read(v) for s, v in node.operands.items() if s not in added]
+    maps = [source_quant_type(v) for s, v in node.operands.items() if s not in added]
     maps += [_made(value) for value in node.results]
     return max((m.storage.bits for m in maps if m is not None), default=0)
 
@@ -147,7 +147,7 @@ def _made(value: Value) -> QuantType | None:
 
 def _codes(node: Node) -> int | None:
     made = _made(node.results[0])
-    if made is None or made.dynamic or made.kind != "uniform" or made.real_zero:
+    if made is None or made.dynamic or made.kind != "uniform" or made.has_float_zero:
         return None
     step = np.min(np.abs(made.scales().astype(np.float64)), initial=np.inf)
     off = error_bound(node)
@@ -224,7 +224,7 @@ def _window(node: Node) -> int | None:
 
 
 def _product(shape: Shape) -> int | None:
-    sizes = dims.known(shape)
+    sizes = dims.known_shape(shape)
     return None if sizes is None else math.prod(sizes)
 
 
@@ -233,7 +233,7 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
     none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
-    if array is None or math.prod(array.held.shape) > few:
+    if array is None or math.prod(array.contents.shape) > few:
         return None
     quant = array.type.quant
     if quant is None:
@@ -249,7 +249,7 @@ def _largest(value: Value, few: int) -> float | None:
     reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))
-    quant = read(value)
+    quant = source_quant_type(value)
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         return None
     zeros = quant.zeros().astype(np.float64)

@@ -12,7 +12,7 @@ from qir.ir.verify.step import Product
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 Place: TypeAlias = tuple[str, str, int]
 """The path of a body, a node's name, and which of its products."""
@@ -48,6 +48,6 @@ def _on_codes(made: Product) -> bool:
 def _products(graph: Graph) -> Found:
     return {
         (seen.look.path, seen.node.name, i): (seen, made)
-        for seen in walk(graph, computed)
+        for seen in walk(graph, compute_constants)
         for i, made in enumerate(products(seen))
     }

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32, I8, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, QuantType, TensorType, uniform
 
 Tensor = NDArray[np.generic]
 Grain: TypeAlias = Literal["tensor", "channel"]
@@ -493,7 +493,7 @@ def _ranged(
     kind = uniform(dtype(storage), np.asarray(reach / level, F), axis=axis, name="k")
     high = tuple(float(v) for v in reach.reshape(-1))
     low = tuple(-v for v in high) if dtype(storage).bounds[0] else (0.0,) * len(high)
-    return replace(kind, declared=Declared(low, high, float(level)))
+    return replace(kind, declared=DeclaredBounds(low, high, float(level)))
 
 
 def _fed(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
@@ -515,8 +515,8 @@ def _one(
     tail: tuple[str, ...] = (),
 ) -> ProbeCase:
     """Returns the case of an op, or a row of them, whose result has that quantized type."""
-    full = spec(op).complete(attrs)
-    shaped = operands["x"].type if op == "quantize" else infer(op, operands, full)[0]
+    full = spec(op).complete_attrs(attrs)
+    shaped = operands["x"].type if op == "quantize" else infer_result_types(op, operands, full)[0]
     if not tail:
         node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
         graph.add("output", {"y": node.result})
@@ -524,7 +524,7 @@ def _one(
     given, fed = dict(operands), dict(feeds)
     stages = [Stage(op, full, tuple(operands))]
     for number, name in enumerate(tail, 1):
-        done = spec(name).complete(_TAILS.get(name, {}))
+        done = spec(name).complete_attrs(_TAILS.get(name, {}))
         if name == "add":
             fed["s"], of = _summand(shaped, kind)
             given[f"{number}.b"] = _fed(graph, "s", fed["s"], of)

@@ -25,14 +25,14 @@ from qir.inspect.runtimes import place as place
 from qir.inspect.runtimes import probes as probes
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ledger import Ledger
 from qir.numerics import MethodField, Rule
 from qir.numerics.fields import BLOCKS, field_types
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, Query, choosing, profile, profile_names, query_of
-from qir.profiles.library import replaced
+from qir.profiles import Profile, Query, choose_query, profile, profile_names, query_for_node
+from qir.profiles.library import override_profile
 from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
 from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
@@ -192,7 +192,7 @@ def measure(probe: Probe) -> Measured:
     if len(known) > 1:
         of = min(known, key=lambda p: _total(asked, p, probe.grouped))
     here = _here(of)
-    with replaced(here) if here is not of else nullcontext():
+    with override_profile(here) if here is not of else nullcontext():
         answers = [_predicted(a, here, probe.grouped) for a in asked]
         readings = tuple(_read(here, group) for group in _by_rule(here, answers))
     return Measured(
@@ -242,9 +242,9 @@ def ruled(op: str) -> str:
 
 
 def _query(case: ProbeCase) -> Query:
-    query = query_of(case.graph["y"].node)
+    query = query_for_node(case.graph["y"].node)
     if case.op == "choose_qparams":
-        return choosing(str(case.graph["y"].node.attrs["storage"]))
+        return choose_query(str(case.graph["y"].node.attrs["storage"]))
     return replace(query, grain="channel" if "channel" in case.told else query.grain)
 
 
@@ -303,7 +303,7 @@ def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> in
     entry = RuleEntry((ruled(op),), When(), change)
     other = Profile(ProfileHead(name, of.name), {}, (entry,), (), of, "")
     total = 0
-    with replaced(other):
+    with override_profile(other):
         for number, answer in enumerate(answers):
             found = _differ(answer, name)
             if found is None:
@@ -462,7 +462,7 @@ def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, 
         blocks = reads(rule.method.name)
     elif op == "choose_qparams":
         blocks = ("choose",)
-    elif op in PRODUCTS:
+    elif op in INTEGER_SUM_LAYERS:
         blocks = ("acc", "bias", "requant") if _biased(answers) else ("acc", "requant")
     else:
         blocks = (op,) if op in BLOCKS else ("quantize", "dequantize")

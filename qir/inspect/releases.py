@@ -10,7 +10,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, profile, profile_names, query_of
+from qir.profiles import Profile, profile, profile_names, query_for_node
 from qir.profiles.profile import differences
 
 
@@ -69,7 +69,7 @@ def _differs(node: Node, a: Profile, b: Profile) -> bool:
     rules."""
     if not node.results or any(r.type.quant is None for r in node.results):
         return False
-    query = query_of(node)
+    query = query_for_node(node)
     found = differences(a.resolve(query), b.resolve(query))
     return any(not field.startswith("choose.") for field in found)  # those are a tool's
 

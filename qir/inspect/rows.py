@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.ir.ops.layers import LAYERS
 from qir.ir.types import Array
-from qir.ir.verify.accumulators import summed, transposed
+from qir.ir.verify.accumulators import is_transposed_conv, summed_axes
 from qir.ir.verify.step import Product
 
 Whole = NDArray[np.int64]
@@ -22,7 +22,7 @@ SUMMING = LAYERS
 
 def across(made: Product) -> int:
     """Returns the axis of the weights that channels are along."""
-    (rank, over) = made.step.call.types[made.slots[0]].rank, summed(made)
+    (rank, over) = made.step.call.types[made.slots[0]].rank, summed_axes(made)
     return next(i for i in range(rank) if i not in over)
 
 
@@ -36,7 +36,7 @@ def rows(made: Product, weights: Array) -> Whole:
     zeros = np.asarray(made.w.zeros(), np.int64).reshape(-1)
     data = np.moveaxis(weights.data.astype(np.int64), axis, 0)
     data = data - zeros.reshape(-1, *(1,) * (data.ndim - 1))
-    if not transposed(call):
+    if not is_transposed_conv(call):
         return data.reshape(len(data), -1)
     groups, taps = _ints(call.attrs["groups"])[0], data.shape[2:]
     parts = data.reshape(len(data), groups, -1, *taps).swapaxes(0, 1)

@@ -17,4 +17,4 @@ def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
     if wanted is None:
         return ()
     found = ((value, coded(value)) for value in graph.values.values())
-    return tuple(v for v, quant in found if quant is not None and quant.same_map(wanted))
+    return tuple(v for v, quant in found if quant is not None and quant.has_same_mapping(wanted))

@@ -11,12 +11,12 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.ops import OPS, BodySignature, Call, spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.ops.spec import OpSpec
 from qir.ir.types import Array, TensorType
 
 
-def infer(
+def infer_result_types(
     op: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
@@ -24,8 +24,8 @@ def infer(
 ) -> tuple[TensorType, ...]:
     """Returns the result types by the op's rule; integers stay integers where the op only moves
     them."""
-    if op in _STEADY and (key := _key(operands, attrs)) is not None:
-        return _inferred(op, key, operands, attrs)
+    if op in _RESULT_TYPES and (key := _cache_key(operands, attrs)) is not None:
+        return _infer_cached(op, key, operands, attrs)
     row = spec(op)
     call = make_call(op, operands, attrs, bodies)
     types = row.rule(call)
@@ -38,7 +38,7 @@ def infer(
                 said = (
                     f"axis {element.axis}"
                     if element.axis is not None
-                    else f"blocks {element.grain}"
+                    else f"blocks {element.granularity}"
                 )
                 reason = "the op works across them, or breaks them up; dequantize first"
                 raise TypeRuleError(f"{op}: the quantized {said} does not survive: {reason}")
@@ -46,22 +46,24 @@ def infer(
     return types
 
 
-_STEADY = {
+_RESULT_TYPES = {
     name: dict[tuple[object, ...], "tuple[TensorType, ...] | None"]()
     for name, row in OPS.items()
-    if name not in GIVEN and not row.bodies and not any(a.kind == "array" for a in row.attrs)
+    if name not in STATED_TYPE_OPS
+    and not row.bodies
+    and not any(a.kind == "array" for a in row.attrs)
 }
 """The core's ops whose result types are looked up, by slots, types of operands and attributes.
 
 None is where the rule asks for elements of constants, which are no part of the key.
 """
-_MOST = 2048
+_MAX_CACHED_TYPES = 2048
 """So many answers of one op are kept."""
-_FORMS = 256
+_MAX_SLOT_COMBINATIONS = 256
 """So many ways to fill the slots of one op are kept."""
 
 
-class _Asked(Mapping[str, Array]):
+class _RecordedConstants(Mapping[str, Array]):
     """Constants, which remember whether a rule asked for any, and for which."""
 
     def __init__(self, held: Mapping[str, Array]) -> None:
@@ -83,7 +85,9 @@ class _Asked(Mapping[str, Array]):
         return len(self.held)
 
 
-def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
+def _cache_key(
+    operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+) -> tuple[object, ...] | None:
     """Returns all that a rule looks at but constants; None where integers have types of their
     own."""
     types = [value._type for value in operands.values()]
@@ -93,7 +97,7 @@ def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[obje
     return (*operands, *types, *attrs.values())
 
 
-def _inferred(
+def _infer_cached(
     op: str,
     key: tuple[object, ...],
     operands: Mapping[str, Value],
@@ -101,51 +105,51 @@ def _inferred(
 ) -> tuple[TensorType, ...]:
     """Returns what the rule says of operands without quantized values, asked once for what is
     alike."""
-    found = _STEADY[op].get(key, ())
+    found = _RESULT_TYPES[op].get(key, ())
     if found:
         return found
     call = make_call(op, operands, attrs)
     if found is None:
         return spec(op).rule(call)
-    asked = _Asked(call.constants)
+    asked = _RecordedConstants(call.constants)
     types = spec(op).rule(replace(call, constants=asked))
-    if len(_STEADY[op]) == _MOST:
-        _STEADY[op].clear()
-    _STEADY[op][key] = None if asked.asked else types
+    if len(_RESULT_TYPES[op]) == _MAX_CACHED_TYPES:
+        _RESULT_TYPES[op].clear()
+    _RESULT_TYPES[op][key] = None if asked.asked else types
     return types
 
 
-def looked_into(node: Node) -> frozenset[str]:
+def value_dependent_slots(node: Node) -> frozenset[str]:
     """Returns the slots whose constants an op's rule looks into, so that its types hang on what
     they hold.
 
     None of them for an op whose types are stated.
     """
-    if node._op in GIVEN:
+    if node._op in STATED_TYPE_OPS:
         return frozenset()
     call = make_call(node._op, node.operands, node.attrs, dict(node.bodies))
-    held = _Asked(call.constants)
+    held = _RecordedConstants(call.constants)
     spec(node._op).rule(replace(call, constants=held))
     return frozenset(held.slots)
 
 
-def told(
+def cached_result_types(
     op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> tuple[TensorType, ...] | None:
     """Returns what the rule said of an earlier use that is alike, without integers and companions,
     if any."""
-    kept = _STEADY.get(op)
-    if not kept or (key := _key(operands, attrs)) is None:
+    kept = _RESULT_TYPES.get(op)
+    if not kept or (key := _cache_key(operands, attrs)) is None:
         return None
     found = kept.get(key)
-    return found if found and not _beside(op, tuple(operands)) else None
+    return found if found and not _has_companion(op, tuple(operands)) else None
 
 
 @lru_cache(1024)
-def _beside(op: str, slots: tuple[str, ...]) -> bool:
+def _has_companion(op: str, slots: tuple[str, ...]) -> bool:
     """Returns whether any is a companion of another."""
     row = spec(op)
-    return any(row.companion(slot) for slot in slots)
+    return any(row.is_companion(slot) for slot in slots)
 
 
 def make_call(
@@ -160,7 +164,7 @@ def make_call(
     constants: dict[str, Array] = {}
     beside: dict[str, TensorType] = {}
     for slot, value in operands.items():
-        apart = op not in GIVEN and row.companion(slot)
+        apart = op not in STATED_TYPE_OPS and row.is_companion(slot)
         (beside if apart else types)[slot] = value._type
         array = value.constant
         if array is not None and (array.type is value._type or array.type == value._type):
@@ -185,7 +189,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
         raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
     for i, stage in enumerate(stages):
         row = spec(stage.op)
-        if row.results != 1 or row.bodies or not row.operands or stage.op in GIVEN:
+        if row.results != 1 or row.bodies or not row.operands or stage.op in STATED_TYPE_OPS:
             raise GraphError(f"stage {i}, {stage.op}: a stage makes one value of its operands")
         flow = row.slot(stage.flow) if stage.flow else None
         if (i > 0) != (flow is not None) or stage.flow in stage.slots:
@@ -209,19 +213,19 @@ def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -
         if not isinstance(value, Value):
             raise GraphError(f"{op}: {slot} is {type(value).__name__}, it takes a value")
     row = spec(op)
-    if op in ("output", "foreign", "fused") or tuple(operands) in row.fitting:
+    if op in ("output", "foreign", "fused") or tuple(operands) in row.checked_operand_names:
         return
     for slot in operands:
         _check_slot(row, slot)
     for needed in row.operands if whole else ():
         if not (needed.optional or needed.variadic) and needed.name not in operands:
             raise TypeRuleError(f"{op} needs {needed.name}")
-    if whole and len(row.fitting) < _FORMS:
-        row.fitting.add(tuple(operands))
+    if whole and len(row.checked_operand_names) < _MAX_SLOT_COMBINATIONS:
+        row.checked_operand_names.add(tuple(operands))
 
 
 def _check_slot(row: OpSpec, slot: str) -> None:
-    if row.slot(slot) is None and not row.companion(slot):
+    if row.slot(slot) is None and not row.is_companion(slot):
         known = ", ".join(s.name for s in row.operands) or "none"
         raise TypeRuleError(f"{row.name} has no slot {slot}; its slots: {known}")
 

@@ -6,14 +6,14 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MUCH = 200_000
+_MIN_OBJECTS = 200_000
 """Objects that are worth setting aside."""
-_aside: list[int] = []
+_last_full_collection: list[int] = []
 """How many whole searches there had been when much was last set aside."""
 
 
 @contextmanager
-def growth() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """No search for cycles inside, which would look at all that was made again and again.
 
     Much that was made is not looked through at the end either, but left for the next search of
@@ -25,16 +25,16 @@ def growth() -> Iterator[None]:
         yield
     finally:
         if searched:
-            _set_aside()
+            _move_to_oldest_generation()
             gc.enable()
 
 
-def _set_aside() -> None:
+def _move_to_oldest_generation() -> None:
     """Makes all there is old, where much is new and nobody froze anything."""
-    if gc.get_count()[0] < _MUCH or gc.get_freeze_count():
+    if gc.get_count()[0] < _MIN_OBJECTS or gc.get_freeze_count():
         return
     past = gc.get_stats()[-1]["collections"]
-    if past not in _aside:
-        _aside[:] = [past]
+    if past not in _last_full_collection:
+        _last_full_collection[:] = [past]
         gc.freeze()
         gc.unfreeze()

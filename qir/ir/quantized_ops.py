@@ -14,26 +14,26 @@ from qir.ir.node import GraphLike, Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-STRUCTURE = frozenset({"input", "constant", "output"})
+STRUCTURAL_OPS = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
-RAW = frozenset({"matmul_integer", "conv_integer"})
+PLAIN_INTEGER_PRODUCTS = frozenset({"matmul_integer", "conv_integer"})
 """Products of plain integers, as files have them that quantize while they run."""
-BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
+CONVERSION_OPS = frozenset({"quantize", "dequantize", "requantize"})
 """Ops between floats and integers, or between two quantized types."""
-RECODES = BRIDGES | {"recode"}
+RETYPING_OPS = CONVERSION_OPS | {"recode"}
 """Ops that give a value another quantized type, or none."""
-CHOOSES = frozenset({"choose_qparams", "qparams"})
+QPARAMS_OPS = frozenset({"choose_qparams", "qparams"})
 """Ops that compute quantization parameters."""
-ROUND_INSIDE = frozenset({"rnn", "lstm", "gru", "attention"})
+INNER_ROUNDING_OPS = frozenset({"rnn", "lstm", "gru", "attention"})
 """Ops that round values inside, whose types are inner slots."""
-TYPED = STRUCTURE | RECODES | CHOOSES | {"foreign", "fake_quantize"}
+NON_COMPUTE_OPS = STRUCTURAL_OPS | RETYPING_OPS | QPARAMS_OPS | {"foreign", "fake_quantize"}
 """Ops that compute nothing, or that only give integers a meaning."""
 
 
-def whole(node: Node) -> bool:
+def is_integral(node: Node) -> bool:
     """Returns whether an op has to do with no floats: with sizes, flags and other whole things
     alone."""
-    if node.op in ("foreign", "fused") or node.op in RAW or node.bodies:
+    if node.op in ("foreign", "fused") or node.op in PLAIN_INTEGER_PRODUCTS or node.bodies:
         return False
     values = (*node.operands.values(), *node.results)
     return node.op in ("shape", "size") or not any(
@@ -41,7 +41,7 @@ def whole(node: Node) -> bool:
     )
 
 
-def widths(node: Node) -> bool:
+def is_float_width_cast(node: Node) -> bool:
     """Returns whether an op makes other floats of floats of 16 bits, or these of others, and
     nothing more."""
     if node.op != "cast":
@@ -51,7 +51,7 @@ def widths(node: Node) -> bool:
     return narrow and all(v.type.quant is None and v.type.dtype.is_float for v in ends)
 
 
-def stored(value: Value) -> QuantType | None:
+def stored_quant_type(value: Value) -> QuantType | None:
     """Returns the quantized type of the integers that a value is in memory as: its own, or its only
     reader's."""
     if value.type.quant is not None:
@@ -62,7 +62,7 @@ def stored(value: Value) -> QuantType | None:
     return None
 
 
-def read(value: Value) -> QuantType | None:
+def source_quant_type(value: Value) -> QuantType | None:
     """Returns the quantized type of the integers that a value is read from: its own, or what
     `dequantize` reads."""
     if value.type.quant is None and value.node.op == "dequantize":
@@ -70,25 +70,27 @@ def read(value: Value) -> QuantType | None:
     return value.type.quant
 
 
-def in_codes(graph: GraphLike) -> dict[Node, bool]:
+def quantized_nodes(graph: GraphLike) -> dict[Node, bool]:
     """For every op that computes: whether it works on quantized values."""
     out: dict[Node, bool] = {}
     for node in graph:
-        if node.op not in STRUCTURE and node.op not in BRIDGES:
-            out[node] = _sums_codes(node) or (_reads_codes(node, out) and _makes_codes(node))
+        if node.op not in STRUCTURAL_OPS and node.op not in CONVERSION_OPS:
+            out[node] = _is_integer_product(node) or (
+                _has_quantized_operands(node, out) and _has_quantized_result(node)
+            )
     return out
 
 
-def _sums_codes(node: Node) -> bool:
+def _is_integer_product(node: Node) -> bool:
     """Returns whether it is an integer product, or of plain integers, whatever its result is."""
     traits = spec(node.op).traits
-    if node.op in RAW or traits.weight is None:
-        return node.op in RAW
+    if node.op in PLAIN_INTEGER_PRODUCTS or traits.weight is None:
+        return node.op in PLAIN_INTEGER_PRODUCTS
     pair = [node.operands.get(slot) for slot in (traits.data, traits.weight)]
     return all(value is not None and value.type.quant is not None for value in pair)
 
 
-def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:
+def _has_quantized_operands(node: Node, known: dict[Node, bool]) -> bool:
     if node.op == "foreign":
         return False
     row = spec(node.op) if not node.stages else spec(node.stages[0].op)
@@ -96,26 +98,26 @@ def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:
     for slot, value in node.operands.items():
         if slot == row.traits.bias or not value.type.express.is_float:
             continue  # a bias counts in accumulator units, a shape in none
-        if read(value) is None and not _flows_in(node, value, known):
+        if source_quant_type(value) is None and not _stays_in_kernel(node, value, known):
             return False
         found = True
     return found
 
 
-def _flows_in(node: Node, value: Value, known: dict[Node, bool]) -> bool:
+def _stays_in_kernel(node: Node, value: Value, known: dict[Node, bool]) -> bool:
     """Returns whether the value stays inside the kernel of an op that works on quantized values."""
     return (
         spec(node.op).traits.elementwise
         and value.only_use is not None
         and known.get(value.node, False)
-        and stored(value) is None
+        and stored_quant_type(value) is None
     )
 
 
-def _makes_codes(node: Node) -> bool:
+def _has_quantized_result(node: Node) -> bool:
     value = node.results[0] if node.results else None
     while value is not None:
-        if stored(value) is not None:
+        if stored_quant_type(value) is not None:
             return True
         use = value.only_use
         if use is None or not use.node.results or not _is_activation(use.node):
@@ -125,7 +127,7 @@ def _makes_codes(node: Node) -> bool:
 
 
 def _is_activation(node: Node) -> bool:
-    return node.op not in BRIDGES and spec(node.op).traits.elementwise
+    return node.op not in CONVERSION_OPS and spec(node.op).traits.elementwise
 
 
 def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tuple[Node, ...]:
@@ -134,7 +136,7 @@ def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tup
 
     `known` says which ops are quantized; the form of the graph does where it is left out.
     """
-    integer = in_codes(graph) if known is None else known
+    integer = quantized_nodes(graph) if known is None else known
     length: dict[Node, int] = {}
     before: dict[Node, Node | None] = {}
     for node in graph:
@@ -144,7 +146,7 @@ def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tup
         if integer.get(node, False):
             length[node] = longest + 1
         else:
-            length[node] = longest if node.op in BRIDGES else 0
+            length[node] = longest if node.op in CONVERSION_OPS else 0
         before[node] = best if longest else None
     end = max(graph, key=lambda n: length[n], default=None)
     path: list[Node] = []

@@ -22,7 +22,7 @@ class Scheme:
 
     storage: DType
     symmetric: bool = False
-    grain: Literal["tensor", "channel"] = "tensor"
+    granularity: Literal["tensor", "channel"] = "tensor"
     bounds: tuple[int, int] | None = None
     range: str = "minmax"
     zero: int | None = None
@@ -69,7 +69,7 @@ class Scheme:
         """The storages it allows: two where the sign of the values decides."""
         return (self.storage,) if self.negative is None else (self.storage, self.negative)
 
-    def stored(self, storage: DType) -> Scheme:
+    def with_storage(self, storage: DType) -> Scheme:
         """Returns the scheme with one of its storages decided."""
         return replace(self, storage=storage, negative=None)
 
@@ -80,7 +80,7 @@ class Scheme:
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
         sign = f"|{self.negative} by sign" if self.negative else ""
         symmetry = "symmetric" if self.symmetric else "affine"
-        parts = [f"{self.storage}{bounds}{sign}", symmetry, self.grain]
+        parts = [f"{self.storage}{bounds}{sign}", symmetry, self.granularity]
         if self.scale is not None:
             parts.append(f"fixed({self.scale!r}:{self.zero or 0})")
         else:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 _PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
 
@@ -65,10 +65,10 @@ def turned(kind: TensorType, axes: list[int]) -> TensorType:
     """Returns a type with its axes moved to where they are in the source."""
     shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
     quant = kind.quant
-    if quant is None or quant.grain is None or quant.axis is None:
+    if quant is None or quant.granularity is None or quant.axis is None:
         return TensorType(shape, kind.element)
-    grain = Grain(((axes[quant.axis], 1),))
-    return TensorType(shape, replace(quant, grain=grain))
+    grain = Granularity(((axes[quant.axis], 1),))
+    return TensorType(shape, replace(quant, granularity=grain))
 
 
 def aligned(array: Array, quant: QuantType | None, axes: list[int] | None) -> Held:

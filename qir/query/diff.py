@@ -20,7 +20,7 @@ from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.node import GraphLike, Node, Value
-from qir.ir.ops.layers import CONTROL
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.query.alignment import Held, aligned, in_one_order, orders
 from qir.query.display import codes, shape
@@ -52,7 +52,7 @@ What: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class GraphChange:
-    """One thing that is another in the second graph."""
+    """One fact that differs between two graphs."""
 
     what: What
     where: str
@@ -164,7 +164,7 @@ class GraphDifference:
             yield from body.changes(*what)
 
     def to_json(self) -> dict[str, object]:
-        """Returns all but the pairs, of which it has the counts, as JSON takes it."""
+        """Returns the difference as JSON takes it: the counts of pairs, and all else."""
         return {
             "equal": self.equal,
             "nodes": list(self.nodes),
@@ -216,7 +216,7 @@ def _diff(a: GraphLike, b: GraphLike, *, placed: bool = False) -> GraphDifferenc
             how = pairs.how[one]
             changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
         for name in sorted(one.bodies.keys() & other.bodies.keys()):
-            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in CONTROL)
+            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in CONTROL_FLOW_OPS)
             paths = f"{one.name}/{name}", f"{other.name}/{name}"
             inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
             if not within.equal:
@@ -429,20 +429,22 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
     ]
     if mine != theirs:
         yield GraphChange("type", where, mine, theirs)
-    if a.grain != b.grain:
-        yield GraphChange("grain", where, str(a.grain or "tensor"), str(b.grain or "tensor"))
+    if a.granularity != b.granularity:
+        yield GraphChange(
+            "grain", where, str(a.granularity or "tensor"), str(b.granularity or "tensor")
+        )
     if a.scale != b.scale:
         measured = None
         if a.scale is not None and b.scale is not None:
             measured = measure(np.asarray(a.scales()), np.asarray(b.scales()))
         yield _moved("scale", where, (_scale(a), _scale(b)), measured)
-    if a.zero != b.zero or a.real_zero != b.real_zero:
+    if a.zero != b.zero or a.has_float_zero != b.has_float_zero:
         measured = None
         known = None not in (a.zero, b.zero, a.scale, b.scale)
-        if known and a.real_zero == b.real_zero:
+        if known and a.has_float_zero == b.has_float_zero:
             measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
         yield _moved("zero", where, (_zero(a), _zero(b)), measured)
-    offsets = [(q.plus, q.declared, q.codes, q.signs[q.real_zero :]) for q in (a, b)]
+    offsets = [(q.plus, q.declared, q.codes, q.signs[q.has_float_zero :]) for q in (a, b)]
     if offsets[0] != offsets[1]:
         yield GraphChange(
             "type", f"{where} offset, declared range or table".strip(), str(a), str(b)
@@ -465,7 +467,7 @@ def _zero(quant: QuantType) -> str:
     if held is None:
         return "?"
     text = _numbers(np.asarray(held)) if len(held) else "0"
-    return f"real {text}" if quant.real_zero else text
+    return f"real {text}" if quant.has_float_zero else text
 
 
 def _numbers(held: NDArray[np.generic]) -> str:
@@ -534,6 +536,6 @@ def _elements(a: Held, b: Held) -> Measure | None:
 
 
 def _held(array: Array) -> str:
-    if array.held.size == 1 and array.held.dtype.kind in "iufb":
+    if array.contents.size == 1 and array.contents.dtype.kind in "iufb":
         return str(array.data.reshape(-1)[0])
     return f"{shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qir.ir.dtype import DType
-from qir.ir.node import GraphLike, Node, Value, in_line
+from qir.ir.node import GraphLike, Node, Value, escape_name
 from qir.ir.types import Array, Param, QuantType, TensorType
 from qir.query.facts import coded
 
@@ -83,12 +83,14 @@ def codes(quant: QuantType) -> str:
     bounds = f"<{quant.bounds[0]}:{quant.bounds[1]}>" if quant.bounds else ""
     if quant.kind == "lut":
         return f"{quant.storage}{bounds} table, {span(quant.scale)}"
-    if quant.grain is None:
+    if quant.granularity is None:
         grain = ""
     elif quant.axis is not None:
         grain = f" axis {quant.axis},"
     else:
-        grain = " blocks " + " ".join(f"{axis}:{size}" for axis, size in quant.grain.blocks) + ","
+        grain = (
+            " blocks " + " ".join(f"{axis}:{size}" for axis, size in quant.granularity.blocks) + ","
+        )
     zero = "" if quant.zero == () else f":{span(quant.zero)}"
     return f"{quant.storage}{bounds}{grain} {span(quant.scale)}{zero}"
 
@@ -112,4 +114,4 @@ def brief_graph(graph: GraphLike) -> str:
     codes = f", {held:,} quantized values" if held else ""
     count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
     said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
-    return in_line(said)
+    return escape_name(said)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir import dims
-from qir.ir.types import Grain, QuantType
+from qir.ir.types import Granularity, QuantType
 
 _PART = 1 << 20
 """Bytes that are compared at a time."""
@@ -201,15 +201,15 @@ def reals(
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     scale, zero = np.asarray(quant.scales()), np.asarray(quant.zeros())
-    wide = spread(scale.astype(np.float64), quant.grain, codes.shape)
-    base = spread(zero.astype(np.float64), quant.grain, codes.shape)
+    wide = spread(scale.astype(np.float64), quant.granularity, codes.shape)
+    base = spread(zero.astype(np.float64), quant.granularity, codes.shape)
     if wide is None or base is None:
         return None
     return (codes.astype(np.float64) - base) * wide, wide
 
 
 def spread(
-    values: NDArray[np.float64], grain: Grain | None, shape: tuple[int, ...]
+    values: NDArray[np.float64], grain: Granularity | None, shape: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
     """Reshapes parameters to broadcast with elements; None where an array names the groups."""
     if grain is None or values.size == 1:
@@ -219,7 +219,7 @@ def spread(
     if (axis := grain.axis) is not None and values.ndim == 1:
         return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if values.ndim != len(shape):
-        grid = dims.known(grain.grid(shape))
+        grid = dims.known_shape(grain.grid(shape))
         if grid is None or values.size != math.prod(grid):
             return None
         values = values.reshape(grid)

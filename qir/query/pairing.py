@@ -16,10 +16,10 @@ from qir.ir.attrs import Attr
 from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import Origin
 from qir.ir.printer import print_graph
-from qir.ir.quantized_ops import RECODES, STRUCTURE
+from qir.ir.quantized_ops import RETYPING_OPS, STRUCTURAL_OPS
 
 How: TypeAlias = Literal["lineage", "origin", "structure"]
-_APART = RECODES | STRUCTURE
+_APART = RETYPING_OPS | STRUCTURAL_OPS
 _FORMS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_integer"), "conv"),
     **dict.fromkeys(("matmul", "gemm", "linear", "matmul_integer"), "matmul"),
@@ -65,7 +65,7 @@ class Pairing:
     def bare(self, value: Value, table: dict[Node, Node]) -> Value:
         """Returns what a value stands for, through quantized values that the other graph does not
         have."""
-        while value.node.op in RECODES and value.node not in table and value.node.operands:
+        while value.node.op in RETYPING_OPS and value.node not in table and value.node.operands:
             value = next(iter(value.node.operands.values()))
         return value
 
@@ -148,7 +148,7 @@ def _origin(node: Node) -> Hashable | None:
 
 def _float_origin(node: Node) -> Hashable | None:
     """Returns where an op or weight stood before a quantizer wrote it in integers."""
-    if node.op in RECODES or len(node.origins) != 1 or not node.origins[0].name:
+    if node.op in RETYPING_OPS or len(node.origins) != 1 or not node.origins[0].name:
         return None
     name, path, call = _place(node.origins[0])
     return _CODED.sub("", name), path, call
@@ -295,7 +295,7 @@ def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
         for node, slot in todo.pop().uses:
             if node not in taken:
                 out.setdefault((ops(node), slot), []).append(node)
-                if node.op in RECODES:
+                if node.op in RETYPING_OPS:
                     todo += node.results
     return out
 
@@ -325,7 +325,7 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
     def holder(node: Node) -> Node | None:
         places = map(_place, node.origins)
         held = next((by_origin[place] for place in places if place in by_origin), None)
-        if held is not None or node.op in STRUCTURE:
+        if held is not None or node.op in STRUCTURAL_OPS:
             return held
         return next((by_name[t] for t in _after_codes(node) if t in by_name), None)
 
@@ -336,7 +336,7 @@ def _after_codes(node: Node) -> Iterator[str]:
     """Yields the tensors that a node makes, and the quantized values that these become."""
     for value in node.results:
         yield value.lineage.tensor
-        if (use := value.only_use) is not None and use.node.op in RECODES:
+        if (use := value.only_use) is not None and use.node.op in RETYPING_OPS:
             yield from (result.lineage.tensor for result in use.node.results)
 
 

@@ -71,6 +71,6 @@ def _unit(node: Node, slot: str) -> NDArray[np.generic] | None:
     if x is None or w is None or x.scale is None or w.scale is None:
         return None
     scales = np.asarray(x.scales()), np.asarray(w.scales())
-    if scales[0].size != 1 or (w.grain is not None and w.axis is None):
+    if scales[0].size != 1 or (w.granularity is not None and w.axis is None):
         return None
     return np.asarray(scales[0].reshape(()) * scales[1])

@@ -14,12 +14,12 @@ from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
-from qir.numerics import NAMED, Map, accumulate, choose, dequantize, recode
-from qir.numerics.rounding import narrowed
-from qir.profiles import choosing, dequantizing, profile
-from qir.reference.companions import concrete, resolved
-from qir.reference.products import any_map
-from qir.reference.quantized import fake_quantized
+from qir.numerics import NAMED_RULES, Map, accumulate, choose, dequantize, recode
+from qir.numerics.rounding import round_to_float_type
+from qir.profiles import choose_query, dequantize_query, profile
+from qir.reference.companions import resolve_companions, with_companion_parameters
+from qir.reference.products import mapping_of
+from qir.reference.quantized import fake_quantize
 from qir.reference.ranges import RULES, Wanted, extremes
 from qir.reference.table import Operands
 
@@ -60,7 +60,7 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
         x = {"x": operands["x"]}
         kinds = {"x": node.operands["x"].type}
         return _FUNCTIONS[node.op](_Run(node, kinds, x, beside, profile_name))
-    given = resolved(node.op, node.operands, operands, results, profile_name)
+    given = resolve_companions(node.op, node.operands, operands, results, profile_name)
     return _FUNCTIONS[node.op](_Run(node, given.types, given.arrays, beside, profile_name))
 
 
@@ -86,7 +86,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
         scale, zero = _by_profile(run, name, low, high, wanted)
     kind = (run.dtype("zero_type") or storage).carrier
     return (
-        narrowed(np.asarray(scale), scale_type.carrier),
+        round_to_float_type(np.asarray(scale), scale_type.carrier),
         np.asarray(np.asarray(zero).astype(kind)),
     )
 
@@ -97,11 +97,11 @@ def _by_profile(
     """Returns a range rule of the core by its name, or the one of the node's own profile."""
     storage, grain = str(wanted.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
-        rule = profile(run.profile).resolve(choosing(storage, grain)).choose
-    elif name in NAMED:
-        rule = NAMED[name]
+        rule = profile(run.profile).resolve(choose_query(storage, grain)).choose
+    elif name in NAMED_RULES:
+        rule = NAMED_RULES[name]
     else:
-        known = ", ".join(sorted(("profile", *RULES, *NAMED)))
+        known = ", ".join(sorted(("profile", *RULES, *NAMED_RULES)))
         raise OpError(f"choose_qparams: no range rule {name!r}; known: {known}")
     scale, zero = choose(
         low.astype(np.float64),
@@ -121,8 +121,8 @@ def _reals(run: _Run) -> Tensor:
     quant = run.types["x"].quant
     if quant is None:
         return run.arrays["x"]
-    rule = profile(run.profile).resolve(dequantizing(quant))
-    return dequantize(run.arrays["x"], any_map(quant), rule)
+    rule = profile(run.profile).resolve(dequantize_query(quant))
+    return dequantize(run.arrays["x"], mapping_of(quant), rule)
 
 
 def _qparams(run: _Run) -> tuple[Tensor, ...]:
@@ -144,9 +144,9 @@ def _number(quant: QuantType, name: str, kind: TensorType) -> Tensor:
     if name in ("min", "max"):
         found = _end(quant, name)
     elif name == "scale":
-        found = np.asarray(any_map(quant).scale)
+        found = np.asarray(mapping_of(quant).scale)
     else:
-        found = np.asarray(any_map(quant).zero)
+        found = np.asarray(mapping_of(quant).zero)
     whole = found.size == 1 and all(isinstance(d, int) for d in sizes)
     if whole:
         found = np.broadcast_to(found.reshape(()), [d for d in sizes if isinstance(d, int)])
@@ -162,7 +162,7 @@ def _end(quant: QuantType, name: str) -> Tensor:
     if not quant.storage.is_integer or quant.kind != "uniform":
         raise OpError(f"qparams: quantized values of {quant} have no bounds; read scale and zero")
     code = quant.low if name == "min" else quant.high
-    through = any_map(quant)
+    through = mapping_of(quant)
     reals = (code - np.asarray(through.zero, np.float64)) * np.asarray(through.scale, np.float64)
     plus = through.plus if isinstance(through, Map) else None
     return reals if plus is None else reals + np.asarray(plus, np.float64).reshape(reals.shape)
@@ -175,11 +175,11 @@ def _fake(run: _Run) -> tuple[Tensor, ...]:
     element = node.inner.get("code")
     if not isinstance(element, QuantType):
         raise OpError("fake_quantize: the inner slot `code` has no quantized type")
-    code = concrete(element, "code", run.beside, run.profile)
+    code = with_companion_parameters(element, "code", run.beside, run.profile)
     if code.dynamic:
         raise OpError(f"fake_quantize: code is {element}; code.scale is to give the number")
     kind = TensorType(node.operands["x"].type.shape, code)
-    return (fake_quantized(x, kind, node.attrs, run.profile),)
+    return (fake_quantize(x, kind, node.attrs, run.profile),)
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _slid(
         seen = split[(slice(None), slice(None), slice(None), *at)]
         seen = seen.reshape(n, groups, each, int(np.prod(counts)))
         total += np.matmul(by_group[(slice(None), slice(None), slice(None), *tap)], seen)
-    return accumulate.wrap(total).reshape(n, out, *counts)
+    return accumulate.wrap_to_int32(total).reshape(n, out, *counts)
 
 
 _FUNCTIONS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {

@@ -15,15 +15,15 @@ from qir.errors import DataError, OpError, QirError
 from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.dtype import boxed, dtype_of, texts
+from qir.ir.dtype import box_object, decode_texts, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import GraphLike, Node, Value
-from qir.ir.origin import defaults
-from qir.ir.quantized_ops import ROUND_INSIDE
+from qir.ir.origin import default_input_names
+from qir.ir.quantized_ops import INNER_ROUNDING_OPS
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
-from qir.reference.operands import settled, wrapped
+from qir.reference.operands import contiguous, wrap_to_width
 from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
@@ -61,8 +61,10 @@ def run(
     """
     kinds = {value.name: value.type.dtype for value in graph.inputs}
     lists = {n for n, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
-    inputs = {n: boxed(data) if n in lists else _native(data) for n, data in inputs.items()}
-    inputs |= {n: boxed(None) for n, kind in kinds.items() if kind.is_optional and n not in inputs}
+    inputs = {n: box_object(data) if n in lists else _native(data) for n, data in inputs.items()}
+    inputs |= {
+        n: box_object(None) for n, kind in kinds.items() if kind.is_optional and n not in inputs
+    }
     bind_inputs(graph, inputs)
     if values is None:
         made = _run(graph, inputs, profile or graph.profile, profile, observe, None)
@@ -171,13 +173,13 @@ def run_node(
         data = node.result.constant
         assert data is not None
         return (data.data,)
-    settled_ones = {s: settled(x) for s, x in operands.items()}
+    settled_ones = {s: contiguous(x) for s, x in operands.items()}
     made = _computed(node, settled_ones, profile, forced, inside)
     kinds = [value.type for value in node.results]
     if not any(kind.dtype.is_integer and kind.quant is None for kind in kinds):
         return made
     pairs = zip(made, kinds, strict=True)
-    return tuple(data if kind.quant else wrapped(data, kind.dtype) for data, kind in pairs)
+    return tuple(data if kind.quant else wrap_to_width(data, kind.dtype) for data, kind in pairs)
 
 
 def _computed(
@@ -192,9 +194,9 @@ def _computed(
     if node.op in dynamic.OPS:
         return dynamic.run(node, operands, profile)
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if node.op in ROUND_INSIDE and (node.inner or any(t.quant for t in types)):
+    if node.op in INNER_ROUNDING_OPS and (node.inner or any(t.quant for t in types)):
         return inner.run(node, operands, profile)
-    apart = companions.beside(node.op, operands)
+    apart = companions.companion_slots(node.op, operands)
     if node.op in MEASURES:
         return compute_all(
             node.op, {s: operands[s] for s in operands if s not in apart}, node.attrs
@@ -248,7 +250,7 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     spare = {value.name: value for value in graph.defaults if value.name in inputs}
     for name in inputs:
         if name not in known and name not in spare:
-            if name in defaults(graph.output.origins):
+            if name in default_input_names(graph.output.origins):
                 said = "has a default in its file and is that constant here"
                 raise DataError(f"input {name!r} {said}; take the default out to give it")
             raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
@@ -265,7 +267,7 @@ def _native(data: Tensor) -> Tensor:
     """Elements in this machine's order of bytes, texts as objects."""
     data = np.asarray(data)
     if data.dtype.kind in "OUST":
-        return texts(data)
+        return decode_texts(data)
     return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.ops.resize import COORDINATES, MODES, POLICIES, ROUNDINGS, proportion, rounded, scaled
 from qir.reference.moves import axes_of
-from qir.reference.operands import Array, Wide, floats, narrow, wide
+from qir.reference.operands import Array, Float64Array, require_floats, round_to_dtype, to_float64
 
 Reals = Sequence[float]
 Places = NDArray[np.int64]
@@ -170,10 +170,10 @@ def resize(
     antialias: bool = False,
 ) -> Array:
     """Each element interpolated between those of x; OpError for misfits."""
-    floats("resize", x=x)
+    require_floats("resize", x=x)
     if mode not in MODES:
         raise OpError(f"resize: mode {mode!r} is none of {', '.join(MODES)}")
-    out, outside = wide(x).astype(np.float64, copy=False), np.zeros((1,) * x.ndim, np.bool_)
+    out, outside = to_float64(x).astype(np.float64, copy=False), np.zeros((1,) * x.ndim, np.bool_)
     for along in _plan("resize", x, sizes, scales, axes, coordinates, policy, roi):
         if antialias and along.made == along.size and coordinates != "tf_crop_and_resize":
             continue
@@ -186,10 +186,10 @@ def resize(
         if exclude_outside or antialias:
             shares = shares / shares.sum(1, keepdims=True)
         out = _mixed(out, np.clip(taps, 0, along.size - 1), shares, along.axis)
-    return _extrapolated(narrow(out, x.dtype), outside, extrapolation)
+    return _extrapolated(round_to_dtype(out, x.dtype), outside, extrapolation)
 
 
-def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, Wide]:
+def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, Float64Array]:
     """Returns the places that each element takes from and how much of each, wider by 1/stretch."""
     reach = 1 if mode == "linear" else 2
     first = int(np.floor(-reach / stretch)) + 1
@@ -201,16 +201,16 @@ def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, 
     return base[:, None] + steps, shares
 
 
-def _spline(away: Wide, a: float) -> Wide:
+def _spline(away: Float64Array, a: float) -> Float64Array:
     near = ((a + 2) * away - (a + 3)) * away * away + 1
     far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
     return np.where(away <= 1, near, np.where(away < 2, far, 0.0))
 
 
-def _mixed(x: Wide, taps: Places, shares: Wide, axis: int) -> Wide:
+def _mixed(x: Float64Array, taps: Places, shares: Float64Array, axis: int) -> Float64Array:
     shape = [1] * x.ndim
     shape[axis] = len(taps)
-    out: Wide = np.zeros([len(taps) if a == axis else d for a, d in enumerate(x.shape)])
+    out: Float64Array = np.zeros([len(taps) if a == axis else d for a, d in enumerate(x.shape)])
     for tap in range(taps.shape[1]):
         share = shares[:, tap].reshape(shape)
         part = np.take(x, taps[:, tap], axis)
@@ -230,7 +230,11 @@ def _beyond(at: Places32, along: Along, rule: str, rank: int) -> NDArray[np.bool
 def _extrapolated(out: Array, outside: NDArray[np.bool_], value: float) -> Array:
     if not outside.any():
         return np.asarray(out, order="C")
-    filler = narrow(np.array(value), out.dtype) if out.dtype.kind not in "iub" else np.array(value)
+    filler = (
+        round_to_dtype(np.array(value), out.dtype)
+        if out.dtype.kind not in "iub"
+        else np.array(value)
+    )
     return np.where(outside, filler.astype(out.dtype), out)
 
 

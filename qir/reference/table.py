@@ -35,7 +35,7 @@ from qir.reference import (
     sizes,
     unary,
 )
-from qir.reference.operands import cut, narrow, settled, wrapped
+from qir.reference.operands import contiguous, round_to_dtype, truncate_to_integer, wrap_to_width
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 
@@ -112,15 +112,15 @@ def compute_all(
 ) -> tuple[NDArray[np.generic], ...]:
     """Returns one op in float; raises OpError for values it cannot take or an op that has no
     function."""
-    made = _made(op, operands, attrs)
+    made = _run_plugin_or_core(op, operands, attrs)
     return made if isinstance(made, tuple) else (made,)
 
 
-def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
+def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
     if op == "cast":
         return cast(operands["x"], attrs["to"])
     function = FUNCTIONS.get(op) or _of_plugin(op)
-    operands = {slot: settled(x) for slot, x in operands.items()}
+    operands = {slot: contiguous(x) for slot, x in operands.items()}
     if "xs.0" in operands:
         order = sorted(operands, key=lambda s: int(s.rpartition(".")[2]))
         return function([operands[s] for s in order], **attrs)
@@ -150,13 +150,13 @@ def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     if not isinstance(to, DType):
         raise OpError(f"cast: to = {to!r} is no element type")
     if to.is_integer and x.dtype.kind != "b" and dtype_of(x).is_float:
-        return wrapped(cut(x, to), to)
+        return wrap_to_width(truncate_to_integer(x, to), to)
     if x.dtype == np.float64 and to.is_float:
-        return narrow(x, to.carrier)
+        return round_to_dtype(x, to.carrier)
     if x.dtype.kind in "OUST" and to.kind != "string":
-        return wrapped(_read(x, to), to)
+        return wrap_to_width(_read(x, to), to)
     with np.errstate(invalid="ignore", over="ignore"):
-        return wrapped(x.astype(to.carrier), to)
+        return wrap_to_width(x.astype(to.carrier), to)
 
 
 def _read(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import I8
 from qir.ir.ops import Call, spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import uniform
 from qir.numerics import Affine, affine, choose, quantize
 from qir.numerics.affine import DeclaredRange
 from qir.numerics.definition import F32, gains
 from qir.numerics.fields import Rule, level_of
-from qir.reference.products import ProductKernel, plain
+from qir.reference.products import ProductKernel, is_affine
 from qir.reference.table import Operands
 
 Codes = NDArray[np.generic]
@@ -24,23 +24,23 @@ _HALF = np.float32(2**31 // 2)
 """Half of what 32 bits hold, which a bias may take."""
 
 
-def coded(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Operands]:
+def quantize_weights(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Operands]:
     """Returns the quantized kernel: float weights quantized as the profile says, with room for the
     bias.
 
     What is given quantized values that leave room, or float data, is left as it is.
     """
-    if kernel.op not in PRODUCTS or kernel.rule.method is not None:
+    if kernel.op not in INTEGER_SUM_LAYERS or kernel.rule.method is not None:
         return kernel, arrays
     traits = spec(kernel.op).traits
     slot = traits.weight or ""
     kind, data = kernel.types[slot], kernel.types[traits.data].quant
-    if data is None or data.dynamic or not plain(data):
+    if data is None or data.dynamic or not is_affine(data):
         return kernel, arrays
     if kind.quant is None:
         real = kind.dtype.is_float and kernel.rule.weights.given == "float"
         return _quantized(kernel, arrays, slot) if real else (kernel, arrays)
-    if not plain(kind.quant) or kernel.rule.bias.overflow != "shrink_weights":
+    if not is_affine(kind.quant) or kernel.rule.bias.overflow != "shrink_weights":
         return kernel, arrays
     return _shrunk(kernel, arrays, slot)
 

@@ -14,11 +14,11 @@ from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS, TRANSPOSED
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
-from qir.numerics import Rule, affine_of, bias_codes
-from qir.profiles import Profile, Query, profile, query_on, reals_of
+from qir.numerics import Rule, affine_of, quantize_bias
+from qir.profiles import Profile, Query, dequantize_by_profile, profile, query_for_op
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -78,13 +78,13 @@ class ChainMatch:
         """What a profile is asked for the kernel."""
         types = {slot: value.type for slot, value in self.codes.items()}
         made = self.last.result.type if self.quantize else None
-        return query_on(self.head.op, self.head.attrs, types, made)
+        return query_for_op(self.head.op, self.head.attrs, types, made)
 
     @property
     def real(self) -> bool:
         """Whether a product takes floats, next to weights of quantized values."""
         data = self.codes.get(spec(self.head.op).traits.data)
-        return self.head.op in PRODUCTS and data is not None and data.type.quant is None
+        return self.head.op in INTEGER_SUM_LAYERS and data is not None and data.type.quant is None
 
     @property
     def bias(self) -> Value | None:
@@ -136,7 +136,7 @@ class Fusing(Pass):
         count = 0
         known, tails, sums = self.known(graph), self.tails(graph), self.sums(graph)
         ends = [n for n in graph if n.op == "quantize"]
-        ends += [n for n in graph if n.op in PRODUCTS and not n.stages]
+        ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
             if end not in graph or not end.used:
                 continue
@@ -198,7 +198,7 @@ def _flow(node: Node) -> str | None:
         return None
     for flow, other in (("a", "b"), ("b", "a")):
         made, beside = (node.operands[slot].node.op for slot in (flow, other))
-        if made in PRODUCTS and beside == "dequantize":
+        if made in INTEGER_SUM_LAYERS and beside == "dequantize":
             return flow
     return None
 
@@ -218,7 +218,7 @@ def match_of(
     parameters that are computed at run time.
     """
     quant = quantize.result.type.quant if quantize else None
-    if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
+    if quantize and (quant is None or not _counts(quant) or quant.granularity is not None):
         return None
     if quantize and quantize.attrs["round"]:
         return None  # what the node states beats the profile, and a kernel rounds by the profile
@@ -246,13 +246,13 @@ def match_of(
 
 def _real_data(node: Node, slot: str, value: Value) -> bool:
     """Returns whether an operand is a product's data, and real."""
-    data = node.op in PRODUCTS and slot == spec(node.op).traits.data
+    data = node.op in INTEGER_SUM_LAYERS and slot == spec(node.op).traits.data
     return data and value.type.quant is None and value.node.op != "dequantize"
 
 
 def bias_of(op: str) -> str | None:
     """Returns the slot of what an op adds to its sums; of a transposed convolution it is float."""
-    return "bias" if op in TRANSPOSED else spec(op).traits.bias
+    return "bias" if op in TRANSPOSED_CONVOLUTIONS else spec(op).traits.bias
 
 
 def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Value | None:
@@ -273,11 +273,11 @@ def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Va
     quant = source.type.quant
     if quant is None or not _counts(quant, given=given):
         return None
-    if node.op in TRANSPOSED and slot == bias_of(node.op):
+    if node.op in TRANSPOSED_CONVOLUTIONS and slot == bias_of(node.op):
         return source if source.constant is not None and quant.axis in (None, 0) else None
-    if quant.grain is None:
+    if quant.granularity is None:
         return source
-    if node.op in TRANSPOSED and slot == "w" and node.attrs["groups"] == 1:
+    if node.op in TRANSPOSED_CONVOLUTIONS and slot == "w" and node.attrs["groups"] == 1:
         return source if source.constant is not None and quant.axis == 1 else None
     if source.constant is None or traits.weight_axis is None:
         return None
@@ -291,7 +291,7 @@ def _counts(quant: QuantType, *, given: bool = False) -> bool:
     """Returns whether the integers are whole steps from a whole zero: what integer kernels compute
     with."""
     known = given or not quant.dynamic
-    whole = quant.storage.is_integer and known and not quant.real_zero
+    whole = quant.storage.is_integer and known and not quant.has_float_zero
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
@@ -304,7 +304,7 @@ def moves_codes(match: ChainMatch) -> bool:
     found = [
         match.codes[s].type.quant for s in match.codes if s.split(".")[0] in traits.same_params
     ]
-    return all(q is not None and q.same_map(match.result) for q in found)
+    return all(q is not None and q.has_same_mapping(match.result) for q in found)
 
 
 def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
@@ -390,15 +390,17 @@ def _raw(graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profil
     rule = found.resolve(match.query) if found else Rule()
     if found and value.type.quant and _rescaled(match, found):
         return value
-    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED):
+    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED_CONVOLUTIONS):
         if value.type.quant is None:
             return value
-        kept = reals_of(found, data, value.type.quant).astype(np.float32)
+        kept = dequantize_by_profile(found, data, value.type.quant).astype(np.float32)
         raw = Array(kept, TensorType(value.type.shape, F32), value.constant.name)
     else:
         given = rule.bias.domain != "rounded_acc" or counts_accumulator(match)
         if found and value.type.quant and not given:
-            data = _as_codes(match, reals_of(found, data, value.type.quant), rule, found)
+            data = _as_codes(
+                match, dequantize_by_profile(found, data, value.type.quant), rule, found
+            )
         elif value.type.quant is None:
             data = _as_codes(match, data, rule, found)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
@@ -423,4 +425,4 @@ def _as_codes(
     w = match.codes[traits.weight or ""].type.quant
     assert x is not None
     assert w is not None
-    return bias_codes(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)
+    return quantize_bias(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)

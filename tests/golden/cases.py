@@ -71,7 +71,7 @@ def _told(name: str, made: dict[str, Data]) -> Data:
 
 
 def _shape(kind: TensorType) -> tuple[int, ...]:
-    shape = dims.known(kind.shape)
+    shape = dims.known_shape(kind.shape)
     assert shape is not None
     return shape
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import registry
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.lexer import Cursor
 from qir.ir.printer import print_graph
@@ -81,7 +81,7 @@ def generated(text: str) -> Mapping[str, NDArray[np.generic]]:
     """
     declared: dict[str, Array] = {}
     for name, kind in _types(text, declared):
-        sizes = known(kind.shape)
+        sizes = known_shape(kind.shape)
         assert sizes is not None, f"@{name} has a size that is no number"
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         if kind.dtype.is_float:

@@ -381,9 +381,9 @@ def _declared(given: Made, held: Made, made: Made) -> None:
     assert quant.declared is not None
     ends = (quant.declared.low, quant.declared.high)
     assert ends == ((float(np.float32(-1.135)),), (float(np.float32(1.1349999)),))
-    other = quant.with_map(quant.scale)
+    other = quant.with_parameters(quant.scale)
     assert other.declared is None
-    assert other.same_map(quant)
+    assert other.has_same_mapping(quant)
     assert other != quant
     assert np.array_equal(made["q"], _codes(given["x"], 0.008937008, 0, -128, 127))
     rows = np.rint(given["x"] / held["ss"][:, None]).clip(-128, 127)

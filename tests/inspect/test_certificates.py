@@ -23,7 +23,7 @@ from qir.ir.types import Array, TensorType, uniform
 from qir.ledger import Ledger
 from qir.numerics import accumulate, affine, multiplier, requantize
 from qir.passes.forms.group import Group
-from qir.profiles import Query, profile, query_of
+from qir.profiles import Query, profile, query_for_node
 from qir.profiles import parse as parse_profile
 from qir.profiles.processor import best_isa
 from qir.reference.interpreter import run
@@ -52,8 +52,8 @@ def layer(
         operands["bias"] = graph.constant(Array(bias, TensorType(bias.shape, dtype_of(bias)), "b"))
     result = TensorType((rows, len(w)), uniform(U8, F(y_scale), zeros[1]))
     if tail:
-        first = Stage("linear", spec("linear").complete({}), tuple(operands))
-        last = Stage(tail, spec(tail).complete({}), (), "x")
+        first = Stage("linear", spec("linear").complete_attrs({}), tuple(operands))
+        last = Stage(tail, spec(tail).complete_attrs({}), (), "x")
         node = graph.add_chain((first, last), operands, result, name="y")
     else:
         node = graph.add("linear", operands, types=[result], name="y")
@@ -342,7 +342,7 @@ def test_agreement_with_a_rule_that_is_not_claimed_is_told_as_such() -> None:
     for other, claim in (("torch-2.13.qnnpack", "exact"), ("qonnx-1.0", "unknown")):
         ties = only(certify(graph, ("torch-2.13.onednn", other)))
         assert ties.claims == tuple(
-            profile(n).resolve(query_of(node, isa=best_isa())).claim for n in ties.profiles
+            profile(n).resolve(query_for_node(node, isa=best_isa())).claim for n in ties.profiles
         )
         assert ties.claims[1] == claim
         assert (other in ties.unclaimed) is (claim != "exact")

@@ -15,7 +15,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I8, U8
 from qir.ir.node import Node
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.ir.types import Declared, QuantType, uniform
+from qir.ir.types import DeclaredBounds, QuantType, uniform
 from qir.passes.quantize.assign_schemes import AssignSchemes, assign
 from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import run_passes
@@ -121,7 +121,7 @@ def test_a_scheme_by_sign_is_printed_as_it_is_read() -> None:
     scheme = parse_scheme(text)
     assert str(scheme) == text
     assert [str(kind) for kind in scheme.storages] == ["u8", "i8"]
-    assert str(scheme.stored(scheme.storages[1])) == "i8 symmetric tensor minmax zero(0)"
+    assert str(scheme.with_storage(scheme.storages[1])) == "i8 symmetric tensor minmax zero(0)"
 
 
 @pytest.mark.parametrize(
@@ -252,14 +252,14 @@ def test_runtimes_that_carry_ranges_get_them_beside_every_scale(
     weights = np.asarray(next(v.constant.data for v in graph.values.values() if v.constant))
     for held in (made, again):
         found = types(held)
-        assert found["x.q"].declared == Declared((-2.0,), (2.0,), 127.0)
+        assert found["x.q"].declared == DeclaredBounds((-2.0,), (2.0,), 127.0)
         seen = statistics[Key("r")].extremes
         most = float(qir.run(graph, {"x": x}, values=["r"])["r"].max())
         assert np.isclose(float(np.max(seen)), most, rtol=1e-6)
-        assert found["r.q"].declared == Declared((0.0,), (float(np.max(seen)),), 255.0)
+        assert found["r.q"].declared == DeclaredBounds((0.0,), (float(np.max(seen)),), 255.0)
         far = tuple(np.abs(weights).max(axis=(1, 2, 3)).astype(float).tolist())
-        per_channel = [q.declared for q in found.values() if q.grain is not None]
-        assert per_channel == [Declared(tuple(-end for end in far), far, 127.0)]
+        per_channel = [q.declared for q in found.values() if q.granularity is not None]
+        assert per_channel == [DeclaredBounds(tuple(-end for end in far), far, 127.0)]
     for name, quant in types(made).items():
         assert quant.declared is not None, name
         high = np.asarray(quant.declared.high, np.float32).reshape(-1)
@@ -324,7 +324,7 @@ def test_small_weights_keep_their_range_where_data_are_widened(table: Capability
     statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
     steps = (AssignSchemes(table), Materialize(statistics, "tf-2.21.onednn"))
     made = run_passes(graph, steps, qir.Ledger())
-    (quant,) = (q for q in types(made).values() if q.grain is not None)
+    (quant,) = (q for q in types(made).values() if q.granularity is not None)
     assert quant.declared is not None
     found = np.asarray(quant.declared.high, np.float32)
     assert found[:2].tolist() == [np.float32(0.5), np.float32(0.003)]

@@ -20,6 +20,6 @@ def test_powers_are_near_and_come_to_nothing() -> None:
 def test_activations_in_steps_are_near_those_that_are_rounded_once() -> None:
     x = np.linspace(-30, 90, 4001, dtype=np.float32)
     for op, steps in STEPS.items():
-        attrs = spec(op).complete({})
+        attrs = spec(op).complete_attrs({})
         exact = compute(op, {"x": x}, attrs)
         assert np.allclose(steps(x, attrs), exact, rtol=2e-6, atol=2e-6), op

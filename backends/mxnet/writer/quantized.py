@@ -84,11 +84,16 @@ def obstacle(node: Node) -> str:
 
 def _odd(kind: QuantType) -> str:
     """Returns why a tensor is none of MXNet's."""
-    if kind.kind != "uniform" or kind.dynamic or kind.plus is not None or kind.grain is not None:
+    if (
+        kind.kind != "uniform"
+        or kind.dynamic
+        or kind.plus is not None
+        or kind.granularity is not None
+    ):
         return "MXNet's tensors have one scale each"
     if kind.storage not in LEVELS:
         return f"MXNet's tensors are int8 or uint8, not {kind.storage}"
-    if kind.real_zero or np.any(np.asarray(kind.zeros()) != 0):
+    if kind.has_float_zero or np.any(np.asarray(kind.zeros()) != 0):
         return "MXNet's tensors have no zero point"
     if kind.bounds:
         return f"MXNet's tensors have all values of {kind.storage}"
@@ -107,7 +112,7 @@ def _layer(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     if w.type.quant is not None:
         axis = w.type.quant.axis
         stored = w.type.quant.storage == I8 and not np.any(np.asarray(w.type.quant.zeros()))
-        if not stored or (w.type.quant.grain is not None and axis != int(first.turned)):
+        if not stored or (w.type.quant.granularity is not None and axis != int(first.turned)):
             return "its weights are not int8 without zero points, by channel or tensor"
     if bias is not None and bias.type.rank != 1:
         return "its bias has several axes"
@@ -160,7 +165,7 @@ def _joined(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
 
 def _kept(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     x, result = first.operands["x"].type, node.result.type.quant
-    if rest or x.quant is None or result is None or not x.quant.same_map(result):
+    if rest or x.quant is None or result is None or not x.quant.has_same_mapping(result):
         return "its result has another scale than its data"
     if first.op.endswith(("_pool", "_pool2d")) and x.rank != 4:
         return f"MXNet pools integers along two axes, its data have {x.rank} in all"
@@ -191,7 +196,13 @@ def _product(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str
 
 def _rows(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     w, result = first.operands["w"].type.quant, node.result.type.quant
-    if rest or w is None or result is None or not w.same_map(result) or w.grain is not None:
+    if (
+        rest
+        or w is None
+        or result is None
+        or not w.has_same_mapping(result)
+        or w.granularity is not None
+    ):
         return "its result has another scale than its table"
     return _odd(w)
 
@@ -404,7 +415,7 @@ def _stored(first: KernelStage) -> list[Value]:
     """Returns weights and bias that one scale each lets MXNet's file hold as integers."""
     held = [first.operands[slot] for slot in ("w", "bias") if slot in first.operands]
     kinds = [value.type.quant for value in held]
-    whole = all(k is not None and k.grain is None and k.storage == I8 for k in kinds)
+    whole = all(k is not None and k.granularity is None and k.storage == I8 for k in kinds)
     return held if whole and not first.turned else []
 
 

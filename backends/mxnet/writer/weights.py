@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import I8, U8
-from qir.ir.types import Array, Declared, QuantType
+from qir.ir.types import Array, DeclaredBounds, QuantType
 
 _F = np.float32
 _LEVEL = _F(127.5)
@@ -83,7 +83,7 @@ def quantized(reals: Reals) -> tuple[Integers, Reals]:
     return np.clip(np.nan_to_num(found), -128, 127).astype(np.int8), reach
 
 
-def declared_range(kind: QuantType) -> Declared | None:
+def declared_range(kind: QuantType) -> DeclaredBounds | None:
     """Returns the range that a type declares; None for one that has another number of steps.
 
     Such are TensorFlow's, whose ranges have 127 and 255 steps.

@@ -8,7 +8,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 from qir.reference.interpreter import profile_of
 
 from ..writer import custom
@@ -46,7 +46,7 @@ def _only_made_so(node: Node) -> bool:
 def _stored(graph: Graph, node: Node, ledger: Ledger) -> bool:
     held, old = node.operands["x"].constant, node.result
     assert held is not None
-    found = computed(node, {"x": held.data}, profile_of(graph, node))
+    found = compute_constants(node, {"x": held.data}, profile_of(graph, node))
     if not found:
         return False
     name = old.name

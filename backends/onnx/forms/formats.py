@@ -23,7 +23,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_integer import RaiseInteger
 from qir.passes.layout import Layout, channels_last
 from qir.passes.loops.lower_layers import LowerLayers
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 from qir.rewrite.patterns.why import nearest
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.free_constants import fix_defaults, give_back
@@ -274,7 +274,7 @@ def _compute(graph: Graph, nodes: set[Node]) -> None:
         arrays = {s: a.data for s, v in node.operands.items() if (a := v.constant) is not None}
         if len(arrays) < len(node.operands):
             continue
-        results = computed(node, arrays, node.profile or graph.profile)
+        results = compute_constants(node, arrays, node.profile or graph.profile)
         if len(results) != len(node.results):
             continue
         for old, data in zip(list(node.results), results, strict=True):

@@ -60,7 +60,7 @@ def constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
     if not writer.is_alias(value):
         out = writer.fresh(f"{value.name}_clipped") if _taken(writer, value) else value.name
         name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
-        plain = Array(array.held, TensorType(array.type.shape, quant.storage))
+        plain = Array(array.contents, TensorType(array.type.shape, quant.storage))
         writer.whole.hold(name, plain)
         _emit(writer, node, name, out, quant, clip)
         writer.alias(value, out)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import RECURRENT
+from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.reference.ranges import RULES
@@ -51,7 +51,7 @@ def _in_f32(graph: Graph, value: Value) -> None:
 
 def _state(graph: Graph, node: Node, ledger: Ledger) -> bool:
     inner = dict(node.inner)
-    if node.op not in RECURRENT or not inner:
+    if node.op not in RECURRENT_OPS or not inner:
         return False
     if not all(isinstance(kind, QuantType) and kind.dynamic for kind in inner.values()):
         return False

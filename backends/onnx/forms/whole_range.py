@@ -7,7 +7,7 @@ from dataclasses import replace
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
-from qir.profiles import profile, quantizing
+from qir.profiles import profile, quantize_query
 from qir.reference.interpreter import profile_of
 
 from ..writer import custom
@@ -46,4 +46,4 @@ def _beyond(graph: Graph, node: Node) -> bool:
     """Returns whether no function of primitive operators quantizes as the profile does."""
     quant = node.result.type.quant
     assert quant is not None
-    return bool(custom.beyond(profile(profile_of(graph, node)).resolve(quantizing(quant))))
+    return bool(custom.beyond(profile(profile_of(graph, node)).resolve(quantize_query(quant))))

@@ -13,9 +13,14 @@ from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import MATRIX_PRODUCTS, PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS, MATRIX_PRODUCTS
 from qir.ir.origin import Origin
-from qir.ir.quantized_ops import BRIDGES, RAW, read, stored
+from qir.ir.quantized_ops import (
+    CONVERSION_OPS,
+    PLAIN_INTEGER_PRODUCTS,
+    source_quant_type,
+    stored_quant_type,
+)
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
@@ -27,7 +32,7 @@ from .separate_additions import add_apart
 
 Write = Callable[[Graph, Ledger], object]
 _ON_REALS = " on quantized values is written as float ops between quantized values"
-_OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
+_OTHER = CONVERSION_OPS | {"input", "constant", "output", "foreign"}
 
 
 def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
@@ -72,7 +77,7 @@ class _Judge:
             return replace(verdict, taken="integer", reason="")
         if not _on_codes(node):
             return self.kernels.judged(node, verdict)
-        known = verdict.taken != "refused" and node.op not in RAW
+        known = verdict.taken != "refused" and node.op not in PLAIN_INTEGER_PRODUCTS
         if known or not (self.written.on_codes(node) or self.kernels.head(node) is not None):
             return verdict
         return replace(verdict, taken="integer", reason="")
@@ -80,7 +85,7 @@ class _Judge:
 
 def _on_codes(node: Node) -> bool:
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return coded or node.op in RAW
+    return coded or node.op in PLAIN_INTEGER_PRODUCTS
 
 
 def _one_number(node: Node) -> bool:
@@ -89,9 +94,13 @@ def _one_number(node: Node) -> bool:
     if node.op != "where":
         return False
     sides = [node.operands[slot] for slot in ("a", "b")]
-    maps = [read(v) for v in sides if v.constant is None or v.type.rank or v.type.quant is not None]
-    maps.append(stored(node.result))
-    kept = (m is not None and m.storage == U8 and m.grain is None for m in maps)
+    maps = [
+        source_quant_type(v)
+        for v in sides
+        if v.constant is None or v.type.rank or v.type.quant is not None
+    ]
+    maps.append(stored_quant_type(node.result))
+    kept = (m is not None and m.storage == U8 and m.granularity is None for m in maps)
     return len(maps) == 2 and all(kept)
 
 
@@ -106,7 +115,9 @@ def _of_codes(node: Node) -> bool:
     """Returns whether a product's data and weights are both read from quantized values."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
-    return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
+    return node.op in INTEGER_SUM_LAYERS | LINES and all(
+        v is not None and source_quant_type(v) for v in sides
+    )
 
 
 def _why_real(node: Node) -> str:
@@ -166,7 +177,7 @@ class _Kernels:
                 continue
             if node.op not in _OTHER and not node.bodies and _on_codes(node):
                 self._keep(node)
-            elif node.op in PRODUCTS and not node.stages:
+            elif node.op in INTEGER_SUM_LAYERS and not node.stages:
                 self._keep_row(node, Group(named))
         self.left = {left.node: left.reason for left in left_float(self.grouped)}
         self.known = {op for row in self.profile.groups for op in row.chain}

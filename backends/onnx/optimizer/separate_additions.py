@@ -64,7 +64,7 @@ def _computed(value: Value) -> bool:
         o.op == "DequantizeLinear" for o in value.node.origins
     )
     quant = codes.type.quant if codes is not None else None
-    return quant is not None and quant.dynamic and quant.grain is None and not kept
+    return quant is not None and quant.dynamic and quant.granularity is None and not kept
 
 
 def _codes(value: Value) -> Value | None:

@@ -45,5 +45,5 @@ def _before_codes(node: Node) -> bool:
     values."""
     use = node.result.only_use
     quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
-    static = quant is not None and not quant.dynamic and quant.grain is None
+    static = quant is not None and not quant.dynamic and quant.granularity is None
     return quant is not None and static and cuts_nothing(node, quant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -51,7 +51,7 @@ def fold_constants(graph: Graph, prepared: Preparation) -> int:
 
 def _sized(graph: Graph, node: Node, prepared: Preparation) -> bool:
     """Makes sizes constants, where all are known."""
-    sizes = known(node.operands["x"].type.shape)
+    sizes = known_shape(node.operands["x"].type.shape)
     if sizes is None:
         return False
     start, end = (node.attrs[name] for name in ("start", "end"))

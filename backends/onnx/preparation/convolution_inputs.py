@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change
 from qir.rewrite.preparation import Preparation
@@ -32,7 +32,7 @@ def join_scales(graph: Graph, prepared: Preparation) -> int:
     if not takes_float(prepared.profile):
         return 0
     count = 0
-    for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED]:
+    for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED_CONVOLUTIONS]:
         while last := _taken(node):
             _join(graph, node, last)
             said = f"its float weights absorb the {last.op} after it"
@@ -144,7 +144,7 @@ def _computed(
 def _scaled(w: Reals, gain: Reals, node: Node) -> Reals:
     """Weights times a number for each channel of the result, or one for all."""
     ones, groups = (1,) * (w.ndim - 2), node.attrs["groups"]
-    if node.op not in TRANSPOSED:
+    if node.op not in TRANSPOSED_CONVOLUTIONS:
         return w * gain.reshape(-1, 1, *ones)
     assert isinstance(groups, int)
     each = (groups, w.shape[0] // groups, *w.shape[1:])

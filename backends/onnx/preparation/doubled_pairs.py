@@ -35,7 +35,7 @@ def merge_equal_quantizes(graph: Graph, prepared: Preparation) -> int:
 def _makes_same(one: Node, other: Node) -> bool:
     a, b = one.result.type.quant, other.result.type.quant
     alike = dict(one.attrs) == dict(other.attrs) and one.profile == other.profile
-    return a is not None and b is not None and alike and a.same_map(b)
+    return a is not None and b is not None and alike and a.has_same_mapping(b)
 
 
 def merge_pairs(graph: Graph, prepared: Preparation) -> int:
@@ -99,7 +99,7 @@ def _merge(graph: Graph, ledger: Ledger, name: str) -> int:
             continue
         if one.storage != other.storage or one.storage not in (I8, U8):
             continue
-        both = one if one.same_map(other) else _common(one, other)
+        both = one if one.has_same_mapping(other) else _common(one, other)
         if both is None:
             continue
         graph.set_type(first.result, first.result.type.with_element(both))
@@ -121,7 +121,11 @@ def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
             continue
         codes, quant = between.operands["x"], last.result.type.quant
         first = codes.type.quant
-        if first is None or quant is None or not (has_one_scale(first) and first.same_map(quant)):
+        if (
+            first is None
+            or quant is None
+            or not (has_one_scale(first) and first.has_same_mapping(quant))
+        ):
             continue
         shown = use.node.op == "output"
         if shown and (codes.node.op == "input" or any(u.node.op == "output" for u in codes.uses)):

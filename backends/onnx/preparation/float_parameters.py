@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
-from qir.numerics import Rule, affine_of, bias_codes, choose, quantize
-from qir.profiles import Profile, Query, query_of
+from qir.numerics import Rule, affine_of, choose, quantize, quantize_bias
+from qir.profiles import Profile, Query, query_for_node
 from qir.rewrite.fusing import is_tail
 from qir.rewrite.preparation import Preparation
 
@@ -98,14 +98,14 @@ def _dequantized(node: Node, weights: Value, bias: Value | None) -> bool:
         return False
     if _one(kind):
         return True
-    first = node.op.startswith("conv") and node.op not in TRANSPOSED
+    first = node.op.startswith("conv") and node.op not in TRANSPOSED_CONVOLUTIONS
     first = first or node.attrs.get("trans_b") is True
     along = 0 if first else 1
     return kind.axis == along and not kind.dynamic and _shape(kind) == bias.type.shape
 
 
 def _one(quant: QuantType) -> bool:
-    return quant.grain is None or (not quant.dynamic and _shape(quant) == (1,))
+    return quant.granularity is None or (not quant.dynamic and _shape(quant) == (1,))
 
 
 def _shape(quant: QuantType) -> tuple[int, ...]:
@@ -177,9 +177,9 @@ def _code_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
         made = _rounded(graph, layer, bias)
         said = "its float bias is quantized by the given scales"
     else:
-        rule, reals = prepared.profile.resolve(query_of(node)), bias.constant.data
+        rule, reals = prepared.profile.resolve(query_for_node(node)), bias.constant.data
         unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
-        codes = _cast(reals, unit, bias_codes(reals, affine_of(x), affine_of(w), rule))
+        codes = _cast(reals, unit, quantize_bias(reals, affine_of(x), affine_of(w), rule))
         many = not _one(w)
         quant = uniform(I32, unit if many else unit.reshape(()), axis=0 if many else None)
         name = graph.fresh(f"{bias.name}.codes")

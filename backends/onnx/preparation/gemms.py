@@ -80,7 +80,9 @@ def _taken(node: Node, a: Value, b: Value, other: Value) -> bool:
     if a.type.rank == 2:
         rows = a.type.shape[0]
         return shape in ((wide,), (1, wide), (rows, wide), (rows, 1))
-    known = dims.known(a.type.shape) is not None and dims.known(b.type.shape) is not None
+    known = (
+        dims.known_shape(a.type.shape) is not None and dims.known_shape(b.type.shape) is not None
+    )
     return known and a.type.rank > 0 and shape == (wide,)
 
 
@@ -99,7 +101,7 @@ def _replace(graph: Graph, node: Node, last: Node, other: Value) -> Node:
     )
     made = gemm.result
     if flat:
-        whole = dims.known(kind.shape)
+        whole = dims.known_shape(kind.shape)
         assert whole is not None
         made = _reshaped(graph, made, whole, last)
     graph.substitute(last, made, gone=(node,))
@@ -107,7 +109,7 @@ def _replace(graph: Graph, node: Node, last: Node, other: Value) -> Node:
 
 
 def _rows(value: Value) -> int:
-    return math.prod(dims.known(value.type.shape[:-1]) or ())
+    return math.prod(dims.known_shape(value.type.shape[:-1]) or ())
 
 
 def _size(value: Value, axis: int) -> int:

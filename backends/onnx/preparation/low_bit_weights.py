@@ -15,7 +15,7 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 from qir.numerics import affine_of, quantize
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.rewrite.fusing import TAILS
 from qir.rewrite.preparation import Preparation
 
@@ -114,11 +114,11 @@ def _beside(node: Node, *, wide: bool) -> int | None:
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
     array = w.operands["x"].constant
-    if array is None or array.held.ndim != 2:
+    if array is None or array.contents.ndim != 2:
         return None
     quant = array.type.quant
     assert quant is not None
-    whole = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+    whole = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     if not whole or quant.express != F32 or quant.storage.name not in _STORAGES:
         return None
     return _size(quant, wide=wide)
@@ -162,11 +162,11 @@ def _is_tail(node: Node) -> bool:
 def _cuts(tail: Node, node: Node) -> bool:
     """Returns whether an activation leaves out numbers that a quantize has quantized values for."""
     quant = node.result.type.quant
-    if tail.op == "foreign" or quant is None or quant.dynamic or quant.grain is not None:
+    if tail.op == "foreign" or quant is None or quant.dynamic or quant.granularity is not None:
         return True
     ends = (0.0, None) if tail.op == "relu" else (tail.attrs.get("min"), tail.attrs.get("max"))
     codes = zip(ends, (quant.low, quant.high), strict=True)
-    rule = profile("native").resolve(query_of(node))
+    rule = profile("native").resolve(query_for_node(node))
     return any(
         isinstance(end, float)
         and quantize(np.asarray([end], np.float32), affine_of(quant), rule)[0] != code
@@ -191,10 +191,10 @@ def _row(value: Value, node: Node) -> bool:
 
 
 def _size(quant: QuantType, *, wide: bool) -> int | None:
-    if quant.grain is None:
+    if quant.granularity is None:
         return _USUAL
-    blocks = dict(quant.grain.blocks)
-    if quant.grain.by is not None or blocks.get(1) != 1:
+    blocks = dict(quant.granularity.blocks)
+    if quant.granularity.by is not None or blocks.get(1) != 1:
         return None
     size = blocks.get(0, _USUAL)
     if wide and size > _MOST and size.bit_count() == 1:

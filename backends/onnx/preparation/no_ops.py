@@ -76,7 +76,7 @@ def _holds(node: Node, slot: str, number: float) -> bool:
     array = value.constant
     if array is None or value.node.attrs["default"] or value.type.quant is not None:
         return False
-    if array.held.size != 1 or value.type.rank > other.type.rank:
+    if array.contents.size != 1 or value.type.rank > other.type.rank:
         return False
     return bool(np.all(array.data == number))
 

@@ -21,7 +21,7 @@ def unsigned_values(graph: Graph, prepared: Preparation) -> int:
     count = 0
     for node in graph:
         quant = node.result.type.quant if node.op == "quantize" else None
-        if quant is None or quant.storage != I8 or quant.grain is not None or quant.dynamic:
+        if quant is None or quant.storage != I8 or quant.granularity is not None or quant.dynamic:
             continue
         use = node.result.only_use
         if use is None or use.node.op != "dequantize" or use.node.result.only_use is None:

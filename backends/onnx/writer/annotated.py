@@ -70,7 +70,7 @@ def _raw(graph: Graph) -> Iterator[Value]:
     """Yields quantized constants with one scale whose parameters no operator states."""
     for node in graph:
         quant = node.results[0].type.quant if node.op == "constant" else None
-        if quant is not None and quant.grain is None:
+        if quant is not None and quant.granularity is None:
             if all(user.op == "recode" for user in node.result.users):
                 yield node.result
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from qir.ir.dtype import F32, F64, DType
 from qir.ir.node import Node
-from qir.numerics import NAMED, Choose
+from qir.numerics import NAMED_RULES, Choose
 from qir.numerics.fields import level_of
-from qir.numerics.ranges import middle_of
-from qir.profiles import choosing, profile
+from qir.numerics.ranges import symmetric_zero
+from qir.profiles import choose_query, profile
 
 from .elements import NUMBERS
 from .writer import OnnxWriter, Wire
@@ -142,9 +142,9 @@ def _fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
     if rule == "profile":
         name = node.profile or writer.graph.profile
         grain = "channel" if node.attrs["keep"] else "tensor"
-        found = profile(name).resolve(choosing(storage, grain)).choose
-    elif rule in NAMED:
-        found = NAMED[rule]
+        found = profile(name).resolve(choose_query(storage, grain)).choose
+    elif rule in NAMED_RULES:
+        found = NAMED_RULES[rule]
     else:
         raise writer.refuse(node, f"the range rule {rule!r} has no form in ONNX; onnx.dynamic has")
     plain = (
@@ -177,7 +177,7 @@ def _by_fields(writer: OnnxWriter, node: Node, rule: Choose) -> None:
         storage = node.attrs["storage"]
         assert isinstance(storage, DType)
         custom = (first, last) != storage.bounds
-        middle = middle_of((first, last), storage, rule, custom=custom)
+        middle = symmetric_zero((first, last), storage, rule, custom=custom)
         zero = steps.do("Add", steps.do("Mul", scale, none), steps.held(middle))
     else:
         span = steps.do("Div", steps.do("Sub", high, low), steps.held(last - first))

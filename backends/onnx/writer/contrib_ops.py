@@ -10,10 +10,10 @@ from onnx import NodeProto
 
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype, dtype_of
-from qir.ir.lazy_arrays import Held, Parts
+from qir.ir.lazy_arrays import ArrayData, LazyArray
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType, TensorType
-from qir.profiles import packed_later
+from qir.profiles import lazy_pack
 
 from . import foreign
 from .writer import OnnxWriter
@@ -128,23 +128,23 @@ def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
     return np.asarray(np.bitwise_or.reduce(parts << places, axis=-1), np.uint8)
 
 
-def packed_rows(held: Held, bits: int) -> Held:
+def packed_rows(held: ArrayData, bits: int) -> ArrayData:
     """Packs rows of integers into bytes, as `packed` does, when they are read."""
     width = -(-held.shape[-1] * bits // 8)
-    return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
+    return lazy_pack(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
 
 
-def _held(writer: OnnxWriter, data: Held, name: str, given: str | None) -> str:
-    held = data if isinstance(data, Parts) else np.ascontiguousarray(data)
+def _held(writer: OnnxWriter, data: ArrayData, name: str, given: str | None) -> str:
+    held = data if isinstance(data, LazyArray) else np.ascontiguousarray(data)
     return writer.parameter(held, name, given)
 
 
-def _scales(quant: QuantType) -> Held:
+def _scales(quant: QuantType) -> ArrayData:
     """Returns the scales, not made where they are not."""
-    return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
+    return quant.scale.contents if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 
-def _own(writer: OnnxWriter, held: Held, value: Value, kind: DType | None = None) -> str:
+def _own(writer: OnnxWriter, held: ArrayData, value: Value, kind: DType | None = None) -> str:
     """Writes packed elements, under the name that the source had, if it is free."""
     name = value.lineage.tensor
     its = name == value.name and name not in writer.graph.outputs
@@ -155,13 +155,13 @@ def _own(writer: OnnxWriter, held: Held, value: Value, kind: DType | None = None
     return name
 
 
-def _array(writer: OnnxWriter, node: Node, value: Value) -> tuple[Held, QuantType]:
+def _array(writer: OnnxWriter, node: Node, value: Value) -> tuple[ArrayData, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
         raise writer.refuse(
             node, "its weights are not quantized constants, so they cannot be packed"
         )
-    return array.held, quant
+    return array.contents, quant
 
 
 def _nbits(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
@@ -170,27 +170,27 @@ def _nbits(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) 
     bits, size = _whole(node, "bits", 4), _whole(node, "block_size", 0)
     rows, depth = data.shape
     count = -(-depth // size)
-    blob = packed_later(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
+    blob = lazy_pack(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
     name = value.name
     out = {
         1: _own(writer, blob, value),
         2: _held(writer, _scales(quant), f"{name}_scales", given.get("scales")),
     }
     zeros = np.asarray(quant.zeros())
-    usual = not quant.real_zero and bool((zeros == 1 << (bits - 1)).all())
+    usual = not quant.has_float_zero and bool((zeros == 1 << (bits - 1)).all())
     if "zero_points" in given or not usual:
-        if not quant.real_zero:
+        if not quant.has_float_zero:
             zeros = packed(zeros.reshape(rows, count), bits)
         out[3] = _held(writer, zeros, f"{name}_zero_points", given.get("zero_points"))
-    if quant.grain is not None and quant.grain.by is not None:
-        out[4] = _held(writer, quant.grain.by.data, f"{name}_g_idx", given.get("g_idx"))
+    if quant.granularity is not None and quant.granularity.by is not None:
+        out[4] = _held(writer, quant.granularity.by.data, f"{name}_g_idx", given.get("g_idx"))
     return out
 
 
 def _bnb4(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
     """Packs weights of MatMulBnb4: all consecutive, the first of each byte in its high bits."""
     data, quant = _array(writer, node, value)
-    blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
+    blob = lazy_pack(data, dtype("u4"), (-(-data.size // 2),), "high")
     name = value.name
     return {
         1: _own(writer, blob, value),

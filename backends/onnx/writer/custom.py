@@ -17,10 +17,10 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from qir.errors import Refused
 from qir.ir.dims import Shape
-from qir.ir.types import Array, Grain, QuantType, TensorType
-from qir.numerics.definition import neighbours
+from qir.ir.types import Array, Granularity, QuantType, TensorType
+from qir.numerics.definition import table_midpoints
 from qir.numerics.fields import Rule
-from qir.profiles import profile, quantizing
+from qir.profiles import profile, quantize_query
 
 from .elements import NUMBERS, STORED, number
 
@@ -44,9 +44,13 @@ def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
     """
     if quant.dynamic:
         return False
-    several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
+    several = (
+        quant.granularity is not None
+        and quant.axis is None
+        and blocks(quant.granularity, shape) is None
+    )
     narrow = bool(quant.bounds) and not constant
-    unlike = quant.kind != "uniform" or quant.real_zero or quant.plus is not None
+    unlike = quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
     stored = quant.storage.name in STORED and quant.express.name in ("f32", "f16")
     return unlike or several or narrow or not stored
 
@@ -54,18 +58,18 @@ def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
 def early(quant: QuantType, name: str | None) -> bool:
     """Returns whether a profile adds a zero point before it rounds, which QuantizeLinear does
     not."""
-    rule = profile(name or "native").resolve(quantizing(quant))
+    rule = profile(name or "native").resolve(quantize_query(quant))
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
 
 
 def by_gain(quant: QuantType, name: str) -> bool:
     """Returns whether a profile multiplies by a gain that its range gives, which is 1 / scale but
     for the last bit."""
-    rule = profile(name).resolve(quantizing(quant)).quantize
+    rule = profile(name).resolve(quantize_query(quant)).quantize
     return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
 
 
-def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
+def blocks(grain: Granularity, shape: Shape) -> tuple[int, int] | None:
     """Returns the axis and size of blocks that are of one element along every other axis.
 
     Nothing where they are none, or are named one by one.
@@ -92,9 +96,9 @@ def why_not(quant: QuantType, shape: Shape) -> str:
         return f"{quant.express} is no float type that ONNX computes in"
     if any(a.type.quant is not None for a in quant.arrays()):
         return "its scales are quantized themselves"
-    sizes = [shape[axis] for axis, _ in (quant.grain.blocks if quant.grain else ())]
+    sizes = [shape[axis] for axis, _ in (quant.granularity.blocks if quant.granularity else ())]
     if (
-        quant.grain is not None
+        quant.granularity is not None
         and quant.axis is None
         and not all(isinstance(s, int) for s in sizes)
     ):
@@ -179,7 +183,7 @@ class _Form:
 
     def _along(self, source: str, size: tuple[int, ...]) -> str:
         quant, steps = self.quant, self.steps
-        if quant.grain is None:
+        if quant.granularity is None:
             return (
                 source
                 if not size
@@ -190,15 +194,15 @@ class _Form:
             wide = [1] * rank
             wide[quant.axis] = -1
             return steps.do("Reshape", source, steps.held(np.asarray(wide, np.int64)))
-        grid = quant.grain.grid(self.shape)
+        grid = quant.granularity.grid(self.shape)
         if size != grid:
             whole = np.asarray([d if isinstance(d, int) else 1 for d in grid], np.int64)
             source = steps.do("Reshape", source, steps.held(whole))
-        for axis, block in quant.grain.blocks:
+        for axis, block in quant.granularity.blocks:
             length = self.shape[axis]
             assert isinstance(length, int)
-            if quant.grain.by is not None and axis == quant.grain.blocks[-1][0]:
-                at = self.numbers.name(quant.grain.by)[1:]
+            if quant.granularity.by is not None and axis == quant.granularity.blocks[-1][0]:
+                at = self.numbers.name(quant.granularity.by)[1:]
                 source = steps.do("Gather", source, steps.cast(at, TensorProto.INT64), axis=axis)
             elif block > 1:
                 index = np.arange(length, dtype=np.int64) // block
@@ -268,7 +272,7 @@ class _Form:
             steps.cast(x, _carrier(quant), out="y")
             return
         zero, nan = self.zero(), steps.do("IsNaN", x)
-        before = quant.real_zero or rule.zero == "before"
+        before = quant.has_float_zero or rule.zero == "before"
         if zero is not None and before:
             x = steps.do("Add", x, zero)
         whole = self._rounded(x, rounding or rule.round)
@@ -305,7 +309,7 @@ class _Form:
         """
         steps, quant = self.steps, self.quant
         _, table = self.table()
-        middles, first = neighbours(table)
+        middles, first = table_midpoints(table)
         nan = steps.do("IsNaN", x)
         met = np.inf if self.rule.quantize.nan == "high" else 0.0
         x = steps.do("Where", nan, steps.real(met), x)
@@ -328,7 +332,7 @@ class _Form:
 
 def _listed(quant: QuantType) -> NDArray[np.float32]:
     data = np.asarray(quant.plus, np.float32)
-    return data if quant.grain is not None else data.reshape(())
+    return data if quant.granularity is not None else data.reshape(())
 
 
 def _carrier(quant: QuantType) -> int:
@@ -348,7 +352,7 @@ def made(
     """
     quant = kind.quant
     assert quant is not None
-    rule = profile(name).resolve(quantizing(quant))
+    rule = profile(name).resolve(quantize_query(quant))
     said = why_not(quant, kind.shape) or beyond(rule)
     rounds = rounding or rule.quantize.round
     if op == "Quantize" and quant.storage.is_float and rounds != "even":

@@ -36,7 +36,7 @@ def companions(node: Node) -> dict[str, Value]:
     if node.op in ("foreign", "fused", "output"):
         return {}
     row = spec(node.op)
-    return {s: v for s, v in node.operands.items() if row.companion(s)}
+    return {s: v for s, v in node.operands.items() if row.is_companion(s)}
 
 
 # -- chosen ---------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _tempts(use: Use) -> bool:
 def _many(codes: Value) -> bool:
     """Returns whether quantized values have many scales that are computed."""
     quant = codes.type.quant
-    return quant is not None and quant.dynamic and quant.grain is not None
+    return quant is not None and quant.dynamic and quant.granularity is not None
 
 
 def requantize(writer: OnnxWriter, node: Node) -> None:
@@ -223,11 +223,15 @@ def _number(
             np.asarray(held).astype(wanted.carrier), f"{node.name}_{name}", None, wanted
         )
     source = writer.name(value)
-    flat = 0 if quant.grain is None else 1
+    flat = 0 if quant.granularity is None else 1
     # onnxruntime takes a list of one for a number, and does not reshape quantized values under a
     # byte.
     listed = value.type.dtype.bits < 8 and value.type.shape == (1,)
-    if (quant.grain is None or quant.axis is not None) and value.type.rank > flat and not listed:
+    if (
+        (quant.granularity is None or quant.axis is not None)
+        and value.type.rank > flat
+        and not listed
+    ):
         shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
         out = writer.fresh(f"{source}_flat")
         writer.emit("Reshape", [source, shape], [out])

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from qir.ir.dtype import DType, dtype_of
-from qir.ir.lazy_arrays import pieces
+from qir.ir.lazy_arrays import iter_pieces
 from qir.ir.types import Array, TensorType
-from qir.profiles import packed_pieces
+from qir.profiles import iter_packed
 
 _NAMES = (
     "f32 u8 i8 u16 i16 i32 i64 string bool f16 f64 u32 u64 - - bf16 f8e4m3fn f8e4m3fnuz f8e5m2 "
@@ -54,13 +54,13 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
     """Returns an array; quantized values are plain numbers there."""
     kind = array.type.dtype
     if kind.name == "string":
-        out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.held.shape)
+        out = onnx.TensorProto(name=name, data_type=number(kind), dims=array.contents.shape)
         for item in array.data.reshape(-1).tolist():
             out.string_data.append(item if isinstance(item, bytes) else str(item).encode())
         return out
     if kind.bits < 8 and kind.name != "bool" and kind.name in NUMBERS:
         codes = array.data.reshape(-1).astype(np.float64)
-        return helper.make_tensor(name, number(kind), array.held.shape, codes)
+        return helper.make_tensor(name, number(kind), array.contents.shape, codes)
     return raw(array.data, number(kind), name)
 
 
@@ -85,13 +85,13 @@ def _few(kind: DType) -> bool:
 def stored_size(array: Array) -> int:
     """Returns how many bytes elements take in a file."""
     kind = array.type.dtype
-    return -(-array.held.size * kind.bits // 8) if _few(kind) else array.held.nbytes
+    return -(-array.contents.size * kind.bits // 8) if _few(kind) else array.contents.nbytes
 
 
 def head(array: Array, name: str) -> onnx.TensorProto:
     """Returns an array's name, type and shape, without its elements."""
     kind = number(array.type.dtype)
-    return onnx.TensorProto(name=name, data_type=kind, dims=array.held.shape)
+    return onnx.TensorProto(name=name, data_type=kind, dims=array.contents.shape)
 
 
 def content(array: Array) -> Iterator[memoryview]:
@@ -99,10 +99,10 @@ def content(array: Array) -> Iterator[memoryview]:
     whole."""
     kind = array.type.dtype
     if _few(kind):
-        for packed in packed_pieces(array.held, kind):
+        for packed in iter_packed(array.contents, kind):
             yield packed.data
         return
-    for piece in pieces(array.held):
+    for piece in iter_pieces(array.contents):
         little = piece.astype(piece.dtype.newbyteorder("<"), copy=False)
         yield little.reshape(-1).view(np.uint8).data
 

@@ -186,10 +186,10 @@ def _needed(value: Value, *, own: bool) -> int:
         return OLDEST
     if _within_operators(value):
         return OLDEST
-    if own and (quant.grain is None or quant.axis is not None) and _microsoft(value):
+    if own and (quant.granularity is None or quant.axis is not None) and _microsoft(value):
         return OLDEST
     half = 19 if quant.express.name == "f16" else OLDEST
-    return max(since(quant.storage), 21 if quant.grain and quant.axis is None else half)
+    return max(since(quant.storage), 21 if quant.granularity and quant.axis is None else half)
 
 
 def _within_operators(value: Value) -> bool:

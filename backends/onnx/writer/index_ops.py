@@ -180,7 +180,7 @@ def _affine_grid(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 def _unfold(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     """Windows picked axis by axis from the padded image, the places in the window before all."""
     shape, kernel = work.operands["x"].type.shape, work.numbers("kernel")
-    sizes, channels, n = dims.known(shape[2:]), shape[1], len(kernel)
+    sizes, channels, n = dims.known_shape(shape[2:]), shape[1], len(kernel)
     if sizes is None or not isinstance(channels, int):
         raise writer.refuse(work.node, f"unfold of {list(shape)}: ONNX needs these sizes known")
     pad, stride, dilation = (work.numbers(a) for a in ("pad", "stride", "dilation"))

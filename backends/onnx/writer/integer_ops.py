@@ -104,19 +104,19 @@ def _moves(work: Work) -> bool:
         return False
     if work.op in _EIGHT and quant.storage.name not in ("u8", "i8"):
         return False
-    if work.op == "pad" and quant.grain is not None:
+    if work.op == "pad" and quant.granularity is not None:
         return False
-    if work.op == "split" and (quant.grain is not None or quant.storage.bits < 8):
+    if work.op == "split" and (quant.granularity is not None or quant.storage.bits < 8):
         return False
     given = [v.type.quant for s, v in work.operands.items() if s not in _BESIDE]
     turned = work.op in ("transpose", "squeeze", "unsqueeze")
-    return all(g is not None and (turned or g.same_map(quant)) for g in given)
+    return all(g is not None and (turned or g.has_same_mapping(quant)) for g in given)
 
 
 def _single(quant: QuantType | None, *storages: str) -> bool:
     return (
         quant is not None
-        and quant.grain is None
+        and quant.granularity is None
         and not custom.odd(quant, (), constant=True)
         and quant.express.name == "f32"
         and quant.storage.name in storages
@@ -135,7 +135,7 @@ def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = Fal
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
     if custom.odd(w, work.operands[weight].type.shape, constant=True) or (
-        w.grain is not None and w.axis != axis
+        w.granularity is not None and w.axis != axis
     ):
         return False
     if _single(x, "u8"):
@@ -358,7 +358,7 @@ def beside(writer: OnnxWriter, node: Node) -> bool:
         return False
     if node.results[0].type.quant is None and node.op != "gemm":
         return False
-    if any(k.quant is not None and k.quant.real_zero for k in kinds):
+    if any(k.quant is not None and k.quant.has_float_zero for k in kinds):
         return False
     apart = dynamic_ops.companions(node)
     own = {s: v for s, v in node.operands.items() if s not in apart}
@@ -418,7 +418,7 @@ def write_chain(writer: OnnxWriter, works: list[Work]) -> None:
     head, *tails = works
     quant = head.kind.quant
     shown = " |> ".join(w.op for w in works)
-    single = quant is not None and quant.grain is None and head.op in _OPS
+    single = quant is not None and quant.granularity is None and head.op in _OPS
     inner = any(s.type is not None for s in head.node.stages[:-1])
     if not single or inner or any(t.op not in ("relu", "clip") for t in tails):
         raise writer.refuse(

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from qir.analysis.bodies import bodies
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, Parts, reshaped, shifted, whole
-from qir.ir.lazy_arrays import turned as transposed
+from qir.ir.lazy_arrays import ArrayData, LazyArray, add_offset, read_all, reshape
+from qir.ir.lazy_arrays import transposed as transposed
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
-from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, Granularity, Param, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.open_groups import OpenGroups
 
@@ -57,7 +57,9 @@ def _unheld(node: Node) -> bool:
     quant = node.operands["B"].type.quant
     if quant is None or quant.storage.bits != 8:
         return False
-    return quant.real_zero or (quant.grain is not None and quant.grain.by is not None)
+    return quant.has_float_zero or (
+        quant.granularity is not None and quant.granularity.by is not None
+    )
 
 
 def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
@@ -120,7 +122,7 @@ def _plain(array: Array) -> Array | str:
 
 def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     """Returns the weights as rows of unsigned integers in blocks, or why they are none."""
-    quant, data = array.type.quant, array.held
+    quant, data = array.type.quant, array.contents
     assert quant is not None
     if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
         return "the kernel neither turns its left side nor multiplies"
@@ -131,7 +133,7 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     if bits is None or not plain or data.ndim != 2 or quant.dynamic:
         return f"quantized values of {quant.storage} with such parameters do not fit the kernel"
     deep = 1 if turned else 0
-    if bits == 8 and quant.real_zero and not _whole_zeros(quant):
+    if bits == 8 and quant.has_float_zero and not _whole_zeros(quant):
         return _UNHELD
     size = _size(quant, deep, data.shape[deep])
     if size is None:
@@ -139,18 +141,18 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     signed = quant.storage.name.startswith("i")
     move = 1 << (bits - 1) if signed else 0
     storage = dtype(f"u{bits}")
-    codes = shifted(data, move, storage.carrier)
+    codes = add_offset(data, move, storage.carrier)
     rows = codes if turned else transposed(codes, (1, 0))
     scales = _spread(quant.scale, quant.scales, quant, data.shape, deep, size)
     zeros = _spread(quant.zero, quant.zeros, quant, data.shape, deep, size)
     if not turned:
         scales, zeros = transposed(scales, (1, 0)), transposed(zeros, (1, 0))
     scale = _listed(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
-    if quant.real_zero and bits != 8:
-        zero = Array.of((whole(zeros) + move).astype(np.float32), f"{array.name}.zeros")
+    if quant.has_float_zero and bits != 8:
+        zero = Array.of((read_all(zeros) + move).astype(np.float32), f"{array.name}.zeros")
     else:
         zero = _listed(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
-    kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
+    kind = QuantType(storage, F32, scale, zero, Granularity(((0, 1), (1, size))))
     return Array(rows, TensorType(rows.shape, kind), array.name)
 
 
@@ -168,9 +170,9 @@ def _spread(
     shape: tuple[int, ...],
     deep: int,
     size: int,
-) -> Held:
+) -> ArrayData:
     """Repeats parameters so that each row or column has one for each block of that size."""
-    sizes = dict(quant.grain.blocks) if quant.grain else {}
+    sizes = dict(quant.granularity.blocks) if quant.granularity else {}
     grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
     blocks = grid[deep] if deep in sizes else 1
     wide = (shape[0], blocks) if deep else (blocks, shape[1])
@@ -182,33 +184,33 @@ def _spread(
     if (
         isinstance(given, Array)
         and given.type.quant is None
-        and given.held.size == wide[0] * wide[1]
+        and given.contents.size == wide[0] * wide[1]
     ):
-        return reshaped(given.held, wide)
+        return reshape(given.contents, wide)
     if given == ():
         return np.broadcast_to(np.zeros((), np.int64), wide)
     return np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
 
 
-def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> Array:
+def _listed(numbers: ArrayData, move: int, kind: np.dtype[np.generic], name: str) -> Array:
     """Returns integers plus a constant, as an array of that type."""
     if numbers.dtype.kind == "f" and kind.kind == "u":
-        numbers = whole(numbers).astype(np.int64)
+        numbers = read_all(numbers).astype(np.int64)
     if numbers.dtype.kind in "iu":
-        numbers = shifted(numbers, move, kind)
+        numbers = add_offset(numbers, move, kind)
     elif numbers.dtype != kind:
-        numbers = whole(numbers).astype(kind)
-    held = numbers if isinstance(numbers, Parts) else np.asarray(numbers, order="C")
+        numbers = read_all(numbers).astype(kind)
+    held = numbers if isinstance(numbers, LazyArray) else np.asarray(numbers, order="C")
     return Array(held, TensorType(held.shape, dtype_of(np.empty(0, kind))), name)
 
 
 def _size(quant: QuantType, deep: int, depth: int) -> int | None:
     """Returns the greatest supported block in which values of a row share a scale."""
     whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
-    if quant.grain is None:
+    if quant.granularity is None:
         return whole
-    blocks = dict(quant.grain.blocks)
-    if quant.grain.by is not None or blocks.get(1 - deep, 1) != 1:
+    blocks = dict(quant.granularity.blocks)
+    if quant.granularity.by is not None or blocks.get(1 - deep, 1) != 1:
         return None
     shared = blocks.get(deep, whole)
     if shared >= depth:
@@ -225,8 +227,8 @@ def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
     data, bias = node.operands[traits.data], node.operands.get(traits.bias or "")
     quant = rows.type.quant
     assert quant is not None
-    assert quant.grain is not None
-    (count, depth), size = rows.held.shape, quant.grain.blocks[1][1]
+    assert quant.granularity is not None
+    (count, depth), size = rows.contents.shape, quant.granularity.blocks[1][1]
     one = bias is not None and bias.type.rank == 1
     operands = {"A": data, "B": made, **({"bias": bias} if bias is not None and one else {})}
     body = Graph("body", "")

@@ -71,13 +71,13 @@ def _unpool(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     """Windows that grow each axis to its size, or the size itself where an axis is named."""
     _counted(writer, work)
     operands = [ins["x"], whole(writer, work, ins, "places")]
-    held, size = dims.known(work.operands["x"].type.shape[2:]), work.numbers("size")
+    held, size = dims.known_shape(work.operands["x"].type.shape[2:]), work.numbers("size")
     if held is not None and all(s >= h for s, h in zip(size, held, strict=True)):
         kernel = tuple(s - h + 1 for s, h in zip(size, held, strict=True))
         attrs: dict[str, Wire] = {"kernel_shape": kernel}
         writer.emit("MaxUnpool", operands, [work.out], attrs, origins=work.origins)
         return
-    shape = dims.known(work.kind.shape)
+    shape = dims.known_shape(work.kind.shape)
     if shape is None:
         raise writer.refuse(work.node, "ONNX's MaxUnpool takes sizes as numbers, one is named")
     name = writer.constant(np.array(shape, np.int64), f"{work.out}_size")
@@ -104,7 +104,7 @@ def _adaptive(op: str, whole: str) -> Row:
         if all(m == 1 for m in made):
             writer.emit(whole, ins.values(), [work.out], origins=work.origins)
             return
-        known, size = dims.known(held), dims.known(made)
+        known, size = dims.known_shape(held), dims.known_shape(made)
         step = _even(known, size) if known is not None and size is not None else None
         if step is None:
             what = f"from {list(held)} to {list(made)} takes windows of several sizes"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.ir.ops.recurrent import ACTIVATIONS, GATES
+from qir.ir.ops.recurrent import ACTIVATIONS, GATE_COUNTS
 
 from .rows import Row
 from .writer import OnnxWriter, Wire, Work
@@ -107,7 +107,7 @@ def _whole_bias(writer: OnnxWriter, work: Work, name: str, rows: int) -> str:
 
 def _attrs(work: Work, rows: int) -> dict[str, Wire]:
     names = [str(n) for n in _tuple(work, "activations")]
-    out: dict[str, Wire] = {"hidden_size": rows // len(GATES[work.op])}
+    out: dict[str, Wire] = {"hidden_size": rows // len(GATE_COUNTS[work.op])}
     if names:
         out["activations"] = tuple(_NAMES[n] for n in names)
     for which, slot in (("alpha", 0), ("beta", 1)):

@@ -9,7 +9,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 from .writer import STEP
 
@@ -43,9 +43,9 @@ def _end(node: Node) -> Node | None:
 
 
 def _plain(quant: QuantType | None) -> bool:
-    if quant is None or quant.dynamic or quant.grain is not None or quant.kind != "uniform":
+    if quant is None or quant.dynamic or quant.granularity is not None or quant.kind != "uniform":
         return False
-    return quant.storage in (U8, I8) and not quant.real_zero and quant.plus is None
+    return quant.storage in (U8, I8) and not quant.has_float_zero and quant.plus is None
 
 
 def _map(value: Value, end: Node) -> QuantType | None:
@@ -66,7 +66,7 @@ def _codes(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
         return None
     if not value.type.dtype.is_float or np.isnan(held.data).any():
         return None
-    found = computed(end, {"x": held.data}, end.profile or graph.profile)
+    found = compute_constants(end, {"x": held.data}, end.profile or graph.profile)
     if len(found) != 1 or not isinstance(end.result.type.element, QuantType):
         return None
     kind = value.type.with_element(end.result.type.element)

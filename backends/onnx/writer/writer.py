@@ -19,7 +19,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import I32, DType, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, equal, whole
+from qir.ir.lazy_arrays import ArrayData, arrays_equal, read_all
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
@@ -227,7 +227,9 @@ class OnnxWriter:
         self.hold(name, Array.of(data))
         return name
 
-    def parameter(self, data: Held, name: str, given: str | None, kind: DType | None = None) -> str:
+    def parameter(
+        self, data: ArrayData, name: str, given: str | None, kind: DType | None = None
+    ) -> str:
         """Returns a scale or zero point, under the name its source gave it; equal ones are
         shared."""
         if self.outer is not None:
@@ -254,7 +256,9 @@ class OnnxWriter:
         """Returns what an initializer holds, whatever it is called."""
         if (array := self.large.get(name)) is None:
             return _nameless(self.initializers[name])
-        return Array(array.held, TensorType(array.held.shape, array.type.dtype)).digest.encode()
+        return Array(
+            array.contents, TensorType(array.contents.shape, array.type.dtype)
+        ).digest.encode()
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -325,7 +329,7 @@ class OnnxWriter:
         odd = (
             quant.kind != "uniform"
             or quant.dynamic
-            or quant.real_zero
+            or quant.has_float_zero
             or quant.plus is not None
             or quant.storage.name not in STORED
             or quant.express.name not in ("f32", "f16")
@@ -370,8 +374,8 @@ class OnnxWriter:
         scales, zeros = (_laid(held, quant, shape) for held in _numbers(quant))
         single = scales
         if scales.dtype != quant.express.carrier:
-            single = whole(scales).astype(quant.express.carrier)
-            if (single.astype(scales.dtype) != whole(scales)).any():
+            single = read_all(scales).astype(quant.express.carrier)
+            if (single.astype(scales.dtype) != read_all(scales)).any():
                 self.ledger.add(
                     Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
                 )
@@ -475,11 +479,11 @@ class OnnxWriter:
 
     def along(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, Wire]:
         """Returns the attributes that say how scales are; Refused for blocks that ONNX has not."""
-        if quant.grain is None:
+        if quant.granularity is None:
             return {}
         if quant.axis is not None:
             return {"axis": quant.axis}
-        found = custom.blocks(quant.grain, shape)
+        found = custom.blocks(quant.granularity, shape)
         if found is None:
             raise self.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
         if self.opset < BLOCKS:
@@ -503,32 +507,37 @@ def _one(array: Array, other: Array) -> bool:
     """Returns whether two constants of a tensor may stand as one: equal elements, and as quantized
     values of two quantized types only where they were one."""
     a, b = array.type.quant, other.type.quant
-    alike = a is None or b is None or a.same_map(b) or _place(array.held) == _place(other.held)
-    return alike and equal(array.held, other.held)
+    alike = (
+        a is None
+        or b is None
+        or a.has_same_mapping(b)
+        or _place(array.contents) == _place(other.contents)
+    )
+    return alike and arrays_equal(array.contents, other.contents)
 
 
-def _place(held: Held) -> object:
+def _place(held: ArrayData) -> object:
     """Identifies the memory of an array's elements."""
     if not isinstance(held, np.ndarray) or not held.size:
         return id(held)
     return (held.__array_interface__["data"][0], held.shape, held.strides)
 
 
-def _numbers(quant: QuantType) -> tuple[Held, Held]:
+def _numbers(quant: QuantType) -> tuple[ArrayData, ArrayData]:
     """Returns scales and zeros as they are held, the latter as quantized values."""
     scale, zero, carrier = quant.scale, quant.zero, quant.storage.carrier
-    scales = scale.held if isinstance(scale, Array) else np.asarray(quant.scales())
-    if isinstance(zero, Array) and zero.held.dtype == carrier:
-        return scales, zero.held
+    scales = scale.contents if isinstance(scale, Array) else np.asarray(quant.scales())
+    if isinstance(zero, Array) and zero.contents.dtype == carrier:
+        return scales, zero.contents
     return scales, np.asarray(quant.zeros()).astype(carrier)
 
 
-def _laid(held: Held, quant: QuantType, shape: Shape) -> Held:
+def _laid(held: ArrayData, quant: QuantType, shape: Shape) -> ArrayData:
     """Returns the parameters of blocks as a grid, which a type has in line where they are few."""
-    if quant.grain is None or quant.axis is not None or len(held.shape) == len(shape):
+    if quant.granularity is None or quant.axis is not None or len(held.shape) == len(shape):
         return held
-    grid = tuple(d if isinstance(d, int) else -1 for d in quant.grain.grid(shape))
-    return whole(held).reshape(grid) if grid.count(-1) < 2 else held
+    grid = tuple(d if isinstance(d, int) else -1 for d in quant.granularity.grid(shape))
+    return read_all(held).reshape(grid) if grid.count(-1) < 2 else held
 
 
 def _clipped(value: Value) -> bool:

@@ -79,7 +79,7 @@ def _relus(graph: Graph) -> None:
 
 
 def _from_zero(quant: QuantType) -> bool:
-    plain = quant.grain is None and not quant.dynamic and quant.kind == "uniform"
+    plain = quant.granularity is None and not quant.dynamic and quant.kind == "uniform"
     return plain and str(quant.storage) == "u8" and not np.any(quant.zeros())
 
 
@@ -119,6 +119,6 @@ def _tell(graph: Graph, ledger: Ledger) -> None:
     for value in graph.values.values():
         quant = value.type.quant
         if quant is not None and str(quant.storage) in ("u8", "i8") and not quant.dynamic:
-            if quant.kind == "uniform" and not quant.real_zero and rebuilt(quant):
+            if quant.kind == "uniform" and not quant.has_float_zero and rebuilt(quant):
                 said = "no range in float32 gives its scale; the nearest one is written"
                 ledger.add(Change.NUDGED, STEP, value.name, said)

@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType
-from qir.profiles import profile, reals_of
+from qir.profiles import dequantize_by_profile, profile
 
 from . import simulated
 from .layers import constant_weights, filters, padding
@@ -29,11 +29,11 @@ def quant_of(node: Node, value: Value) -> QuantType:
     quant = value.type.quant
     assert quant is not None
     why = ""
-    if quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None:
+    if quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None:
         why = "is no plain scale"
     elif np.any(quant.zeros()):
         why = f"has zero point {int(np.asarray(quant.zeros()).reshape(-1)[0])}"
-    elif quant.grain is not None and value.constant is None:
+    elif quant.granularity is not None and value.constant is None:
         why = "has more than one scale"
     elif str(quant.storage) not in ("u8", "i8"):
         why = f"is stored as {quant.storage}"
@@ -71,7 +71,9 @@ def _dequantize(w: Nodes, n: Node) -> str:
     x = n.operands["x"]
     if x.constant is not None and x.type.quant is not None:
         found = profile(n.profile or PROFILE)
-        return w.constant(reals_of(found, x.constant.data, x.type.quant), "float", n.name)
+        return w.constant(
+            dequantize_by_profile(found, x.constant.data, x.type.quant), "float", n.name
+        )
     real, quant = simulated.source(n.result), x.type.quant
     if w.simulates and real is not None and quant is not None:
         if simulated.is_filter(n.result):

@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from qir.ir.node import Node, Value
-from qir.profiles import profile, reals_of
+from qir.profiles import dequantize_by_profile, profile
 
 from . import simulated
 from .elementwise import binary, number, scalar, unary
@@ -110,7 +110,7 @@ def constant_weights(n: Node, value: Value) -> np.ndarray:
     """Returns weights that are constant, or constant once dequantized; Refused for others."""
     x = value.node.operands.get("x") if value.node.op == "dequantize" else None
     if x is not None and x.constant is not None and x.type.quant is not None:
-        return reals_of(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
+        return dequantize_by_profile(profile(n.profile or PROFILE), x.constant.data, x.type.quant)
     value = simulated.source(value) or value
     if value.constant is None:
         raise refused(n, "TensorFlow's filters are written as constants, these are computed")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import Refused
 from qir.ir.dtype import DType
 from qir.ir.node import Node, Value
-from qir.ir.types import Array, Declared, QuantType
+from qir.ir.types import Array, DeclaredBounds, QuantType
 
 from . import wire
 from .wire import Attr, ShapeAttr, TensorAttr, TypeAttr
@@ -195,7 +195,7 @@ def sizes(value: Value) -> ShapeAttr:
     return ShapeAttr(tuple(n if isinstance(n, int) else -1 for n in value.type.shape))
 
 
-def _declared(quant: QuantType) -> Declared | None:
+def _declared(quant: QuantType) -> DeclaredBounds | None:
     """Returns the range that a type declares; None for one that has another number of steps.
 
     Such are MXNet's, whose ranges have 127.5 and 255.5 steps.

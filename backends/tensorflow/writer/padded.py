@@ -40,8 +40,8 @@ def _quantized(node: Node) -> Value | None:
 
 
 def _plain(quant: QuantType) -> bool:
-    odd = quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None
-    return not odd and quant.grain is None and not np.any(quant.zeros())
+    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    return not odd and quant.granularity is None and not np.any(quant.zeros())
 
 
 def _sides(node: Node) -> tuple[int, ...] | None:

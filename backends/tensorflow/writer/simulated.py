@@ -61,9 +61,9 @@ def write(w: Nodes, n: Node, given: str, quant: QuantType, axis: int | None, ran
     found = ends_of(quant)
     assert found is not None
     low, high, attrs = found
-    if quant.grain is not None and axis != rank - 1:
+    if quant.granularity is not None and axis != rank - 1:
         raise refused(n, "FakeQuant has a scale for each index of the last axis alone")
-    op = "FakeQuantWithMinMaxVars" + ("PerChannel" if quant.grain is not None else "")
+    op = "FakeQuantWithMinMaxVars" + ("PerChannel" if quant.granularity is not None else "")
     ends = (w.constant(low, "float", f"{n.name}/min"), w.constant(high, "float", f"{n.name}/max"))
     return w.add(op, (given, *ends), n.name, **attrs)
 
@@ -76,10 +76,10 @@ def ends_of(quant: QuantType) -> Ends | None:
     width = quant.high - quant.low
     narrow = width % 2 == 0
     bits = (width + 1 + narrow).bit_length() - 1
-    odd = quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None
+    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
     if odd or width != 2**bits - 1 - narrow or not 2 <= bits <= 16:
         return None
-    if quant.grain is not None and quant.axis is None:
+    if quant.granularity is not None and quant.axis is None:
         return None
     scales = np.asarray(quant.scales(), F32).reshape(-1)
     zeros = np.broadcast_to(np.asarray(quant.zeros(), np.int64).reshape(-1), scales.shape)
@@ -94,7 +94,7 @@ def ends_of(quant: QuantType) -> Ends | None:
     if np.any(np.isnan(high)):
         return None
     attrs: dict[str, Attr] = {"num_bits": bits, "narrow_range": bool(narrow)}
-    return (low, high, attrs) if quant.grain is not None else (low[0], high[0], attrs)
+    return (low, high, attrs) if quant.granularity is not None else (low[0], high[0], attrs)
 
 
 def _beside(numbers: Data, step: int) -> Data:

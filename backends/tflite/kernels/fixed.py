@@ -19,8 +19,8 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.profiles.methods import PluginMethod
-from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.method import Codes, F, one_scale, stored
+from qir.reference.fixed_point import multiplier, multiply_fixed_point
+from qir.reference.method import Integers, float32, require_per_tensor, saturate
 
 Whole = NDArray[np.int64]
 
@@ -136,15 +136,15 @@ def bits_of(x: Whole) -> Whole:
 # -- softmax --------------------------------------------------------------------------------------
 
 
-def share_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
+def share_fixed(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1) -> Integers:
     """Softmax: powers of five bits before the point, their sum with twelve, one quotient a row."""
-    one_scale("share_fixed", x_map, out)
+    require_per_tensor("share_fixed", x_map, out)
     if x_map.storage.bits > 8:
         raise OpError("share_fixed: 8-bit integers; wider integers are not supported")
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
-    q, shift = multiplier(min(float(F(x_map.scale)) * 2.0**26, 2.0**31 - 1))
+    q, shift = multiplier(min(float(float32(x_map.scale)) * 2.0**26, 2.0**31 - 1))
     least = -math.floor(31.0 * 2.0**26 / 2.0**shift)
     below = codes - codes.max(-1, keepdims=True)
     held = below >= least
@@ -156,7 +156,7 @@ def share_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
         raise OpError("share_fixed: a row's powers sum to 512 or more, which ends its process")
     made = away(LONG.times(terms, share), over + 31 - out.storage.bits)
     whole = np.where(held, made, 0) + out.low
-    return np.moveaxis(stored(whole, out), -1, axis)
+    return np.moveaxis(saturate(whole, out), -1, axis)
 
 
 # -- to the unit circle ---------------------------------------------------------------------------
@@ -190,33 +190,33 @@ def _by_each(x: Whole, q: Whole, exponent: Whole) -> Whole:
     return away(high, np.maximum(-exponent, 0))
 
 
-def unit_fixed(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1, p: int = 2) -> Codes:
+def unit_fixed(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1, p: int = 2) -> Integers:
     """Quantized values over the root of the sum of their squares, in steps of 1/128.
 
     Unsigned quantized values are multiplied by 128 before they are rounded, signed ones while.
     """
-    one_scale("unit_fixed", x_map, out)
+    require_per_tensor("unit_fixed", x_map, out)
     if p != 2 or float(out.scale) != 1 / 128:
         raise OpError("unit_fixed: p is 2, and the result's scale is 1/128")
     value = np.moveaxis(x.astype(np.int64) - int(x_map.zero), axis, -1)
     q, exponent = _inverse_root((value * value).sum(-1, keepdims=True))
     plain = out.storage.kind == "uint"
     made = _by_each(value << 7, q, exponent) if plain else _by_each(value, q, exponent + 7)
-    return np.moveaxis(stored(made + int(out.zero), out), -1, axis)
+    return np.moveaxis(saturate(made + int(out.zero), out), -1, axis)
 
 
-def fixed_inverse_root(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+def fixed_inverse_root(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """1 / sqrt(q - z) with twenty more bits, by the multiplier of the scales; of zero the most."""
-    one_scale("fixed_inverse_root", x_map, out)
+    require_per_tensor("fixed_inverse_root", x_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     if (value < 0).any():
         raise OpError("fixed_inverse_root: a value below the zero point has no square root")
     q, exponent = _inverse_root(np.maximum(value, 1))
     wide = _by_each(np.ones(value.shape, np.int64), q, exponent + 20)
-    by = 1.0 / (float(np.sqrt(F(x_map.scale))) * float(F(out.scale)))
+    by = 1.0 / (float(np.sqrt(float32(x_map.scale))) * float(float32(out.scale)))
     factor, shift = multiplier(by)
-    made = scaled(wide, factor, shift - 20, rule) + int(out.zero)
-    return stored(np.where(value == 0, out.high, made), out)
+    made = multiply_fixed_point(wide, factor, shift - 20, rule) + int(out.zero)
+    return saturate(np.where(value == 0, out.high, made), out)
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -19,12 +19,12 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import ROUNDINGS, Reals
+from qir.numerics.rounding import ROUNDINGS, Floats
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.code_means import AVERAGES, code_sums
-from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.code_means import AVERAGES, sum_quantized
+from qir.reference.fixed_point import multiplier, multiply_fixed_point
 from qir.reference.resize import resized
-from qir.reference.windows import channels_back
+from qir.reference.windows import restore_layout
 
 from .powers import expf
 
@@ -63,14 +63,16 @@ def fixed_sum(
     bits = 20 if a_map.storage.bits == 8 else 15
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     parts = [
-        scaled(_centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), first)
+        multiply_fixed_point(
+            _centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), first
+        )
         for x, of in ((a, a_map), (b, b_map))
     ]
     total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
     by, exponent = multiplier(twice / ((1 << bits) * float(out.scale)))
     if exponent > 0:
         raise OpError(f"fixed_sum: an operand's scale is 2^{bits - 1} times the result's or more")
-    whole = scaled(total, by, exponent, rule)
+    whole = multiply_fixed_point(total, by, exponent, rule)
     return _stored(whole + int(out.zero), out)
 
 
@@ -85,10 +87,10 @@ def fixed_product(
             raise OpError("fixed_product: a float32 factor is rounded once")
         if m >= 2.0**8:
             raise OpError("fixed_product: the scales' product is 256 times the result's or more")
-        real: Reals = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
+        real: Floats = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
         whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
     else:
-        whole = scaled(product, *multiplier(float(m)), rule)
+        whole = multiply_fixed_point(product, *multiplier(float(m)), rule)
     return _stored(whole + int(out.zero), out)
 
 
@@ -115,7 +117,7 @@ def aligned_sum(
 def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
     """Quantized values to quantized values: (q - z) by the multiplier of the scales' quotient."""
     m = float(x_map.scale) / float(out.scale)
-    whole = scaled(_centred(x, x_map, "fixed_recode"), *multiplier(m), rule)
+    whole = multiply_fixed_point(_centred(x, x_map, "fixed_recode"), *multiplier(m), rule)
     return _stored(whole + int(out.zero), out)
 
 
@@ -126,7 +128,7 @@ def fixed_leaky_relu(
     value = _centred(x, x_map, "fixed_leaky_relu")
     up = float(F(x_map.scale) / F(out.scale))
     down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
-    above, below = (scaled(value, *multiplier(m), rule) for m in (up, down))
+    above, below = (multiply_fixed_point(value, *multiplier(m), rule) for m in (up, down))
     return _stored(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
@@ -250,8 +252,8 @@ def mean_away(
     if not x_map.same_map(out) or count_pad:
         said = "padding is not counted" if count_pad else "operand and result have one map"
         raise OpError(f"mean_away: {said}")
-    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
-    return channels_back(_stored(_quotient_away(total, count), out), layout)
+    total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
+    return restore_layout(_stored(_quotient_away(total, count), out), layout)
 
 
 def fixed_mean(
@@ -271,7 +273,7 @@ def fixed_mean(
     shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
     q, exponent = (q << shift) // count, exponent - shift
     total = value.sum(over, keepdims=keep)
-    return _stored(scaled(total, q, exponent, rule) + int(out.zero), out)
+    return _stored(multiply_fixed_point(total, q, exponent, rule) + int(out.zero), out)
 
 
 def mean_before(
@@ -314,8 +316,8 @@ def _before(
     added as they are, and what `zeros` are too much is taken off the zero point."""
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
-    steps: Reals = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
-    whole: Reals = ROUNDINGS[round](np.clip(steps, out.low, out.high))
+    steps: Floats = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
+    whole: Floats = ROUNDINGS[round](np.clip(steps, out.low, out.high))
     return whole.astype(out.carrier)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType, TensorType
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.reference.interpreter import run
 
 Codes = NDArray[np.generic]
@@ -73,7 +73,7 @@ def _by_itself(kernel: ReorderedKernel, wrap: Callable[[Graph], object]) -> bool
     graph = kernel.graph((1,), (1,))
     wrap(graph)
     (node,) = (n for n in graph if kernel.node.op in (n.op, *(s.op for s in n.stages)))
-    method = profile(graph.profile).resolve(query_of(node)).method
+    method = profile(graph.profile).resolve(query_for_node(node)).method
     return len(shapes) == 1 and method is not None and method.name == "shifted_sum"
 
 
@@ -107,7 +107,7 @@ def _behind(node: Node) -> Node | None:
 
 
 def _plain(quant: QuantType) -> bool:
-    static = quant.kind == "uniform" and quant.grain is None and not quant.dynamic
+    static = quant.kind == "uniform" and quant.granularity is None and not quant.dynamic
     return static and quant.storage.is_integer and quant.storage.bits == 8
 
 

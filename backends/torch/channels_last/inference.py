@@ -338,7 +338,7 @@ class LayoutInference:
 
     def _read_plain(self, node: Node, found: list[Node]) -> None:
         """Notes integers that are read as if channels stood second, where sizes are known."""
-        if dims.known(node.result.type.shape[1:]) is None or not node.result.uses:
+        if dims.known_shape(node.result.type.shape[1:]) is None or not node.result.uses:
             self.unknown.append((_computes(node), _OPEN))
             return
         self.steps[node.result] = dense(_sizes(node.result))

@@ -48,7 +48,7 @@ class Misplaced:
         made = node.operands["x"].node if node.op == "quantize" else node
         if made not in self.off or len(node.results) > 1 or node.result.type.quant is None:
             return False
-        shape = dims.known(node.result.type.shape[1:])
+        shape = dims.known_shape(node.result.type.shape[1:])
         if shape is not None and (shape[0] == 1 or set(shape[1:]) == {1}):
             return False
         if self._codes is None:
@@ -78,7 +78,7 @@ def read_plain(graph: Graph, value: Value) -> None:
     perm, at = perm_to("nhwc", value.type.rank), uses[0].node
     name = graph.fresh(value.name)
     moved = graph.add("transpose", {"x": value}, {"perm": perm}, name=name, before=at).result
-    shape = dims.known(value.type.shape[1:]) or ()
+    shape = dims.known_shape(value.type.shape[1:]) or ()
     sizes = np.array((0, *shape), np.int64)
     held = Array(sizes, TensorType(sizes.shape, I64), f"{name}.shape")
     wanted = graph.constant(held, name=graph.fresh(held.name), before=at)

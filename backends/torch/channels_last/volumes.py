@@ -78,7 +78,7 @@ def _codes(node: Node) -> Node | None:
     if use is None or use.node.op != "quantize" or len(use.node.operands) > 1:
         return None
     quant = use.node.result.type.quant
-    return use.node if quant is not None and quant.grain is None else None
+    return use.node if quant is not None and quant.granularity is None else None
 
 
 def _unsqueezed(graph: Graph, value: Value, before: Node, axis: int) -> Value:

@@ -18,19 +18,19 @@ from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.embedding import starts_of
 from qir.reference.means import handed_on
 from qir.reference.method import (
-    Codes,
-    F,
+    Float32Array,
+    Integers,
     MethodCall,
-    Real32,
-    coded,
-    integers,
-    one_scale,
-    stored,
-    to_whole,
+    float32,
+    int_list,
+    quantized_result,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
 )
 from qir.reference.resize import resized
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 
 # -- transposed convolutions ----------------------------------------------------------------------
 
@@ -38,31 +38,33 @@ Arrays = Mapping[str, Codes]
 # -- rows of a table ------------------------------------------------------------------------------
 
 
-def packed_rows(table: Real32, bits: int) -> tuple[Codes, Real32, Real32]:
+def packed_rows(table: Float32Array, bits: int) -> tuple[Integers, Float32Array, Float32Array]:
     """Integers, scales and offsets that packing makes of rows of floats: 8 bits, or 4 or 2 whose
     scales and offsets are held in half precision."""
     least, most = table.min(1, keepdims=True), table.max(1, keepdims=True)
-    steps = F((1 << bits) - 1)
+    steps = float32((1 << bits) - 1)
     if bits == 8:
         scale, plus = (most - least) / steps, least
-        by = steps / ((most - least) + F(1e-8))
+        by = steps / ((most - least) + float32(1e-8))
     else:
-        plus = least.astype(np.float16).astype(F)
+        plus = least.astype(np.float16).astype(float32)
         span = most - plus
-        scale = np.where(span == 0, F(1), span / steps).astype(np.float16).astype(F)
-        scale = np.where(scale == 0, F(1), scale)
-        by = F(1) / scale
+        scale = np.where(span == 0, float32(1), span / steps).astype(np.float16).astype(float32)
+        scale = np.where(scale == 0, float32(1), scale)
+        by = float32(1) / scale
     codes = np.clip(np.rint((table - plus) * by), 0, steps).astype(np.uint8)
     return codes, scale.reshape(-1), plus.reshape(-1)
 
 
-def unpacked_rows(codes: Codes, scale: Real32, plus: Real32) -> Real32:
+def unpacked_rows(codes: Integers, scale: Float32Array, plus: Float32Array) -> Float32Array:
     """Returns the floats of packed rows: integers times scale plus the offset, in one rounding."""
-    parts = np.broadcast_arrays(codes.astype(F), scale.astype(F)[:, None], plus.astype(F)[:, None])
+    parts = np.broadcast_arrays(
+        codes.astype(float32), scale.astype(float32)[:, None], plus.astype(float32)[:, None]
+    )
     return fma(*parts)
 
 
-def rows_of_codes(call: MethodCall, arrays: Arrays) -> Codes:
+def rows_of_codes(call: MethodCall, arrays: Arrays) -> Integers:
     """Rows as floats, or their sums bag by bag: each adds its offset to the sum, then its
     integers times its scale, in one rounding. A weight is multiplied into both numbers first."""
     if call.result.quant is not None:
@@ -86,32 +88,35 @@ def rows_of_codes(call: MethodCall, arrays: Arrays) -> Codes:
     return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
 
 
-def _numbers(call: MethodCall, shape: tuple[int, ...]) -> tuple[Real32, Real32]:
+def _numbers(call: MethodCall, shape: tuple[int, ...]) -> tuple[Float32Array, Float32Array]:
     """Returns the scale and offset of each row, as packing leaves them."""
     held = call.map("w").over(shape)
     kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
-    scale, zero = held.scale.astype(F), held.zero.astype(F)
-    plus = (zero * -scale) if held.plus is None else held.plus.astype(F)
+    scale, zero = held.scale.astype(float32), held.zero.astype(float32)
+    plus = (zero * -scale) if held.plus is None else held.plus.astype(float32)
     if held.plus is not None and np.any(zero):
         raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
     if any(a.ndim and a.shape[1:] != (1,) for a in (scale, plus)):
         raise OpError(f"{call.op}: the scales of w are not one a row")
-    full = (np.broadcast_to(a.astype(kind).astype(F).reshape(-1), shape[:1]) for a in (scale, plus))
+    full = (
+        np.broadcast_to(a.astype(kind).astype(float32).reshape(-1), shape[:1])
+        for a in (scale, plus)
+    )
     one, other = full
     return one, other
 
 
 def _summed(
-    w: Codes,
+    w: Integers,
     rows: NDArray[np.int64],
-    starts: Codes,
-    scale: Real32,
-    plus: Real32,
-    share: Codes | None,
-) -> Real32:
+    starts: Integers,
+    scale: Float32Array,
+    plus: Float32Array,
+    share: Integers | None,
+) -> Float32Array:
     """Returns all bags at once, one of their rows after the other."""
     lengths = np.diff(starts)
-    total = np.zeros((len(lengths), w.shape[1]), F)
+    total = np.zeros((len(lengths), w.shape[1]), float32)
     with np.errstate(all="ignore"):
         for place in range(int(lengths.max(initial=0))):
             bags = np.flatnonzero(lengths > place)
@@ -119,9 +124,9 @@ def _summed(
             row = rows[at]
             by, more = scale[row], plus[row]
             if share is not None:
-                own = share.reshape(-1)[at].astype(F)
+                own = share.reshape(-1)[at].astype(float32)
                 by, more = by * own, more * own
-            codes = w[row].astype(F)
+            codes = w[row].astype(float32)
             start = total[bags] + more[:, None]
             total[bags] = fma(codes, np.broadcast_to(by[:, None], codes.shape), start)
     return total
@@ -136,22 +141,22 @@ class _Side:
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
-    near: Real32
-    far: Real32
+    near: Float32Array
+    far: Float32Array
 
 
-def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Codes:
+def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = False) -> Integers:
     """Codes interpolated in float32, along height and then width, the zero point off and on again;
     `after`: on again after rounding.
 
     `lanes` channels make a vector, where channels are last in memory: vectors and what is left
     over multiply and add in one rounding, each in turns of its own.
     """
-    x, out = call.affine("x"), coded(call)
-    one_scale(call.op, x, out)
+    x, out = call.affine("x"), quantized_result(call)
+    require_per_tensor(call.op, x, out)
     if not x.same_map(out):
         return handed_on(partial(bilinear, lanes=lanes, after=after), call, arrays)
-    scales, axes = _reals(call.attrs, "scales"), integers(call.attrs, "axes")
+    scales, axes = _reals(call.attrs, "scales"), int_list(call.attrs, "axes")
     over, made = resized(arrays["x"], arrays.get("sizes"), scales, axes)
     _check(call, over)
     codes = arrays["x"]
@@ -170,8 +175,8 @@ def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = 
         _side(*along, corners, fused=lanes > 0) for along in zip(held, made, steps, strict=True)
     )
 
-    def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Real32:
-        return codes.take(rows, over[0]).take(columns, over[1]).astype(F)
+    def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32Array:
+        return codes.take(rows, over[0]).take(columns, over[1]).astype(float32)
 
     four = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
     down = [_along(v, over[0], codes.ndim) for v in (height.near, height.far)]
@@ -197,32 +202,36 @@ def _check(call: MethodCall, over: Sequence[int]) -> None:
 def _step(call: MethodCall, size: int, to: int, scale: float | None) -> np.float32:
     """Returns ATen's area_pixel_compute_scale: by the scale where one is given, else by sizes."""
     if call.attrs["coordinates"] == "align_corners":
-        return F(size - 1) / F(to - 1) if to > 1 else F(0)
-    return F(size) / F(to) if scale is None else F(1 / scale)
+        return float32(size - 1) / float32(to - 1) if to > 1 else float32(0)
+    return float32(size) / float32(to) if scale is None else float32(1 / scale)
 
 
 def _side(size: int, to: int, step: np.float32, corners: bool, *, fused: bool) -> _Side:
     """Places in float32, those of halves by one multiply-add where it is `fused`."""
-    number = np.arange(to).astype(F)
+    number = np.arange(to).astype(float32)
     if corners:
         place = number * step
     else:
-        half = F(0.5)
+        half = float32(0.5)
         moved = number + half
         place = fma(moved, step, -half) if fused else moved * step - half
-        place = np.maximum(place, F(0))
+        place = np.maximum(place, float32(0))
     low = np.minimum(place.astype(np.int64), size - 1)
-    far = np.asarray(place - low.astype(F), F)
-    return _Side(low, np.minimum(low + 1, size - 1), F(1) - far, far)
+    far = np.asarray(place - low.astype(float32), float32)
+    return _Side(low, np.minimum(low + 1, size - 1), float32(1) - far, far)
 
 
-def _plain(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]) -> Real32:
+def _plain(
+    corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
+) -> Float32Array:
     a, b, c, d = corners
     upper, lower = right[0] * a + right[1] * b, right[0] * c + right[1] * d
-    return np.asarray(down[0] * upper + down[1] * lower, F)
+    return np.asarray(down[0] * upper + down[1] * lower, float32)
 
 
-def _fused(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Real32]) -> Real32:
+def _fused(
+    corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
+) -> Float32Array:
     """Returns the same where the first product of each sum is not rounded."""
     a, b, c, d = corners
     upper = _multiply_add(right[0], a, right[1] * b)
@@ -230,18 +239,18 @@ def _fused(corners: Sequence[Real32], down: Sequence[Real32], right: Sequence[Re
     return _multiply_add(down[0], upper, down[1] * lower)
 
 
-def _multiply_add(a: Real32, b: Real32, c: Real32) -> Real32:
+def _multiply_add(a: Float32Array, b: Float32Array, c: Float32Array) -> Float32Array:
     return fma(*np.broadcast_arrays(a, b, c))
 
 
-def _finished(reals: Real32, out: Affine, *, after: bool) -> Codes:
-    zero = F(out.zero)
+def _finished(reals: Float32Array, out: Affine, *, after: bool) -> Integers:
+    zero = float32(out.zero)
     if after:
-        return stored(to_whole(reals - zero) + int(out.zero), out)
-    return stored(to_whole((reals - zero) + zero), out)
+        return saturate(round_to_int32(reals - zero) + int(out.zero), out)
+    return saturate(round_to_int32((reals - zero) + zero), out)
 
 
-def _along(values: Real32, axis: int, rank: int) -> Real32:
+def _along(values: Float32Array, axis: int, rank: int) -> Float32Array:
     return values.reshape([-1 if a == axis else 1 for a in range(rank)])
 
 

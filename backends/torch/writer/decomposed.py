@@ -47,10 +47,10 @@ def lowered(node: Node) -> Handler | None:
 
 def _numbers(program: FxProgram, node: Node, quant: QuantType) -> tuple[Any, ...]:
     """Returns the arguments that say what integers mean."""
-    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
+    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.has_float_zero:
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
     kind = KINDS.get(str(quant.storage))
-    if kind is None or (quant.grain is not None and quant.axis is None):
+    if kind is None or (quant.granularity is not None and quant.axis is None):
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
     if quant.axis is None:
         return (*parameters(quant), quant.low, quant.high, kind)
@@ -92,7 +92,7 @@ def _while_running(
     assert quant is not None
     kind = KINDS.get(str(quant.storage))
     chosen = [node.operands[slot].node.op for slot in (scale, zero) if slot in node.operands]
-    if chosen != ["choose_qparams"] * 2 or kind is None or quant.grain is not None:
+    if chosen != ["choose_qparams"] * 2 or kind is None or quant.granularity is not None:
         raise program.refuse(node, "quantized_decomposed takes numbers of choose_qparams alone")
     numbers = program.operand(node, scale), program.operand(node, zero)
     verb = f"quantized_decomposed.{node.op}_per_tensor"

@@ -41,7 +41,7 @@ def handler(node: Node) -> Handler | None:
         return _left if all(map(_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
         return dynamic.OPS.get(node.op) if node.inner else operators(node)
-    if node.op in _MOVES and any(spec(node.op).companion(slot) for slot in node.operands):
+    if node.op in _MOVES and any(spec(node.op).is_companion(slot) for slot in node.operands):
         return _left if _by_kernels(node) else None
     return _KERNELS.get(ops_of(node)[0])
 
@@ -326,7 +326,7 @@ def _kept(write: Handler) -> Handler:
         if node.stages:
             raise program.refuse(node, "PyTorch has no such kernel")
         quant, x = node.results[0].type.quant, next(iter(node.operands.values())).type.quant
-        if quant is None or x is None or not quant.same_map(x):
+        if quant is None or x is None or not quant.has_same_mapping(x):
             raise program.refuse(node, "its kernel keeps the scale and zero point of the data")
         return write(program, node)
 

@@ -40,7 +40,7 @@ def _in_blocks(node: Node) -> bool:
     if node.op != "dequantize" or node.operands["x"].constant is None:
         return False
     quant = node.operands["x"].type.quant
-    blocks = quant is not None and quant.grain is not None and quant.axis is None
+    blocks = quant is not None and quant.granularity is not None and quant.axis is None
     return blocks and all(user.op == "linear" for user in node.result.users)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from qir.ir.node import Node
-from qir.ir.ops.recurrent import DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from .program import FxProgram, Handler
 
@@ -77,11 +77,11 @@ def operator_name(program: FxProgram, node: Node, kind: str) -> str:
         raise program.refuse(node, "PyTorch's layer neither clips nor couples its gates")
     if kind == "gru" and not attrs["linear_before_reset"]:
         raise program.refuse(node, "PyTorch resets what the product gives, not what it reads")
-    named = attrs["activations"] or USUAL[kind] * ways
+    named = attrs["activations"] or DEFAULT_ACTIVATIONS[kind] * ways
     for only in ("tanh", "relu"):
         if kind == "rnn" and named == (only,) * ways:
             return f"aten.rnn_{only}"
-    if named != USUAL[kind] * ways:
+    if named != DEFAULT_ACTIVATIONS[kind] * ways:
         raise program.refuse(node, "PyTorch's layer has other activations")
     return f"aten.{kind}"
 

@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I32, I64, U8
 from qir.ir.node import Value
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
@@ -74,7 +74,9 @@ def _activations(op: OnnxOp, sides: int) -> list[tuple[_Activation, ...]]:
     """Returns the three activations (gates, cell, hidden state) of each direction."""
     found = op.attribute("activations")
     texts = [t.decode("utf-8", "replace") for t in found.strings] if found else []
-    names = [ACTIVATION_NAMES.get(t.lower(), t) for t in texts] or [*USUAL["lstm"]] * sides
+    names = [ACTIVATION_NAMES.get(t.lower(), t) for t in texts] or [
+        *DEFAULT_ACTIVATIONS["lstm"]
+    ] * sides
     if unknown := [n for n in names if n not in ACTIVATIONS]:
         raise KeepOperator(f"its activation {unknown[0]!r} is not known")
     if len(names) != 3 * sides:

@@ -32,7 +32,7 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.text import parse
 from qir.ir.types import Array
 from qir.ledger import Change
@@ -42,7 +42,7 @@ from qir.rewrite.patterns.pattern import Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 from qir.rewrite.runner.tolerance import REGROUPED
 
-_TURNED = tuple(sorted(TRANSPOSED))
+_TURNED = tuple(sorted(TRANSPOSED_CONVOLUTIONS))
 _CONVS = ("conv1d", "conv2d", "conv3d", *_TURNED, "linear")
 _BIAS = {"gemm": "c"}
 
@@ -68,7 +68,7 @@ def _row(value: Value, node: Node) -> NDArray[np.float64] | None:
     rank = node.result.type.rank
     if array.type.rank > rank:
         return None
-    wide = (1,) * (rank - array.type.rank) + array.held.shape
+    wide = (1,) * (rank - array.type.rank) + array.contents.shape
     rest = wide[: _axis(node)] + wide[_axis(node) + 1 :]
     if any(d != 1 for d in rest) or wide[_axis(node)] not in (1, size):
         return None

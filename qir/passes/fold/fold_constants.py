@@ -27,11 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.errors import QirError
-from qir.ir.calls import infer
-from qir.ir.dims import known
+from qir.ir.calls import infer_result_types
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.quantized_ops import TYPED
+from qir.ir.quantized_ops import NON_COMPUTE_OPS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import profile_of, run_node
@@ -71,13 +71,13 @@ class FoldConstants(Pass):
 
 def foldable(node: Node, limit: int, growth: int) -> bool:
     """Returns whether an op dequantizes constants alone, and not too many."""
-    if node.op in TYPED or not node.operands or not node.results:
+    if node.op in NON_COMPUTE_OPS or not node.operands or not node.results:
         return False
     if any(v.constant is None or v.type.quant for v in node.operands.values()):
         return False
     if any(v.type.quant for v in node.results):
         return False
-    given = {v: v.constant.held.size for v in node.operands.values() if v.constant}
+    given = {v: v.constant.contents.size for v in node.operands.values() if v.constant}
     return _size(node) <= min(limit, sum(given.values()) + growth)
 
 
@@ -115,8 +115,8 @@ def _read_off(node: Node) -> bool:
 
 def _size(node: Node) -> float:
     """Returns how many elements the results have; infinite where nobody knows."""
-    shapes = [known(value.type.shape) for value in node.results]
+    shapes = [known_shape(value.type.shape) for value in node.results]
     if None in shapes and not node.stages:
-        types = infer(node.op, node.operands, node.attrs, node.bodies)
-        shapes = [known(kind.shape) for kind in types]
+        types = infer_result_types(node.op, node.operands, node.attrs, node.bodies)
+        shapes = [known_shape(kind.shape) for kind in types]
     return sum(math.inf if sizes is None else math.prod(sizes) for sizes in shapes)

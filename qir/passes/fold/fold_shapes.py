@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from qir.analysis.symbolic_sizes import SPREADING, carried, first_of, opened, spread, spread_within
 from qir.errors import QirError
 from qir.ir import dims
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import BOOL, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
@@ -212,10 +212,10 @@ class _Run:
 
     def _refine(self, node: Node) -> None:
         """Sizes that follow from what has become known; outputs keep the type they are stated."""
-        if node.op in GIVEN or node.bodies or node.stages or node.op == "constant":
+        if node.op in STATED_TYPE_OPS or node.bodies or node.stages or node.op == "constant":
             return
         try:
-            types = infer(node.op, node.operands, node.attrs)
+            types = infer_result_types(node.op, node.operands, node.attrs)
         except QirError:
             return
         for value, kind in zip(node.results, types, strict=False):
@@ -232,7 +232,7 @@ def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes
     """What is known of a node's results, one after another, from sizes and what is `known`."""
     if node.op == "constant":
         array = node.result.constant
-        small = array is not None and array.held.size <= limit
+        small = array is not None and array.contents.size <= limit
         return [array.data.astype(object)] if array and small and _plain(array.type) else []
     rule = _RULES.get(node.op)
     if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
@@ -380,7 +380,7 @@ def _concat(node: Node, known: Known) -> list[Sizes]:
 
 def _moved(node: Node, known: Known) -> list[Sizes]:
     """Squeeze, unsqueeze, reshape, flatten, identity: the same elements in the result's shape."""
-    sizes = dims.known(node.result.type.shape)
+    sizes = dims.known_shape(node.result.type.shape)
     if sizes is None:
         raise ValueError("its shape is not known")
     return [known["x"].reshape(sizes)]
@@ -426,7 +426,7 @@ def _where(node: Node, known: Known) -> list[Sizes]:
 
 
 def _prod(node: Node, known: Known) -> list[Sizes]:
-    shape = dims.known(node.result.type.shape)
+    shape = dims.known_shape(node.result.type.shape)
     if shape is None or known["x"].size == 0 or np.prod(shape) != 1:
         raise ValueError("not all of them")
     return [np.asarray(dims.product(tuple(known["x"].reshape(-1).tolist())), object).reshape(shape)]
@@ -440,7 +440,7 @@ def _cast(node: Node, known: Known) -> list[Sizes]:
 
 def _filled(node: Node, known: Known) -> list[Sizes]:
     value = node.attrs["value"]
-    shape = dims.known(tuple(known["shape"]))
+    shape = dims.known_shape(tuple(known["shape"]))
     if not isinstance(value, Array) or shape is None or np.prod(shape) > 1 << 16:
         raise ValueError("its shape is not known")
     return [np.full(shape, value.data.reshape(()).item(), object)]

@@ -121,7 +121,7 @@ def _hands_on(node: Node) -> bool:
 
 def _companions(op: str, operands: Mapping[str, Value]) -> dict[str, Value]:
     row = spec(op)
-    return {s: v for s, v in operands.items() if row.slot(s) is None and row.companion(s)}
+    return {s: v for s, v in operands.items() if row.slot(s) is None and row.is_companion(s)}
 
 
 def _expand(graph: Graph, node: Node, reals: Known) -> None:
@@ -284,7 +284,7 @@ def _bias(
         name = graph.fresh(f"{name}.codes")
         meant = value.type.with_element(kind)
         return graph.add("recode", {"x": value}, types=[meant], name=name, before=node).result
-    data = Array(value.constant.held, TensorType(value.type.shape, kind), name)
+    data = Array(value.constant.contents, TensorType(value.type.shape, kind), name)
     made = graph.constant(data, name=graph.fresh(name), before=node)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage)

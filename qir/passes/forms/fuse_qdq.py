@@ -26,7 +26,7 @@ from qir.analysis.int32_overflow import wrapping
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.profiles import profile
@@ -77,7 +77,7 @@ class FuseQdq(Fusing):
             return False
         if infinite((*match.codes.values(), *match.summands.values()), match.last.result.type):
             return False
-        if match.head.op in PRODUCTS:
+        if match.head.op in INTEGER_SUM_LAYERS:
             gains = (match.head.attrs.get("alpha", 1.0), match.head.attrs.get("beta", 1.0))
             return match.bias is None or gains == (1.0, 1.0)
         traits = spec(match.head.op).traits
@@ -88,7 +88,7 @@ class FuseQdq(Fusing):
         type."""
         source = source_of(node, "x", node.operands["x"])
         quant = source.type.quant if source is not None else None
-        if source is None or quant is None or quant.grain is not None:
+        if source is None or quant is None or quant.granularity is not None:
             return False
         ends = [[use.node for use in value.uses] for value in node.results]
         if not all(_keeps(end, quant) for each in ends for end in each) or not any(ends):
@@ -127,7 +127,7 @@ class FuseQdq(Fusing):
         named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
         rule = named.resolve(match.query)
         bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
-        if head.op in PRODUCTS | LINES:
+        if head.op in INTEGER_SUM_LAYERS | LINES:
             if rule.acc.type != "i32":
                 return False
             wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _BITS

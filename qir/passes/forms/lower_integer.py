@@ -129,11 +129,11 @@ def _side(value: Value, along: int | None) -> _Side | None:
     quant = node.operands["x"].type.quant
     if quant is None or quant.storage not in (I8, U8) or quant.kind != "uniform":
         return None
-    if quant.plus is not None or quant.real_zero or quant.express != F32:
+    if quant.plus is not None or quant.has_float_zero or quant.express != F32:
         return None
     if {"x.min", "x.max"} & node.operands.keys():
         return None
-    if quant.grain is None:
+    if quant.granularity is None:
         return _Side(node, quant, None)
     return _Side(node, quant, along) if quant.axis == along and along is not None else None
 
@@ -201,7 +201,7 @@ class _Build:
         if (array := codes.constant) is not None:
             axes = [*range(array.type.rank)]
             axes[-2:] = axes[:-3:-1]
-            data = lazy_arrays.turned(array.held, axes) if turned else array.held
+            data = lazy_arrays.transposed(array.contents, axes) if turned else array.contents
             name = array.name or codes.name
             free = self.graph.fresh(name)
             held = Array(data, TensorType(data.shape, side.quant.storage), name)

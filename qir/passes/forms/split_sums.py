@@ -43,7 +43,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.forms.round_biases import float_bias
-from qir.profiles import Profile, profile, profile_names, reals_of
+from qir.profiles import Profile, dequantize_by_profile, profile, profile_names
 from qir.profiles.kernel_forms import CONVOLUTIONS
 from qir.reference.interpreter import profile_of
 from qir.rewrite import Pass
@@ -205,8 +205,8 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
 
 def _plain(quant: QuantType) -> bool:
     """Whether a type has one known scale and bytes that are whole steps from a whole zero."""
-    odd = quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None
-    return not odd and quant.grain is None and _is_byte(quant.storage)
+    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    return not odd and quant.granularity is None and _is_byte(quant.storage)
 
 
 def _is_byte(storage: DType) -> bool:
@@ -239,9 +239,9 @@ def _reach(x: QuantType, w: Value, bias: Value | None, owner: Profile) -> Ends |
     if w.constant is None or w.type.quant is None or (bias is not None and bias.constant is None):
         return None
     quant = w.type.quant
-    if quant.grain is not None and quant.axis != 0:
+    if quant.granularity is not None and quant.axis != 0:
         return None
-    weights = np.asarray(reals_of(owner, w.constant.data, quant), np.float64)
+    weights = np.asarray(dequantize_by_profile(owner, w.constant.data, quant), np.float64)
     rows, (low, high) = weights.reshape(len(weights), -1), _ends(x)
     beside = np.zeros(1) if bias is None else _floats(bias, x, quant, owner)
     above, below = np.clip(rows, 0, None).sum(1), np.clip(rows, None, 0).sum(1)
@@ -254,7 +254,7 @@ def _floats(bias: Value, x: QuantType, w: QuantType, owner: Profile) -> NDArray[
     held: Array | None = bias.constant
     assert held is not None
     if bias.type.quant is not None:
-        return np.asarray(reals_of(owner, held.data, bias.type.quant), np.float64)
+        return np.asarray(dequantize_by_profile(owner, held.data, bias.type.quant), np.float64)
     unit = float(x.scales()) * np.asarray(w.scales(), np.float64)
     steps = np.asarray(held.data, np.float64)
     return np.asarray(steps * unit) if bias.type.dtype.is_integer else steps

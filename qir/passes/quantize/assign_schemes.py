@@ -1,8 +1,29 @@
 """Decides what will be stored as integers, and writes the schemes on slots.
 
-Every value that an integer op makes or reads is stored. Slots of one stored value, and slots that
-an op requires to have one quantized type, form a share set with one scheme. Schemes are matched
-against the target's table; every op that stays float has a reason.
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %m = linear(%x, %w) : 2x1xf32
+      %r = relu(%m) : 2x1xf32
+      output(y=%r)
+    }
+
+By `assign-schemes` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %m = linear(%x, %w) : 2x1xf32
+          plan {w = "i8<-127:127> symmetric channel minmax",
+          x = "u8 affine tensor minmax"}
+      %r = relu(%m) : 2x1xf32 plan {result = "u8 affine tensor minmax"}
+      output(y=%r)
+    }
+
+The target here computes linear and relu in one integer kernel. Every value that an integer op makes
+or reads is stored. Slots of one stored value, and slots that an op requires to have one
+quantized type, form a share set with one scheme. Schemes are matched against the target's table;
+every op that stays float has a reason.
 """
 
 from __future__ import annotations
@@ -30,11 +51,11 @@ from qir.errors import SchemeError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import BRIDGES, STRUCTURE, in_codes
+from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS, quantized_nodes
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
-from qir.profiles import given, profile, profile_names
+from qir.profiles import profile, profile_names, resolve_profile_name
 from qir.query.display import op_name, why_foreign
 from qir.rewrite import Pass, Tolerance
 from qir.rewrite.runner.options import option
@@ -95,7 +116,7 @@ class AssignSchemes(Pass):
     those in which a constant puts numbers that are none next to what it saw."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", given(self.groups))
+        object.__setattr__(self, "groups", resolve_profile_name(self.groups))
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -185,7 +206,7 @@ class _Assignment:
         self.rows = None if rows is None else {n: k for k in rows for n in k.ops[1:]}
         self.cut = cut
         """Activations that are in no kernel because they cut quantized values, and why."""
-        self.on_codes = in_codes(graph)
+        self.on_codes = quantized_nodes(graph)
         self.before = before_codes(graph, {op for op, row in table.ops.items() if row.share})
         self.masks = masks(graph)
         self.sensitive = sensitive(graph)
@@ -206,7 +227,7 @@ class _Assignment:
             self.rows = {n: k for k in found for n in k.ops[1:]}
         movers: list[Node] = []
         for node in self.graph:
-            if node.op in STRUCTURE:
+            if node.op in STRUCTURAL_OPS:
                 continue
             row = self.table.ops.get(node.op)
             if (head := self._head(node)) is not None and not self._kept_out(node):
@@ -244,7 +265,7 @@ class _Assignment:
         near += [user for value in node.results for user in value.users]
         if row.unasked:
             there = any(held_map(v) for v in (*node.operands.values(), *node.results))
-            known = BRIDGES if there else BRIDGES | {"constant"}
+            known = CONVERSION_OPS if there else CONVERSION_OPS | {"constant"}
             return all(n.op in known or self._integer(n) for n in near)
         return any(map(self._integer, near))
 
@@ -496,7 +517,7 @@ class _Assignment:
 
     def check_wishes(self) -> None:
         """Raises SchemeError for a rule that decides nothing: a slip, or another model's."""
-        ops = [n for n in self.graph if n.op not in STRUCTURE]
+        ops = [n for n in self.graph if n.op not in STRUCTURAL_OPS]
         for wish in self.wishes:
             hit = [n for n in ops if wish.matches(n)]
             if not hit:
@@ -559,13 +580,13 @@ class _Assignment:
             if found is None or found.scale is not None:
                 raise self._untaken(node, slot)
             return found
-        return next((s for s in allowed if s.grain == self.granularity), allowed[0])
+        return next((s for s in allowed if s.granularity == self.granularity), allowed[0])
 
     def plan(self) -> Plan:
         schemes = self.schemes()
         known = GraphFacts(self.graph)
         decisions = tuple(
-            self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURE
+            self._decision(n, schemes, known) for n in self.graph if n.op not in STRUCTURAL_OPS
         )
         sets: dict[Value, list[str]] = {}
         for value in self.members:

@@ -1,11 +1,29 @@
 """Divides channels between layers by scales that even out the weights on both sides.
 
-    %a = conv2d(%x, %w, bias=%b) : 1x2x4x4xf32
-    %r = relu(%a) : 1x2x4x4xf32
-    %y = conv2d(%r, %v) : 1x2x4x4xf32
+    graph main as native {
+      %x = input() : 2x2xf32
+      %w = constant([1.0, 2.0, 0.01, -0.02]) : 2x2xf32
+      %m = linear(%x, %w) : 2x2xf32
+      %r = relu(%m) : 2x2xf32
+      %v = constant([1.0, 1.0, 2.0, -1.0]) : 2x2xf32
+      %y = linear(%r, %v) : 2x2xf32
+      output(y=%y)
+    }
 
-keeps its form and what it computes. Where one channel of %w is much larger than another, a scale
-for all of %w leaves the other few steps. So %w and %b are divided by one number a channel, and %v
+By `equalize` it becomes:
+
+    graph main as native {
+      %x = input() : 2x2xf32
+      %w.equalized = constant([1.0, 2.0, 0.0070710676, -0.014142135]) : 2x2xf32
+      %m = linear(%x, %w.equalized) : 2x2xf32
+      %r = relu(%m) : 2x2xf32
+      %v.equalized = constant([1.0, 1.4142135, 2.0, -1.4142135]) : 2x2xf32
+      %y = linear(%r, %v.equalized) : 2x2xf32
+      output(y=%y)
+    }
+
+The graph computes what it did. Where one channel of %w is much larger than another, one scale for
+all of %w leaves the other few steps. So %w and its bias are divided by one number a channel, and %v
 is multiplied by it. It goes through relu, pads, pools, depthwise layers and residual sums. Channels
 that reach their clip on the calibration data keep their scale, so that the clip stays exact.
 """

@@ -39,17 +39,17 @@ from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, I8, U8, dtype
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, boxes, part, pieces
+from qir.ir.lazy_arrays import ArrayData, boxes, iter_pieces, read_box
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS, RECURRENT
-from qir.ir.ops.recurrent import DIRECTIONS, USUAL
-from qir.ir.quantized_ops import STRUCTURE
+from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS, RECURRENT_OPS
+from qir.ir.ops.recurrent import DEFAULT_ACTIVATIONS, DIRECTIONS
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.assign_schemes import Wish
-from qir.profiles import codes_later, numbers_for, profile
+from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
 
@@ -82,7 +82,7 @@ def plan_dynamic(
 
 def ops_of(graph: Graph) -> list[Node]:
     """Returns what computes in a graph, and in its branches and loops."""
-    return [n for each in bodies(graph) for n in each if n.op not in STRUCTURE]
+    return [n for each in bodies(graph) for n in each if n.op not in STRUCTURAL_OPS]
 
 
 def hits(graph: Graph, wishes: tuple[Wish, ...]) -> None:
@@ -112,7 +112,7 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRO
         return "it does not compute in f32"
     if node.op in MATRIX_PRODUCTS and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
-    return _unusual(node) if node.op in RECURRENT else ""
+    return _unusual(node) if node.op in RECURRENT_OPS else ""
 
 
 def _unusual(node: Node) -> str:
@@ -121,7 +121,7 @@ def _unusual(node: Node) -> str:
         return "its weights are computed"
     if more := [slot for slot in ("lengths", "peephole", "proj") if slot in node.operands]:
         return f"no kernel quantizes the state of a layer with {more[0]}"
-    usual = USUAL[node.op] * len(DIRECTIONS[str(node.attrs["direction"])])
+    usual = DEFAULT_ACTIVATIONS[node.op] * len(DIRECTIONS[str(node.attrs["direction"])])
     if node.attrs["activations"] not in ((), usual):
         return "no kernel quantizes the state of a layer with other activations"
     if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
@@ -133,12 +133,12 @@ def _scheme(
     node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
 ) -> Scheme | str:
     """Returns how an op's weights are stored, or why it stays float."""
-    taken = PRODUCTS | (RECURRENT & set(table.dynamic.ops))
+    taken = PRODUCTS | (RECURRENT_OPS & set(table.dynamic.ops))
     if reason := stays(node, wishes, taken):
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
-    row = table.ops.get("linear" if node.op in RECURRENT else node.op)  # both multiply by rows
+    row = table.ops.get("linear" if node.op in RECURRENT_OPS else node.op)  # both multiply by rows
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
     options = _options(node, row, granularity)
@@ -147,7 +147,7 @@ def _scheme(
         return options[0]
     if wanted[-1].storage not in (I8, U8):
         raise SchemeError(f"{node.name}: {table.name} sums weights of i8 and u8, not {wanted[-1]}")
-    if node.op in _convs() and wanted[-1].grain == "channel" and not wanted[-1].symmetric:
+    if node.op in _convs() and wanted[-1].granularity == "channel" and not wanted[-1].symmetric:
         raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
     return wanted[-1]
 
@@ -155,7 +155,7 @@ def _scheme(
 def _weights(node: Node) -> tuple[str, ...]:
     """Returns the slots of weights that are quantized: those of data, and those of the state."""
     weight = spec(node.op).traits.weight
-    return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT else ()))
+    return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT_OPS else ()))
 
 
 def _convs() -> frozenset[str]:
@@ -166,9 +166,9 @@ def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Sc
     slot = spec(node.op).traits.weight or ""
     usual = Scheme(I8, True, "channel", (-127, 127))
     found = row.slots.get(slot, ()) if row is not None and _suits(node, row) else ()
-    listed = [s for s in found if s.grain == granularity and s.storage in (I8, U8)]
+    listed = [s for s in found if s.granularity == granularity and s.storage in (I8, U8)]
     return tuple(listed) or (
-        replace(usual, grain="channel" if granularity == "channel" else "tensor"),
+        replace(usual, granularity="channel" if granularity == "channel" else "tensor"),
     )
 
 
@@ -233,7 +233,7 @@ class QuantizeDynamic(Pass):
             for slot in _weights(node):
                 self._weight(graph, node, slot, scheme, weights, ledger)
             graph.set_operand(node, traits.data, reals[data])
-            if node.op in RECURRENT:
+            if node.op in RECURRENT_OPS:
                 graph.set_inner(node, "h", _state(self.capability.dynamic))
                 said = "its state is quantized in each step, as its data"
                 ledger.add(Change.QUANTIZED, self.name, node.name, said)
@@ -251,39 +251,39 @@ class QuantizeDynamic(Pass):
     ) -> None:
         traits = spec(node.op).traits
         value, axis = node.operands[slot], None
-        if scheme.grain == "channel" and traits.weight_axis is not None:
+        if scheme.granularity == "channel" and traits.weight_axis is not None:
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
         key = (value, scheme, axis)
         if key not in known:
             reals = finite(value)
             low, high = ends(reals, axis)
             rules = profile(self.profile)
-            scales, zeros = numbers_for(rules, low, high, scheme, weight=True)
+            scales, zeros = parameters_for_range(rules, low, high, scheme, weight=True)
             single = np.asarray(scales, np.float32)
             kind = uniform(
                 scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
             )
-            codes = codes_later(rules, reals, kind)
+            codes = lazy_quantize(rules, reals, kind)
             known[key] = stored(graph, value, Array(codes, value.type.with_element(kind)))
-            said = f"{scheme.storage} {scheme.grain}, {single.size} scales"
+            said = f"{scheme.storage} {scheme.granularity}, {single.size} scales"
             ledger.add(Change.QUANTIZED, self.name, value.name, said)
         graph.set_operand(node, slot, known[key])
 
 
-def finite(value: Value) -> Held:
+def finite(value: Value) -> ArrayData:
     assert value.constant is not None
-    if not all(np.isfinite(piece).all() for piece in pieces(value.constant.held)):
+    if not all(np.isfinite(piece).all() for piece in iter_pieces(value.constant.contents)):
         raise DataError(f"%{value.name}: a weight is NaN or infinite")
-    return value.constant.held
+    return value.constant.contents
 
 
-def ends(reals: Held, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+def ends(reals: ArrayData, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Returns the least and the greatest element and zero, of each index of an axis or of all."""
     kept = () if axis is None else (reals.shape[axis],)
     low, high = np.zeros(kept, reals.dtype), np.zeros(kept, reals.dtype)
     rest = None if axis is None else tuple(i for i in range(reals.ndim) if i != axis)
     for box in boxes(reals.shape):
-        data, at = part(reals, box), () if axis is None else box[axis]
+        data, at = read_box(reals, box), () if axis is None else box[axis]
         low[at] = np.minimum(low[at], data.min(axis=rest, initial=0))
         high[at] = np.maximum(high[at], data.max(axis=rest, initial=0))
     return low[()], high[()]
@@ -321,7 +321,7 @@ def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
 def stored(graph: Graph, value: Value, held: Array) -> Value:
     """Returns a constant's quantized values, and what dequantizes them."""
     first = _first(value)
-    named = Array(held.held, held.type, value.name)
+    named = Array(held.contents, held.type, value.name)
     made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage.then("coded"))

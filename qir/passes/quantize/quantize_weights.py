@@ -34,15 +34,15 @@ from qir.analysis.decisions import GraphFacts, Plan
 from qir.errors import SchemeError
 from qir.ir.dtype import F32, DType, dtype
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Box, Held, boxes, part
+from qir.ir.lazy_arrays import ArrayData, Box, boxes, read_box
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.assign_schemes import Wish
 from qir.passes.quantize.quantize_dynamic import finite, hits, ops_of, stays, stored
-from qir.profiles import codes_later, numbers_for, profile
+from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
 
@@ -129,11 +129,11 @@ class QuantizeWeights(Pass):
         return count
 
 
-def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
+def blocked(reals: ArrayData, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
     """Returns a matrix in blocks along one axis, each with a scale, and a zero point where
     affine."""
     shape, size = reals.shape, blocks.size
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(len(shape))))
+    grain = Granularity(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
     bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
     scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
@@ -141,21 +141,23 @@ def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str
     scales, zeros = np.empty(grid, np.float32), np.empty(grid, blocks.storage.carrier)
     for box in boxes(grid, size):
         low, high = _ends(reals, box, size, axis)
-        scales[box], zeros[box] = numbers_for(profile(rules), low, high, scheme, weight=True)
+        scales[box], zeros[box] = parameters_for_range(
+            profile(rules), low, high, scheme, weight=True
+        )
     scale = Array.of(_kept(scales), f"{name}.scale")
     held: Array | tuple[int, ...] = ()
     if not symmetric:
         held = Array(_kept(zeros), scale.type.with_element(blocks.storage), f"{name}.zero")
     kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
-    made = codes_later(profile(rules), reals, kind)
+    made = lazy_quantize(profile(rules), reals, kind)
     return Array(made, scale.type.with_shape(shape).with_element(kind), name)
 
 
-def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
+def _ends(reals: ArrayData, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
     """Returns the least and the greatest of some blocks, and zero."""
     depth, step = reals.shape[axis], box[axis]
     along = slice(step.start * size, min(step.stop * size, depth))
-    data = part(reals, (*box[:axis], along, *box[axis + 1 :]))
+    data = read_box(reals, (*box[:axis], along, *box[axis + 1 :]))
     starts = np.arange(0, max(data.shape[axis], 1), size)
     zero = np.zeros((), data.dtype)
     low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)

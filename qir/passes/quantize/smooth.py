@@ -1,11 +1,31 @@
 """Moves the spread of a norm's channels into the weights that read it (SmoothQuant).
 
-    %n = layer_norm(%x, %g, beta=%b) : 2x4xf32
-    %y = linear(%n, %w) : 2x3xf32
+    graph main as native {
+      %x = input() : 2x3xf32
+      %g = constant([1.0, 40.0, 0.5]) : 3xf32
+      %b = constant([0.0, 2.0, 0.1]) : 3xf32
+      %n = layer_norm(%x, %g, beta=%b) : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %y = linear(%n, %w) : 2x1xf32
+      output(y=%y)
+    }
 
-keeps its form and what it computes. A few channels of a norm in a transformer are far larger than
-the others, and one scale for all leaves these few steps. So %g and %b are divided by one number a
-channel, and %w is multiplied by it (Xiao et al., SmoothQuant, 2022).
+By `smooth` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %g.smoothed = constant([1.0, 4.472136, 0.70710677]) : 3xf32
+      %b.smoothed = constant([0.0, 0.2236068, 0.14142136]) : 3xf32
+      %n = layer_norm(%x, %g.smoothed, beta=%b.smoothed) : 2x3xf32
+      %w.smoothed = constant([1.0, 4.472136, -0.70710677]) : 1x3xf32
+      %y = linear(%n, %w.smoothed) : 2x1xf32
+      output(y=%y)
+    }
+
+The graph computes what it did. A few channels of a norm in a transformer are far larger than the
+others, and one scale for all leaves these few steps. So the factors and summands of the norm are
+divided by one number a channel, and the weights are multiplied by it (Xiao et al., SmoothQuant,
+2022).
 """
 
 from __future__ import annotations

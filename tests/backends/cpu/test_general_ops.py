@@ -19,7 +19,7 @@ from qir.backends.cpu.target import Compiled
 from qir.ir.dtype import F32, U8, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse
-from qir.ir.types import Array, Grain, TensorType, uniform
+from qir.ir.types import Array, Granularity, TensorType, uniform
 from qir.reference import interpreter
 
 Q8, Q16 = "!quant.uniform<u8:f32, 0.02:117>", "!quant.uniform<u16:f32, 0.0005:30000>"
@@ -188,8 +188,12 @@ def test_weights_in_blocks_stay_integers(
     blocks = ((0, 1), (1, 2)) if turned else ((0, 2), (1, 1))
     scale = rng.uniform(0.1, 0.3, table).astype(np.float32)
     zero = rng.integers(low, high + 1, table)
-    kind = replace(uniform(storage, scale[0, 0]), grain=Grain(blocks), scale=Array.of(scale, "s"),
-                   zero=Array.of(zero.astype(storage.carrier), "z"))  # fmt: skip
+    kind = replace(
+        uniform(storage, scale[0, 0]),
+        granularity=Granularity(blocks),
+        scale=Array.of(scale, "s"),
+        zero=Array.of(zero.astype(storage.carrier), "z"),
+    )
     codes = rng.integers(low, high + 1, shape).astype(storage.carrier)
     graph = Graph()
     x = graph.add("input", types=[TensorType((2, 3, 6), F32)], name="x").result

@@ -12,7 +12,7 @@ from qir.backends.tensorflow.writer.forms import formed
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.cli.models import file_bytes
 from qir.errors import Refused, UsageError
-from qir.ir.types import Declared
+from qir.ir.types import DeclaredBounds
 from qir.target import target
 from qir.testing.generated import random_graph, sample_inputs
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
@@ -96,7 +96,7 @@ def test_a_file_is_read_back_as_it_was_meant(tmp_path: Path) -> None:
     whole = formed(made, qir.Ledger(), kernels=True)
     assert np.array_equal(qir.run(back, feeds)["y"], qir.run(whole, feeds)["y"])
 
-    def ranges(graph: qir.Graph) -> list[Declared | None]:
+    def ranges(graph: qir.Graph) -> list[DeclaredBounds | None]:
         kinds = [v.type.quant for v in graph.values.values() if v.constant is None]
         return [quant.declared for quant in kinds if quant is not None]
 

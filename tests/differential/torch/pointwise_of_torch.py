@@ -136,13 +136,13 @@ def predicted(form: Form, profile: str) -> Array:
     held = {"x": case.x, "w": case.w}
     if case.bias is not None:
         held["bias"] = Held(case.bias)
-    stages = [Stage(case.op, spec(case.op).complete(case.attrs), tuple(held))]
+    stages = [Stage(case.op, spec(case.op).complete_attrs(case.attrs), tuple(held))]
     if case.summand is not None:
         held["1.b"] = case.summand
         stages.append(Stage("add", {}, ("b",), "a"))
     if form.tail:
         tail = TAILS[form.tail]
-        stages.append(Stage(tail.op, spec(tail.op).complete(dict(tail.attrs)), (), "x"))
+        stages.append(Stage(tail.op, spec(tail.op).complete_attrs(dict(tail.attrs)), (), "x"))
     operands = {
         slot: graph.add("input", types=[kind_of(h)], name=slot.replace("1.", "")).result
         for slot, h in held.items()

@@ -11,7 +11,7 @@ import pytest
 
 from qir.profiles import Profile, Query, profile
 from qir.profiles.kernel_forms import forms_of
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import (
     Asked,
     F,
@@ -144,7 +144,7 @@ def test_rules_of_other_processors(isa: str) -> None:
                 op for op in ("conv1d", "conv2d", "conv3d", "linear") if op in rules_of(name, isa)
             ]
             other = profile(name).on(isa)
-            with replaced(other):
+            with override_profile(other):
                 for op in known:
                     few = 12 if op == "conv3d" else 24
                     cases = [

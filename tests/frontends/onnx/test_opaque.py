@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import qir
 from qir.errors import GraphError, ParseError, QirError
 from qir.inspect.compare import alike
-from qir.ir.dtype import boxed, dtype, met, opaque
+from qir.ir.dtype import box_object, dtype, join_dtypes, opaque
 from qir.ir.text import parse, parse_type, print_graph
 from qir.ir.types import Array, TensorType
 from tests.cli import command
@@ -135,7 +135,7 @@ def test_an_optional_value_that_is_absent_has_no_element(tmp_path: Path) -> None
     x = np.ones(2, np.float32)
     assert alike(qir.run(graph, {"o": x})["y"], x)
     with pytest.raises(QirError, match="there is no element to get"):
-        qir.run(graph, {"o": boxed(None)})
+        qir.run(graph, {"o": box_object(None)})
 
 
 def test_opaque_types_print_and_read_back() -> None:
@@ -164,15 +164,15 @@ def test_what_is_no_opaque_type_is_refused(text: str) -> None:
 
 def test_no_constant_is_opaque() -> None:
     with pytest.raises(GraphError, match="no constant"):
-        Array(boxed([]), TensorType((), opaque("seq(float[])")))
+        Array(box_object([]), TensorType((), opaque("seq(float[])")))
 
 
 def test_opaque_types_meet_without_their_sizes() -> None:
     a, b = opaque("seq(float[2,3])"), opaque("seq(float[N])")
-    assert met(a, b) == opaque("seq(float[...])")
-    assert met(a, a) is a
-    assert met(a, opaque("seq(double[2,3])")) is None
-    assert met(a, dtype("f32")) is None
+    assert join_dtypes(a, b) == opaque("seq(float[...])")
+    assert join_dtypes(a, a) is a
+    assert join_dtypes(a, opaque("seq(double[2,3])")) is None
+    assert join_dtypes(a, dtype("f32")) is None
 
 
 def test_verbs_say_what_files_of_data_do_not_hold(tmp_path: Path) -> None:

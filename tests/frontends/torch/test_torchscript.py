@@ -238,7 +238,7 @@ def test_tables_of_quantized_rows_keep_their_integers(bags: bool, bits: int) -> 
         assert off("fbgemm", graph, made, given) == 0
     quant = graph["weight"].type.quant
     assert quant is not None
-    assert (str(quant.storage), quant.real_zero) == (f"u{bits}", True)
+    assert (str(quant.storage), quant.has_float_zero) == (f"u{bits}", True)
 
 
 @pytest.mark.parametrize("bits", [8, 4])

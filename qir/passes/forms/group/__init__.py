@@ -30,10 +30,10 @@ from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, wrap
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
-from qir.profiles import Profile, given, profile
+from qir.profiles import Profile, profile, resolve_profile_name
 from qir.profiles.conditions import conditions
 from qir.profiles.preparation import preparation_steps
-from qir.profiles.profile import REAL
+from qir.profiles.profile import FLOAT_STORAGE
 from qir.profiles.profile import GroupEntry as Row
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import ChainMatch, Fusing
@@ -57,7 +57,7 @@ class Group(Fusing):
     """The profile whose groups are wrapped, by name or as a file; empty: the graph's own."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "profile", given(self.profile))
+        object.__setattr__(self, "profile", resolve_profile_name(self.profile))
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = self.named(graph)
@@ -112,7 +112,7 @@ class Group(Fusing):
 
     def reals(self, graph: Graph) -> bool:
         rows = self.named(graph).groups
-        return any(REAL in kinds for row in rows for kinds in row.when.storage.values())
+        return any(FLOAT_STORAGE in kinds for row in rows for kinds in row.when.storage.values())
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
         """Returns the chain, and the row of the profile that says it is one kernel."""
@@ -128,7 +128,9 @@ class Group(Fusing):
         row = self._row(match, graph)
         if row is None or offset(match, self.named(graph)):
             return False
-        if match.real and REAL not in row.when.storage.get(spec(match.head.op).traits.data, ()):
+        if match.real and FLOAT_STORAGE not in row.when.storage.get(
+            spec(match.head.op).traits.data, ()
+        ):
             return False
         return all(conditions()[need].met(match) for need in row.needs)
 

@@ -17,7 +17,7 @@ from qir.errors import QirError
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.ops.recurrent import GATES
+from qir.ir.ops.recurrent import GATE_COUNTS
 from qir.reference.interpreter import profile_of, run_node
 
 Rows = NDArray[np.generic]
@@ -66,7 +66,7 @@ class RecurrentCell:
     def weights(self) -> dict[str, Rows] | None:
         """Returns the operands of the layer; None where the gates are not of one size."""
         w, r = ([getattr(gate, slot) for gate in self.gates] for slot in "wr")
-        assert len(self.gates) == len(GATES[self.op])
+        assert len(self.gates) == len(GATE_COUNTS[self.op])
         hidden = {len(rows) for rows in (*w, *r)}
         if len(hidden) != 1:
             return None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
@@ -88,7 +88,7 @@ def constant(data: Data, kind: TensorType) -> Value:
 
 def zeros(kind: TensorType) -> Value | None:
     """Returns a state of zeros; None where its sizes are not known, or it is quantized."""
-    sizes = known(kind.shape)
+    sizes = known_shape(kind.shape)
     if sizes is None or kind.quant is not None or not kind.dtype.is_float:
         return None
     return constant(np.zeros(sizes, kind.dtype.carrier), kind)

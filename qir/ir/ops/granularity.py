@@ -17,40 +17,40 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.dims import Shape
-from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, DeclaredBounds, Granularity, Param, QuantType, TensorType
 
 Grid: TypeAlias = NDArray[np.generic]
 Blocks: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
-class _Stuck(Exception):
+class _CannotMove(Exception):
     """Parameters that cannot be moved: others give them, or they have no grid's shape."""
 
 
-def untouched(element: QuantType, *axes: int) -> QuantType | None:
+def unless_along_axes(element: QuantType, *axes: int) -> QuantType | None:
     """Returns the quantized type as it is, where it works on none of those axes."""
-    if element.grain is None or not {a for a, _ in element.grain.blocks} & set(axes):
+    if element.granularity is None or not {a for a, _ in element.granularity.blocks} & set(axes):
         return element
     return None
 
 
-def relocated(
+def permute_axes(
     element: QuantType, shape: Shape, places: Mapping[int, int], rank: int
 ) -> QuantType | None:
     """Returns the quantized type after each axis went to its place among `rank` axes; None if one
     has no place."""
-    if element.grain is None:
+    if element.granularity is None:
         return element
-    if any(a not in places for a, _ in element.grain.blocks):
+    if any(a not in places for a, _ in element.granularity.blocks):
         return None
     if element.axis is not None:
-        return replace(element, grain=Grain(((places[element.axis], 1),)))
-    old = [a for a, _ in element.grain.blocks]
+        return replace(element, granularity=Granularity(((places[element.axis], 1),)))
+    old = [a for a, _ in element.granularity.blocks]
     order = sorted(old, key=lambda a: places[a])
-    if element.grain.by is not None and order != old:
+    if element.granularity.by is not None and order != old:
         return None
-    sizes = dict(element.grain.blocks)
-    grain = Grain(tuple((places[a], sizes[a]) for a in order), element.grain.by)
+    sizes = dict(element.granularity.blocks)
+    grain = Granularity(tuple((places[a], sizes[a]) for a in order), element.granularity.by)
 
     def turn(grid: Grid) -> Grid:
         wide = [1] * rank
@@ -59,20 +59,20 @@ def relocated(
         rest = [a for a in range(grid.ndim) if a not in sizes]
         return grid.transpose(*order, *rest).reshape(wide)
 
-    return _rearranged(element, shape, grain, turn)
+    return _with_moved_parameters(element, shape, grain, turn)
 
 
-def cut(
+def slice_axes(
     element: QuantType, shape: Shape, parts: Mapping[int, tuple[int, int, int]]
 ) -> QuantType | None:
     """Returns the quantized type of the elements from start to before stop of some axes, whole
     blocks of them."""
-    if element.grain is None or untouched(element, *parts) is not None:
+    if element.granularity is None or unless_along_axes(element, *parts) is not None:
         return element
-    if element.axis is not None or element.grain.by is not None:
+    if element.axis is not None or element.granularity.by is not None:
         return None
     index = [slice(None)] * len(shape)
-    for axis, size in element.grain.blocks:
+    for axis, size in element.granularity.blocks:
         if axis not in parts:
             continue
         (start, stop, step), whole = parts[axis], shape[axis]
@@ -80,32 +80,34 @@ def cut(
         if step != 1 or start % size or not ends or stop <= start:
             return None
         index[axis] = slice(start // size, -(-stop // size))
-    return _rearranged(element, shape, element.grain, lambda grid: grid[tuple(index)])
+    return _with_moved_parameters(
+        element, shape, element.granularity, lambda grid: grid[tuple(index)]
+    )
 
 
-def reshaped(element: QuantType, shape: Shape, target: Shape) -> QuantType | None:
+def reshape(element: QuantType, shape: Shape, target: Shape) -> QuantType | None:
     """Returns the quantized type after a reshape: an axis survives whole, blocks also where they
     stay blocks."""
-    if element.grain is None:
+    if element.granularity is None:
         return element
-    old, new = dims.known(shape), dims.known(target)
+    old, new = dims.known_shape(shape), dims.known_shape(target)
     if old is None or new is None:
         return None
     if element.axis is not None:
-        found = _survivor(old, new, element.axis)
-        return None if found is None else replace(element, grain=Grain(((found, 1),)))
-    if element.grain.by is not None or 0 in old:
+        found = _surviving_axis(old, new, element.axis)
+        return None if found is None else replace(element, granularity=Granularity(((found, 1),)))
+    if element.granularity.by is not None or 0 in old:
         return None
-    blocks = _split_blocks(old, new, element.grain.blocks)
+    blocks = _split_blocks(old, new, element.granularity.blocks)
     if blocks is None:
         return None
-    grain = Grain(blocks)
-    grid = dims.known(grain.grid(new))
+    grain = Granularity(blocks)
+    grid = dims.known_shape(grain.grid(new))
     assert grid is not None
-    return _rearranged(element, shape, grain, lambda held: held.reshape(grid))
+    return _with_moved_parameters(element, shape, grain, lambda held: held.reshape(grid))
 
 
-def _survivor(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
+def _surviving_axis(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
     """Returns where an axis is that is neither split nor merged with one larger than 1."""
     before = math.prod(old[:axis])
     for i, size in enumerate(new):
@@ -117,17 +119,17 @@ def _survivor(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | No
 def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) -> Blocks | None:
     """Returns the blocks in the new shape, run by run of axes that hold the same elements."""
     sizes, out = dict(blocks), list[tuple[int, int]]()
-    for mine, theirs in _runs(old, new):
+    for mine, theirs in _matching_runs(old, new):
         mine, theirs = [a for a in mine if old[a] > 1], [a for a in theirs if new[a] > 1]
         if not any(a in sizes for a in mine):
             continue
         if len(mine) == len(theirs) == 1:
             out.append((theirs[0], sizes[mine[0]]))
             continue
-        flat = _merged([(old[a], min(sizes.get(a, old[a]), old[a])) for a in mine])
+        flat = _merged_block([(old[a], min(sizes.get(a, old[a]), old[a])) for a in mine])
         if flat is None or math.prod(old[a] for a in mine) % flat:
             return None
-        made = _parted([new[a] for a in theirs], flat)
+        made = _split_block([new[a] for a in theirs], flat)
         if made is None:
             return None
         kept = [(a, b) for a, b in zip(theirs, made, strict=True) if b < new[a]]
@@ -135,7 +137,7 @@ def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) ->
     return tuple(out) or None
 
 
-def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+def _matching_runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
     """The shortest runs of old and new axes with as many elements; axes of 1 join the next."""
     out, i, j = [], 0, 0
     while i < len(old) or j < len(new):
@@ -153,7 +155,7 @@ def _runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[list[int], l
     return out
 
 
-def _merged(axes: list[tuple[int, int]]) -> int | None:
+def _merged_block(axes: list[tuple[int, int]]) -> int | None:
     """Returns the length of a block in axes laid out as one; None if its elements are not in a
     row."""
     flat, whole = 1, True
@@ -168,7 +170,7 @@ def _merged(axes: list[tuple[int, int]]) -> int | None:
     return flat
 
 
-def _parted(sizes: list[int], flat: int) -> list[int] | None:
+def _split_block(sizes: list[int], flat: int) -> list[int] | None:
     """Returns a block's length on each axis that one axis is split into; None if it is no block
     there."""
     out: list[int] = []
@@ -184,54 +186,58 @@ def _parted(sizes: list[int], flat: int) -> list[int] | None:
     return out[::-1]
 
 
-def _rearranged(
-    element: QuantType, shape: Shape, grain: Grain, move: Callable[[Grid], Grid]
+def _with_moved_parameters(
+    element: QuantType, shape: Shape, grain: Granularity, move: Callable[[Grid], Grid]
 ) -> QuantType | None:
     """Returns the quantized type with its grids of parameters moved, each in its own form."""
-    assert element.grain is not None
-    grid = dims.known(element.grain.grid(shape))
+    assert element.granularity is not None
+    grid = dims.known_shape(element.granularity.grid(shape))
     declared, simple = element.declared, grain.axis is not None
     try:
         return replace(
             element,
-            grain=grain,
-            scale=_param(element.scale, grid, move, simple),
-            zero=_param(element.zero, grid, move, simple),
-            plus=None if element.plus is None else _real(element.plus, grid, move, simple),
+            granularity=grain,
+            scale=_move_param(element.scale, grid, move, simple),
+            zero=_move_param(element.zero, grid, move, simple),
+            plus=None if element.plus is None else _move_floats(element.plus, grid, move, simple),
             declared=declared
-            and Declared(
-                _real(declared.low, grid, move, simple),
-                _real(declared.high, grid, move, simple),
+            and DeclaredBounds(
+                _move_floats(declared.low, grid, move, simple),
+                _move_floats(declared.high, grid, move, simple),
                 declared.level,
             ),
         )
-    except _Stuck:
+    except _CannotMove:
         return None
 
 
-def _real(
+def _move_floats(
     value: tuple[float, ...] | Array,
     grid: tuple[int, ...] | None,
     move: Callable[[Grid], Grid],
     simple: bool,
 ) -> tuple[float, ...] | Array:
-    found = _param(value, grid, move, simple)
+    found = _move_param(value, grid, move, simple)
     assert found is not None
     return found
 
 
-def _param(
+def _move_param(
     value: Param, grid: tuple[int, ...] | None, move: Callable[[Grid], Grid], simple: bool
 ) -> Param:
     if isinstance(value, tuple):
         if len(value) < 2:
             return value
         if grid is None or math.prod(grid) != len(value):
-            raise _Stuck
+            raise _CannotMove
         numbers = np.array(value)
         return tuple(move(numbers.reshape(grid)).reshape(-1).tolist())
-    if value is None or value.held.shape != grid or (value.type.quant and value.type.quant.grain):
-        raise _Stuck
+    if (
+        value is None
+        or value.contents.shape != grid
+        or (value.type.quant and value.type.quant.granularity)
+    ):
+        raise _CannotMove
     data = move(value.data)
     data = np.ascontiguousarray(data.reshape(-1) if simple else data)
     return Array(data, TensorType(data.shape, value.type.element), value.name)
