@@ -43,6 +43,7 @@ def _binary(op: str) -> Handler:
 
 def _binary_with_scalar(op: str, swapped: bool = False) -> Handler:
     def read(call: SymbolCall) -> Value:
+        # `is_int` says how the number was written; the type of the tensor decides.
         call.ignore("is_int")
         x = call.value(0)
         number = call.number(call.attrs.number("scalar", 1.0), x.type.dtype)
@@ -84,6 +85,7 @@ def leaky_relu(call: SymbolCall) -> Result | list[Result]:
     ends = call.attrs.number("lower_bound", 0.125), call.attrs.number("upper_bound", 0.334)
     if kind == "prelu":
         held = call.value(1)
+        # MXNet's slopes are those of axis 1; `prelu` broadcasts them from the last axis.
         if x.type.rank > 2 and held.type.rank == 1 and held.type.shape != (1,):
             axes = tuple(range(1, x.type.rank - 1))
             held = call.add("unsqueeze", {"x": held}, {"axes": axes})
@@ -96,6 +98,7 @@ def leaky_relu(call: SymbolCall) -> Result | list[Result]:
     if kind == "elu":
         return call.add("elu", {"x": x}, {"alpha": slope})
     if kind == "rrelu":
+        # MXNet has a second result, the random slopes, which inference does not have.
         return [call.add("leaky_relu", {"x": x}, {"alpha": sum(ends) / 2}), None]
     return call.add("leaky_relu", {"x": x}, {"alpha": slope})
 
@@ -144,6 +147,7 @@ def _round(call: SymbolCall) -> Value:
 
 def _smooth_l1(call: SymbolCall) -> Value:
     x, scalar = call.value(0), call.attrs.number("scalar", 1.0)
+    # With s = scalar: 0.5 (s x)^2 where |x| < 1 / s^2, and |x| - 0.5 / s^2 elsewhere.
     square, kind = scalar * scalar, call.value(0).type.dtype
     size = call.add("abs", {"x": x})
     near = call.add("less", {"a": size, "b": call.number(1 / square, kind)})
@@ -172,6 +176,7 @@ def _identity(*names: str) -> Handler:
 def _dropout(call: SymbolCall) -> list[Result]:
     call.ignore("p", "axes")
     call.choice("mode", "training")
+    # The second result is the mask of training.
     return [call.value(0), None]
 
 

@@ -78,6 +78,7 @@ class _ParameterFile:
         (magic,) = self.unpack("<Q") if len(self.held) >= 8 else (0,)
         if magic != MAGIC:
             raise self.bad(f"its first 8 bytes are no {MAGIC:#x}: it is no .params file")
+        # The second word is reserved.
         self.unpack("<Q")
         count = self.count("arrays", 4)
         found = []
@@ -114,6 +115,7 @@ class _ParameterFile:
                 raise self.bad(f"its storage type is {storage}; dense, row_sparse, csr are read")
         stored = self.shape(magic) if _INDEX_ARRAYS[storage] else None
         shape = self.shape(magic)
+        # Versions before V3 have no 0-D arrays.
         if shape is None or (not shape and magic != V3):
             return None  # an array without elements, as of a parameter that was never initialized
         self.unpack("<ii")  # the device type and id, which are of no use here
@@ -190,6 +192,7 @@ class _ParameterFile:
 
     def possible(self, found: tuple[int, ...]) -> tuple[int, ...]:
         """Returns a shape; raises InputError for an impossible one."""
+        # A size of 0 could hide sizes whose product overflows.
         if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MAX_ELEMENTS:
             raise self.bad(f"its shape is {str(found)[:80]}")
         return found
@@ -207,6 +210,7 @@ class _ParameterFile:
             raise self.bad(f"its shape {shape} needs {size} bytes, the file ends early")
         made: Array = np.frombuffer(self.held, kind, count, self.at).reshape(shape)
         self.at += size
+        # The names and shapes before an array may leave it unaligned.
         if not made.flags.aligned:
             made = made.copy()
             made.flags.writeable = False

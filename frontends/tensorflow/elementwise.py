@@ -58,6 +58,7 @@ def _remainder(call: NodeCall) -> Value:
 
 def _zero_where_zero(call: NodeCall, of: Value, made: Value) -> Value:
     """Returns zero where `of` is zero, else `made`."""
+    # NaN is not equal to 0, so it keeps its result.
     zero = call.scalar_like(0, of)
     condition = call.add("equal", {"a": of, "b": zero})
     return call.add("where", {"condition": condition, "a": zero, "b": made})
@@ -104,6 +105,7 @@ def _clip(call: NodeCall) -> Value:
             "max": float(call.constant_elements(2).item()),
         }
         return call.add("clip", {"x": x}, attrs)
+    # `clip` has float attributes, so integers and computed bounds are compared.
     below = call.add("min", {"xs.0": x, "xs.1": call[2]})
     return call.add("max", {"xs.0": below, "xs.1": call[1]})
 
@@ -155,6 +157,7 @@ def _add(call: NodeCall) -> Value:
 def _pow(call: NodeCall) -> Value:
     power = call.reader.known.elements(call[1])
     if power is not None and power.ndim == 0 and call[0].type.dtype.is_float:
+        # As TensorFlow's graph optimizer does.
         if power == 2:
             return call.add("square", {"x": call[0]})
         if power == np.asarray(0.5):

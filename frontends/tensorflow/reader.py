@@ -71,10 +71,12 @@ class GraphDefReader:
         for name, (held, _) in places.items():
             if held not in self.source.nodes:
                 raise InputError(f"{self.source.name}: output {name} names no node of the file")
+        # The control flow of TensorFlow 1 is rewritten to ops with bodies first.
         replace_switches(self.source)
         self.loops = replace_frames(self.source)
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
+        # Inputs have the order of the file, whatever reads them first.
         for node in self.source.nodes.values():
             if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
                 self.results[node.name, 0] = self._input(node)
@@ -117,6 +119,7 @@ class GraphDefReader:
         try:
             made = handler(call)
         except (KeepNode, TypeRuleError) as why:
+            # Only quantized kernels are kept as foreign where their converter refuses them.
             if node.op not in kernels.OPS:
                 raise self.error(node, f"is not read: {why}") from why
             made = self._keep(node, operands, "is not read", str(why))
@@ -254,6 +257,7 @@ class GraphDefReader:
     ) -> Value:
         """Adds what one fused kernel of the source computes."""
         origins, name = [self.origin(node)], self.names(node, "group")
+        # One stage alone is a plain op, no group.
         if len(stages) > 1:
             made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins)
         else:

@@ -173,6 +173,7 @@ class ProgramReader:
             self._remove_added(count)
             made = self._decompose_or_keep(call, str(why))
         self.results[node.name] = made
+        # Later nodes may still name the operand of an in-place op: they read its result.
         operand = node.args[0] if returns_its_operand(node) else written_operand(node)
         if isinstance(operand, fx.Node):
             self._record_in_place(operand.name, node.name, made)
@@ -236,6 +237,7 @@ class ProgramReader:
             raise KeepCall
         if not all(map(dims.may_be_equal, kind.shape, shape)):
             raise KeepCall
+        # Where the type rule leaves a size open, PyTorch may know it.
         refined = tuple(b if a is None else a for a, b in zip(kind.shape, shape, strict=True))
         if refined != kind.shape:
             self.graph.set_type(value, kind.with_shape(refined))
@@ -331,6 +333,7 @@ class ProgramReader:
         found = self.stored_tensor(node)
         if found is None or dtype_of(found[1].dtype) != quant.storage:
             raise KeepCall(f"its data are not stored as {quant.storage}")
+        # Layers that share a tensor may read it by different quantized types.
         same = [v for v in self.quantized_constants.get(found[0], []) if v.type.quant == quant]
         if not same:
             same = [self.constant(*found, quant)]

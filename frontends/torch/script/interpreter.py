@@ -76,6 +76,7 @@ class Interpreter:
     def call_method(self, module: ScriptModule, name: str, arguments: Sequence[Any]) -> Any:
         """Runs a method of a module; returns its result."""
         graph = module.method(name)
+        # Script functions belong to no module, so calls of them are inlined.
         if any(node.kind() == "prim::CallFunction" for node in graph.nodes()):
             graph = graph.copy()
             torch._C._jit_pass_inline(graph)
@@ -137,6 +138,7 @@ class Interpreter:
             return ANSWERS[kind](self, *arguments)
         if kind in IDENTITY and len(arguments) == 1 and not tensors:
             return arguments[0]
+        # Containers hold tensors without computing on them.
         if not tensors or kind in _CONTAINER_OPS:
             sizes = [held for held in _flattened(arguments) if isinstance(held, fx.Node)]
             on_containers = kind in _CONTAINER_OPS or (
@@ -168,6 +170,7 @@ class Interpreter:
         elif kind == "aten::neg":
             kind, given = "aten::sub", [0, given[0]]
         elif kind == "aten::div":
+            # Only a rounded quotient of sizes is a size again.
             if given[2:] not in (["trunc"], ["floor"]):
                 raise self.error("divides a size that is not known, and does not round; fix it")
             kind = "aten::floordiv"
@@ -182,6 +185,7 @@ class Interpreter:
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
         name, _, overload = rest.partition(".")
+        # A hacked twin has the arguments of the overload it is named after.
         overload = overload.removesuffix(_HACKED_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
@@ -210,6 +214,7 @@ class Interpreter:
             if in_place and isinstance(made, QuantizedTensor):
                 return self._write_in_place(given[0], made)
             return made
+        # After the nine arguments of `convolution`, `_convolution` has flags of cuDNN.
         if plain == "aten::_convolution":
             target = torch.ops.aten.convolution.default
             named = dict(list(named.items())[:9])
@@ -232,6 +237,7 @@ class Interpreter:
         builder = self.builder
         self.uses_quantized_kernels = True
         formals = target._schema.arguments
+        # The functional variant has the same arguments.
         if target._schema.is_mutable:
             packet = getattr(torch.ops.aten, kind.removeprefix("aten::"))
             overload = target._overloadname
@@ -257,6 +263,7 @@ class Interpreter:
             return quantized_tensors.quantize(
                 builder, made, first.scale, first.zero, first.kind, kind
             )
+        # Booleans and indices have no scale.
         if kind in _COMPARING:
             real = [_dequantize_all(held, builder) for held in arguments]
             return builder.add_call(target, *_positional(formals, real), **_named(formals, real))
@@ -368,6 +375,7 @@ def _attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> An
     if not isinstance(owner, ScriptModule):
         raise reader.error(f"reads {name} of an object that is no module")
     path = f"{owner.path}.{name}".removeprefix(".")
+    # Each attribute is wrapped once, so that every read of it sees its updates.
     if path not in reader.attributes:
         reader.attributes[path] = _wrap_attribute(reader, path, getattr(owner.object, name))
     return reader.attributes[path]
@@ -413,6 +421,7 @@ def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     (block,) = node.blocks()
     slots = [value.unique() for value in block.inputs()]
     iteration = 0
+    # The loop is unrolled, so both its count and its condition have to be known.
     while (
         condition and iteration < limit if isinstance(limit, int) and _is_bool(condition) else None
     ):

@@ -54,6 +54,7 @@ class _UnpackedConvolution:
 
 def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _UnpackedConvolution:
     """Unpacks a convolution; PyTorch packs 1-D ones as 2-D with a height of 1."""
+    # The unpacking op has the name of the kernel without its epilogue.
     stem = kernel.name.removeprefix("quantized::").removesuffix("_dynamic")
     stem = stem.removesuffix("_relu").removesuffix("_add")
     axes, ops = int(stem[-2]), torch.ops.quantized
@@ -62,6 +63,7 @@ def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _Unpacked
     name_in_2d = stem.replace("1d", "2d")
 
     def sides(name: str) -> list[int]:
+        # 1-D convolutions have the attributes of 2-D ones, with the width last.
         found = [int(v) for v in getattr(ops, f"{name_in_2d}_{name}")(packed)]
         return found[-axes:]
 
@@ -126,6 +128,7 @@ def _linear(kernel: QuantizedCall) -> QuantizedTensor:
         made = kernel.add_call(ATEN.tanh.default, made)
     else:
         made = _with_activation(kernel, made)
+    # `linear` and `linear_relu` name the scale and zero point of the result otherwise.
     kernel.arguments.setdefault("output_scale", kernel.arguments.get("Y_scale_i"))
     kernel.arguments.setdefault("output_zero_point", kernel.arguments.get("Y_zero_point_i"))
     return kernel.result(made, x)
@@ -174,6 +177,7 @@ def recurrent(
     params: list[Any] = []
     plain: list[Any] = []
     for cell in cells:
+        # The state of a cell is (kind, biases, doubles, integers, packed weights).
         kind, biases, _, numbers, packed = cell.object.__getstate__()[0]
         if kind != "quantized_dynamic":
             raise builder.error(f"holds a recurrent layer of kind {kind}, which is not read")
@@ -222,6 +226,7 @@ def _mul_scalar(kernel: QuantizedCall) -> QuantizedTensor:
     if factor > 0:
         return _with_relu(kernel, QuantizedTensor(x.node, x.scale * factor, x.zero, x.kind))
     low, high, _ = integer_range(x.kind)
+    # A negative factor mirrors the zero point in the range of the integers.
     numbers = (x.scale * -factor, low + high - x.zero) if factor else (1.0, 0)
     made = kernel.add_call(ATEN.mul.Tensor, kernel.dequantized("qa"), factor)
     return quantize(kernel.builder, _with_activation(kernel, made), *numbers, x.kind, kernel.name)
@@ -333,6 +338,7 @@ def _embedding(kernel: QuantizedCall) -> fx.Node:
         said = "4-bit rows" if four_bits else "8-bit rows"
         raise builder.error(f"{kernel.name} reads {said} as if they had another width")
     if four_bits:
+        # A byte has two integers, the first one in the low four bits.
         integers = torch.stack((integers & 15, integers >> 4), -1).reshape(data.shape)
     qparams = (data.q_per_channel_scales(), data.q_per_channel_zero_points())
     table = (
@@ -367,6 +373,7 @@ def _unary_with_fixed_scale(
 
     def read(builder: ScriptBuilder, x: QuantizedTensor, *rest: Any) -> QuantizedTensor:
         name = str(target).replace(".", "::", 1).partition(".")[0]
+        # `zero` is that of quint8.
         signed = x.kind == torch.qint8
         at = zero - 128 if signed else zero
         made = builder.add_call(target, dequantize(builder, x), *rest)
