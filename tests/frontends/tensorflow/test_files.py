@@ -23,7 +23,7 @@ from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
-from .comparison import built, saved
+from .comparison import build_graph_def, save_graph_def
 from .networks import network
 
 X = np.ones((2, 8, 8, 3), np.float32)
@@ -32,7 +32,7 @@ W = np.ones((3, 3, 3, 4), np.float32)
 
 def small() -> Any:
     """Returns a graph of a convolution."""
-    return built(lambda x: tf.nn.relu(tf.nn.conv2d(x, W, 1, "SAME")), (X,))[0]
+    return build_graph_def(lambda x: tf.nn.relu(tf.nn.conv2d(x, W, 1, "SAME")), (X,))[0]
 
 
 def fields(kind: Descriptor, seen: set[str]) -> None:
@@ -118,7 +118,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "kera
 
 
 def test_a_frozen_graph_is_read_without_tensorflow(tmp_path: Path) -> None:
-    path = saved(small(), tmp_path / "g.pb")
+    path = save_graph_def(small(), tmp_path / "g.pb")
     command = [sys.executable, "-c", WITHOUT, str(path)]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
     assert made.stdout == "[]\n"
@@ -130,7 +130,7 @@ def test_files_of_other_formats_are_left_to_others(tmp_path: Path) -> None:
     value = [onnx.helper.make_tensor_value_info(n, 1, [2]) for n in "xy"]
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", value[:1], value[1:]))
     onnx.save(model, tmp_path / "onnx.pb")
-    saved(small(), tmp_path / "graph.pb")
+    save_graph_def(small(), tmp_path / "graph.pb")
     (tmp_path / "text.pb").write_text("node { name: 'x' }")
     assert frontend.accepts(tmp_path / "graph.pb")
     assert not frontend.accepts(tmp_path / "onnx.pb")
@@ -299,7 +299,7 @@ def test_a_damaged_file_is_refused_in_one_line(
 ) -> None:
     proto = small()
     damage(proto)
-    path = saved(proto, tmp_path / "g.pb")
+    path = save_graph_def(proto, tmp_path / "g.pb")
     with pytest.raises(InputError, match=DAMAGES[damage]) as found:
         TensorFlowFrontend().load(path, Ledger())
     assert str(path) in str(found.value)
@@ -378,8 +378,8 @@ def test_a_child_that_dies_is_told_in_one_line(
         qir.load(tmp_path / "model.h5")
     dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
     foreign.close()
-    proto, _ = built(lambda x: tf.math.betainc(x, x, x), (X,))
-    path = saved(proto, tmp_path / "g.pb")
+    proto, _ = build_graph_def(lambda x: tf.math.betainc(x, x, x), (X,))
+    path = save_graph_def(proto, tmp_path / "g.pb")
     with pytest.raises(
         InputError, match=r"g\.pb: Betainc .* \(TensorFlow ended with status -11\)$"
     ):

@@ -12,8 +12,8 @@ import tensorflow as tf
 import qir
 from qir.frontends.tensorflow.child import freeze_keras
 from qir.reference.interpreter import run
+from tests.frontends.comparison import difference
 
-from .comparison import difference
 from .networks import Array, network
 
 NEAR = 1e-4

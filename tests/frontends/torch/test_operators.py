@@ -9,9 +9,10 @@ import torch
 
 from qir.frontends.torch import TorchFrontend
 from qir.ledger import Ledger
+from tests.frontends.comparison import difference
 
 from .cases import Case, cases
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 
 CASES = cases()
 
@@ -25,7 +26,7 @@ def exported(case: Case) -> torch.export.ExportedProgram:
 def test_an_operator_computes_what_pytorch_computes(case: Case) -> None:
     graph = TorchFrontend().load(exported(case), Ledger())
     assert not [str(n.attrs["op"]) for n in graph if n.op == "foreign"]
-    pairs = zip(computed(graph, case.inputs), wanted(case.module(), case.inputs), strict=True)
+    pairs = zip(run_graph(graph, case.inputs), run_module(case.module(), case.inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, case.near))] == []
 
 
