@@ -51,6 +51,7 @@ def _loop(reader: OnnxReader, op: OnnxOp) -> None:
     carried = _loop_carried_values(reader, op, op.inputs[2:])
     if len(proto.input) != len(carried) + 2:
         raise op.error(f"carries {len(carried)} values, its body takes {len(proto.input)}")
+    # The iteration count and the condition are the first two inputs of a body.
     kinds = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
     body = _body_of_stable_types(
         reader, op, proto, kinds, captured, first_input=2, first_output=1, count=len(carried)

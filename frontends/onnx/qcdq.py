@@ -47,8 +47,10 @@ def _clip_bounds(reader: OnnxReader, op: OnnxOp, low: int, high: int) -> tuple[i
 
 
 def _narrow_quantize(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
-    """Merges a Clip into the quantize before it: bounds in its type, and the name after the
-    Clip."""
+    """Merges a Clip into the quantize before it.
+
+    The bounds become those of its type; it gets the name of the Clip's result.
+    """
     kind = value.type.quant
     assert kind is not None
     name = op.input(0)

@@ -48,9 +48,12 @@ _POOL_ATTRIBUTES = (
 
 
 def quantize(reader: OnnxReader, op: OnnxOp) -> None:
-    """QuantizeLinear, per tensor, per channel or per block; computed parameters as in
-    dynamic_ops."""
+    """Reads QuantizeLinear, per tensor, per channel or per block.
+
+    Computed parameters are read as in `dynamic_ops`.
+    """
     op.allow_only(*_QDQ_ATTRIBUTES)
+    # `precision` asks for a division in another type than the scale's.
     if op.integer("precision", 0):
         raise KeepOperator
     if dynamic_ops.any_computed(reader, op, 1, 2):
@@ -183,8 +186,10 @@ def _parameter_operands(prefix: str, qparams: dict[str, Value]) -> dict[str, Val
 def _runtime_quant_type(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the type of integers with computed parameters, and these; raises KeepOperator for
-    parameters of other element types."""
+    """Returns the type of integers with computed parameters, and these.
+
+    Raises KeepOperator for parameters of other element types.
+    """
     qparams = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         qparams["zero"] = reader.value(op, op.input(at[1]))
@@ -255,6 +260,7 @@ def conv(reader: OnnxReader, op: OnnxOp) -> None:
     attrs = conv_attrs(op, x[1:-1] if channels_last else x[2:], w)
     operands = {
         **_quantized_operand(reader, op, 0, "x"),
+        # One scale for each output channel; ONNX has no other granularity for w.
         **_quantized_operand(reader, op, 1, "w", 0 if _has_several_scales(reader, op, 4) else None),
         **_raw_bias(reader, op, 8),
     }
@@ -304,6 +310,7 @@ def gemm(reader: OnnxReader, op: OnnxOp) -> None:
     if op.input(7):
         _add_quantized(reader, op, "gemm", operands, attrs)
     else:
+        # Without the result's scale, QGemm returns floats: x * w summed in i32, then scaled.
         node = reader.add(op, "gemm", operands, attrs)
         reader.graph.set_type(node.result, node.result.type.with_element(F32))
 
@@ -357,6 +364,7 @@ def softmax(reader: OnnxReader, op: OnnxOp) -> None:
     """
     op.allow_only("axis", "opset")
     operands = _quantized_operand(reader, op, 0, "x")
+    # `opset` is an attribute of QLinearSoftmax: the operator set of the Softmax that it replaces.
     old = op.integer("opset", 13) < 13
     axis = op.integer("axis", 1 if old else -1)
     rank = operands["x"].type.rank

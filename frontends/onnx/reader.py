@@ -137,6 +137,7 @@ class OnnxReader:
 
     def is_constant(self, name: str) -> bool:
         name = self.resolve(name)
+        # A tensor that the body produces shadows a constant of the enclosing graph.
         if self.outer is None or name in self._values:
             return name in self._stored
         return name in self._stored or self.outer.is_constant(name)
@@ -187,6 +188,7 @@ class OnnxReader:
     def unquantized_constants(self) -> dict[str, Value]:
         """Returns constants that have the file's name and type, and no second quantized type."""
         count = Counter(name for name, _ in self._constants)
+        # A constant that is read with two types has two nodes, which one default cannot replace.
         return {
             name: value
             for (name, quant), value in self._constants.items()
@@ -267,6 +269,7 @@ class OnnxReader:
 
     def unused_name(self, base: str) -> str:
         """Returns a name, based on `base`, that neither the graph nor the source uses."""
+        # Every name of the source is reserved, since operators that come later still need theirs.
         name, count = base, 0
         while name in self.source_names or self.graph.has(name):
             count += 1
@@ -307,6 +310,7 @@ class OnnxReader:
     def try_set_quant_type(self, op: OnnxOp, name: str, quant: QuantType) -> bool:
         """Gives an integer input its quantized type in place; False if it has other uses."""
         value = self.value(op, name)
+        # Consumers that see other parameters, or plain integers, recode the value.
         own = ("foreign",) if self.outer else ("input", "foreign")
         if value.uses or value.type.quant or value.node.op not in own:
             return False

@@ -30,7 +30,7 @@ from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage
 from qir.rewrite import Pass, run_passes
 from qir.rewrite.runner.options import parse_passes
 from qir.target import target
-from tests.golden.reading import generated
+from tests.golden.reading import generate_arrays
 
 SAMPLED = frozenset(
     {"correct-bias", "equalize", "materialize", "measure-bias", "round-weights", "smooth"}
@@ -84,7 +84,7 @@ def test_a_pass_opens_with_a_sentence_and_a_graph_before_and_after(name: str) ->
     assert found is not None, f"the module of {name} shows no graph before and after"
     before, options, after = unwrapped(found[1]), found[2], unwrapped(found[3])
     assert re.match(rf"{name}\b", options)
-    given, wanted = (parse(text, generated(text)) for text in (before, after))
+    given, wanted = (parse(text, generate_arrays(text)) for text in (before, after))
     assert errors(given) == errors(wanted) == []
     steps = [sample(name, before)] if name in SAMPLED else passes(options)
     made = run_passes(given, steps, Ledger())

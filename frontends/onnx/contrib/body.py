@@ -98,8 +98,10 @@ class BodyBuilder:
         return self.recode(x, x.type.dtype)
 
     def dequantized(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """Returns an operand dequantized, by the parameters in its type or in operands of the
-        group."""
+        """Returns an operand dequantized.
+
+        Its parameters are in its type, or in operands of the group.
+        """
         x = self[slot]
         if x.type.quant is None:
             return x

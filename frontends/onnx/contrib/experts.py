@@ -90,8 +90,10 @@ def _qmoe(reader: OnnxReader, op: OnnxOp) -> None:
 def _expert_weights(
     reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], experts: _Experts
 ) -> Value:
-    """Returns constant weights [experts, rows, depth] of a quantized type; raises NotConstant for
-    computed ones."""
+    """Returns constant weights [experts, rows, depth] of a quantized type.
+
+    Raises NotConstant for computed ones.
+    """
     at, scale, zero = (op.input(i) for i in places)
     data, scales = reader.lazy_data(at), reader.constant_data(scale)
     if data.ndim != 3 or data.dtype != np.uint8:

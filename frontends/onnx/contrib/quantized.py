@@ -352,8 +352,8 @@ def _gather_block_quantized(reader: OnnxReader, op: OnnxOp) -> None:
     if packed:
         data = unpack_integers(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
     storage = dtype(f"u{bits}") if packed else kind.dtype
-    grain = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
-    if grain.grid(data.shape) != scales.shape:
+    granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+    if granularity.grid(data.shape) != scales.shape:
         raise op.error(f"has scales of {scales.shape} for data of {data.shape}")
     held = Array.of(scales, op.input(2))
     quant = QuantType(
@@ -361,7 +361,7 @@ def _gather_block_quantized(reader: OnnxReader, op: OnnxOp) -> None:
         reader.constant_dtype(op.input(2)),
         held,
         _gather_zero_points(reader, op, scales, bits, packed),
-        grain,
+        granularity,
     )
     operands = {"data": quantized_constant(reader, op.input(0), data, quant)}
     operands["indices"] = reader.value(op, op.input(1))

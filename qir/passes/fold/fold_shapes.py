@@ -245,7 +245,7 @@ def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes
     if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
         return []
     operands = {slot: known.get(value) for slot, value in node.operands.items()}
-    if node.op not in _ASKS and any(found is None for found in operands.values()):
+    if node.op not in SHAPE_QUERIES and any(found is None for found in operands.values()):
         return []
     try:
         made = rule(node, {s: x for s, x in operands.items() if x is not None})
@@ -459,8 +459,10 @@ def _filled(node: Node, known: Known) -> list[Sizes]:
 
 MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
 """Ops that make what has the shape that they are given."""
-_ASKS = frozenset({"shape", "size"})
-"""Ops that ask how large something is, whatever it holds."""
+SHAPE_QUERIES = frozenset({"shape", "size"})
+"""Ops whose result follows from the shape of their operand alone."""
+SIZED_BY_OPERANDS = MADE_TO - {"reshape"} | {"range", "tile"}
+"""Ops that may make a large result of few elements: the elements of an operand say how large."""
 _RULES: Mapping[str, Callable[[Node, Known], list[Sizes]]] = {
     "shape": _shape,
     "size": _size,

@@ -11,7 +11,7 @@ from qir.backends.tensorflow import session
 from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import FLOAT, to_graphdef
 from qir.frontends.tensorflow.graphdef import outputs_of, source_from
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.ir import types
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I64, dtype
@@ -206,7 +206,10 @@ def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None
     written = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
     found = session.TensorFlowSession(written, 1).values(feeds, written.outputs)
     wanted = qir.run(graph, feeds)
-    assert outputs_of(source_from(GRAPH.FromString(written.data), name)).keys() == wanted.keys()
+    assert (
+        outputs_of(source_from(GraphDefMessage.FromString(written.data), name)).keys()
+        == wanted.keys()
+    )
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
         theirs = np.asarray(found[key])
@@ -223,10 +226,10 @@ def test_what_no_output_hangs_on_is_not_written() -> None:
     rows = graph.add("shape", {"x": graph.inputs[0]}).result
     graph.add("concat", {"xs.0": rows, "xs.1": rows}, {"axis": 0})
     written = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
-    nodes = GRAPH.FromString(written.data).node
+    nodes = GraphDefMessage.FromString(written.data).node
     assert [node.op for node in nodes] == ["Placeholder", "Identity"]
     assert list(written.values.values()) == [nodes[0].name]
-    assert outputs_of(source_from(GRAPH.FromString(written.data), "g")) == {
+    assert outputs_of(source_from(GraphDefMessage.FromString(written.data), "g")) == {
         written.outputs["x"]: (written.outputs["x"], 0)
     }
 
