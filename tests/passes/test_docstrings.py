@@ -34,7 +34,7 @@ from tests.golden.reading import generated
 
 SAMPLED = frozenset(
     {"assign-schemes", "clip-weights", "correct-bias", "equalize", "materialize"}
-    | {"measure-bias", "round-weights", "smooth"}
+    | {"measure-bias", "round-weights", "smooth", "widen-outputs"}
 )
 """Passes whose options no text states, such as statistics: their first sample is the example."""
 
