@@ -86,15 +86,14 @@ class WidenOutputs(Pass):
                 continue
             share = float(f"{0.5 / math.sqrt(rows):.3g}")
             held = {v for v in scores if v in plans}
-            if not held or not _alone(held, plans):
+            chosen = [plan for value in held for plan in plans[value] if _by_extremes(plan[2])]
+            if not chosen or not _alone(held, plans):
                 continue
-            for value in held:
-                for node, slot, scheme in plans[value]:
-                    if scheme.range == "minmax" and scheme.scale is None:
-                        graph.set_scheme(node, slot, replace(scheme, range=f"margin:{share!r}"))
-                        count += 1
+            for node, slot, scheme in chosen:
+                graph.set_scheme(node, slot, replace(scheme, range=f"margin:{share!r}"))
             said = f"its range is widened by {share:.1%} to each side: {rows} rows were seen"
             ledger.add(Change.QUANTIZED, self.name, computed.name, said)
+            count += len(chosen)
         return count
 
     def _rows(self, scores: Value) -> int | None:
@@ -126,6 +125,10 @@ def score_values(graph: Graph) -> Iterator[tuple[Value, list[Value]]]:
             if value not in seen and value.node.op != "input" and value.constant is None:
                 seen.add(value)
                 yield value, found
+
+
+def _by_extremes(scheme: Scheme) -> bool:
+    return scheme.range == "minmax" and scheme.scale is None
 
 
 def planned_values(graph: Graph) -> dict[Value, list[tuple[Node, str, Scheme]]]:
