@@ -41,6 +41,7 @@ from qir.passes.quantize.materialize import Materialize
 from qir.passes.quantize.measure_bias import MeasureBias
 from qir.passes.quantize.round_weights import RoundWeights, Samples
 from qir.passes.quantize.smooth import Smooth, smoothed_tensors
+from qir.passes.quantize.widen_outputs import WidenOutputs
 from qir.passes.recover import Recover
 from qir.profiles import Profile, resolve_profile_name
 from qir.profiles import profile as named_profile
@@ -50,7 +51,7 @@ from qir.rewrite.runner.journal import Journal
 from qir.target import target as named_target
 
 CORRECTIONS = (
-    *("smooth", "equalize", "clip-weights", "round-weights", "correct-bias"),
+    *("smooth", "equalize", "widen-outputs", "clip-weights", "round-weights", "correct-bias"),
     "measure-bias",
 )
 """All corrections, in the order in which they run."""
@@ -118,13 +119,14 @@ def known_corrections(
 ) -> tuple[str, ...]:
     """Parses names of corrections and returns them in the order in which they run.
 
-    "default" is `correct-bias`, and `equalize` where all weights of a layer share one scale; "none"
-    is no correction. Raises UsageError for an unknown name.
+    "default" is `widen-outputs` and `correct-bias`, and `equalize` where all weights of a layer
+    share one scale; "none" is no correction. Raises UsageError for an unknown name.
     """
     given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
     if given == [DEFAULT]:
         coarse = granularity == "tensor" or (table is not None and not _by_channel(table))
-        return ("equalize", "correct-bias") if coarse else ("correct-bias",)
+        usual = ("widen-outputs", "correct-bias")
+        return ("equalize", *usual) if coarse else usual
     wanted = [] if given == ["none"] else given
     for name in wanted:
         if name not in CORRECTIONS:
@@ -204,6 +206,8 @@ def quantizing_steps(
             CorrectBias(found, by, scales, capability=planned.capability, exact=before)
         )
     rounding = tuple(planned.capability.rounding.items())
+    if "widen-outputs" in corrections:
+        corrected.append(WidenOutputs(found))
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected], [made, TurnSums(), Prune()]
 

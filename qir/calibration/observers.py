@@ -22,6 +22,7 @@ from qir.calibration.rules import (
     entropy,
     lowest_cost,
     mae,
+    margin,
     mean_extremes,
     median_extremes,
     minmax,
@@ -150,6 +151,16 @@ class Sigma(Observer):
 
     def range(self, seen: Seen) -> Range:
         return sigma(seen.summary, seen.parameter)
+
+
+class Margin(Observer):
+    """The extremes, each moved outwards by a share of their distance."""
+
+    name = "margin"
+    parameter = Parameter(0.125, 10.0)
+
+    def range(self, seen: Seen) -> Range:
+        return margin(seen.summary, seen.parameter)
 
 
 class MeanExtremes(Observer):

@@ -1,8 +1,8 @@
 """Range rules: choose the range that quantized values cover, from a tensor's statistics.
 
 Each rule is a function of the summary, or of the log where the order of batches matters, so
-another rule needs no other run. Ranges are within the extremes; what becomes of them is the
-business of `qir.numerics`.
+another rule needs no other run. Ranges are within the extremes, but for `margin`; what becomes of
+them is the business of `qir.numerics`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,20 @@ def minmax(summary: Summary) -> Range:
     return Range(
         np.where(empty, zero, summary.channel_low), np.where(empty, zero, summary.channel_high)
     )
+
+
+def margin(summary: Summary, share: float) -> Range:
+    """Returns the extremes, each moved outwards by a share of their distance.
+
+    An end of exactly 0 stays: it is the bound of a relu. UsageError for a negative share.
+    """
+    require_values(summary)
+    if share < 0:
+        raise UsageError(f"margin {share:g}: give a share that is not negative")
+    low, high = map(float, summary.extremes)
+    reach, most = share * (high - low), float(np.finfo(np.float32).max)
+    ends = (max(low - reach, -most) if low else low, min(high + reach, most) if high else high)
+    return Range(*(np.asarray(end, np.float32) for end in ends))
 
 
 def percentile(summary: Summary, percent: float) -> Range:

@@ -63,7 +63,7 @@ _VALUE = re.compile(r"%[^\s,;]+")
     show_default=True,
     metavar="RULE",
     help="How ranges are chosen: minmax, auto, percentile:99.99, entropy, mse, mae, k-sigma:4,"
-    " mean, median, average:0.01.",
+    " mean, median, average:0.01, margin:0.125.",
 )
 @click.option(
     "--scales",

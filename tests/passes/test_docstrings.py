@@ -34,6 +34,7 @@ from tests.golden.reading import generate_arrays
 
 SAMPLED = frozenset(
     {"correct-bias", "equalize", "materialize", "measure-bias", "round-weights", "smooth"}
+    | {"widen-outputs"}
 )
 """Passes whose options no text states, such as statistics: their first sample is the example."""
 
