@@ -38,7 +38,7 @@ def is_dynamic(graph: Graph) -> bool:
     return any(node.op == "choose_qparams" for _, each in graph.walk() for node in each)
 
 
-def kept(graph: Graph, ledger: Ledger) -> Graph:
+def only_read_by_layers(graph: Graph, ledger: Ledger) -> Graph:
     """Returns a graph in QDQ form where only what a quantized layer reads is quantized.
 
         %q = quantize(%y); %d = dequantize(%q); %z = softmax(%d)
@@ -92,7 +92,7 @@ def carried(graph: Graph, ledger: Ledger, *, nested: bool) -> tuple[Graph, dict[
     Refused for a graph that was read from no module, and where nothing quantized is left.
     """
     flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
-    made = kept(flat, ledger)
+    made = only_read_by_layers(flat, ledger)
     alone = _doubled(made) | _averaged(made)
     numbered = _quantized_readers(made)
     why = {
@@ -254,4 +254,12 @@ def _check(node: Node) -> None:
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = ["DYNAMIC", "READERS", "carried", "defects", "is_dynamic", "kept", "spared"]
+__all__ = [
+    "DYNAMIC",
+    "READERS",
+    "carried",
+    "defects",
+    "is_dynamic",
+    "only_read_by_layers",
+    "spared",
+]

@@ -15,7 +15,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 from qir.target import target
 
-from .edges import is_dynamic, kept
+from .edges import is_dynamic, only_read_by_layers
 
 _WRITER = "pt2e"
 """The target whose float modules have `quantized_decomposed` between their operators."""
@@ -35,7 +35,9 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> nn.Module:
     """
     if is_dynamic(graph):
         return _dynamic(graph, ledger, lossy=lossy)
-    flat = kept(run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger), ledger)
+    flat = only_read_by_layers(
+        run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger), ledger
+    )
     made: Any = target(_WRITER).build(flat, ledger, format="fx", lossy=lossy)
     program = _program(made)
     for node in list(program.graph.nodes):

@@ -15,7 +15,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 from qir.target import Executable
 
-from .edges import kept
+from .edges import only_read_by_layers
 from .probe import Ipex, told
 
 
@@ -24,7 +24,7 @@ class IpexSession(Executable):
 
     def __init__(self, graph: Graph) -> None:
         flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
-        self.graph = kept(flat, Ledger())
+        self.graph = only_read_by_layers(flat, Ledger())
         self.runtime = _runtime(os.environ.get(Ipex.elsewhere, ""))
 
     def __call__(self, **inputs: object) -> dict[str, object]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     "qir plan model.onnx",
     "qir plan model.onnx --granularity tensor --keep-float '/fc/*'",
     "qir plan model.onnx --rule 'op=softmax: float' --json > plan.json",
-    "qir plan net.pt2 --target ipex-onednn --format module",
 )
 @shared.model
 @shared.target

@@ -226,6 +226,7 @@ def test_a_quantizing_pipeline_runs_as_text(folder: Path) -> None:
     text = (
         "prune; fold-constants; fold-batch-norm; assign-schemes{target=onnxruntime};"
         f" correct-bias{{statistics='{stats}', target=onnxruntime, profile=ort-1.31}};"
+        f" widen-outputs{{statistics='{stats}'}};"
         f" materialize{{statistics='{stats}', profile=ort-1.31}}; turn-sums; prune"
     )
     done = qir("opt", folder / "model.onnx", "-p", text, "-o", out)

@@ -30,10 +30,15 @@ def classifier(tail: str, *, relu: bool = False) -> Graph:
     )
 
 
-def quantized(graph: Graph, samples: Floats, **settings: str) -> tuple[Graph, Ledger]:
+def quantized(
+    graph: Graph, samples: Floats, *, corrections: str = "default", range_rule: str = "minmax"
+) -> tuple[Graph, Ledger]:
     ledger = Ledger()
     statistics = pipeline.calibrate(graph, samples)
-    return pipeline.quantize(graph, statistics, ledger=ledger, **settings), ledger
+    made = pipeline.quantize(
+        graph, statistics, ledger=ledger, corrections=corrections, range_rule=range_rule
+    )
+    return made, ledger
 
 
 def widened(ledger: Ledger) -> list[str]:
@@ -107,7 +112,8 @@ def test_the_answer_of_another_sample_is_kept() -> None:
     """The best two scores of other samples lie beyond those that were seen, and clip to a tie."""
     text = (
         "graph main {\n  %x = input() : (N)x4xf32\n"
-        "  %w = constant([1.0, 0.6, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, -1.0, -1.0, 0.0, 0.0]) : 3x4xf32\n"
+        "  %w = constant([1.0, 0.6, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, -1.0, -1.0, 0.0, 0.0])"
+        " : 3x4xf32\n"
         "  %y = linear(%x, %w) : (N)x3xf32\n  output(y=%y)\n}\n"
     )
     graph = parse(text)
@@ -123,15 +129,15 @@ def test_the_answer_of_another_sample_is_kept() -> None:
 
 def test_margin_moves_both_ends_but_zero() -> None:
     summary = Summary()
-    summary.update(np.float32([-2, 3]))
+    summary.update(np.array([-2, 3], np.float32))
     found = parse_rule("margin:0.5").range(summary)
     assert (float(found.low), float(found.high)) == (-4.5, 5.5)
     bounded = Summary()
-    bounded.update(np.float32([0, 4]))
+    bounded.update(np.array([0, 4], np.float32))
     found = parse_rule("margin:0.25").range(bounded)
     assert (float(found.low), float(found.high)) == (0.0, 5.0)
     largest = float(np.finfo(np.float32).max)
-    bounded.update(np.float32([largest]))
+    bounded.update(np.array([largest], np.float32))
     assert float(parse_rule("margin:1").range(bounded).high) == largest
     with pytest.raises(UsageError, match="margin:-1"):
         parse_rule("margin:-1")

@@ -51,7 +51,8 @@ class WidenOutputs(Pass):
     """Widens the ranges of scores, the last values that a classifier computes, by few samples.
 
     It runs between `assign-schemes` and `materialize`, and changes ranges by minmax alone. Scores
-    are what the outputs are made of by moves and softmax; statistics say how many rows were seen.
+    are what the outputs are made of by moves and softmax, but for results of clips and other
+    functions of an element. Statistics say how many rows were seen.
     """
 
     name = "widen-outputs"
@@ -111,7 +112,7 @@ def score_values(graph: Graph) -> Iterator[tuple[Value, list[Value]]]:
     seen: set[Value] = set()
     for output in (n for n in graph if n.op == "output"):
         for value in output.operands.values():
-            found = []
+            found: list[Value] = []
             while True:
                 node = value.node
                 if node.op in _SOFTMAX:
@@ -122,9 +123,15 @@ def score_values(graph: Graph) -> Iterator[tuple[Value, list[Value]]]:
                 if not spec(node.op).traits.value_preserving or len(node.operands) != 1:
                     break
                 value = node.operands[spec(node.op).traits.data]
-            if value not in seen and value.node.op != "input" and value.constant is None:
+            if value not in seen and _is_unbounded(value.node) and value.constant is None:
                 seen.add(value)
                 yield value, found
+
+
+def _is_unbounded(node: Node) -> bool:
+    """Returns whether no bound of an op limits its results: that of a clip is cut by integers, and
+    a kernel with the clip in it needs the range to end there."""
+    return node.op == "relu" or not (node.op == "input" or spec(node.op).traits.elementwise)
 
 
 def _by_extremes(scheme: Scheme) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.ipex.edges import kept
+from qir.backends.ipex.edges import only_read_by_layers
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
@@ -22,7 +22,7 @@ LAYERS = ("_convolution", "linear", "max_pool2d", "adaptive_avg_pool2d", "flatte
 
 def grouped(name: str, target: str) -> Graph:
     """Returns a network with the kernels that IPEX makes of its recipe."""
-    held = kept(graph_of(name, target), Ledger())
+    held = only_read_by_layers(graph_of(name, target), Ledger())
     return run_passes(held, [Group("ipex-2.8")], Ledger())
 
 

@@ -27,11 +27,12 @@ Arrays = Mapping[str, NDArray[Any]]
 def quantized(graph: Graph, x: NDArray[np.float32]) -> Graph:
     """Returns a network quantized for MXNet, with statistics of smaller data: some saturate.
 
-    One that is quantized already stays as it is.
+    Its scores too: their range is not widened. One that is quantized already stays as it is.
     """
     if any(value.type.quant is not None for value in graph.values.values()):
         return graph
-    return qir.quantize(graph, qir.calibrate(graph, x * np.float32(0.6)), target=TARGET)
+    statistics = qir.calibrate(graph, x * np.float32(0.6))
+    return qir.quantize(graph, statistics, target=TARGET, corrections="correct-bias")
 
 
 def files(graph: Graph, folder: Path, ledger: Ledger | None = None) -> Path:

@@ -250,7 +250,7 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
         out = next(n for n in graph if n.op == "output")
         for i, made in enumerate(drawn.made[1:]):
             where = f"seed {seed}, step {i} {out.operands[f'y{i}'].node}"
-            assert order.steps[out.operands[f"y{i}"]] == tuple(made.stride()), where
+            assert order.strides[out.operands[f"y{i}"]] == tuple(made.stride()), where
         if name not in OWN:
             continue
         ledger = Ledger()
