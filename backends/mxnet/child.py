@@ -58,6 +58,9 @@ def avg_pool2d(arrays: Any, ranges: Any, made: Any, **attrs: Any) -> Any:
     )[0]
 
 
+LOSSES = frozenset(
+    {"SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput"}
+)
 KERNELS = {f.__name__: f for f in (quantize, dequantize, add, concat, avg_pool2d)}
 
 
@@ -90,8 +93,10 @@ def unused_labels(graph: Any, held: Any) -> Any:
     wanted = [name for name in graph.list_arguments() if name in labels and name not in held]
     if not wanted:
         return {}
-    shapes, _, _ = graph.infer_shape_partial(**{name: held[name].shape for name in held})
-    found = dict(zip(graph.list_arguments(), shapes))  # noqa: B905 of Python 3.8
+    names = graph.list_arguments()
+    known = {name: held[name].shape for name in names if name in held}
+    shapes, _, _ = graph.infer_shape_partial(**known)
+    found = dict(zip(names, shapes))  # noqa: B905 of Python 3.8
     return {name: mx.nd.zeros(found[name]) for name in wanted}
 
 

@@ -57,7 +57,9 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     plain = target.decomposed or form in ("pt2", "float")
     flat = _to_qdq(None if plain else target.capability(), graph, ledger)
     if form == "float" and (found := quantized_values(flat)):
-        raise Refused(f"{graph.name}: {found[0]} is quantized; leave out --format float, or write the float model")
+        raise Refused(
+            f"{graph.name}: {found[0]} is quantized; leave out --format float, or write the float model"
+        )
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
         made = flat if plain else _with_kernel_groups(target, flat, ledger)

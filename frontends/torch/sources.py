@@ -126,7 +126,9 @@ def _open_file(path: Path, inputs: Sequence[object] | None) -> OpenedSource:
         ):
             raise InputError(_why_pickle_is_refused(path, held))
         if inputs is not None:
-            raise UsageError(f"{path}: an exported program states its own inputs; leave out inputs= or --shape")
+            raise UsageError(
+                f"{path}: an exported program states its own inputs; leave out inputs= or --shape"
+            )
         return OpenedSource(
             as_program(functionalized_if_needed(open_archive(path))), path.stem, shares_memory=True
         )

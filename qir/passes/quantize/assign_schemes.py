@@ -8,7 +8,7 @@
       output(y=%r)
     }
 
-By `assign-schemes` it becomes:
+By `assign-schemes{target=cpu}` it becomes:
 
     graph main as native {
       %x = input() : 2x3xf32

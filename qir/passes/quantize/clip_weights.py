@@ -42,6 +42,8 @@ CANDIDATES = 96
 """Ranges that are tried, from the full one in equal steps."""
 LEAST = 0.25
 """No range is narrower than this share of the full one."""
+CLIPPED = "clipped"
+"""Marks weights in their lineage: clipped once, they are not clipped again."""
 BETTER = 1 - 1e-9
 """A narrower range must be better by more than rounding, which differs between processors."""
 
@@ -77,12 +79,16 @@ class ClipWeights(Pass):
         count = 0
         for node, scheme in symmetric_layers(graph):
             weight = operands(node)[1]
+            if CLIPPED in weight.lineage.how:
+                continue
             exact = float_weights(weight)
             reach = clipped_reach(exact, channel_axis(node, scheme), scheme.high)
             made = np.clip(exact, -reach, reach)
             changed = int((made != exact).sum())
             if changed:
-                store(graph, node, made, None, "clipped")
+                store(graph, node, made, None, CLIPPED)
+                clipped = operands(node)[1]
+                graph.set_lineage(clipped, clipped.lineage.then(CLIPPED))
                 said = f"clips {changed} of {exact.size} weights, for the least squared error"
                 ledger.add(Change.QUANTIZED, self.name, node.name, said)
                 count += 1

@@ -327,3 +327,25 @@ def test_each_op_gives_mxnets_integers_on_mxnets_floats(tmp_path: Path) -> None:
     run(qir.load(path, inputs=[x]), {name: x}, observe=forced)
     assert parting == []
     assert compared > 10000
+
+
+def test_the_label_of_a_loss_needs_no_data(mxnet: None, tmp_path: Path) -> None:
+    """Networks of MXNet's Module end in losses, whose labels no file of data holds."""
+    names = ("data", "w", "softmax_label")
+    nodes = [{"op": "null", "name": name, "inputs": []} for name in names]
+    attrs = {"num_hidden": "2", "no_bias": "True"}
+    nodes += [
+        {"op": "FullyConnected", "name": "y", "attrs": attrs, "inputs": [[0, 0, 0], [1, 0, 0]]},
+        {"op": "SoftmaxOutput", "name": "softmax", "inputs": [[3, 0, 0], [2, 0, 0]]},
+    ]
+    text = {"nodes": nodes, "arg_nodes": [0, 1, 2], "heads": [[4, 0, 0]]}
+    path = tmp_path / "net-symbol.json"
+    path.write_text(json.dumps(text), encoding="utf-8")
+    held = parameter_bytes({"arg:w": np.eye(2, dtype=np.float32)})
+    path.with_name("net-0000.params").write_bytes(held)
+    (made,) = (
+        MxnetSession(path, ("softmax",))
+        .run({"data": np.array([[0, 0], [0, np.log(3)]], np.float32)})
+        .values()
+    )
+    assert np.allclose(made, [[0.5, 0.5], [0.25, 0.75]])
