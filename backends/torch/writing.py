@@ -54,7 +54,7 @@ class ByEngine(Protocol):
 def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
     """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
     plain = target.decomposed or form in ("pt2", "float")
-    flat = _flat(None if plain else target.capability(), graph, ledger)
+    flat = _flat(None if form == "float" else target, graph, ledger, plain=plain)
     if form == "float" and (found := held(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
@@ -73,7 +73,7 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph says.
     """
-    flat = _flat(target.capability(), graph, ledger)
+    flat = _flat(target, graph, ledger)
     with engine(target.engine):
         made = eager.converted(flat, module, target.capability())
     ledger.check(lossy=lossy)
@@ -85,17 +85,18 @@ def convert(
     return made
 
 
-def _flat(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
-    """Returns the graph in QDQ form; for an engine's kernels with data as these take them, which
-    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one.
+def _flat(target: ByEngine | None, graph: Graph, ledger: Ledger, *, plain: bool = False) -> Graph:
+    """Returns the graph in QDQ form; for a target's kernels with data as these take them, which
+    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one. Those
+    of `plain` programs take biases as floats.
 
     Another framework's images are put channels first, as kernels on integers take them."""
     last = channels_last(graph, "torch") and held(graph)
     first: list[Pass] = [Layout("nchw")] if last else []
     passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
-    if kernels is not None:
-        adds = any(chain[:2] == ("conv2d", "add") for chain in kernels.chains)
-        passes = [*(() if adds else (SplitSums(),)), *passes, UnsignedData()]
+    if target is not None:
+        adds = any(chain[:2] == ("conv2d", "add") for chain in target.capability().chains)
+        passes = [*(() if adds else (SplitSums(biases=not plain),)), *passes, UnsignedData()]
     flat = run_passes(graph, passes, ledger)
     for node in flat:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST:
@@ -154,7 +155,7 @@ def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
 
 def session(target: ByEngine, graph: Graph) -> TorchSession:
     """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = _flat(None if target.decomposed else target.capability(), graph, Ledger())
+    flat = _flat(target, graph, Ledger(), plain=target.decomposed)
     grouped = _grouped(target, flat, Ledger())
     choose = decomposed.lowered if target.decomposed else kernels.handler
     with engine(target.engine):

@@ -15,6 +15,7 @@ from qir.rewrite.window_shares import whole_windows
 from .program import FxProgram, Handler
 
 _INFINITE = float("-inf")
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor"
 
 
 def whole(value: Attr | None) -> list[int]:
@@ -46,7 +47,17 @@ def padded(program: FxProgram, x: fx.Node, pads: Sequence[int], value: float) ->
     front, back = sides(pads)
     if front == back:
         return x, front
-    return program.call("aten.constant_pad_nd", x, around(pads), value), [0] * len(front)
+    return _padded_codes(program, x, around(pads), value), [0] * len(front)
+
+
+def _padded_codes(program: FxProgram, x: fx.Node, pads: list[int], value: float) -> fx.Node:
+    """Pads; zeros around dequantized data are zero points around the integers, so that the kernel
+    that reads them still reads integers."""
+    if str(x.target) == _DEQUANTIZE and value == 0.0 and isinstance(x.args[2], int):
+        codes, scale, zero, *kind = x.args
+        wider = program.call("aten.constant_pad_nd", codes, pads, zero)
+        return program.call(_DEQUANTIZE, wider, scale, zero, *kind)
+    return program.call("aten.constant_pad_nd", x, pads, value)
 
 
 def _turned(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
