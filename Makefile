@@ -22,6 +22,15 @@ C      := $(shell find qir/_kernels -name '*.[ch]' -o -name '*.inc')
 THREADED := tests/kernels/test_plan.py tests/kernels/test_misuse.py tests/kernels/test_floats.py
 CYTHON := $(shell find qir -name '*.pyx' -o -name '*.pxd')
 
+# Names MXNet's Python, in an environment that is made if it is not there; in a line why there is none.
+MXNET = lab="$(QIR_MXNET)"; test -n "$$lab" || lab=build/oracles/mxnet/bin/python; \
+	test -x "$$lab" || { of=$$(for name in python3.11 python3.10 python3.9 python3.8; do \
+		$$name -c '' 2>/dev/null && echo $$name && break; done); \
+		test -n "$$of" && $$of -m venv build/oracles/mxnet && \
+		build/oracles/mxnet/bin/pip install -q mxnet==1.9.1 "numpy<1.24" scipy || \
+		echo "no MXNet: it needs a Python from 3.8 to 3.11 and mxnet 1.9.1" >&2; }; \
+	unset QIR_MXNET; test ! -x "$$lab" || export QIR_MXNET="$$(realpath -s "$$lab")"
+
 # Tests start hundreds of Python processes: what the first compiles, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -42,8 +51,9 @@ test: $(STAMP)/test  ## every test but the long ones, at most six cases of each,
 check: $(STAMP)/test  ## the fast tests, a case of each, without comparisons with runtimes
 	@$(PYTEST) -m "not slow and not long" --cases 1 --ignore tests/differential
 
-test-zoo: $(STAMP)/test  ## well-known networks of each framework, run there and compared; under 8 minutes
-	@$(PYTEST) tests/zoo tests/backends/tensorflow/test_zoo.py
+test-zoo: $(STAMP)/test  ## well-known networks of each framework, run there and compared; under 10 minutes
+	@$(MXNET); $(PYTEST) tests/zoo tests/backends/tensorflow/test_zoo.py \
+		tests/backends/mxnet/test_int8.py::test_mxnet_computes_what_is_predicted
 
 test-loopback: $(STAMP)/test  ## the fast tests that run programs, each sent out by a plugin's target and back; some 20 minutes
 	@$(PYTEST) --whole -m "not slow and not long" --through loopback tests/reference tests/backends tests/differential
@@ -152,12 +162,7 @@ oracle-mxnet:  ## record what MXNet 1.9.1 computes, in an environment of its own
 		QIR_MXNET=$$lab/bin/python $(BIN)/python -m tests.oracles.mxnet_written tests/backends/mxnet/recorded
 
 matrix: $(STAMP)/test  ## run the five rows in their frameworks and write docs/reference/five-rows.md; IPEX from records
-	@lab="$(QIR_MXNET)"; test -n "$$lab" || lab=build/oracles/mxnet/bin/python; \
-	test -x "$$lab" || { of=$$(for name in python3.11 python3.10 python3.9 python3.8; do \
-		$$name -c '' 2>/dev/null && echo $$name && break; done); \
-		test -n "$$of" || { echo "no Python from 3.8 to 3.11 found for MXNet" >&2; exit 1; }; \
-		$$of -m venv build/oracles/mxnet && build/oracles/mxnet/bin/pip install -q mxnet==1.9.1 "numpy<1.24" scipy || exit; }; \
-	QIR_MXNET="$$(realpath -s "$$lab")" $(BIN)/python -m tests.matrix
+	@$(MXNET); test -n "$$QIR_MXNET" || exit 1; $(BIN)/python -m tests.matrix
 
 clean:  ## remove all that was built, .venv too
 	@rm -rf .venv build dist *.egg-info .hypothesis

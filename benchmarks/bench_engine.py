@@ -2,9 +2,10 @@
 
 Each network is made from one seed, run as it is and as QIR quantizes it for onnxruntime, by every
 runtime in turns; what is printed is how many times QIR's median time each of them takes. Above 1,
-QIR is faster. All run on the same cores and as many threads. `--check` runs nothing: it prints the
-steps that are Python calls, of these networks or of the files that are named, and fails if there
-are any.
+QIR is faster. All run on the same cores and as many threads; with several, a turn waits until
+those of the one before sleep, and begins with a run that is not timed. `--check` runs nothing: it
+prints the steps that are Python calls, of these networks or of the files that are named, and fails
+if there are any.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 import qir
+from qir.inspect import settle
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engine_networks import IMAGE, NETWORKS, Size, inputs
@@ -62,13 +64,20 @@ PEERS: dict[str, Callable[[Path, int, Feed], Run]] = {
 
 
 def medians(
-    runs: Mapping[str, Run], rounds: int, seconds: float, clock: Callable[[], float]
+    runs: Mapping[str, Run],
+    rounds: int,
+    seconds: float,
+    clock: Callable[[], float],
+    threads: int = 1,
 ) -> dict[str, float]:
     """Returns the median seconds of each by a clock, taken in turns until the time is over."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     end = time.perf_counter() + seconds
     for turn in range(rounds + WARM):
         for name, run in runs.items():
+            if threads > 1:
+                settle()
+                run()
             started = clock()
             run()
             if turn >= WARM:
@@ -134,7 +143,8 @@ def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folde
         runs = {peer: PEERS[peer](path, args.threads, feed) for peer in args.peers}
         own = qir.compile(graph, threads=args.threads)
         clock = time.process_time if args.processor_time else time.perf_counter
-        found = medians({**runs, "qir": partial(own, **feed)}, args.rounds, args.seconds, clock)
+        runs["qir"] = partial(own, **feed)
+        found = medians(runs, args.rounds, args.seconds, clock, args.threads)
         ratios = {peer: found[peer] / found["qir"] for peer in args.peers}
         table.row(name, kind, ratios, told(Counter(f.op for f in own.fallbacks)))
     for path in (source, codes):

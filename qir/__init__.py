@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from qir.ledger import Ledger
     from qir.mixed_precision import search_recipe
     from qir.pipeline import (
+        build,
         calibrate,
         compile,
         fold,
         load,
-        load_program,
         optimize,
         plan,
         quantize,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         save,
         verify,
     )
+    from qir.programs import load_program
     from qir.query.diff import diff
     from qir.reference.constants import constant_value
-    from qir.target import build
 
 __version__ = "0.1.0"
 qir_api = 1
@@ -41,7 +41,7 @@ _HOMES = {
     "Ledger": "qir.ledger",
     "Statistics": "qir.calibration",
     "TensorType": "qir.ir.types",
-    "build": "qir.target",
+    "build": "qir.pipeline",
     "calibrate": "qir.pipeline",
     "certify": "qir.inspect.certificates",
     "compile": "qir.pipeline",
@@ -50,7 +50,7 @@ _HOMES = {
     "evaluate": "qir.evaluating",
     "fold": "qir.pipeline",
     "load": "qir.pipeline",
-    "load_program": "qir.pipeline",
+    "load_program": "qir.programs",
     "optimize": "qir.pipeline",
     "parse": "qir.ir.text",
     "parse_type": "qir.ir.typetext",

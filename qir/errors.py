@@ -7,7 +7,7 @@ _LONGEST = 2_000
 
 
 class QirError(Exception):
-    """What a user can act on; the command line prints it as one line."""
+    """Any error that a user can act on; the command line prints it as one line."""
 
     status = 2
 
@@ -20,7 +20,7 @@ class QirError(Exception):
 
 
 class UsageError(QirError):
-    """A call or a command line that cannot be meant."""
+    """A call or a command line that contradicts itself, or names what there is not."""
 
 
 class ArgumentError(UsageError, TypeError):
@@ -32,7 +32,7 @@ class InputError(QirError):
 
 
 class ShapesNeeded(InputError):
-    """A file that does not say the shapes of its inputs, read without them."""
+    """A file that does not state the shapes of its inputs; `inputs=` gives them."""
 
 
 class DataError(QirError):

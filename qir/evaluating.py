@@ -20,12 +20,12 @@ from qir.inspect.evaluation import (
     Evaluation,
     against_labels,
     against_results,
-    joined,
+    join_batches,
     require_length,
 )
 from qir.inspect.metrics import metric
 from qir.inspect.quantization_check import QuantizationCheck, Settings, check_quantized
-from qir.ir.dtype import boxed
+from qir.ir.dtype import box_object
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.quantize.equalize import scaled_tensors
@@ -85,10 +85,10 @@ def evaluate(
             wanted.append(other(inputs))
         if progress is not None:
             progress(done, source.batches)
-    made = joined(results)
+    made = join_batches(results)
     samples = sum(len(next(iter(part.values()))) for part in results if part)
     if truth is None:
-        return Evaluation(samples, engine, against_results(chosen, joined(wanted), made))
+        return Evaluation(samples, engine, against_results(chosen, join_batches(wanted), made))
     return Evaluation(samples, engine, against_labels(chosen, truth[:samples], made))
 
 
@@ -190,7 +190,7 @@ def runner(graph: Graph, target: str = "", threads: int | None = None) -> tuple[
 def _arrays(results: Mapping[str, object]) -> dict[str, Tensor]:
     """Results as arrays; what is no tensor in a box."""
     return {
-        name: made if isinstance(made, np.ndarray) else boxed(made)
+        name: made if isinstance(made, np.ndarray) else box_object(made)
         for name, made in results.items()
     }
 

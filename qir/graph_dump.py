@@ -23,7 +23,7 @@ class Dump:
         self.claim(folder, force=force)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for path in self.held(folder):
+            for path in self.step_files(folder):
                 path.unlink()
         except OSError as error:
             raise InputError(f"{folder}: {error.strerror or error}") from error
@@ -40,12 +40,12 @@ class Dump:
         """Raises UsageError where the folder holds another run, unless `force`."""
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder}: it is no folder; name one for the graphs")
-        if not force and (found := cls.held(folder)):
+        if not force and (found := cls.step_files(folder)):
             name = found[0].name
             raise UsageError(f"{folder} holds another run, {name} first; --force replaces it")
 
     @staticmethod
-    def held(folder: Path) -> list[Path]:
+    def step_files(folder: Path) -> list[Path]:
         """Returns the files of a run in a folder: a text and a `.qir` file of each name."""
         texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
         pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]

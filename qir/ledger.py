@@ -16,7 +16,7 @@ VERSION = 1
 
 
 class Change(Enum):
-    """What became of a tensor or an op, mildest first."""
+    """The kinds of changes, mildest first."""
 
     EXACT = "exact"
     REGROUPED = "regrouped"
@@ -51,7 +51,7 @@ REQUEST = "request"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that happened."""
+    """One change of the numbers, with its reason."""
 
     change: Change
     step: str
@@ -67,7 +67,7 @@ class Entry:
 
 
 class Ledger:
-    """Entries in the order they were made."""
+    """The list of what each step did to the numbers, in order."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._entries = list(entries)
@@ -101,7 +101,7 @@ class Ledger:
         self._entries.extend(other)
 
     def withdraw(self, step: str, subjects: Collection[str] | None = None) -> None:
-        """Takes back what a step said that did not come to pass, of all or of some subjects."""
+        """Removes entries of a step that did not come about, of all or of some subjects."""
         self._entries = [
             e
             for e in self._entries

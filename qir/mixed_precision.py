@@ -28,7 +28,7 @@ from qir.calibration.data import Data, first_batch, fixed_batch
 from qir.calibration.runner import GraphProgram, input_specs
 from qir.errors import DataError, SchemeError, UsageError
 from qir.evaluating import labels_of
-from qir.inspect.evaluation import against_labels, fits, require_some
+from qir.inspect.evaluation import against_labels, can_compare, require_some
 from qir.inspect.metrics import Sqnr, Top1
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -59,7 +59,7 @@ Progress = Callable[[int, int | None, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a quantized model must keep: one of the two."""
+    """The accuracy that a quantized model must keep: one of the two."""
 
     drop: float | None = None
     """It may lose so many points of the top-1 of the float model, of labelled samples."""
@@ -85,7 +85,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found."""
+    """The recipe that a search found, and the accuracy that it keeps."""
 
     recipe: Recipe
     """With the user's rules and those that keep ops in float."""
@@ -272,7 +272,9 @@ class _Trials:
         for found in outputs:
             count = len(next(iter(found.values())))
             labels = self._labels[done : done + count]
-            output = next((n for n, made in found.items() if fits([judge], labels, made)), None)
+            output = next(
+                (n for n, made in found.items() if can_compare([judge], labels, made)), None
+            )
             if output is None:
                 against_labels([judge], labels, found)  # which says why
             else:

@@ -11,18 +11,27 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.decisions import Plan, as_carried, as_moved, as_taken, as_written, counted_at
-from qir.analysis.kernel_groups import kernels
+from qir.analysis.decisions import (
+    Plan,
+    with_file_verdicts,
+    with_float_reasons,
+    with_macs_at,
+    with_quantized_moves,
+    with_target_verdicts,
+)
+from qir.analysis.kernel_groups import find_kernel_groups
 from qir.analysis.kernel_table import kernel_table
-from qir.analysis.masks import unseen
-from qir.analysis.quantized_regions import held
+from qir.analysis.masks import possible_mask_inputs
+from qir.analysis.quantized_regions import quantized_values
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.arguments import checked
 from qir.atomic import claim
 from qir.calibration import Statistics, collect, open_data, open_feeds
 from qir.calibration.collect import Batches
 from qir.calibration.data import Item
 from qir.calibration.preprocess import Preprocess
-from qir.calibration.runner import GraphProgram, require_numbers
+from qir.calibration.runner import GraphProgram, require_finite_weights
 from qir.capability import Verdict
 from qir.errors import DataError, GraphError, InputError, QirError, Refused, UsageError
 from qir.frontend import frontend as named_frontend
@@ -33,12 +42,12 @@ from qir.ir.verify import Finding, check
 from qir.ir.verify import verify as verify_graph
 from qir.ledger import Ledger
 from qir.passes.cleanup.prune import Prune
-from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.passes.quantize.quantize_dynamic import QuantizeDynamic, plan_dynamic
 from qir.passes.quantize.quantize_weights import QuantizeWeights, WeightStorage, plan_weights
-from qir.profiles import given
 from qir.profiles import profile as named_profile
+from qir.profiles import resolve_profile_name
 from qir.profiles.processor import on_processor
+from qir.programs import KERNELS
 from qir.qir_files import SUFFIX, profiles_of, read_qir, write_qir
 from qir.quantizing import (
     DEFAULT,
@@ -52,8 +61,8 @@ from qir.quantizing import (
 )
 from qir.quantizing import fold as fold
 from qir.recipe import Recipe
-from qir.reference.constants import computed
-from qir.reference.interpreter import find
+from qir.reference.constants import compute_constants
+from qir.reference.interpreter import find_value
 from qir.reference.interpreter import run as run_reference
 from qir.registry import DEFAULT_TARGET
 from qir.requantizing import reopen
@@ -65,9 +74,6 @@ from qir.rewrite.runner.validation import Validation
 from qir.source import remember
 from qir.target import Executable, Target
 from qir.target import target as named_target
-
-KERNELS = "cpu"
-"""The target that runs models on this machine."""
 
 
 @checked
@@ -90,8 +96,8 @@ def load(
         traced = named_frontend(frontend) if frontend else frontend_for(source)
         return traced.load_object(source, ledger, inputs)
     path = Path(source)
-    own = frontend is None and path.suffix.lower() == SUFFIX
-    reader = None if own else named_frontend(frontend) if frontend else frontend_for(path)
+    is_qir_file = frontend is None and path.suffix.lower() == SUFFIX
+    reader = None if is_qir_file else named_frontend(frontend) if frontend else frontend_for(path)
     if inputs is not None and not (reader and reader.files_take_inputs):
         raise UsageError(f"{source}: a file has its own inputs; leave out inputs=")
     if reader is None:
@@ -128,10 +134,10 @@ def save(
     Refused where the file would lose something, unless `lossy`. Then nothing is written.
     """
     path = Path(destination)
-    own = path.suffix.lower() == SUFFIX
-    claim(path, force=force, folder=not own and format in named_target(target).folders)
+    is_qir_file = path.suffix.lower() == SUFFIX
+    claim(path, force=force, folder=not is_qir_file and format in named_target(target).folders)
     ledger = ledger if ledger is not None else Ledger()
-    if own:
+    if is_qir_file:
         ledger.check(lossy=lossy)
         write_qir(graph, path, ledger, journal)
         return
@@ -143,15 +149,38 @@ def save(
 
 
 @checked
+def build(
+    graph: Graph,
+    *,
+    target: str,
+    format: str | None = None,
+    ledger: Ledger | None = None,
+    lossy: bool = False,
+    module: object | None = None,
+) -> object:
+    """Returns the object that `qir.save` would write for a target, such as a module of PyTorch.
+
+    `module` is the user's own, for formats that convert it, such as PyTorch's `eager`. Raises
+    UsageError for a target that has only files, and otherwise as `qir.save`.
+    """
+    check(graph)
+    ledger = ledger if ledger is not None else Ledger()
+    backend = named_target(target)
+    if module is None:
+        return backend.build(graph, ledger, format=format, lossy=lossy)
+    return backend.build(graph, ledger, format=format, lossy=lossy, module=module)
+
+
+@checked
 def verify(graph: Graph, *, target: str | None = None) -> list[Finding]:
     """Returns the findings of the verifier, and, with `target`, the ops it does not support."""
-    found = verify_graph(graph, computed)
+    found = verify_graph(graph, compute_constants)
     if target is not None:
         found += named_target(target).verify(graph)
     return found
 
 
-def taken(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
+def op_verdicts(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
     """Returns for each op whether the target computes it on integers, or why not."""
     return named_target(target).verdicts(graph)
 
@@ -177,22 +206,22 @@ def optimize(
     timeout for each pass.
     """
     steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
-    kept = list(samples)
-    told: list[After] = [after] if after else []
+    kept_samples = list(samples)
+    listeners: list[After] = [after] if after else []
     if dump is not None:
-        told.append(Dump(Path(dump), graph, force=force))
+        listeners.append(Dump(Path(dump), graph, force=force))
 
-    def tell(report: Report, graph: Graph) -> None:
-        for each in told:
+    def notify(report: Report, graph: Graph) -> None:
+        for each in listeners:
             each(report, graph)
 
     return run_passes(
         graph,
         steps,
         ledger if ledger is not None else Ledger(),
-        after=tell,
+        after=notify,
         journal=journal,
-        validation=Validation(run_reference, kept) if kept else None,
+        validation=Validation(run_reference, kept_samples) if kept_samples else None,
         seconds=seconds,
     )
 
@@ -219,43 +248,51 @@ def plan(
     what this form of the target does not hold in integers is float.
     """
     if profile:
-        return _planned_as(graph, profile, granularity_named(granularity), rules, statistics)
+        return _plan_by_profile(graph, profile, granularity_named(granularity), rules, statistics)
     backend = named_target(target)
     if format is not None and format not in backend.formats:
         known = ", ".join(backend.formats) or "none"
         raise UsageError(f"target {target} has no format {format!r}; it has {known}")
     table = backend.capability()
-    data = not dynamic and weights is None
-    sums = data and not grouped_by(graph)
-    folded = fold(graph, data=data)
-    if data:
+    static = not dynamic and weights is None
+    sums = static and not grouped_by(graph)
+    folded = fold(graph, data=static)
+    if static:
         folded = in_ops_of(table, folded, Ledger(), granularity, sums=sums)
     else:
         folded = lowered(folded, table, Ledger())
-    wishes = [Wish.parse(text) for text in rules]
+    user_rules = [UserRule.parse(text) for text in rules]
     if weights is not None:
-        found = plan_weights(folded, table.name, WeightStorage.parse(weights), wishes)[0]
+        found = plan_weights(folded, table.name, WeightStorage.parse(weights), user_rules)[0]
     elif dynamic:
-        found = plan_dynamic(folded, table, granularity_named(granularity), wishes)[0]
+        found = plan_dynamic(folded, table, granularity_named(granularity), user_rules)[0]
     else:
         groups = grouped_by(graph)
-        rows = kernels(folded, named_profile(groups)) if groups else None
-        low = mask_values(folded, statistics)
-        own = backend.planned(folded)
-        found = assign(folded, own, granularity_named(granularity), wishes, rows, low)[0]
+        kernel_groups = find_kernel_groups(folded, named_profile(groups)) if groups else None
+        masks = mask_values(folded, statistics)
+        capability = backend.planned(folded)
+        found = assign_schemes(
+            folded, capability, granularity_named(granularity), user_rules, kernel_groups, masks
+        )[0]
         if statistics is None:
             planned = {d.node for d in found.decisions if d.becomes == "integer"}
-            found = replace(found, maybe_masks=unseen(folded, planned))
-        found = counted_at(found, folded, sizes or {})
+            found = replace(found, maybe_masks=possible_mask_inputs(folded, planned))
+        found = with_macs_at(found, folded, sizes or {})
     if format is not None and weights is None:
         try:
-            found = as_carried(found, backend.uncarried(folded, format=format, dynamic=dynamic))
+            found = with_float_reasons(
+                found, backend.uncarried(folded, format=format, dynamic=dynamic)
+            )
         except Refused as error:
             found = replace(found, refused=str(error))
-    return as_taken(found, backend.verdicts(folded), folded.name) if held(folded) else found
+    return (
+        with_target_verdicts(found, backend.verdicts(folded), folded.name)
+        if quantized_values(folded)
+        else found
+    )
 
 
-def written(
+def plan_of_written_file(
     plan: Plan, path: str | Path, *, target: str = DEFAULT_TARGET, data: bool = False
 ) -> Plan:
     """Corrects a plan by the file that was written, if a frontend reads it; `data`: of samples."""
@@ -263,21 +300,25 @@ def written(
         graph = load(path)
     except InputError:
         return plan
-    return (as_moved if data else as_written)(plan, taken(graph, target=target))
+    return (with_quantized_moves if data else with_file_verdicts)(
+        plan, op_verdicts(graph, target=target)
+    )
 
 
-def _planned_as(
+def _plan_by_profile(
     graph: Graph,
     name: str,
     granularity: Literal["channel", "tensor"],
     rules: Iterable[str],
     statistics: Statistics | None,
 ) -> Plan:
-    of = kernels_of(graph, name)
-    table, wishes = kernel_table(of), [Wish.parse(text) for text in rules]
+    kernel_profile = kernels_of(graph, name)
+    table, user_rules = kernel_table(kernel_profile), [UserRule.parse(text) for text in rules]
     folded = fold(graph)
-    low = mask_values(folded, statistics)
-    return assign(folded, table, granularity, wishes, kernels(folded, of), low)[0]
+    masks = mask_values(folded, statistics)
+    return assign_schemes(
+        folded, table, granularity, user_rules, find_kernel_groups(folded, kernel_profile), masks
+    )[0]
 
 
 @checked
@@ -306,7 +347,7 @@ def calibrate(
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
     folded = fold(graph)
-    require_numbers(folded)
+    require_finite_weights(folded)
     program = GraphProgram(folded, named_target(KERNELS).observed)
     source: Batches
     if feeds:
@@ -353,20 +394,28 @@ def quantize(
     accept `target`, `rules`, `ledger` and `journal`, and `dynamic` a `granularity`. Without any of
     these, a quantized or trained model is quantized anew by the ranges of its types.
 
-    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED`). A graph
-    that was grouped by a profile stays float inside that profile's kernels. `profile` replaces the
-    target: tensors between its kernels are quantized by its rules, and the graph, grouped by it
-    (again), gives its runtime's bytes. `corrections` names the passes that reduce the rounding
-    error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need `samples`,
-    the inputs of one run. With `float16`, ops that stay float use float16 (`narrow-reals`).
+    Scales follow the target's profile, or a named rule or family (`qir.numerics.NAMED_RULES`). A
+    graph that was grouped by a profile stays float inside that profile's kernels. `profile`
+    replaces the target: tensors between its kernels are quantized by its rules, and the graph,
+    grouped by it (again), gives its runtime's bytes. `corrections` names the passes that reduce the
+    rounding error (docs/guide/accuracy.md), or "none"; `round-weights` and `measure-bias` need
+    `samples`, the inputs of one run. With `float16`, ops that stay float use float16
+    (`narrow-reals`).
 
     In a model that is partly quantized, only its float ops are. Raises UsageError if it has none
     left, DataError where the statistics are of another model.
     """
     rules = tuple(rules)
     if dynamic or weights is not None:
-        usual = (range_rule, scales, profile, corrections, samples, float16)
-        if statistics is not None or usual != ("minmax", "profile", "", DEFAULT, None, False):
+        static_choices = (range_rule, scales, profile, corrections, samples, float16)
+        if statistics is not None or static_choices != (
+            "minmax",
+            "profile",
+            "",
+            DEFAULT,
+            None,
+            False,
+        ):
             raise UsageError("dynamic and weights take no statistics, and no choices about them")
         if dynamic and weights is not None:
             raise UsageError("dynamic and weights exclude each other: give one of them")
@@ -376,15 +425,15 @@ def quantize(
         return call(target=target, rules=rules, ledger=ledger, journal=journal)
     ledger = ledger if ledger is not None else Ledger()
     if statistics is None:
-        if not held(graph) or samples or corrections not in (DEFAULT, "none"):
-            said = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
-            raise UsageError(f"quantize: {said}")
+        if not quantized_values(graph) or samples or corrections not in (DEFAULT, "none"):
+            modes = "give statistics of qir.calibrate, or dynamic=True, or weights='u4:32'"
+            raise UsageError(f"quantize: {modes}")
         recipe = Recipe(target, profile, granularity, range_rule, scales, "none", "", rules)
-        again = reopen(graph, recipe, ledger)
-        graph, statistics, rules = again.graph, again.statistics, again.rules
+        reopened = reopen(graph, recipe, ledger)
+        graph, statistics, rules = reopened.graph, reopened.statistics, reopened.rules
         corrections = "none"
-    if held(graph):
-        asked = plan(
+    if quantized_values(graph):
+        planned = plan(
             graph,
             target=target,
             granularity=granularity,
@@ -392,27 +441,29 @@ def quantize(
             profile=profile,
             statistics=statistics,
         )
-        _require_left(graph, asked, profile or named_target(target).profile)
+        _require_float_work(graph, planned, profile or named_target(target).profile)
     names = corrections if isinstance(corrections, str) else ",".join(corrections) or "none"
-    kind = "f16" if float16 else ""
-    recipe = Recipe(target, profile, granularity, range_rule, scales, names, kind, rules)
+    float_type = "f16" if float16 else ""
+    recipe = Recipe(target, profile, granularity, range_rule, scales, names, float_type, rules)
     prepared = prepare(graph, statistics, recipe, ledger, journal=journal, samples=samples)
     return prepared.quantized(rules, ledger, journal=journal)
 
 
-def _require_left(graph: Graph, found: Plan, rules: str) -> None:
+def _require_float_work(graph: Graph, planned: Plan, profile: str) -> None:
     """Raises UsageError for a model without float work, or quantized by another profile."""
-    names = held(graph)
-    if not any(d.new for d in found.decisions):
+    names = quantized_values(graph)
+    if not any(d.new for d in planned.decisions):
         raise UsageError(
             f"the model is quantized already: {len(names)} values are quantized, {names[0]} first; "
             "without samples and statistics the ranges of its types are taken for the target"
         )
-    if (own := graph.profile) != rules:
-        way = f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
+    if (own := graph.profile) != profile:
+        remedy = (
+            f"with --as {own}, to a .qir file" if named_profile(own).groups else "for its target"
+        )
         raise UsageError(
             f"the model is quantized by the rules of {own}, {names[0]} first, and would get more "
-            f"by those of {rules}; quantize it {way}"
+            f"by those of {profile}; quantize it {remedy}"
         )
 
 
@@ -432,13 +483,18 @@ def quantize_dynamic(
     ops stay as they are; raises UsageError where no float op is left.
     """
     rules = tuple(rules)
-    if held(graph):
-        asked = plan(graph, target=target, granularity=granularity, rules=rules, dynamic=True)
-        _require_left(graph, asked, named_target(target).profile)
+    if quantized_values(graph):
+        planned = plan(graph, target=target, granularity=granularity, rules=rules, dynamic=True)
+        _require_float_work(graph, planned, named_target(target).profile)
     backend = named_target(target)
-    wishes, by = tuple(Wish.parse(text) for text in rules), granularity_named(granularity)
-    made = QuantizeDynamic(backend.capability(), by, wishes, backend.profile)
-    return _without_data(graph, made, backend, ledger, journal)
+    user_rules, granularity_choice = (
+        tuple(UserRule.parse(text) for text in rules),
+        granularity_named(granularity),
+    )
+    quantizer = QuantizeDynamic(
+        backend.capability(), granularity_choice, user_rules, backend.profile
+    )
+    return _without_data(graph, quantizer, backend, ledger, journal)
 
 
 @checked
@@ -457,22 +513,22 @@ def quantize_weights(
     UsageError where no float product is left, SchemeError for another `weights`.
     """
     rules = tuple(rules)
-    if held(graph):
-        asked = plan(graph, target=target, rules=rules, weights=weights)
-        _require_left(graph, asked, named_target(target).profile)
+    if quantized_values(graph):
+        planned = plan(graph, target=target, rules=rules, weights=weights)
+        _require_float_work(graph, planned, named_target(target).profile)
     backend = named_target(target)
-    wishes = tuple(Wish.parse(text) for text in rules)
-    made = QuantizeWeights(WeightStorage.parse(weights), wishes, backend.profile)
-    return _without_data(graph, made, backend, ledger, journal)
+    user_rules = tuple(UserRule.parse(text) for text in rules)
+    quantizer = QuantizeWeights(WeightStorage.parse(weights), user_rules, backend.profile)
+    return _without_data(graph, quantizer, backend, ledger, journal)
 
 
 def _without_data(
-    graph: Graph, made: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
+    graph: Graph, quantizer: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
     folded = fold(graph, ledger, journal=journal, data=False)
     folded = lowered(folded, backend.capability(), ledger, journal=journal)
-    out = run_passes(folded, (made, Prune()), ledger, journal=journal)
+    out = run_passes(folded, (quantizer, Prune()), ledger, journal=journal)
     out.profile = backend.profile
     return out
 
@@ -493,12 +549,12 @@ def run(
     `isa` is the processor whose rules apply: `any`, `avx2`, `avx512`, `vnni` or `amx`. By default
     it is this one, for profiles with rules of their own for it.
     """
-    profile = profile and given(profile)
+    profile = profile and resolve_profile_name(profile)
     if values is not None:
         values = list(values)
         for name in values:
             try:
-                find(graph, name)
+                find_value(graph, name)
             except GraphError:
                 raise DataError(f"no value {name!r} in this model") from None
     try:
@@ -515,12 +571,3 @@ def run(
 def compile(graph: Graph, *, target: str = KERNELS, threads: int | None = None) -> Executable:
     """Compiles a graph for a target, by default for QIR's own kernels."""
     return named_target(target).compile(graph, threads=threads)
-
-
-@checked
-def load_program(path: str | Path, *, threads: int | None = None) -> Executable:
-    """Loads a program that `save` of a compiled model wrote.
-
-    Raises InputError for a file that is no program, is damaged, or is of another version.
-    """
-    return named_target(KERNELS).compile_file(Path(path), threads=threads)

@@ -8,7 +8,7 @@ from qir.errors import InputError
 from qir.ir import file
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
-from qir.profiles import bring, profile_text
+from qir.profiles import profile_text, register_profile
 from qir.rewrite.runner.journal import Journal
 
 SUFFIX = ".qir"
@@ -19,7 +19,7 @@ def read_qir(path: Path, ledger: Ledger) -> Graph:
     """Reads a `.qir` file and registers the profiles in it."""
     bundle = file.read(path)
     for name, text in bundle.profiles.items():
-        if not bring(name, text):
+        if not register_profile(name, text):
             said = f"profile {name} says something else here than where {path.name} was written"
             ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, said)
     return bundle.graph

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qir.analysis.decisions import Plan
-from qir.analysis.kernel_groups import kernels, of_reals
+from qir.analysis.kernel_groups import find_kernel_groups, is_float_group
 from qir.analysis.kernel_table import kernel_table
-from qir.analysis.masks import refuted, seen
-from qir.analysis.quantized_regions import held
-from qir.analysis.user_rules import Wish
+from qir.analysis.masks import observed_masks, refuted_masks
+from qir.analysis.quantized_regions import quantized_values
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.arguments import checked
 from qir.calibration import Statistics
 from qir.calibration.runner import GraphProgram
@@ -32,7 +33,7 @@ from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.forms.turn_sums import TurnSums
 from qir.passes.forms.widen_reals import WidenReals, narrow
-from qir.passes.quantize.assign_schemes import AssignSchemes, assign
+from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
 from qir.passes.quantize.equalize import Equalize, scaled_tensors
@@ -40,8 +41,9 @@ from qir.passes.quantize.materialize import Materialize
 from qir.passes.quantize.measure_bias import MeasureBias
 from qir.passes.quantize.round_weights import RoundWeights, Samples
 from qir.passes.quantize.smooth import Smooth, smoothed_tensors
+from qir.passes.quantize.widen_outputs import WidenOutputs
 from qir.passes.recover import Recover
-from qir.profiles import Profile, given
+from qir.profiles import Profile, resolve_profile_name
 from qir.profiles import profile as named_profile
 from qir.recipe import Recipe
 from qir.rewrite import Pass, run_passes
@@ -49,7 +51,7 @@ from qir.rewrite.runner.journal import Journal
 from qir.target import target as named_target
 
 CORRECTIONS = (
-    *("smooth", "equalize", "clip-weights", "round-weights", "correct-bias"),
+    *("smooth", "equalize", "widen-outputs", "clip-weights", "round-weights", "correct-bias"),
     "measure-bias",
 )
 """All corrections, in the order in which they run."""
@@ -79,7 +81,7 @@ def fold(
     `quantize` groups again (see `grouped_by`).
     """
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
-    wide = (WidenReals(),) if narrow(graph) and not held(graph) else ()
+    wide = (WidenReals(),) if narrow(graph) and not quantized_values(graph) else ()
     # Where kernels were found already, what they hold is not rewritten.
     found: tuple[Pass, ...] = ()
     if data and not opened:
@@ -109,7 +111,7 @@ def in_ops_of(
 
 def grouped_by(graph: Graph) -> str:
     """Returns the profile that a float graph is grouped by; empty where it is not."""
-    return graph.profile if any(of_reals(node) for node in graph) else ""
+    return graph.profile if any(is_float_group(node) for node in graph) else ""
 
 
 def known_corrections(
@@ -117,13 +119,14 @@ def known_corrections(
 ) -> tuple[str, ...]:
     """Parses names of corrections and returns them in the order in which they run.
 
-    "default" is `correct-bias`, and `equalize` where all weights of a layer share one scale; "none"
-    is no correction. Raises UsageError for an unknown name.
+    "default" is `widen-outputs` and `correct-bias`, and `equalize` where all weights of a layer
+    share one scale; "none" is no correction. Raises UsageError for an unknown name.
     """
     given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
     if given == [DEFAULT]:
         coarse = granularity == "tensor" or (table is not None and not _by_channel(table))
-        return ("equalize", "correct-bias") if coarse else ("correct-bias",)
+        usual = ("widen-outputs", "correct-bias")
+        return ("equalize", *usual) if coarse else usual
     wanted = [] if given == ["none"] else given
     for name in wanted:
         if name not in CORRECTIONS:
@@ -135,7 +138,9 @@ def known_corrections(
 def _by_channel(table: Capability) -> bool:
     """Returns whether a target supports per-channel weights."""
     rows = (table.ops[op] for op in LAYERS if op in table.ops)
-    return any(s.grain == "channel" for row in rows for kinds in row.slots.values() for s in kinds)
+    return any(
+        s.granularity == "channel" for row in rows for kinds in row.slots.values() for s in kinds
+    )
 
 
 def equalized(
@@ -201,6 +206,8 @@ def quantizing_steps(
             CorrectBias(found, by, scales, capability=planned.capability, exact=before)
         )
     rounding = tuple(planned.capability.rounding.items())
+    if "widen-outputs" in corrections:
+        corrected.append(WidenOutputs(found))
     made = Materialize(found, by, scales, rounding)
     return [planned, *corrected], [made, TurnSums(), Prune()]
 
@@ -227,7 +234,7 @@ class Prepared:
         return AssignSchemes(
             self.capability,
             granularity_named(self.recipe.granularity),
-            tuple(Wish.parse(text) for text in rules),
+            tuple(UserRule.parse(text) for text in rules),
             self.recipe.range_rule,
             self.groups,
             mask_values(self.graph, self.statistics),
@@ -236,12 +243,16 @@ class Prepared:
     def plan(self, rules: Iterable[str]) -> Plan:
         """Returns the plan by these user rules: what becomes of each op."""
         planned = self.planned(rules)
-        rows = kernels(self.graph, named_profile(planned.groups)) if planned.groups else None
-        return assign(
+        rows = (
+            find_kernel_groups(self.graph, named_profile(planned.groups))
+            if planned.groups
+            else None
+        )
+        return assign_schemes(
             self.graph,
             planned.capability,
             planned.granularity,
-            planned.wishes,
+            planned.user_rules,
             rows,
             planned.masks,
         )[0]
@@ -342,7 +353,7 @@ def _norms_for(graph: Graph, table: Capability) -> tuple[LowerBatchNorm, ...]:
     if "batch_norm" in table.ops or not convolutions or not convolutions <= set(table.ops):
         return ()
     schemes = [s for op in convolutions for s in table.ops[op].slots.get("w", ())]
-    if not any(scheme.grain == "channel" for scheme in schemes):
+    if not any(scheme.granularity == "channel" for scheme in schemes):
         return ()
     return (LowerBatchNorm(frozenset(table.ops) | {op for chain in table.chains for op in chain}),)
 
@@ -354,13 +365,15 @@ def mask_values(folded: Graph, statistics: Statistics | None) -> tuple[tuple[str
     """
     if statistics is None:
         return ()
-    found = dict.fromkeys(refuted(folded, statistics), 0.0) | seen(folded, statistics)
+    found = dict.fromkeys(refuted_masks(folded, statistics), 0.0) | observed_masks(
+        folded, statistics
+    )
     return tuple(sorted((value.name, least) for value, least in found.items()))
 
 
 def kernels_of(graph: Graph, name: str) -> Profile:
     """Returns the named profile; raises UsageError where a graph is grouped by another."""
-    of, groups = named_profile(given(name)), grouped_by(graph)
+    of, groups = named_profile(resolve_profile_name(name)), grouped_by(graph)
     if groups not in ("", of.name):
         raise UsageError(f"the model is grouped as {groups}: quantize it as that, not as {of.name}")
     return of

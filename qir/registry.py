@@ -44,10 +44,16 @@ _offered: dict[tuple[str, str], object] = {}
 _entries: dict[str, Mapping[str, object]] = {}
 
 
+@cache  # each call reads the files of all distributions
+def _installed() -> Mapping[str, tuple[EntryPoint, ...]]:
+    found = entry_points()
+    return {kind: tuple(found.select(group=kind)) for kind in KINDS}
+
+
 @cache
 def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
     out: dict[str, tuple[EntryPoint, ...]] = {}
-    for point in entry_points(group=kind):
+    for point in _installed().get(kind, ()):
         known = out.get(point.name, ())
         if all(p.value != point.value or _owner(p) != _owner(point) for p in known):
             out[point.name] = tuple(sorted((*known, point), key=_owner))
@@ -89,7 +95,7 @@ def place(kind: str, name: str) -> str:
 
 @contextmanager
 def offer(kind: str, name: str, plugin: object) -> Iterator[None]:
-    """Within this, a plugin is found though it is not installed: to try it, and to test it."""
+    """Lets a plugin be found inside a `with` block without being installed."""
     before = dict(_offered)
     _offered[kind, name] = plugin
     try:
@@ -148,10 +154,10 @@ def _found(kind: str, name: str) -> object:
     if len(found) > 1:
         owners = " and ".join(_owner(p) for p in found)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")
-    return _load(found[0], f"{short} {name!r} of {_owner(found[0])}")
+    return _load(found[0], f"{short} {name!r}")
 
 
-def _load(point: EntryPoint, who: str) -> object:
+def _load(point: EntryPoint, what: str) -> object:
     """Returns what an entry point names; raises PluginError where it does not load or is for
     another API."""
     try:
@@ -159,24 +165,27 @@ def _load(point: EntryPoint, who: str) -> object:
             loaded: object = point.load()
     except (Exception, SystemExit) as error:
         number = _written(point.module)
-        _require_api(API if number is None else number, who, point.module)
+        _require_api(API if number is None else number, point, what)
+        who = f"{what} of {_owner(point)}"
         if isinstance(error, ModuleNotFoundError):
             raise PluginError(f"{who} needs {error.name or str(error)}") from error
         said = "it exits" if isinstance(error, SystemExit) else str(error)
         raise PluginError(f"{who} breaks: {said}") from error
-    _require_api(_stated(point.module), who, point.module)
+    _require_api(_stated(point.module), point, what)
     return loaded
 
 
-def _require_api(number: object, who: str, module: str) -> None:
+def _require_api(number: object, point: EntryPoint, what: str) -> None:
+    if number == API:
+        return
+    who = f"{what} of {_owner(point)}"
     if number is None:
-        said = f"write qir_api = {API} in {module}, or in a package above it"
+        said = f"write qir_api = {API} in {point.module}, or in a package above it"
         raise ApiError(f"{who} does not say which plugin API it is written for; {said}")
-    if number != API:
-        newer = isinstance(number, int) and number > API
-        would = "a newer qir" if newer else "a newer version of it"
-        said = f"is written for plugin API {number}, this qir has {API}"
-        raise ApiError(f"{who} {said}; install {would}")
+    newer = isinstance(number, int) and number > API
+    would = "a newer qir" if newer else "a newer version of it"
+    said = f"is written for plugin API {number}, this qir has {API}"
+    raise ApiError(f"{who} {said}; install {would}")
 
 
 def _stated(module: str) -> object:
@@ -222,6 +231,6 @@ def _number_in(source: Path) -> object:
 
 def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
-    for kept in (_points, _names, _found):
+    for kept in (_installed, _points, _names, _found):
         kept.cache_clear()
     _entries.clear()

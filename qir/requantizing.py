@@ -30,8 +30,8 @@ from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
 from qir.quantizing import Prepared, fold, prepare
 from qir.recipe import Recipe
-from qir.reference.constants import computed
-from qir.reference.interpreter import profile_of
+from qir.reference.constants import compute_constants
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import run_passes
 
 Range = tuple[float, float]
@@ -113,7 +113,7 @@ def _open(graph: Graph, node: Node, ranges: dict[str, Range]) -> None:
 
 def _computed(graph: Graph, node: Node, x: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns what a quantize or dequantize makes of a constant."""
-    found = computed(node, {"x": x}, profile_of(graph, node))
+    found = compute_constants(node, {"x": x}, profile_name_of(graph, node))
     if len(found) != 1:
         raise UsageError(f"{node.result.name}: its integers cannot be computed: {_REMEDY}")
     return np.asarray(found[0])
@@ -121,7 +121,7 @@ def _computed(graph: Graph, node: Node, x: NDArray[np.generic]) -> NDArray[np.ge
 
 def _range(quant: QuantType) -> Range | None:
     """Returns the lowest and the highest number of a type; of one about zero it is symmetric."""
-    if quant.kind != "uniform" or quant.real_zero or quant.plus is not None:
+    if quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None:
         return None
     scales, zeros = np.asarray(quant.scales(), np.float64), np.asarray(quant.zeros(), np.int64)
     low, high = (quant.low - zeros) * scales, (quant.high - zeros) * scales

@@ -5,24 +5,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from qir import registry
-from qir.arguments import checked
-from qir.capability import Capability, Verdict, load, verdicts
-from qir.capability.files import SUFFIX, extended
 from qir.errors import PluginError, UsageError
-from qir.ir.graph import Graph
-from qir.ir.verify import Finding, check
-from qir.ledger import Ledger
+
+if TYPE_CHECKING:  # a target that only runs program files imports none of these
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from qir.capability import Capability, Verdict
+    from qir.ir.graph import Graph
+    from qir.ir.verify import Finding
+    from qir.ledger import Ledger
 
 See: TypeAlias = "Callable[[str, NDArray[np.generic]], None]"
 """Sees a value by its name; the array holds it until the function returns."""
 Observe: TypeAlias = "Callable[[Mapping[str, NDArray[np.generic]], See], bool]"
 """Runs on inputs by name and shows values as they are made; False where it cannot, before any."""
+
+FILE_SUFFIX = ".toml"
+"""The suffix of target files."""
 
 
 class Target(ABC):
@@ -139,6 +142,8 @@ class Target(ABC):
 
     def verify(self, graph: Graph) -> list[Finding]:
         """Reports what this target does not support: defects, quantized ops without a kernel."""
+        from qir.ir.verify import Finding
+
         return [
             Finding(
                 "target",
@@ -156,6 +161,8 @@ class Target(ABC):
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
         """Returns which ops it takes in integers as they are, and why not the others."""
+        from qir.capability import verdicts
+
         return list(verdicts(self.capability(), graph))
 
     def computed(self, graph: Graph, ledger: Ledger) -> Graph | None:
@@ -205,29 +212,6 @@ class Plans(Target):
     profile = "native"
 
 
-@checked
-def build(
-    graph: Graph,
-    *,
-    target: str,
-    format: str | None = None,
-    ledger: Ledger | None = None,
-    lossy: bool = False,
-    module: object | None = None,
-) -> object:
-    """Returns the object that `qir.save` would write for a target, such as a module of PyTorch.
-
-    `module` is the user's own, for formats that convert it, such as PyTorch's `eager`. Raises
-    UsageError for a target that has only files, and otherwise as `qir.save`.
-    """
-    check(graph)
-    ledger = ledger if ledger is not None else Ledger()
-    backend = _named(target)
-    if module is None:
-        return backend.build(graph, ledger, format=format, lossy=lossy)
-    return backend.build(graph, ledger, format=format, lossy=lossy, module=module)
-
-
 def target(name: str) -> Target:
     """Returns the target of a name, or the one that a `.toml` file describes.
 
@@ -235,7 +219,7 @@ def target(name: str) -> Target:
     plans and quantizes. What is installed is a class, or the path of such a file.
     Raises PluginError if there is none, and for a file that is no target file.
     """
-    if name.endswith(SUFFIX):
+    if name.endswith(FILE_SUFFIX):
         path = Path(name)
         made = _from_file(path)
         if made.name in registry.names("qir.targets"):
@@ -252,11 +236,10 @@ def target(name: str) -> Target:
     return found()
 
 
-_named = target
-
-
 def _from_file(path: Path) -> Target:
     """Returns the target of a file: the one that it extends with the table of the file."""
+    from qir.capability import load
+
     table = load(path, lambda name: target(name).capability())
 
     class FromFile(_extended(path)):  # type: ignore[misc]
@@ -281,7 +264,9 @@ def _extended(path: Path) -> type[Target]:
 
     The file was read before, so what it extends is there.
     """
-    named = extended(path)
+    from qir.capability.files import load_extended
+
+    named = load_extended(path)
     if not named:
         return Plans
-    return _extended(path.parent / named) if named.endswith(SUFFIX) else type(target(named))
+    return _extended(path.parent / named) if named.endswith(FILE_SUFFIX) else type(target(named))

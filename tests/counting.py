@@ -27,7 +27,7 @@ from qir.atomic import write_text
 from qir.ir.node import Node
 from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, library, profile
-from qir.profiles.profile import GroupEntry, RuleEntry, When, query_of
+from qir.profiles.profile import GroupEntry, RuleEntry, When, query_for_node
 from qir.reference import interpreter
 from tests import richness
 
@@ -220,7 +220,7 @@ class Recorder:
     def node(self, node: Node, operands: Any, name: str, *more: Any) -> tuple[Array, ...]:
         if node.op in ("constant", "input") or node.bodies:
             return _NODE(node, operands, name, *more)
-        library._RESOLVED.clear()
+        library._RESOLVED_RULES.clear()
         before, self._asked = self._asked, []
         made = _NODE(node, operands, name, *more)
         ops = {node.op, *(stage.op for stage in node.stages)}
@@ -258,7 +258,7 @@ def credited(of: Profile, query: Query) -> Credit | None:
 
 def installed(of: Profile) -> bool:
     """Whether a profile is one that is found by name, on whatever processor."""
-    found = library._READ.get(of.name)
+    found = library._READ_PROFILES.get(of.name)
     if found is None:  # it is being read, or is nobody's
         return False
     pairs = zip(of.layers, found.layers, strict=False)
@@ -270,7 +270,7 @@ def grouped(node: Node, name: str) -> Iterator[tuple[Credit, str]]:
     """The group of a profile that a node is, and its claim."""
     if not name or not node.results:
         return
-    of, query = profile(name), query_of(node)
+    of, query = profile(name), query_for_node(node)
     chain = tuple(stage.op for stage in node.stages) or (node.op,)
     result = "codes" if node.results[0].type.quant is not None else "real"
     key = (id(of), chain, result, repr(query))

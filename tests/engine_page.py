@@ -21,7 +21,7 @@ from qir.backends.cpu import (
 from qir.backends.cpu.program import BYTE_KINDS, VECTOR_KINDS
 from qir.backends.cpu.program_file import STEPS
 from qir.ir.ops import OPS
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "engine-kernels.md"
 HEAD = """# Kernels of QIR's engine
@@ -187,7 +187,7 @@ def lines() -> Iterator[str]:
         cells = row(op)
         if cells is not None:
             yield f"| {op} | {' | '.join(cells)} |\n".replace("|  ", "| ")
-    known = GIVEN | {"constant", "shape", "size"}
+    known = STATED_TYPE_OPS | {"constant", "shape", "size"}
     none = [op for op in sorted(OPS) if row(op) is None and OPS.own(op) and op not in known]
     yield f"\nNo kernel, so that the reference computes them: {', '.join(none)}.\n"
 

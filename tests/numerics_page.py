@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from qir.inspect.probing import head_of, probes, suits
+from qir.inspect.probing import head_of, matches_settings, probes
 from qir.profiles import Profile, profile, profile_names
-from qir.profiles.evidence import counted
+from qir.profiles.evidence import parse_counts
 from qir.profiles.profile import GroupEntry, RuleEntry, When
 from tests.counting import counts, group_key, riches, rule_key, told, totals
 from tests.differential.poor import lacks, limits, scaled, summed
@@ -102,7 +102,7 @@ def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
     files = {test.partition("::")[0] for tests in seen.values() for test in tests}
     found = [f"pytest {path}" for path in sorted(files)]
     for probe in probes():
-        if suits(head.settings, probe.settings) and head.backend == probe.backend:
+        if matches_settings(head.settings, probe.settings) and head.backend == probe.backend:
             found.append(f"qir probe {probe.name}")
     return found
 
@@ -117,7 +117,7 @@ def _row(entry: RuleEntry, tests: Tests, rich: Tests) -> str:
 
 def _kernel(group: GroupEntry, tests: Tests, rich: Tests) -> str:
     chain = " > ".join(group.chain) + (" to float" if group.result == "real" else "")
-    rests = group.claim.startswith(("exact", "within")) and counted(group.evidence) is None
+    rests = group.claim.startswith(("exact", "within")) and parse_counts(group.evidence) is None
     said = "follows from the rule of its first op" if rests else ""
     rich = rich if group.result == "codes" else {}
     hard = _hard(group.chain, tests, rich, limits(group.needs, group.chain))

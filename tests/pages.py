@@ -9,100 +9,148 @@ import ast
 import dataclasses
 import importlib
 import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import NamedTuple
 
 import qir
 from qir import registry
 from qir.ir.dtype import DType
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
-MODULES = (
-    "qir",
-    "qir.pipeline",
-    "qir.ir.graph",
-    "qir.ir.node",
-    "qir.ir.types",
-    "qir.ir.dtype",
-    "qir.ir.call_signature",
-    "qir.ir.dims",
-    "qir.ir.scheme",
-    "qir.ir.origin",
-    "qir.ir.ops",
-    "qir.ir.text",
-    "qir.ir.verify",
-    "qir.query.query",
-    "qir.query.diff",
-    "qir.query.measure",
-    "qir.numerics",
-    "qir.profiles",
-    "qir.calibration",
-    "qir.rewrite",
-    "qir.rewrite.patterns.matching",
-    "qir.rewrite.patterns.why",
-    "qir.rewrite.patterns.conditions",
-    "qir.rewrite.runner.properties",
-    "qir.rewrite.runner.validation",
-    "qir.rewrite.runner.bisection",
-    "qir.rewrite.runner.journal",
-    "qir.evaluating",
-    "qir.mixed_precision",
-    "qir.recipe",
-    "qir.inspect",
-    "qir.analysis.quantization_faults",
-    "qir.backends.ipex",
-    "qir.frontend",
-    "qir.target",
-    "qir.capability",
-    "qir.registry",
-    "qir.ledger",
-    "qir.testing",
-    "qir.atomic",
-    "qir.json_file",
-    "qir.errors",
-)
-"""What users and authors of plugins import. Passes have a section of their own."""
-INTERNAL = (
-    "qir.arguments",
-    "qir.ir.file",
-    "qir.ir.lazy_arrays",
-    "qir.quantizing",
-    "qir.qir_files",
-    "qir.requantizing",
-    "qir.source",
-    "qir.trial_cache",
-)
-"""Modules of the core that no user and no plugin imports."""
-WITHIN = (
-    "qir.calibration",
-    "qir.capability",
-    "qir.cli",
-    "qir.inspect",
-    "qir.ir.ops",
-    "qir.ir.verify",
-    "qir.analysis",
-    "qir.numerics",
-    "qir.passes",
-    "qir.profiles",
-    "qir.query",
-    "qir.reference",
-    "qir.rewrite",
-    "qir.testing",
-)
-"""Packages whose modules nobody imports but by the package, unless they are on the page."""
-FOLDERS = ("qir.ir",)
-"""Packages that hold modules and no names."""
-INNER = (
-    *("array_text attrs attrtext calls garbage inlining layer_channels lexer".split()),
-    *("numerals order parser printer quantized_ops result_bounds store structure".split()),
-    *("type_inference typetext".split()),
-)
-"""Modules of `qir.ir` that only the core imports."""
+
+
+class Place(NamedTuple):
+    """A module, and what of it is on the page."""
+
+    module: str
+    names: str = ""
+    """Nothing: all of it. `Name()` is a class without its members, `Name(a b)` with two of them."""
+
+
+READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
+    "Users": (
+        "To load, quantize, run, compare and save models, and to look into them.",
+        (
+            Place("qir"),
+            Place("qir.workflows"),
+            Place("qir.ir.graph", "Graph"),
+            Place(
+                "qir.ir.node",
+                "Node(op attrs operands results result name origins profile "
+                "bodies stages schemes weight attr variadic) Value Use() Stage()",
+            ),
+            Place(
+                "qir.ir.types",
+                "Array TensorType(quant dtype express rank with_shape "
+                "with_element) QuantType(low high axis dynamic scales zeros) Granularity()",
+            ),
+            Place(
+                "qir.calibration",
+                "Statistics(batches log merge save load digest) Preprocess() read_preprocess",
+            ),
+            Place("qir.analysis.decisions", "Plan(integer_macs) Decision()"),
+            Place("qir.recipe", "Recipe(load save)"),
+            Place("qir.mixed_precision", "Goal() SearchResult()"),
+            Place("qir.ledger", "Ledger Change Entry()"),
+            Place("qir.pipeline", "op_verdicts"),
+            Place("qir.capability", "Verdict()"),
+            Place("qir.ir.verify", "Finding()"),
+            Place("qir.query.query", "query_values"),
+            Place("qir.query.diff", "GraphDifference GraphChange() Pair() Lone()"),
+            Place(
+                "qir.inspect",
+                "bytes_by_dtype explain islands longest_chain overflow quantized_nodes "
+                "ranges sensitive sharing summarize quantization_noise to_dot to_graphml to_json "
+                "to_mermaid Explanation() ModelSummary() QuantizationNoise(low) SumRange() "
+                "TensorRange()",
+            ),
+            Place("qir.analysis.quantization_faults", "outlier_channel NoiseCause()"),
+            Place(
+                "qir.profiles",
+                "profile profile_names profile_text load parse dumps "
+                "Profile(name groups on resolve) Query()",
+            ),
+            Place("qir.numerics", "NAMED_RULES affine quantize dequantize requantize"),
+            Place("qir.target", "Executable()"),
+            Place("qir.frontends.mxnet", "MxnetFrontend()"),
+            Place("qir.frontends.torch.observers", "observed observed_by"),
+            Place("qir.backends.ipex", "read_recipe read_schemes"),
+            Place("qir.errors"),
+        ),
+    ),
+    "Authors of passes": (
+        "To change programs: [a pass](../plugins/pass.md), [a pattern](../plugins/pattern.md).",
+        (
+            Place("qir.rewrite"),
+            Place("qir.rewrite.patterns.matching", "matches"),
+            Place("qir.rewrite.patterns.why", "why_not WhyNot()"),
+            Place("qir.rewrite.patterns.conditions", "Condition() Place() first_failed"),
+            Place("qir.rewrite.runner.bisection", "bisect Culprit()"),
+            Place("qir.rewrite.runner.properties", "PROPERTIES Property()"),
+            Place("qir.rewrite.runner.journal", "Journal() JournalEntry()"),
+            Place("qir.ir.text", "parse parse_type"),
+        ),
+    ),
+    "Authors of ops": (
+        "To add an op to the language: [an op](../plugins/op.md).",
+        (
+            Place(
+                "qir.ir.ops",
+                "OPS PluginOp() OpSpec() Slot() AttrSpec() Traits() Elsewhere() "
+                "BodySignature() Call spec",
+            ),
+            Place("qir.profiles", "PluginMethod() PreparationStep()"),
+        ),
+    ),
+    "Authors of frontends": (
+        "To read a format: [a frontend](../plugins/frontend.md).",
+        (
+            Place("qir.frontend", "Frontend"),
+            Place("qir.ir.origin", "Origin()"),
+            Place("qir.ir.dtype", "F32 U8 DType()"),
+        ),
+    ),
+    "Authors of targets": (
+        "To write for a runtime, or to run models: [a target](../plugins/target.md).",
+        (
+            Place("qir.target", "Target"),
+            Place("qir.capability", "load Capability() OpCapability() Defect()"),
+            Place("qir.ir.file", "read write Bundle()"),
+            Place("qir.atomic", "replacing replacing_folder"),
+        ),
+    ),
+    "Authors of range rules and metrics": (
+        "To read ranges off statistics, or to measure how near results are: "
+        "[an observer](../plugins/observer.md), [a metric](../plugins/index.md#a-metric-whole).",
+        (
+            Place(
+                "qir.calibration",
+                "Observer Parameter() Range() Seen() Summary(low high mean "
+                "variance count bins edges channel_low channel_high)",
+            ),
+            Place("qir.calibration.observers", "MinMax()"),
+            Place("qir.inspect", "Metric metric"),
+        ),
+    ),
+    "All authors": (
+        "To find plugins, and to check that one keeps its contract.",
+        (
+            Place(
+                "qir.testing",
+                "check_frontend check_method check_metric check_observer check_op "
+                "check_pass check_plugin check_target require graphs random_graph sample_inputs "
+                "Check",
+            ),
+            Place("qir.registry", "find offer"),
+        ),
+    ),
+}
+"""What is on the page, by reader. Passes have a section of their own."""
 
 
 # -- api.md ---------------------------------------------------------------------------------------
@@ -136,6 +184,16 @@ def constants(module: ModuleType) -> dict[str, str]:
     return {name: said for name, said in found.items() if name not in routines}
 
 
+def listed(place: Place) -> dict[str, tuple[str, ...] | None]:
+    """The names of a module that are on the page, and of classes which members; None: all."""
+    module = importlib.import_module(place.module)
+    if not place.names:
+        told = {} if module is qir else constants(module)
+        return dict.fromkeys((*public(module), *told))
+    found = re.findall(r"(\w+)(\([^)]*\))?", place.names)
+    return {name: tuple(inner.strip("()").split()) if inner else None for name, inner in found}
+
+
 def _of_type(value: object) -> str:
     return f"The element type `{value}`." if isinstance(value, DType) else ""
 
@@ -161,25 +219,11 @@ def _assigned(module: ModuleType) -> dict[str, str]:
     return found
 
 
-def modules() -> list[str]:
-    """Every module of the core that others may import, by walking its folders."""
-    found = [m.name for m in pkgutil.walk_packages(qir.__path__, "qir.")]
-    plugins = ("qir.frontends", "qir.backends", "qir.__main__")
-    return [
-        name
-        for name in found
-        if not name.startswith((*plugins, *(f"{package}." for package in WITHIN)))
-        and not any(part.startswith("_") for part in name.split("."))
-        and name not in (*WITHIN, *FOLDERS, *INTERNAL)
-        and name not in {f"qir.ir.{inner}" for inner in INNER}
-    ]
-
-
 def members(kind: type) -> dict[str, object]:
     """The methods and properties that a class defines."""
     fields = {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
     found: dict[str, object] = {}
-    inner = {f"qir.ir.{name}" for name in INNER}  # what a class inherits from there is its own
+    inner = {"qir.ir.structure", "qir.ir.store"}  # what a class inherits from there is its own
     held = [
         (n, v)
         for c in kind.__mro__
@@ -247,18 +291,21 @@ def api_page() -> str:
     lines = [
         "# API reference",
         "",
-        "What users and authors of plugins import, made from the docstrings by `make docs`.",
+        "What users and authors of plugins import, by reader (`make docs` makes this page).",
         "Most programs need `qir` only. Names that are not on this page may change in any version.",
         "",
     ]
-    for name in MODULES:
-        lines += _module(importlib.import_module(name))
-    lines += _passes()
+    for reader, (why, places) in READERS.items():
+        lines += [f"## {reader}", "", why, ""]
+        for place in places:
+            lines += _module(place)
+        if reader == "Users":
+            lines += _passes()
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _passes() -> Iterator[str]:
-    yield "## Passes"
+    yield "### Passes"
     yield ""
     yield "By name for `qir opt` and `qir.optimize`; `qir passes NAME` shows the options of one."
     yield ""
@@ -269,34 +316,43 @@ def _passes() -> Iterator[str]:
     yield ""
 
 
-def _module(module: ModuleType) -> Iterator[str]:
-    yield f"## `{module.__name__}`"
+def _module(place: Place) -> Iterator[str]:
+    module = importlib.import_module(place.module)
+    yield f"### `{place.module}`"
     yield ""
-    if said := sentence(module):
+    if (said := sentence(module)) and not place.names:
         yield said
         yield ""
-    found = public(module)
-    classes = {n: v for n, v in found.items() if isinstance(v, type)}
-    lines = [_line(n, v) for n, v in sorted(found.items()) if n not in classes]
-    for name, kind in classes.items():
-        if module is qir or not members(kind):
-            lines.append(_line(name, kind))
+    names = listed(place)
+    found = {name: getattr(module, name) for name in names}
+    whole = [n for n, v in found.items() if isinstance(v, type) and _members_of(n, v, names)]
+    whole = [] if module is qir else whole
+    told = constants(module) if set(names) - set(public(module)) else {}
+    lines = [
+        f"- `{name}`: {_first(told[name])}" if name in told else _line(name, found[name])
+        for name in sorted(set(names) - set(whole), key=lambda n: (n[0].isupper(), n))
+    ]
     yield from lines
-    told = {} if module is qir else constants(module)
-    yield from (f"- `{name}`: {_first(said)}" for name, said in sorted(told.items()))
-    if lines or told:
+    if lines:
         yield ""
-    for name, kind in classes.items():
-        if module is not qir and members(kind):
-            yield f"### `{name}`"
+    for name in whole:
+        kind = found[name]
+        yield f"#### `{name}`"
+        yield ""
+        yield sentence(kind)
+        yield ""
+        if (shown := call(kind)) != "()" and not _unmade(kind):
+            yield f"`{name}{shown}`"
             yield ""
-            yield sentence(kind)
-            yield ""
-            if (shown := call(kind)) != "()" and not _unmade(kind):
-                yield f"`{name}{shown}`"
-                yield ""
-            yield from (_line(n, v) for n, v in members(kind).items())
-            yield ""
+        yield from (_line(n, v) for n, v in _members_of(name, kind, names).items())
+        yield ""
+
+
+def _members_of(
+    name: str, kind: type, names: dict[str, tuple[str, ...] | None]
+) -> dict[str, object]:
+    chosen, having = names[name], members(kind)
+    return having if chosen is None else {each: having[each] for each in chosen}
 
 
 def _unmade(kind: type) -> bool:
@@ -305,7 +361,7 @@ def _unmade(kind: type) -> bool:
 
 
 def _line(name: str, item: object) -> str:
-    shown = "" if isinstance(item, type) else call(item)
+    shown = call(item) if not isinstance(item, type) or dataclasses.is_dataclass(item) else ""
     return f"- `{name}{shown}`: {sentence(item)}"
 
 

@@ -20,8 +20,8 @@ from qir.errors import QirError
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
-from qir.reference.companions import Resolved, resolved
-from qir.reference.products import any_map, plain
+from qir.reference.companions import Resolved, resolve_companions
+from qir.reference.products import is_affine, mapping_of
 from qir.reference.table import compute, compute_all
 
 Array = NDArray[np.generic]
@@ -72,7 +72,7 @@ def never_below(op: str) -> bool:
     slots = [slot.name for slot in spec(op).operands]
     grids = np.meshgrid(*[np.linspace(-3, 3, 25)] * len(slots))
     try:
-        made = compute(op, dict(zip(slots, grids, strict=True)), spec(op).usual or {})
+        made = compute(op, dict(zip(slots, grids, strict=True)), spec(op).default_attrs or {})
     except _UNKNOWN:
         return False
     return bool(np.min(made) >= 0)
@@ -95,7 +95,7 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
     kinds = tuple(v.type for v in node.results)
     if not node.stages:
         values = dict(node.operands)
-        given = resolved(node.op, values, operands, kinds, profile)
+        given = resolve_companions(node.op, values, operands, kinds, profile)
         reals = _reals(given)
         counted = _counted(node.op, _made(node.op, reals, node.attrs), given)
         return [*counted[:-1], counted[0]] if counted and _of_own_range(values) else counted
@@ -108,7 +108,9 @@ def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | No
             return None
         own = node.stage_operands(index)
         slots = dict(zip(stage.slots, stage.group_slots(index), strict=True))
-        given = resolved(stage.op, own, {s: operands[slots[s]] for s in own}, kinds, profile)
+        given = resolve_companions(
+            stage.op, own, {s: operands[slots[s]] for s in own}, kinds, profile
+        )
         reals = _reals(given)
         if flow is not None and stage.flow is not None:
             reals[stage.flow] = flow
@@ -153,12 +155,12 @@ def _unit(types: Mapping[str, TensorType]) -> Reals:
     for slot in ("x", "w"):
         quant = types[slot].quant
         assert quant is not None
-        unit = unit * np.asarray(any_map(quant).scale, np.float64).reshape(-1)
+        unit = unit * np.asarray(mapping_of(quant).scale, np.float64).reshape(-1)
     return unit
 
 
 def _meant(codes: Array, quant: QuantType) -> Reals:
-    numbers = any_map(quant).over(codes.shape)
+    numbers = mapping_of(quant).over(codes.shape)
     if quant.storage.is_float:
         raise ValueError
     steps = codes.astype(np.float64) - np.asarray(numbers.zero, np.float64)
@@ -171,7 +173,7 @@ def _offset(plus: Array | None) -> Reals:
 
 def _in_steps(quant: QuantType) -> bool:
     """Whether codes are whole steps of one scale, counted from zero or from a real of their own."""
-    return plain(quant if quant.plus is None else replace(quant, plus=None))
+    return is_affine(quant if quant.plus is None else replace(quant, plus=None))
 
 
 def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
@@ -179,13 +181,13 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     if quant is None or not _in_steps(quant):
         return None
     maps = {s: k.quant for s, k in given.types.items() if k.quant is not None}
-    out = any_map(quant)
+    out = mapping_of(quant)
     numbers = out.over(reals.shape)
     zero = np.asarray(numbers.zero, np.int64)
     steps = reals.astype(np.float64) - _offset(numbers.plus)
     steps /= np.asarray(numbers.scale, np.float64)
     codes = steps + zero
-    same = bool(maps) and op not in FACTORS and all(map(quant.same_map, maps.values()))
+    same = bool(maps) and op not in FACTORS and all(map(quant.has_same_mapping, maps.values()))
     if same and (spec(op).traits.value_preserving or np.array_equal(steps, np.rint(steps))):
         return None
     if op == "mul" and len(maps) == 1 and _renamed(given, quant):
@@ -194,8 +196,8 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
     beyond = low | high | ~np.isfinite(steps)
     cut = np.where(beyond, 0.0, steps)
     tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= NEAR * np.maximum(1, np.abs(cut)))
-    shifted = [q for q in (quant, *maps.values()) if plain(q)]
-    zeros = [np.asarray(any_map(q).zero, np.int64) for q in shifted]
+    shifted = [q for q in (quant, *maps.values()) if is_affine(q)]
+    zeros = [np.asarray(mapping_of(q).zero, np.int64) for q in shifted]
     odd = any((z & 1).any() for z in zeros)
     moved = any(z.any() for z in zeros)
     size = int(reals.size)
@@ -207,9 +209,9 @@ def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
 def _renamed(given: Resolved, quant: QuantType) -> bool:
     """Whether codes are multiplied with a number that the result's scale is multiplied with, too:
     they stay, or are counted from the other end."""
-    (of,) = (any_map(k.quant) for k in given.types.values() if k.quant is not None)
+    (of,) = (mapping_of(k.quant) for k in given.types.values() if k.quant is not None)
     (by,) = (given.arrays[s] for s, kind in given.types.items() if kind.quant is None)
-    out = any_map(quant)
+    out = mapping_of(quant)
     if not by.size == of.scale.size == out.scale.size == 1:
         return False
     number = float(by.item())
@@ -220,7 +222,7 @@ def _renamed(given: Resolved, quant: QuantType) -> bool:
 
 def _mantissas(quant: QuantType) -> Reals:
     """Scales without their powers of two."""
-    return np.asarray(np.frexp(np.asarray(any_map(quant).scale, np.float64))[0]).reshape(-1)
+    return np.asarray(np.frexp(np.asarray(mapping_of(quant).scale, np.float64))[0]).reshape(-1)
 
 
 def _skew(op: str, operands: Sequence[Reals], result: Reals) -> bool:

@@ -191,6 +191,11 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     assert not broken, f"{page.name} links to {broken}"
 
 
+def test_an_entry_of_the_changelog_is_one_short_line() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if len(line) > 150 or line.startswith(" ")]
+
+
 def test_every_path_that_where_names_is_there() -> None:
     text = (ROOT / "docs" / "where.md").read_text(encoding="utf-8")
     paths = [word for word in re.findall(r"`([^`]+)`", text) if "/" in word]

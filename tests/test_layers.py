@@ -32,7 +32,8 @@ CORE = {
     "numerics": "errors ir registry _kernels",
     "profiles": "errors ir registry numerics",
     "frontend": "errors ir ledger registry profiles",
-    "target": "errors arguments ir ledger registry profiles capability",
+    "target": "errors ir ledger registry profiles capability",
+    "programs": "errors arguments registry target",
     "reference": "errors ir ledger registry numerics profiles frontend",
     "rewrite": "errors ir query ledger registry numerics profiles frontend",
     "analysis": "errors ir query ledger registry numerics profiles capability reference "

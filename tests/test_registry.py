@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -118,7 +118,7 @@ def test_one_broken_plugin_harms_no_other(installed: Path) -> None:
 
 def test_the_same_distribution_found_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("twice", "qir.passes.cleanup.prune:Prune", KIND)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point, point])
+    monkeypatch.setattr(registry, "entry_points", lambda: EntryPoints([point, point]))
     registry.forget()
     try:
         assert registry.names(KIND) == ("twice",)

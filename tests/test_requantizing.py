@@ -72,7 +72,7 @@ def test_ranges_are_those_that_were_trained() -> None:
     found = [
         (str(v.type.quant.storage), float(np.max(v.type.quant.scales())))
         for v in made.values.values()
-        if v.type.quant is not None and v.type.quant.grain is None and v.constant is None
+        if v.type.quant is not None and v.type.quant.granularity is None and v.constant is None
     ]
     low, high = -130 * 0.02, 125 * 0.02
     wanted = {("i8", np.float32(-low / 127)), ("u8", np.float32(0.03))}

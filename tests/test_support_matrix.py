@@ -21,7 +21,7 @@ from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.scheme import parse_scheme
 from qir.ir.text import parse
-from qir.profiles import numbers_for, profile
+from qir.profiles import parameters_for_range, profile
 from qir.target import Plans, target
 from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
@@ -137,7 +137,7 @@ def test_what_is_printed_of_today_is_what_quantizing_gives() -> None:
                 scale, zero = evaluated(printed.today or printed.matrix, float(low), float(high))
                 storage, _, how = printed.values.partition(" ")
                 scheme = parse_scheme(f"{storage.replace('int', 'i').replace('ui', 'u')} {how}")
-                found = numbers_for(
+                found = parameters_for_range(
                     profile(name), low, high, scheme, weight=printed.role == "weight"
                 )
                 assert np.isclose(found[0], scale, rtol=1e-6), (place, printed)

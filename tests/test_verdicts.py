@@ -216,7 +216,7 @@ def test_a_target_takes_what_was_quantized_for_it_and_the_plan_says_the_same(
     graph = random_graph(seed, "float")
     statistics = pipeline.calibrate(graph, [sample_inputs(graph, seed)])
     made = pipeline.quantize(graph, statistics, target=name)
-    found = pipeline.taken(made, target=name)
+    found = pipeline.op_verdicts(made, target=name)
     assert [v for v in found if v.taken == "refused"] == []
     planned = {d.node for d in pipeline.plan(graph, target=name).decisions if d.integer}
     integer = {v.node for v in found if v.taken == "integer"}

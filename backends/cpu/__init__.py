@@ -1,5 +1,5 @@
 """QIR's own runtime: integer graphs on its SIMD kernels, everything else by the reference."""
 
-from .target import Compiled, CpuTarget
+from .target import CpuTarget
 
-__all__ = ["Compiled", "CpuTarget"]
+__all__ = ["CpuTarget"]

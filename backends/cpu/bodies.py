@@ -12,7 +12,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import TensorType
 from qir.reference import control
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 
 from .builder import BodyProgram, CannotLower, Fallback, ProgramBuilder, itemsize, sizes
 from .sizes import Sizes, at_sizes
@@ -117,7 +117,7 @@ def run_bodies(b: ProgramBuilder, node: Node) -> None:
 def _with_profile(b: ProgramBuilder, node: Node, body: Graph) -> Graph:
     """Returns a copy of a body that names the profile it is computed by."""
     own = body.copy()
-    own.profile = body.profile or profile_of(b.graph, node)
+    own.profile = body.profile or profile_name_of(b.graph, node)
     return own
 
 

@@ -89,7 +89,7 @@ class CannotLower(Exception):
 
 def sizes(value: Value) -> Sizes:
     """Returns the shape of a value. Every dimension is known: `at_sizes` has bound the graph."""
-    known = dims.known(value.type.shape)
+    known = dims.known_shape(value.type.shape)
     assert known is not None, value
     return known
 

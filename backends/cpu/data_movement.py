@@ -33,6 +33,8 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if value.type.element != F32:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
+    if job.attrs["round"] == "away":
+        raise CannotLower("it rounds halves away from zero")
     y = byte_parameters(job.result, "the result")
     low, high = job.clamp_bounds(y)
     nhwc = b.prefers_nhwc(job.result)
@@ -90,10 +92,10 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
 def _requantized_types(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
     """Returns both quantized types where they differ; None where elements are only moved."""
     ours, theirs = x.type.quant, y.type.quant
-    if x.type.element == y.type.element or (ours and theirs and ours.same_map(theirs)):
+    if x.type.element == y.type.element or (ours and theirs and ours.has_same_mapping(theirs)):
         return None
     if ours is not None and theirs is not None and ours.storage == theirs.storage:
-        if ours.grain is not None and theirs.grain is not None:
+        if ours.granularity is not None and theirs.granularity is not None:
             # The same parameters along an axis that moved.
             if (ours.scale, ours.zero) == (theirs.scale, theirs.zero):
                 return None
@@ -354,7 +356,7 @@ def pad(b: ProgramBuilder, job: Job) -> None:
         wider = (*bytewise[:i], bytewise[i] + front + back, *bytewise[i + 1 :])
         final = i == padded_axes[-1][0]
         made = b.allocate(job.result, nhwc=nhwc) if final else b.scratch(math.prod(wider))
-        _pad_axis(b, job.name, held, made, bytewise, wider, i, front, back, fill)
+        pad_axis(b, job.name, held, made, bytewise, wider, i, front, back, fill)
         held, bytewise = made, wider
 
 
@@ -370,7 +372,7 @@ def _fill_byte(job: Job) -> int:
     return 0
 
 
-def _pad_axis(
+def pad_axis(
     b: ProgramBuilder,
     name: str,
     x: Buffer,

@@ -96,9 +96,13 @@ def block_weights(b: ProgramBuilder, value: Value, *, transposed: bool) -> Block
     depth_axis = 1 if transposed else 0
     if quant.storage.bits not in BLOCK_BITS or not _is_plain_uniform(quant):
         return None
-    depth_per_scale = dict(quant.grain.blocks).get(depth_axis, depth) if quant.grain else depth
+    depth_per_scale = (
+        dict(quant.granularity.blocks).get(depth_axis, depth) if quant.granularity else depth
+    )
     columns_per_scale = (
-        dict(quant.grain.blocks).get(1 - depth_axis, columns) if quant.grain else columns
+        dict(quant.granularity.blocks).get(1 - depth_axis, columns)
+        if quant.granularity
+        else columns
     )
     low = quant.storage.bounds[0]
     integers = np.asarray(source.constant.data, np.int64) - low
@@ -126,11 +130,11 @@ def _is_plain_uniform(quant: QuantType) -> bool:
         quant.kind == "uniform"
         and quant.plus is None
         and not quant.dynamic
-        and not quant.real_zero
+        and not quant.has_float_zero
         and quant.express == F32
         and quant.scale_dtype is None
         and quant.storage.is_integer
-        and (quant.grain is None or quant.grain.by is None)
+        and (quant.granularity is None or quant.granularity.by is None)
     )
 
 

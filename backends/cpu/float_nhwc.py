@@ -72,6 +72,7 @@ def can_convolve_nhwc(b: ProgramBuilder, job: Job) -> bool:
     top, left, bottom, right = job.pads()
     if not depth or c * (h + top + bottom) * (width + left + right) > MAX_IMAGE_FLOATS:
         return False
+    # Dense, depthwise, or with groups wide enough for a vector of output channels.
     return groups == 1 or groups == c == oc or oc // groups >= MIN_GROUP_CHANNELS
 
 

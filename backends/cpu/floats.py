@@ -415,6 +415,7 @@ def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
     if any(v.type.element != F32 for v in (value, job.result)):
         raise CannotLower("no kernel takes the mean of integers over these axes")
     shape = sizes(value)
+    # Means over all pixels of NHWC images have a kernel of their own.
     if len(shape) == 4 and over in ((1, 2), (2, 3)) and not b.watched:
         typed_first = over == (2, 3)
         if not typed_first or b.has_buffer(value, nhwc=True):

@@ -13,7 +13,7 @@ from qir.ir.dtype import F32, I8, I16, I32, U8, U16, DType
 from qir.ir.node import Node, Value
 from qir.ir.types import QuantType
 from qir.profiles.processor import on_processor
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 
 from . import dynamic, plain_elements
 from .builder import Buffer, CannotLower, ProgramBuilder, sizes, strides
@@ -35,11 +35,11 @@ def _storage_and_shape(
     quant, shape = value.type.quant, sizes(value)
     if quant is None or quant.storage not in storages:
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
-    if quant.kind != "uniform" or quant.plus is not None or quant.real_zero:
+    if quant.kind != "uniform" or quant.plus is not None or quant.has_float_zero:
         raise CannotLower(f"{slot} is no uniform type with whole zeros")
     if quant.express != F32 or quant.scale_dtype is not None:
         raise CannotLower(f"{slot} does not mean float32 by a float32 scale")
-    if quant.grain is None:
+    if quant.granularity is None:
         return quant, storages[quant.storage], (1, 1, math.prod(shape))
     if (axis := quant.axis) is None:
         raise CannotLower(f"{slot} has scales for blocks")
@@ -54,6 +54,7 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
     quant, kind, shape = _storage_and_shape(job.result, "the result", STORAGES)
     numbers, read = _scale_and_zero(b, job, quant)
+    away = job.attrs["round"] == "away"
     source, made = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
@@ -63,7 +64,8 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
         sizes(value),
         lambda plan, at: plan.encode(
             job.name, at(source), at(made), shape=shape, kind=kind, low=quant.low,
-            high=quant.high, **numbers, **{name: at(held) for name, held in read.items()},
+            high=quant.high, away=away, **numbers,
+            **{name: at(held) for name, held in read.items()},
         ),
     )  # fmt: skip
 
@@ -97,7 +99,7 @@ def _scale_and_zero(
         scale = np.asarray(quant.scales(), np.float32).reshape(-1)
         return {"scale": scale, "zero": quant.zeros().astype(np.int32).reshape(-1)}, {}
     scale_of = _companion(job, "scale")
-    if scale_of is None or quant.grain is not None or math.prod(sizes(scale_of)) != 1:
+    if scale_of is None or quant.granularity is not None or math.prod(sizes(scale_of)) != 1:
         raise CannotLower("a scale that is computed is no single float32")
     zero = _companion(job, "zero")
     read = {"scale_at": b.buffer(scale_of)}
@@ -124,7 +126,7 @@ def fold_constant_dequantize(b: ProgramBuilder, node: Node) -> bool:
     source = node.operands["x"]
     if source.constant is None:
         return False
-    data, computes_as = source.constant.data, profile_of(b.graph, node)
+    data, computes_as = source.constant.data, profile_name_of(b.graph, node)
 
     def made() -> NDArray[np.generic]:
         with on_processor([computes_as]):

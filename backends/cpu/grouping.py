@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.analysis.kernel_groups import is_float
-from qir.analysis.quantized_regions import about_codes
+from qir.analysis.quantized_regions import touches_quantized
 from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
-from qir.ir.quantized_ops import BRIDGES, STRUCTURE
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
+from qir.ir.quantized_ops import CONVERSION_OPS, STRUCTURAL_OPS
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
-from qir.rewrite.fusing import LINES, ChainMatch
+from qir.rewrite.fusing import CONVOLUTIONS_1D_3D, ChainMatch
 
 from .kernel_types import KERNEL_PROFILE
 
-_NO_KERNEL = BRIDGES | STRUCTURE | {"foreign", "recode"}
+_NO_KERNEL = CONVERSION_OPS | STRUCTURAL_OPS | {"foreign", "recode"}
 
 
 def group(graph: Graph, ledger: Ledger) -> None:
@@ -31,7 +31,7 @@ def group(graph: Graph, ledger: Ledger) -> None:
     A graph that has integer ops was grouped before and stays as it is. So does one in which the
     profile groups nothing.
     """
-    parts = bodies(graph)
+    parts = graphs_with_bodies(graph)
     if any(_computes_on_integers(node) for part in parts for node in part):
         return
     for part in parts:
@@ -47,7 +47,7 @@ def group(graph: Graph, ledger: Ledger) -> None:
 
 def _computes_on_integers(node: Node) -> bool:
     """Returns whether an op computes on integers; one that only moves them does not."""
-    if node.op in _NO_KERNEL or not about_codes(node):
+    if node.op in _NO_KERNEL or not touches_quantized(node):
         return False
     return bool(node.stages) or not spec(node.op).traits.value_preserving
 
@@ -56,12 +56,14 @@ class _FuseProducts(FuseQdq):
     """Fuses matrix products and convolutions alone."""
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        return match.head.op in PRODUCTS | LINES and super().allows(match, graph)
+        return match.head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D and super().allows(
+            match, graph
+        )
 
 
 def unwrap(graph: Graph) -> None:
     """Inlines fused kernels: each of their ops has a kernel here, or falls back."""
-    for part in bodies(graph):
+    for part in graphs_with_bodies(graph):
         for node in [n for n in part if n.op == "fused" and n.bodies]:
             body = part.body(node, "body")
             given = [node.operands[value.name] for value in body.inputs]

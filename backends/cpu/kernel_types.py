@@ -17,13 +17,12 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
 from qir.reference.interpreter import run_node
+from qir.rewrite.fusing import ACTIVATIONS
 
 from .builder import CannotLower
 
 KERNEL_PROFILE = "native"
 """The numerics profile that the int8 kernels implement."""
-CLAMPS = frozenset({"relu", "clip"})
-"""Activations that a kernel applies by clamping its result."""
 Table = NDArray[np.uint8 | np.int8]
 """256 integers, indexed by the bits of an 8-bit operand."""
 
@@ -53,7 +52,7 @@ class ByteParameters:
     def same(self, other: ByteParameters) -> bool:
         """Returns whether equal integers of both types mean equal floats, so that bytes may be
         copied."""
-        return self.quant.same_map(other.quant)
+        return self.quant.has_same_mapping(other.quant)
 
 
 def byte_parameters(value: Value, slot: str = "") -> ByteParameters:
@@ -65,10 +64,10 @@ def byte_parameters(value: Value, slot: str = "") -> ByteParameters:
         raise CannotLower(f"{name} is {value.type.dtype}, not quantized")
     if quant.storage not in (U8, I8):
         raise CannotLower(f"{name} is stored as {quant.storage}")
-    if quant.grain is not None:
+    if quant.granularity is not None:
         raise CannotLower(f"{name} has more than one scale")
     _require_static_uniform(quant, name)
-    if quant.real_zero:
+    if quant.has_float_zero:
         raise CannotLower(f"{name} has a zero point that is no integer of its type")
     kind: Literal["u8", "i8"] = "u8" if quant.storage == U8 else "i8"
     return ByteParameters(quant, kind, np.float32(quant.scales()), int(quant.zeros()))
@@ -98,19 +97,22 @@ def constant_weight(value: Value, axis: int, slot: str) -> Weight:
     if quant is None or quant.storage not in (U8, I8):
         raise CannotLower(f"{slot} is stored as {value.type.dtype}")
     _require_static_uniform(quant, slot)
-    if quant.grain is not None and quant.axis != axis:
+    if quant.granularity is not None and quant.axis != axis:
         raise CannotLower(f"{slot} has scales along another axis than its output channels")
-    if quant.real_zero:
+    if quant.has_float_zero:
         raise CannotLower(f"{slot} has a zero point that is no integer of its type")
+    scale = np.asarray(quant.scales(), np.float32).reshape(-1)
+    zeros = quant.zeros()
+    if quant.storage == I8 and not zeros.any():
+        return Weight(np.ascontiguousarray(data.data), scale)
     shape = [1] * value.type.rank
     shape[axis] = -1
-    zeros = quant.zeros().reshape(shape if quant.grain else [1] * value.type.rank)
-    shifted = data.data.astype(np.int64) - zeros.astype(np.int64)
+    zeros = zeros.reshape(shape if quant.granularity else [1] * value.type.rank)
+    shifted = data.data.astype(np.int16) - zeros.astype(np.int16)
     # The kernels multiply i8 weights without zero points. u8 weights fit as long as their zero is
     # near 128.
     if shifted.size and (shifted.min() < -128 or shifted.max() > 127):
         raise CannotLower(f"{slot} less its zero does not fit i8")
-    scale = np.asarray(quant.scales(), np.float32).reshape(-1)
     return Weight(np.ascontiguousarray(shifted.astype(np.int8)), scale)
 
 
@@ -266,7 +268,7 @@ def job_of(node: Node) -> Job:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     anchor, *clamps = node.stages
     rounded = any(stage.type is not None for stage in node.stages[:-1])
-    if rounded or any(stage.op not in CLAMPS for stage in clamps):
+    if rounded or any(stage.op not in ACTIVATIONS for stage in clamps):
         chain = " |> ".join(s.op for s in node.stages)
         raise Refused(f"{node.name}: nothing computes {chain} as one; expand-qdq unwraps it")
     return Job(

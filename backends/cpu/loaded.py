@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qir._kernels import _cpu
 from qir.errors import DataError, InputError, OpError, UsageError
-from qir.ir.dtype import dtype_of
-from qir.ir.graph import Graph
-from qir.ir.types import TensorType
 from qir.target import Executable
 
-from .builder import Fallback
-from .profiling import StepTime, peaks, step_times
-from .program import StepRow, Tensor, kernel_isa
-from .program_file import ProgramListing, read
-from .sizes import shape_text
+from .program_file import ProgramListing, Tensor, read
+
+if TYPE_CHECKING:  # a program loads and runs without the compiler
+    from qir.ir.graph import Graph
+
+    from .builder import Fallback
+    from .profiling import StepTime
+    from .program import StepRow
+    from .sizes import Sizes
 
 
 class Loaded(Executable):
@@ -52,6 +54,10 @@ class Loaded(Executable):
 
     def signature(self) -> Graph:
         """Returns a graph of its inputs alone."""
+        from qir.ir.dtype import dtype_of
+        from qir.ir.graph import Graph
+        from qir.ir.types import TensorType
+
         graph = Graph("program")
         for name, (kind, shape) in self._listing.inputs.items():
             dtype = dtype_of(np.empty(0, kind))
@@ -68,6 +74,8 @@ class Loaded(Executable):
 
     def profile(self, inputs: Mapping[str, object], *, runs: int = 10) -> list[StepTime]:
         """Returns the time of each step; DataError as when it is called."""
+        from .profiling import step_times
+
         if runs < 1:
             raise UsageError(f"{runs} runs; it takes 1 or more")
         arrays = self._arrays(inputs)
@@ -75,10 +83,14 @@ class Loaded(Executable):
 
     def peaks(self) -> dict[str, float]:
         """Multiply-adds a second of the best case of these kernels, for int8 and f32."""
+        from .profiling import peaks
+
         return peaks(self.threads, self._isa)
 
     def describe(self) -> list[StepRow]:
         """Returns one row a step."""
+        from .program import StepRow, kernel_isa
+
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
             StepRow(name, kind, kernel_isa(kind, self._isa), told.shape, told.bytes)
@@ -110,13 +122,13 @@ class Loaded(Executable):
     def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
         kind, shape = self._listing.inputs[name]
         if name not in inputs:
-            raise DataError(f"input {name} is missing; the program takes {shape_text(shape)}")
+            raise DataError(f"input {name} is missing; the program takes {_text(shape)}")
         array = np.asarray(inputs[name], order="C")
         if array.dtype != kind:
             raise DataError(f"input {name} is {array.dtype}, it takes {kind}")
         if array.shape != shape:
-            said = f"the program was compiled for {shape_text(shape)}; compile it for other sizes"
-            raise DataError(f"input {name} is {shape_text(array.shape)}, {said}")
+            said = f"the program was compiled for {_text(shape)}; compile it for other sizes"
+            raise DataError(f"input {name} is {_text(array.shape)}, {said}")
         return array
 
 
@@ -141,3 +153,8 @@ def _rebuilt_plan(listing: ProgramListing, isa: str | None) -> _cpu.Plan:
     for told in listing.steps:
         getattr(plan, told.method)(*told.args, **told.options)
     return plan
+
+
+def _text(shape: Sizes) -> str:
+    """Returns sizes as they are printed: 1x3x32x32."""
+    return "x".join(map(str, shape)) or "a scalar"

@@ -19,17 +19,19 @@ from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.profiles import profile, query_of
+from qir.ir.quantized_ops import CONVERSION_OPS
+from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
+from qir.rewrite.fusing import ACTIVATIONS
 
 from .builder import CannotLower, MeanSource, sizes
-from .kernel_types import CLAMPS, all_bytes, byte_parameters
+from .kernel_types import all_bytes, byte_parameters
 from .sizes import Sizes
 
 Tensor = NDArray[np.generic]
 
-_CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "cast", "identity"})
+_CONVERSIONS = CONVERSION_OPS | {"cast", "identity"}
 """Ops of quantized types that compute each element by itself."""
 _POINTWISE_OPS = frozenset(
     "add sub mul div mod floor_div squared_difference pow atan2 min max sum mean prelu where equal "
@@ -115,7 +117,7 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
         slot: found[v].data if v in found else probe if slot in varying else _constant_elements(v)
         for slot, v in node.operands.items()
     }
-    computes_as = profile_of(graph, node)
+    computes_as = profile_name_of(graph, node)
     try:
         with on_processor([computes_as]):
             (made,) = run_node(node, given, computes_as)
@@ -127,16 +129,16 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
 def _is_pointwise_node(graph: Graph, node: Node) -> bool:
     """Returns whether the reference computes each element of a node by itself."""
     stages = [stage.op for stage in node.stages] or [node.op]
-    if not is_pointwise(stages[0]) or not CLAMPS.issuperset(stages[1:]):
+    if not is_pointwise(stages[0]) or not ACTIVATIONS.issuperset(stages[1:]):
         return False
     if any(stage.type is not None for stage in node.stages):
         return False
     kinds = [value.type for value in (*node.operands.values(), node.result)]
-    if any(kind.quant is not None and kind.quant.grain is not None for kind in kinds):
+    if any(kind.quant is not None and kind.quant.granularity is not None for kind in kinds):
         return False
-    name = profile_of(graph, node)
+    name = profile_name_of(graph, node)
     with on_processor([name]):
-        method = profile(name).resolve(query_of(node)).method
+        method = profile(name).resolve(query_for_node(node)).method
     return method is None or method.name in _POINTWISE_METHODS
 
 

@@ -16,10 +16,11 @@ from qir.analysis.kernel_groups import is_float
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
+from qir.reference.quantized import with_node_rounding
 from qir.target import See
 
 from . import (
@@ -45,6 +46,7 @@ from .sizes import Sizes
 LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "conv2d": products.conv2d,
     "conv1d": products.conv1d,
+    "conv3d": products.conv3d,
     "gemm": products.gemm,
     "matmul": products.matmul,
     "linear": products.linear,
@@ -252,13 +254,15 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     kinds = [value.type for value in (*node.operands.values(), *node.results)]
     if not any(kind.quant for kind in kinds):
         return {}  # profiles are about quantized values
-    if node.op in ("quantize", "requantize") and node.attrs["round"]:
-        raise CannotLower("it states itself how it rounds")
-    name = profile_of(b.graph, node)
-    query = query_of(node)
+    name = profile_name_of(b.graph, node)
+    query = query_for_node(node)
     with on_processor([name]):  # as the reference computes it here
         kernel_rule, rule = profile(KERNEL_PROFILE).resolve(query), profile(name).resolve(query)
+    if node.op in ("quantize", "requantize"):
+        rule = with_node_rounding(rule, node.attrs)
     differing = differences(kernel_rule, rule)
+    if node.op == "quantize" and node.attrs["round"] == "away":
+        differing.pop("quantize.round", None)  # the general kernel knows both
     if node.op in MOVE_METHOD_OPS and {r.method.name for r in (kernel_rule, rule) if r.method} <= {
         "move"
     }:
@@ -267,7 +271,9 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
         changed = dict(kernel_rule.method.params.items() ^ rule.method.params.items())
         if changed.keys() <= ACCEPTED_METHOD_PARAMS.get(node.op, frozenset()):
             differing.pop("method", None)
-    if name != KERNEL_PROFILE and differing:
+    if differing and name == KERNEL_PROFILE:
+        raise CannotLower(f"it states itself that it rounds by {node.attrs['round']!s}")
+    if differing:
         raise CannotLower(f"profile {name} computes it otherwise: {', '.join(differing)}")
     return rule.method.params if rule.method else {}
 
@@ -282,7 +288,7 @@ def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     outputs = [b.allocate(v) for v in node.results]
     operands = [_dtype_and_shape(node.operands[s]) for s in slots]
     results = [_dtype_and_shape(v) for v in node.results]
-    computes_as = profile_of(b.graph, node)
+    computes_as = profile_name_of(b.graph, node)
 
     def call(*arrays: NDArray[np.generic]) -> None:
         given = constants | dict(zip(slots, arrays, strict=False))

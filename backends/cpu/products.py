@@ -22,6 +22,7 @@ from .builder import (
     sizes,
     strides,
 )
+from .data_movement import pad_axis
 from .kernel_types import (
     ByteParameters,
     Job,
@@ -62,8 +63,8 @@ def _requantization(
 
 def conv2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a convolution; x and y are held in NHWC."""
-    x, w = byte_parameters(job.operands["x"], "x"), constant_weight(job.operands["w"], 0, "w")
-    rounding = _requantization(job, x, w, job.operands.get("bias"), w.data.shape[0])
+    weights = constant_weight(job.operands["w"], 0, "w")
+    rounding = _rounding(job, weights)
     nhwc = job.nchw
     if not nhwc and rounding.kind == "f32":
         raise CannotLower("no kernel gives a float result NHWC")
@@ -71,66 +72,121 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     shape = sizes(job.operands["x"])
     n, h, wide, c = permuted(shape, TO_NHWC) if nhwc else shape
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
-    groups = job.int_attr("groups")
+    images = _Images((n, h, wide, c), stride, pad, dilation, weights.data)
     made = b.allocate(job.result, nhwc=nhwc)
-    b.add(
-        job.name,
-        "conv2d",
-        [source],
-        [made],
-        _stored_shape(job.result, nhwc),
-        lambda plan, at: plan.conv2d(
-            job.name,
-            at(source),
-            at(made),
-            w.data,
-            rounding.bias,
-            rounding.multiplier,
-            shape=(n, h, wide, c),
-            stride=stride,
-            pad=pad,
-            dilation=dilation,
-            groups=groups,
-            x_type=x.kind,
-            x_zero=x.zero,
-            y_type=rounding.kind,
-            y_zero=rounding.zero,
-            low=rounding.low,
-            high=rounding.high,
-        ),
-    )
+    _add_conv2d(b, job, source, made, images, rounding, _stored_shape(job.result, nhwc))
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a 1-D convolution as images of height 1, transposed to channels last and back."""
-    value = job.operands["x"]
-    x, w = byte_parameters(value, "x"), constant_weight(job.operands["w"], 0, "w")
-    rounding = _requantization(job, x, w, job.operands.get("bias"), w.data.shape[0])
+    value, weights = job.operands["x"], constant_weight(job.operands["w"], 0, "w")
     (n, channels, wide), out = sizes(value), sizes(job.result)
     (stride,), (front, back), (dilation,) = (
         job.int_tuple(a) for a in ("stride", "pad", "dilation")
     )
-    groups, width = job.int_attr("groups"), itemsize(job.result)
+    rounding = _rounding(job, weights)
     given, made = b.buffer(value), b.allocate(job.result)
     source, result = b.scratch(given.size), b.scratch(made.size)
     b.transpose(f"{value.name} to NWC", given, source, sizes(value), (0, 2, 1), 1)
+    images = _Images(
+        (n, 1, wide, channels), (1, stride), (0, front, 0, back), (1, dilation),
+        weights.data[:, :, None],
+    )  # fmt: skip
+    _add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
+    order, width = (0, 2, 1), itemsize(job.result)
+    b.transpose(f"{job.name} to NCW", result, made, (out[0], out[2], out[1]), order, width)
+
+
+def conv3d(b: ProgramBuilder, job: Job) -> None:
+    """Lowers a 3-D convolution as one of images, whose channels are those of all depth taps."""
+    value, weights = job.operands["x"], constant_weight(job.operands["w"], 0, "w")
+    x = byte_parameters(value, "x")
+    rounding = _rounding(job, weights)
+    (n, c, d, h, wide), (_, oc, od, oh, ow) = sizes(value), sizes(job.result)
+    (stride, *strides_), (step, *steps) = job.int_tuple("stride"), job.int_tuple("dilation")
+    front, top, left, back, bottom, right = job.int_tuple("pad")
+    _, inner, taps, *window = weights.data.shape
+    groups, plane, deep = job.int_attr("groups"), h * wide * c, front + d + back
+    given, made = b.buffer(value), b.allocate(job.result)
+    source, result = b.scratch(given.size), b.scratch(made.size)
+    b.transpose(f"{value.name} to NDHWC", given, source, sizes(value), (0, 2, 3, 4, 1), 1)
+    if front or back:
+        padded = b.scratch(n * deep * plane)
+        pad_axis(
+            b, job.name, source, padded, (n, d, plane), (n, deep, plane), 1, front, back,
+            x.zero & 0xFF,
+        )  # fmt: skip
+        source = padded
+    stacked = b.scratch(n * od * taps * plane)
+    b.add(
+        f"{value.name} depth taps",
+        "strided",
+        [source],
+        [stacked],
+        (n, od, h, wide, taps * c),
+        lambda plan, at: plan.strided(
+            f"{value.name} depth taps",
+            at(source),
+            at(stacked),
+            shape=(n, od, h * wide, groups, taps, inner),
+            steps=(deep * plane, stride * plane, c, inner, step * plane, 1),
+        ),
+    )
+    flat = weights.data.transpose(0, 2, 1, 3, 4).reshape(oc, taps * inner, *window)
+    images = _Images(
+        (n * od, h, wide, taps * c), (strides_[0], strides_[1]), (top, left, bottom, right),
+        (steps[0], steps[1]), flat,
+    )  # fmt: skip
+    _add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
+    order, width = (0, 4, 1, 2, 3), itemsize(job.result)
+    b.transpose(f"{job.name} to NCDHW", result, made, (n, od, oh, ow, oc), order, width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The sizes and weights of a convolution of images in NHWC."""
+
+    shape: tuple[int, int, int, int]
+    stride: tuple[int, int]
+    pad: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    weights: NDArray[np.int8]
+
+
+def _rounding(job: Job, weights: Weight) -> Requantization:
+    """Returns how the accumulators of a convolution become its result."""
+    x = byte_parameters(job.operands["x"], "x")
+    return _requantization(job, x, weights, job.operands.get("bias"), weights.data.shape[0])
+
+
+def _add_conv2d(
+    b: ProgramBuilder,
+    job: Job,
+    source: Buffer,
+    result: Buffer,
+    images: _Images,
+    rounding: Requantization,
+    stored: Sizes,
+) -> None:
+    """Adds a step that convolves images; `stored` is the shape of its result."""
+    x, groups = byte_parameters(job.operands["x"], "x"), job.int_attr("groups")
     b.add(
         job.name,
         "conv2d",
         [source],
         [result],
-        (out[0], out[2], out[1]),
+        stored,
         lambda plan, at: plan.conv2d(
             job.name,
             at(source),
             at(result),
-            w.data[:, :, None],
+            images.weights,
             rounding.bias,
             rounding.multiplier,
-            shape=(n, 1, wide, channels),
-            stride=(1, stride),
-            pad=(0, front, 0, back),
-            dilation=(1, dilation),
+            shape=images.shape,
+            stride=images.stride,
+            pad=images.pad,
+            dilation=images.dilation,
             groups=groups,
             x_type=x.kind,
             x_zero=x.zero,
@@ -140,7 +196,6 @@ def conv1d(b: ProgramBuilder, job: Job) -> None:
             high=rounding.high,
         ),
     )
-    b.transpose(f"{job.name} to NCW", result, made, (out[0], out[2], out[1]), (0, 2, 1), width)
 
 
 def _stored_shape(value: Value, nhwc: bool) -> tuple[int, ...]:

@@ -200,6 +200,7 @@ def _arena(
         for buffer in (*step.reads, *step.writes):
             first.setdefault(buffer, index)
             last[buffer] = index
+    # External buffers have memory of their own; each run passes its address.
     inner = [b for b in buffers if not b.external]
     arena, offsets = plan_arena([Lifetime(b.size, first[b], last[b]) for b in inner])
     at = dict(zip(inner, offsets, strict=True))

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,9 @@ from qir._kernels import _cpu
 from qir.atomic import claim, replacing
 from qir.errors import InputError, Refused
 
-from .builder import Buffer, PendingStep
-from .sizes import Sizes
+if TYPE_CHECKING:  # a file is read without the compiler
+    from .builder import Buffer, PendingStep
+    from .sizes import Sizes
 
 SUFFIX = ".qirp"
 VERSION = 1

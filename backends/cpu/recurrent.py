@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32
 from qir.ir.node import Node, Value
-from qir.ir.ops.recurrent import DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from .builder import CannotLower, ProgramBuilder, sizes
 
@@ -73,7 +73,7 @@ def _require_supported(node: Node) -> None:
         raise CannotLower("not all that it reads and makes is float32")
     ways = len(DIRECTIONS[str(node.attrs["direction"])])
     names = node.attrs["activations"]
-    if names and names != USUAL[node.op] * ways:
+    if names and names != DEFAULT_ACTIVATIONS[node.op] * ways:
         raise CannotLower("no kernel has other activations than sigmoid and tanh")
     if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
         raise CannotLower("no kernel bounds gates or joins them")

@@ -15,11 +15,11 @@ from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import Call, spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.types import Array, TensorType
 from qir.profiles.processor import on_processor
 from qir.reference.control import FUNCTIONS as CONTROL
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.reference.table import compute
 
 Sizes = tuple[int, ...]
@@ -79,7 +79,7 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
             raise DataError(f"{node.name} does not take inputs of {given}: {error}") from None
         for value, shape in zip(node.results, shapes, strict=True):
             known = tuple(dims.bind(d, found) for d in shape)
-            if dims.known(known) is None:
+            if dims.known_shape(known) is None:
                 raise Refused(f"%{value.name}: its shape {shape_text(known)} depends on data")
             if 0 in known:
                 given = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
@@ -92,11 +92,11 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
 
 def _fold(graph: Graph, node: Node) -> bool:
     """Folds a node that sizes and constants decide, so that shapes computed from them are known."""
-    if node.op in GIVEN or len(node.results) != 1 or node.bodies:
+    if node.op in STATED_TYPE_OPS or len(node.results) != 1 or node.bodies:
         return False
     given: dict[str, NDArray[np.generic]] = {}
     for slot, value in node.operands.items():
-        known = dims.known(value.type.shape)
+        known = dims.known_shape(value.type.shape)
         if known is None:
             return False
         if value.constant is not None:
@@ -124,7 +124,7 @@ def _fold_quantized(graph: Graph, node: Node, given: Mapping[str, NDArray[np.gen
     computes."""
     if sum(data.size for data in given.values()) > MAX_FOLDED_ELEMENTS or node.bodies:
         return False
-    computes_as = profile_of(graph, node)
+    computes_as = profile_name_of(graph, node)
     try:
         with on_processor([computes_as]):
             (data,) = run_node(node, given, computes_as)
@@ -156,7 +156,7 @@ def _inferred_shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Size
     if node.op == "fused":
         return [_chain_shape(node)]
     declared = [v.type.shape for v in node.results]
-    if node.op in GIVEN:
+    if node.op in STATED_TYPE_OPS:
         return declared
     if node.bodies:
         return [tuple(dims.bind(d, found) for d in shape) for shape in declared]

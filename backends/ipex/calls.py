@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from qir.errors import Refused
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -28,12 +29,14 @@ LAYERS: Mapping[str, str] = MappingProxyType(
                 "AdaptiveAvgPool2d",
                 "AdaptiveAvgPool3d",
             ),
+            "rnn": ("LSTM",),
+            "sparse": ("EmbeddingBag",),
         }.items()
         for name in names
     }
 )
-"""Layers of torch.nn that are quantized (`module_types_supported_by_quantization`), and how
-recipes name them."""
+"""Layers of torch.nn that recipes number (`module_types_supported_by_quantization`), and how they
+name them."""
 _TYPE, _METHODS = (
     "<built-in method {} of type object>",
     "<method '{}' of 'torch._C.TensorBase' objects>",
@@ -41,6 +44,7 @@ _TYPE, _METHODS = (
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "aten.add.Tensor": _METHODS.format("add"),
+        "aten.add_.Tensor": _METHODS.format("add"),
         "aten.flatten.using_ints": _TYPE.format("flatten"),
         "aten.relu.default": _TYPE.format("relu"),
         "aten.matmul.default": _TYPE.format("matmul"),
@@ -55,10 +59,14 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "aten.avg_pool3d.default": "<built-in function avg_pool3d>",
         "aten.max_pool2d.default": "<function max_pool2d>",
         "aten.max_pool3d.default": "<function max_pool3d>",
+        "aten.embedding_bag.padding_idx": "<function embedding_bag>",
     }
 )
-"""Functions that are quantized (`functions_supported_by_quantization`), and how recipes name them;
+"""Functions that recipes number (`functions_supported_by_quantization`), and how they name them;
 the address that the extension writes after some of them means nothing."""
+_BAG = "torch.nn.modules.sparse.EmbeddingBag"
+_TRACED = frozenset({"aten.add_.Tensor"})
+"""Functions numbered where torch.fx traces alone, which takes `x += y` for `x = x + y`."""
 WEIGHTED = frozenset(
     "aten.conv2d.default aten.conv3d.default aten.linear.default aten.conv_transpose2d.input"
     " aten.conv_transpose3d.input".split()
@@ -72,8 +80,8 @@ class RecipeCall:
     """One call that a recipe numbers, or one that it only counts tensors of."""
 
     origin: Origin
-    quantized: bool
-    """Whether a recipe may quantize what it reads."""
+    numbered: bool
+    """Whether a recipe numbers it, and so may quantize what it reads."""
     operands: list[Value]
     """The tensors that it reads, without weights and biases of layers."""
     result: Value
@@ -90,6 +98,17 @@ class RecipeCall:
         """The name of what is called, as recipes have it."""
         return LAYERS.get(self.origin.layer) or FUNCTIONS[self.origin.op]
 
+    @property
+    def floats(self) -> int:
+        """How many weights the layer has that are never quantized."""
+        if self.origin.layer == _BAG:
+            return 1
+        count = 0
+        for node in self.nodes:
+            if node.op == "lstm" and (sizes := known_shape(node.operands["w"].type.shape or ())):
+                count += sizes[0] * (4 if "bias" in node.operands else 2)
+        return count
+
     def owner(self, *, nested: bool) -> str:
         """Returns the path of the module whose calls it is numbered among."""
         if not nested:
@@ -101,10 +120,11 @@ class RecipeCall:
         return self.origin.path if self.layer or nested else ""
 
 
-def calls(graph: Graph) -> list[RecipeCall]:
+def calls(graph: Graph, *, nested: bool) -> list[RecipeCall]:
     """Returns the calls of the module that a graph in QDQ form was read from.
 
-    Refused for a graph that was read from something else than a module.
+    `nested`: as they are where torch.fx does not trace the module. Refused for a graph that was
+    read from something else than a module.
     """
     found: dict[Origin, list[Node]] = {}
     for node in graph:
@@ -116,35 +136,37 @@ def calls(graph: Graph) -> list[RecipeCall]:
                 f"{node.name}: {node.op} stems from no module of PyTorch, which recipes are for;"
                 " qir.build(graph, target='ipex-onednn', format='module') makes a module"
             )
-        found.setdefault(_main(known), []).append(node)
-    return [_call(origin, nodes) for origin, nodes in found.items()]
+        found.setdefault(_main(known, nested=nested), []).append(node)
+    return [_call(origin, nodes, nested=nested) for origin, nodes in found.items()]
 
 
-def _main(origins: list[Origin]) -> Origin:
+def _main(origins: list[Origin], *, nested: bool) -> Origin:
     """Returns the origin that a recipe may name; a batch normalization next to it was folded."""
-    return next((origin for origin in origins if _quantized(origin)), origins[0])
+    return next((each for each in origins if _numbered(each, nested=nested)), origins[0])
 
 
-def _quantized(origin: Origin) -> bool:
+def _numbered(origin: Origin, *, nested: bool) -> bool:
+    if origin.layer == _BAG:  # it counts rows too
+        return "embedding_bag" in origin.op
     if origin.layer:
         return origin.layer in LAYERS
-    return origin.op in FUNCTIONS
+    return origin.op in FUNCTIONS and not (nested and origin.op in _TRACED)
 
 
-def _call(origin: Origin, nodes: list[Node]) -> RecipeCall:
+def _call(origin: Origin, nodes: list[Node], *, nested: bool) -> RecipeCall:
     operands = list(_operands(nodes))
-    weight = nodes[0].operands.get("w") if nodes[0].op in _WEIGHTED_OPS else None
-    quantized = _quantized(origin) and not _scalar(origin, operands)
-    return RecipeCall(origin, quantized, operands, nodes[-1].result, weight, tuple(nodes))
+    weight = nodes[0].operands.get("w") if nodes[0].op in LAYER_OPS else None
+    numbered = _numbered(origin, nested=nested) and not _scalar(origin, operands)
+    return RecipeCall(origin, numbered, operands, nodes[-1].result, weight, tuple(nodes))
 
 
-_WEIGHTED_OPS = frozenset({"conv2d", "conv3d", "linear", "conv_transpose2d", "conv_transpose3d"})
+LAYER_OPS = frozenset({"conv2d", "conv3d", "linear", "conv_transpose2d", "conv_transpose3d"})
 
 
 def _operands(nodes: list[Node]) -> Iterator[Value]:
     """Yields what a call reads that another one computes; of a layer, its data alone."""
     for node in nodes:
-        weighted = node.op in _WEIGHTED_OPS
+        weighted = node.op in LAYER_OPS
         for slot, value in node.operands.items():
             if weighted and slot != "x":
                 continue
@@ -154,7 +176,7 @@ def _operands(nodes: list[Node]) -> Iterator[Value]:
 
 def _scalar(origin: Origin, operands: list[Value]) -> bool:
     """Returns whether a sum has a number on one side, which the extension leaves alone."""
-    return origin.op == "aten.add.Tensor" and (
+    return origin.op in ("aten.add.Tensor", "aten.add_.Tensor") and (
         len(operands) < 2 or any(value.type.rank == 0 for value in operands)
     )
 
@@ -174,4 +196,13 @@ def numbers(value: Value) -> QuantType | None:
     return value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
 
 
-__all__ = ["FUNCTIONS", "LAYERS", "WEIGHTED", "RecipeCall", "calls", "numbers", "plain"]
+__all__ = [
+    "FUNCTIONS",
+    "LAYERS",
+    "LAYER_OPS",
+    "WEIGHTED",
+    "RecipeCall",
+    "calls",
+    "numbers",
+    "plain",
+]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 
-from .calls import RecipeCall, calls, plain
+from .calls import RecipeCall, calls, numbers, plain
 
 READERS = frozenset(
     "conv2d conv3d linear matmul add relu max_pool2d avg_pool2d adaptive_avg_pool"
@@ -22,6 +23,8 @@ READERS = frozenset(
 _STORAGES = ("u8", "i8")
 _POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
 _OWN_DATA = "its summand stays float: IPEX overwrites it where the convolution reads it"
+_ITSELF = "IPEX does not end compiling the sum of a tensor with itself"
+_AVERAGES = "IPEX gives its integers to the next layer, which reads them by a scale of its own"
 _PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
 
@@ -58,6 +61,8 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
                     (pools if pool else dropped).append(float_value.name)
     _spare_own_data(made, ledger)
     made.prune()
+    _open(made, _doubled(made))
+    _open(made, _averaged(made))
     for names, why in (
         (dropped, "no quantized layer reads it"),
         (
@@ -71,7 +76,16 @@ def kept(graph: Graph, ledger: Ledger) -> Graph:
     return made
 
 
-def carried(graph: Graph, ledger: Ledger) -> tuple[Graph, dict[str, str]]:
+def _open(graph: Graph, names: Iterable[str]) -> None:
+    """Lets ops read floats."""
+    for name in names:
+        node = graph[name].node
+        for slot, value in list(node.operands.items()):
+            graph.set_operand(node, slot, plain(value))
+    graph.prune()
+
+
+def carried(graph: Graph, ledger: Ledger, *, nested: bool) -> tuple[Graph, dict[str, str]]:
     """Returns a graph in QDQ form as a recipe carries it, and why ops are float there.
 
     What a call reads that recipes do not number stays float, though a module could quantize it.
@@ -79,34 +93,74 @@ def carried(graph: Graph, ledger: Ledger) -> tuple[Graph, dict[str, str]]:
     """
     flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
     made = kept(flat, ledger)
+    alone = _doubled(made) | _averaged(made)
     numbered = _quantized_readers(made)
     why = {
-        name: _POOLS if made.values[name].node.op == "max_pool2d" else _OWN_DATA
+        name: alone.get(name) or (_POOLS if made[name].node.op == "max_pool2d" else _OWN_DATA)
         for name in sorted(_quantized_readers(flat) - numbered)
         if name in made.values
     }
-    why.update(_spare_unnumbered(made, ledger))
+    why.update(_spare_unnumbered(made, ledger, nested=nested))
     if numbered and not numbered - why.keys():
         said = "; ".join(dict.fromkeys(why[name] for name in sorted(numbered)))
         raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {said}; {_MODULE}")
     return made, why
 
 
-def spared(graph: Graph) -> dict[str, str]:
+def spared(graph: Graph, *, nested: bool) -> dict[str, str]:
     """Returns by op of a float graph why a recipe leaves it float, where a module does not.
 
     Refused for a graph that was read from no module.
     """
     why = {
         node.name: _unnumbered(call)
-        for call in calls(graph)
-        if not call.quantized
+        for call in calls(graph, nested=nested)
+        if not call.numbered
         for node in call.nodes
         if node.op in READERS or node.op == "gemm"  # others are computed in a layer's kernel
     }
-    why.update((node.name, _POOLS) for node in graph if _is_pool_function(node))
+    return why | defects(graph)
+
+
+def defects(graph: Graph) -> dict[str, str]:
+    """Returns by op of a float graph why it stays float in modules and recipes."""
+    why = {node.name: _POOLS for node in graph if _is_pool_function(node)}
     why.update((node.name, _OWN_DATA) for node, _, _ in _own_data(graph))
-    return why
+    why.update(_doubled(graph))
+    return why | _averaged(graph, why)
+
+
+def _doubled(graph: Graph) -> dict[str, str]:
+    """Returns the sums of a tensor with itself, and why they stay float."""
+    sums = (node for node in graph if node.op == "add")
+    return {n.name: _ITSELF for n in sums if plain(n.operands["a"]) is plain(n.operands["b"])}
+
+
+def _averaged(graph: Graph, spared: Collection[str] = ()) -> dict[str, str]:
+    """Returns pools whose results no layer reads by the scale of their data, and why they stay
+    float; of a float graph those that no layer reads but these. Means, which recipes do not
+    number, are left out."""
+    return {
+        node.name: _AVERAGES
+        for node in graph
+        if node.op in ("global_avg_pool", "adaptive_avg_pool")
+        and not any(origin.op.startswith("aten.mean") for origin in node.origins)
+        and not _reads_on(node, numbers(node.operands["x"]), spared)
+    }
+
+
+def _reads_on(node: Node, quant: QuantType | None, spared: Collection[str]) -> bool:
+    """Returns whether all that reads a pool is quantized as its data are, or would be."""
+    for user in (use.node for use in node.result.uses):
+        if user.op == "quantize":
+            if user.result.type.quant != quant:
+                return False
+        elif user.op == "flatten":
+            if not _reads_on(user, quant, spared):
+                return False
+        elif quant or user.name in spared or user.op not in {*READERS, "gemm"}:
+            return False
+    return True
 
 
 def _quantized_readers(graph: Graph) -> set[str]:
@@ -118,11 +172,11 @@ def _quantized_readers(graph: Graph) -> set[str]:
     }
 
 
-def _spare_unnumbered(graph: Graph, ledger: Ledger) -> dict[str, str]:
+def _spare_unnumbered(graph: Graph, ledger: Ledger, *, nested: bool) -> dict[str, str]:
     """Leaves float what calls read that recipes do not number; returns why, by op."""
     why: dict[str, str] = {}
-    for call in calls(graph):
-        if call.quantized:
+    for call in calls(graph, nested=nested):
+        if call.numbered:
             continue
         for node in call.nodes:
             for slot, value in list(node.operands.items()):
@@ -196,8 +250,8 @@ def _check(node: Node) -> None:
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         raise Refused(f"{node.name}: IPEX has no type {quant}")
     whole = str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
-    if held == "quantize" and (not whole or quant.grain is not None):
+    if held == "quantize" and (not whole or quant.granularity is not None):
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
-__all__ = ["DYNAMIC", "READERS", "carried", "is_dynamic", "kept", "spared"]
+__all__ = ["DYNAMIC", "READERS", "carried", "defects", "is_dynamic", "kept", "spared"]

@@ -90,7 +90,9 @@ class _Reading:
     def graph_of(self, recipe: dict[str, dict[str, dict[str, Any]]]) -> Graph:
         nested = len(recipe) > 1
         try:
-            found = [call for call in calls(self.graph) if call.quantized]
+            found = self._numbered(nested=nested)
+            if len(found) != sum(map(len, recipe.values())):
+                found = self._numbered(nested=True)
         except Refused as error:
             raise InputError(f"{self.path}: {error}") from error
         counts = dict.fromkeys(recipe, 0)
@@ -110,6 +112,9 @@ class _Reading:
         self.graph.prune()
         self.graph.profile = "ipex-2.8"
         return self.graph
+
+    def _numbered(self, *, nested: bool) -> list[RecipeCall]:
+        return [call for call in calls(self.graph, nested=nested) if call.numbered]
 
     def _require(self, call: RecipeCall, row: Any, where: str, *, nested: bool) -> None:
         wanted = call.name(nested=nested)

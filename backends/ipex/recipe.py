@@ -15,7 +15,7 @@ from qir.ir.types import QuantType
 from qir.ledger import Change, Ledger
 from qir.source import untouched
 
-from .calls import WEIGHTED, RecipeCall, calls, numbers, plain
+from .calls import LAYER_OPS, WEIGHTED, RecipeCall, calls, numbers, plain
 from .edges import DYNAMIC, carried, is_dynamic
 from .files import FLOAT, ROOT, STORAGES, is_recipe
 
@@ -36,11 +36,25 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
         return source.read_text(encoding="utf-8")
     if is_dynamic(graph):
         raise Refused(f"{graph.name}: {DYNAMIC}")
-    made, _ = carried(graph, ledger)
+    made, _ = carried(graph, ledger, nested=nested)
+    if nested:
+        _require_no_norms(made)
     for node in made:
         if node.op == "quantize" and any(use.node.op != "dequantize" for use in node.result.uses):
             raise Refused(f"{node.name}: its integers are read as such; recipes have floats there")
     return json.dumps(_Recipe(made, nested).entries(ledger), indent=4)
+
+
+def _require_no_norms(graph: Graph) -> None:
+    """Raises Refused where a batch normalization was folded: IPEX folds what torch.fx traces."""
+    for node in graph:
+        norms = (o.path for o in node.origins if o.layer.startswith("torch.nn.modules.batchnorm."))
+        if node.op in LAYER_OPS and (norm := next(norms, None)) is not None:
+            said = (
+                f"its weights hold {norm}, and a nested recipe is for modules that IPEX folds not"
+            )
+            remedy = "fold it in the module: torch.nn.utils.fusion.fuse_conv_bn_eval"
+            raise Refused(f"{node.name}: {said}; {remedy}")
 
 
 @dataclass
@@ -51,7 +65,7 @@ class _Recipe:
     owners: dict[str, Entry] = field(default_factory=dict)
 
     def entries(self, ledger: Ledger) -> Entry:
-        found = calls(self.graph)
+        found = calls(self.graph, nested=self.nested)
         read = self._read(found)
         for call in found:
             if self.nested:
@@ -59,7 +73,7 @@ class _Recipe:
                     self._owner(path)
             taken = [self._id(plain(value)) for value in call.operands]
             given = self._id(call.result)
-            if call.quantized:
+            if call.numbered:
                 rows = self._owner(call.owner(nested=self.nested))["q_op_infos"]
                 rows[str(len(rows))] = self._row(call, taken, given, read)
         self._owner("")
@@ -96,10 +110,14 @@ class _Recipe:
         self, call: RecipeCall, taken: list[int], given: int, read: dict[Value, QuantType]
     ) -> Entry:
         inputs = [self._tensor(i, v, read) for i, v in zip(taken, call.operands, strict=True)]
-        weights: list[Entry] = []
+        weights = [_weight(None) for _ in range(call.floats)]
         weight = None if call.weight is None else numbers(call.weight)
         if call.origin.op in WEIGHTED and call.weight is not None:
-            (weights if call.layer else inputs).append(_weight(weight))
+            if call.layer:
+                weights.append(_weight(weight))
+            else:  # one more tensor that the function is given
+                number = self._id(plain(call.weight))
+                inputs.append({"id": number, **_weight(weight), "force_dtype": _dtype(weight)})
         if not call.layer:
             inputs += [{}] * (_ARGUMENTS - len(inputs))
         return {

@@ -42,22 +42,23 @@ class IpexTarget(Target):
         """Returns a graph as a recipe carries it; a module carries all that is quantized."""
         from .edges import carried, is_dynamic
 
-        if self._form(format) == "module" or is_dynamic(graph):
+        form = self._form(format)
+        if form == "module" or is_dynamic(graph):
             return graph, {}
-        return carried(graph, ledger)
+        return carried(graph, ledger, nested=form == "recipe-nested")
 
     def uncarried(self, graph: Graph, *, format: str, dynamic: bool = False) -> Mapping[str, str]:
         """Returns why recipes leave ops float that a module quantizes.
 
         Raises Refused for a graph that was read from no module, and without data.
         """
-        from .edges import DYNAMIC, spared
+        from .edges import DYNAMIC, defects, spared
 
         if self._form(format) == "module":
-            return {}
+            return {} if dynamic else defects(graph)
         if dynamic:
             raise Refused(DYNAMIC)
-        return spared(graph)
+        return spared(graph, nested=format == "recipe-nested")
 
     def emit(
         self,

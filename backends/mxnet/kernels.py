@@ -1,7 +1,7 @@
-"""How MXNet's quantized operators compute, on oneDNN, what is not "accumulate and round once".
+"""Quantized operators of MXNet on oneDNN that do not accumulate integers and round once.
 
-All is float32, step by step, and ends with halves to even. A gain is how many steps 1.0 is: 127.5
-or 255.5 over what the declared range reaches, whatever the scale is rounded to.
+Everything is float32, step by step, with ties to even at the end. A gain is the number of steps in
+1.0: 127.5 or 255.5 over the larger end of the declared range, whatever the scale is rounded to.
 """
 
 from __future__ import annotations
@@ -15,62 +15,73 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.definition import F32, gains
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.code_means import raw_mean
-from qir.reference.method import Codes, F, MethodCall, one_scale, stored, variadic
+from qir.reference.code_means import integer_mean
+from qir.reference.method import (
+    Integers,
+    MethodCall,
+    float32,
+    require_per_tensor,
+    saturate,
+    variadic_slots,
+)
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 Real32 = NDArray[np.float32]
-_READ = {"i8": F(127.5), "u8": F(255.5)}
-_WRITTEN = {"i8": F(127), "u8": F(255)}
-_SUMS = F(2.0**31 - 1)
+_RANGE_DIVISORS = {"i8": float32(127.5), "u8": float32(255.5)}
+_WRITTEN_DIVISORS = {"i8": float32(127), "u8": float32(255)}
+_INT32_MAX = float32(2.0**31 - 1)
 
 
-def _gain(of: Affine, call: MethodCall) -> np.float32:
-    one_scale(call.op, of)
-    return F(gains(of, call.rule, F32))
+def _type_gain(of: Affine, call: MethodCall) -> np.float32:
+    require_per_tensor(call.op, of)
+    return float32(gains(of, call.rule, F32))
 
 
-def _whole(reals: Real32) -> NDArray[np.int64]:
+def _round_to_int(reals: Real32) -> NDArray[np.int64]:
     return np.rint(reals).astype(np.int64)
 
 
-def _reach(of: Affine, level: np.float32) -> np.float32:
-    """Returns what the far end of a quantized type means."""
+def _range_maximum(of: Affine, level: np.float32) -> np.float32:
+    """Returns the float that the larger end of a quantized type means."""
     if of.ends is None:
-        return F(F(of.scale) * level)
-    return F(max(abs(F(of.ends.low)), abs(F(of.ends.high))))
+        return float32(float32(of.scale) * level)
+    return float32(max(abs(float32(of.ends.low)), abs(float32(of.ends.high))))
 
 
-def gain_recode(call: MethodCall, arrays: Arrays) -> Codes:
-    """Requantize: 32-bit integers by one factor, to bytes whose far end is 127 or 255."""
+def requantize_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes Requantize: int32 by one factor, to bytes whose end is 127 or 255."""
     x, out = call.affine("x"), call.out
     assert out is not None
     kind = str(out.storage)
-    if kind not in _WRITTEN or x.storage.bits != 32:
+    if kind not in _WRITTEN_DIVISORS or x.storage.bits != 32:
         raise OpError("gain_recode: 32-bit integers become bytes")
-    one_scale("gain_recode", x, out)
-    step = _reach(x, _SUMS) / _SUMS
-    factor = F(step * F(_WRITTEN[kind] / _reach(out, _READ[kind])))
-    return stored(_whole(arrays["x"].astype(F) * factor), out)
+    require_per_tensor("gain_recode", x, out)
+    step = _range_maximum(x, _INT32_MAX) / _INT32_MAX
+    factor = float32(
+        step * float32(_WRITTEN_DIVISORS[kind] / _range_maximum(out, _RANGE_DIVISORS[kind]))
+    )
+    return saturate(_round_to_int(arrays["x"].astype(float32) * factor), out)
 
 
-def gain_recode_all(call: MethodCall, arrays: Arrays) -> Codes:
-    """Concat: the quantized values of each operand by the quotient of gains."""
+def concat_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes Concat: the integers of each operand times the quotient of gains."""
     out = call.out
     assert out is not None
     parts = []
-    for slot in variadic(arrays):
-        factor = F(_gain(out, call) / _gain(call.affine(slot), call))
-        parts.append(stored(_whole(arrays[slot].astype(F) * factor), out))
+    for slot in variadic_slots(arrays):
+        factor = float32(_type_gain(out, call) / _type_gain(call.affine(slot), call))
+        parts.append(saturate(_round_to_int(arrays[slot].astype(float32) * factor), out))
     axis = call.attrs["axis"]
     assert isinstance(axis, int)
     return np.concatenate(parts, axis)
 
 
-def gain_sum(call: MethodCall, arrays: Arrays) -> Codes:
-    """Add: each operand by the quotient of gains. Of a signed and an unsigned one, the latter
-    becomes a quantized value of the result first; of a result of 32 bits, a quantized value of 8,
-    which is what it then counts for."""
+def add_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes Add: each operand times the quotient of gains.
+
+    Of an i8 and a u8 operand, the latter is rounded to an integer of the result first; for an int32
+    result, to one of 8 bits, which is what it then counts for.
+    """
     out = call.out
     assert out is not None
     terms: list[Real32] = []
@@ -78,71 +89,80 @@ def gain_sum(call: MethodCall, arrays: Arrays) -> Codes:
     mixed = maps[0].storage != maps[1].storage
     wide = out.storage.bits == 32
     low, high = (-128, 127) if wide else (out.low, out.high)
-    most = F(sum(_reach(of, _READ[str(of.storage)]) for of in maps))
+    most = float32(sum(_range_maximum(of, _RANGE_DIVISORS[str(of.storage)]) for of in maps))
     for slot, of in zip(("a", "b"), maps, strict=True):
-        level = _READ[str(of.storage)]
-        by = F(_reach(of, level) * F(2.0**31)) / F(most * level)
-        term = arrays[slot].astype(F) * (by if wide else F(_gain(out, call) / _gain(of, call)))
+        level = _RANGE_DIVISORS[str(of.storage)]
+        by = float32(_range_maximum(of, level) * float32(2.0**31)) / float32(most * level)
+        term = arrays[slot].astype(float32) * (
+            by if wide else float32(_type_gain(out, call) / _type_gain(of, call))
+        )
         if mixed and str(of.storage) == "u8":
             term = np.clip(np.rint(term), low, high)
-        terms.append(np.asarray(term, F))
-    return stored(_whole(terms[0] + terms[1]), out)
+        terms.append(np.asarray(term, float32))
+    return saturate(_round_to_int(terms[0] + terms[1]), out)
 
 
-def gain_product(call: MethodCall, arrays: Arrays) -> Codes:
-    """Multiply: the product of two quantized values by one factor, what is after the point left
-    out, and what 8 bits do not hold wrapped; as floats by 1 over both gains; or as it is."""
+def multiply_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes Multiply: the product of integers times one factor, truncated, and wrapped to 8
+    bits.
+
+    A float result is multiplied by 1 over both gains, an int32 result not at all.
+    """
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if str(a.storage) != "i8" or str(b.storage) != "i8":
         raise OpError(f"{call.op}: MXNet multiplies quantized values of i8")
     product: NDArray[np.int32] = arrays["a"].astype(np.int32) * arrays["b"].astype(np.int32)
-    gains_ = _gain(a, call), _gain(b, call)
+    gains_ = _type_gain(a, call), _type_gain(b, call)
     if out is None:
-        factor = F(1.0 / float(gains_[0]) / float(gains_[1]))
-        return np.asarray(product.astype(F) * factor)
+        factor = float32(1.0 / float(gains_[0]) / float(gains_[1]))
+        return np.asarray(product.astype(float32) * factor)
     if out.storage.bits == 32:
         return np.asarray(product)
-    factor = F(F(_gain(out, call) / gains_[0]) / gains_[1])
-    cut: Real32 = np.trunc(np.clip(product.astype(F) * factor, F(-(2.0**31)), F(2.0**31 - 128)))
+    factor = float32(float32(_type_gain(out, call) / gains_[0]) / gains_[1])
+    cut: Real32 = np.trunc(
+        np.clip(product.astype(float32) * factor, float32(-(2.0**31)), float32(2.0**31 - 128))
+    )
     return np.asarray(cut.astype(np.int32).astype(out.carrier))
 
 
-def folded_norm(call: MethodCall, arrays: Arrays) -> Codes:
-    """Batch norm: one factor and one offset a channel; u8 becomes i8 first, halves to even."""
+def batch_norm_folded(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes batch norm: one factor and offset per channel; u8 is rounded to i8 first."""
     x, out = call.affine("x"), call.out
     assert out is not None
     axis, eps = call.attrs["axis"], call.attrs["eps"]
     assert isinstance(axis, int)
     assert isinstance(eps, float)
-    gamma, beta, mean, var = (arrays[s].astype(F) for s in ("gamma", "beta", "mean", "var"))
-    codes = arrays["x"].astype(F)
+    gamma, beta, mean, var = (arrays[s].astype(float32) for s in ("gamma", "beta", "mean", "var"))
+    codes = arrays["x"].astype(float32)
     if str(x.storage) == "u8":
-        codes = np.clip(np.rint(codes * F(_READ["i8"] / _READ["u8"])), -128, 127).astype(F)
-    span = _reach(x, _READ[str(x.storage)])
-    most = _reach(out, _READ["i8"])
-    inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(F)  # its epsilon is a double
+        codes = np.clip(
+            np.rint(codes * float32(_RANGE_DIVISORS["i8"] / _RANGE_DIVISORS["u8"])), -128, 127
+        ).astype(float32)
+    span = _range_maximum(x, _RANGE_DIVISORS[str(x.storage)])
+    most = _range_maximum(out, _RANGE_DIVISORS["i8"])
+    inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(float32)  # its epsilon is a double
     # oneDNN is given the variance 1, and adds the epsilon again.
-    factor = gamma * inverse * F(span / most) / np.sqrt(F(1) + F(eps))
-    offset = (beta - mean * gamma * inverse) * F(_READ["i8"] / most)
+    factor = gamma * inverse * float32(span / most) / np.sqrt(float32(1) + float32(eps))
+    offset = (beta - mean * gamma * inverse) * float32(_RANGE_DIVISORS["i8"] / most)
     shape = [1] * codes.ndim
     shape[axis] = -1
-    return stored(_whole(codes * factor.reshape(shape) + offset.reshape(shape)), out)
+    return saturate(_round_to_int(codes * factor.reshape(shape) + offset.reshape(shape)), out)
 
 
 def raw_mean_of_all(
-    x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
-) -> Codes:
+    x: Integers, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
+) -> Integers:
     """Global average pooling of raw integers: `raw_mean` of a window that is the whole image."""
     sides = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
-    return raw_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
+    return integer_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
 
 
 METHODS: Mapping[str, PluginMethod] = {
-    "gain_recode": PluginMethod(gain_recode, ("requantize",)),
-    "gain_recode_all": PluginMethod(gain_recode_all, ("concat",), reads=("choose",)),
-    "gain_sum": PluginMethod(gain_sum, ("add",), reads=("choose",)),
-    "gain_product": PluginMethod(gain_product, ("mul",), reads=("choose",), reals=True),
-    "folded_norm": PluginMethod(folded_norm, ("batch_norm",)),
+    "gain_recode": PluginMethod(requantize_by_gain, ("requantize",)),
+    "gain_recode_all": PluginMethod(concat_by_gain, ("concat",), reads=("choose",)),
+    "gain_sum": PluginMethod(add_by_gain, ("add",), reads=("choose",)),
+    "gain_product": PluginMethod(multiply_by_gain, ("mul",), reads=("choose",), reals=True),
+    "folded_norm": PluginMethod(batch_norm_folded, ("batch_norm",)),
     "raw_mean_of_all": PluginMethod(
         raw_mean_of_all,
         ("global_avg_pool",),

@@ -1,4 +1,4 @@
-"""Tensors of elements that onnxruntime's binding does not hand over to NumPy, bit by bit."""
+"""Passes tensors of types that NumPy lacks to onnxruntime and back, as raw bits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from qir.ir.dtype import DType, dtype
 from qir.numerics import pack, unpack
 
-from .writer.elements import NUMBERS
+from .writer.elements import ELEMENT_TYPES
 
-_KINDS = {
+_ELEMENT_TYPES = {
     "tensor(bfloat16)": "bf16",
     "tensor(float8e4m3fn)": "f8e4m3fn",
     "tensor(float8e4m3fnuz)": "f8e4m3fnuz",
@@ -25,31 +25,32 @@ _KINDS = {
     "tensor(int2)": "i2",
     "tensor(uint2)": "u2",
 }
-"""Elements by onnxruntime's name of the tensor."""
+"""QIR's element type for onnxruntime's name of a tensor type."""
 
 
-def odd(said: str) -> DType | None:
-    """Returns the elements of a tensor that NumPy has no type of its own for; nothing for
-    others."""
-    return dtype(_KINDS[said]) if said in _KINDS else None
+def unsupported_by_numpy(tensor_type: str) -> DType | None:
+    """Returns the element type of a tensor type that NumPy lacks; None for the others."""
+    return dtype(_ELEMENT_TYPES[tensor_type]) if tensor_type in _ELEMENT_TYPES else None
 
 
-def given(array: NDArray[np.generic], kind: DType | None) -> onnxruntime.OrtValue:
-    """Returns an array as onnxruntime takes it."""
+def to_ort_value(array: NDArray[np.generic], kind: DType | None) -> onnxruntime.OrtValue:
+    """Returns an array as a value that onnxruntime accepts."""
     if kind is None:
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
     if array.dtype != kind.carrier:
         raise ValueError(f"{array.dtype} where it takes {kind}")
-    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), NUMBERS[kind.name])
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        list(array.shape), ELEMENT_TYPES[kind.name]
+    )
     data = pack(array, kind).tobytes()
     if data:
         ctypes.memmove(value.data_ptr(), data, len(data))
     return value
 
 
-def found(value: onnxruntime.OrtValue) -> object:
-    """Returns what a result holds, as an array."""
-    kind = odd(value.data_type())
+def from_ort_value(value: onnxruntime.OrtValue) -> object:
+    """Returns a result of onnxruntime as an array."""
+    kind = unsupported_by_numpy(value.data_type())
     if kind is None:
         return value.numpy()
     size, shape = value.tensor_size_in_bytes(), tuple(value.shape())

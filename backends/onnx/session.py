@@ -16,8 +16,8 @@ from qir.target import Executable
 
 from . import bit_tensors
 
-SILENT = 4
-"""Only what ends the process is logged; what fails is raised."""
+LOG_FATAL_ONLY = 4
+"""The log level at which onnxruntime prints nothing that it also raises."""
 
 
 class OnnxSession(Executable):
@@ -26,14 +26,14 @@ class OnnxSession(Executable):
     def __init__(
         self, model: Path | bytes, *, threads: int | None = None, optimize: bool = True
     ) -> None:
-        """Runs on as many threads, at most one for each processor this process may use.
+        """Loads a model; `threads` is capped by the processors that this process may use.
 
-        Raises InputError for a model that onnxruntime does not take.
+        Raises InputError for a model that onnxruntime rejects.
         """
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = most(threads)
+        options.intra_op_num_threads = thread_count(threads)
         options.inter_op_num_threads = 1
-        options.log_severity_level = SILENT
+        options.log_severity_level = LOG_FATAL_ONLY
         if not optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         source = str(model) if isinstance(model, Path) else model
@@ -46,12 +46,14 @@ class OnnxSession(Executable):
                 enable_fallback=0,  # it prints when it tries again
             )
         except Exception as error:  # its errors share no base of their own
-            raise InputError(f"{where}onnxruntime does not take it: {_first(error)}") from error
+            raise InputError(
+                f"{where}onnxruntime does not take it: {_short_message(error)}"
+            ) from error
 
     def __call__(self, **inputs: object) -> dict[str, object]:
-        """Runs it on arrays by input name; results by output name.
+        """Runs the model on arrays by input name, and returns results by output name.
 
-        Raises DataError for inputs that onnxruntime does not take.
+        Raises DataError for inputs that onnxruntime rejects.
         """
         names = [output.name for output in self._session.get_outputs()]
         lists = {i.name for i in self._session.get_inputs() if not i.type.startswith("tensor")}
@@ -59,40 +61,50 @@ class OnnxSession(Executable):
             n: v.item() if isinstance(v, np.ndarray) and n in lists else v
             for n, v in inputs.items()
         }
-        arrays = {n: v if n in lists else _fed(v) for n, v in given.items()}
+        arrays = {n: v if n in lists else _with_text_ends(v) for n, v in given.items()}
         try:
             results = self._run(names, arrays)
         except Exception as error:
-            raise DataError(f"onnxruntime cannot run it: {_first(error)}") from error
+            raise DataError(f"onnxruntime cannot run it: {_short_message(error)}") from error
         return dict(zip(names, results, strict=True))
 
     def _run(self, names: list[str], arrays: dict[str, object]) -> Sequence[object]:
-        """Returns the results; bit by bit where NumPy has no type for what goes in or comes out.
+        """Returns the results; OrtValues carry the types that NumPy lacks, such as bfloat16 and
+        int4.
 
-        Lists, and texts that go in, can only be handed over by the binding.
+        Sequences, and strings as inputs, go through the binding's own conversion.
         """
         kinds = {each.name: each.type for each in self._session.get_inputs()}
         outs = [each.type for each in self._session.get_outputs()]
-        among = [*outs, *(kinds.get(name, "") for name in arrays)]
-        whole = all(said.startswith("tensor") for said in among)
-        if not whole or "tensor(string)" in kinds.values() or not any(map(bit_tensors.odd, among)):
+        types = [*outs, *(kinds.get(name, "") for name in arrays)]
+        all_tensors = all(said.startswith("tensor") for said in types)
+        if (
+            not all_tensors
+            or "tensor(string)" in kinds.values()
+            or not any(map(bit_tensors.unsupported_by_numpy, types))
+        ):
             results: Sequence[object] = self._session.run(names, arrays)
             return results
-        fed = {
-            n: bit_tensors.given(np.asarray(a), bit_tensors.odd(kinds.get(n, "")))
+        values = {
+            n: bit_tensors.to_ort_value(
+                np.asarray(a), bit_tensors.unsupported_by_numpy(kinds.get(n, ""))
+            )
             for n, a in arrays.items()
         }
-        return [bit_tensors.found(value) for value in self._session.run_with_ort_values(names, fed)]
+        return [
+            bit_tensors.from_ort_value(value)
+            for value in self._session.run_with_ort_values(names, values)
+        ]
 
 
-def most(threads: int | None) -> int:
-    """Returns the threads asked for, one a processor at most; 0, onnxruntime's own choice, for
+def thread_count(threads: int | None) -> int:
+    """Returns the threads to use, at most one per processor; 0, onnxruntime's own choice, for
     None."""
     return min(threads or 0, len(os.sched_getaffinity(0)))
 
 
-def _fed(given: object) -> np.ndarray:
-    """As onnxruntime reads it: bytes that are no text end in a zero there."""
+def _with_text_ends(given: object) -> np.ndarray:
+    """Returns an array as onnxruntime reads it: byte strings that are no text end with a zero."""
     array = np.asarray(given)
     if array.dtype.kind != "O" or not any(isinstance(item, bytes) for item in array.flat):
         return array
@@ -100,13 +112,13 @@ def _fed(given: object) -> np.ndarray:
     return np.array(texts, f"S{max(map(len, texts)) + 1}").reshape(array.shape)
 
 
-_PLACE = re.compile(r"\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. )?")
-"""Where in its sources a message was made, and of which condition."""
-_WIDE = 300
+_SOURCE_LOCATION = re.compile(r"\S+\.(?:cc|h|cpp):\d+ (?:.*? was false\. )?")
+"""The place in onnxruntime's sources that an error message names, and the failed condition."""
+_MAX_MESSAGE = 300
 
 
-def _first(error: Exception) -> str:
-    """Returns what it says, without the lines that tell where in its sources it was."""
+def _short_message(error: Exception) -> str:
+    """Returns an error's message without the place in onnxruntime's sources."""
     text = " ".join(str(error).split())
     text = text.rpartition(" : ")[2] if text.startswith("[ONNXRuntimeError]") else text
-    return shorten(_PLACE.sub("", text), _WIDE, placeholder=" ...")
+    return shorten(_SOURCE_LOCATION.sub("", text), _MAX_MESSAGE, placeholder=" ...")

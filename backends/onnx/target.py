@@ -1,4 +1,4 @@
-"""The targets: onnxruntime, and ONNX itself, whatever runs it; how models are written for them."""
+"""The targets `onnxruntime` and `onnx` (ONNX's own operators, for any runtime)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .versions import profile_name
 if TYPE_CHECKING:
     from .writer.graph import Dialect
 
-# What writes models is imported when one is written: who reads one asks for the profile alone.
+# The writer is imported when a model is written: frontends ask for the profile alone.
 
 
 class OnnxRuntimeTarget(Target):
-    """onnxruntime's CPU provider, by models of ONNX's operators and its own."""
+    """onnxruntime's CPU provider: models of ONNX's operators and of onnxruntime's own."""
 
     name = "onnxruntime"
     formats = ("qdq", "qoperator", "integer", "nbits")
-    """QDQ; onnxruntime's operators on quantized values; integer sums; weights of few bits."""
+    """QDQ; QLinear operators; integer sums (MatMulInteger); low-bit weights (MatMulNBits)."""
     suffix = ".onnx"
     float_types = ("f32", "f16")
 
@@ -34,11 +34,11 @@ class OnnxRuntimeTarget(Target):
         self.profile = profile_name()
 
     def at(self, opset: int) -> Target:
-        """Returns the target that writes models of that operator set."""
+        """Returns the target that writes models of another operator set."""
         return type(self)(opset)
 
     def dialect(self) -> Dialect:
-        """Returns which operators its models may have."""
+        """Returns the operators that its models may have."""
         from .writer.graph import Dialect
 
         return Dialect(opset=self.opset)
@@ -48,13 +48,13 @@ class OnnxRuntimeTarget(Target):
         return load(Path(__file__).with_name("capability.toml"))
 
     def verdicts(self, graph: Graph) -> list[Verdict]:
-        """Returns which ops onnxruntime computes on quantized values, planned by its table or
-        not."""
-        from .optimizer.kernels import judged
+        """Returns, op by op, whether onnxruntime computes it on integers: by the table, or as
+        written."""
+        from .optimizer.kernels import kernel_verdicts
         from .writer.graph import to_parts
 
         write = partial(to_parts, dialect=self.dialect())
-        return list(judged(self.capability(), graph, self.profile, write))
+        return list(kernel_verdicts(self.capability(), graph, self.profile, write))
 
     def emit(
         self,
@@ -67,15 +67,15 @@ class OnnxRuntimeTarget(Target):
     ) -> None:
         """Writes a model, by rename.
 
-        Raises UsageError for a form that there is not, Refused for what ONNX cannot say or what
-        would be lost unasked.
+        Raises UsageError for an unknown format. Raises Refused for what ONNX cannot express, and
+        for losses that were not allowed.
         """
         from .writing import write
 
         write(self, self.dialect(), graph, path, ledger, format=format, lossy=lossy)
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
-        """Runs a graph in onnxruntime, written node by node in the form it has."""
+        """Runs a graph in onnxruntime, written node by node in the form that it has."""
         return self.session(graph, threads=threads)
 
     def session(
@@ -83,11 +83,12 @@ class OnnxRuntimeTarget(Target):
     ) -> Executable:
         """Runs a graph, or a file as it is, with or without onnxruntime's graph optimizer.
 
-        Raises InputError for a model that onnxruntime does not take, PluginError without it.
+        Raises InputError for a model that onnxruntime rejects, PluginError where it is not
+        installed.
         """
-        from qir.analysis.bodies import bodies
+        from qir.analysis.bodies import graphs_with_bodies
 
-        from .optimizer.separate_additions import add_apart
+        from .optimizer.separate_additions import separate_additions
         from .writer.graph import to_model
 
         try:
@@ -96,24 +97,25 @@ class OnnxRuntimeTarget(Target):
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
             made = model.copy()
-            for each in bodies(made):
-                add_apart(each, Ledger())
+            for each in graphs_with_bodies(made):
+                # Otherwise the optimizer would compute those products in float32: see
+                # `separate_additions`.
+                separate_additions(each, Ledger())
             data = to_model(made, Ledger(), self.dialect()).SerializeToString()
             return OnnxSession(data, threads=threads, optimize=optimize)
         return OnnxSession(model, threads=threads, optimize=optimize)
 
 
 class OnnxTarget(OnnxRuntimeTarget):
-    """ONNX itself: its own operators alone, in any operator set that the `onnx` package knows.
+    """ONNX itself: only its own operators, in any operator set that the `onnx` package knows.
 
-    onnxruntime's numerics stand for the standard's where somebody runs it; other runtimes may round
-    elsewhere.
+    Its numerics are onnxruntime's; other runtimes may round elsewhere.
     """
 
     name = "onnx"
 
     def dialect(self) -> Dialect:
-        """ONNX's own operators, the newest there are."""
+        """Returns ONNX's own operators, of the newest operator set."""
         import onnx
 
         from .writer.graph import Dialect
@@ -122,5 +124,5 @@ class OnnxTarget(OnnxRuntimeTarget):
         return Dialect(standard=True, opset=self.opset, newest=newest)
 
     def capability(self) -> Capability:
-        """Returns what ONNX has quantized operators for, and what QDQ form says of the others."""
+        """Returns what ONNX has quantized operators for, and what QDQ form expresses."""
         return load(Path(__file__).with_name("standard.toml"))

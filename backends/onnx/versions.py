@@ -1,4 +1,4 @@
-"""Which numerics profile speaks of the onnxruntime that is installed."""
+"""Selects the numerics profile of the installed onnxruntime."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from qir.inspect import versions
 
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
-"""The packages that bring onnxruntime, any of them."""
+"""The packages that install onnxruntime."""
 FOLDER = Path(__file__).with_name("profiles")
 """Where the numerics profiles of onnxruntime are."""
 
 
 def profile_name() -> str:
-    """Returns the profile of the installed onnxruntime, all graph optimizations on.
+    """Returns the profile of the installed onnxruntime, with all graph optimizations.
 
-    The newest profile stands for versions that none covers, and where none is installed.
+    The newest profile stands for versions that none covers, and for none installed.
     """
     return profile_of(versions.installed(DISTRIBUTIONS))
 
@@ -30,5 +30,5 @@ def profile_of(version: str | None) -> str:
 
 @cache
 def profiles() -> Mapping[str, str]:
-    """Returns the versions that each profile covers, newest first, all graph optimizations on."""
+    """Returns the versions that each profile covers, newest first, with all graph optimizations."""
     return versions.known(FOLDER, "ort-*")

@@ -1,4 +1,4 @@
-"""How the targets write a model: its form, what the ledger says of it, and the file."""
+"""Writes a model file: converts the graph's form, fills the ledger, saves the protobuf."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import onnx
 from onnx import helper
 
 from qir.errors import UsageError
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Target
 
 from .forms import remaining
-from .forms.formats import formed
-from .forms.unchanged import copy, kept_files
+from .forms.formats import converted
+from .forms.unchanged import copy, files_to_copy
 from .optimizer import effects
 from .writer import qonnx
 from .writer.graph import Dialect, to_parts
 from .writer.saving import save
 
 
-@growth()
-@np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
+@pause_garbage_collection()
+@np.errstate(all="ignore")  # NaNs are reported by the ledger and errors
 def write(
     target: Target,
     dialect: Dialect,
@@ -38,38 +38,40 @@ def write(
 ) -> None:
     """Writes a model, by rename.
 
-    Raises UsageError for a form that there is not, Refused for what ONNX cannot say or what would
-    be lost unasked.
+    Raises UsageError for an unknown format. Raises Refused for what ONNX cannot express, and for
+    losses that were not allowed.
     """
+    # An untouched model without a requested format is copied byte for byte.
     if format is not None and format not in target.formats:
         known = f"{', '.join(target.formats[:-1])} and {target.formats[-1]}"
         raise UsageError(f"target {target.name} has no format {format!r}; it has {known}")
-    if format is None and (kept := kept_files(graph, path, dialect, ledger)):
+    if format is None and (kept := files_to_copy(graph, path, dialect, ledger)):
+        # What reading a model lost is not lost in a copy of its file.
         ledger.withdraw("onnx frontend")
-        qonnx.told(graph, ledger)
+        qonnx.report_qonnx(graph, ledger)
         ledger.check(lossy=lossy)
         for old, new in kept:
             copy(old, new)
         return
-    effects.ranges(graph, ledger)
-    effects.releases(graph, target.profile, ledger)
-    made = formed(graph, format, ledger, standard=dialect.standard, lossy=lossy)
-    qonnx.told(made, ledger)
-    form = replace(dialect, on_codes=format == "qoperator")
+    effects.report_declared_ranges(graph, ledger)
+    effects.report_releases(graph, target.profile, ledger)
+    made = converted(graph, format, ledger, standard=dialect.standard, lossy=lossy)
+    qonnx.report_qonnx(made, ledger)
+    form = replace(dialect, moves_integers=format == "qoperator")
     model, large = to_parts(made, ledger, form)
     if format is not None:
-        remaining.told(model, format, ledger, standard=dialect.standard)
+        remaining.report_remaining(model, format, ledger, standard=dialect.standard)
     ledger.check(lossy=lossy)
-    _say(model, {"qir.form": format or "", "qir.changes": _changes(ledger)})
+    _set_metadata(model, {"qir.form": format or "", "qir.changes": _change_counts(ledger)})
     save(model, path, large)
 
 
-def _changes(ledger: Ledger) -> str:
-    """Returns what was done to the numbers on the way, in short."""
+def _change_counts(ledger: Ledger) -> str:
+    """Returns how many changes of each kind the ledger has, for the file's metadata."""
     return ", ".join(f"{change.value} {count}" for change, count in ledger.counts().items())
 
 
-def _say(model: onnx.ModelProto, said: dict[str, str]) -> None:
-    """Notes where a model comes from, in place of what an earlier writing noted."""
+def _set_metadata(model: onnx.ModelProto, said: dict[str, str]) -> None:
+    """Sets metadata properties; an empty text removes what an earlier writing set."""
     kept = {p.key: p.value for p in model.metadata_props} | said
     helper.set_model_props(model, {key: text for key, text in kept.items() if text})

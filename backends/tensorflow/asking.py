@@ -1,7 +1,7 @@
-"""TensorFlow's own kernels, run op by op in a process of their own, with oneDNN or without it.
+"""Runs single kernels of TensorFlow in child processes, with oneDNN or without it.
 
-TensorFlow takes seconds to import and decides at import whether oneDNN is on, so each setting is a
-child process that is asked for graphs, given as plain data.
+TensorFlow takes seconds to import, and decides at import whether oneDNN is on. So each setting is a
+child process, which receives graphs as plain data.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class GraphRequest:
     nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
 
     def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
-        """Returns a constant; `kind` is named where the array is quantized."""
+        """Adds a constant; `kind` is its type where the array is quantized."""
         name = f"c{len(self.constants)}"
         held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
         self.constants[name] = (held, kind)
         return name
 
     def fed(self, value: Array, kind: str = "") -> str:
-        """Returns an input, which no folding of constants sees."""
+        """Adds an input, which constant folding does not see."""
         name = f"x{len(self.given)}"
         self.given[name] = (value, kind)
         return name
@@ -66,7 +66,7 @@ class GraphRequest:
 
 
 class TensorFlow:
-    """A child process in which TensorFlow runs what it is asked for."""
+    """A child process in which TensorFlow runs requested graphs."""
 
     def __init__(self, *, onednn: bool) -> None:
         self.known: dict[bytes, list[Array]] = {}
@@ -85,12 +85,11 @@ class TensorFlow:
         )
 
     def run(self, asked: GraphRequest, *fetches: str) -> list[Array]:
-        """Returns the arrays of some results; raises RuntimeError with TensorFlow's words where it
-        refuses."""
+        """Returns the arrays of some tensors; raises RuntimeError with TensorFlow's message."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         plain = (asked.constants, asked.given, asked.nodes, fetches)
-        question = pack(_plain(plain))
+        question = pack(_as_tagged_tuples(plain))
         if question in self.known:
             return self.known[question]
         self.child.stdin.write(question)
@@ -111,8 +110,8 @@ class TensorFlow:
         operands: Sequence[Any],
         **attrs: Attr,
     ) -> list[Array]:
-        """Returns one op on arrays that are fed and numbers that are constant; quantized arrays
-        come in a pair with the name of their type."""
+        """Runs one op. Arrays are fed, scalars are constants; a quantized array is a pair with
+        its type."""
         asked = GraphRequest()
         names = [
             asked.fed(*o)
@@ -132,18 +131,18 @@ class TensorFlow:
         self.child.wait(60)
 
 
-def _plain(value: Any) -> Plain:
-    """Tagged tuples in place of this module's classes."""
+def _as_tagged_tuples(value: Any) -> Plain:
+    """Returns a request without this module's classes, as tagged tuples."""
     match value:
         case RequestedType():
             return ("kind", value.name)
         case RequestedTypes():
             return ("kinds", value.names)
         case Mapping():
-            return {name: _plain(v) for name, v in value.items()}
+            return {name: _as_tagged_tuples(v) for name, v in value.items()}
         case list():
-            return [_plain(v) for v in value]
+            return [_as_tagged_tuples(v) for v in value]
         case tuple():
-            return tuple(_plain(v) for v in value)
+            return tuple(_as_tagged_tuples(v) for v in value)
     plain: Plain = value
     return plain

@@ -1,6 +1,6 @@
-"""Runs TensorFlow graphs that come in on standard input, and writes their results to the output.
+"""The child process that runs single kernels: graphs on standard input, results on output.
 
-Started by `asking`.
+`asking` starts it, with oneDNN or without.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import tensor_util
 
-CODES = {"quint8": np.uint8, "qint8": np.int8, "qint32": np.int32, "quint16": np.uint16}
-CODES["qint16"] = np.int16
+NUMPY_TYPES = {"quint8": np.uint8, "qint8": np.int8, "qint32": np.int32, "quint16": np.uint16}
+"""The storage of TensorFlow's quantized types."""
+NUMPY_TYPES["qint16"] = np.int16
 
 
-def kind(name: str) -> int:
+def type_enum(name: str) -> int:
     return int(tf.as_dtype(name).as_datatype_enum)
 
 
-def put(attr: Any, value: Any) -> None:
+def set_attr(attr: Any, value: Any) -> None:
     match value:
         case ("kind", name):
-            attr.type = kind(name)
+            attr.type = type_enum(name)
         case ("kinds", names):
             attr.list.SetInParent()
-            attr.list.type.extend([kind(name) for name in names])
+            attr.list.type.extend([type_enum(name) for name in names])
         case bool():
             attr.b = value
         case int():
@@ -52,13 +53,13 @@ def put(attr: Any, value: Any) -> None:
                 attr.list.i.extend(value)
 
 
-def constant(graph: Any, name: str, array: Any, codes: str) -> None:
+def add_constant(graph: Any, name: str, array: Any, codes: str) -> None:
     node = graph.node.add()
     node.op, node.name = "Const", name
     tensor = node.attr["value"].tensor
     if codes:
-        held = np.asarray(array, CODES[codes])
-        tensor.dtype = kind(codes)
+        held = np.asarray(array, NUMPY_TYPES[codes])
+        tensor.dtype = type_enum(codes)
         tensor.tensor_shape.SetInParent()
         for size in held.shape:
             tensor.tensor_shape.dim.add().size = size
@@ -68,40 +69,41 @@ def constant(graph: Any, name: str, array: Any, codes: str) -> None:
     node.attr["dtype"].type = tensor.dtype
 
 
-def codes_for(array: Any, codes: str) -> Any:
-    """Plain numbers as TensorFlow takes them from outside."""
-    return np.asarray(array, CODES[codes]).astype(tf.as_dtype(codes).as_numpy_dtype)
+def to_tensorflow(array: Any, codes: str) -> Any:
+    """Returns plain integers as the quantized type that a placeholder accepts."""
+    return np.asarray(array, NUMPY_TYPES[codes]).astype(tf.as_dtype(codes).as_numpy_dtype)
 
 
-def run(constants: Any, fed: Any, nodes: Any, fetches: Any) -> list[Any]:
+def run_graph(constants: Any, fed: Any, nodes: Any, fetches: Any) -> list[Any]:
     graph = graph_pb2.GraphDef()
     graph.versions.producer = 1882
     for name, (held, codes) in fed.items():
         node = graph.node.add()
         node.op, node.name = "Placeholder", name
-        node.attr["dtype"].type = kind(codes or str(held.dtype))
+        node.attr["dtype"].type = type_enum(codes or str(held.dtype))
     for name, (held, codes) in constants.items():
-        constant(graph, name, held, codes)
+        add_constant(graph, name, held, codes)
     for op, name, inputs, attrs in nodes:
         node = graph.node.add()
         node.op, node.name = op, name
         node.input.extend(inputs)
         for key, value in attrs.items():
-            put(node.attr[key], value)
+            set_attr(node.attr[key], value)
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
     )
+    # Grappler would fold and fuse what is measured.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     built = tf.Graph()
     with built.as_default():
         tf.compat.v1.import_graph_def(graph, name="")
     with tf.compat.v1.Session(graph=built, config=config) as session:
-        feed = {f"{n}:0": codes_for(a, c) if c else a for n, (a, c) in fed.items()}
+        feed = {f"{n}:0": to_tensorflow(a, c) if c else a for n, (a, c) in fed.items()}
         found = session.run(list(fetches), feed)
-    return [array(f) for f in found]
+    return [as_plain_array(f) for f in found]
 
 
-def array(found: Any) -> Any:
+def as_plain_array(found: Any) -> Any:
     """Returns a result as plain numbers: TensorFlow's quantized types are records of one field."""
     held = np.asarray(found)
     return held.view(held.dtype[0]) if held.dtype.names else held
@@ -114,7 +116,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            answer: Any = run(*asked)
+            answer: Any = run_graph(*asked)
         except Exception as error:
             said = " ".join(str(error).split())
             answer = f"{type(error).__name__}: {said[:400]}"

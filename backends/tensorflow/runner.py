@@ -1,6 +1,6 @@
-"""Runs whole frozen graphs that come in on standard input, and writes their results to the output.
+"""The child process that runs whole models: requests on standard input, results on output.
 
-Started by `session`.
+`session` starts it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays 
 
 import tensorflow as tf
 
-_KEPT = 4
+MAX_SESSIONS = 4
 _SIGNATURE = "serving_default"
 SESSIONS: dict[tuple[Any, int], tuple[Any, dict[str, dict[str, str]]]] = {}
-"""The models that were run last, each with the tensors that are its inputs and outputs."""
+"""The latest models, each with the tensors that are its inputs and outputs."""
 
 
-def session_of(source: Any, threads: int) -> tuple[Any, dict[str, dict[str, str]]]:
-    """Returns a session of a frozen graph, or of a SavedModel folder, made once."""
+def cached_session(source: Any, threads: int) -> tuple[Any, dict[str, dict[str, str]]]:
+    """Returns the session of a frozen graph or SavedModel folder, which is created once."""
     key = (source if isinstance(source, str) else source.tobytes()), threads
     if key not in SESSIONS:
         graph = tf.Graph()
@@ -35,23 +35,23 @@ def session_of(source: Any, threads: int) -> tuple[Any, dict[str, dict[str, str]
             inter_op_parallelism_threads=1,
             use_per_session_threads=True,
         )
-        while len(SESSIONS) >= _KEPT:
+        while len(SESSIONS) >= MAX_SESSIONS:
             SESSIONS.pop(next(iter(SESSIONS)))[0].close()
         with graph.as_default():
             if isinstance(source, str):
                 session = tf.compat.v1.Session(graph=graph, config=config)
-                names = signature(session, source)
+                names = load_saved_model(session, source)
             else:
                 proto = tf.compat.v1.GraphDef.FromString(source.tobytes())
                 tf.compat.v1.import_graph_def(proto, name="")
                 session = tf.compat.v1.Session(graph=graph, config=config)
-                names = ends(graph)
+                names = graph_interface(graph)
         SESSIONS[key] = session, names
     return SESSIONS[key]
 
 
-def signature(session: Any, folder: str) -> dict[str, dict[str, str]]:
-    """Loads a SavedModel; returns the tensors that its signature names."""
+def load_saved_model(session: Any, folder: str) -> dict[str, dict[str, str]]:
+    """Loads a SavedModel, and returns the tensors that its signature names."""
     meta = tf.compat.v1.saved_model.load(session, ["serve"], folder)
     known = meta.signature_def
     if _SIGNATURE not in known:
@@ -61,30 +61,30 @@ def signature(session: Any, folder: str) -> dict[str, dict[str, str]]:
     return {side: {name: info.name for name, info in held.items()} for side, held in sides.items()}
 
 
-def ends(graph: Any) -> dict[str, dict[str, str]]:
-    """Returns the placeholders of a graph, and what no op reads."""
+def graph_interface(graph: Any) -> dict[str, dict[str, str]]:
+    """Returns the placeholders of a graph, and the tensors that no op reads."""
     ops = graph.get_operations()
     given = [op for op in ops if op.type.startswith("Placeholder")]
-    apart = ("Const", "Switch")  # a Switch gives one of its results alone
-    waited = {before for op in ops for before in op.control_inputs}
+    excluded = ("Const", "Switch")  # a Switch has a dead output on each run
+    control_inputs = {before for op in ops for before in op.control_inputs}
     last = [
         op
         for op in ops
-        if op.outputs and op.type not in apart and op not in given and op not in waited
+        if op.outputs and op.type not in excluded and op not in given and op not in control_inputs
         if not any(tensor.consumers() for tensor in op.outputs)
     ]
     sides = {"inputs": given, "outputs": last}
     return {side: {op.name: op.outputs[0].name for op in held} for side, held in sides.items()}
 
 
-def plain(found: Any) -> Any:
+def as_plain_array(found: Any) -> Any:
     """Returns a result as plain numbers: quantized types are records of one field."""
     held = np.asarray(found)
     return np.asarray(held.view(held.dtype[0]) if held.dtype.names else held, order="C")
 
 
-def tensor(name: str) -> str:
-    """Returns the name of a tensor, of the first result where a node is named."""
+def tensor_name(name: str) -> str:
+    """Returns the name of a tensor: the first result where a node is named."""
     return name if ":" in name else f"{name}:0"
 
 
@@ -98,10 +98,12 @@ def main() -> None:
         answer: Any
         try:
             source, threads, feeds, fetches = asked
-            session, names = session_of(source, threads)
-            given = {tensor(name): array for name, array in feeds.items()}
-            places = [tensor(name) for name in fetches]
-            answer = [plain(each) for each in session.run(places, given)] if places else names
+            session, names = cached_session(source, threads)
+            given = {tensor_name(name): array for name, array in feeds.items()}
+            places = [tensor_name(name) for name in fetches]
+            answer = (
+                [as_plain_array(each) for each in session.run(places, given)] if places else names
+            )
         except Exception as error:
             answer = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         STREAM.write(pack(answer))

@@ -1,4 +1,7 @@
-"""Frozen graphs that TensorFlow runs, in a child process that all sessions share."""
+"""Runs models in TensorFlow, in one child process that all sessions share.
+
+TensorFlow takes seconds to import, and prints and crashes: none of that should reach this process.
+"""
 
 from __future__ import annotations
 
@@ -19,43 +22,44 @@ from qir.target import Executable
 
 from .writer.graphdef import WrittenGraph
 
-_LOCK = threading.Lock()
-_CHILDREN: list[subprocess.Popen[bytes]] = []
+_CHILD_LOCK = threading.Lock()
+_RUNNING_CHILD: list[subprocess.Popen[bytes]] = []
 
 
-def _child() -> subprocess.Popen[bytes]:
-    """Returns the process in which TensorFlow runs, started where there is none."""
-    if _CHILDREN and _CHILDREN[0].poll() is None:
-        return _CHILDREN[0]
+def _running_child() -> subprocess.Popen[bytes]:
+    """Returns the process in which TensorFlow runs, and starts it if there is none."""
+    if _RUNNING_CHILD and _RUNNING_CHILD[0].poll() is None:
+        return _RUNNING_CHILD[0]
     if find_spec("tensorflow") is None:
         said = 'TensorFlow runs its models, and is missing: pip install "qir[tensorflow]"'
         raise PluginError(said)
-    _CHILDREN[:] = [
+    _RUNNING_CHILD[:] = [
         subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.runner"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # No GPU: the profiles are about TensorFlow's CPU kernels.
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
         )
     ]
     atexit.register(close)
-    return _CHILDREN[0]
+    return _RUNNING_CHILD[0]
 
 
 def close() -> None:
-    """Ends the process in which TensorFlow runs."""
-    with _LOCK:
-        for child in _CHILDREN:
+    """Ends the child process."""
+    with _CHILD_LOCK:
+        for child in _RUNNING_CHILD:
             assert child.stdin is not None
             child.stdin.close()
             child.wait(60)
-        _CHILDREN.clear()
+        _RUNNING_CHILD.clear()
 
 
 def _ask(question: Plain) -> Plain:
-    with _LOCK:
-        child = _child()
+    with _CHILD_LOCK:
+        child = _running_child()
         assert child.stdin is not None
         assert child.stdout is not None
         try:
@@ -64,32 +68,32 @@ def _ask(question: Plain) -> Plain:
             return receive(child.stdout)
         except (EOFError, BrokenPipeError):
             status = child.wait()
-            _CHILDREN.clear()
+            _RUNNING_CHILD.clear()
             raise DataError(f"TensorFlow ended with status {status}") from None
 
 
-class _Running(Executable):
-    """A model in the process in which TensorFlow runs."""
+class _ModelInChild(Executable):
+    """A model that the child process has."""
 
     def __init__(self, source: Plain, name: str, threads: int | None) -> None:
-        """Lets TensorFlow build the graph; raises InputError for one that it does not take."""
+        """Lets TensorFlow build the graph; raises InputError for one that it rejects."""
         self.source = source
         self.threads = threads or len(os.sched_getaffinity(0))
         found = _ask((source, self.threads, {}, ()))
         if isinstance(found, str):
             raise InputError(f"{name}TensorFlow does not take it: {found}")
         assert isinstance(found, dict)
-        self.inputs, self.outputs = (_places(found[key]) for key in ("inputs", "outputs"))
+        self.inputs, self.outputs = (_tensor_names(found[key]) for key in ("inputs", "outputs"))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
-        """Runs it on arrays by input name; results by output name.
+        """Runs the model on arrays by input name, and returns results by output name.
 
-        Raises DataError for inputs that TensorFlow does not take.
+        Raises DataError for inputs that TensorFlow rejects.
         """
         return self.values(inputs, self.outputs)
 
     def values(self, inputs: Mapping[str, object], places: Mapping[str, str]) -> dict[str, object]:
-        """Returns tensors of the graph, each named by a key."""
+        """Returns the values of some tensors of the graph, by the keys of `places`."""
         if not places:
             return {}
         if unknown := set(inputs) ^ set(self.inputs):
@@ -106,21 +110,21 @@ class _Running(Executable):
         return _ask((self.source, self.threads, given, fetches))
 
 
-def _places(found: Plain) -> dict[str, str]:
+def _tensor_names(found: Plain) -> dict[str, str]:
     assert isinstance(found, dict)
     return {name: str(place) for name, place in found.items()}
 
 
-class TensorFlowSession(_Running):
-    """A graph that was written, in TensorFlow; inputs and outputs have the names of the graph."""
+class TensorFlowSession(_ModelInChild):
+    """A graph that QIR wrote; inputs and outputs have the names of the graph."""
 
     def __init__(self, model: WrittenGraph, threads: int | None = None) -> None:
         super().__init__(np.frombuffer(model.data, np.uint8), "", threads)
         self.inputs, self.outputs = dict(model.inputs), dict(model.outputs)
 
 
-class FileSession(_Running):
-    """A frozen graph or a SavedModel folder as it is."""
+class FileSession(_ModelInChild):
+    """A frozen graph or a SavedModel folder, as it is."""
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         try:

@@ -22,7 +22,7 @@ class TensorFlowTarget(Target):
     name = "tensorflow-onednn"
     profile = "tf-2.21.onednn"
     formats = ("graphdef", "savedmodel", "float", "float-savedmodel")
-    """A frozen graph with int8 kernels, or a SavedModel folder with a signature; each of them with
+    """A frozen graph with int8 kernels, or a SavedModel folder with a signature; and both with
     all ops in float between quantized values."""
     suffix = ".pb"
     folders = ("savedmodel", "float-savedmodel")
@@ -49,7 +49,7 @@ class TensorFlowTarget(Target):
         Raises UsageError for a form that there is not, Refused for what TensorFlow's graphs do not
         hold or what would be lost unasked.
         """
-        from .writer.forms import formed
+        from .writer.forms import converted
         from .writer.graphdef import to_graphdef
         from .writer.saved_model import to_saved_model
 
@@ -57,7 +57,7 @@ class TensorFlowTarget(Target):
             known = ", ".join(self.formats)
             raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
         kernels = not (format or "").startswith("float")
-        made = to_graphdef(formed(graph, ledger, kernels=kernels))
+        made = to_graphdef(converted(graph, ledger, kernels=kernels))
         ledger.check(lossy=lossy)
         if format in self.folders:
             with replacing_folder(path) as folder:
@@ -82,9 +82,9 @@ class TensorFlowTarget(Target):
         Raises InputError for a model that TensorFlow does not take, PluginError without it.
         """
         from .session import FileSession, TensorFlowSession
-        from .writer.forms import formed
+        from .writer.forms import converted
         from .writer.graphdef import to_graphdef
 
         if isinstance(model, Path):
             return FileSession(model, threads)
-        return TensorFlowSession(to_graphdef(formed(model, Ledger(), kernels=True)), threads)
+        return TensorFlowSession(to_graphdef(converted(model, Ledger(), kernels=True)), threads)

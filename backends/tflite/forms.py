@@ -1,4 +1,4 @@
-"""Forms of layers that decide which kernel TensorFlow Lite takes, its own or XNNPACK's."""
+"""Layer forms that decide whether TensorFlow Lite's own kernel or XNNPACK's is used."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 
 from qir.profiles.kernel_forms import Form, KernelLayer
 
-_SMALLEST_RATIO = 2.0**-10
+_MIN_XNNPACK_RATIO = 2.0**-10
+"""The smallest quotient of an operand's and the result's scale that XNNPACK's sums accept."""
 
 
-def _same_unpadded(of: KernelLayer) -> bool:
-    """Returns whether padding may be stored as SAME, and leaves some rows or columns unread."""
+def _is_same_padded_with_unread_data(of: KernelLayer) -> bool:
+    """Returns whether padding may be stored as SAME, and some rows or columns stay unread."""
     if max(of.kernel) == 1:
         return False
     unread = False
@@ -33,32 +34,34 @@ def _has_fine_operand(of: KernelLayer) -> bool:
     """Returns whether an operand's scale is below 1/1024 of the result's, in float32."""
     scales = []
     for quant in (of.result, of.data, of.quant):
-        if quant is None or quant.scale is None or quant.grain is not None:
+        if quant is None or quant.scale is None or quant.granularity is not None:
             return False
         scales.append(quant.scales().astype(np.float32))
     with np.errstate(all="ignore"):
         ratios = scales[1] / scales[0], scales[2] / scales[0]
-    return bool(min(ratios) < _SMALLEST_RATIO)
+    return bool(min(ratios) < _MIN_XNNPACK_RATIO)
 
 
-def _steps_beyond_window(of: KernelLayer) -> bool:
+def _has_stride_above_window(of: KernelLayer) -> bool:
     return any(s > k for s, k in zip(of.ints("stride"), of.ints("kernel"), strict=False))
 
 
-def _one_map(of: KernelLayer) -> bool:
+def _has_one_type(of: KernelLayer) -> bool:
     result = of.result
-    return result is not None and all(q is not None and q.same_map(result) for q in of.joined)
+    return result is not None and all(
+        q is not None and q.has_same_mapping(result) for q in of.joined
+    )
 
 
-def _weight_blocks(of: KernelLayer) -> bool:
-    return of.quant is not None and of.quant.grain is not None and of.quant.axis is None
+def _has_weight_blocks(of: KernelLayer) -> bool:
+    return of.quant is not None and of.quant.granularity is not None and of.quant.axis is None
 
 
 FORMS: Mapping[str, Form] = {
     "same_unpadded": Form(
         "conv2d by more than one tap, padded as SAME pads, with a stride that leaves rows or "
         "columns unread: a defect of XNNPACK in TensorFlow 2.21",
-        _same_unpadded,
+        _is_same_padded_with_unread_data,
         ("conv2d",),
     ),
     "far_operand": Form(
@@ -70,17 +73,17 @@ FORMS: Mapping[str, Form] = {
     "steps_beyond_window": Form(
         "max_pool2d whose stride exceeds its window along some axis: XNNPACK leaves these to "
         "other kernels",
-        _steps_beyond_window,
+        _has_stride_above_window,
         ("max_pool2d",),
     ),
     "one_map": Form(
         "concat whose operands all have the result's quantized type",
-        _one_map,
+        _has_one_type,
         ("concat",),
     ),
     "weight_blocks": Form(
         "linear whose weights have scales in blocks of terms",
-        _weight_blocks,
+        _has_weight_blocks,
         ("linear",),
     ),
     "odd_rows": Form(

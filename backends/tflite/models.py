@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .lstm import layer
 from .lstm import options as recurrent_options
-from .options import VERSIONS, extras, options, titled
+from .options import VERSIONS, attribute_operands, operator_name, options
 from .options import Value as Value
 
 Array = NDArray[np.generic]
@@ -237,7 +237,7 @@ class OpFileWriter:
     def operator(self) -> str:
         if self.case.op == "conv2d":
             return "DEPTHWISE_CONV_2D" if self.many() else "CONV_2D"
-        return titled(self.case)
+        return operator_name(self.case)
 
     def many(self) -> int:
         """Returns how many results a depthwise convolution makes of each channel; 0 of all else."""
@@ -304,4 +304,4 @@ class OpFileWriter:
         case = self.case
         if case.op == "conv_transpose2d":
             return [np.array(turned(case, case.shaped()).shape, np.int32)]
-        return extras(case, next(iter(case.operands.values())).data.ndim)
+        return attribute_operands(case, next(iter(case.operands.values())).data.ndim)

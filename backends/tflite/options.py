@@ -1,6 +1,7 @@
-"""What each op is called in a TensorFlow Lite file, its options, and operands that were attributes.
+"""TensorFlow Lite's operator names and options, and the operands that are attributes in QIR.
 
-Knows no QIR; a case is that of `models`, the schema is the one that a wheel brings.
+It imports nothing of QIR: a case is that of `models`, the schema comes with a wheel of TensorFlow
+Lite.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ OPERATORS: Mapping[str, str] = {
     "unsqueeze": "EXPAND_DIMS",
     "where": "SELECT_V2",
 }
-_CLIPS = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
+_CLIP_OPERATORS = {(0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1", (0.0, 1.0): "RELU_0_TO_1"}
 _ACTIVATIONS = {"": 0, "relu": 1, "relu1": 2, "relu6": 3}
 _REDUCTIONS = ("reduce_mean", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
 VERSIONS: Mapping[str, int] = {
@@ -100,11 +101,11 @@ VERSIONS: Mapping[str, int] = {
     "PRELU": 1,
     "TRANSPOSE_CONV": 3,
 }
-"""Versions of operators, where they are not 2."""
+"""Operator versions other than 2."""
 
 
 class CaseOptions(Protocol):
-    """What is read of a case."""
+    """The part of a case that is read here."""
 
     @property
     def op(self) -> str: ...
@@ -119,32 +120,32 @@ class CaseOptions(Protocol):
     def pair(self, name: str) -> tuple[int, int]: ...
 
 
-def clipping(case: CaseOptions) -> str:
-    """Returns the operator that keeps numbers between two ends."""
+def clip_operator(case: CaseOptions) -> str:
+    """Returns the operator that clamps to the case's bounds."""
     low, high = case.attrs["min"], case.attrs["max"]
     assert isinstance(low, float)
     assert isinstance(high, float)
-    return _CLIPS[low, high]
+    return _CLIP_OPERATORS[low, high]
 
 
-def titled(case: CaseOptions) -> str:
-    """Returns the operator of a case, which its attributes decide where there are several."""
+def operator_name(case: CaseOptions) -> str:
+    """Returns the operator of a case; attributes decide where there are several."""
     if case.op == "clip":
-        return clipping(case)
+        return clip_operator(case)
     if case.op == "pad" and case.attrs.get("mode") == "reflect":
         return "MIRROR_PAD"
-    return "STRIDED_SLICE" if case.op == "slice" and strided(case) else OPERATORS[case.op]
+    return "STRIDED_SLICE" if case.op == "slice" and has_steps(case) else OPERATORS[case.op]
 
 
-def strided(case: CaseOptions) -> bool:
-    """Returns whether a slice leaves elements out."""
+def has_steps(case: CaseOptions) -> bool:
+    """Returns whether a slice skips elements."""
     steps = case.attrs["steps"]
     assert isinstance(steps, tuple)
     return any(step != 1 for step in steps)
 
 
-def extras(case: CaseOptions, rank: int) -> list[Array]:
-    """Operands that QIR holds as attributes, for data of some rank."""
+def attribute_operands(case: CaseOptions, rank: int) -> list[Array]:
+    """Returns operands that QIR has as attributes."""
     attrs = case.attrs
     if case.op in _REDUCTIONS or case.op == "flip":
         return [np.array(attrs["axes"], np.int32)]
@@ -163,7 +164,7 @@ def extras(case: CaseOptions, rank: int) -> list[Array]:
         return [np.array(attrs["repeats"], np.int32)]
     if case.op == "unsqueeze":
         return [np.array(attrs["axes"], np.int32)]
-    if case.op == "slice" and strided(case):
+    if case.op == "slice" and has_steps(case):
         return [np.array(attrs[name], np.int32) for name in ("starts", "ends", "steps")]
     if case.op == "slice":
         return [np.array(attrs["starts"], np.int32), np.array(case.shape, np.int32)]
@@ -253,7 +254,7 @@ def _pairs(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | Non
             return "SquaredDifference", s.SquaredDifferenceOptionsT()
         case "pad" if attrs.get("mode") == "reflect":
             return "MirrorPad", s.MirrorPadOptionsT()
-        case "slice" if strided(case):
+        case "slice" if has_steps(case):
             return "StridedSlice", s.StridedSliceOptionsT()
         case "squeeze":
             o = s.SqueezeOptionsT()

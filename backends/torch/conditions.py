@@ -1,4 +1,4 @@
-"""Conditions of PyTorch's kernels on quantized tensors."""
+"""The conditions under which PyTorch's quantized kernels compute a group."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from qir.profiles.conditions import GroupCondition
 from qir.rewrite.fusing import ChainMatch
 
 
-def _one_scale(match: ChainMatch) -> bool:
+def _has_per_tensor_weights(match: ChainMatch) -> bool:
+    """The weights have one scale."""
     quant = match.codes[spec(match.head.op).traits.weight or "w"].type.quant
-    return quant is None or quant.grain is None
+    return quant is None or quant.granularity is None
 
 
-def _bilinear(match: ChainMatch) -> bool:
+def _is_bilinear(match: ChainMatch) -> bool:
+    """The resize is what aten::upsample_bilinear2d computes."""
     attrs, x, y = match.head.attrs, match.head.operands["x"].type, match.head.result.type
     axes = attrs["axes"] or [i for i, size in enumerate(x.shape) if size != y.shape[i]]
     kinds = (attrs["mode"], attrs["antialias"], attrs["policy"])
@@ -24,9 +26,9 @@ def _bilinear(match: ChainMatch) -> bool:
 
 
 CONDITIONS: Mapping[str, GroupCondition] = {
-    "one_scale": GroupCondition("all weights have one scale", _one_scale),
+    "one_scale": GroupCondition("all weights have one scale", _has_per_tensor_weights),
     "bilinear": GroupCondition(
-        "it is linear along two axes, from half pixels or corners, without antialias", _bilinear
+        "it is linear along two axes, from half pixels or corners, without antialias", _is_bilinear
     ),
 }
-"""The conditions that profiles of PyTorch name."""
+"""Group conditions by the names that profiles of PyTorch use."""

@@ -1,8 +1,7 @@
-"""A module of eager mode: the user's own, with quantized submodules by the numbers of a graph.
+"""Builds quantized modules of eager mode: a copy of the user's module, with the graph's parameters.
 
-torch.ao fuses, prepares and converts a copy of the module, so that its classes and the keys of its
-state dict are those of `torch.ao.quantization.convert`. Scales, zero points, weights and biases are
-the graph's.
+torch.ao fuses, prepares and converts the copy, so that classes and state-dict keys are those of
+`torch.ao.quantization.convert`. Scales, zero points, weights and biases are the graph's.
 """
 
 from __future__ import annotations
@@ -34,99 +33,105 @@ from .writer.elements import array, fits, parameters, quantized, tensor
 AO: Any = quantization
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-_OTHERWISE = "formats torchscript and fx write it"
+_ALTERNATIVE = "formats torchscript and fx write it"
 
 
 @dataclass
-class ModuleTree:
-    """What a graph says of modules, by their paths."""
+class ModuleParameters:
+    """What a graph determines of a module's submodules, by their paths."""
 
     scales: dict[str, QuantType] = field(default_factory=dict)
-    """The quantized type of the result."""
+    """The quantized type of a submodule's result."""
     inputs: list[QuantType] = field(default_factory=list)
-    """Those of what the model is given."""
+    """The quantized types of the model's inputs."""
     weights: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=dict)
-    """Quantized weights and bias."""
-    rows: list[list[str]] = field(default_factory=list)
-    """Modules that one kernel computes."""
-    twice: set[str] = field(default_factory=set)
-    """Modules that are called more than once, with other quantized types."""
-    makers: dict[str, list[str]] = field(default_factory=dict)
-    """By value with a scale of its own: the modules of which one has to give it."""
+    """Quantized weights and bias of a layer."""
+    fused: list[list[str]] = field(default_factory=list)
+    """Submodules that one kernel computes."""
+    conflicting: set[str] = field(default_factory=set)
+    """Submodules that are called more than once, with different quantized types."""
+    producers: dict[str, list[str]] = field(default_factory=dict)
+    """For each value with a scale of its own: the submodules of which one must hold that scale."""
 
 
-def converted(graph: Graph, module: object, table: Capability) -> nn.Module:
-    """Returns a quantized copy of a module that a graph in QDQ form was read from.
+def quantized_copy(graph: Graph, module: object, table: Capability) -> nn.Module:
+    """Returns a quantized copy of the module that a graph in QDQ form was read from.
 
-    Raises UsageError for what is no such module, Refused for what eager mode cannot compute.
+    Raises UsageError for anything else than a module, Refused for what eager mode cannot compute.
     """
     if not isinstance(module, nn.Module):
         said = "format eager converts the module that the graph was read from: qir.build(..., "
         raise UsageError(f'{graph.name}: {said}format="eager", module=m)')
-    found = _found(graph, module, table)
+    parameters_of = _module_tree(graph, module, table)
     stubs = [path for path, part in module.named_modules() if isinstance(part, AO.QuantStub)]
-    whole: nn.Module = copy.deepcopy(module).eval()
-    if found.rows:
-        whole = AO.fuse_modules(whole, found.rows)
-    scales, prefix = dict(found.scales), ""
+    wrapped: nn.Module = copy.deepcopy(module).eval()
+    if parameters_of.fused:
+        wrapped = AO.fuse_modules(wrapped, parameters_of.fused)
+    scales, prefix = dict(parameters_of.scales), ""
+    # A module without stubs gets both by a wrapper, which adds a prefix to all paths.
     if not stubs:
-        whole, prefix, stubs = AO.QuantWrapper(whole), "module.", ["quant"]
+        wrapped, prefix, stubs = AO.QuantWrapper(wrapped), "module.", ["quant"]
         scales = {prefix + path: quant for path, quant in scales.items()}
-    if len(found.inputs) != 1 or len(stubs) != 1 or (prefix and len(graph.inputs) != 1):
-        said = f"{len(stubs)} QuantStubs for {len(found.inputs)} quantized inputs"
-        raise Refused(f"{graph.name}: {said}: format eager takes one of each; {_OTHERWISE}")
-    scales[stubs[0]] = found.inputs[0]
-    whole.qconfig = AO.QConfig(AO.default_observer, AO.default_per_channel_weight_observer)
-    prepared = AO.prepare(whole)
-    _require_places(graph, prepared, found, prefix)
-    made = _with_scales(graph, prepared, scales)
-    for path, held in found.weights.items():
+    if len(parameters_of.inputs) != 1 or len(stubs) != 1 or (prefix and len(graph.inputs) != 1):
+        said = f"{len(stubs)} QuantStubs for {len(parameters_of.inputs)} quantized inputs"
+        raise Refused(f"{graph.name}: {said}: format eager takes one of each; {_ALTERNATIVE}")
+    scales[stubs[0]] = parameters_of.inputs[0]
+    wrapped.qconfig = AO.QConfig(AO.default_observer, AO.default_per_channel_weight_observer)
+    prepared = AO.prepare(wrapped)
+    _require_scale_holders(graph, prepared, parameters_of, prefix)
+    made = _convert_with_scales(graph, prepared, scales)
+    for path, held in parameters_of.weights.items():
         layer: Any = made.get_submodule(prefix + path)
         layer.set_weight_bias(*held)
     return made
 
 
-def _watched(prepared: nn.Module) -> list[str]:
-    """Returns the modules whose results eager mode quantizes by a scale of their own."""
+def _observed_modules(prepared: nn.Module) -> list[str]:
+    """Returns the submodules whose results eager mode quantizes by a scale of their own."""
     return [p for p, m in prepared.named_modules() if hasattr(m, "activation_post_process")]
 
 
-def _require_places(graph: Graph, prepared: nn.Module, found: ModuleTree, prefix: str) -> None:
-    """Raises Refused for a value whose scale eager mode keeps nowhere."""
-    known = {path.removeprefix(prefix) for path in _watched(prepared)}
-    if called := sorted(known & found.twice):
+def _require_scale_holders(
+    graph: Graph, prepared: nn.Module, found: ModuleParameters, prefix: str
+) -> None:
+    """Raises Refused for a value whose scale no submodule would hold."""
+    known = {path.removeprefix(prefix) for path in _observed_modules(prepared)}
+    if called := sorted(known & found.conflicting):
         said = f"module {called[0]} is called twice with scales of its own"
-        raise Refused(f"{graph.name}: {said}; {_OTHERWISE}")
-    for value, paths in found.makers.items():
+        raise Refused(f"{graph.name}: {said}; {_ALTERNATIVE}")
+    for value, paths in found.producers.items():
         if known.isdisjoint(paths):
             where = f"module {paths[0]} keeps no scale" if paths else "it is no module of its own"
             raise Refused(
                 f"{graph.name}: {value} has a scale of its own, and in eager mode {where}: call it "
-                f"by torch.ao.nn.quantized.FloatFunctional, where that has it; {_OTHERWISE}"
+                f"by torch.ao.nn.quantized.FloatFunctional, where that has it; {_ALTERNATIVE}"
             )
 
 
-def _with_scales(graph: Graph, prepared: nn.Module, scales: Mapping[str, QuantType]) -> nn.Module:
-    """Converts a module by scales and zero points that no data have to be seen for."""
-    watched = _watched(prepared)
+def _convert_with_scales(
+    graph: Graph, prepared: nn.Module, scales: Mapping[str, QuantType]
+) -> nn.Module:
+    """Converts a module by known scales and zero points, without a calibration run."""
+    watched = _observed_modules(prepared)
     unknown = [p for p in watched if p not in scales]
     for path in watched:
         scale, zero = parameters(scales[path]) if path in scales else (1.0, 0)
+        # `convert` takes scale and zero point from the observer, so that no data have to pass it.
         fixed = AO.FixedQParamsObserver(scale, zero, dtype=torch.quint8)
         prepared.get_submodule(path).activation_post_process = fixed
-    idle = _never_called(prepared, unknown, examples(graph))
+    idle = _uncalled_modules(prepared, unknown, example_inputs(graph))
     made: nn.Module = AO.convert(prepared)
     for path in [path for path in unknown if path not in idle]:
         if any(hasattr(made.get_submodule(path), name) for name in ("scale", "output_scale")):
             said = "is float in the graph, and eager mode would quantize it"
-            raise Refused(f"{graph.name}: module {path} {said}; {_OTHERWISE}")
+            raise Refused(f"{graph.name}: module {path} {said}; {_ALTERNATIVE}")
     return made
 
 
-def _never_called(
+def _uncalled_modules(
     prepared: nn.Module, paths: Sequence[str], inputs: Sequence[torch.Tensor]
 ) -> set[str]:
-    """Returns those of some modules that a model has and never calls, such as unused sums."""
+    """Returns those of some submodules that the model never calls, such as unused sums."""
     idle = set(paths)
     hooks = []
     for path in paths:
@@ -144,8 +149,8 @@ def _never_called(
     return idle
 
 
-def examples(graph: Graph) -> list[torch.Tensor]:
-    """Returns inputs that a graph takes, for a run."""
+def example_inputs(graph: Graph) -> list[torch.Tensor]:
+    """Returns random inputs that a graph accepts."""
     drawn = torch.Generator().manual_seed(0)
     found = []
     for value in graph.inputs:
@@ -155,10 +160,10 @@ def examples(graph: Graph) -> list[torch.Tensor]:
     return found
 
 
-def require_same(
+def require_same_results(
     graph: Graph, module: nn.Module, inputs: Sequence[torch.Tensor], wanted: Sequence[object]
 ) -> None:
-    """Raises Refused unless a module gives the bytes that the graph's kernels give."""
+    """Raises Refused unless a module gives the same bytes as the graph's kernels."""
     try:
         with torch.no_grad():
             args, kwargs = CallSignature.of(graph).arguments(inputs)
@@ -166,36 +171,37 @@ def require_same(
     except (RuntimeError, NotImplementedError) as error:
         said = next((line for line in str(error).splitlines() if line.strip()), "it fails")
         raise Refused(
-            f"{graph.name}: eager mode cannot run it: {said[:160]}; {_OTHERWISE}"
+            f"{graph.name}: eager mode cannot run it: {said[:160]}; {_ALTERNATIVE}"
         ) from error
     flat: list[torch.Tensor] = tree_leaves(made)
     pairs = zip(map(array, flat), map(np.asarray, wanted), strict=False)
     if len(flat) != len(wanted) or not all(np.array_equal(a, b) for a, b in pairs):
-        raise Refused(f"{graph.name}: eager mode computes something else; {_OTHERWISE}")
+        raise Refused(f"{graph.name}: eager mode computes something else; {_ALTERNATIVE}")
 
 
-# -- what the graph says --------------------------------------------------------------------------
+# -- parameters of the graph ----------------------------------------------------------------------
 
 
-def _found(graph: Graph, module: nn.Module, table: Capability) -> ModuleTree:
-    found = ModuleTree()
+def _module_tree(graph: Graph, module: nn.Module, table: Capability) -> ModuleParameters:
+    """Returns the parameters of a graph, by the submodules they belong to."""
+    found = ModuleParameters()
     for node in graph:
         if node.op in LAYERS and node.operands["x"].node.op == "dequantize":
-            _layer(graph, node, module, found)
+            _record_layer(graph, node, module, found)
     for node in graph:
         if node.op == "choose_qparams":
-            raise Refused(f"{graph.name}: {node.name} chooses scales at run time; {_OTHERWISE}")
+            raise Refused(f"{graph.name}: {node.name} chooses scales at run time; {_ALTERNATIVE}")
         if node.op == "quantize" and node.operands["x"].constant is None:
-            _scale(graph, node, module, found, table)
+            _record_scale(graph, node, module, found, table)
     return found
 
 
-def _scale(
-    graph: Graph, node: Node, module: nn.Module, found: ModuleTree, table: Capability
+def _record_scale(
+    graph: Graph, node: Node, module: nn.Module, found: ModuleParameters, table: Capability
 ) -> None:
-    """Notes the type of a quantized value for the module that makes it.
+    """Records the type of a quantized value for the submodule that computes it.
 
-    A relu keeps the scale, so what is before it gets the same: zero is its least integer.
+    A relu keeps the scale, so the module before it gets the same one: its least integer means zero.
     """
     value, quant = node.operands["x"], node.result.type.quant
     if quant is None or not fits(quant) or quant.axis is not None:
@@ -203,22 +209,22 @@ def _scale(
     if value.node.op == "input":
         found.inputs.append(quant)
         return
-    paths = [path for path in map(_path, _makers(value)) if path]
-    paths = [path for path in paths if _is_part(module.get_submodule(path))]
+    paths = [path for path in map(_module_path, _producers(value)) if path]
+    paths = [path for path in paths if _is_quantized_as_one(module.get_submodule(path))]
     for path in paths:
-        if not found.scales.setdefault(path, quant).same_map(quant):
-            found.twice.add(path)
-    if not _keeps(value.node, quant) and not _is_fixed(value.node, table):
-        found.makers[f"{value.node.name} ({value.node.op})"] = paths
+        if not found.scales.setdefault(path, quant).has_same_mapping(quant):
+            found.conflicting.add(path)
+    if not _keeps_scale(value.node, quant) and not _has_fixed_scale(value.node, table):
+        found.producers[f"{value.node.name} ({value.node.op})"] = paths
 
 
-def _is_part(module: nn.Module) -> bool:
-    """Returns whether eager mode quantizes the result of a module as that of one kernel."""
+def _is_quantized_as_one(module: nn.Module) -> bool:
+    """Returns whether eager mode quantizes a submodule's result as that of one kernel."""
     return isinstance(module, FloatFunctional) or not list(module.children())
 
 
-def _makers(value: Value) -> Iterator[Node]:
-    """Yields what makes a value, through relus that one kernel computes with it."""
+def _producers(value: Value) -> Iterator[Node]:
+    """Yields the producer of a value, and that before a relu that is fused to it."""
     node = value.node
     yield node
     while node.op == "relu" and len(node.operands["x"].uses) == 1:
@@ -228,43 +234,46 @@ def _makers(value: Value) -> Iterator[Node]:
         yield node
 
 
-def _keeps(node: Node, quant: QuantType) -> bool:
-    """Returns whether a result has the scale and zero point of the data, as eager mode keeps it."""
+def _keeps_scale(node: Node, quant: QuantType) -> bool:
+    """Returns whether a result has the scale and zero point of the data, as eager mode keeps
+    them."""
     data = next(iter(node.operands.values())).node
     held = data.operands["x"].type.quant if data.op == "dequantize" else None
-    return held is not None and held.same_map(quant)
+    return held is not None and held.has_same_mapping(quant)
 
 
-def _is_fixed(node: Node, table: Capability) -> bool:
+def _has_fixed_scale(node: Node, table: Capability) -> bool:
     """Returns whether the kernel of an op gives one scale, whatever it reads."""
     row = table.ops.get(node.op)
     return row is not None and any(s.scale is not None for s in row.slots.get(RESULT, ()))
 
 
-def _path(node: Node) -> str:
+def _module_path(node: Node) -> str:
     return node.origins[0].path if node.origins else ""
 
 
-def _layer(graph: Graph, node: Node, module: nn.Module, found: ModuleTree) -> None:
-    """Notes weights and bias of a layer, and the modules that are fused into it."""
-    path, held = _path(node), node.operands["w"].node
+def _record_layer(graph: Graph, node: Node, module: nn.Module, found: ModuleParameters) -> None:
+    """Records weights and bias of a layer, and the submodules that are fused to it."""
+    path, held = _module_path(node), node.operands["w"].node
     codes = held.operands["x"] if held.op == "dequantize" else node.operands["w"]
     if not path or not isinstance(module.get_submodule(path), _LAYERS):
         said = f"{node.name} ({node.op}) is called in forward and is no module of its own"
-        raise Refused(f"{graph.name}: {said}; {_OTHERWISE}")
+        raise Refused(f"{graph.name}: {said}; {_ALTERNATIVE}")
     array, quant, bias = codes.constant, codes.type.quant, node.operands.get("bias")
     if array is None or quant is None or not fits(quant):
-        raise Refused(f"{graph.name}: {node.name} has float weights; {_OTHERWISE}")
+        raise Refused(f"{graph.name}: {node.name} has float weights; {_ALTERNATIVE}")
     data = bias.constant if bias is not None else None
     weight = quantized(tensor(array.data), quant)
     found.weights[path] = weight, None if data is None else tensor(data.data)
     paths = dict.fromkeys(origin.path for origin in node.origins if origin.path)
-    row = [p for p in paths if p == path or isinstance(module.get_submodule(p), _NORMS)]
+    fused = [p for p in paths if p == path or isinstance(module.get_submodule(p), _NORMS)]
     use = node.result.only_use
     if use is not None and use.node.op == "relu":
-        after = _path(use.node)
-        calls = sum(_path(each) == after for each in graph)  # fusing leaves an identity there
+        after = _module_path(use.node)
+        calls = sum(
+            _module_path(each) == after for each in graph
+        )  # fusing leaves an identity there
         if after and calls == 1 and isinstance(module.get_submodule(after), nn.ReLU):
-            row.append(after)
-    if len(row) > 1:
-        found.rows.append(row)
+            fused.append(after)
+    if len(fused) > 1:
+        found.fused.append(fused)

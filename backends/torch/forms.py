@@ -1,4 +1,4 @@
-"""Forms of layers that decide which kernel PyTorch's engines take."""
+"""Layer forms (shapes and attributes) that decide which kernel PyTorch's engines select."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 
 from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Axis, Form, KernelLayer
 
-_GROUPS_OF_ONEDNN = 100
-_MOST_WINDOWS = 1 << 16
+_MAX_ONEDNN_GROUPS = 100
+"""The engine x86 gives convolutions of more groups to fbgemm."""
+_MAX_CHECKED_WINDOWS = 1 << 16
+"""Windows that are checked one by one; real layers have fewer in the padding."""
 
 
-def _fbgemm_depthwise(of: KernelLayer) -> bool:
+def _is_fbgemm_depthwise(of: KernelLayer) -> bool:
     out, each = of.weights[:2]
     return (
         each == 1
@@ -26,7 +28,7 @@ def _fbgemm_depthwise(of: KernelLayer) -> bool:
     )
 
 
-def _groups_left_over(of: KernelLayer) -> bool:
+def _has_incomplete_group_block(of: KernelLayer) -> bool:
     out, each = of.weights[:2]
     together = {2: 8, 4: 4}.get(each, 1)
     return (
@@ -40,7 +42,7 @@ def _groups_left_over(of: KernelLayer) -> bool:
     )
 
 
-def _scattered_rows(of: KernelLayer) -> bool:
+def _is_fbgemm_scatter_kernel(of: KernelLayer) -> bool:
     into, out = of.weights[:2]
     return (
         of.groups == 1
@@ -53,8 +55,8 @@ def _scattered_rows(of: KernelLayer) -> bool:
     )
 
 
-def _beyond_onednn(of: KernelLayer) -> bool:
-    return of.groups > _GROUPS_OF_ONEDNN or _has_zero_points(of)
+def _is_left_to_fbgemm(of: KernelLayer) -> bool:
+    return of.groups > _MAX_ONEDNN_GROUPS or _has_zero_points(of)
 
 
 def _has_zero_points(of: KernelLayer) -> bool:
@@ -63,7 +65,7 @@ def _has_zero_points(of: KernelLayer) -> bool:
     return bool(np.any(np.asarray(of.quant.zeros())))
 
 
-def _shorter_than_padding(of: KernelLayer) -> bool:
+def _is_shorter_than_padding(of: KernelLayer) -> bool:
     return any(axis.count is not None and axis.count < axis.pads[0] for axis in of.axes)
 
 
@@ -73,7 +75,7 @@ def _reads_beyond_data(of: KernelLayer) -> bool:
 
 
 def _has_window_of_padding(axis: Axis) -> bool:
-    """Returns whether no tap of some window meets data."""
+    """Returns whether some window reads padding alone."""
     before, reach = axis.pads[0], (axis.taps - 1) * axis.dilation
     if axis.count is None or axis.size is None:
         return max(axis.pads) > reach
@@ -84,12 +86,12 @@ def _has_window_of_padding(axis: Axis) -> bool:
     if axis.dilation <= axis.size:
         return False
     # All data fit between two taps: only windows that start in the padding before can miss them.
-    early = min(axis.count, -(-before // axis.stride), _MOST_WINDOWS)
+    early = min(axis.count, -(-before // axis.stride), _MAX_CHECKED_WINDOWS)
     first_in = (np.arange(early) * axis.stride - before) % axis.dilation
     return bool(np.any(first_in >= axis.size))
 
 
-def _one_column(of: KernelLayer) -> bool:
+def _has_one_column(of: KernelLayer) -> bool:
     if of.ints("stride")[-1] < 2 or of.axes[-1].count not in (1, None):
         return False
     rows = of.axes[0].count
@@ -98,15 +100,15 @@ def _one_column(of: KernelLayer) -> bool:
     return of.op == "conv3d" or (of.kernel[-1] > 1 and tall and not one_each)
 
 
-def _steps_beyond_taps(of: KernelLayer) -> bool:
+def _has_stride_above_kernel(of: KernelLayer) -> bool:
     return any(s > k for s, k in zip(of.ints("stride"), of.kernel, strict=False))
 
 
-def _known_rows(of: KernelLayer) -> bool:
+def _has_known_sizes(of: KernelLayer) -> bool:
     return None not in of.sizes and min(of.weights) > 0
 
 
-def _small_product(of: KernelLayer) -> bool:
+def _is_small_product(of: KernelLayer) -> bool:
     if None in of.sizes or 0 in of.weights:
         return False
     count, terms = of.weights
@@ -119,7 +121,7 @@ FORMS: Mapping[str, Form] = {
         "conv2d or conv3d in as many groups as channels, a multiple of 8, with one result of each"
         " or two; 3, 5 or 7 taps along each axis, as many along the last two, padding of half the"
         " window; strides 1 or 2, no dilation: fbgemm's depthwise kernels",
-        _fbgemm_depthwise,
+        _is_fbgemm_depthwise,
         ("conv2d", "conv3d"),
     ),
     "volumes_apart": Form(
@@ -131,26 +133,26 @@ FORMS: Mapping[str, Form] = {
     "beyond_onednn": Form(
         "more than 100 groups, or weights with a zero point that is not 0: torch's engine x86 "
         "leaves these to fbgemm",
-        _beyond_onednn,
+        _is_left_to_fbgemm,
         (*CONVOLUTIONS, *TRANSPOSED),
     ),
     "groups_left_over": Form(
         "conv2d or conv3d whose groups have 2 channels, or 4, and as many results, 3 taps along "
         "each axis, padding 1, no dilation and both last strides 1 or 2: more than 8 groups, or "
         "4, and no multiple of that: fbgemm computes 8 at a time, or 4, out of bounds",
-        _groups_left_over,
+        _has_incomplete_group_block,
         ("conv2d", "conv3d"),
     ),
     "scattered_rows": Form(
         "conv_transpose2d of one group, channels in and out multiples of 8, 2 rows of up to 6 "
         "taps, strides 1 or 2, no padding, no dilation: a kernel of fbgemm, which is right only "
         "for one image with stride 1",
-        _scattered_rows,
+        _is_fbgemm_scatter_kernel,
         ("conv_transpose2d",),
     ),
     "short_result": Form(
         "a result that is shorter along some axis than the padding before it",
-        _shorter_than_padding,
+        _is_shorter_than_padding,
         (*CONVOLUTIONS, *TRANSPOSED),
     ),
     "onednn_amiss": Form(
@@ -162,25 +164,25 @@ FORMS: Mapping[str, Form] = {
     "one_column": Form(
         "a result of width 1 with a stride of 2 or more: conv3d, or conv2d of 2 taps and more "
         "along its width that has 5 rows and more or a dilation; not depthwise",
-        _one_column,
+        _has_one_column,
         ("conv2d", "conv3d"),
     ),
     "steps_beyond_taps": Form(
         "conv_transpose2d or conv_transpose3d whose stride exceeds its taps along some axis, so "
         "that no input reaches some results: oneDNN 3.13 computes these wrongly",
-        _steps_beyond_taps,
+        _has_stride_above_kernel,
         ("conv_transpose2d", "conv_transpose3d"),
     ),
     "known_rows": Form(
         "linear with a known number of rows",
-        _known_rows,
+        _has_known_sizes,
         ("linear",),
     ),
     "small_product": Form(
         "linear of known rows, of 16 terms at most, of one row of 256 terms, or of 32 rows at "
         "most with no more than 256 results: oneDNN leaves these to kernels for VNNI where there "
         "is AMX",
-        _small_product,
+        _is_small_product,
         ("linear",),
     ),
 }

@@ -1,4 +1,4 @@
-"""Which ops of a graph in QDQ form become one kernel each in the files of a target."""
+"""Groups the ops of a QDQ graph that become one kernel each in the files of a target."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.text import parse
 from qir.ir.types import QuantType
@@ -21,14 +22,13 @@ from qir.rewrite.fusing import ChainMatch
 
 from .preparation import STEPS
 
-_MOVES = frozenset({"quantize", "dequantize", "requantize"})
-
 
 @dataclass(frozen=True)
-class Kernels(Group):
-    """Wraps the groups of a profile that a target's table has too, as the reference computes them.
+class KernelGroups(Group):
+    """Wraps the groups of a profile that the target's table has too, as the reference computes
+    them.
 
-    The others stay between dequantize and quantize, which is what the target's files have there.
+    The others stay between dequantize and quantize, as they are in the target's files.
     """
 
     table: Capability = field(default_factory=lambda: Capability("none", {}))
@@ -43,23 +43,22 @@ class Kernels(Group):
         yield cls(), parse(text)
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        return super().allows(match, graph) and self._has(match)
+        return super().allows(match, graph) and self._is_in_table(match)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = dynamic_layers(graph, self.name, ledger) + packed_tables(graph)
-        count += self._bar(graph)
+        count = lower_dynamic_linear(graph, self.name, ledger) + lower_packed_tables(graph)
+        count += self._separate_float_ops(graph)
         return count + super().run(graph, ledger)
 
-    def _bar(self, graph: Graph) -> int:
-        """Parts ops that stay float from the dequantize before them by an identity.
+    def _separate_float_ops(self, graph: Graph) -> int:
+        """Puts an identity between ops that stay float and the dequantize before them.
 
-        So they are no kernels on integers for anybody who looks at the graph, as for where kernels
-        put their results in memory.
+        Otherwise layout inference would take them for kernels on integers.
         """
-        heads, count = {group.chain[0] for group in self.named(graph).groups}, 0
+        anchors, count = {group.chain[0] for group in self.named(graph).groups}, 0
         for node in list(graph):
             known = node.op in self.table.ops and not self.table.float_reason(node)
-            if known or node.stages or node.op not in heads - _MOVES:
+            if known or node.stages or node.op not in anchors - CONVERSION_OPS:
                 continue
             for slot, value in list(node.operands.items()):
                 if value.node.op == "dequantize":
@@ -69,33 +68,35 @@ class Kernels(Group):
                     count += 1
         return count
 
-    def _has(self, match: ChainMatch) -> bool:
+    def _is_in_table(self, match: ChainMatch) -> bool:
         ops = tuple(node.op for node in match.ops)
         row = self.table.ops.get(ops[0])
         if row is None or (len(ops) > 1 and not self.table.chain(ops)):
             return False
         if match.result is None or self.table.float_reason(match.head):
             return False
-        if not any(_fixed(scheme, match.result) for scheme in row.slots.get(RESULT, ())):
+        if not any(
+            _fits_fixed_parameters(scheme, match.result) for scheme in row.slots.get(RESULT, ())
+        ):
             return False
         weight = spec(ops[0]).traits.weight
         held = match.codes.get(weight or "")
         quant = held.type.quant if held is not None else None
         if quant is None:
             return True
-        grains = {scheme.grain for scheme in row.slots.get(weight or "", ())}
-        return (quant.grain is None and "tensor" in grains) or "channel" in grains
+        grains = {scheme.granularity for scheme in row.slots.get(weight or "", ())}
+        return (quant.granularity is None and "tensor" in grains) or "channel" in grains
 
 
-class GraphLayout(Kernels):
-    """The same kernels in the layout of the graph: PyTorch itself puts channels last."""
+class GraphLayout(KernelGroups):
+    """The same kernels without the layout steps: PyTorch itself computes in channels_last."""
 
     def steps(self, named: Profile) -> tuple[str, ...]:
         return tuple(step for step in named.prepare if step not in STEPS)
 
 
-def dynamic_layers(graph: Graph, step: str, ledger: Ledger) -> int:
-    """Makes linear layers of data that are quantized while the model runs work on the integers.
+def lower_dynamic_linear(graph: Graph, step: str, ledger: Ledger) -> int:
+    """Makes linear layers read data that are dynamically quantized as integers.
 
         %d = dequantize(%q, x.scale=%s, x.zero=%z); %y = linear(%d, %w.dq, bias=%b)
 
@@ -103,12 +104,16 @@ def dynamic_layers(graph: Graph, step: str, ledger: Ledger) -> int:
 
         %y = linear(%q, %w, x.scale=%s, x.zero=%z, bias=%b)
 
-    whose result is float, as that of quantized::linear_dynamic is.
+    The result is float, as that of quantized::linear_dynamic.
     """
     count = 0
     for node in [n for n in graph if n.op == "linear" and not n.stages]:
         data, weight = (node.operands[slot].node for slot in ("x", "w"))
-        if not (_chosen(data) and weight.op == "dequantize" and len(weight.operands) == 1):
+        if not (
+            _is_dynamically_quantized(data)
+            and weight.op == "dequantize"
+            and len(weight.operands) == 1
+        ):
             continue
         codes = weight.operands["x"]
         quant = codes.type.quant
@@ -137,10 +142,11 @@ def dynamic_layers(graph: Graph, step: str, ledger: Ledger) -> int:
     return count + (graph.prune() if count else 0)
 
 
-def packed_tables(graph: Graph) -> int:
-    """Makes reads of rows that are dequantized with float zero points read the integers.
+def lower_packed_tables(graph: Graph) -> int:
+    """Makes embeddings of rows with float zero points read the integers.
 
-    quantized::embedding_byte dequantizes the rows that it reads, and its table holds no others.
+    quantized::embedding_byte dequantizes the rows that it reads itself: its table holds integers
+    alone.
     """
     count = 0
     for node in [n for n in graph if n.op in ("embedding", "embedding_bag") and not n.stages]:
@@ -149,15 +155,15 @@ def packed_tables(graph: Graph) -> int:
             continue
         codes = rows.operands["x"]
         quant = codes.type.quant
-        if codes.constant is None or quant is None or not quant.real_zero:
+        if codes.constant is None or quant is None or not quant.has_float_zero:
             continue
         graph.set_operand(node, "w", codes)
         count += 1
     return count + (graph.prune() if count else 0)
 
 
-def _chosen(data: Node) -> bool:
-    """Returns whether data are quantized by PyTorch's own rule while the model runs."""
+def _is_dynamically_quantized(data: Node) -> bool:
+    """Returns whether data are quantized at run time by PyTorch's own rule."""
     if data.op != "dequantize" or "x.scale" not in data.operands:
         return False
     made = data.operands["x"].node
@@ -170,12 +176,12 @@ def _chosen(data: Node) -> bool:
     return same and scale.attrs["rule"] == "torch.dynamic" and scale.attrs["storage"] == U8
 
 
-def _fixed(scheme: Scheme, quant: QuantType) -> bool:
-    """Returns whether a result has the scale and zero point that a scheme fixes, if it does."""
-    if scheme.storage != quant.storage or quant.grain is not None:
+def _fits_fixed_parameters(scheme: Scheme, quant: QuantType) -> bool:
+    """Returns whether a result has the scale and zero point that a scheme fixes, if any."""
+    if scheme.storage != quant.storage or quant.granularity is not None:
         return False
     scale = scheme.scale is None or bool((quant.scales() == scheme.scale).all())
     return scale and (scheme.zero is None or bool((quant.zeros() == scheme.zero).all()))
 
 
-__all__ = ["GraphLayout", "Kernels"]
+__all__ = ["GraphLayout", "KernelGroups"]

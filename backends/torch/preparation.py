@@ -1,4 +1,4 @@
-"""Preparation steps of PyTorch's profiles: where its kernels put channels last in memory."""
+"""Preparation steps of PyTorch's profiles: which tensors its kernels return as channels_last."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from functools import partial
 
 from qir.profiles.preparation import PreparationStep
 
-from .channels_last.inference import lay_out
+from .channels_last.inference import apply_layout
 
 STEPS: Mapping[str, PreparationStep] = {
     "channels_last": PreparationStep(
         "Convolutions give channels_last tensors; they and what is computed of them become NHWC.",
-        partial(lay_out, misplaced_clips=False),
+        partial(apply_layout, misplaced_clips=False),
     ),
     "channels_last_moved_clips": PreparationStep(
         "As `channels_last`; a clip of u8 values in channels_last memory writes them in that order "
         "to a channels-first tensor.",
-        partial(lay_out, misplaced_clips=True),
+        partial(apply_layout, misplaced_clips=True),
     ),
 }
 """The steps that profiles of PyTorch name."""

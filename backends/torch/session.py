@@ -21,17 +21,16 @@ from qir.target import Executable
 
 from .writer.elements import array, quantized, tensor
 
-_DEPRECATED = ".*quantized tensor creation functions"
-"""Of each program once: quantized tensors will go, which is why there is the format pt2."""
+_DEPRECATION = ".*quantized tensor creation functions"
+"""torch's warning that quantized tensors will be removed: once a program is noise enough."""
 
 
 @contextmanager
 def engine(name: str) -> Iterator[None]:
-    """Within this PyTorch computes by an engine for quantized tensors, on one thread.
+    """Selects a quantized engine of PyTorch, and one thread, for the duration of a context.
 
-    More threads end vectors elsewhere; what is left over there rounds in a way no profile claims.
-
-    Raises InputError for an engine that this PyTorch has not.
+    With more threads, vectors end elsewhere, and the elements left over there are rounded
+    differently. Raises InputError for an engine that this PyTorch lacks.
     """
     backend: Any = torch.backends.quantized
     before, had = backend.engine, torch.get_num_threads()
@@ -42,7 +41,7 @@ def engine(name: str) -> Iterator[None]:
     torch.set_num_threads(1)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_DEPRECATED)
+            warnings.filterwarnings("ignore", message=_DEPRECATION)
             yield
     finally:
         backend.engine = before
@@ -51,34 +50,34 @@ def engine(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ProgramInterface:
-    """The inputs and results of a program, in order."""
+    """The inputs and outputs of a program, in order."""
 
     inputs: dict[str, TensorType]
     outputs: tuple[str, ...]
 
     @classmethod
     def of(cls, graph: Graph) -> ProgramInterface:
-        """Returns that of a graph."""
+        """Returns the interface of a graph."""
         return cls({value.name: value.type for value in graph.inputs}, tuple(graph.outputs))
 
     def plain(self) -> ProgramInterface:
-        """Returns that of a program whose quantized values are tensors of plain integers."""
+        """Returns the interface of a program whose quantized values are plain integer tensors."""
         kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
         return ProgramInterface(kinds, self.outputs)
 
     def text(self, engine: str = "") -> str:
-        """Returns it as JSON, with the engine that computes the program's quantized tensors."""
+        """Returns the interface as JSON, with the engine of the program's quantized tensors."""
         inputs = {name: str(kind) for name, kind in self.inputs.items()}
-        told: dict[str, object] = {"inputs": inputs, "outputs": list(self.outputs)}
-        return json.dumps(told | ({"engine": engine} if engine else {}))
+        fields: dict[str, object] = {"inputs": inputs, "outputs": list(self.outputs)}
+        return json.dumps(fields | ({"engine": engine} if engine else {}))
 
     @classmethod
     def parse(cls, text: str) -> ProgramInterface:
-        """Reads the JSON; raises InputError for something else."""
+        """Reads the JSON; raises InputError for anything else."""
         try:
-            told = json.loads(text)
-            inputs = {str(name): parse_type(str(kind)) for name, kind in told["inputs"].items()}
-            return cls(inputs, tuple(map(str, told["outputs"])))
+            fields = json.loads(text)
+            inputs = {str(name): parse_type(str(kind)) for name, kind in fields["inputs"].items()}
+            return cls(inputs, tuple(map(str, fields["outputs"])))
         except (ValueError, KeyError, TypeError, AttributeError, QirError) as error:
             raise InputError("QIR did not write the file: it names no inputs") from error
 
@@ -92,9 +91,10 @@ class TorchSession(Executable):
     signature: ProgramInterface
 
     def __call__(self, /, **inputs: object) -> dict[str, object]:
-        """Runs it on arrays by input name; raises DataError for one that is missing or unknown.
+        """Runs the program on arrays by input name; raises DataError for one that is missing or
+        unknown.
 
-        Quantized tensors are their stored integers.
+        The arrays of quantized tensors have their stored integers.
         """
         known = self.signature.inputs
         if wrong := set(inputs) ^ set(known):

@@ -1,4 +1,4 @@
-"""The targets: PyTorch's engines for quantized tensors, and how models are written for them."""
+"""The targets: PyTorch's quantized engines and exported programs."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from .versions import profile_name
 
 
 class PyTorchTarget(Target):
-    """What all targets of PyTorch share: programs of its operators, and who runs them."""
+    """The base of all targets of PyTorch."""
 
     engine: ClassVar[str]
-    """Which of PyTorch's engines computes with quantized tensors."""
+    """PyTorch's engine that computes with quantized tensors."""
     numerics: ClassVar[str]
-    """What its profiles are called, after the version."""
+    """The name of its profiles, after the version."""
     decomposed: ClassVar[bool] = False
-    """Whether quantized values are plain integers, between operators that say what they mean."""
+    """Whether quantized values are plain integers, between ops of `quantized_decomposed`."""
     table: ClassVar[str]
-    """The target file, next to this one."""
+    """The target file, next to this module."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
 
     def __init__(self) -> None:
         self.profile = profile_name(self.numerics)
 
     def owns(self, path: Path) -> bool:
-        """Reports whether a file is run as it is: one that QIR wrote, whose kernels it calls.
+        """Returns whether a file can be run as it is: QIR wrote it, and it calls the engine's
+        kernels.
 
-        An exported program in QDQ form computes floats between them: its kernels are inductor's,
-        which are called for the graph that is read. So it is for programs of others.
+        An exported program in QDQ form computes floats when it is run. Its kernels are inductor's,
+        which only a graph that was read selects. That holds for programs of others, too.
         """
-        return super().owns(path) and _calls_kernels(path)
+        return super().owns(path) and _is_kernel_program(path)
 
     def capability(self) -> Capability:
-        """Returns what is computed on quantized tensors, as far as the profile claims it."""
+        """Returns the ops that are computed on quantized tensors, as far as the profile has
+        claims for them."""
         return load(Path(__file__).with_name(self.table))
 
     def planned(self, graph: Graph) -> Capability:
-        """Returns the table, but for kernels of a graph of which the profile claims nothing
-        there."""
+        """Returns the table without the kernels for which the profile has no claim in this
+        graph."""
         from .unclaimed import without_unclaimed
 
         return without_unclaimed(graph, self.capability(), self.profile)
@@ -55,14 +57,14 @@ class PyTorchTarget(Target):
         """Returns the graph with one group for each kernel that runs its files."""
         from qir.rewrite import run_passes
 
-        from .grouping import Kernels
+        from .grouping import KernelGroups
         from .unclaimed import claimed
-        from .whole_range import widen
+        from .whole_range import widen_bounds
 
         graph = graph.copy()
-        widen(graph, self.capability(), ledger)
+        widen_bounds(graph, self.capability(), ledger)
         table = claimed(graph, self.capability(), self.profile)
-        return run_passes(graph, [Kernels(self.profile, table=table)], ledger)
+        return run_passes(graph, [KernelGroups(self.profile, table=table)], ledger)
 
     def build(
         self,
@@ -73,14 +75,16 @@ class PyTorchTarget(Target):
         lossy: bool = False,
         module: object | None = None,
     ) -> object:
-        """Returns the module or the exported program that `emit` would write.
+        """Returns the module or exported program that `emit` would write.
 
-        Form `eager` is a quantized copy of `module`, which the graph was read from. Raises
-        UsageError for a form that there is not, Refused for what PyTorch cannot say.
+        Format `eager` returns a quantized copy of `module`, which the graph was read from. Raises
+        UsageError for an unknown format, Refused for what PyTorch cannot express.
         """
         form = self._form(format)
         if (module is None) == (form == "eager"):
-            raise UsageError(f"target {self.name}: format eager, and it alone, {_CONVERTS}")
+            raise UsageError(
+                f"target {self.name}: format eager, and it alone, {_EAGER_ONLY_BUILDS}"
+            )
         self._require_torch()
         from .writing import build, convert
 
@@ -97,9 +101,9 @@ class PyTorchTarget(Target):
         format: str | None = None,
         lossy: bool = False,
     ) -> None:
-        """Writes a model, by rename; UsageError and Refused as `build`."""
+        """Writes a model, by rename; raises as `build` does."""
         if format == "eager":
-            raise Refused(f"target {self.name}: no file has format eager; it {_CONVERTS}")
+            raise Refused(f"target {self.name}: no file has format eager; it {_EAGER_ONLY_BUILDS}")
         made = self.build(graph, ledger, format=format, lossy=lossy)
         from .writing import save
 
@@ -114,7 +118,7 @@ class PyTorchTarget(Target):
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Runs a graph in PyTorch on one thread, by the kernels that would run its file.
 
-        Raises Refused for what PyTorch cannot say, PluginError without PyTorch.
+        Raises Refused for what PyTorch cannot express, PluginError without PyTorch.
         """
         self._require_torch()
         from .writing import session
@@ -129,7 +133,8 @@ class PyTorchTarget(Target):
         return file_session(self, path)
 
     def compile_read(self, path: Path, graph: Graph, *, threads: int | None = None) -> Executable:
-        """Runs any archive or exported program; InputError for one that PyTorch does not load."""
+        """Runs any TorchScript archive or exported program; raises InputError where PyTorch
+        cannot load it."""
         self._require_torch()
         from .writing import file_session
 
@@ -142,29 +147,33 @@ class PyTorchTarget(Target):
             raise PluginError(f"target {self.name} needs PyTorch: {error}") from error
 
 
-def _calls_kernels(path: Path) -> bool:
+def _is_kernel_program(path: Path) -> bool:
+    """Returns whether QIR wrote a file, and it calls quantized kernels."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()
             programs = [name for name in members if name.endswith("models/model.json")]
-            written = any(name.rpartition("/")[2] == _TOLD for name in members)
-            return written and not any(_QDQ in archive.read(name) for name in programs)
+            written = any(name.rpartition("/")[2] == _INTERFACE_MEMBER for name in members)
+            return written and not any(_DECOMPOSED_OPS in archive.read(name) for name in programs)
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
         return False
 
 
-_TOLD = "qir.json"
-"""The member in which QIR states the inputs of the files that it writes."""
-_QDQ = b"quantized_decomposed"
-_CONVERTS = "converts the module that was read: qir.build(graph, format='eager', module=m)"
-_ENGINE = ("torchscript", "fx", "eager", "float")
-"""The forms that an engine runs. Exported programs are computed by the rules of pt2e: in torch 2.13
-their quantize rounds before it adds the zero point, that of quantized tensors after, so a mean of
-integers that is a tie differs by one step, and what a layer makes of it by several."""
+_INTERFACE_MEMBER = "qir.json"
+"""The archive member in which QIR writes the program's interface."""
+_DECOMPOSED_OPS = b"quantized_decomposed"
+_EAGER_ONLY_BUILDS = "converts the module that was read: qir.build(graph, format='eager', module=m)"
+_ENGINE_FORMATS = ("torchscript", "fx", "eager", "float")
+"""The formats that an engine runs.
+
+Exported programs follow the rules of pt2e: in torch 2.13 their quantize rounds before it adds the
+zero point, that of quantized tensors after. A mean of integers that is a tie differs by one step,
+and a layer after it by several.
+"""
 
 
 class X86Target(PyTorchTarget):
-    """PyTorch's default engine on x86-64, by one call of a kernel for each group."""
+    """PyTorch's default engine on x86-64."""
 
     name = "pytorch-x86"
     formats: ClassVar[tuple[str, ...]] = ("torchscript", "pt2", "fx", "eager", "float")
@@ -178,7 +187,7 @@ class FbgemmTarget(X86Target):
     """PyTorch's engine fbgemm."""
 
     name = "pytorch-fbgemm"
-    formats = _ENGINE
+    formats = _ENGINE_FORMATS
     engine = numerics = "fbgemm"
     table = "fbgemm.toml"
 
@@ -187,7 +196,7 @@ class OnednnTarget(X86Target):
     """PyTorch's engine onednn."""
 
     name = "pytorch-onednn"
-    formats = _ENGINE
+    formats = _ENGINE_FORMATS
     engine = numerics = "onednn"
     table = "onednn.toml"
 
@@ -196,13 +205,13 @@ class QnnpackTarget(X86Target):
     """PyTorch's engine qnnpack, as mobile models have it."""
 
     name = "pytorch-qnnpack"
-    formats = _ENGINE
+    formats = _ENGINE_FORMATS
     engine = numerics = "qnnpack"
     table = "qnnpack.toml"
 
 
 class ExportedTarget(PyTorchTarget):
-    """Exported programs in QDQ form, whose layers inductor makes kernels of oneDNN."""
+    """Exported programs in QDQ form, which inductor compiles to kernels of oneDNN."""
 
     name = "pt2e"
     formats = ("pt2", "fx", "float")

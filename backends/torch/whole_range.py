@@ -1,4 +1,4 @@
-"""Gives quantized data the whole range of their storage, where kernels clamp them to no less."""
+"""Widens bounded integers to their whole storage, where kernels clamp to the storage only."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from qir.capability import Capability
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
+from qir.rewrite.fusing import ACTIVATIONS
 
-_CLAMPED_BY = frozenset({"relu", "clip"})
-"""Functions that a kernel computes last; what is quantized is then the result of the op before."""
-_READERS = frozenset({"dequantize", "output"})
+_FLOAT_CONSUMERS = frozenset({"dequantize", "output"})
 
 
-def widen(graph: Graph, table: Capability, ledger: Ledger) -> None:
-    """Removes bounds from all quantized data, if a kernel makes some that have bounds.
+def widen_bounds(graph: Graph, table: Capability, ledger: Ledger) -> None:
+    """Removes the bounds of all quantized data, if a kernel makes some of these.
 
     Fake quantization of the engines x86 and fbgemm bounds data to 0..127, for kernels that add
-    pairs of products in 16 bits. torch.ao's convert drops these bounds: kernels saturate at the
-    ends of the storage. Bounds stay where only floats from elsewhere are quantized, which can be
-    clamped.
+    pairs of products in 16 bits. torch.ao's convert drops these bounds: the kernels saturate at the
+    ends of the storage. Bounds stay if only float ops make the data: aten.clamp can apply them.
     """
-    narrow = [node for node in graph if _is_narrow(node)]
-    if not any(_of_kernel(node, table) for node in narrow):
+    narrow = [node for node in graph if _has_bounds(node)]
+    if not any(_is_from_kernel(node, table) for node in narrow):
         return
     for node in narrow:
         value, quant = node.result, node.result.type.quant
@@ -36,8 +34,9 @@ def widen(graph: Graph, table: Capability, ledger: Ledger) -> None:
         ledger.add(Change.APPROXIMATED, "write torch", value.name, said)
 
 
-def _is_narrow(node: Node) -> bool:
-    """Returns whether data are quantized to less than their storage holds, for floats to read."""
+def _has_bounds(node: Node) -> bool:
+    """Returns whether a quantize has narrower bounds than its storage, and only floats are read
+    from it."""
     quant = node.result.type.quant if node.op == "quantize" else None
     if (
         quant is None
@@ -47,16 +46,16 @@ def _is_narrow(node: Node) -> bool:
     ):
         return False
     whole = (quant.low, quant.high) == quant.storage.bounds
-    return not whole and all(use.node.op in _READERS for use in node.result.uses)
+    return not whole and all(use.node.op in _FLOAT_CONSUMERS for use in node.result.uses)
 
 
-def _of_kernel(node: Node, table: Capability) -> bool:
-    """Returns whether what is quantized is computed by an op that may be a kernel."""
+def _is_from_kernel(node: Node, table: Capability) -> bool:
+    """Returns whether the quantized value is computed by an op that may be a kernel."""
     maker = node.operands["x"].node
-    if maker.op in _CLAMPED_BY and maker.operands["x"].node.op != "dequantize":
+    if maker.op in ACTIVATIONS and maker.operands["x"].node.op != "dequantize":
         maker = maker.operands["x"].node
     reads = any(value.node.op == "dequantize" for value in maker.operands.values())
     return reads and maker.op in table.ops
 
 
-__all__ = ["widen"]
+__all__ = ["widen_bounds"]

@@ -1,4 +1,4 @@
-"""How the targets make a model of a graph: its kernels, the program of it, and the file."""
+"""Builds models, files and sessions of a graph: groups its kernels and writes their calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import jit, nn
 from torch.export import ExportedProgram
 
-from qir.analysis.quantized_regions import held
+from qir.analysis.quantized_regions import quantized_values
 from qir.capability import Capability
 from qir.errors import Refused
 from qir.ir.graph import Graph
@@ -27,17 +27,17 @@ from . import eager
 from .grouping import GraphLayout
 from .session import ProgramInterface, TorchSession, engine
 from .unclaimed import claimed
-from .whole_range import widen
+from .whole_range import widen_bounds
 from .writer import decomposed, exported, kernels, torchscript
 from .writer.program import FxProgram, Handler
 
 
-class ByEngine(Protocol):
-    """What is asked here of a target that runs by one of PyTorch's engines."""
+class EngineTarget(Protocol):
+    """The part of a target that this module needs."""
 
     @property
     def profile(self) -> str:
-        """Whose numerics its kernels have."""
+        """The numerics profile of its kernels."""
 
     @property
     def engine(self) -> str:
@@ -45,53 +45,58 @@ class ByEngine(Protocol):
 
     @property
     def decomposed(self) -> bool:
-        """Whether its programs have the ops of `quantized_decomposed`."""
+        """Whether its programs have ops of `quantized_decomposed`."""
 
     def capability(self) -> Capability:
-        """Returns what it computes in integers."""
+        """Returns the ops that it computes on integers."""
 
 
-def build(target: ByEngine, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
-    """Returns the model of a graph in one of a target's forms; Refused for what has no form."""
+def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
+    """Returns the model of a graph in one of a target's formats; raises Refused for what it
+    cannot express."""
     plain = target.decomposed or form in ("pt2", "float")
-    flat = _flat(None if form == "float" else target, graph, ledger, plain=plain)
-    if form == "float" and (found := held(flat)):
+    flat = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain)
+    if form == "float" and (found := quantized_values(flat)):
         raise Refused(f"{graph.name}: {found[0]} is quantized; write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
-        made = flat if plain else _grouped(target, flat, ledger)
-        with _refusing(graph):
+        made = flat if plain else _with_kernel_groups(target, flat, ledger)
+        with _refusing_torch_errors(graph):
             program = _program(made, choose, plain=plain)
         ledger.check(lossy=lossy)
-        return _FORMS.get(form, exported.exported)(program)
+        return _MODEL_MAKERS.get(form, exported.exported)(program)
 
 
 def convert(
-    target: ByEngine, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
+    target: EngineTarget, graph: Graph, ledger: Ledger, module: object, *, lossy: bool
 ) -> nn.Module:
     """Returns a quantized copy of the module that a graph was read from.
 
-    Raises Refused where eager mode computes something else than the graph says.
+    Raises Refused where eager mode computes something else than the graph.
     """
-    flat = _flat(target, graph, ledger)
+    flat = _to_qdq(target, graph, ledger)
     with engine(target.engine):
-        made = eager.converted(flat, module, target.capability())
+        made = eager.quantized_copy(flat, module, target.capability())
     ledger.check(lossy=lossy)
-    inputs = eager.examples(graph)
+    inputs = eager.example_inputs(graph)
     names = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+    # torch.ao decides itself what it fuses and quantizes: only a run shows whether it did the
+    # same.
     wanted = session(target, graph)(**{name: x.numpy() for name, x in names.items()})
     with engine(target.engine):
-        eager.require_same(graph, made, inputs, list(wanted.values()))
+        eager.require_same_results(graph, made, inputs, list(wanted.values()))
     return made
 
 
-def _flat(target: ByEngine | None, graph: Graph, ledger: Ledger, *, plain: bool = False) -> Graph:
-    """Returns the graph in QDQ form; for a target's kernels with data as these take them, which
-    are u8, and sums of two tensors as additions, where no kernel of a convolution adds one. Those
-    of `plain` programs take biases as floats.
+def _to_qdq(
+    target: EngineTarget | None, graph: Graph, ledger: Ledger, *, plain: bool = False
+) -> Graph:
+    """Returns the graph in QDQ form, in the layout and storage that a target's kernels read.
 
-    Another framework's images are put channels first, as kernels on integers take them."""
-    last = channels_last(graph, "torch") and held(graph)
+    These read NCHW and u8 data. Where no convolution kernel adds a tensor, such sums become
+    additions. Kernels of `plain` programs take biases as floats.
+    """
+    last = channels_last(graph, "torch") and quantized_values(graph)
     first: list[Pass] = [Layout("nchw")] if last else []
     passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
     if target is not None:
@@ -99,7 +104,7 @@ def _flat(target: ByEngine | None, graph: Graph, ledger: Ledger, *, plain: bool 
         passes = [*(() if adds else (SplitSums(biases=not plain),)), *passes, UnsignedData()]
     flat = run_passes(graph, passes, ledger)
     for node in flat:
-        if node.op == "quantize" and node.attrs["round"] in _NEAREST:
+        if node.op == "quantize" and node.attrs["round"] in _NEAREST_ROUNDINGS:
             flat.set_attrs(node, round="")
             said = "PyTorch rounds ties to even"
             ledger.add(Change.NUDGED, "write torch", node.name, said, codes=1.0)
@@ -107,8 +112,8 @@ def _flat(target: ByEngine | None, graph: Graph, ledger: Ledger, *, plain: bool 
 
 
 @contextmanager
-def _refusing(graph: Graph) -> Iterator[None]:
-    """Within this, what PyTorch does not take is Refused in one line."""
+def _refusing_torch_errors(graph: Graph) -> Iterator[None]:
+    """Turns errors that PyTorch raises in a context into Refused, in one line."""
     try:
         yield
     except RuntimeError as error:
@@ -116,13 +121,13 @@ def _refusing(graph: Graph) -> Iterator[None]:
         raise Refused(f"{graph.name}: PyTorch does not take it: {said}") from error
 
 
-_NEAREST = frozenset({"away", "half_up", "half_down"})
-"""Roundings that differ from PyTorch's at ties alone."""
-_FORMS: Mapping[str, Callable[[FxProgram], object]] = {
+_NEAREST_ROUNDINGS = frozenset({"away", "half_up", "half_down"})
+"""Roundings that differ from PyTorch's only at ties."""
+_MODEL_MAKERS: Mapping[str, Callable[[FxProgram], object]] = {
     "fx": exported.called,
     "torchscript": torchscript.scripted,
 }
-"""What makes a model of a program; exported programs are the rest."""
+"""What makes a model of a program, by format; all others are exported programs."""
 
 
 def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> FxProgram:
@@ -131,55 +136,58 @@ def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: b
     return made
 
 
-def _grouped(target: ByEngine, flat: Graph, ledger: Ledger) -> Graph:
+def _with_kernel_groups(target: EngineTarget, flat: Graph, ledger: Ledger) -> Graph:
     """Returns the graph with one group for each kernel that is called."""
-    if not held(flat):
+    if not quantized_values(flat):
         return flat
-    widen(flat, target.capability(), ledger)
+    widen_bounds(flat, target.capability(), ledger)
     table = claimed(flat, target.capability(), target.profile)
     return run_passes(flat, [GraphLayout(target.profile, table=table)], ledger)
 
 
-def save(target: ByEngine, made: object, graph: Graph, path: Path) -> None:
-    """Writes what `build` made of a graph; Refused for a module that is no file."""
+def save(target: EngineTarget, made: object, graph: Graph, path: Path) -> None:
+    """Writes what `build` returned; raises Refused for a module, which is no file."""
     signature = ProgramInterface.of(graph)
     if isinstance(made, ExportedProgram):
         exported.save(made, path, signature.text())
     elif isinstance(made, jit.ScriptModule):
-        with _refusing(graph):
+        with _refusing_torch_errors(graph):
             torchscript.save(made, path, signature.text(target.engine))
     else:
         said = "a module of torch.fx is no file"
         raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
 
 
-def session(target: ByEngine, graph: Graph) -> TorchSession:
-    """Makes a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = _flat(target, graph, Ledger(), plain=target.decomposed)
-    grouped = _grouped(target, flat, Ledger())
-    choose = decomposed.lowered if target.decomposed else kernels.handler
+def session(target: EngineTarget, graph: Graph) -> TorchSession:
+    """Returns a graph ready to run by a target's engine, by the kernels that run its files."""
+    flat = _to_qdq(target, graph, Ledger(), plain=target.decomposed)
+    grouped = _with_kernel_groups(target, flat, Ledger())
+    choose = decomposed.kernel_handler if target.decomposed else kernels.handler
     with engine(target.engine):
         program = _program(grouped, choose, plain=target.decomposed)
     return TorchSession(exported.module(program), target.engine, _signature(target, graph))
 
 
-def file_session(target: ByEngine, path: Path, graph: Graph | None = None) -> TorchSession:
-    """Makes a file ready to run; InputError for one that does not name its inputs, as a target
-    writes them, where no graph says their names.
+def file_session(target: EngineTarget, path: Path, graph: Graph | None = None) -> TorchSession:
+    """Returns a file ready to run.
 
-    PyTorch packs the weights of a file as it loads it, for the engine that is chosen then.
+    PyTorch packs the weights of a file when it loads it, for the engine that is selected then.
+    Raises InputError for a file that states no interface, where no graph has its names either.
     """
-    whole = path.suffix.lower() == ".pt2"
+    is_exported = path.suffix.lower() == ".pt2"
     with engine(target.engine):
-        made, told = exported.load(path) if whole else torchscript.load(path)
+        made, interface = exported.load(path) if is_exported else torchscript.load(path)
     run: Callable[..., object] = made
     signature = (
-        ProgramInterface.parse(told) if told or graph is None else ProgramInterface.of(graph)
+        ProgramInterface.parse(interface)
+        if interface or graph is None
+        else ProgramInterface.of(graph)
     )
-    return TorchSession(run, target.engine, signature.plain() if whole else signature)
+    # The tensors of exported programs are plain integers, those of TorchScript quantized tensors.
+    return TorchSession(run, target.engine, signature.plain() if is_exported else signature)
 
 
-def _signature(target: ByEngine, graph: Graph) -> ProgramInterface:
+def _signature(target: EngineTarget, graph: Graph) -> ProgramInterface:
     found = ProgramInterface.of(graph)
     return found.plain() if target.decomposed else found
 

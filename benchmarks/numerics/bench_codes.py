@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import DType, dtype
-from qir.ir.types import F32, Array, Grain, QuantType
+from qir.ir.types import F32, Array, Granularity, QuantType
 from qir.numerics import (
     AnyMap,
     affine,
@@ -75,7 +75,7 @@ def maps(rows: int) -> dict[str, AnyMap]:
     blocks = Array.of(many(rows, COLUMNS // 32))
     zeros = Array.of(np.full((rows, COLUMNS // 32), 8, np.uint8))
     level = Array.of(np.linspace(-1, 1, 16).astype(np.float32))
-    grain = Grain(((0, 1), (1, 32)))
+    grain = Granularity(((0, 1), (1, 32)))
     return {
         "u8": affine("u8", 0.02, 128),
         "i8 a row": affine("i8", many(rows), axis=0),

@@ -6,7 +6,6 @@ from torch import nn
 from torch.ao import quantization as ao
 
 import qir
-from qir import pipeline
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -23,6 +22,6 @@ qir.save(graph, "eager_dynamic.pt", target="pytorch-x86", force=True)
 assert torch.equal(torch.jit.load("eager_dynamic.pt")(x), int8(x))
 
 # Or from the float model, without torch.ao: eight bits of data, as fbgemm has them without it.
-again = pipeline.quantize_dynamic(qir.load(model, inputs=(x,)), target="pytorch-x86")
+again = qir.quantize(qir.load(model, inputs=(x,)), dynamic=True, target="pytorch-x86")
 qir.save(again, "eager_dynamic_again.pt", target="pytorch-x86", force=True)
 assert (torch.jit.load("eager_dynamic_again.pt")(x) - model(x)).abs().max() < 0.05

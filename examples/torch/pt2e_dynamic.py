@@ -6,7 +6,6 @@ import torch.ao.quantization.fx._decomposed  # makes the operators of the file k
 from torch import nn
 
 import qir
-from qir import pipeline
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -17,7 +16,7 @@ batch = torch.export.Dim("batch", min=2, max=64)
 program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
 
 graph = qir.load(program)
-int8 = pipeline.quantize_dynamic(graph, target="pt2e")
+int8 = qir.quantize(graph, dynamic=True, target="pt2e")
 qir.save(int8, "pt2e_dynamic.pt2", target="pt2e", force=True)
 
 # torch.compile with freezing makes each linear layer of this file one kernel of oneDNN.
@@ -25,7 +24,7 @@ exported = torch.export.load("pt2e_dynamic.pt2").module()
 assert (exported(x) - model(x)).abs().max() < 0.05
 
 # An engine for quantized tensors has such kernels in TorchScript, to the byte.
-int8 = pipeline.quantize_dynamic(graph, target="pytorch-x86")
+int8 = qir.quantize(graph, dynamic=True, target="pytorch-x86")
 qir.save(int8, "pt2e_dynamic.pt", target="pytorch-x86", force=True)
 made = torch.jit.load("pt2e_dynamic.pt")(x)
 

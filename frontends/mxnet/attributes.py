@@ -1,97 +1,104 @@
-"""The attributes of a node: texts such as `(3, 3)`, `True` and `0.5`, read without evaluating."""
+"""Parses the attributes of a node: texts such as `(3, 3)`, `True` and `0.5`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-IGNORED = frozenset(
+WITHOUT_EFFECT = frozenset(
     "cudnn_algo_verbose cudnn_algo_verbose_bwd cudnn_algo_bwd_data cudnn_algo_bwd_filter"
     " cudnn_algo_fwd cudnn_off cudnn_tensor_core_only cudnn_tune ctx_group force_mirroring"
     " lr_mult wd_mult mirror_stage weight_lr_mult workspace".split()
 )
-"""Attributes that steer training or memory and change no result."""
-_WHOLE = re.compile(r"[+-]?\d{1,18}L?")
-_ROW = re.compile(r"[(\[](.*)[)\]]", re.DOTALL)
-_TRUTH = {"true": True, "1": True, "false": False, "0": False}
-NONE = "None"
+"""Attributes that affect training or memory only, and no result."""
+_INTEGER = re.compile(r"[+-]?\d{1,18}L?")
+_LIST = re.compile(r"[(\[](.*)[)\]]", re.DOTALL)
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+NONE_TEXT = "None"
 
 
 class BadAttribute(Exception):
-    """An attribute has a text that its operator does not take."""
+    """Raised for an attribute whose text is not of the type that its operator expects."""
 
 
 class Attributes:
-    """The attributes of one node, and which of them were asked for."""
+    """The attributes of one node, and which of them a converter has read.
+
+    An attribute that no converter reads might change a result, so that the reader refuses it.
+    """
 
     def __init__(self, held: Mapping[str, str]) -> None:
-        self.held = held
-        self.asked: set[str] = set()
+        self.texts = held
+        self.read: set[str] = set()
 
-    def given(self, name: str) -> bool:
-        """Returns whether an attribute is there and not None."""
-        return self.held.get(name, NONE) != NONE
+    def is_given(self, name: str) -> bool:
+        """Returns whether an attribute is present and not None."""
+        return self.texts.get(name, NONE_TEXT) != NONE_TEXT
 
     def text(self, name: str, default: str = "") -> str:
-        """Returns an attribute as it is written."""
-        self.asked.add(name)
-        found = self.held.get(name, default)
-        return default if found == NONE else found
+        """Returns an attribute as text."""
+        self.read.add(name)
+        found = self.texts.get(name, default)
+        return default if found == NONE_TEXT else found
 
-    def whole(self, name: str, default: int | None = None) -> int:
-        """Returns an integer; BadAttribute where it is none, or missing without a default."""
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Returns an integer; raises BadAttribute for another text, or without text and default."""
         found = self.text(name)
         if not found and default is not None:
             return default
-        return self._whole(name, found)
+        return self._parse_integer(name, found)
 
-    def real(self, name: str, default: float | None = None) -> float:
-        """Returns a number; BadAttribute where it is none, or missing without a default."""
+    def number(self, name: str, default: float | None = None) -> float:
+        """Returns a float; raises BadAttribute for another text, or without text and default."""
         found = self.text(name)
         if not found and default is not None:
             return default
         try:
             return float(found)
         except ValueError:
-            raise self._bad(name, found, "a number") from None
+            raise self._error(name, found, "a number") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Returns a truth value."""
+        """Returns a boolean."""
         found = self.text(name)
         if not found:
             return default
-        if found.lower() not in _TRUTH:
-            raise self._bad(name, found, "True or False")
-        return _TRUTH[found.lower()]
+        if found.lower() not in _BOOLEANS:
+            raise self._error(name, found, "True or False")
+        return _BOOLEANS[found.lower()]
 
-    def row(self, name: str) -> tuple[int | None, ...]:
-        """Returns a list of integers or None; one alone is a list of one."""
+    def optional_integers(self, name: str) -> tuple[int | None, ...]:
+        """Returns a list of integers or None; a single item is a list of one."""
         found = self.text(name).strip()
-        inside = _ROW.fullmatch(found)
+        inside = _LIST.fullmatch(found)
         items = [item.strip() for item in (inside[1] if inside else found).split(",")]
         held = [item for item in items if item]
-        return tuple(None if item == NONE else self._whole(name, item) for item in held)
-
-    def wholes(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Returns a list of integers; the default where it is empty or missing."""
-        found = self.row(name)
-        if any(item is None for item in found):
-            raise self._bad(name, self.held[name], "a list of integers")
-        return tuple(item for item in found if item is not None) or default
-
-    def unread(self) -> list[str]:
-        """Returns the attributes that nobody asked for and that may change a result."""
-        return sorted(
-            name
-            for name, text in self.held.items()
-            if name not in self.asked | IGNORED and not name.startswith("__") and text != NONE
+        return tuple(
+            None if item == NONE_TEXT else self._parse_integer(name, item) for item in held
         )
 
-    def _whole(self, name: str, text: str) -> int:
-        if not _WHOLE.fullmatch(text.strip()):
-            raise self._bad(name, text, "an integer of at most 18 digits")
+    def integers(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """Returns a list of integers; the default if it is empty or missing."""
+        found = self.optional_integers(name)
+        if any(item is None for item in found):
+            raise self._error(name, self.texts[name], "a list of integers")
+        return tuple(item for item in found if item is not None) or default
+
+    def unread_names(self) -> list[str]:
+        """Returns the attributes that no converter read and that may change a result."""
+        return sorted(
+            name
+            for name, text in self.texts.items()
+            if name not in self.read | WITHOUT_EFFECT
+            and not name.startswith("__")
+            and text != NONE_TEXT
+        )
+
+    def _parse_integer(self, name: str, text: str) -> int:
+        if not _INTEGER.fullmatch(text.strip()):
+            raise self._error(name, text, "an integer of at most 18 digits")
         return int(text.strip().rstrip("L"))
 
-    def _bad(self, name: str, text: str, wanted: str) -> BadAttribute:
+    def _error(self, name: str, text: str, wanted: str) -> BadAttribute:
         shown = text if len(text) < 40 else f"{text[:40]}..."
         return BadAttribute(f"attribute {name} is {shown!r}, it must be {wanted}")

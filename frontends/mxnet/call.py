@@ -1,4 +1,4 @@
-"""One node of a symbol: its operands as values, its attributes, and what it becomes."""
+"""A node of a symbol, as converters see it: operands, attributes, and adding nodes."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 
 from .attributes import Attributes
-from .symbol import SymbolNode, shown
+from .symbol import SymbolNode, shortened
 
 if TYPE_CHECKING:
     from .reader import SymbolReader
 
 
 class Unsupported(Exception):
-    """The node has no form in the language; the text says why, or what to do."""
+    """Raised for a node without a form in the language; the text has the reason or a remedy."""
 
 
 @dataclass(frozen=True)
-class RangeEnd:
-    """One end of the range that a quantized tensor carries, as a number known while reading."""
+class RangeBound:
+    """Minimum or maximum of a quantized tensor's range, known while reading."""
 
     number: float
 
 
 @dataclass(frozen=True)
-class Unset:
-    """Zeros of a shape that MXNet infers from who reads them, such as an initial state.
+class ShapelessZeros:
+    """Zeros whose shape MXNet infers from their consumers, such as an initial state.
 
-    A size of 0 is not known.
+    A size of 0 is unknown.
     """
 
     shape: tuple[int, ...] = ()
 
 
-Made: TypeAlias = Value | RangeEnd | Unset | None
-"""What one result of a node has become; None for one that is not computed here."""
-_MOST = 1 << 24
-"""Elements along an axis that converters make constants or results for."""
-KINDS = {
+Result: TypeAlias = Value | RangeBound | ShapelessZeros | None
+"""A converted result of a node; None for one that inference does not compute."""
+_MAX_ELEMENTS = 1 << 24
+"""Elements along an axis for which converters create constants or results, at most."""
+DTYPE_NAMES = {
     "float32": "f32",
     "float64": "f64",
     "float16": "f16",
@@ -57,13 +57,13 @@ KINDS = {
     "int64": "i64",
     "bool": "bool",
 }
-"""The language's name of each element type that attributes name."""
+"""Element types by their name in attributes."""
 
 
 class SymbolCall:
     """A node that is being converted."""
 
-    def __init__(self, reader: SymbolReader, node: SymbolNode, inputs: Sequence[Made]) -> None:
+    def __init__(self, reader: SymbolReader, node: SymbolNode, inputs: Sequence[Result]) -> None:
         self.reader = reader
         self.node = node
         self.inputs = inputs
@@ -82,44 +82,44 @@ class SymbolCall:
     ) -> tuple[Value, ...]:
         """Adds an op and returns its results."""
         held = {slot: value for slot, value in operands.items() if value is not None}
-        return self.place(op, held, attrs or {}).results
+        return self.add_node(op, held, attrs or {}).results
 
-    def place(
+    def add_node(
         self,
         op: str,
         operands: Mapping[str, Value],
         attrs: Mapping[str, Attr],
         types: Sequence[TensorType] | None = None,
     ) -> Node:
-        """Adds a node that stems from this one, its types inferred unless they are given."""
+        """Adds a node with the origin of this one; types are inferred unless given."""
         graph = self.reader.graph
-        name = self.fresh(op)
+        name = self.fresh_name(op)
         made = graph.add(
             op, operands, attrs, types=types, name=name, origins=[self.reader.origin(self.node)]
         )
         self.reader.unnamed.update(made.results)
         return made
 
-    def fresh(self, what: str) -> str:
-        """Returns a name for a value that the symbol does not name."""
+    def fresh_name(self, what: str) -> str:
+        """Returns a new name, from the node's name and `what`."""
         return self.reader.graph.fresh(f"{self.node.name}.{what}")
 
     def constant(self, data: NDArray[np.generic], what: str) -> Value:
-        """Returns a new constant."""
-        return self.reader.graph.constant(np.asarray(data), name=self.fresh(what))
+        """Adds a constant."""
+        return self.reader.graph.constant(np.asarray(data), name=self.fresh_name(what))
 
     def number(self, held: float, kind: DType) -> Value:
-        """Returns a number as a constant of an element type."""
+        """Adds a scalar constant of an element type."""
         if not kind.is_float and held != int(held):
             raise Unsupported(f"it computes with {held} in {kind}; cast its operand to float32")
         with np.errstate(all="ignore"):
             data = np.asarray(held).astype(kind.carrier)
         return self.reader.graph.constant(
-            Array(data, TensorType((), kind)), name=self.fresh("number")
+            Array(data, TensorType((), kind)), name=self.fresh_name("number")
         )
 
     def cast(self, x: Value, kind: DType) -> Value:
-        """Returns a value in an element type."""
+        """Returns a value cast to an element type."""
         return x if x.type.dtype == kind else self.add("cast", {"x": x}, {"to": kind})
 
     # -- operands -------------------------------------------------------------------------------
@@ -128,20 +128,27 @@ class SymbolCall:
         return len(self.inputs)
 
     def value(self, index: int) -> Value:
-        """Returns an operand; Unsupported where it is missing or no tensor."""
+        """Returns an operand; raises Unsupported if it is missing or not a tensor."""
         if index >= len(self.inputs):
             raise Unsupported(f"it has {len(self.inputs)} operands, one more is needed")
         found = self.inputs[index]
-        if isinstance(found, Unset):
+        if isinstance(found, ShapelessZeros):
             raise Unsupported(f"operand {index} is zeros of a shape that the file does not say")
         if not isinstance(found, Value):
             raise Unsupported(f"operand {index} is a result that is not computed in inference")
         return found
 
-    def spread(self, index: int) -> Value:
-        """Returns an operand of an op that broadcasts: of zeros of any batch, one row is enough."""
+    def broadcast_operand(self, index: int) -> Value:
+        """Returns an operand of a broadcasting op.
+
+        Of zeros with an unknown batch size, it has one row.
+        """
         found = self.inputs[index] if index < len(self.inputs) else None
-        if not isinstance(found, Unset) or len(found.shape) < 2 or min(found.shape[1:]) < 1:
+        if (
+            not isinstance(found, ShapelessZeros)
+            or len(found.shape) < 2
+            or min(found.shape[1:]) < 1
+        ):
             return self.value(index)
         return self.constant(np.zeros((1, *found.shape[1:]), np.float32), "zeros")
 
@@ -149,23 +156,25 @@ class SymbolCall:
         """Returns all operands."""
         return [self.value(index) for index in range(len(self.inputs))]
 
-    def held(self, index: int, what: str) -> NDArray[np.generic]:
-        """Returns the elements of an operand that is a parameter."""
+    def parameter_data(self, index: int, what: str) -> NDArray[np.generic]:
+        """Returns the elements of a parameter; raises Unsupported for a computed operand."""
         node = self.value(index).node
         data = node.attrs.get("data") if node.op == "constant" else None
         if not isinstance(data, Array):
             raise Unsupported(f"its {what} is computed; only parameters are read there")
         return data.data
 
-    def few(self, x: Value, axis: int) -> int:
-        """Returns a size of which something is made, element by element, while reading."""
+    def limited_size(self, x: Value, axis: int) -> int:
+        """Returns a known size that is small enough to create something for each element."""
         found = self.size(x, axis)
-        if found > _MOST:
-            raise Unsupported(f"axis {axis} has {found} elements; up to {_MOST} are read here")
+        if found > _MAX_ELEMENTS:
+            raise Unsupported(
+                f"axis {axis} has {found} elements; up to {_MAX_ELEMENTS} are read here"
+            )
         return found
 
     def size(self, x: Value, axis: int) -> int:
-        """Returns a size that has to be known."""
+        """Returns a known size; raises Unsupported for an open one."""
         found = x.type.shape[axis]
         if not isinstance(found, int):
             raise Unsupported(
@@ -173,46 +182,49 @@ class SymbolCall:
             )
         return found
 
-    def state(self, index: int, name: str) -> Value:
-        """Returns an operand that symbols before 0.9 leave out, as the parameter of that name."""
+    def stored_state(self, index: int, name: str) -> Value:
+        """Returns an operand that symbols before MXNet 0.9 leave out.
+
+        It is the parameter of that name.
+        """
         stored = f"{self.node.name}_{name}"
-        if index >= len(self.inputs) and stored in self.reader.held:
+        if index >= len(self.inputs) and stored in self.reader.parameters:
             return self.reader.parameter(stored)
         return self.value(index)
 
     # -- attributes -----------------------------------------------------------------------------
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
-        """Returns an axis, counted from the front."""
-        found = self.attrs.whole(name, default)
+        """Returns an axis attribute; negative ones count from the end."""
+        found = self.attrs.integer(name, default)
         if not -rank <= found < rank:
             raise Unsupported(f"{name} is {found}, the operand has {rank} axes")
         return found + rank if found < 0 else found
 
-    def kind(self, name: str = "dtype", default: str = "float32") -> DType:
-        """Returns an element type that an attribute names."""
+    def dtype(self, name: str = "dtype", default: str = "float32") -> DType:
+        """Returns an element type attribute."""
         found = self.attrs.text(name, default)
-        if found not in KINDS:
-            raise Unsupported(f"{name} is {shown(found)!r}, which the language does not have")
-        return dtype(KINDS[found])
+        if found not in DTYPE_NAMES:
+            raise Unsupported(f"{name} is {shortened(found)!r}, which the language does not have")
+        return dtype(DTYPE_NAMES[found])
 
-    def whole_numbers(self, x: Value) -> Value:
-        """Returns indices, which MXNet keeps in floats, as i64."""
+    def indices_as_i64(self, x: Value) -> Value:
+        """Returns indices as i64; MXNet stores them as floats."""
         return self.cast(x, dtype("i64"))
 
-    def skip(self, *names: str) -> None:
-        """Takes attributes that change nothing in inference as read."""
-        self.attrs.asked.update(names)
+    def ignore(self, *names: str) -> None:
+        """Marks attributes that have no effect in inference as read."""
+        self.attrs.read.update(names)
 
-    def only(self, name: str, default: str, *taken: str) -> str:
-        """Returns a text; Unsupported for one that is not among those taken."""
+    def choice(self, name: str, default: str, *taken: str) -> str:
+        """Returns a text attribute; raises Unsupported unless it is among the supported choices."""
         found = self.attrs.text(name, default)
         if found not in (taken or (default,)):
             known = ", ".join(taken or (default,))
-            raise Unsupported(f"{name} is {shown(found)!r}; read are {known}")
+            raise Unsupported(f"{name} is {shortened(found)!r}; read are {known}")
         return found
 
 
-def row(values: Sequence[int]) -> NDArray[np.int64]:
+def int64_array(values: Sequence[int]) -> NDArray[np.int64]:
     """Returns integers as a one-dimensional array of i64."""
     return np.asarray(values, np.int64)

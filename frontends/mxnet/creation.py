@@ -1,4 +1,4 @@
-"""Tensors of numbers that are known, and the shapes of others."""
+"""zeros, ones, full, arange, zeros_like, ones_like and shape_array."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from qir.ir.dtype import DType
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Made, SymbolCall, Unset, Unsupported
+from .call import Result, ShapelessZeros, SymbolCall, Unsupported
 
-_MOST = 1 << 24
-"""Elements that a constant may have which a file does not hold."""
+_MAX_ELEMENTS = 1 << 24
+"""Elements of a constant that is not stored in the file, at most."""
 
 
-def _filled(call: SymbolCall, number: float) -> Made:
-    call.skip("ctx")
-    shape, kind = call.attrs.wholes("shape"), call.kind()
+def _filled(call: SymbolCall, number: float) -> Result:
+    call.ignore("ctx")
+    shape, kind = call.attrs.integers("shape"), call.dtype()
     if number == 0 and (not shape or 0 in shape or -1 in shape):
-        return Unset(shape)
-    if not shape or min(shape) < 1 or prod(shape) > _MOST:
+        return ShapelessZeros(shape)
+    if not shape or min(shape) < 1 or prod(shape) > _MAX_ELEMENTS:
         raise Unsupported(f"its shape is {shape}")
     return call.constant(np.full(shape, number, kind.carrier), "filled")
 
@@ -32,22 +32,26 @@ def _like(number: float) -> Callable[[SymbolCall], Value]:
         x = call.value(0)
         kind: DType = x.type.dtype
         return call.add(
-            "expand", {"x": call.number(number, kind), "shape": sizes.whole_shape(call, x)}
+            "expand", {"x": call.number(number, kind), "shape": sizes.shape_of_value(call, x)}
         )
 
     return read
 
 
 def _arange(call: SymbolCall) -> Value:
-    call.skip("ctx", "infer_range")
-    start, step = call.attrs.real("start", 0.0), call.attrs.real("step", 1.0)
-    kind, repeat = call.kind(), call.attrs.whole("repeat", 1)
-    if not call.attrs.given("stop"):
-        call.skip("stop")
+    call.ignore("ctx", "infer_range")
+    start, step = call.attrs.number("start", 0.0), call.attrs.number("step", 1.0)
+    kind, repeat = call.dtype(), call.attrs.integer("repeat", 1)
+    if not call.attrs.is_given("stop"):
+        call.ignore("stop")
         start, stop = 0.0, start
     else:
-        stop = call.attrs.real("stop")
-    if not step or not 0 <= (stop - start) / step <= _MOST or not 1 <= repeat < _MOST:
+        stop = call.attrs.number("stop")
+    if (
+        not step
+        or not 0 <= (stop - start) / step <= _MAX_ELEMENTS
+        or not 1 <= repeat < _MAX_ELEMENTS
+    ):
         raise Unsupported(f"it counts from {start} to {stop} by {step}")
     found = np.repeat(np.arange(start, stop, step), repeat)
     return call.constant(found.astype(kind.carrier), "range")
@@ -57,10 +61,10 @@ def _shape(call: SymbolCall) -> Value:
     return call.add("shape", {"x": call.value(0)})
 
 
-OPS: dict[str, Callable[[SymbolCall], Made]] = {
+OPS: dict[str, Callable[[SymbolCall], Result]] = {
     "_zeros": lambda call: _filled(call, 0.0),
     "_ones": lambda call: _filled(call, 1.0),
-    "_full": lambda call: _filled(call, call.attrs.real("value")),
+    "_full": lambda call: _filled(call, call.attrs.number("value")),
     "_arange": _arange,
     "zeros_like": _like(0.0),
     "ones_like": _like(1.0),

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, functions and activations that work element by element."""
+"""Elementwise arithmetic, comparisons, functions and activations."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from qir.ir.dtype import BOOL
 from qir.ir.node import Value
 
-from .call import Made, SymbolCall, Unsupported
+from .call import Result, SymbolCall, Unsupported
 
-Handler = Callable[[SymbolCall], Made | list[Made]]
+Handler = Callable[[SymbolCall], Result | list[Result]]
 
 
 def _unary(op: str) -> Handler:
     return lambda call: call.add(op, {"x": call.value(0)})
 
 
-def _apply(call: SymbolCall, op: str, a: Value, b: Value) -> Value:
-    """Adds an op of two operands; comparisons give 0 and 1 in the operands' type."""
+def _add_binary(call: SymbolCall, op: str, a: Value, b: Value) -> Value:
+    """Adds a binary op; comparisons return 0 and 1 in the operands' type, as in MXNet."""
     if op in ("min", "max"):
         return call.add(op, {"xs.0": a, "xs.1": b})
     if op.startswith("logical"):
@@ -33,26 +33,27 @@ def _apply(call: SymbolCall, op: str, a: Value, b: Value) -> Value:
 
 def _binary(op: str) -> Handler:
     def read(call: SymbolCall) -> Value:
-        a, b = call.spread(0), call.spread(1)
+        a, b = call.broadcast_operand(0), call.broadcast_operand(1)
         if a.type.dtype != b.type.dtype:
             raise Unsupported(f"its operands are {a.type.dtype} and {b.type.dtype}")
-        return _apply(call, op, a, b)
+        return _add_binary(call, op, a, b)
 
     return read
 
 
-def _scalar(op: str, swapped: bool = False) -> Handler:
+def _binary_with_scalar(op: str, swapped: bool = False) -> Handler:
     def read(call: SymbolCall) -> Value:
-        call.skip("is_int")
+        # `is_int` says how the number was written; the type of the tensor decides.
+        call.ignore("is_int")
         x = call.value(0)
-        number = call.number(call.attrs.real("scalar", 1.0), x.type.dtype)
-        return _apply(call, op, number, x) if swapped else _apply(call, op, x, number)
+        number = call.number(call.attrs.number("scalar", 1.0), x.type.dtype)
+        return _add_binary(call, op, number, x) if swapped else _add_binary(call, op, x, number)
 
     return read
 
 
 def _sum(call: SymbolCall) -> Value:
-    call.skip("num_args")
+    call.ignore("num_args")
     parts = call.values()
     if len(parts) == 1:
         return parts[0]
@@ -71,19 +72,20 @@ _ACTIVATIONS = {
 
 
 def activation(call: SymbolCall) -> Value:
-    """Adds the function that `act_type` names."""
-    kind = call.only("act_type", "", *_ACTIVATIONS)
+    """Adds the activation of attribute `act_type`."""
+    kind = call.choice("act_type", "", *_ACTIVATIONS)
     return call.add(_ACTIVATIONS[kind], {"x": call.value(0)})
 
 
-def leaky(call: SymbolCall) -> Made | list[Made]:
-    """Adds one of the kinds of LeakyReLU; that with a random slope has its mean in inference."""
+def leaky_relu(call: SymbolCall) -> Result | list[Result]:
+    """Adds the variant of LeakyReLU in `act_type`; rrelu uses the mean slope in inference."""
     x = call.value(0)
-    kind = call.only("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
-    slope = call.attrs.real("slope", 0.25)
-    ends = call.attrs.real("lower_bound", 0.125), call.attrs.real("upper_bound", 0.334)
+    kind = call.choice("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
+    slope = call.attrs.number("slope", 0.25)
+    ends = call.attrs.number("lower_bound", 0.125), call.attrs.number("upper_bound", 0.334)
     if kind == "prelu":
         held = call.value(1)
+        # MXNet's slopes are those of axis 1; `prelu` broadcasts them from the last axis.
         if x.type.rank > 2 and held.type.rank == 1 and held.type.shape != (1,):
             axes = tuple(range(1, x.type.rank - 1))
             held = call.add("unsqueeze", {"x": held}, {"axes": axes})
@@ -96,24 +98,25 @@ def leaky(call: SymbolCall) -> Made | list[Made]:
     if kind == "elu":
         return call.add("elu", {"x": x}, {"alpha": slope})
     if kind == "rrelu":
+        # MXNet has a second result, the random slopes, which inference does not have.
         return [call.add("leaky_relu", {"x": x}, {"alpha": sum(ends) / 2}), None]
     return call.add("leaky_relu", {"x": x}, {"alpha": slope})
 
 
 def clip(call: SymbolCall) -> Value:
-    """Adds a clip to two bounds."""
-    low, high = call.attrs.real("a_min"), call.attrs.real("a_max")
+    """Adds a clip; a NaN bound is none."""
+    low, high = call.attrs.number("a_min"), call.attrs.number("a_max")
     attrs = {k: v for k, v in (("min", low), ("max", high)) if not math.isnan(v)}
     return call.add("clip", {"x": call.value(0)}, attrs)
 
 
 def _hard_sigmoid(call: SymbolCall) -> Value:
-    attrs = {"alpha": call.attrs.real("alpha", 0.2), "beta": call.attrs.real("beta", 0.5)}
+    attrs = {"alpha": call.attrs.number("alpha", 0.2), "beta": call.attrs.number("beta", 0.5)}
     return call.add("hard_sigmoid", {"x": call.value(0)}, attrs)
 
 
-def _rounded(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
-    """Adds a rounding that takes ties elsewhere than to the even neighbour."""
+def _round_with_ties(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
+    """Adds a rounding with other ties than round half to even."""
     x = call.value(0)
     start, at_tie = tie(x)
     rest = call.add("abs", {"x": call.add("sub", {"a": x, "b": start})})
@@ -123,27 +126,28 @@ def _rounded(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value]]) -> V
 
 
 def _rint(call: SymbolCall) -> Value:
-    """Adds MXNet's rint, which takes a tie to the lower neighbour."""
+    """Adds MXNet's rint, which rounds ties down."""
 
     def tie(x: Value) -> tuple[Value, Value]:
         low = call.add("floor", {"x": x})
         return low, low
 
-    return _rounded(call, tie)
+    return _round_with_ties(call, tie)
 
 
 def _round(call: SymbolCall) -> Value:
-    """Adds MXNet's round, which takes a tie away from zero."""
+    """Adds MXNet's round, which rounds ties away from zero."""
 
     def tie(x: Value) -> tuple[Value, Value]:
         start = call.add("trunc", {"x": x})
         return start, call.add("add", {"a": start, "b": call.add("sign", {"x": x})})
 
-    return _rounded(call, tie)
+    return _round_with_ties(call, tie)
 
 
 def _smooth_l1(call: SymbolCall) -> Value:
-    x, scalar = call.value(0), call.attrs.real("scalar", 1.0)
+    x, scalar = call.value(0), call.attrs.number("scalar", 1.0)
+    # With s = scalar: 0.5 (s x)^2 where |x| < 1 / s^2, and |x| - 0.5 / s^2 elsewhere.
     square, kind = scalar * scalar, call.value(0).type.dtype
     size = call.add("abs", {"x": x})
     near = call.add("less", {"a": size, "b": call.number(1 / square, kind)})
@@ -160,28 +164,29 @@ def _logical_not(call: SymbolCall) -> Value:
 
 
 def _identity(*names: str) -> Handler:
-    """Returns the converter of what does nothing in inference, whatever these attributes say."""
+    """Returns the converter of an identity in inference, which ignores these attributes."""
 
     def read(call: SymbolCall) -> Value:
-        call.skip(*names)
+        call.ignore(*names)
         return call.value(0)
 
     return read
 
 
-def _dropout(call: SymbolCall) -> list[Made]:
-    call.skip("p", "axes")
-    call.only("mode", "training")
+def _dropout(call: SymbolCall) -> list[Result]:
+    call.ignore("p", "axes")
+    call.choice("mode", "training")
+    # The second result is the mask of training.
     return [call.value(0), None]
 
 
 def _cast(call: SymbolCall) -> Value:
-    return call.cast(call.value(0), call.kind())
+    return call.cast(call.value(0), call.dtype())
 
 
 def _where(call: SymbolCall) -> Value:
     condition, a, b = call.values()
-    if condition.type.rank < a.type.rank:  # one truth value a row
+    if condition.type.rank < a.type.rank:  # one boolean for each entry of the leading axes
         axes = tuple(range(condition.type.rank, a.type.rank))
         condition = call.add("unsqueeze", {"x": condition}, {"axes": axes})
     if condition.type.dtype != BOOL:
@@ -234,20 +239,21 @@ OPS: dict[str, Handler] = {
     **{f"elemwise_{n}": _binary(n) for n in ("add", "sub", "mul", "div")},
     **{f"_{n}": _binary(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "power")},
     **{f"_{n}": _binary(op) for n, op in _COMPARISONS.items()},
-    **{f"_{n}_scalar": _scalar(op) for n, op in _COMPARISONS.items()},
+    **{f"_{n}_scalar": _binary_with_scalar(op) for n, op in _COMPARISONS.items()},
     **{
-        f"_{n}_scalar": _scalar(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "mul", "div")
+        f"_{n}_scalar": _binary_with_scalar(_ARITHMETIC[n])
+        for n in ("maximum", "minimum", "mod", "mul", "div")
     },
-    "_plus_scalar": _scalar("add"),
-    "_minus_scalar": _scalar("sub"),
-    "_power_scalar": _scalar("pow"),
-    "_rminus_scalar": _scalar("sub", swapped=True),
-    "_rdiv_scalar": _scalar("div", swapped=True),
-    "_rpower_scalar": _scalar("pow", swapped=True),
-    "_rmod_scalar": _scalar("mod", swapped=True),
+    "_plus_scalar": _binary_with_scalar("add"),
+    "_minus_scalar": _binary_with_scalar("sub"),
+    "_power_scalar": _binary_with_scalar("pow"),
+    "_rminus_scalar": _binary_with_scalar("sub", swapped=True),
+    "_rdiv_scalar": _binary_with_scalar("div", swapped=True),
+    "_rpower_scalar": _binary_with_scalar("pow", swapped=True),
+    "_rmod_scalar": _binary_with_scalar("mod", swapped=True),
     "add_n": _sum,
     "Activation": activation,
-    "LeakyReLU": leaky,
+    "LeakyReLU": leaky_relu,
     "clip": clip,
     "hard_sigmoid": _hard_sigmoid,
     "rint": _rint,

@@ -1,6 +1,6 @@
-"""Operators that QIR does not know: kept with all their attributes, for MXNet to run.
+"""Foreign nodes: operators without a form, kept with their attributes and run by MXNet.
 
-What reads a result of which nothing says the shape is kept as well.
+Operators that consume a result of unknown shape are kept as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qir.inspect.elsewhere import OtherRuntime
 from qir.inspect.pipe import Plain
 from qir.inspect.runtimes import probes
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dims import Dim
 from qir.ir.dtype import opaque
 from qir.ir.node import Node, Value
@@ -26,34 +26,34 @@ from qir.ledger import Change
 
 from . import convolution
 from .attributes import BadAttribute
-from .call import Made, RangeEnd, SymbolCall, Unsupported
-from .ranges import ends
+from .call import RangeBound, Result, SymbolCall, Unsupported
+from .ranges import declared_range
 from .symbol import SymbolNode
 
 if TYPE_CHECKING:
     from .reader import SymbolReader
 
 Array = NDArray[np.generic]
-LOOSE = TensorType((), opaque("?[...]"))
-"""The type of a result of which nothing says the shape."""
-ENDS = {1: "low", 2: "high"}
-"""By result of a quantized operator: which end of its range it is."""
-STATE = "state"
+UNKNOWN_TYPE = TensorType((), opaque("?[...]"))
+"""The type of a result whose shape is unknown."""
+RANGE_BOUNDS = {1: "low", 2: "high"}
+"""By result index of a quantized operator: the bound of its range."""
+AUXILIARY_STATE = "state"
 _UNSAFE = frozenset(
     "Custom _CachedOp _CachedOpThreadSafe _CustomFunction _NDArray _Native _cvimread".split()
 )
-"""Operators that name files, addresses or code, and are never run from a file."""
+"""Operators that access files, addresses or code; a model must not be able to call them."""
 _CHANCE = ("random_", "sample_", "shuffle", "normal", "uniform")
-"""How operators begin that draw at random."""
+"""Prefixes of operators that draw random numbers, which are not run either."""
 
 
-def reads_loose(operands: Sequence[Made]) -> bool:
-    """Returns whether an operand has a shape that nobody knows."""
+def has_untyped_operand(operands: Sequence[Result]) -> bool:
+    """Returns whether an operand has an unknown shape."""
     return any(isinstance(held, Value) and held.type.dtype.is_loose for held in operands)
 
 
-def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Made]:
-    """Adds a node as a foreign op; Unsupported where an operand is no tensor."""
+def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Result]:
+    """Adds a node as a foreign op; raises Unsupported where an operand is not a tensor."""
     pairs = [_operand(reader, node, slot) for slot in range(len(node.inputs))]
     values = [value for value, _ in pairs]
     attrs: list[Attr] = [(name, text) for name, text in node.attrs.items()]
@@ -62,13 +62,13 @@ def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Made]:
         "framework": "mxnet",
         "op": node.op,
         "slots": tuple(kind for _, kind in pairs),
-        "attrs": (("attrs", tuple(attrs)), ("subgraphs", node.inner)),
+        "attrs": (("attrs", tuple(attrs)), ("subgraphs", node.subgraphs_json)),
     }
     made = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(values)},
         held,
-        types=_types(reader, node, values, results),
+        types=_result_types(reader, node, values, results),
         name=[reader.graph.fresh(name) for name in names],
         origins=[reader.origin(node)],
     )
@@ -78,15 +78,21 @@ def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Made]:
 
 
 def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, str]:
-    """Returns an operand, and what of it is read: itself, an end of its range, a state."""
+    """Returns an operand, and its role: a tensor (""), a bound of a range, or an auxiliary
+    state."""
     index, which = node.inputs[slot]
     made = reader.result((index, which))
     if isinstance(made, Value):
         name = reader.symbol.nodes[index].name
-        return made, STATE if made.constant is not None and name in reader.states else ""
-    whole = reader.found[index][0]
-    if isinstance(made, RangeEnd) and isinstance(whole, Value) and which in ENDS:
-        return whole, ENDS[which]
+        return (
+            made,
+            AUXILIARY_STATE
+            if made.constant is not None and name in reader.auxiliary_states
+            else "",
+        )
+    whole = reader.results[index][0]
+    if isinstance(made, RangeBound) and isinstance(whole, Value) and which in RANGE_BOUNDS:
+        return whole, RANGE_BOUNDS[which]
     raise Unsupported(f"operand {slot} is no tensor, and the operator is kept as it is")
 
 
@@ -94,7 +100,7 @@ def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, 
 
 
 def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept operator in MXNet; raises PluginError where there is none, or it fails."""
+    """Computes a foreign node by MXNet; raises PluginError if MXNet is missing or fails."""
     op, slots = str(node.attrs["op"]), node.attrs["slots"]
     held: Any = node.attrs["attrs"]
     if op in _UNSAFE or op.lstrip("_").startswith(_CHANCE):
@@ -107,7 +113,7 @@ def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
         assert isinstance(slots, tuple)
         (_, attrs), (_, inner) = held
         arrays: list[Plain] = [
-            _given(value, np.asarray(operands[f"xs.{i}"]), str(kind))
+            _operand_array(value, np.asarray(operands[f"xs.{i}"]), str(kind))
             for i, (value, kind) in enumerate(zip(node.variadic("xs"), slots, strict=True))
         ]
         count = len(node.results)
@@ -118,14 +124,14 @@ def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
     assert isinstance(found, list)
     made = tuple(np.asarray(each) for each in found)
     for value, each in zip(node.results, made, strict=True):
-        if not _fits(value.type, each):
+        if not _matches_type(value.type, each):
             said = f"gives {each.dtype} {each.shape}, the graph has {value.type}"
             raise PluginError(f"MXNet's {op} {said}")
     return made
 
 
-def _fits(kind: TensorType, data: Array) -> bool:
-    """Returns whether a result has the predicted type."""
+def _matches_type(kind: TensorType, data: Array) -> bool:
+    """Returns whether a result has the expected type."""
     if kind.dtype.is_loose:
         return True
     pairs = zip(kind.shape, data.shape, strict=False)
@@ -133,24 +139,24 @@ def _fits(kind: TensorType, data: Array) -> bool:
     return kind.rank == data.ndim and kind.dtype.carrier == data.dtype and sizes
 
 
-def _given(value: Value, data: Array, kind: str) -> Array:
-    """Returns what an operand of a kept operator holds: elements, or an end of their range."""
-    if kind not in ENDS.values():
+def _operand_array(value: Value, data: Array, kind: str) -> Array:
+    """Returns an operand's elements, or a bound of its range."""
+    if kind not in RANGE_BOUNDS.values():
         return np.ascontiguousarray(data)
-    low, high = ends(value)
+    low, high = declared_range(value)
     return np.asarray([low if kind == "low" else high], np.float32)
 
 
 # -- what it gives --------------------------------------------------------------------------------
 
 
-def _types(
+def _result_types(
     reader: SymbolReader, node: SymbolNode, values: Sequence[Value], results: int
 ) -> list[TensorType]:
-    """Returns the types of the results: of some operators the first one is known."""
-    rule = _RULES.get(node.op)
-    known = values and not reads_loose(values) and values[0].type.quant is None
-    made = [LOOSE] * results
+    """Returns the types of the results; for some operators the first one is known."""
+    rule = _TYPE_RULES.get(node.op)
+    known = values and not has_untyped_operand(values) and values[0].type.quant is None
+    made = [UNKNOWN_TYPE] * results
     if rule is not None and known:
         try:
             made[0] = rule(SymbolCall(reader, node, values))
@@ -159,29 +165,29 @@ def _types(
     return made
 
 
-def _first(call: SymbolCall) -> TensorType:
+def _type_of_first(call: SymbolCall) -> TensorType:
     return call.value(0).type
 
 
-def _regions(call: SymbolCall) -> TensorType:
-    """Returns the type of windows of one size, cut out of images by the rows of a matrix."""
+def _roi_pooling_type(call: SymbolCall) -> TensorType:
+    """Returns the result type of ROIPooling and ROIAlign."""
     data, rows = call.value(0).type, call.value(1).type
-    sizes: tuple[Dim, ...] = call.attrs.wholes("pooled_size")
+    sizes: tuple[Dim, ...] = call.attrs.integers("pooled_size")
     return data.with_shape((rows.shape[0], data.shape[1], *sizes))
 
 
-def _deformable(call: SymbolCall) -> TensorType:
-    """Returns the type of a convolution whose samples are moved: that of the convolution."""
+def _deformable_type(call: SymbolCall) -> TensorType:
+    """Returns the result type of a deformable convolution, that of a plain one."""
     weight = 3 if call.node.op.startswith("_contrib_Modulated") else 2
     plain = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
-    _, attrs = convolution.sides(SymbolCall(call.reader, plain, ()))
+    _, attrs = convolution.layer_attrs(SymbolCall(call.reader, plain, ()))
     operands = {"x": call.value(0), "w": call.value(weight)}
-    (made,) = infer("conv2d", operands, spec("conv2d").complete(attrs))
+    (made,) = infer_result_types("conv2d", operands, spec("conv2d").complete_attrs(attrs))
     return made
 
 
-def _priors(call: SymbolCall) -> TensorType:
-    """Returns the type of the boxes around each pixel."""
+def _prior_boxes_type(call: SymbolCall) -> TensorType:
+    """Returns the result type of MultiBoxPrior: boxes around each pixel."""
     data = call.value(0).type
     texts = [call.attrs.text(name, "1").strip("()[] ").split(",") for name in ("sizes", "ratios")]
     each = sum(bool(item.strip()) for text in texts for item in text) - 1
@@ -191,24 +197,24 @@ def _priors(call: SymbolCall) -> TensorType:
     return data.with_shape((1, height * width * each, 4))
 
 
-def _detections(call: SymbolCall) -> TensorType:
-    """Returns the type of a box with its class and score for each prior."""
+def _detections_type(call: SymbolCall) -> TensorType:
+    """Returns the result type of MultiBoxDetection: class, score and box for each prior."""
     classes = call.value(0).type
     return classes.with_shape((classes.shape[0], classes.shape[2], 6))
 
 
-_RULES: dict[str, Callable[[SymbolCall], TensorType]] = {
+_TYPE_RULES: dict[str, Callable[[SymbolCall], TensorType]] = {
     **dict.fromkeys(
         "IdentityAttachKLSparseReg SVMOutput _contrib_BatchNormWithReLU _contrib_box_nms"
         " _contrib_div_sqrt_dim _contrib_gradientmultiplier _contrib_quadratic _contrib_round_ste"
         " _contrib_sign_ste _hypot_scalar _shuffle cbrt cumsum degrees erfinv gamma gammaln"
         " radians rcbrt sort".split(),
-        _first,
+        _type_of_first,
     ),
-    **dict.fromkeys(("ROIPooling", "_contrib_ROIAlign"), _regions),
-    "_contrib_DeformableConvolution": _deformable,
-    "_contrib_ModulatedDeformableConvolution": _deformable,
-    "_contrib_MultiBoxDetection": _detections,
-    "_contrib_MultiBoxPrior": _priors,
+    **dict.fromkeys(("ROIPooling", "_contrib_ROIAlign"), _roi_pooling_type),
+    "_contrib_DeformableConvolution": _deformable_type,
+    "_contrib_ModulatedDeformableConvolution": _deformable_type,
+    "_contrib_MultiBoxDetection": _detections_type,
+    "_contrib_MultiBoxPrior": _prior_boxes_type,
 }
-"""By operator: the type of its first result."""
+"""Type rules of the first result, by operator."""

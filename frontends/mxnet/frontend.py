@@ -1,4 +1,4 @@
-"""The entry: a symbol with its parameters becomes a graph, without MXNet."""
+"""Entry point of the MXNet frontend: reads a symbol and its parameters, without MXNet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
@@ -19,10 +19,10 @@ from qir.ledger import Ledger
 from qir.passes.forms.store_weights import StoreWeights
 
 from .parameters import Parameters, read_parameters
-from .symbol import looks_like, read_symbol
+from .symbol import looks_like_symbol, read_symbol
 
-_SYMBOL = "-symbol.json"
-_EPOCH = re.compile(r"(.+)-\d{4}\.params")
+_SYMBOL_SUFFIX = "-symbol.json"
+_EPOCH_FILE = re.compile(r"(.+)-\d{4}\.params")
 
 
 class MxnetFrontend(Frontend):
@@ -33,15 +33,15 @@ class MxnetFrontend(Frontend):
     files_take_inputs = True
 
     def accepts(self, source: object) -> bool:
-        """Returns whether this is a symbol, known by its content, or a `.params` file."""
+        """Returns whether a source is a symbol, by its content, or a `.params` file."""
         if not isinstance(source, (str, Path)):
             return False
         path = Path(source)
         suffix = path.suffix.lower()
-        return suffix == ".params" or (suffix == ".json" and looks_like(path))
+        return suffix == ".params" or (suffix == ".json" and looks_like_symbol(path))
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a symbol and its parameters; InputError names file and entry that is damaged."""
+        """Reads a symbol and its parameters; raises InputError with file and entry if damaged."""
         return self.load_object(source, ledger)
 
     def load_object(
@@ -49,18 +49,17 @@ class MxnetFrontend(Frontend):
     ) -> Graph:
         """Reads a symbol; `inputs` are shapes or example arrays, one for each input.
 
-        Raises InputError for a damaged file, for an input without a shape, and for operators
-        that are not read.
+        Raises InputError for a damaged file, an input without a shape, and unsupported operators.
         """
         if not isinstance(source, (str, Path)):
             raise InputError(f"{type(source).__name__}: frontend {self.name} reads files only")
-        path, store = _pair(Path(source))
+        path, store = _model_files(Path(source))
         from .reader import read
 
-        with growth():
+        with pause_garbage_collection():
             symbol = read_symbol(path)
             held = read_parameters(store) if store is not None else Parameters()
-            named = str(store or f"{_stem(path)}-0000.params, which is not there")
+            named = str(store or f"{_name_stem(path)}-0000.params, which is not there")
             graph = read(path, symbol, held, named, ledger, inputs)
             StoreWeights().run(graph, ledger)
         if found := errors(graph):
@@ -70,40 +69,42 @@ class MxnetFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an operator that was kept, in MXNet; raises PluginError if it cannot."""
+        """Computes a foreign node by MXNet; raises PluginError if that fails."""
         from .foreign import run
 
         return run(node, operands)
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Returns the symbol and the parameters."""
-        return [part for part in _pair(path) if part is not None]
+        """Returns the files of the symbol and of its parameters."""
+        return [part for part in _model_files(path) if part is not None]
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes a convolutional network, and a model without parameters."""
+        """Writes a convolutional network and a model without parameters; returns their paths."""
         from .samples import write
 
         return write(folder)
 
 
-def _stem(symbol: Path) -> Path:
+def _name_stem(symbol: Path) -> Path:
     name = symbol.name
-    return symbol.with_name(name.removesuffix(_SYMBOL if name.endswith(_SYMBOL) else ".json"))
+    return symbol.with_name(
+        name.removesuffix(_SYMBOL_SUFFIX if name.endswith(_SYMBOL_SUFFIX) else ".json")
+    )
 
 
-def _pair(path: Path) -> tuple[Path, Path | None]:
-    """Returns the files of a model, whichever of them is named.
+def _model_files(path: Path) -> tuple[Path, Path | None]:
+    """Returns the symbol and the parameter file of a model, given either of them.
 
-    Raises InputError where it is not clear which parameters belong to a symbol.
+    Raises InputError if several parameter files fit a symbol.
     """
     if path.suffix.lower() == ".params":
-        epoch = _EPOCH.fullmatch(path.name)
-        symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL)
+        epoch = _EPOCH_FILE.fullmatch(path.name)
+        symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL_SUFFIX)
         if not symbol.exists():
             said = f"holds parameters only; its {symbol.name} is not in the same folder"
             raise InputError(f"{path}: {said}")
         return symbol, path
-    stem = _stem(path)
+    stem = _name_stem(path)
     first = path.with_name(f"{stem.name}-0000.params")
     if first.exists():
         return path, first
@@ -111,7 +112,7 @@ def _pair(path: Path) -> tuple[Path, Path | None]:
         p
         for p in path.parent.glob("*.params")
         if p.name in (f"{stem.name}.params",)
-        or ((m := _EPOCH.fullmatch(p.name)) and m[1] == stem.name)
+        or ((m := _EPOCH_FILE.fullmatch(p.name)) and m[1] == stem.name)
     ]
     if len(found) > 1:
         names = ", ".join(sorted(p.name for p in found)[:4])

@@ -1,4 +1,7 @@
-"""Weights of convolutions in groups of several channels, as MXNet's kernel quantizes them."""
+"""Weights of grouped convolutions, quantized as in MXNet's kernel.
+
+They have several channels a group.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, TensorType, uniform
 
 from .call import SymbolCall, Unsupported
-from .ranges import I8, LEVELS, ends
+from .ranges import I8, LEVELS, declared_range
 
 _F = np.float32
 
@@ -20,10 +23,11 @@ _F = np.float32
 def grouped_weights(
     call: SymbolCall, x: Value, w: Value, bias: Value | None, groups: Attr
 ) -> Value:
-    """Returns the integers that MXNet makes of float weights; weights it quantizes rightly as is.
+    """Returns the integers that MXNet makes of float weights; other weights as they are.
 
-    MXNet hands oneDNN's reorder one scale a channel, and a mask that reads one a group: channels of
-    group 2 are quantized by the scale of channel 2. What is read of them goes by their own scales.
+    A defect of MXNet: it passes oneDNN's reorder one scale a channel, and a mask that reads one a
+    group. Channels of group 2 are therefore quantized by the scale of channel 2, and dequantized by
+    their own.
     """
     assert isinstance(groups, int)
     channels = w.type.shape[0]
@@ -33,23 +37,23 @@ def grouped_weights(
         raise Unsupported("its weights are computed; only parameters are read there")
     data = w.constant.data.astype(_F)
     each = len(data) // groups
-    reach = np.abs(data).reshape(len(data), -1).max(axis=1).astype(_F)
-    if not reach.all():
+    absmax = np.abs(data).reshape(len(data), -1).max(axis=1).astype(_F)
+    if not absmax.all():
         raise Unsupported("its groups have several channels, and one of them holds zeros alone")
-    if bias is not None and _crowded(x, reach, bias):
+    if bias is not None and _needs_room_for_bias(x, absmax, bias):
         raise Unsupported("its groups have several channels, and a bias takes half of 32 bits")
-    taken = (_F(LEVELS[I8]) / reach)[np.arange(len(data)) // each]
-    held = np.rint(data * taken.reshape(-1, *(1,) * (data.ndim - 1)))
-    kind = uniform(I8, (reach / _F(LEVELS[I8])).astype(_F), axis=0)
-    declared = Declared(Array.of(-reach), Array.of(reach), LEVELS[I8])
+    gains = (_F(LEVELS[I8]) / absmax)[np.arange(len(data)) // each]
+    integers = np.rint(data * gains.reshape(-1, *(1,) * (data.ndim - 1)))
+    kind = uniform(I8, (absmax / _F(LEVELS[I8])).astype(_F), axis=0)
+    declared = DeclaredBounds(Array.of(-absmax), Array.of(absmax), LEVELS[I8])
     kind = replace(kind, declared=declared)
-    made = np.clip(held, -128, 127).astype(np.int8)
+    made = np.clip(integers, -128, 127).astype(np.int8)
     return call.reader.graph.constant(Array(made, TensorType(w.type.shape, kind), w.name))
 
 
-def _crowded(x: Value, reach: NDArray[np.float32], bias: Value) -> bool:
-    """Returns whether MXNet would scale weights down to leave a bias room."""
+def _needs_room_for_bias(x: Value, absmax: NDArray[np.float32], bias: Value) -> bool:
+    """Returns whether MXNet would reduce the scale of the weights so that the bias fits 32 bits."""
     if bias.constant is None:
         raise Unsupported("its bias is computed; only parameters are read there")
-    steps = LEVELS[I8] / reach * (LEVELS[x.type.dtype] / max(map(abs, ends(x))))
+    steps = LEVELS[I8] / absmax * (LEVELS[x.type.dtype] / max(map(abs, declared_range(x))))
     return bool((np.abs(bias.constant.data) * steps > 2**30 - 2**10).any())

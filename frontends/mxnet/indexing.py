@@ -1,4 +1,4 @@
-"""Operators that pick elements by indices, which MXNet keeps in floats."""
+"""Embedding, take, pick, gather_nd, one_hot, topk; MXNet stores indices as floats."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Made, SymbolCall, Unsupported
+from .call import Result, SymbolCall, Unsupported
 from .sizes import SizeTerm
 
 
 def _embedding(call: SymbolCall) -> Value:
-    call.skip("input_dim", "output_dim", "sparse_grad", "dtype")
-    indices = call.whole_numbers(call.value(0))
+    call.ignore("input_dim", "output_dim", "sparse_grad", "dtype")
+    indices = call.indices_as_i64(call.value(0))
     return call.add("embedding", {"w": call.value(1), "indices": indices})
 
 
-def _inside(call: SymbolCall, x: Value, indices: Value, axis: int, mode: str) -> Value:
-    """Returns indices moved into an axis: to its ends, or around it."""
+def _into_bounds(call: SymbolCall, x: Value, indices: Value, axis: int, mode: str) -> Value:
+    """Returns indices brought into the bounds of an axis, by clipping or wrapping."""
     kind, size = indices.type.dtype, call.size(x, axis)
     if mode == "wrap":
         return call.add("mod", {"a": indices, "b": call.number(size, kind)})
@@ -29,18 +29,18 @@ def _inside(call: SymbolCall, x: Value, indices: Value, axis: int, mode: str) ->
 
 
 def _take(call: SymbolCall) -> Value:
-    x, indices = call.value(0), call.whole_numbers(call.value(1))
+    x, indices = call.value(0), call.indices_as_i64(call.value(1))
     axis = call.axis("axis", x.type.rank, 0)
-    mode = call.only("mode", "clip", "clip", "wrap", "raise")
+    mode = call.choice("mode", "clip", "clip", "wrap", "raise")
     if mode != "raise":
-        indices = _inside(call, x, indices, axis, mode)
+        indices = _into_bounds(call, x, indices, axis, mode)
     return call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
 
 
 def _pick(call: SymbolCall) -> Value:
-    x, indices = call.value(0), call.whole_numbers(call.value(1))
+    x, indices = call.value(0), call.indices_as_i64(call.value(1))
     axis, keep = call.axis("axis", x.type.rank, -1), call.attrs.flag("keepdims")
-    indices = _inside(call, x, indices, axis, call.only("mode", "clip", "clip", "wrap"))
+    indices = _into_bounds(call, x, indices, axis, call.choice("mode", "clip", "clip", "wrap"))
     if indices.type.rank < x.type.rank:
         indices = call.add("unsqueeze", {"x": indices}, {"axes": (axis,)})
     made = call.add("gather_elements", {"x": x, "indices": indices}, {"axis": axis})
@@ -48,27 +48,27 @@ def _pick(call: SymbolCall) -> Value:
 
 
 def _gather_nd(call: SymbolCall) -> Value:
-    """Reads gather_nd, whose indices have the axis of coordinates first."""
-    x, indices = call.value(0), call.whole_numbers(call.value(1))
+    """Reads gather_nd, whose indices have the coordinates along the first axis."""
+    x, indices = call.value(0), call.indices_as_i64(call.value(1))
     order = (*range(1, indices.type.rank), 0)
     indices = call.add("transpose", {"x": indices}, {"perm": order})
     return call.add("gather_nd", {"x": x, "indices": indices})
 
 
 def _one_hot(call: SymbolCall) -> Value:
-    indices, kind = call.whole_numbers(call.value(0)), call.kind()
-    ends = call.attrs.real("off_value", 0.0), call.attrs.real("on_value", 1.0)
+    indices, kind = call.indices_as_i64(call.value(0)), call.dtype()
+    ends = call.attrs.number("off_value", 0.0), call.attrs.number("on_value", 1.0)
     values = call.constant(np.asarray(ends, kind.carrier), "values")
-    attrs = {"depth": call.attrs.whole("depth"), "axis": -1}
+    attrs = {"depth": call.attrs.integer("depth"), "axis": -1}
     return call.add("one_hot", {"indices": indices, "values": values}, attrs)
 
 
-def _top_k(call: SymbolCall) -> list[Made]:
+def _top_k(call: SymbolCall) -> list[Result]:
     x = call.value(0)
     axis = call.axis("axis", x.type.rank, -1)
-    kind = call.kind()
-    wanted = call.only("ret_typ", "indices", "indices", "value", "both")
-    count = call.attrs.whole("k", 1) or call.size(x, axis)
+    kind = call.dtype()
+    wanted = call.choice("ret_typ", "indices", "indices", "value", "both")
+    count = call.attrs.integer("k", 1) or call.size(x, axis)
     attrs = {
         "k": count,
         "axis": axis,
@@ -77,7 +77,7 @@ def _top_k(call: SymbolCall) -> list[Made]:
     }
     values, places = call.add_many("top_k", {"x": x}, attrs)
     found = call.cast(places, kind)
-    made: dict[str, list[Made]] = {
+    made: dict[str, list[Result]] = {
         "indices": [found],
         "value": [values],
         "both": [values, found],
@@ -85,14 +85,14 @@ def _top_k(call: SymbolCall) -> list[Made]:
     return made[wanted]
 
 
-def _place(op: str) -> Callable[[SymbolCall], Value]:
+def _arg_reduce(op: str) -> Callable[[SymbolCall], Value]:
     def read(call: SymbolCall) -> Value:
         x, keep = call.value(0), call.attrs.flag("keepdims")
-        if not call.attrs.given("axis"):
+        if not call.attrs.is_given("axis"):
             if keep:
                 raise Unsupported("keepdims without an axis is not read")
-            x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [SizeTerm(-1)])})
-            call.skip("axis")
+            x = call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, [SizeTerm(-1)])})
+            call.ignore("axis")
             made = call.add(op, {"x": x}, {"axis": 0, "keep": True})
         else:
             axis = call.axis("axis", x.type.rank)
@@ -102,13 +102,13 @@ def _place(op: str) -> Callable[[SymbolCall], Value]:
     return read
 
 
-OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {
     "Embedding": _embedding,
     "take": _take,
     "pick": _pick,
     "gather_nd": _gather_nd,
     "one_hot": _one_hot,
     "topk": _top_k,
-    "argmax": _place("arg_max"),
-    "argmin": _place("arg_min"),
+    "argmax": _arg_reduce("arg_max"),
+    "argmin": _arg_reduce("arg_min"),
 }

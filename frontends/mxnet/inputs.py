@@ -1,4 +1,4 @@
-"""The inputs of a symbol: which variables they are, and the types they have."""
+"""Finds the inputs of a symbol, variables without parameters, and infers their types."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from . import parameters
 from .attributes import Attributes, BadAttribute
 from .symbol import Symbol, SymbolNode
 
-_LAYERS = (
+_WITH_PARAMETERS = (
     "BatchNorm BatchNorm_v1 Convolution Deconvolution Embedding FullyConnected GroupNorm"
     " InstanceNorm LayerNorm LeakyReLU _sg_mkldnn_conv _sg_mkldnn_fully_connected"
     " _sg_onednn_conv _sg_onednn_fully_connected _contrib_quantized_conv"
     " _contrib_quantized_fully_connected _contrib_quantized_batch_norm"
 ).split()
-"""Operators whose operands after the first are parameters, where these are variables."""
-_LABELLED = (
+"""Operators whose variables after the first operand are parameters."""
+_WITH_LABELS = (
     "SoftmaxOutput Softmax LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput"
 ).split()
-"""Operators whose second operand is a label, which inference does not need."""
-_KEEPING = (
+"""Operators whose second operand is a label, which inference does not use."""
+_RANK_KEEPING = (
     "Activation BatchNorm Cast Dropout LeakyReLU _contrib_quantize_v2 _copy _div_scalar"
     " _minus_scalar _mul_scalar _plus_scalar cast clip elemwise_add identity relu sigmoid tanh"
     " Concat concat"
 ).split()
-"""Operators whose result has as many axes as their first operand."""
+"""Operators whose result has the rank of their first operand."""
 
 
 class Inputs:
-    """The variables without parameters."""
+    """The inputs of a symbol, with the types that are given, declared or inferred."""
 
     def __init__(
         self,
@@ -50,52 +50,54 @@ class Inputs:
         given: Sequence[object] | None,
     ) -> None:
         self.path, self.symbol, self.held, self.given = path, symbol, held, given
-        self.readers: dict[int, list[tuple[int, int]]] = {}
-        """By node: who reads its first result, and as which operand."""
+        self.consumers: dict[int, list[tuple[int, int]]] = {}
+        """By node: the consumers of its first result, as (node, operand) indices."""
         for index, node in enumerate(symbol.nodes):
             for slot, (producer, result) in enumerate(node.inputs):
                 if result == 0:
-                    self.readers.setdefault(producer, []).append((index, slot))
-        self.names: list[int] = []
+                    self.consumers.setdefault(producer, []).append((index, slot))
+        self.input_nodes: list[int] = []
         heads = {index for index, _ in symbol.heads}
         for index, node in enumerate(symbol.nodes):
             if not node.is_variable or node.name in held or self._is_label(index):
                 continue
-            for reader, slot in self.readers.get(index, []):
+            # A variable in the place of a weight is no input: the parameter file lacks it.
+            for reader, slot in self.consumers.get(index, []):
                 layer = symbol.nodes[reader]
-                if slot and (layer.op in _LAYERS or (layer.op == "RNN" and slot == 1)):
-                    said = f"{path}: parameter {node.label} of {layer.place}"
+                if slot and (layer.op in _WITH_PARAMETERS or (layer.op == "RNN" and slot == 1)):
+                    said = f"{path}: parameter {node.label} of {layer.description}"
                     raise InputError(f"{said} is missing in {store}")
-            if index in self.readers or index in heads:
-                self.names.append(index)
-        if given is not None and len(given) != len(self.names):
-            names = ", ".join(symbol.nodes[i].name for i in self.names) or "none"
+            if index in self.consumers or index in heads:
+                self.input_nodes.append(index)
+        if given is not None and len(given) != len(self.input_nodes):
+            names = ", ".join(symbol.nodes[i].name for i in self.input_nodes) or "none"
             raise InputError(f"{path}: {len(given)} inputs are given, the model has: {names}")
 
     def _is_label(self, index: int) -> bool:
-        found = self.readers.get(index, [])
+        found = self.consumers.get(index, [])
         return bool(found) and all(
-            slot == 1 and self.symbol.nodes[reader].op in _LABELLED for reader, slot in found
+            slot == 1 and self.symbol.nodes[reader].op in _WITH_LABELS for reader, slot in found
         )
 
     def type_of(self, index: int) -> TensorType | None:
-        """Returns the type of an input; None for a label. InputError where nothing says it."""
-        if index not in self.names:
+        """Returns the type of an input; None for a label. Raises ShapesNeeded if it is unknown."""
+        if index not in self.input_nodes:
             return None
         node = self.symbol.nodes[index]
-        guessed = self._guess(index)
+        guessed = self._guess_by_layers(index)
         if self.given is not None:
-            return self._given(node, self.given[self.names.index(index)], guessed)
-        declared = self._declared(node)
+            return self._type_of_given(node, self.given[self.input_nodes.index(index)], guessed)
+        # A given shape wins over a declared one, and that over one that layers imply.
+        declared = self._declared_shape(node)
         shape = declared if declared is not None else guessed[0] if guessed else None
         if shape is None:
             said = f"input {node.label} has no shape in the file, and no layer gives it"
             ways = "--shape 1,3,224,224, --data, or inputs=[(1, 3, 224, 224)]"
             raise ShapesNeeded(f"{self.path}: {said}; give one shape per input: {ways}")
-        return TensorType(self._open(node, shape), guessed[1] if guessed else F32)
+        return TensorType(self._named_shape(node, shape), guessed[1] if guessed else F32)
 
-    def _open(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Returns a shape whose unknown sizes have names."""
+    def _named_shape(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Returns a shape whose open sizes are symbols, named after the input and the axis."""
         plain = re.sub(r"\W", "_", node.name)
         plain = plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
         return tuple(
@@ -103,83 +105,88 @@ class Inputs:
             for axis, size in enumerate(shape)
         )
 
-    def _given(
+    def _type_of_given(
         self, node: SymbolNode, held: Any, guessed: tuple[Sequence[Dim], DType] | None
     ) -> TensorType:
         kind = guessed[1] if guessed else F32
         try:
             if isinstance(held, (tuple, list)):
-                return TensorType(self._open(node, [dims.size(size) for size in held]), kind)
+                return TensorType(self._named_shape(node, [dims.size(size) for size in held]), kind)
             data = np.asarray(held)
             found = dtype_of(data)
+            # NumPy's default float64 is not meant: examples are often lists or drawn arrays.
             return TensorType(data.shape, kind if found == F64 else found)
         except QirError as error:
             raise InputError(f"{self.path}: input {node.label}: {error}") from error
 
-    def _declared(self, node: SymbolNode) -> Sequence[Dim] | None:
-        """Returns the shape that the file states; 0 is an unknown size."""
+    def _declared_shape(self, node: SymbolNode) -> Sequence[Dim] | None:
+        """Returns the shape that the file declares; 0 is an open size."""
         if "__shape__" not in node.attrs:
             return None
         try:
-            found = Attributes(node.attrs).wholes("__shape__")
+            found = Attributes(node.attrs).integers("__shape__")
         except BadAttribute as error:
             raise InputError(f"{self.path}: variable {node.label}: {error}") from error
         if not found:
             return None
+        # -1 and 0 are open sizes; larger sizes than 2^40 are damage.
         if any(size < -1 or size >= 1 << 40 for size in found):
             raise InputError(f"{self.path}: variable {node.label} has the shape {found}")
         return [size if size > 0 else None for size in found]
 
-    def _guess(self, index: int) -> tuple[Sequence[Dim], DType] | None:
-        """Returns shape and element type by the first layers that read a variable."""
+    def _guess_by_layers(self, index: int) -> tuple[Sequence[Dim], DType] | None:
+        """Returns shape and element type by the first layers that consume a variable."""
         waiting, seen = [index], {index}
         while waiting:
-            for reader, slot in self.readers.get(waiting.pop(0), []):
+            for reader, slot in self.consumers.get(waiting.pop(0), []):
                 node = self.symbol.nodes[reader]
-                if found := self._by_layer(node, slot):
+                if found := self._type_by_layer(node, slot):
                     return found
-                if node.op == "Embedding" and slot == 0 and self._feeds_recurrent(reader):
+                # Indices of an embedding before an RNN are [steps, batch].
+                if node.op == "Embedding" and slot == 0 and self._feeds_rnn(reader):
                     return [None, None], F32
-                if node.op in _KEEPING and slot == 0 and reader not in seen:
+                if node.op in _RANK_KEEPING and slot == 0 and reader not in seen:
                     seen.add(reader)
                     waiting.append(reader)
         return None
 
-    def _feeds_recurrent(self, index: int) -> bool:
-        """Returns whether an RNN reads a node, dropout and transposes aside."""
-        for reader, slot in self.readers.get(index, []):
+    def _feeds_rnn(self, index: int) -> bool:
+        """Returns whether an RNN consumes a node, directly or after dropout and transposes."""
+        for reader, slot in self.consumers.get(index, []):
             node = self.symbol.nodes[reader]
             if node.op == "RNN" and slot == 0:
                 return True
             aside = node.op in ("Dropout", "SwapAxis", "swapaxes", "transpose")
-            if aside and self._feeds_recurrent(reader):
+            if aside and self._feeds_rnn(reader):
                 return True
         return False
 
-    def _by_layer(self, node: SymbolNode, slot: int) -> tuple[Sequence[Dim], DType] | None:
-        """Returns what a layer says of one of its operands."""
+    def _type_by_layer(self, node: SymbolNode, slot: int) -> tuple[Sequence[Dim], DType] | None:
+        """Returns the shape and element type that a layer requires of an operand."""
         attrs = Attributes(node.attrs)
         if node.op == "RNN" and slot in (0, 2, 3):
             return [None] * 3, F32
         if slot != 0:
             return None
+        # Fused layers have the convolution or product in their subgraph.
         within = node.subgraphs[0].nodes if node.subgraphs else (node,)
         inner = next((n for n in within if n.op in ("Convolution", "FullyConnected")), node)
         attrs = Attributes(inner.attrs)
         weight = self._weight(node)
         try:
             if inner.op in ("Convolution", "Deconvolution") and weight is not None:
+                # Deconvolution has its input channels on axis 0 of the weight.
                 own = inner.op == "Deconvolution"
                 channels = weight.shape[0 if own else 1] * (
-                    1 if own else attrs.whole("num_group", 1)
+                    1 if own else attrs.integer("num_group", 1)
                 )
-                return [None, channels, *[None] * (weight.ndim - 2)], _float(weight)
+                return [None, channels, *[None] * (weight.ndim - 2)], _float_dtype(weight)
             if inner.op == "FullyConnected" and weight is not None and attrs.flag("flatten", True):
-                return [None, weight.shape[-1]], _float(weight)
-            if inner.op == "Pooling" and attrs.given("kernel"):
-                return [None] * (len(attrs.wholes("kernel")) + 2), F32
+                return [None, weight.shape[-1]], _float_dtype(weight)
+            if inner.op == "Pooling" and attrs.is_given("kernel"):
+                return [None] * (len(attrs.integers("kernel")) + 2), F32
         except BadAttribute as error:
-            raise InputError(f"{self.path}: {node.place}: {error}") from error
+            raise InputError(f"{self.path}: {node.description}: {error}") from error
         return None
 
     def _weight(self, node: SymbolNode) -> parameters.Array | None:
@@ -189,6 +196,6 @@ class Inputs:
         return found if found is not None and found.ndim >= 2 else None
 
 
-def _float(weight: parameters.Array) -> DType:
+def _float_dtype(weight: parameters.Array) -> DType:
     kind = dtype_of(weight)
     return kind if kind.is_float else F32

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute none."""
+"""Operators that only move elements: Reshape, transpose, Concat, slices, tile, Pad."""
 
 from __future__ import annotations
 
@@ -8,40 +8,44 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from . import sizes
-from .call import Made, SymbolCall, Unsupported
-from .sizes import SizeTerm, part
+from .call import Result, SymbolCall, Unsupported
+from .sizes import SizeTerm, size_term
 
-_MOST_PARTS = 1 << 12
+_MAX_PARTS = 1 << 12
 _FIRST, _LAST = -(2**63) + 1, 2**63 - 1
 
 
 def _reshape(call: SymbolCall) -> Value:
-    x, codes = call.value(0), call.attrs.wholes("shape")
-    call.skip("keep_highest")
+    x, codes = call.value(0), call.attrs.integers("shape")
+    call.ignore("keep_highest")
     if not codes:
-        codes = tuple(size or -1 for size in call.attrs.wholes("target_shape"))
-    call.skip("target_shape")
+        codes = tuple(size or -1 for size in call.attrs.integers("target_shape"))
+    call.ignore("target_shape")
     if not codes:
         raise Unsupported("its shape is empty")
     axes = list(range(x.type.rank))
     if call.attrs.flag("reverse"):
         if {-3, -4} & set(codes):
-            codes = _reversed_codes(codes)
-        parts = _parts(x, codes[::-1], axes[::-1])[::-1]
+            codes = _reversed_special_sizes(codes)
+        parts = _resolved_sizes(x, codes[::-1], axes[::-1])[::-1]
     else:
-        parts = _parts(x, codes, axes)
-    return call.add("reshape", {"x": x, "shape": sizes.shape(call, x, parts)})
+        parts = _resolved_sizes(x, codes, axes)
+    return call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, parts)})
 
 
-def _reversed_codes(codes: Sequence[int]) -> tuple[int, ...]:
-    """Returns special sizes that split axes backwards as they did forwards."""
+def _reversed_special_sizes(codes: Sequence[int]) -> tuple[int, ...]:
+    """Returns special sizes for a reshape from the last axis on (`reverse`)."""
     if -4 in codes:
         raise Unsupported("its shape splits an axis (-4) in reverse; write the sizes instead")
     return tuple(codes)
 
 
-def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
-    """Returns the sizes that special ones (0, -2 to -4) stand for; -1 stays."""
+def _resolved_sizes(x: Value, codes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
+    """Resolves the special sizes 0 and -2 to -4 of MXNet's Reshape; -1 stays.
+
+    0 copies an axis, -2 copies the remaining ones, -3 merges two, -4 splits one into the two that
+    follow.
+    """
     made: list[SizeTerm] = []
     left = list(axes)
     waiting = list(codes)
@@ -57,11 +61,11 @@ def _parts(x: Value, codes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
             made.append(SizeTerm(code))
             left[:1] = []
         elif code == 0:
-            made.append(part(x, take()))
+            made.append(size_term(x, take()))
         elif code == -2:
-            made += [part(x, take()) for _ in range(len(left))]
+            made += [size_term(x, take()) for _ in range(len(left))]
         elif code == -3:
-            made.append(part(x, *sorted((take(), take()))))
+            made.append(size_term(x, *sorted((take(), take()))))
         elif code == -4 and len(waiting) >= 2:
             made += _split(x, take(), waiting.pop(0), waiting.pop(0))
         else:
@@ -95,19 +99,19 @@ def _expand_dims(call: SymbolCall) -> Value:
 
 def _squeeze(call: SymbolCall) -> Value:
     x = call.value(0)
-    axes = tuple(a + x.type.rank if a < 0 else a for a in call.attrs.wholes("axis"))
-    if not call.attrs.given("axis"):
+    axes = tuple(a + x.type.rank if a < 0 else a for a in call.attrs.integers("axis"))
+    if not call.attrs.is_given("axis"):
         axes = tuple(i for i in range(x.type.rank) if call.size(x, i) == 1)
     return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
 
 
 def _transpose(call: SymbolCall) -> Value:
     x = call.value(0)
-    axes = call.attrs.wholes("axes") or tuple(reversed(range(x.type.rank)))
+    axes = call.attrs.integers("axes") or tuple(reversed(range(x.type.rank)))
     return call.add("transpose", {"x": x}, {"perm": tuple(a % x.type.rank for a in axes)})
 
 
-def _swap(call: SymbolCall) -> Value:
+def _swap_axis(call: SymbolCall) -> Value:
     x = call.value(0)
     order = list(range(x.type.rank))
     a, b = call.axis("dim1", x.type.rank, 0), call.axis("dim2", x.type.rank, 0)
@@ -117,7 +121,7 @@ def _swap(call: SymbolCall) -> Value:
 
 def _concat(name: str, default: int) -> Callable[[SymbolCall], Value]:
     def read(call: SymbolCall) -> Value:
-        call.skip("num_args")
+        call.ignore("num_args")
         parts = call.values()
         axis = call.axis(name, parts[0].type.rank, default)
         if len(parts) == 1:
@@ -128,23 +132,25 @@ def _concat(name: str, default: int) -> Callable[[SymbolCall], Value]:
 
 
 def _stack(call: SymbolCall) -> Value:
-    call.skip("num_args")
+    call.ignore("num_args")
     parts = call.values()
     axis = call.axis("axis", parts[0].type.rank + 1, 0)
     parts = [call.add("unsqueeze", {"x": p}, {"axes": (axis,)}) for p in parts]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
-def _split_evenly(call: SymbolCall) -> list[Made]:
-    x, count = call.value(0), call.attrs.whole("num_outputs")
+def _slice_channel(call: SymbolCall) -> list[Result]:
+    x, count = call.value(0), call.attrs.integer("num_outputs")
     axis = call.axis("axis", x.type.rank, 1)
     size, alone = call.size(x, axis), call.attrs.flag("squeeze_axis")
-    if not 1 <= count <= _MOST_PARTS or size % count:
+    if not 1 <= count <= _MAX_PARTS or size % count:
         raise Unsupported(f"it splits axis {axis}, of size {size}, into {count}")
-    return _cut(call, x, axis, [size // count] * count, alone)
+    return _split_into(call, x, axis, [size // count] * count, alone)
 
 
-def _cut(call: SymbolCall, x: Value, axis: int, parts: list[int], alone: bool) -> list[Made]:
+def _split_into(
+    call: SymbolCall, x: Value, axis: int, parts: list[int], alone: bool
+) -> list[Result]:
     if len(parts) == 1:
         return [call.add("squeeze", {"x": x}, {"axes": (axis,)}) if alone else x]
     made = call.add_many("split", {"x": x}, {"sizes": tuple(parts), "axis": axis})
@@ -153,23 +159,23 @@ def _cut(call: SymbolCall, x: Value, axis: int, parts: list[int], alone: bool) -
     return list(made)
 
 
-def _split_at(call: SymbolCall) -> list[Made]:
-    """Reads `split_v2`: equal sections, or the places where parts begin."""
+def _split_at(call: SymbolCall) -> list[Result]:
+    """Reads `split_v2`: by a count of equal sections, or by the start indices of parts."""
     x = call.value(0)
     axis, alone = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
-    sections, starts = call.attrs.whole("sections", 0), call.attrs.wholes("indices")
+    sections, starts = call.attrs.integer("sections", 0), call.attrs.integers("indices")
     size = call.size(x, axis)
-    if not 0 <= sections <= _MOST_PARTS:
+    if not 0 <= sections <= _MAX_PARTS:
         raise Unsupported(f"it splits axis {axis} into {sections}")
     if sections:
-        return _cut(call, x, axis, [size // sections] * sections, alone)
+        return _split_into(call, x, axis, [size // sections] * sections, alone)
     ends = (*starts[1:], size)
-    return _cut(call, x, axis, [b - a for a, b in zip(starts, ends, strict=True)], alone)
+    return _split_into(call, x, axis, [b - a for a, b in zip(starts, ends, strict=True)], alone)
 
 
 def _slice(call: SymbolCall) -> Value:
     x = call.value(0)
-    begin, end, step = (call.attrs.row(name) for name in ("begin", "end", "step"))
+    begin, end, step = (call.attrs.optional_integers(name) for name in ("begin", "end", "step"))
     steps = [1 if s is None else s for s in (*step, *[1] * (len(begin) - len(step)))]
     backwards = [s < 0 for s in steps]
     starts = [
@@ -179,10 +185,10 @@ def _slice(call: SymbolCall) -> Value:
         (_FIRST if back else _LAST) if e is None else e
         for e, back in zip(end, backwards, strict=True)
     ]
-    return _sliced(call, x, starts, ends, list(range(len(begin))), steps)
+    return _add_slice(call, x, starts, ends, list(range(len(begin))), steps)
 
 
-def _sliced(
+def _add_slice(
     call: SymbolCall,
     x: Value,
     starts: Sequence[int],
@@ -202,44 +208,48 @@ def _sliced(
 def _slice_axis(call: SymbolCall) -> Value:
     x = call.value(0)
     axis = call.axis("axis", x.type.rank)
-    end = call.attrs.whole("end", _LAST)
-    return _sliced(call, x, [call.attrs.whole("begin")], [end], [axis], [1])
+    end = call.attrs.integer("end", _LAST)
+    return _add_slice(call, x, [call.attrs.integer("begin")], [end], [axis], [1])
 
 
 def _slice_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
-    axes = [a % x.type.rank for a in call.attrs.wholes("axes")] or list(range(x.type.rank))
-    return _as_large(call, x, like, axes, axes)
+    axes = [a % x.type.rank for a in call.attrs.integers("axes")] or list(range(x.type.rank))
+    return _cut_like(call, x, like, axes, axes)
 
 
-def _as_large(
+def _cut_like(
     call: SymbolCall, x: Value, like: Value, axes: Sequence[int], theirs: Sequence[int]
 ) -> Value:
-    """Returns x cut to the sizes that another value has along some axes."""
-    parts = [part(like, axis) for axis in theirs]
+    """Returns x sliced to the sizes of another value along some axes."""
+    parts = [size_term(like, axis) for axis in theirs]
+    # With known sizes it is a plain slice, else one whose ends are computed.
     if not any(p.axes for p in parts):
-        return _sliced(call, x, [0] * len(axes), [p.number for p in parts], axes, [1] * len(axes))
-    starts = sizes.exact(call, x, [SizeTerm(0)] * len(axes))
-    ends = sizes.exact(call, like, parts)
+        return _add_slice(
+            call, x, [0] * len(axes), [p.number for p in parts], axes, [1] * len(axes)
+        )
+    starts = sizes.exact_shape_operand(call, x, [SizeTerm(0)] * len(axes))
+    ends = sizes.exact_shape_operand(call, like, parts)
     return call.add("slice_at", {"x": x, "starts": starts, "ends": ends}, {"axes": tuple(axes)})
 
 
 def _crop(call: SymbolCall) -> Value:
-    call.skip("num_args")
-    x, offset = call.value(0), call.attrs.wholes("offset", (0, 0))
-    size = call.attrs.wholes("h_w", (0, 0))
+    call.ignore("num_args")
+    x, offset = call.value(0), call.attrs.integers("offset", (0, 0))
+    size = call.attrs.integers("h_w", (0, 0))
     if len(call) == 2:
         if not any(offset) and not call.attrs.flag("center_crop"):
-            return _as_large(call, x, call.value(1), (2, 3), (2, 3))
+            return _cut_like(call, x, call.value(1), (2, 3), (2, 3))
         size = tuple(call.size(call.value(1), axis) for axis in (2, 3))
     if call.attrs.flag("center_crop"):
+        # center_crop ignores the offset.
         offset = tuple((call.size(x, 2 + i) - size[i]) // 2 for i in (0, 1))
     ends = [o + s for o, s in zip(offset, size, strict=True)]
-    return _sliced(call, x, offset, ends, (2, 3), (1, 1))
+    return _add_slice(call, x, offset, ends, (2, 3), (1, 1))
 
 
 def _tile(call: SymbolCall) -> Value:
-    x, repeats = call.value(0), call.attrs.wholes("reps")
+    x, repeats = call.value(0), call.attrs.integers("reps")
     if len(repeats) > x.type.rank:
         new = tuple(range(len(repeats) - x.type.rank))
         x = call.add("unsqueeze", {"x": x}, {"axes": new})
@@ -248,85 +258,87 @@ def _tile(call: SymbolCall) -> Value:
 
 
 def _repeat(call: SymbolCall) -> Value:
-    x, count, axis = call.value(0), call.attrs.whole("repeats"), 0
-    if call.attrs.given("axis"):
+    x, count, axis = call.value(0), call.attrs.integer("repeats"), 0
+    if call.attrs.is_given("axis"):
         axis = call.axis("axis", x.type.rank)
     else:
-        call.skip("axis")
-        x = call.add("reshape", {"x": x, "shape": sizes.shape(call, x, [SizeTerm(-1)])})
+        call.ignore("axis")
+        x = call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, [SizeTerm(-1)])})
+    # A new axis after the repeated one is tiled, then merged into it.
     wide = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
     repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
     wide = call.add("tile", {"x": wide}, {"repeats": repeats})
-    parts = [part(x, i) for i in range(x.type.rank)]
+    parts = [size_term(x, i) for i in range(x.type.rank)]
     parts[axis] = SizeTerm(-1) if parts[axis].axes else SizeTerm(parts[axis].number * count)
-    return call.add("reshape", {"x": wide, "shape": _plain(call, x, parts)})
+    return call.add("reshape", {"x": wide, "shape": _shape_of_other(call, x, parts)})
 
 
-def _plain(call: SymbolCall, x: Value, parts: list[SizeTerm]) -> Value:
-    """Returns a shape for a value that is not x, so that no size is copied by its place."""
+def _shape_of_other(call: SymbolCall, x: Value, parts: list[SizeTerm]) -> Value:
+    """Returns a shape operand for another value than x, without sizes of 0, which copy."""
     unknown = [p for p in parts if p.axes]
     if len(unknown) == 1 and not any(p.number == -1 for p in parts):
-        return sizes.exact(call, x, [SizeTerm(-1) if p.axes else p for p in parts])
-    return sizes.exact(call, x, parts)
+        return sizes.exact_shape_operand(call, x, [SizeTerm(-1) if p.axes else p for p in parts])
+    return sizes.exact_shape_operand(call, x, parts)
 
 
 def _flip(call: SymbolCall) -> Value:
     x = call.value(0)
-    axes = tuple(sorted(a % x.type.rank for a in call.attrs.wholes("axis")))
+    axes = tuple(sorted(a % x.type.rank for a in call.attrs.integers("axis")))
     return call.add("flip", {"x": x}, {"axes": axes})
 
 
 def _broadcast_to(call: SymbolCall) -> Value:
     x = call.value(0)
-    wanted = call.attrs.wholes("shape")
-    parts = [SizeTerm(size) if size else part(x, i) for i, size in enumerate(wanted)]
-    return call.add("expand", {"x": x, "shape": sizes.exact(call, x, parts)})
+    wanted = call.attrs.integers("shape")
+    parts = [SizeTerm(size) if size else size_term(x, i) for i, size in enumerate(wanted)]
+    return call.add("expand", {"x": x, "shape": sizes.exact_shape_operand(call, x, parts)})
 
 
 def _broadcast_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
-    if call.attrs.given("lhs_axes") and call.attrs.given("rhs_axes"):
-        ours, theirs = call.attrs.wholes("lhs_axes"), call.attrs.wholes("rhs_axes")
+    if call.attrs.is_given("lhs_axes") and call.attrs.is_given("rhs_axes"):
+        ours, theirs = call.attrs.integers("lhs_axes"), call.attrs.integers("rhs_axes")
         pairs = zip(ours, theirs, strict=False)
-        wide = {i % x.type.rank: sizes.part(like, j % like.type.rank) for i, j in pairs}
+        wide = {i % x.type.rank: sizes.size_term(like, j % like.type.rank) for i, j in pairs}
         parts = [wide.get(i, SizeTerm(1)) for i in range(x.type.rank)]
-        return call.add("expand", {"x": x, "shape": sizes.exact(call, like, parts)})
-    call.skip("lhs_axes", "rhs_axes")
-    return call.add("expand", {"x": x, "shape": sizes.whole_shape(call, like)})
+        return call.add("expand", {"x": x, "shape": sizes.exact_shape_operand(call, like, parts)})
+    call.ignore("lhs_axes", "rhs_axes")
+    return call.add("expand", {"x": x, "shape": sizes.shape_of_value(call, like)})
 
 
 def _broadcast_axis(call: SymbolCall) -> Value:
     x = call.value(0)
-    wide = dict(zip(call.attrs.wholes("axis"), call.attrs.wholes("size"), strict=False))
+    wide = dict(zip(call.attrs.integers("axis"), call.attrs.integers("size"), strict=False))
     wide = {axis % x.type.rank: size for axis, size in wide.items()}
     parts = [SizeTerm(wide.get(i, 1)) for i in range(x.type.rank)]
-    return call.add("expand", {"x": x, "shape": sizes.exact(call, x, parts)})
+    return call.add("expand", {"x": x, "shape": sizes.exact_shape_operand(call, x, parts)})
 
 
 def _pad(call: SymbolCall) -> Value:
-    widths = call.attrs.wholes("pad_width")
-    mode = call.only("mode", "", "constant", "edge", "reflect")
+    widths = call.attrs.integers("pad_width")
+    mode = call.choice("mode", "", "constant", "edge", "reflect")
     attrs: dict[str, Attr] = {
+        # pad_width has (front, back) pairs by axis.
         "pads": (*widths[0::2], *widths[1::2]),
         "mode": mode,
-        "value": call.attrs.real("constant_value", 0.0),
+        "value": call.attrs.number("constant_value", 0.0),
     }
     return call.add("pad", {"x": call.value(0)}, attrs)
 
 
 def _depth_to_space(op: str) -> Callable[[SymbolCall], Value]:
     return lambda call: call.add(
-        op, {"x": call.value(0)}, {"block": call.attrs.whole("block_size")}
+        op, {"x": call.value(0)}, {"block": call.attrs.integer("block_size")}
     )
 
 
 def _sequence_reverse(call: SymbolCall) -> Value:
     x = call.value(0)
-    if call.attrs.whole("axis", 0):
+    if call.attrs.integer("axis", 0):
         raise Unsupported("its axis is not 0")
     if not call.attrs.flag("use_sequence_length"):
         return call.add("flip", {"x": x}, {"axes": (0,)})
-    lengths = call.whole_numbers(call.value(1))
+    lengths = call.indices_as_i64(call.value(1))
     return call.add("reverse_sequence", {"x": x, "lengths": lengths}, {"batch": 1, "time": 0})
 
 
@@ -335,21 +347,21 @@ def _sequence_last(call: SymbolCall) -> Value:
     axis = call.axis("axis", x.type.rank, 0)
     if call.attrs.flag("use_sequence_length"):
         raise Unsupported("use_sequence_length is True; take the rows with gather_nd instead")
-    last = _sliced(call, x, [-1], [_LAST], [axis], [1])
+    last = _add_slice(call, x, [-1], [_LAST], [axis], [1])
     return call.add("squeeze", {"x": last}, {"axes": (axis,)})
 
 
-OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {
     "Reshape": _reshape,
     "Flatten": _flatten,
     "expand_dims": _expand_dims,
     "squeeze": _squeeze,
     "transpose": _transpose,
-    "SwapAxis": _swap,
+    "SwapAxis": _swap_axis,
     "Concat": _concat("dim", 1),
     "_rnn_param_concat": _concat("dim", 1),
     "stack": _stack,
-    "SliceChannel": _split_evenly,
+    "SliceChannel": _slice_channel,
     "_split_v2": _split_at,
     "slice": _slice,
     "slice_axis": _slice_axis,

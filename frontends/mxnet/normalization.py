@@ -1,4 +1,4 @@
-"""Normalization layers, softmax in its forms, and the losses that end a network."""
+"""Normalization layers, softmax, and the loss layers at the end of networks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from qir.ir.node import Value
 
-from .call import Made, SymbolCall, Unsupported, row
+from .call import Result, SymbolCall, Unsupported, int64_array
 
 
-def gamma(call: SymbolCall, index: int) -> Value:
-    """Returns the factors of a batch norm; `fix_gamma` makes each of them 1."""
+def batch_norm_gamma(call: SymbolCall, index: int) -> Value:
+    """Returns gamma of a batch norm; ones if `fix_gamma` is set."""
     held = call.value(index)
     if not call.attrs.flag("fix_gamma", True):
         return held
@@ -20,30 +20,30 @@ def gamma(call: SymbolCall, index: int) -> Value:
     return call.constant(data, "gamma")
 
 
-def _batch_norm(call: SymbolCall) -> list[Made]:
-    call.skip("momentum", "use_global_stats", "output_mean_var")
-    call.skip("min_calib_range", "max_calib_range", "key", "ndev")
+def _batch_norm(call: SymbolCall) -> list[Result]:
+    call.ignore("momentum", "use_global_stats", "output_mean_var")
+    call.ignore("min_calib_range", "max_calib_range", "key", "ndev")
     x = call.value(0)
     operands = {
         "x": x,
-        "gamma": gamma(call, 1),
+        "gamma": batch_norm_gamma(call, 1),
         "beta": call.value(2),
-        "mean": call.state(3, "moving_mean"),
-        "var": call.state(4, "moving_var"),
+        "mean": call.stored_state(3, "moving_mean"),
+        "var": call.stored_state(4, "moving_var"),
     }
-    attrs = {"eps": call.attrs.real("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
+    attrs = {"eps": call.attrs.number("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
     return [call.add("batch_norm", operands, attrs), None, None]
 
 
-def _layer_norm(call: SymbolCall) -> list[Made]:
-    call.skip("output_mean_var")
+def _layer_norm(call: SymbolCall) -> list[Result]:
+    call.ignore("output_mean_var")
     x = call.value(0)
     axis, last = call.axis("axis", x.type.rank, -1), x.type.rank - 1
     order = (*(i for i in range(x.type.rank) if i != axis), axis)
     if axis != last:
         x = call.add("transpose", {"x": x}, {"perm": order})
     operands = {"x": x, "gamma": call.value(1), "beta": call.value(2)}
-    made = call.add("layer_norm", operands, {"axis": -1, "eps": call.attrs.real("eps", 1e-5)})
+    made = call.add("layer_norm", operands, {"axis": -1, "eps": call.attrs.number("eps", 1e-5)})
     if axis != last:
         back = tuple(order.index(i) for i in range(len(order)))
         made = call.add("transpose", {"x": made}, {"perm": back})
@@ -52,40 +52,40 @@ def _layer_norm(call: SymbolCall) -> list[Made]:
 
 def _instance_norm(call: SymbolCall) -> Value:
     operands = {"x": call.value(0), "gamma": call.value(1), "beta": call.value(2)}
-    return call.add("instance_norm", operands, {"eps": call.attrs.real("eps", 1e-3)})
+    return call.add("instance_norm", operands, {"eps": call.attrs.number("eps", 1e-3)})
 
 
-def _group_norm(call: SymbolCall) -> list[Made]:
-    call.skip("output_mean_var")
-    x, groups = call.value(0), call.attrs.whole("num_groups", 1)
-    attrs = {"groups": groups, "eps": call.attrs.real("eps", 1e-5)}
-    channels = call.few(x, 1)
+def _group_norm(call: SymbolCall) -> list[Result]:
+    call.ignore("output_mean_var")
+    x, groups = call.value(0), call.attrs.integer("num_groups", 1)
+    attrs = {"groups": groups, "eps": call.attrs.number("eps", 1e-5)}
+    channels = call.limited_size(x, 1)
     rows = []
-    for index, name in ((1, "gamma"), (2, "beta")):  # one number a group, before 2.0
-        held = call.held(index, name)
+    for index, name in ((1, "gamma"), (2, "beta")):  # per group before MXNet 2.0
+        held = call.parameter_data(index, name)
         each = channels // groups if held.shape == (groups,) else 1
         rows.append(call.constant(np.repeat(held, each), name))
     operands = {"x": x, "gamma": rows[0], "beta": rows[1]}
     return [call.add("group_norm", operands, attrs), None, None]
 
 
-def _unit_length(call: SymbolCall) -> list[Made]:
+def _l2_normalization(call: SymbolCall) -> list[Result]:
     x = call.value(0)
-    mode = call.only("mode", "instance", "instance", "channel", "spatial")
+    mode = call.choice("mode", "instance", "instance", "channel", "spatial")
     first = {"instance": 1, "channel": 1, "spatial": 2}[mode]
     axes = (1,) if mode == "channel" else tuple(range(first, x.type.rank))
     squares = call.add("reduce_sum_square", {"x": x}, {"axes": axes, "keep": True})
-    eps = call.number(call.attrs.real("eps", 1e-10), x.type.dtype)
+    eps = call.number(call.attrs.number("eps", 1e-10), x.type.dtype)
     length = call.add("sqrt", {"x": call.add("add", {"a": squares, "b": eps})})
     return [call.add("div", {"a": x, "b": length}), None]
 
 
-def _lrn(call: SymbolCall) -> list[Made]:
+def _lrn(call: SymbolCall) -> list[Result]:
     attrs = {
-        "size": call.attrs.whole("nsize"),
-        "alpha": call.attrs.real("alpha", 1e-4),
-        "beta": call.attrs.real("beta", 0.75),
-        "bias": call.attrs.real("knorm", 2.0),
+        "size": call.attrs.integer("nsize"),
+        "alpha": call.attrs.number("alpha", 1e-4),
+        "beta": call.attrs.number("beta", 0.75),
+        "bias": call.attrs.number("knorm", 2.0),
     }
     return [call.add("lrn", {"x": call.value(0)}, attrs), None]
 
@@ -95,11 +95,11 @@ def _softmax(op: str, negative: bool = False) -> Callable[[SymbolCall], Value]:
         if call.attrs.flag("use_length"):
             raise Unsupported("use_length is True; mask its operand before it")
         x = call.value(0)
-        if call.attrs.given("dtype"):
-            x = call.cast(x, call.kind())
+        if call.attrs.is_given("dtype"):
+            x = call.cast(x, call.dtype())
         axis = call.axis("axis", x.type.rank, -1)
-        if call.attrs.given("temperature"):
-            over = call.number(call.attrs.real("temperature"), x.type.dtype)
+        if call.attrs.is_given("temperature"):
+            over = call.number(call.attrs.number("temperature"), x.type.dtype)
             x = call.add("div", {"a": x, "b": over})
         if negative:
             x = call.add("neg", {"x": x})
@@ -109,27 +109,27 @@ def _softmax(op: str, negative: bool = False) -> Callable[[SymbolCall], Value]:
 
 
 def _activation(call: SymbolCall) -> Value:
-    # the documentation has all axes but the first for instance: oneDNN's kernel takes the last
+    # MXNet documents "instance" as softmax over all axes but the first; oneDNN uses the last one.
     x = call.value(0)
-    if call.only("mode", "instance", "instance", "channel") == "channel":
+    if call.choice("mode", "instance", "instance", "channel") == "channel":
         return call.add("softmax", {"x": x}, {"axis": 1})
     return call.add("softmax", {"x": x}, {"axis": -1})
 
 
 def _softmax_output(call: SymbolCall) -> Value:
-    call.skip("grad_scale", "ignore_label", "use_ignore", "normalization", "out_grad")
-    call.skip("smooth_alpha")
+    call.ignore("grad_scale", "ignore_label", "use_ignore", "normalization", "out_grad")
+    call.ignore("smooth_alpha")
     x = call.value(0)
     if call.attrs.flag("multi_output"):
-        call.skip("preserve_shape")
+        call.ignore("preserve_shape")
         return call.add("softmax", {"x": x}, {"axis": 1})
-    call.skip("preserve_shape")
+    call.ignore("preserve_shape")
     return call.add("softmax", {"x": x}, {"axis": -1})
 
 
-def _regression(op: str = "") -> Callable[[SymbolCall], Value]:
+def _regression_output(op: str = "") -> Callable[[SymbolCall], Value]:
     def read(call: SymbolCall) -> Value:
-        call.skip("grad_scale")
+        call.ignore("grad_scale")
         return call.add(op, {"x": call.value(0)}) if op else call.value(0)
 
     return read
@@ -137,12 +137,14 @@ def _regression(op: str = "") -> Callable[[SymbolCall], Value]:
 
 def _sequence_mask(call: SymbolCall) -> Value:
     x, axis = call.value(0), call.axis("axis", call.value(0).type.rank, 0)
-    filled = call.attrs.real("value", 0.0)
+    filled = call.attrs.number("value", 0.0)
     if not call.attrs.flag("use_sequence_length"):
         return x
     if axis > 1:
         raise Unsupported(f"axis is {axis}; 0 and 1 are read")
-    steps = call.constant(row(range(call.few(x, axis))).astype(np.float32), "steps")
+    steps = call.constant(
+        int64_array(range(call.limited_size(x, axis))).astype(np.float32), "steps"
+    )
     lengths = call.add("cast", {"x": call.value(1)}, {"to": steps.type.dtype})
     rest = tuple(range(2, x.type.rank))
     steps = call.add("unsqueeze", {"x": steps}, {"axes": (1 - axis, *rest)})
@@ -152,20 +154,20 @@ def _sequence_mask(call: SymbolCall) -> Value:
     return call.add("where", {"condition": inside, "a": x, "b": outside})
 
 
-OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {
     "BatchNorm": _batch_norm,
     "LayerNorm": _layer_norm,
     "InstanceNorm": _instance_norm,
     "GroupNorm": _group_norm,
-    "L2Normalization": _unit_length,
+    "L2Normalization": _l2_normalization,
     "LRN": _lrn,
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
     "softmin": _softmax("softmax", negative=True),
     "SoftmaxActivation": _activation,
     "SoftmaxOutput": _softmax_output,
-    "LinearRegressionOutput": _regression(),
-    "MAERegressionOutput": _regression(),
-    "LogisticRegressionOutput": _regression("sigmoid"),
+    "LinearRegressionOutput": _regression_output(),
+    "MAERegressionOutput": _regression_output(),
+    "LogisticRegressionOutput": _regression_output("sigmoid"),
     "SequenceMask": _sequence_mask,
 }

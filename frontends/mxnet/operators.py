@@ -1,4 +1,4 @@
-"""The converter of each operator of MXNet, by its name in a symbol, and other names of some."""
+"""The table of converters, by operator, and aliases of operators."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from . import (
     resizing,
     subgraphs,
 )
-from .call import Made, SymbolCall
+from .call import Result, SymbolCall
 
-Handler = Callable[[SymbolCall], "Made | list[Made]"]
+Handler = Callable[[SymbolCall], "Result | list[Result]"]
 OPS: dict[str, Handler] = {
     name: handler
     for family in (
@@ -110,9 +110,9 @@ ALIASES = {
     "sum_axis": "sum",
     "swapaxes": "SwapAxis",
 }
-"""Other names by which MXNet loads operators with the same attributes."""
+"""Aliases by which MXNet loads operators with the same attributes."""
 
 
 def converter(name: str) -> Handler | None:
-    """Returns the converter of an operator; None for one that is not read."""
+    """Returns the converter of an operator; None for an unknown one."""
     return OPS.get(ALIASES.get(name, name))

@@ -1,4 +1,4 @@
-"""The arrays of a `.params` file: storage versions V1 to V3, dense, row_sparse and csr."""
+"""Reads `.params` files: storage versions V1 to V3, dense, row_sparse and csr arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[np.generic]
 _Index = tuple[np.dtype[np.generic], tuple[int, ...]]
 MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
-TYPES: dict[int, np.dtype[np.generic]] = {
+DTYPES: dict[int, np.dtype[np.generic]] = {
     flag: np.dtype(kind)
     for flag, kind in {
         0: np.float32,
@@ -36,39 +36,39 @@ TYPES: dict[int, np.dtype[np.generic]] = {
 }
 """Element types by MXNet's type flag."""
 _DENSE, _ROWS, _CSR = 0, 1, 2
-_EXTRA = {_DENSE: 0, _ROWS: 1, _CSR: 2}
-"""How many arrays of indices a storage type has."""
-_MOST_AXES = 32
-_MOST_EVER = 1 << 48
-"""Elements of an array, an axis of 0 counted as 1: NumPy makes no views of more."""
-_MOST_DENSE = 1 << 28
-"""Bytes that a sparse array may always become; more must be in proportion to the file."""
+_INDEX_ARRAYS = {_DENSE: 0, _ROWS: 1, _CSR: 2}
+"""Count of index arrays by storage type."""
+_MAX_AXES = 32
+_MAX_ELEMENTS = 1 << 48
+"""Elements of an array, with an axis of 0 counted as 1: NumPy creates no larger views."""
+_MAX_DENSE_BYTES = 1 << 28
+"""Bytes of a dense array made of a sparse one, unless the file is large itself."""
 
 
 class Parameters(dict[str, Array]):
-    """Arrays by name, `arg:` and `aux:` taken off."""
+    """Arrays by name, without the prefixes `arg:` and `aux:`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.states: set[str] = set()
-        """Names of those that are auxiliary states."""
+        """Names of the auxiliary states, which have the prefix `aux:`."""
 
 
 def read_parameters(path: Path) -> Parameters:
     """Returns the arrays of a file by name.
 
-    The arrays share the memory of one read of the file and cannot be written to. Raises
-    InputError, naming file and array, for a file that is damaged.
+    They are read-only views of one read of the file. Raises InputError with file and array for a
+    damaged file.
     """
     try:
         held = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    return _File(path, held).arrays()
+    return _ParameterFile(path, held).arrays()
 
 
-class _File:
-    """The bytes of a file, and the place up to which they were read."""
+class _ParameterFile:
+    """The bytes of a file, and the current offset."""
 
     def __init__(self, path: Path, held: bytes) -> None:
         self.path, self.held, self.at = path, held, 0
@@ -78,6 +78,7 @@ class _File:
         (magic,) = self.unpack("<Q") if len(self.held) >= 8 else (0,)
         if magic != MAGIC:
             raise self.bad(f"its first 8 bytes are no {MAGIC:#x}: it is no .params file")
+        # The second word is reserved.
         self.unpack("<Q")
         count = self.count("arrays", 4)
         found = []
@@ -110,21 +111,22 @@ class _File:
         storage = _DENSE
         if magic != V1:
             (storage,) = self.unpack("<i")
-            if storage not in _EXTRA:
+            if storage not in _INDEX_ARRAYS:
                 raise self.bad(f"its storage type is {storage}; dense, row_sparse, csr are read")
-        stored = self.shape(magic) if _EXTRA[storage] else None
+        stored = self.shape(magic) if _INDEX_ARRAYS[storage] else None
         shape = self.shape(magic)
+        # Versions before V3 have no 0-D arrays.
         if shape is None or (not shape and magic != V3):
-            return None  # an array that was never given elements
-        self.unpack("<ii")  # the device, which does not matter here
+            return None  # an array without elements, as of a parameter that was never initialized
+        self.unpack("<ii")  # the device type and id, which are of no use here
         kind = self.kind()
         indices: list[_Index] = []
-        for _ in range(_EXTRA[storage]):
+        for _ in range(_INDEX_ARRAYS[storage]):
             index_kind, index_shape = self.kind(), self.shape(magic)
             if index_kind.kind not in "iu":
                 raise self.bad(f"its indices are {index_kind}")
             indices.append((index_kind, index_shape or ()))
-        if stored is not None and not prod(stored):  # written before it was computed
+        if stored is not None and not prod(stored):  # MXNet writes it before it is computed
             stored = self.stored(storage, shape, indices)
         data = self.elements(kind, shape if stored is None else stored)
         rows = [self.elements(*index) for index in indices]
@@ -133,16 +135,16 @@ class _File:
     def stored(
         self, storage: int, shape: tuple[int, ...], indices: list[_Index]
     ) -> tuple[int, ...]:
-        """Returns how much a sparse array stores by its indices, as MXNet takes it from them."""
+        """Returns the shape of a sparse array's data by its indices, as MXNet computes it."""
         _, last = indices[-1]
         return last if storage == _CSR else self.possible((prod(last), *shape[1:]))
 
     def dense(
         self, storage: int, shape: tuple[int, ...], data: Array, indices: list[Array]
     ) -> Array:
-        """Returns a sparse array with its zeros."""
+        """Returns a sparse array as a dense one."""
         size = prod(shape) * data.dtype.itemsize
-        if size > max(_MOST_DENSE, 16 * len(self.held)):
+        if size > max(_MAX_DENSE_BYTES, 16 * len(self.held)):
             raise self.bad(f"its shape {shape} has {size} bytes, of which few are in the file")
         where = [index.astype(np.int64).reshape(-1) for index in indices]
         made = np.zeros(shape, data.dtype)
@@ -174,7 +176,7 @@ class _File:
         return made
 
     def count(self, what: str, least: int) -> int:
-        """Reads a number of things that take at least so many bytes each."""
+        """Reads a count of entries of at least `least` bytes each."""
         (found,) = self.unpack("<Q")
         if found > (len(self.held) - self.at) // least:
             raise self.bad(f"{found} {what} do not fit into the file")
@@ -184,21 +186,22 @@ class _File:
         (axes,) = self.unpack("<i")
         if axes == -1 and version == V3:
             return None
-        if not 0 <= axes <= _MOST_AXES:
+        if not 0 <= axes <= _MAX_AXES:
             raise self.bad(f"it has {axes} axes")
         return self.possible(self.unpack(f"<{axes}q"))
 
     def possible(self, found: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns a shape; InputError for one that no array has."""
-        if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MOST_EVER:
+        """Returns a shape; raises InputError for an impossible one."""
+        # A size of 0 could hide sizes whose product overflows.
+        if any(size < 0 for size in found) or prod(max(size, 1) for size in found) >= _MAX_ELEMENTS:
             raise self.bad(f"its shape is {str(found)[:80]}")
         return found
 
     def kind(self) -> np.dtype[np.generic]:
         (flag,) = self.unpack("<i")
-        if flag not in TYPES:
+        if flag not in DTYPES:
             raise self.bad(f"its element type has the flag {flag}, which MXNet does not have")
-        return TYPES[flag]
+        return DTYPES[flag]
 
     def elements(self, kind: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
         count = prod(shape)
@@ -207,6 +210,7 @@ class _File:
             raise self.bad(f"its shape {shape} needs {size} bytes, the file ends early")
         made: Array = np.frombuffer(self.held, kind, count, self.at).reshape(shape)
         self.at += size
+        # The names and shapes before an array may leave it unaligned.
         if not made.flags.aligned:
             made = made.copy()
             made.flags.writeable = False

@@ -1,159 +1,165 @@
-"""Quantized operators with calibrated ranges: integers of the file's ranges, kernel by kernel."""
+"""Quantized operators with calibrated ranges, as ops on quantized types.
+
+A quantized tensor of MXNet comes with two more results, minimum and maximum of its range. They
+become part of its type. Operators without calibrated ranges are read by `uncalibrated`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 
 from . import pooling, uncalibrated
-from .call import Made, SymbolCall, Unsupported
+from .call import Result, SymbolCall, Unsupported
 from .ranges import (
-    CALIBRATE,
+    HOW_TO_CALIBRATE,
     I8,
     U8,
-    calibrated,
-    integers,
-    is_of_nothing,
-    note_nothing,
-    note_refusal,
-    quantized,
-    with_range,
+    calibrated_range,
+    has_empty_range,
+    note_empty_range,
+    note_refused_range,
+    quantized_operand,
+    quantized_type,
+    results_with_range,
 )
 
 PROFILE = "mxnet-1.9"
-UNCALIBRATED = f"the file has no calibrated range for it; {CALIBRATE}"
+UNCALIBRATED = f"the file has no calibrated range for it; {HOW_TO_CALIBRATE}"
 
 
-def typed(
+def add_quantized(
     call: SymbolCall,
     op: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
     element: QuantType | None,
 ) -> Value:
-    """Adds an op whose result is quantized; its shape follows from the operands."""
+    """Adds an op with a quantized result, or a float one; its shape is inferred."""
     call.reader.graph.profile = PROFILE
-    full = spec(op).complete(attrs)
-    (kind,) = infer(op, operands, full)
-    return call.place(op, operands, attrs, [TensorType(kind.shape, element or F32)]).result
+    full = spec(op).complete_attrs(attrs)
+    (kind,) = infer_result_types(op, operands, full)
+    return call.add_node(op, operands, attrs, [TensorType(kind.shape, element or F32)]).result
 
 
-def _range(call: SymbolCall) -> tuple[float, float]:
-    found = calibrated(call)
+def _calibrated_range(call: SymbolCall) -> tuple[float, float]:
+    found = calibrated_range(call)
     if found is None:
         raise Unsupported(UNCALIBRATED)
     return found
 
 
-def _quantize(call: SymbolCall) -> list[Made]:
-    kind = call.only("out_type", "int8", "int8", "uint8", "auto")
-    found = calibrated(call)
+def _quantize(call: SymbolCall) -> list[Result]:
+    kind = call.choice("out_type", "int8", "int8", "uint8", "auto")
+    found = calibrated_range(call)
     if found is None:
         return uncalibrated.quantize(call, signed=kind != "uint8")
     low, high = found
-    note_nothing(call, low, high)
+    note_empty_range(call, low, high)
     signed = kind == "int8" or (kind == "auto" and low < 0)
     if not signed:
-        note_refusal(call, low)
-    element = quantized(I8 if signed else U8, low, high)
-    return with_range(typed(call, "quantize", {"x": call.value(0)}, {}, element))
+        note_refused_range(call, low)
+    element = quantized_type(I8 if signed else U8, low, high)
+    return results_with_range(add_quantized(call, "quantize", {"x": call.value(0)}, {}, element))
 
 
 def _dequantize(call: SymbolCall) -> Value:
-    call.only("out_type", "float32")
-    call.skip("min_calib_range", "max_calib_range")
-    if uncalibrated.is_plain(call, 0):
+    call.choice("out_type", "float32")
+    call.ignore("min_calib_range", "max_calib_range")
+    if uncalibrated.is_uncalibrated(call, 0):
         return uncalibrated.dequantize(call)
-    x = integers(call, 0, 1, 2)
-    made = typed(call, "dequantize", {"x": x}, {}, None)
-    if not is_of_nothing(x):
+    x = quantized_operand(call, 0, 1, 2)
+    made = add_quantized(call, "dequantize", {"x": x}, {}, None)
+    if not has_empty_range(x):
         return made
-    # unlike layers, this operator multiplies by the range as it stands
+    # For an empty range, layers assume a scale; _contrib_dequantize multiplies by 0.
     return call.add("mul", {"a": made, "b": call.number(0.0, F32)})
 
 
-def _pooling(call: SymbolCall) -> list[Made]:
-    if uncalibrated.is_plain(call, 0):
-        return uncalibrated.pool(call)
-    x = integers(call, 0, 1, 2)
-    kind = call.only("pool_type", "max", "max", "avg")
-    call.skip("p_value")
-    call.only("layout", "", "", "NCHW")
+def _pooling(call: SymbolCall) -> list[Result]:
+    if uncalibrated.is_uncalibrated(call, 0):
+        return uncalibrated.pooling_of_integers(call)
+    x = quantized_operand(call, 0, 1, 2)
+    kind = call.choice("pool_type", "max", "max", "avg")
+    call.ignore("p_value")
+    call.choice("layout", "", "", "NCHW")
     if x.type.rank != 4:
         raise Unsupported(f"its data have {x.type.rank} axes; 4 are read")
     if call.attrs.flag("global_pool"):
-        call.skip("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
+        call.ignore("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
         if kind == "avg":
-            return with_range(typed(call, "global_avg_pool", {"x": x}, {}, x.type.quant))
+            return results_with_range(
+                add_quantized(call, "global_avg_pool", {"x": x}, {}, x.type.quant)
+            )
         sides = (call.size(x, 2), call.size(x, 3))
         attrs: dict[str, Attr] = {"kernel": sides}
     else:
-        attrs = pooling.windows(call)
+        attrs = pooling.window_attrs(call)
         counted = call.attrs.flag("count_include_pad", True)
         attrs = attrs if kind == "max" else attrs | {"count_pad": counted}
-    return with_range(typed(call, f"{kind}_pool2d", {"x": x}, attrs, x.type.quant))
+    return results_with_range(add_quantized(call, f"{kind}_pool2d", {"x": x}, attrs, x.type.quant))
 
 
-def _flatten(call: SymbolCall) -> list[Made]:
-    if uncalibrated.is_plain(call, 0):
-        return uncalibrated.moved(call, "flatten", {"axis": 1})
-    x = integers(call, 0, 1, 2)
-    return with_range(typed(call, "flatten", {"x": x}, {"axis": 1}, x.type.quant))
+def _flatten(call: SymbolCall) -> list[Result]:
+    if uncalibrated.is_uncalibrated(call, 0):
+        return uncalibrated.move_integers(call, "flatten", {"axis": 1})
+    x = quantized_operand(call, 0, 1, 2)
+    return results_with_range(add_quantized(call, "flatten", {"x": x}, {"axis": 1}, x.type.quant))
 
 
-def _activation(call: SymbolCall) -> list[Made]:
-    if uncalibrated.is_plain(call, 0):
+def _activation(call: SymbolCall) -> list[Result]:
+    if uncalibrated.is_uncalibrated(call, 0):
         return uncalibrated.activation(call)
-    x = integers(call, 0, 1, 2)
-    call.only("act_type", "relu")
-    return with_range(typed(call, "relu", {"x": x}, {}, x.type.quant))
+    x = quantized_operand(call, 0, 1, 2)
+    call.choice("act_type", "relu")
+    return results_with_range(add_quantized(call, "relu", {"x": x}, {}, x.type.quant))
 
 
-def _concat(call: SymbolCall) -> list[Made]:
-    call.skip("num_args")
+def _concat(call: SymbolCall) -> list[Result]:
+    call.ignore("num_args")
     count, rest = divmod(len(call), 3)
     if rest or not count:
         raise Unsupported(f"it has {len(call)} operands, three for each tensor are needed")
-    parts = [integers(call, i, count + 2 * i, count + 2 * i + 1) for i in range(count)]
-    pairs = [with_range(part)[1:] for part in parts]
+    parts = [quantized_operand(call, i, count + 2 * i, count + 2 * i + 1) for i in range(count)]
+    pairs = [results_with_range(part)[1:] for part in parts]
     low = min(0.0, *(pair[0].number for pair in pairs))  # type: ignore[union-attr]
     high = max(0.0, *(pair[1].number for pair in pairs))  # type: ignore[union-attr]
     signed = any(part.type.dtype == I8 for part in parts)
     operands = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs = {"axis": call.axis("dim", parts[0].type.rank, 1)}
-    element = quantized(I8 if signed else U8, low, high)
+    element = quantized_type(I8 if signed else U8, low, high)
     if count == 1:
-        return with_range(parts[0])
+        return results_with_range(parts[0])
     plain = [p.type.shape for p in parts]
     if any(len(shape) != len(plain[0]) for shape in plain):
         raise Unsupported("its operands have different numbers of axes")
-    return with_range(typed(call, "concat", operands, attrs, element))
+    return results_with_range(add_quantized(call, "concat", operands, attrs, element))
 
 
-def _pair(op: str) -> Callable[[SymbolCall], Made | list[Made]]:
-    def read(call: SymbolCall) -> Made | list[Made]:
-        a, b = integers(call, 0, 2, 3), integers(call, 1, 4, 5)
+def _binary(op: str) -> Callable[[SymbolCall], Result | list[Result]]:
+    def read(call: SymbolCall) -> Result | list[Result]:
+        a, b = quantized_operand(call, 0, 2, 3), quantized_operand(call, 1, 4, 5)
         real = op == "mul" and call.attrs.flag("enable_float_output")
         if real:
-            calibrated(call)
-            return typed(call, op, {"a": a, "b": b}, {}, None)
+            calibrated_range(call)
+            return add_quantized(call, op, {"a": a, "b": b}, {}, None)
         signed = I8 in (a.type.dtype, b.type.dtype)
-        element = quantized(I8 if signed else U8, *_range(call))
-        return with_range(typed(call, op, {"a": a, "b": b}, {}, element))
+        element = quantized_type(I8 if signed else U8, *_calibrated_range(call))
+        return results_with_range(add_quantized(call, op, {"a": a, "b": b}, {}, element))
 
     return read
 
 
-def _batch_norm(call: SymbolCall) -> list[Made]:
-    x = integers(call, 0, 5, 6)
-    # fix_gamma is not looked at by the quantized kernel, QuantizedBatchNormForward
-    call.skip("momentum", "use_global_stats", "output_mean_var", "fix_gamma", "cudnn_off")
+def _batch_norm(call: SymbolCall) -> list[Result]:
+    x = quantized_operand(call, 0, 5, 6)
+    # The quantized kernel, QuantizedBatchNormForward, ignores fix_gamma.
+    call.ignore("momentum", "use_global_stats", "output_mean_var", "fix_gamma", "cudnn_off")
     operands = {
         "x": x,
         "gamma": call.value(1),
@@ -161,19 +167,23 @@ def _batch_norm(call: SymbolCall) -> list[Made]:
         "mean": call.value(3),
         "var": call.value(4),
     }
-    attrs = {"eps": call.attrs.real("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
-    return with_range(typed(call, "batch_norm", operands, attrs, quantized(I8, *_range(call))))
+    attrs = {"eps": call.attrs.number("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
+    return results_with_range(
+        add_quantized(
+            call, "batch_norm", operands, attrs, quantized_type(I8, *_calibrated_range(call))
+        )
+    )
 
 
-def _embedding(call: SymbolCall) -> list[Made]:
-    call.skip("input_dim", "output_dim", "dtype", "sparse_grad")
-    call.skip("min_calib_range", "max_calib_range")
-    w = integers(call, 1, 2, 3)
-    operands = {"w": w, "indices": call.whole_numbers(call.value(0))}
-    return with_range(typed(call, "embedding", operands, {}, w.type.quant))
+def _embedding(call: SymbolCall) -> list[Result]:
+    call.ignore("input_dim", "output_dim", "dtype", "sparse_grad")
+    call.ignore("min_calib_range", "max_calib_range")
+    w = quantized_operand(call, 1, 2, 3)
+    operands = {"w": w, "indices": call.indices_as_i64(call.value(0))}
+    return results_with_range(add_quantized(call, "embedding", operands, {}, w.type.quant))
 
 
-OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {
     "_contrib_quantize_v2": _quantize,
     "_contrib_dequantize": _dequantize,
     "_contrib_requantize": uncalibrated.requantize,
@@ -181,8 +191,8 @@ OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
     "_contrib_quantized_flatten": _flatten,
     "_contrib_quantized_act": _activation,
     "_contrib_quantized_concat": _concat,
-    "_contrib_quantized_elemwise_add": _pair("add"),
-    "_contrib_quantized_elemwise_mul": _pair("mul"),
+    "_contrib_quantized_elemwise_add": _binary("add"),
+    "_contrib_quantized_elemwise_mul": _binary("mul"),
     "_contrib_quantized_batch_norm": _batch_norm,
     "_contrib_quantized_embedding": _embedding,
 }

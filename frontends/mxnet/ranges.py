@@ -1,4 +1,4 @@
-"""Quantized types as MXNet has them: a range, of which the larger end is 127.5 or 255.5 steps."""
+"""Ranges of MXNet's quantized tensors as quantized types: scale = absmax / 127.5 or 255.5."""
 
 from __future__ import annotations
 
@@ -8,69 +8,69 @@ import numpy as np
 
 from qir.ir.dtype import DType, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, QuantType, TensorType, uniform
 from qir.ledger import Change
 
-from .call import Made, RangeEnd, SymbolCall, Unsupported
+from .call import RangeBound, Result, SymbolCall, Unsupported
 
 I8, U8 = dtype("i8"), dtype("u8")
 LEVELS = {I8: 127.5, U8: 255.5}
 _F = np.float32
-_STEPS_OF_NOTHING = _F(2.0**31)
-"""How many steps 1.0 is where a range is 0 to 0, as layers of MXNet have it."""
-CALIBRATE = "quantize with calib_mode naive or entropy"
+_GAIN_OF_EMPTY_RANGE = _F(2.0**31)
+"""The reciprocal scale that MXNet's layers assume for a range of 0 to 0."""
+HOW_TO_CALIBRATE = "quantize with calib_mode naive or entropy"
 
 
-def quantized(storage: DType, low: float, high: float) -> QuantType:
-    """Returns the type of integers of a range; it declares the range as the file does."""
+def quantized_type(storage: DType, low: float, high: float) -> QuantType:
+    """Returns the quantized type of a range, which it also declares."""
     least, most = _F(low), _F(high)
-    reach = max(abs(least), abs(most))
-    if reach == 0:  # calibration writes six decimals, so this is a range of small values, too
-        reach = most = _F(LEVELS[storage]) / _STEPS_OF_NOTHING
-        least = -reach if storage == I8 else _F(0)
-    if not np.isfinite(reach):
+    absmax = max(abs(least), abs(most))
+    if absmax == 0:  # calibration writes six decimals, so this is a range of small values, too
+        absmax = most = _F(LEVELS[storage]) / _GAIN_OF_EMPTY_RANGE
+        least = -absmax if storage == I8 else _F(0)
+    if not np.isfinite(absmax):
         raise Unsupported(f"its range is {low} to {high}")
-    made = uniform(storage, np.asarray(reach / _F(LEVELS[storage]), _F))
-    declared = Declared((float(least),), (float(most),), LEVELS[storage])
+    made = uniform(storage, np.asarray(absmax / _F(LEVELS[storage]), _F))
+    declared = DeclaredBounds((float(least),), (float(most),), LEVELS[storage])
     return replace(made, declared=declared)
 
 
-def is_of_nothing(value: Value) -> bool:
-    """Returns whether a quantized value has the scale that a range of 0 to 0 is given."""
+def has_empty_range(value: Value) -> bool:
+    """Returns whether a quantized value has the scale of an empty range, 0 to 0."""
     quant = value.type.quant
-    return quant is not None and bool((quant.scales() == 1 / _STEPS_OF_NOTHING).all())
+    return quant is not None and bool((quant.scales() == 1 / _GAIN_OF_EMPTY_RANGE).all())
 
 
-def calibrated(call: SymbolCall) -> tuple[float, float] | None:
-    """Returns the range that calibration gave a node; None where it has none."""
-    if not call.attrs.given("min_calib_range") or not call.attrs.given("max_calib_range"):
-        call.skip("min_calib_range", "max_calib_range")
+def calibrated_range(call: SymbolCall) -> tuple[float, float] | None:
+    """Returns the calibrated range of a node; None without one."""
+    if not call.attrs.is_given("min_calib_range") or not call.attrs.is_given("max_calib_range"):
+        call.ignore("min_calib_range", "max_calib_range")
         return None
-    return call.attrs.real("min_calib_range"), call.attrs.real("max_calib_range")
+    return call.attrs.number("min_calib_range"), call.attrs.number("max_calib_range")
 
 
-def note_nothing(call: SymbolCall, low: float, high: float) -> None:
-    """Notes in the ledger that an operator divides by a range of 0 to 0."""
+def note_empty_range(call: SymbolCall, low: float, high: float) -> None:
+    """Reports that MXNet divides by an empty range."""
     if low == high == 0:
         said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
-def note_refusal(call: SymbolCall, low: float) -> None:
-    """Notes in the ledger that MXNet does not run unsigned integers of such a range."""
+def note_refused_range(call: SymbolCall, low: float) -> None:
+    """Reports that MXNet does not run uint8 with a range that begins below 0."""
     if low < 0:
         said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
 
 
-def with_range(value: Value) -> list[Made]:
-    """Returns the three results of a quantized operator: integers, and the ends of their range."""
-    low, high = ends(value)
-    return [value, RangeEnd(low), RangeEnd(high)]
+def results_with_range(value: Value) -> list[Result]:
+    """Returns the three results of a quantized operator: integers, minimum and maximum."""
+    low, high = declared_range(value)
+    return [value, RangeBound(low), RangeBound(high)]
 
 
-def ends(value: Value) -> tuple[float, float]:
-    """Returns the range that a quantized value declares."""
+def declared_range(value: Value) -> tuple[float, float]:
+    """Returns the declared range of a quantized value; raises Unsupported without one."""
     quant = value.type.quant
     if quant is None or quant.declared is None:
         raise Unsupported(f"its operand {value.name} is {value.type.dtype} without a range")
@@ -80,34 +80,44 @@ def ends(value: Value) -> tuple[float, float]:
     return held.low[0], held.high[0]
 
 
-def integers(call: SymbolCall, index: int, low: int, high: int) -> Value:
-    """Returns an operand with the range that two other operands give it.
+def quantized_operand(call: SymbolCall, index: int, low: int, high: int) -> Value:
+    """Returns an operand with the range in two other operands.
 
-    Stored integers take the range as their type; computed ones have to come with this range.
+    Stored integers take the range as their type; computed ones must have been made with it, or
+    with a stored one, by which they are read.
     """
     value = call.value(index)
     if value.type.quant is not None:
         given = [call.inputs[i] if i < len(call) else None for i in (low, high)]
-        wanted = [RangeEnd(end) for end in ends(value)]
-        if given != wanted:
+        wanted = [RangeBound(end) for end in declared_range(value)]
+        if given == wanted:
+            return value
+        if any(not isinstance(end, Value) or end.node.op != "constant" for end in given):
             raise Unsupported(f"operand {index} comes with the range of another tensor")
-        return value
+        element = quantized_type(value.type.quant.storage, *_stored_ends(call, index, low, high))
+        types = [TensorType(value.type.shape, element)]
+        return call.reader.graph.add("recode", {"x": value}, types=types).result
     kind = value.type.dtype
     if value.node.op != "constant":
-        raise Unsupported(f"the range of operand {index} is not calibrated; {CALIBRATE}")
+        raise Unsupported(f"the range of operand {index} is not calibrated; {HOW_TO_CALIBRATE}")
     if kind not in LEVELS:
         raise Unsupported(f"operand {index} is {kind}; int8 and uint8 with a known range are read")
-    found = [call.held(i, "range").reshape(-1) for i in (low, high)]
+    return _quantized_constant(
+        call, index, quantized_type(kind, *_stored_ends(call, index, low, high))
+    )
+
+
+def _stored_ends(call: SymbolCall, index: int, low: int, high: int) -> tuple[float, float]:
+    found = [call.parameter_data(i, "range").reshape(-1) for i in (low, high)]
     if any(end.size != 1 for end in found):
         raise Unsupported(f"the range of operand {index} is no pair of numbers")
-    low_end, high_end = (float(end[0]) for end in found)
-    return _stored(call, index, quantized(kind, low_end, high_end))
+    return float(found[0][0]), float(found[1][0])
 
 
-def _stored(call: SymbolCall, index: int, element: QuantType) -> Value:
-    """Returns stored integers as a constant of a quantized type, under its name in the file."""
+def _quantized_constant(call: SymbolCall, index: int, element: QuantType) -> Value:
+    """Returns stored integers as a constant of a quantized type, with their name in the file."""
     value, graph = call.value(index), call.reader.graph
-    data = call.held(index, "weights")
+    data = call.parameter_data(index, "weights")
     held = Array(data, TensorType(value.type.shape, element), value.name)
     name = value.name
     graph.rename(value, graph.fresh(f"{name}.stored"))

@@ -1,4 +1,8 @@
-"""Builds a graph from a symbol and its parameters."""
+"""Builds a graph from a symbol and its parameters.
+
+Each node is read by the converter of its operator (`operators`). Unknown operators become foreign
+nodes; operators with an operand of unknown shape become foreign too.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,11 @@ from qir.ledger import Ledger
 
 from . import foreign
 from .attributes import BadAttribute
-from .call import Made, SymbolCall, Unsupported
+from .call import Result, SymbolCall, Unsupported
 from .inputs import Inputs
 from .operators import converter
 from .parameters import Parameters
-from .symbol import Symbol, SymbolNode, shown
+from .symbol import Symbol, SymbolNode, shortened
 
 STEP = "read mxnet"
 
@@ -32,10 +36,9 @@ def read(
     ledger: Ledger,
     given: Sequence[object] | None,
 ) -> Graph:
-    """Returns the graph of a symbol; InputError names file, node and op that cannot be read.
+    """Returns the graph of a symbol; raises InputError with file, node and operator.
 
-    Operators that QIR does not know are kept, see `foreign`.
-    `store` is where parameters come from, `given` are shapes or example arrays of the inputs.
+    `store` names the parameter file in errors, `given` are shapes or example arrays of the inputs.
     """
     reader = SymbolReader(path, symbol, held, store, ledger, given)
     for index in range(len(symbol.nodes)):
@@ -45,7 +48,7 @@ def read(
 
 
 class SymbolReader:
-    """The graph that is built, and what each result of the symbol has become in it."""
+    """The graph under construction, and the converted results of each node."""
 
     def __init__(
         self,
@@ -56,44 +59,44 @@ class SymbolReader:
         ledger: Ledger,
         given: Sequence[object] | None,
     ) -> None:
-        self.path, self.symbol, self.held, self.ledger = path, symbol, held, ledger
+        self.path, self.symbol, self.parameters, self.ledger = path, symbol, held, ledger
         self.graph = Graph(path.name.removesuffix(".json").removesuffix("-symbol") or "main")
-        self.found: list[Sequence[Made]] = []
+        self.results: list[Sequence[Result]] = []
         """By node: its results."""
         self.unnamed: set[Value] = set()
-        """Values that may still take the name of the node whose result they are."""
-        self.states = held.states
-        self.counts = symbol.counts()
+        """Values that may still take the name of the node that returns them."""
+        self.auxiliary_states = held.states
+        self.result_counts = symbol.counts()
         self.inputs = Inputs(path, symbol, held, store, given)
 
     def read(self, index: int) -> None:
         """Reads one node."""
         node = self.symbol.nodes[index]
         if node.is_variable:
-            self.found.append([self._variable(index, node)])
+            self.results.append([self._variable(index, node)])
             return
         handler = converter(node.op)
         try:
             operands = [self.result(entry) for entry in node.inputs]
-            if handler is None or foreign.reads_loose(operands):
-                self.found.append(foreign.keep(self, node, self.counts[index]))
+            if handler is None or foreign.has_untyped_operand(operands):
+                self.results.append(foreign.keep(self, node, self.result_counts[index]))
                 return
             call = SymbolCall(self, node, operands)
             made = handler(call)
-            if unread := call.attrs.unread():
-                raise Unsupported(f"its attribute {shown(unread[0])} is not read here")
+            if unread := call.attrs.unread_names():
+                raise Unsupported(f"its attribute {shortened(unread[0])} is not read here")
         except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
             raise self.fail(node, f"cannot be read: {why}") from why
         except (ArithmeticError, LookupError, ValueError) as why:
-            # lists of wrong lengths, axes that are not there, sizes beyond what NumPy counts
+            # Damaged files: lists of wrong lengths, missing axes, sizes beyond NumPy's range.
             raise self.fail(node, "cannot be read: its attributes and operands do not fit") from why
         results = made if isinstance(made, list) else [made]
         if isinstance(results[0], Value):
             self._name(results[0], node.name)
-        self.found.append(results)
+        self.results.append(results)
 
-    def _variable(self, index: int, node: SymbolNode) -> Made:
-        if node.name in self.held:
+    def _variable(self, index: int, node: SymbolNode) -> Result:
+        if node.name in self.parameters:
             return self.parameter(node.name)
         kind = self.inputs.type_of(index)
         if kind is None:
@@ -102,17 +105,17 @@ class SymbolReader:
         origins = [Origin("mxnet", "null", node.name)]
         return self.graph.add("input", types=[kind], name=name, origins=origins).result
 
-    def result(self, entry: tuple[int, int]) -> Made:
-        """Returns what a result has become; Unsupported for one that its node does not have."""
+    def result(self, entry: tuple[int, int]) -> Result:
+        """Returns a converted result; raises Unsupported for one that the node does not compute."""
         index, which = entry
-        made = self.found[index]
+        made = self.results[index]
         if which >= len(made):
             node = self.symbol.nodes[index]
             raise Unsupported(f"it reads result {which} of {node.label}, which is not computed")
         return made[which]
 
     def finish(self) -> None:
-        """Adds the output and removes what no result needs."""
+        """Adds the output and removes unused nodes."""
         operands: dict[str, Value] = {}
         for name, entry in zip(self.symbol.output_names(), self.symbol.heads, strict=True):
             node = self.symbol.nodes[entry[0]]
@@ -121,7 +124,8 @@ class SymbolReader:
             except Unsupported as why:
                 raise self.fail(node, f"cannot be a result: {why}") from why
             if not isinstance(made, Value):
-                raise self.fail(node, f"has a result {entry[1]} that is not computed in inference")
+                said = f"has a result {entry[1]} that is not computed in inference"
+                raise self.fail(node, f"{said}; save one result of it, such as symbol[0]")
             operands[name if name not in operands else self.graph.fresh(name)] = made
         self.graph.add("output", operands)
         for made_of in reversed(list(self.graph)):
@@ -130,26 +134,26 @@ class SymbolReader:
                 self.graph.remove(made_of)
 
     def _name(self, value: Value, name: str) -> None:
-        """Gives a value the name of the node that makes it, unless it has a name of the model."""
+        """Names a value after its node, unless it has a name of the model already."""
         if value in self.unnamed:
             self.unnamed.discard(value)
             self.graph.rename(value, self.graph.fresh(name))
 
-    # -- what converters ask for ----------------------------------------------------------------
+    # -- for converters -------------------------------------------------------------------------
 
     def origin(self, node: SymbolNode) -> Origin:
-        """Returns where a node came from."""
+        """Returns the origin of a node."""
         names = (self.symbol.nodes[i].name for i, _ in node.inputs)
         return Origin(
             "mxnet", node.op, node.name, operands=tuple((f"{i}", n) for i, n in enumerate(names))
         )
 
     def parameter(self, name: str) -> Value:
-        """Returns a new constant with the elements of a parameter."""
-        data = self.held[name]
+        """Adds a parameter as a constant."""
+        data = self.parameters[name]
         made = Array(data, TensorType(data.shape, dtype_of(data)), name)
         return self.graph.constant(made, name=self.graph.fresh(name))
 
     def fail(self, node: SymbolNode, what: str) -> InputError:
-        """Returns the error for a node."""
-        return InputError(f"{self.path}: {node.place} {what}")
+        """Returns an error for a node."""
+        return InputError(f"{self.path}: {node.description} {what}")

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose parameters MXNet keeps in one flat vector."""
+"""LSTM, GRU and RNN layers, whose parameters MXNet stores in one flat vector."""
 
 from __future__ import annotations
 
@@ -11,43 +11,50 @@ from numpy.typing import NDArray
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.types import Array
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
-from .call import Made, SymbolCall, Unset, Unsupported
+from .call import Result, ShapelessZeros, SymbolCall, Unsupported
 
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Where each gate of ours is among MXNet's: i f g o and r z n there, i o f g and z r n here."""
+"""For each gate of the language, its index in MXNet.
+
+MXNet has i f g o and r z n, the language i o f g and z r n.
+"""
 Weights = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights of all directions of one layer, as the language lays them out."""
+    """Weights of all directions of one layer, in the language's layout."""
 
     w: Weights
     r: Weights
     bias: Weights
 
 
-def _vector(value: Value) -> Weights:
-    """Returns a parameter, or what is joined of parameters."""
+def _parameter_vector(value: Value) -> Weights:
+    """Returns a parameter, or a concatenation of parameters, which Gluon writes."""
     node = value.node
     data = node.attrs.get("data") if node.op == "constant" else None
     if isinstance(data, Array):
         return data.data
     if node.op not in ("concat", "reshape", "flatten"):
         raise Unsupported("its parameters are computed; only those of the file are read")
-    made = computed(node, {slot: _vector(v) for slot, v in node.operands.items()}, "native")
+    made = compute_constants(
+        node, {slot: _parameter_vector(v) for slot, v in node.operands.items()}, "native"
+    )
     if not made:
         raise Unsupported("its parameters cannot be joined")
     return made[0]
 
 
-def _layers(flat: Weights, kind: str, size: int, width: int, count: int, ways: int) -> list[_Layer]:
-    """Returns the layers of a flat vector: all weights come first, then all biases."""
+def _layers(
+    flat: Weights, kind: str, size: int, width: int, count: int, directions: int
+) -> list[_Layer]:
+    """Splits the flat vector: the weights of all layers come first, then all biases."""
     gates, at = len(_GATES[kind]), 0
-    total = gates * size * ways * (width + size + 2)
-    total += (count - 1) * gates * size * ways * (size * ways + size + 2)
+    total = gates * size * directions * (width + size + 2)
+    total += (count - 1) * gates * size * directions * (size * directions + size + 2)
     if flat.size != total:
         raise Unsupported(f"its parameters are {flat.size} numbers, {total} are needed")
 
@@ -63,9 +70,9 @@ def _layers(flat: Weights, kind: str, size: int, width: int, count: int, ways: i
 
     weights: list[tuple[list[Weights], list[Weights]]] = []
     for layer in range(count):
-        columns = width if layer == 0 else size * ways
+        columns = width if layer == 0 else size * directions
         rows: tuple[list[Weights], list[Weights]] = ([], [])
-        for _ in range(ways):
+        for _ in range(directions):
             rows[0].append(ordered(take(gates * size, columns)))
             rows[1].append(ordered(take(gates * size, size)))
         weights.append(rows)
@@ -73,42 +80,42 @@ def _layers(flat: Weights, kind: str, size: int, width: int, count: int, ways: i
     for w, r in weights:
         biases = [
             np.concatenate([ordered(take(gates * size)), ordered(take(gates * size))])
-            for _ in range(ways)
+            for _ in range(directions)
         ]
         made.append(_Layer(np.stack(w), np.stack(r), np.stack(biases)))
     return made
 
 
-def _rnn(call: SymbolCall) -> list[Made]:
-    mode = call.only("mode", "", "lstm", "gru", "rnn_tanh", "rnn_relu")
+def _rnn(call: SymbolCall) -> list[Result]:
+    mode = call.choice("mode", "", "lstm", "gru", "rnn_tanh", "rnn_relu")
     kind, _, activation = mode.partition("_")
-    size, count = call.attrs.whole("state_size"), call.attrs.whole("num_layers")
-    ways = 2 if call.attrs.flag("bidirectional") else 1
-    call.skip("p", "state_outputs", "lstm_state_clip_nan")
+    size, count = call.attrs.integer("state_size"), call.attrs.integer("num_layers")
+    directions = 2 if call.attrs.flag("bidirectional") else 1
+    call.ignore("p", "state_outputs", "lstm_state_clip_nan")
     for name in ("projection_size", "lstm_state_clip_min", "lstm_state_clip_max"):
-        if call.attrs.given(name):
+        if call.attrs.is_given(name):
             raise Unsupported(f"{name} is not read")
     if call.attrs.flag("use_sequence_length"):
         raise Unsupported("use_sequence_length is not read")
     if not 1 <= count <= 1000 or not 1 <= size <= 1 << 24:
         raise Unsupported(f"it has {count} layers of {size}")
     x = call.value(0)
-    flat = _vector(call.value(1)).reshape(-1)
-    each = len(_GATES[kind]) * size * ways
-    width = flat.size // each - size - 2 - (count - 1) * (size * ways + size + 2)
-    layers = _layers(flat, kind, size, max(width, 0), count, ways)
-    attrs: dict[str, Attr] = {"direction": "bidirectional" if ways == 2 else "forward"}
+    flat = _parameter_vector(call.value(1)).reshape(-1)
+    each = len(_GATES[kind]) * size * directions
+    width = flat.size // each - size - 2 - (count - 1) * (size * directions + size + 2)
+    layers = _layers(flat, kind, size, max(width, 0), count, directions)
+    attrs: dict[str, Attr] = {"direction": "bidirectional" if directions == 2 else "forward"}
     if kind == "gru":
         attrs["linear_before_reset"] = True
     if activation:
-        attrs["activations"] = (activation,) * ways
+        attrs["activations"] = (activation,) * directions
     states = [
-        None if isinstance(call.inputs[i], Unset) else call.value(i)
+        None if isinstance(call.inputs[i], ShapelessZeros) else call.value(i)
         for i in range(2, 4 if kind == "lstm" else 3)
     ]
     last: list[list[Value]] = [[] for _ in states]
     for index, layer in enumerate(layers):
-        x, ends = _layer(call, kind, x, layer, states, index, ways, count, attrs)
+        x, ends = _layer(call, kind, x, layer, states, index, directions, count, attrs)
         for held, end in zip(last, ends, strict=True):
             held.append(end)
     joined = [
@@ -127,11 +134,11 @@ def _layer(
     layer: _Layer,
     states: list[Value | None],
     index: int,
-    ways: int,
+    directions: int,
     count: int,
     attrs: dict[str, Attr],
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Adds one layer; returns its results step by step, and its last states."""
+    """Adds one layer; returns the results of all steps, and the last states."""
     operands: dict[str, Value | None] = {
         "x": x,
         "w": call.constant(layer.w, f"{index}.w"),
@@ -142,11 +149,11 @@ def _layer(
         if state is None or count == 1:
             operands[slot] = state
             continue
-        bounds = {"starts": (index * ways,), "ends": ((index + 1) * ways,)}
+        bounds = {"starts": (index * directions,), "ends": ((index + 1) * directions,)}
         operands[slot] = call.add("slice", {"x": state}, {**bounds, "axes": (0,), "steps": (1,)})
     y, *ends = call.add_many(kind, operands, attrs)
-    # y is [steps, directions, batch, hidden]; MXNet has the directions side by side at the end
-    if ways == 1:
+    # y is [steps, directions, batch, hidden]; MXNet concatenates directions along the last axis.
+    if directions == 1:
         return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(ends)
     parts = call.add_many("split", {"x": y}, {"sizes": (1, 1), "axis": 1})
     flat = [call.add("squeeze", {"x": part}, {"axes": (1,)}) for part in parts]

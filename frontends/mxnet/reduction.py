@@ -1,4 +1,4 @@
-"""Reductions over axes, and matrix products."""
+"""Reductions, norms, dot, batch_dot and linalg_gemm2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .call import SymbolCall, Unsupported
 
 
 def _axes(call: SymbolCall, rank: int) -> tuple[int, ...]:
-    named = tuple(a % rank for a in call.attrs.wholes("axis"))
+    named = tuple(a % rank for a in call.attrs.integers("axis"))
     if "exclude" in call.node.attrs and call.attrs.flag("exclude"):
         return tuple(a for a in range(rank) if a not in named)
     return named or tuple(range(rank))
@@ -21,7 +21,7 @@ def _reduce(op: str) -> Callable[[SymbolCall], Value]:
         x, keep = call.value(0), call.attrs.flag("keepdims")
         axes = _axes(call, x.type.rank)
         made = call.add(op, {"x": x}, {"axes": axes, "keep": keep}) if axes else x
-        if not keep and len(axes) == x.type.rank:  # MXNet has no tensors without axes
+        if not keep and len(axes) == x.type.rank:  # MXNet has no tensors of rank 0
             made = call.add("unsqueeze", {"x": made}, {"axes": (0,)})
         return made
 
@@ -29,15 +29,15 @@ def _reduce(op: str) -> Callable[[SymbolCall], Value]:
 
 
 def _norm(call: SymbolCall) -> Value:
-    order = call.attrs.whole("ord", 2)
-    if order not in (1, 2) or call.attrs.given("out_dtype"):
+    order = call.attrs.integer("ord", 2)
+    if order not in (1, 2) or call.attrs.is_given("out_dtype"):
         raise Unsupported("ord 1 and 2 without an out_dtype are read")
     return _reduce("reduce_l1" if order == 1 else "reduce_l2")(call)
 
 
 def _dot(call: SymbolCall) -> Value:
-    """Reads dot; of more than two axes, the last of a and the first of b are summed over."""
-    call.skip("forward_stype")
+    """Reads dot, which sums over the last axis of a and the first of b."""
+    call.ignore("forward_stype")
     a, b = call.value(0), call.value(1)
     attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}
     if a.type.rank == b.type.rank == 1:
@@ -49,15 +49,15 @@ def _dot(call: SymbolCall) -> Value:
 
 
 def _batch_dot(call: SymbolCall) -> Value:
-    call.skip("forward_stype")
+    call.ignore("forward_stype")
     attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}
     return call.add("matmul", {"a": call.value(0), "b": call.value(1)}, attrs)
 
 
 def _gemm(call: SymbolCall) -> Value:
-    if call.attrs.whole("axis", -2) != -2:
+    if call.attrs.integer("axis", -2) != -2:
         raise Unsupported("its axis is not -2")
-    alpha = call.attrs.real("alpha", 1.0)
+    alpha = call.attrs.number("alpha", 1.0)
     made = _batch_dot(call)
     if alpha == 1:
         return made

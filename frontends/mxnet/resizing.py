@@ -1,4 +1,4 @@
-"""Resizing of images."""
+"""UpSampling and BilinearResize2D."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import SymbolCall, Unsupported, row
+from .call import SymbolCall, Unsupported, int64_array
 
 
 def _nearest(call: SymbolCall, x: Value, scale: int) -> Value:
@@ -21,9 +21,9 @@ def _nearest(call: SymbolCall, x: Value, scale: int) -> Value:
 
 
 def _up_sampling(call: SymbolCall) -> Value:
-    call.skip("num_args", "num_filter")
-    scale = call.attrs.whole("scale")
-    if call.only("sample_type", "", "nearest", "bilinear") == "bilinear":
+    call.ignore("num_args", "num_filter")
+    scale = call.attrs.integer("scale")
+    if call.choice("sample_type", "", "nearest", "bilinear") == "bilinear":
         pad = (scale - 1 + 1) // 2
         attrs: dict[str, Attr] = {
             "stride": (scale, scale),
@@ -31,7 +31,7 @@ def _up_sampling(call: SymbolCall) -> Value:
             "groups": call.size(call.value(1), 0),
         }
         return call.add("conv_transpose2d", {"x": call.value(0), "w": call.value(1)}, attrs)
-    mode = call.only("multi_input_mode", "concat", "concat", "sum")
+    mode = call.choice("multi_input_mode", "concat", "concat", "sum")
     first, *others = call.values()
     parts = [_nearest(call, first, scale)]
     for x in others:
@@ -46,10 +46,10 @@ def _up_sampling(call: SymbolCall) -> Value:
     return call.add("sum", named) if mode == "sum" else call.add("concat", named, {"axis": 1})
 
 
-def _bilinear(call: SymbolCall) -> Value:
+def _bilinear_resize(call: SymbolCall) -> Value:
     """Reads BilinearResize2D, which aligns corners unless an attribute says otherwise."""
     x = call.value(0)
-    mode = call.only("mode", "size", "size", "like")
+    mode = call.choice("mode", "size", "size", "like")
     aligned = call.attrs.flag("align_corners", True)
     attrs: dict[str, Attr] = {
         "axes": (2, 3),
@@ -57,19 +57,19 @@ def _bilinear(call: SymbolCall) -> Value:
         "mode": "linear",
     }
     if mode == "like":
-        call.skip("height", "width", "scale_height", "scale_width")
+        call.ignore("height", "width", "scale_height", "scale_width")
         like = call.add("shape", {"x": call.value(1)}, {"start": 2, "end": 4})
         return call.add("resize", {"x": x, "sizes": like}, attrs)
-    if call.attrs.given("scale_height"):
-        scales = [call.attrs.real(f"scale_{side}") for side in ("height", "width")]
+    if call.attrs.is_given("scale_height"):
+        scales = [call.attrs.number(f"scale_{side}") for side in ("height", "width")]
         size = [int(s * call.size(x, 2 + i)) for i, s in enumerate(scales)]
-        call.skip("height", "width")
+        call.ignore("height", "width")
     else:
-        size = [call.attrs.whole(side) for side in ("height", "width")]
-    return call.add("resize", {"x": x, "sizes": call.constant(row(size), "sizes")}, attrs)
+        size = [call.attrs.integer(side) for side in ("height", "width")]
+    return call.add("resize", {"x": x, "sizes": call.constant(int64_array(size), "sizes")}, attrs)
 
 
 OPS: dict[str, Callable[[SymbolCall], Value]] = {
     "UpSampling": _up_sampling,
-    "_contrib_BilinearResize2D": _bilinear,
+    "_contrib_BilinearResize2D": _bilinear_resize,
 }

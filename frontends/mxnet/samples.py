@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .parameters import MAGIC, TYPES, V2, Array
+from .parameters import DTYPES, MAGIC, V2, Array
 
-_FLAGS = {kind: flag for flag, kind in TYPES.items()}
+_FLAGS = {kind: flag for flag, kind in DTYPES.items()}
 
 
 def parameter_bytes(held: Mapping[str, Array]) -> bytes:

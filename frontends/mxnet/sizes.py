@@ -1,4 +1,4 @@
-"""Shapes as operands: constant where all sizes are known, else computed from other shapes."""
+"""Shape operands: constant if all sizes are known, else computed from other shapes."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from math import prod
 
 from qir.ir.node import Value
 
-from .call import SymbolCall, row
+from .call import SymbolCall, int64_array
 
 
 @dataclass(frozen=True)
 class SizeTerm:
-    """One size of a result: a number, or the product of axes of an operand over a number."""
+    """One size of a result: a number, or a product of an operand's sizes divided by a number."""
 
     number: int = 0
     axes: tuple[int, ...] = ()
     over: int = 1
 
 
-def part(x: Value, *axes: int) -> SizeTerm:
-    """Returns the product of sizes of a value, as a number where they are known."""
+def size_term(x: Value, *axes: int) -> SizeTerm:
+    """Returns the product of sizes of a value, as a number if all are known."""
     found = [x.type.shape[axis] for axis in axes]
     known = [size for size in found if isinstance(size, int)]
     return SizeTerm(prod(known)) if len(known) == len(found) else SizeTerm(axes=axes)
 
 
-def shape(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
-    """Returns the operand that holds a shape, for a reshape of x.
+def shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
+    """Returns the shape operand of a reshape of x.
 
-    A single size that is not known is written -1 and follows from the number of elements; sizes
-    that stay where they are in x are written 0.
+    A single open size is written -1, and sizes that stay at their axis 0, so that the shape is
+    constant where possible.
     """
     numbers = [
         0 if p.axes == (i,) and p.over == 1 else None if p.axes else p.number
         for i, p in enumerate(parts)
     ]
     if 0 in [p.number for p in parts if not p.axes]:
-        return exact(call, x, parts)
+        return exact_shape_operand(call, x, parts)
     if None in numbers and numbers.count(None) == 1 and -1 not in numbers:
         numbers = [-1 if n is None else n for n in numbers]
     known = [n for n in numbers if n is not None]
     if len(known) == len(numbers):
-        return call.constant(row(known), "shape")
-    return exact(call, x, parts)
+        return call.constant(int64_array(known), "shape")
+    return exact_shape_operand(call, x, parts)
 
 
-def exact(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
-    """Returns the operand that holds a shape, each unknown size computed."""
+def exact_shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
+    """Returns a shape operand without 0 and -1; open sizes are computed."""
     if not any(p.axes for p in parts):
-        return call.constant(row([p.number for p in parts]), "shape")
-    held = {f"xs.{i}": _value(call, x, p) for i, p in enumerate(parts)}
+        return call.constant(int64_array([p.number for p in parts]), "shape")
+    held = {f"xs.{i}": _size_value(call, x, p) for i, p in enumerate(parts)}
     return call.add("concat", held, {"axis": 0}) if len(held) > 1 else held["xs.0"]
 
 
-def _value(call: SymbolCall, x: Value, held: SizeTerm) -> Value:
+def _size_value(call: SymbolCall, x: Value, held: SizeTerm) -> Value:
     if not held.axes:
-        return call.constant(row([held.number]), "size")
+        return call.constant(int64_array([held.number]), "size")
     made: Value | None = None
     for axis in held.axes:
         size = call.add("shape", {"x": x}, {"start": axis, "end": axis + 1})
@@ -65,10 +65,10 @@ def _value(call: SymbolCall, x: Value, held: SizeTerm) -> Value:
     assert made is not None
     if held.over == 1:
         return made
-    over = call.constant(row([held.over]), "size")
+    over = call.constant(int64_array([held.over]), "size")
     return call.add("floor_div", {"a": made, "b": over})
 
 
-def whole_shape(call: SymbolCall, x: Value) -> Value:
-    """Returns the shape of a value as an operand."""
-    return exact(call, x, [part(x, axis) for axis in range(x.type.rank)])
+def shape_of_value(call: SymbolCall, x: Value) -> Value:
+    """Returns the shape of a value as a shape operand."""
+    return exact_shape_operand(call, x, [size_term(x, axis) for axis in range(x.type.rank)])

@@ -1,6 +1,7 @@
 """Fused layers: `_sg_mkldnn_conv` and `_sg_mkldnn_fully_connected`, float and quantized.
 
-Their parameters are in a subgraph, whose variables are the operands of the outer node in order.
+The fused ops are in a subgraph, whose variables are the operands of the outer node, in order. The
+ranges of quantized operands are further operands of the outer node.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
@@ -21,12 +22,21 @@ from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
 from . import convolution
-from .call import Made, SymbolCall, Unsupported
+from .call import Result, SymbolCall, Unsupported
 from .grouped_weights import grouped_weights
 from .quantized import PROFILE, UNCALIBRATED
-from .ranges import CALIBRATE, I8, U8, calibrated, integers, note_refusal, quantized, with_range
-from .symbol import Symbol, SymbolNode, shown
-from .uncalibrated import LayerSums, range_of, relu
+from .ranges import (
+    HOW_TO_CALIBRATE,
+    I8,
+    U8,
+    calibrated_range,
+    note_refused_range,
+    quantized_operand,
+    quantized_type,
+    results_with_range,
+)
+from .symbol import Symbol, SymbolNode, shortened
+from .uncalibrated import LayerSums, absmax_of, relu
 
 _FLAGS = (
     "quantized with_bn with_act with_sum with_postsum_act with_eltwise enable_float_output"
@@ -34,36 +44,36 @@ _FLAGS = (
 ).split()
 
 
-def _inner(call: SymbolCall) -> Symbol:
+def _subgraph(call: SymbolCall) -> Symbol:
     if len(call.node.subgraphs) != 1:
         raise Unsupported(f"it has {len(call.node.subgraphs)} subgraphs, one is needed")
     return call.node.subgraphs[0]
 
 
-def _float(call: SymbolCall) -> Made:
-    """Adds the ops of a subgraph that is not quantized."""
+def _add_float_subgraph(call: SymbolCall) -> Result:
+    """Adds the ops of a float subgraph."""
     from .operators import converter
 
-    call.skip(*_FLAGS, "min_calib_range", "max_calib_range")
-    inner, outer = _inner(call), 0
-    found: list[list[Made]] = []
-    for node in inner.nodes:
+    call.ignore(*_FLAGS, "min_calib_range", "max_calib_range")
+    subgraph, next_operand = _subgraph(call), 0
+    found: list[list[Result]] = []
+    for node in subgraph.nodes:
         if node.is_variable:
-            found.append([call.value(outer)])
-            outer += 1
+            found.append([call.value(next_operand)])
+            next_operand += 1
             continue
         handler = converter(node.op)
         if handler is None:
-            raise Unsupported(f"its {node.place} is not read")
-        each = SymbolCall(call.reader, node, [_result(found, entry) for entry in node.inputs])
+            raise Unsupported(f"its {node.description} is not read")
+        each = SymbolCall(call.reader, node, [_result_of(found, entry) for entry in node.inputs])
         made = handler(each)
-        if unread := each.attrs.unread():
-            raise Unsupported(f"attribute {shown(unread[0])} of its {node.label} is not read")
+        if unread := each.attrs.unread_names():
+            raise Unsupported(f"attribute {shortened(unread[0])} of its {node.label} is not read")
         found.append(made if isinstance(made, list) else [made])
-    return _result(found, inner.heads[0])
+    return _result_of(found, subgraph.heads[0])
 
 
-def _result(found: list[list[Made]], entry: tuple[int, int]) -> Made:
+def _result_of(found: list[list[Result]], entry: tuple[int, int]) -> Result:
     index, which = entry
     if which >= len(found[index]):
         raise Unsupported("a node of its subgraph reads a result that is not computed")
@@ -71,20 +81,20 @@ def _result(found: list[list[Made]], entry: tuple[int, int]) -> Made:
 
 
 @dataclass(frozen=True)
-class _Step:
-    """What follows the first op of a fused layer: a function, or a sum with another operand."""
+class _EpilogueStep:
+    """An op after the layer in a fused kernel: a function, or an addition of another operand."""
 
     op: str
     attrs: dict[str, Attr] = field(default_factory=dict)
     summand: tuple[int, int, int] | None = None
-    """Which operands of the layer are the other tensor and the ends of its range."""
+    """Operand indices of the other tensor and of its range."""
 
 
-class _Fusion:
-    """A quantized subgraph, whose variables are matched with the operands of the outer node."""
+class _FusedSubgraph:
+    """A quantized subgraph, with its variables matched to operands of the outer node."""
 
     def __init__(self, call: SymbolCall) -> None:
-        self.call, self.inner = call, _inner(call)
+        self.call, self.inner = call, _subgraph(call)
         count = sum(node.is_variable for node in self.inner.nodes)
         if count > len(call):
             raise Unsupported(f"its subgraph has {count} variables, it has {len(call)} operands")
@@ -93,151 +103,169 @@ class _Fusion:
         self.outer = {
             i: next(numbers) for i, node in enumerate(self.inner.nodes) if node.is_variable
         }
-        """By variable of the subgraph: the operand of the outer node."""
+        """By variable of the subgraph: the operand index of the outer node."""
 
     def operators(self) -> list[tuple[int, SymbolNode]]:
         found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
+        # A fused kernel is a chain, so each operator has to read the one before it.
         for (before, _), (_, node) in pairwise(found):
             if before not in [index for index, _ in node.inputs]:
                 raise Unsupported(f"its {node.label} does not follow the node before it")
         return found
 
     def operand(self, node: SymbolNode, slot: int) -> int:
-        """Returns which operand of the outer node an operator of the subgraph reads."""
+        """Returns the operand index of the outer node for an operand of an inner operator."""
         if slot >= len(node.inputs) or node.inputs[slot][0] not in self.outer:
             raise Unsupported(f"operand {slot} of its {node.label} is no operand of the layer")
         return self.outer[node.inputs[slot][0]]
 
     def inside(self, node: SymbolNode, *values: Value) -> SymbolCall:
-        """Returns the call of an operator of the subgraph, for its attributes."""
+        """Returns a call of an inner operator, to read its attributes."""
         return SymbolCall(self.call.reader, node, values)
 
     def done(self, each: SymbolCall) -> None:
-        if unread := each.attrs.unread():
-            raise Unsupported(f"attribute {shown(unread[0])} of its {each.node.label} is not read")
+        if unread := each.attrs.unread_names():
+            raise Unsupported(
+                f"attribute {shortened(unread[0])} of its {each.node.label} is not read"
+            )
 
 
-def _conv(call: SymbolCall) -> Made | list[Made]:
+def _conv(call: SymbolCall) -> Result | list[Result]:
     if not call.attrs.flag("quantized"):
-        return _float(call)
-    call.skip(*_FLAGS)
-    fusion = _Fusion(call)
+        return _add_float_subgraph(call)
+    call.ignore(*_FLAGS)
+    fusion = _FusedSubgraph(call)
     (_, first), *rest = fusion.operators()
     if first.op != "Convolution":
         raise Unsupported(f"its subgraph begins with {first.op}")
     each = fusion.inside(
         first, *(call.value(fusion.operand(first, s)) for s in range(len(first.inputs)))
     )
-    axes, attrs = convolution.sides(each)
+    axes, attrs = convolution.layer_attrs(each)
     if axes != 2:
         said = f"it is a convolution along {axes} axes; 2 are read quantized"
         raise Unsupported(f"{said}; quantize the float model with qir quantize")
-    given = convolution.operands(each, no_bias=False)
+    given = convolution.layer_operands(each, no_bias=False)
     w, bias = given["w"], given["bias"]
     assert w is not None
     convolution.check_channels(each, "num_filter", w.type.shape[0])
     fusion.done(each)
+    # After the operands come the range of the data, then that of each tensor that is added.
     at = fusion.count
     data = fusion.operand(first, 0), at, at + 1
-    steps: list[_Step] = []
+    steps: list[_EpilogueStep] = []
     for _, node in rest:
+        # A batch norm later in the chain cannot be folded into the weights.
         if node.op == "BatchNorm" and not steps:
-            w, bias = _folded(fusion, node, w, bias)
+            w, bias = _fold_batch_norm(fusion, node, w, bias)
         elif node.op == "elemwise_add":
             at += 2
+            # The sums of the layer may be either operand; the one from outside is added to them.
             outer = [s for s in range(len(node.inputs)) if node.inputs[s][0] in fusion.outer]
             index = fusion.operand(node, outer[0] if outer else 0)
-            steps.append(_Step("add", {}, (index, at, at + 1)))
+            steps.append(_EpilogueStep("add", {}, (index, at, at + 1)))
         else:
-            steps.append(_function(fusion, node))
-    found = calibrated(call)
+            steps.append(_epilogue_function(fusion, node))
+    found = calibrated_range(call)
     if found is None:
+        # MXNet then returns the 32-bit sums, and a range that it computes.
         sums = LayerSums(call, *data)
-        made, gain = sums.convolution(_data(w), None if bias is None else _data(bias), attrs)
-        return _finished(sums, made, steps, gain)
-    operands = {"x": integers(call, *data)}
+        made, gain = sums.convolution(
+            _constant_data(w), None if bias is None else _constant_data(bias), attrs
+        )
+        return _add_epilogue_to_sums(sums, made, steps, gain)
+    operands = {"x": quantized_operand(call, *data)}
     operands["w"] = grouped_weights(call, operands["x"], w, bias, attrs["groups"])
     if bias is not None:
         operands["bias"] = bias
-    return _calibrated(call, "conv2d", operands, attrs, steps, found)
+    return _add_calibrated(call, "conv2d", operands, attrs, steps, found)
 
 
-def _finished(
-    sums: LayerSums, made: Value, steps: list[_Step], gain: Value | None = None
-) -> list[Made]:
-    """Adds the steps of a layer whose sums have no calibrated range."""
+def _add_epilogue_to_sums(
+    sums: LayerSums, made: Value, steps: list[_EpilogueStep], gain: Value | None = None
+) -> list[Result]:
+    """Adds the epilogue of a layer whose sums have no calibrated range."""
     for step in steps:
         if step.op == "relu":
             made = relu(sums.call, made)
         elif step.summand and gain is not None:
-            made = sums.with_summand(made, gain, step.summand)
+            made = sums.add_summand(made, gain, step.summand)
         else:
-            raise Unsupported(f"{step.op} follows sums without a calibrated range; {CALIBRATE}")
-    return sums.results(made)
+            raise Unsupported(
+                f"{step.op} follows sums without a calibrated range; {HOW_TO_CALIBRATE}"
+            )
+    return sums.results_with_range(made)
 
 
-def _function(fusion: _Fusion, node: SymbolNode) -> _Step:
-    """Returns the function that ends a fused layer."""
+def _epilogue_function(fusion: _FusedSubgraph, node: SymbolNode) -> _EpilogueStep:
+    """Returns the function of an inner operator as a step of the epilogue."""
     each = fusion.inside(node)
     if node.op == "Activation":
-        each.only("act_type", "relu")
-        made = _Step("relu")
+        each.choice("act_type", "relu")
+        made = _EpilogueStep("relu")
     elif node.op == "clip":
-        low, high = each.attrs.real("a_min"), each.attrs.real("a_max")
+        low, high = each.attrs.number("a_min"), each.attrs.number("a_max")
         if low != 0:
             raise Unsupported(f"it clips to {low}; only 0 is fused")
-        made = _Step("clip", {"min": 0.0, "max": high})
+        made = _EpilogueStep("clip", {"min": 0.0, "max": high})
     elif node.op == "LeakyReLU":
-        made = _leaky(each)
+        made = _leaky_step(each)
     elif node.op == "abs":
-        made = _Step("abs")
+        made = _EpilogueStep("abs")
     else:
         raise Unsupported(f"its subgraph holds {node.op}, which is not read in a quantized layer")
     fusion.done(each)
     return made
 
 
-def _leaky(each: SymbolCall) -> _Step:
-    """Returns one of the kinds of LeakyReLU that MXNet fuses."""
-    kind = each.only("act_type", "leaky", "leaky", "elu", "gelu")
-    each.skip("lower_bound", "upper_bound")
-    slope = each.attrs.real("slope", 0.25)
+def _leaky_step(each: SymbolCall) -> _EpilogueStep:
+    """Returns the variant of LeakyReLU in `act_type`, of those that MXNet fuses."""
+    kind = each.choice("act_type", "leaky", "leaky", "elu", "gelu")
+    each.ignore("lower_bound", "upper_bound")
+    slope = each.attrs.number("slope", 0.25)
     if kind == "gelu":
-        return _Step("gelu")
-    return _Step("elu" if kind == "elu" else "leaky_relu", {"alpha": slope})
+        return _EpilogueStep("gelu")
+    return _EpilogueStep("elu" if kind == "elu" else "leaky_relu", {"alpha": slope})
 
 
-def _folded(fusion: _Fusion, node: SymbolNode, w: Value, bias: Value | None) -> tuple[Value, Value]:
-    """Returns weights and bias with a batch norm in them, rounded as MXNet's kernel rounds."""
+def _fold_batch_norm(
+    fusion: _FusedSubgraph, node: SymbolNode, w: Value, bias: Value | None
+) -> tuple[Value, Value]:
+    """Returns weights and bias with a batch norm folded in, rounded as in MXNet's kernel."""
     call = fusion.call
     each = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
-    each.skip("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
-    each.skip("min_calib_range", "max_calib_range")
-    eps, fixed = each.attrs.real("eps", float(np.float32(1e-3))), each.attrs.flag("fix_gamma", True)
-    gamma, beta, mean, var = (np.asarray(each.held(i, "batch norm"), np.float32) for i in range(4))
+    each.ignore("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
+    each.ignore("min_calib_range", "max_calib_range")
+    eps, fixed = (
+        each.attrs.number("eps", float(np.float32(1e-3))),
+        each.attrs.flag("fix_gamma", True),
+    )
+    gamma, beta, mean, var = (
+        np.asarray(each.parameter_data(i, "batch norm"), np.float32) for i in range(4)
+    )
     fusion.done(each)
-    # alpha is computed in double, since eps is one; everything else is in float
+    # MXNet computes alpha in double, because eps is a double there, and everything else in float.
     top = np.ones(gamma.shape, np.float64) if fixed else gamma.astype(np.float64)
     alpha = (top / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
-    held = _data(w).astype(np.float32)
+    held = _constant_data(w).astype(np.float32)
     scaled = held * alpha.reshape(-1, *(1,) * (held.ndim - 1))
-    start = beta - alpha * mean if bias is None else beta + alpha * (_data(bias) - mean)
+    start = beta - alpha * mean if bias is None else beta + alpha * (_constant_data(bias) - mean)
     return call.constant(scaled, "w"), call.constant(start.astype(np.float32), "bias")
 
 
-def _data(value: Value) -> Any:
+def _constant_data(value: Value) -> Any:
     data = value.node.attrs.get("data") if value.node.op == "constant" else None
     if data is None:
         raise Unsupported("its weights are computed; only parameters are read there")
     return data.data  # type: ignore[union-attr]
 
 
-def _linear(call: SymbolCall) -> Made | list[Made]:
+def _linear(call: SymbolCall) -> Result | list[Result]:
     if not call.attrs.flag("quantized"):
-        return _float(call)
-    call.skip(*_FLAGS)
-    real = call.attrs.flag("enable_float_output")
-    fusion = _Fusion(call)
+        return _add_float_subgraph(call)
+    call.ignore(*_FLAGS)
+    gives_float = call.attrs.flag("enable_float_output")
+    fusion = _FusedSubgraph(call)
     (_, first), *rest = fusion.operators()
     if first.op != "FullyConnected":
         raise Unsupported(f"its subgraph begins with {first.op}")
@@ -250,20 +278,24 @@ def _linear(call: SymbolCall) -> Made | list[Made]:
     at = fusion.count
     data = fusion.operand(first, 0), at, at + 1
     w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if biased else None
-    steps = [_function(fusion, node) for _, node in rest]
-    apart = call.attrs.flag("channel_wise_quantize")
-    found = calibrated(call)
-    if found is None and not real:
-        return _linear_sums(call, data, w, bias, flat, steps, apart)
-    operands = {"x": integers(call, *data)}
-    operands["w"] = call.value(w) if apart else integers(call, w, at + 2, at + 3)
+    steps = [_epilogue_function(fusion, node) for _, node in rest]
+    per_channel = call.attrs.flag("channel_wise_quantize")
+    found = calibrated_range(call)
+    # A layer that returns floats needs no range.
+    if found is None and not gives_float:
+        return _linear_sums(call, data, w, bias, flat, steps, per_channel)
+    operands = {"x": quantized_operand(call, *data)}
+    # Per channel, MXNet quantizes float weights itself; per tensor they come with a range.
+    operands["w"] = call.value(w) if per_channel else quantized_operand(call, w, at + 2, at + 3)
     if bias is not None:
-        operands["bias"] = call.value(bias) if apart else integers(call, bias, at + 4, at + 5)
+        operands["bias"] = (
+            call.value(bias) if per_channel else quantized_operand(call, bias, at + 4, at + 5)
+        )
     if flat and operands["x"].type.rank != 2:
-        operands["x"] = call.place("flatten", {"x": operands["x"]}, {"axis": 1}).result
-    if real:
-        return _group(call, "linear", operands, {}, steps, None)
-    return _calibrated(call, "linear", operands, {}, steps, found)
+        operands["x"] = call.add_node("flatten", {"x": operands["x"]}, {"axis": 1}).result
+    if gives_float:
+        return _add_group(call, "linear", operands, {}, steps, None)
+    return _add_calibrated(call, "linear", operands, {}, steps, found)
 
 
 def _linear_sums(
@@ -272,36 +304,38 @@ def _linear_sums(
     w: int,
     bias: int | None,
     flat: bool,
-    steps: list[_Step],
-    apart: bool,
-) -> list[Made]:
-    """Adds a layer whose sums have no calibrated range, its weights quantized apart or whole."""
+    steps: list[_EpilogueStep],
+    per_channel: bool,
+) -> list[Result]:
+    """Adds a fully connected layer whose sums have no calibrated range."""
     sums, at = LayerSums(call, *data), data[1]
     if sums.x.type.rank != 2:
         if not flat:
             raise Unsupported(f"its data have {sums.x.type.rank} axes, and are not flattened")
         sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
-    if apart:
+    if per_channel:
         if steps:
-            raise Unsupported(f"{steps[0].op} follows sums without a calibrated range; {CALIBRATE}")
+            raise Unsupported(
+                f"{steps[0].op} follows sums without a calibrated range; {HOW_TO_CALIBRATE}"
+            )
         said = "MXNet 1.9.1 refuses weights by channel without calibrated ranges"
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
         start = None if bias is None else call.value(bias)
-        held = None if start is None else _data(start)
-        return sums.product_by_channel(_data(call.value(w)), held)
-    weights = integers(call, w, at + 2, at + 3)
-    start = None if bias is None else integers(call, bias, at + 4, at + 5)
-    made = sums.product(
-        _data(weights),
-        range_of(weights),
-        None if start is None else _data(start),
-        0.0 if start is None else range_of(start),
+        held = None if start is None else _constant_data(start)
+        return sums.fully_connected_by_channel(_constant_data(call.value(w)), held)
+    weights = quantized_operand(call, w, at + 2, at + 3)
+    start = None if bias is None else quantized_operand(call, bias, at + 4, at + 5)
+    made = sums.fully_connected(
+        _constant_data(weights),
+        absmax_of(weights),
+        None if start is None else _constant_data(start),
+        0.0 if start is None else absmax_of(start),
     )
-    return _finished(sums, made, steps)
+    return _add_epilogue_to_sums(sums, made, steps)
 
 
-def _note_function(call: SymbolCall, op: str, steps: list[_Step]) -> None:
-    """Notes in the ledger what MXNet's kernels make of a function other than relu."""
+def _note_inexact_function(call: SymbolCall, op: str, steps: list[_EpilogueStep]) -> None:
+    """Reports where MXNet's kernels are inexact for a fused function; refuses gelu after conv2d."""
     last = steps[-1].op if steps else ""
     if op == "conv2d" and last == "gelu":
         fault = "MXNet gives other numbers than gelu after a convolution"
@@ -317,61 +351,63 @@ def _note_function(call: SymbolCall, op: str, steps: list[_Step]) -> None:
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, reason)
 
 
-_UNSIGNED = {"conv2d": ("relu", "clip"), "linear": ("relu", "clip", "leaky_relu", "abs")}
-"""Functions after which a layer gives unsigned integers."""
+_UNSIGNED_AFTER = {"conv2d": ("relu", "clip"), "linear": ("relu", "clip", "leaky_relu", "abs")}
+"""Fused functions after which a layer's result is unsigned."""
 
 
-def _calibrated(
+def _add_calibrated(
     call: SymbolCall,
     op: str,
     operands: dict[str, Value],
     attrs: dict[str, Attr],
-    steps: list[_Step],
+    steps: list[_EpilogueStep],
     found: tuple[float, float] | None,
-) -> list[Made]:
-    """Adds a layer with 8-bit results: unsigned ones where it ends in a relu or clip."""
+) -> list[Result]:
+    """Adds a layer with an 8-bit result, unsigned after functions such as relu."""
     if found is None:
         raise Unsupported(UNCALIBRATED)
-    unsigned = bool(steps) and steps[-1].op in _UNSIGNED[op]
-    _note_function(call, op, steps)
+    unsigned = bool(steps) and steps[-1].op in _UNSIGNED_AFTER[op]
+    _note_inexact_function(call, op, steps)
     if unsigned and steps[-1].op != "leaky_relu":
-        note_refusal(call, found[0])
-    element = quantized(U8 if unsigned else I8, *found)
-    return with_range(_group(call, op, operands, attrs, steps, element))
+        note_refused_range(call, found[0])
+    element = quantized_type(U8 if unsigned else I8, *found)
+    return results_with_range(_add_group(call, op, operands, attrs, steps, element))
 
 
-def _group(
+def _add_group(
     call: SymbolCall,
     op: str,
     operands: dict[str, Value],
     attrs: dict[str, Attr],
-    steps: list[_Step],
+    steps: list[_EpilogueStep],
     element: QuantType | None,
 ) -> Value:
-    """Adds a layer as one op, or as a group of one kernel."""
+    """Adds a layer as one op, or as a group with its epilogue."""
     reader = call.reader
     reader.graph.profile = PROFILE
-    first = spec(op).complete(attrs)
-    (made,) = infer(op, operands, first)
+    first = spec(op).complete_attrs(attrs)
+    (made,) = infer_result_types(op, operands, first)
     kind = TensorType(made.shape, element or F32)
     if not steps:
-        return call.place(op, operands, attrs, [kind]).result
+        return call.add_node(op, operands, attrs, [kind]).result
     stages = [Stage(op, first, tuple(operands))]
     held = dict(operands)
     for number, step in enumerate(steps, 1):
-        full = spec(step.op).complete(step.attrs)
+        full = spec(step.op).complete_attrs(step.attrs)
         if step.summand is None:
             stages.append(Stage(step.op, full, (), flow="x"))
         else:
             stages.append(Stage(step.op, full, ("b",), flow="a"))
-            held[f"{number}.b"] = integers(call, *step.summand)
+            held[f"{number}.b"] = quantized_operand(call, *step.summand)
     origins = [reader.origin(call.node)]
-    group = reader.graph.add_chain(stages, held, kind, name=call.fresh("fused"), origins=origins)
+    group = reader.graph.add_chain(
+        stages, held, kind, name=call.fresh_name("fused"), origins=origins
+    )
     reader.unnamed.update(group.results)
     return group.result
 
 
-OPS: dict[str, Callable[[SymbolCall], Made | list[Made]]] = {
+OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {
     f"_sg_{library}_{name}": handler
     for library in ("mkldnn", "onednn")
     for name, handler in (("conv", _conv), ("fully_connected", _linear))

@@ -1,4 +1,4 @@
-"""The graph of a `-symbol.json` file, checked: nodes in order, heads, subgraphs."""
+"""Parses and checks a `-symbol.json` file: nodes in topological order, heads, subgraphs."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from pathlib import Path
 from qir.errors import InputError
 from qir.json_file import read_json
 
-_LIMIT = 1 << 28
-"""Bytes in which a symbol is looked for: it holds no weights."""
-_DEEPEST = 4
-"""Subgraphs within subgraphs."""
-_LONGEST = 60
-"""Letters of a name that errors show."""
+_MAX_SEARCHED_BYTES = 1 << 28
+"""Larger files are not searched for a symbol, which has no weights."""
+_MAX_SUBGRAPH_DEPTH = 4
+"""Nesting of subgraphs."""
+_MAX_SHOWN = 60
+"""Characters of a name in errors."""
 Entry = tuple[int, int]
-"""The number of a node, and which of its results."""
+"""(node index, result index)."""
 
 
-def shown(name: str) -> str:
-    """Returns a name from a file as errors show it."""
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+def shortened(name: str) -> str:
+    """Returns a name, shortened for errors."""
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
 
 
 @dataclass(frozen=True)
 class SymbolNode:
-    """One node: an operator, or a variable where `op` is null."""
+    """An operator, or a variable if `op` is null."""
 
     op: str
     name: str
     attrs: Mapping[str, str]
     inputs: tuple[Entry, ...]
     subgraphs: tuple[Symbol, ...] = ()
-    inner: str = ""
-    """The subgraphs as the file has them."""
+    subgraphs_json: str = ""
+    """The subgraphs as JSON text, as the file has them."""
 
     @property
     def label(self) -> str:
-        """The name as errors show it: of a long one the start."""
-        return shown(self.name)
+        """The name, shortened for errors."""
+        return shortened(self.name)
 
     @property
-    def place(self) -> str:
-        """Name and operator as errors show them."""
-        return f"node {self.label} ({shown(self.op)})"
+    def description(self) -> str:
+        """Name and operator, for errors."""
+        return f"node {self.label} ({shortened(self.op)})"
 
     @property
     def is_variable(self) -> bool:
@@ -55,22 +55,22 @@ class SymbolNode:
 
 @dataclass(frozen=True)
 class Symbol:
-    """Nodes, producers first, and the results of the graph."""
+    """The nodes in topological order, and the results of the graph."""
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[Entry, ...]
 
     def counts(self) -> list[int]:
-        """Returns by node how many results are read, up to the last one that is."""
+        """Returns, by node, the count of its results up to the last one that is used."""
         found = [1] * len(self.nodes)
         for index, result in (*self.heads, *(e for node in self.nodes for e in node.inputs)):
             found[index] = max(found[index], result + 1)
         return found
 
     def output_names(self) -> list[str]:
-        """Returns the names of the results: MXNet's, unless their nodes say others.
+        """Returns the names of the results: MXNet's, unless a node has `__output0__`.
 
-        What wrote the file may have noted `__output0__` on a node.
+        QIR writes that attribute to keep the names of a graph.
         """
         found: list[str] = []
         for index, result in self.heads:
@@ -82,12 +82,12 @@ class Symbol:
         return found
 
 
-def looks_like(path: Path) -> bool:
-    """Returns whether a `.json` file is a symbol: by its name, or by what is in it."""
+def looks_like_symbol(path: Path) -> bool:
+    """Returns whether a `.json` file is a symbol, by its name or its keys."""
     if path.name.endswith("-symbol.json"):
         return True
     try:
-        if path.stat().st_size > _LIMIT:
+        if path.stat().st_size > _MAX_SEARCHED_BYTES:
             return False
         held = path.read_bytes()
     except OSError:
@@ -96,15 +96,15 @@ def looks_like(path: Path) -> bool:
 
 
 def read_symbol(path: Path) -> Symbol:
-    """Returns the graph of a file; InputError, naming file and entry, for one that is damaged."""
+    """Returns the symbol in a file; raises InputError with the entry if it is damaged."""
     return _symbol(read_json(path, "MXNet symbol"), str(path), 0)
 
 
 def _symbol(held: object, place: str, depth: int) -> Symbol:
     if not isinstance(held, dict) or not isinstance(held.get("nodes"), list):
         raise InputError(f"{place}: is no MXNet symbol: it has no list of nodes")
-    if depth > _DEEPEST:
-        raise InputError(f"{place}: subgraphs are more than {_DEEPEST} deep")
+    if depth > _MAX_SUBGRAPH_DEPTH:
+        raise InputError(f"{place}: subgraphs are more than {_MAX_SUBGRAPH_DEPTH} deep")
     nodes: list[SymbolNode] = []
     variables: set[str] = set()
     for index, entry in enumerate(held["nodes"]):
@@ -127,24 +127,24 @@ def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
     if not isinstance(op, str) or not isinstance(name, str):
         raise InputError(f"{place} has no op and name")
     attrs: dict[str, str] = {}
-    for key in ("attr", "param", "attrs"):  # before 0.11 there were two, then one
+    for key in ("attr", "param", "attrs"):  # MXNet before 0.11 has the first two, later the third
         more = held.get(key) or {}
         if not isinstance(more, dict) or not all(isinstance(v, str) for v in more.values()):
-            raise InputError(f"{place} ({shown(name)}): its {key} are no texts")
+            raise InputError(f"{place} ({shortened(name)}): its {key} are no texts")
         attrs |= more
-    told = f"{place} ({shown(name)})"
-    inputs = _entries(held.get("inputs") or [], told, index)
+    location = f"{place} ({shortened(name)})"
+    inputs = _entries(held.get("inputs") or [], location, index)
     subgraphs = held.get("subgraphs") or []
     if not isinstance(subgraphs, list):
-        raise InputError(f"{told}: its subgraphs are no list")
-    within = tuple(_symbol(graph, f"{told}: subgraph", depth + 1) for graph in subgraphs)
+        raise InputError(f"{location}: its subgraphs are no list")
+    within = tuple(_symbol(graph, f"{location}: subgraph", depth + 1) for graph in subgraphs)
     if op == "null" and (inputs or within):
-        raise InputError(f"{told}: a variable reads nothing")
+        raise InputError(f"{location}: a variable reads nothing")
     return SymbolNode(op, name, attrs, inputs, within, json.dumps(subgraphs) if within else "")
 
 
 def _entries(held: object, place: str, before: int) -> tuple[Entry, ...]:
-    """Returns references to results; those of a node may only name nodes before it."""
+    """Returns references to results; `before` is the first node index that they must not name."""
     if not isinstance(held, list):
         raise InputError(f"{place}: a list of references is missing")
     found: list[Entry] = []

@@ -31,6 +31,7 @@ def _attention(reader: OnnxReader, op: OnnxOp) -> None:
     keep_unless_one_float_type(reader, op, [0, 1, 2, 4, 5])
     _check_mask(reader, op, 3)
     operands = {s: reader.value(op, n) for s, n in zip(_SLOTS, op.inputs, strict=False) if n}
+    # 3-D operands have the heads side by side in the last axis, so their count is needed.
     flat = operands["q"].type.rank == 3
     mode = op.integer("qk_matmul_output_mode", 0)
     if not 0 <= mode < len(_QK_OUTPUT_MODES) or op.floating("softcap", 0.0) < 0:
@@ -64,6 +65,7 @@ def _add_attention(
 ) -> None:
     """Adds the node with the results that the file names."""
     outputs = [*op.proto.output, "", "", "", ""]
+    # One of the two results makes the node return both.
     present = bool(outputs[1] or outputs[2])
     places = [0, *((1, 2) if present else ()), *((3,) if outputs[3] else ())]
     every = result_names(reader, op, ("y", "present_k", "present_v", "qk"))
@@ -113,6 +115,7 @@ def _contrib_rotary(reader: OnnxReader, op: OnnxOp) -> None:
     heads = op.integer("num_heads", 0) or None
     if x.rank == 3 and heads is None:
         width, half = x.shape[2], cos.shape[-1]
+        # The caches are half as wide as a head.
         if not isinstance(width, int) or not isinstance(half, int) or not half:
             raise KeepOperator
         heads = width // (2 * half)
@@ -129,6 +132,7 @@ def read_as_attention(reader: OnnxReader, op: OnnxOp) -> bool:
     Returns whether it did.
     """
     q, k, v = (_required_operand(reader, op, i) for i in range(3))
+    # These operands are the bias, the padding mask and what decoding adds.
     if any(op.input(i) for i in (3, 4, 8, 9)) or any(x.type.rank != 3 for x in (q, k, v)):
         return False
     causal = op.integer("unidirectional", 0) != 0
@@ -175,6 +179,7 @@ def check_grouped_attributes(op: OnnxOp) -> None:
 def read_prompt_attention(reader: OnnxReader, op: OnnxOp) -> None:
     """Reads GroupQueryAttention over a complete prompt, without past and padding, as attention."""
     keep_unless_one_float_type(reader, op, [0, 1, 2, 7, 8, 10])
+    # These operands are the past keys and values, and the positions.
     if any(op.input(i) for i in (3, 4, 9)):
         raise KeepOperator
     heads, kv_heads = op.integer("num_heads", 0), op.integer("kv_num_heads", 0)
@@ -188,6 +193,7 @@ def read_prompt_attention(reader: OnnxReader, op: OnnxOp) -> None:
         "causal": op.integer("causal", 1) != 0,
         "scale": op.floating("scale", 0.0) or None,
         "softcap": op.floating("softcap", 0.0),
+        # onnxruntime counts the current position in its window, the language does not.
         "left": window - 1 if window > 0 else -1,
     }
     has_rotary = op.integer("do_rotary", 0) != 0
@@ -204,8 +210,8 @@ def read_prompt_attention(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _check_lengths(reader: OnnxReader, op: OnnxOp) -> None:
-    """Raises KeepOperator unless every sequence is known to fill the tensors of queries and
-    keys."""
+    """Raises KeepOperator unless all sequences fill the tensors of queries and keys."""
+    # onnxruntime has the index of each sequence's last element, not its length.
     ends, total = (reader.constant_data(op.input(i)).reshape(-1) for i in (5, 6))
     shapes = [_required_operand(reader, op, 0).type.shape]
     if op.input(1):
@@ -241,6 +247,7 @@ def _rotated(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) ->
     half = _rotary_width(reader, op, 7)
     assert isinstance(half, int)
     stem = f"{op.outputs[0]}.{slot}"
+    # A single start makes the positions count from it.
     zero = np.zeros(1, np.int64)
     start = reader.graph.constant(Array.of(zero), name=reader.unused_name(f"{stem}.start"))
     attrs: dict[str, Attr] = {

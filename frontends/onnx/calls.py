@@ -40,6 +40,7 @@ def specialize_calls(proto: onnx.ModelProto, kept: Container[str], most: int) ->
     del proto.opset_import[:]
     imports = [onnx.helper.make_opsetid(d, v) for d, v in calls.opsets.items()]
     proto.opset_import.extend(imports)
+    # All operators count as ones of the model now; the others are marked.
     for function in proto.functions:
         del function.opset_import[:]
         function.opset_import.extend(imports)
@@ -83,19 +84,23 @@ class _CallSpecializer:
         given: Mapping[str, onnx.AttributeProto] | None,
         within: tuple[_Key, ...],
     ) -> None:
-        """Specializes the calls among nodes of a function; `given` are the attributes of its
-        call."""
+        """Specializes the calls among nodes of a function.
+
+        `given` are the attributes of its call.
+        """
         for node in nodes:
             _unmark(node)
             if node.attribute:
                 self.resolve_attributes(node, opsets, given, within)
             key = function_key(node.domain, node.op_type, node.overload)
+            # Functions of QIR are read as quantize and dequantize, and never inlined.
             if key[0] == QIR_DOMAIN and key[1] in self.kept_functions:
                 continue
             if key not in self.functions:
                 self.mark_opset(node, key[0], opsets, within)
                 continue
             node.op_type = self.specialized_copy(key, node.attribute, within)
+            # The attributes are in the copy now; the inliner would look for them in the function.
             node.overload = ""
             del node.attribute[:]
 
@@ -107,6 +112,7 @@ class _CallSpecializer:
         within: tuple[_Key, ...],
     ) -> None:
         """Replaces references to attributes of the function by what the call gives."""
+        # In reverse, because absent optional attributes are deleted while walking.
         for i in reversed(range(len(node.attribute))):
             attribute = node.attribute[i]
             if given is None or not attribute.ref_attr_name:
@@ -114,6 +120,8 @@ class _CallSpecializer:
                     self.specialize_nodes(graph.node, opsets, given, within)
                 continue
             found, name = given.get(attribute.ref_attr_name), attribute.name
+            # The call gives no value and the function has no default: the operator's default
+            # applies.
             if found is None:
                 del node.attribute[i]
                 continue
@@ -135,6 +143,7 @@ class _CallSpecializer:
             return
         if not 0 < version < 1 << 31:
             raise ValueError(f"{within[-1][1]!r} imports version {version} of {domain!r}")
+        # A domain that only functions use is imported by the model at the first version met.
         kind, ours = node.op_type, self.opsets.setdefault(domain, version)
         if ours == version or _is_same_operator(kind, ours, version, domain):
             return
@@ -192,6 +201,8 @@ def _is_same_operator(name: str, opset: int, other: int, domain: str) -> bool:
         forms = [onnx.defs.get_schema(name, each, domain) for each in (opset, other)]
     except onnx.defs.SchemaError:
         return False
+    # The same schema applies to both versions.
+    # The same schema applies to both versions.
     if len({form.since_version for form in forms}) == 1:
         return True
     parts = [(_defaults(f), *(_formal_parameters(p) for p in (f.inputs, f.outputs))) for f in forms]

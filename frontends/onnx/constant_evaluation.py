@@ -13,10 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.passes.fold.fold_shapes import MADE_TO, made_to, reckoned, whole
+from qir.passes.fold.fold_shapes import (
+    MADE_TO,
+    SHAPE_QUERIES,
+    SIZED_BY_OPERANDS,
+    made_to,
+    reckoned,
+    whole,
+)
 from qir.reference.interpreter import run_node
 
 _MAX_ELEMENTS = 1 << 12
@@ -24,7 +31,6 @@ _MAX_ELEMENTS = 1 << 12
 _MAX_VALUES = 10_000
 Known = dict[Value, "NDArray[np.generic] | None"]
 """Results so far: elements, as objects where some are symbolic; None for unknown ones."""
-_SHAPE_QUERIES = ("shape", "size")
 
 
 def evaluated(value: Value, known: Known) -> NDArray[np.generic] | None:
@@ -85,7 +91,7 @@ def _depends_on_constant(value: Value, names: Collection[str]) -> bool:
 
 def _prerequisites(node: Node) -> list[Value]:
     """Returns the operands that are evaluated before the node."""
-    if node.op in (*_SHAPE_QUERIES, "input", "constant", "foreign") or node.bodies:
+    if node.op in (*SHAPE_QUERIES, "input", "constant", "foreign") or node.bodies:
         return []
     return list(node.operands.values())
 
@@ -98,9 +104,9 @@ def _node_results(node: Node, known: Known) -> Sequence[NDArray[np.generic]] | N
         return None
     held = {slot: known.get(value) for slot, value in node.operands.items()}
     present = {slot: data for slot, data in held.items() if data is not None}
-    if node.op not in _SHAPE_QUERIES and len(present) < len(held):
+    if node.op not in SHAPE_QUERIES and len(present) < len(held):
         return None
-    if node.op in _SHAPE_QUERIES or any(data.dtype == object for data in present.values()):
+    if node.op in SHAPE_QUERIES or any(data.dtype == object for data in present.values()):
         return _symbolic_results(node, known)
     return _run(node, present)
 
@@ -120,12 +126,10 @@ def _run(
 ) -> tuple[NDArray[np.generic], ...] | None:
     if any(v.type.quant for v in node.results):
         return None
-    sizes = [known(v.type.shape) for v in node.results]
+    sizes = [known_shape(v.type.shape) for v in node.results]
     if any(s is not None and math.prod(s) > _MAX_ELEMENTS for s in sizes):
         return None
-    if node.op in ("range", "expand", "constant_of_shape", "tile") and _may_exceed_limit(
-        node, operands
-    ):
+    if node.op in SIZED_BY_OPERANDS and _may_exceed_limit(node, operands):
         return None
     try:
         return run_node(node, operands, "")
@@ -134,8 +138,7 @@ def _run(
 
 
 def _may_exceed_limit(node: Node, operands: dict[str, NDArray[np.generic]]) -> bool:
-    """Returns whether the result may be larger than `_MAX_ELEMENTS`, whatever its open type
-    says."""
+    """Returns whether a result may exceed `_MAX_ELEMENTS`, whatever its open type says."""
     if node.op == "range":
         start, limit, step = (operands[s].item() for s in ("start", "limit", "step"))
         return not step or abs(limit - start) > _MAX_ELEMENTS * abs(step)

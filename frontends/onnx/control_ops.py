@@ -14,8 +14,8 @@ import onnx
 from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
-from qir.ir.dtype import BOOL, I64, DType, met
+from qir.ir.calls import infer_result_types
+from qir.ir.dtype import BOOL, I64, DType, join_dtypes
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Element, QuantType, TensorType
@@ -51,6 +51,7 @@ def _loop(reader: OnnxReader, op: OnnxOp) -> None:
     carried = _loop_carried_values(reader, op, op.inputs[2:])
     if len(proto.input) != len(carried) + 2:
         raise op.error(f"carries {len(carried)} values, its body takes {len(proto.input)}")
+    # The iteration count and the condition are the first two inputs of a body.
     kinds = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
     body = _body_of_stable_types(
         reader, op, proto, kinds, captured, first_input=2, first_output=1, count=len(carried)
@@ -126,7 +127,7 @@ def _as_passed_to_body(
     types of a value that Scan slices.
     """
     quant = value.type.quant
-    if quant is None or not (quant.dynamic or (sliced and quant.grain)):
+    if quant is None or not (quant.dynamic or (sliced and quant.granularity)):
         return value
     return dynamic_ops.recode_once(reader, op, value, value.type.with_element(quant.storage), "raw")
 
@@ -256,7 +257,7 @@ def _declared_input_type(
 def _common_type(op: OnnxOp, a: TensorType, b: TensorType) -> TensorType:
     element = a.element if a.element == b.element else None
     if element is None and not (a.quant or b.quant):
-        element = met(a.dtype, b.dtype)
+        element = join_dtypes(a.dtype, b.dtype)
     if element is None and (a.dtype.is_opaque or b.dtype.is_opaque):
         raise KeepOperator
     if a.rank != b.rank:
@@ -276,7 +277,7 @@ def _add(
     bodies: Mapping[str, Graph],
 ) -> None:
     try:
-        types = infer(kind, operands, attrs, bodies)
+        types = infer_result_types(kind, operands, attrs, bodies)
     except (TypeRuleError, GraphError) as error:
         raise op.error(str(error)) from error
     outputs = [*op.proto.output, *("" for _ in types)][: len(types)]
@@ -295,6 +296,6 @@ def _with_declared_sizes(found: TensorType, stated: TensorType | None) -> Tensor
     if stated is None or stated.rank != found.rank:
         return found
     pairs = zip(found.shape, stated.shape, strict=True)
-    if not all(dims.agree(a, b) for a, b in zip(found.shape, stated.shape, strict=True)):
+    if not all(dims.may_be_equal(a, b) for a, b in zip(found.shape, stated.shape, strict=True)):
         return found
     return found.with_shape(tuple(b if a is None else a for a, b in pairs))

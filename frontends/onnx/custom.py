@@ -40,9 +40,9 @@ def _array(reader: OnnxReader, op: OnnxOp, name: str, kind: str) -> Array:
     if found is None:
         raise ValueError(f"{name!r} is computed")
     wanted = dtype(kind)
-    if found.held.dtype != wanted.carrier:
+    if found.contents.dtype != wanted.carrier:
         raise ValueError(f"{name!r} is {found.type}, its type says {wanted}")
-    return Array(found.held, TensorType(found.held.shape, wanted), name)
+    return Array(found.contents, TensorType(found.contents.shape, wanted), name)
 
 
 def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: QuantFunction) -> None:
@@ -61,7 +61,7 @@ def _quantized_operand(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Valu
         _check_values(array.data, quant, name)
         return reader.add_constant(reader.resolve(name), _with_quant_type(array, quant), quant)
     value = reader.value(op, name)
-    if value.type.quant is not None and value.type.quant.same_map(quant):
+    if value.type.quant is not None and value.type.quant.has_same_mapping(quant):
         return value
     if value.type.quant is not None:
         raise ValueError(f"{name!r} holds {value.type.quant}")
@@ -72,7 +72,7 @@ def _quantized_operand(reader: OnnxReader, op: OnnxOp, quant: QuantType) -> Valu
 
 
 def _with_quant_type(array: Array, quant: QuantType) -> Array:
-    return Array(array.held, TensorType(array.held.shape, quant), array.name)
+    return Array(array.contents, TensorType(array.contents.shape, quant), array.name)
 
 
 def _check_values(data: NDArray[np.generic], quant: QuantType, name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from qir.errors import TypeRuleError
-from qir.ir.calls import looked_into
+from qir.ir.calls import value_dependent_slots
 from qir.ir.node import Value
 from qir.ledger import Change
 
@@ -49,8 +49,8 @@ def _is_fixed(reader: OnnxReader, info: onnx.ValueInfoProto, value: Value) -> bo
     if stated != value.type or reader.is_inspected(value):
         return True
     array = value.constant
-    small = array is None or array.held.size <= MAX_SHAPE_ELEMENTS
+    small = array is None or array.contents.size <= MAX_SHAPE_ELEMENTS
     return any(
-        (small and use.node.op == "foreign") or use.slot in looked_into(use.node)
+        (small and use.node.op == "foreign") or use.slot in value_dependent_slots(use.node)
         for use in value.uses
     )

@@ -10,7 +10,7 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Granularity, QuantType, TensorType
 
 from .elements import dtype_of_number
 from .float_ops import conv_attrs
@@ -47,6 +47,7 @@ def dynamic_quantize_linear(reader: OnnxReader, op: OnnxOp) -> None:
             reader.bind(name, value)
     if not outputs[0]:
         return
+    # A type with scale and zero point None: they are operands.
     kind = x.type.with_element(QuantType(U8, F32, None, None))
     operands = {"x": x, "scale": qparams.results[0], "zero": qparams.results[1]}
     name = reader.unused_name(f"{quantized}_codes")
@@ -64,6 +65,7 @@ def remove_unused_raw_views(reader: OnnxReader) -> None:
     for node in reader.raw_views:
         if node in reader.graph and not node.used:
             quantized, name = node.operands["x"], node.result.name
+            # The quantized values take the file's name, which the raw view had.
             reader.graph.remove(node)
             reader.graph.rename(quantized, name)
 
@@ -73,6 +75,7 @@ def quantize(reader: OnnxReader, op: OnnxOp) -> None:
     x = reader.value(op, op.input(0))
     wanted = op.integer("output_dtype", 0)
     storage = dtype_of_number(wanted) if wanted else U8
+    # The zero point's type wins over output_dtype, as in QuantizeLinear with constants.
     if op.input(2):
         storage = reader.type_of(op, op.input(2)).dtype
     quant, qparams = _runtime_quant_type(reader, op, x.type, storage)
@@ -100,8 +103,10 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
 def _runtime_quant_type(
     reader: OnnxReader, op: OnnxOp, kind: TensorType, storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the type of integers with computed parameters, and these; raises KeepOperator for
-    element types that the language does not combine."""
+    """Returns the type of integers with computed parameters, and these.
+
+    Raises KeepOperator for element types that the language does not combine.
+    """
     scale = reader.value(op, op.input(1))
     if (
         storage.name not in QUANTIZED_DTYPES
@@ -122,7 +127,7 @@ def _runtime_quant_type(
 _SCALE_DTYPES = frozenset({F32, dtype_of_number(10)})
 
 
-def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | None:
+def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Granularity | None:
     """Returns which elements share a scale; raises KeepOperator if the count of scales is open."""
     size, rank = dims.product(scale.shape), kind.rank
     axis, block = op.integer("axis", 1), op.integer("block_size", 0)
@@ -131,15 +136,18 @@ def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Grain | Non
     if block:
         if scale.rank != rank:
             raise op.error(f"blocks of {rank} axes have scales of as many, not {scale.rank}")
-        return Grain(tuple((i, block if i == axis % rank else 1) for i in range(rank)))
+        return Granularity(tuple((i, block if i == axis % rank else 1) for i in range(rank)))
+    # A list of one scale applies to the whole tensor.
     if not scale.rank or (size == 1 and scale.rank == 1):
         return None
     if scale.rank != 1 or not rank:
         raise KeepOperator
+    # Rank 1 has one axis, whatever the attribute says.
     axis = axis % rank if rank != 1 else 0
+    # The count of scales must be known, or be the same symbol as the size of the axis.
     if not isinstance(scale.shape[0], int) and scale.shape[0] != kind.shape[axis]:
         raise KeepOperator
-    return Grain(((axis, 1),))
+    return Granularity(((axis, 1),))
 
 
 def as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -> Value:
@@ -150,6 +158,7 @@ def as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) ->
     value = reader.value(op, name)
     if value.type.element == quant:
         return value
+    # x -> quantize -> recode (raw) -> MatMulInteger and DequantizeLinear: skip the recode.
     source = value.node.operands.get("x") if value.node.op == "recode" else None
     if source is not None and source.type.element == quant:
         return source
@@ -180,6 +189,7 @@ def _raw_operand(reader: OnnxReader, op: OnnxOp, name: str) -> Value:
 
 
 def _integer_operands(reader: OnnxReader, op: OnnxOp, slots: tuple[str, str]) -> dict[str, Value]:
+    # MatMulInteger and ConvInteger have their zero points after both data operands.
     names = (*slots, *(f"{s}.zero" for s in slots))
     return {s: _raw_operand(reader, op, op.input(i)) for i, s in enumerate(names) if op.input(i)}
 

@@ -31,8 +31,10 @@ IS_LITTLE_ENDIAN = sys.byteorder == "little"
 
 
 def dtype_of_number(number: int) -> DType:
-    """Returns the element type of a `TensorProto.DataType`; raises ValueError for an unknown
-    one."""
+    """Returns the element type of a `TensorProto.DataType`.
+
+    Raises ValueError for an unknown one.
+    """
     if number not in ELEMENTS:
         raise ValueError(f"element type {number} is unknown here")
     return ELEMENTS[number]
@@ -80,8 +82,10 @@ def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
 
 
 def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
-    """Returns the bytes that elements of a shape take in a file; raises ValueError for a negative
-    size."""
+    """Returns the bytes that elements of a shape take in a file.
+
+    Raises ValueError for a negative size.
+    """
     if any(d < 0 for d in shape):
         raise ValueError(f"shape {list(shape)} has a negative size")
     size = math.prod(shape)
@@ -113,8 +117,10 @@ class SparseBudget:
 
 
 def dense_array(shape: tuple[int, ...], values: Array, indices: Array, name: str) -> Array:
-    """Returns a sparse tensor as a dense one; raises ValueError where indices or values do not fit
-    the shape."""
+    """Returns a sparse tensor as a dense one.
+
+    Raises ValueError where indices or values do not fit the shape.
+    """
     size = math.prod(shape)
     if values.data.ndim != 1 or indices.data.shape[:1] != values.data.shape:
         raise ValueError(f"{values.type} at indices {indices.type}")

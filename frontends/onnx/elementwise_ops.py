@@ -43,6 +43,7 @@ def unary(kind: str, check: Handler = keep_unless_floats, **attrs: float) -> Han
 def _prelu(reader: OnnxReader, op: OnnxOp) -> None:
     keep_unless_floats(reader, op)
     x, slope = (reader.value(op, n) for n in op.inputs)
+    # A slope of higher rank would broadcast x, which the op does not do.
     if slope.type.rank > x.type.rank:
         raise KeepOperator
     reader.add(op, "prelu", {"x": x, "slope": slope})
@@ -65,6 +66,7 @@ def _pow(reader: OnnxReader, op: OnnxOp) -> None:
 def _mod(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
     fmod = op.integer("fmod", 0) != 0
+    # Without fmod, the sign follows the divisor and floats are not permitted; with it, C's fmod.
     if not all(k.is_integer or (fmod and k.is_float) for k in kinds):
         raise KeepOperator
     operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
@@ -73,6 +75,7 @@ def _mod(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _variadic(reader: OnnxReader, op: OnnxOp) -> None:
     kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+    # Sum and Mean of integers do not exist in ONNX; Min and Max compare, so nothing is rounded.
     whole = op.type in ("Min", "Max") and all(k.is_integer for k in kinds)
     if not whole and not all(k.is_float for k in kinds):
         raise KeepOperator
@@ -85,6 +88,7 @@ def _binary(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+        # The op requires one type of both operands, as ONNX does; others are malformed or kept.
         if not all(fits(k) and k == kinds[0] for k in kinds):
             raise KeepOperator
         given: dict[str, Attr] = {n: op.text(n, v).lower() for n, v in attrs.items()}

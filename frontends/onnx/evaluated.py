@@ -64,6 +64,7 @@ def why_evaluator_cannot(proto: onnx.NodeProto, version: int) -> str:
 
 def _depends_on_form(node: onnx.NodeProto) -> bool:
     """Returns whether the newer form gives another result: for Dropout, only with a mask."""
+    # A Dropout without a mask output is an identity in every version.
     return node.op_type != "Dropout" or bool(node.output[1:] and node.output[1])
 
 
@@ -78,8 +79,10 @@ def _standard_nodes(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def _has_auto_pad(node: onnx.NodeProto) -> bool:
-    """Returns whether padding is SAME_UPPER or SAME_LOWER: onnxruntime and evaluator differ
-    there."""
+    """Returns whether padding is SAME_UPPER or SAME_LOWER.
+
+    There onnxruntime differs from the reference evaluator.
+    """
     return any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
 
 

@@ -18,10 +18,10 @@ from onnx import inliner
 
 from qir.errors import InputError
 from qir.ir.dtype import STRING
-from qir.ir.lazy_arrays import Held, Parts, lying
-from qir.ir.lazy_arrays import few as few_elements
+from qir.ir.lazy_arrays import ArrayData, LazyArray, file_array
+from qir.ir.lazy_arrays import is_small as few_elements
 from qir.ir.types import Array, TensorType
-from qir.profiles import unpacked_later
+from qir.profiles import lazy_unpack
 
 from .calls import OLDEST_OPSET, specialize_calls
 from .elements import SparseBudget, check_size, dtype_of_number, stored_size, to_array
@@ -87,20 +87,20 @@ class OpenModelFile:
         check_size(dtype, shape, tensor.size)
         if is_packed:
             lazy = self._lazy_array((tensor.size,), np.dtype(np.uint8), tensor.offset)
-            return Array(unpacked_later(lazy, dtype, shape), TensorType(shape, dtype), name)
+            return Array(lazy_unpack(lazy, dtype, shape), TensorType(shape, dtype), name)
         return Array(
             self._lazy_array(shape, dtype.carrier, tensor.offset), TensorType(shape, dtype), name
         )
 
     def _lazy_array(
         self, shape: tuple[int, ...], carrier: np.dtype[np.generic], start: int
-    ) -> Parts:
+    ) -> LazyArray:
         size = carrier.itemsize
 
         def read(first: int, last: int) -> NDArray[np.generic]:
             return self.read(start + first * size, start + last * size).view(carrier)
 
-        return Parts(shape, carrier, None, None, read)
+        return LazyArray(shape, carrier, None, None, read)
 
 
 StoredTensor: TypeAlias = "onnx.TensorProto | LargeTensor | Array"
@@ -291,7 +291,7 @@ def _read_large_tensor(tensor: LargeTensor, path: Path, name: str) -> Array:
         raise ValueError("the file was changed while it was read")
     read.flags.writeable = False
     if is_packed:
-        return Array(unpacked_later(read, dtype, shape), TensorType(shape, dtype), name)
+        return Array(lazy_unpack(read, dtype, shape), TensorType(shape, dtype), name)
     return Array(read.view(dtype.carrier).reshape(shape), TensorType(shape, dtype), name)
 
 
@@ -316,15 +316,15 @@ def _read_external_tensor(tensor: onnx.TensorProto, folder: Path, name: str) -> 
     size = dtype.carrier.itemsize
     check_size(dtype, shape, length)
     is_packed = dtype.bits in (2, 4) and not few_elements(shape)
-    data: Held
+    data: ArrayData
     if length and (is_packed or dtype.bits >= 8):
         mapped = np.asarray(np.memmap(file, np.uint8, "r", offset, (length,)))
         if is_packed:
-            data = unpacked_later(mapped, dtype, shape)
+            data = lazy_unpack(mapped, dtype, shape)
         elif offset % size == 0:
             data = mapped.view(dtype.carrier).reshape(shape)
         else:
-            data = lying(np.ndarray(shape, dtype.carrier, mapped))
+            data = file_array(np.ndarray(shape, dtype.carrier, mapped))
         return Array(data, TensorType(shape, dtype), name)
     with file.open("rb") as stream:
         stream.seek(offset)

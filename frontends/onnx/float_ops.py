@@ -25,6 +25,8 @@ _SOFTMAX_OPS = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 def conv(reader: OnnxReader, op: OnnxOp) -> None:
     """Conv along one, two or three axes."""
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
+    # The rank of the weights is the count of spatial axes plus 2; the language has conv1d to
+    # conv3d.
     if not 3 <= len(x) == len(w) <= 5:
         raise KeepOperator
     operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
@@ -42,6 +44,7 @@ def conv_attrs(op: OnnxOp, size: Shape, w: Shape) -> dict[str, Attr]:
         raise op.error(
             f"kernel_shape is {'x'.join(map(str, found))}, but w {'x'.join(map(str, w))}"
         )
+    # The kernel's size is open, and SAME padding depends on it.
     if len(kernel) != axes and op.text("auto_pad", "NOTSET").startswith("SAME"):
         raise KeepOperator
     stride, dilation = (op.integers(n, (1,) * axes) for n in ("strides", "dilations"))
@@ -59,6 +62,7 @@ def conv_transpose(reader: OnnxReader, op: OnnxOp) -> None:
     explicit = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
     if not 3 <= len(x) == len(w) <= 5 or op.attribute("output_shape") or not explicit:
         raise KeepOperator
+    # output_shape would determine the padding, as automatic padding does; such an operator is kept.
     more = op.integers("output_padding", (0,) * (len(x) - 2))
     operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
     attrs = {**conv_attrs(op, x[2:], w), "output_pad": more}
@@ -106,6 +110,7 @@ def clip(reader: OnnxReader, op: OnnxOp) -> None:
         _clip_integers(reader, op)
         return
     keep_unless_floats(reader, op)
+    # Before opset 11 an absent attribute is no bound.
     if op.opset < 11:
         given = [op.floating(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
     else:
@@ -123,6 +128,7 @@ def _clip_integers(reader: OnnxReader, op: OnnxOp) -> None:
     bounds = {
         k: reader.value(op, n) for k, n in zip(("max", "min"), op.inputs[1:], strict=False) if n
     }
+    # Clip requires scalar bounds.
     if not bounds or any(v.type.rank for v in bounds.values()):
         raise KeepOperator
     value, last = reader.value(op, op.input(0)), list(bounds)[-1]
@@ -135,6 +141,7 @@ def _clip_bound(reader: OnnxReader, name: str) -> float | None:
     if not name:
         return None
     data = reader.constant_data(name)
+    # The result of a clip to NaN depends on the order of its comparisons.
     if data.size != 1 or data.dtype.kind == "O" or np.isnan(data.astype(np.float64)).any():
         raise KeepOperator
     return float(data.astype(np.float64).reshape(()))
@@ -155,6 +162,7 @@ def softmax(reader: OnnxReader, op: OnnxOp) -> None:
         reader.add(op, _SOFTMAX_OPS[op.type], {"x": x}, {"axis": axis})
         return
     shape = x.type.shape
+    # A reshape cannot restore an empty tensor: 0 in its shape copies a size.
     if 0 in shape:
         raise KeepOperator
     _flat_softmax(reader, op, axis)
@@ -172,6 +180,7 @@ def _flat_softmax(reader: OnnxReader, op: OnnxOp, axis: int) -> None:
         name=reader.unused_name(f"{name}.rows"),
         origins=origin,
     )
+    # The shape to restore: a constant with at most one -1, else the shape of x at run time.
     sizes, spare = (
         [d if isinstance(d, int) else -1 for d in x.type.shape],
         reader.unused_name(f"{name}.shape"),
@@ -190,6 +199,7 @@ def batch_norm(reader: OnnxReader, op: OnnxOp) -> None:
     training = op.integer("training_mode", 0) != 0
     if training or len(op.outputs) > 1:
         raise training_refusal(op)
+    # spatial = 0 normalizes each element of a plane by statistics of its own.
     if op.opset < 9 and op.integer("spatial", 1) != 1:
         raise KeepOperator
     if abs(op.floating("momentum", 0.9) - 0.9) > 1e-6:
@@ -227,6 +237,7 @@ def cast(reader: OnnxReader, op: OnnxOp) -> None:
     A cast to its operand's own type is an alias, also of quantized values.
     """
     kind, to = _cast_types(reader, op)
+    # float8 and float4 casts saturate by an attribute, and strings parse numbers: both are kept.
     plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGER_DTYPES)
     if to.name not in plain or kind.name not in plain:
         raise KeepOperator

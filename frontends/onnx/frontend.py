@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qir.errors import QirError, TypeRuleError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
@@ -37,6 +37,7 @@ from . import (
     external_data,
     float_ops,
     foreign,
+    foreign_run,
     index_ops,
     metadata,
     moving_ops,
@@ -122,8 +123,10 @@ class OnnxFrontend(Frontend):
         return external_data.files(path)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes a float model, a QDQ model and a dynamically quantized one; returns their
-        paths."""
+        """Writes a float model, a QDQ model and a dynamically quantized one.
+
+        Returns their paths.
+        """
         return samples.write(folder)
 
     @np.errstate(all="ignore")
@@ -133,7 +136,7 @@ class OnnxFrontend(Frontend):
         """Computes a foreign node by onnxruntime or ONNX's reference evaluator; raises PluginError
         if
         neither can."""
-        return foreign.run(node, operands)
+        return foreign_run.run(node, operands)
 
     @np.errstate(all="ignore")
     def read_again(self, node: Node) -> Graph | None:
@@ -143,7 +146,7 @@ class OnnxFrontend(Frontend):
         """
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
         known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
-        model = foreign.single_node_model(node) if known else None
+        model = foreign_run.single_node_model(node) if known else None
         if model is None or not isinstance(version, int):
             return None
         path = Path(node.name)
@@ -151,7 +154,7 @@ class OnnxFrontend(Frontend):
         return None if any(n.op == "foreign" for n in graph) else graph
 
 
-@growth()
+@pause_garbage_collection()
 def _load_graph(file: ModelFile, ledger: Ledger) -> Graph:
     reader = OnnxReader(file, file.proto.graph, ledger, _read_body)
     _read_graph(reader, _make_model_inputs)
@@ -365,6 +368,7 @@ def _topological_order(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
 
     Raises InputError for a cycle, and for a tensor that two operators produce.
     """
+    # Producers may come after consumers in a file, and names may clash: both are rare.
     if _is_sorted(ops, known):
         return list(ops)
     producer_of: dict[str, int] = {}

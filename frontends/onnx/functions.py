@@ -36,8 +36,10 @@ class QuantFunction:
     """The numerics profile of the node, if it is not the model's."""
 
     def quant_type(self, held: Mapping[str, Array], rank: int) -> QuantType:
-        """Returns the quantized type for tensors of that rank, with the arrays that a call
-        gives."""
+        """Returns the quantized type for tensors of that rank.
+
+        It has the arrays that a call gives.
+        """
         found = parse_type("?x" * rank + self.type_text, lambda name: held[name]).quant
         if found is None:
             raise ValueError(f"{self.type_text!r} is no quantized type")
@@ -45,8 +47,10 @@ class QuantFunction:
 
 
 def quant_functions(functions: Iterable[onnx.FunctionProto]) -> dict[str, QuantFunction]:
-    """Returns the functions that stand for quantize and dequantize, by name; none if one was
-    edited."""
+    """Returns the functions that stand for quantize and dequantize, by name.
+
+    There are none if one was edited.
+    """
     found: dict[str, QuantFunction] = {}
     for function in functions:
         said = {p.key: p.value for p in function.metadata_props}

@@ -86,6 +86,7 @@ def _unique(reader: OnnxReader, op: OnnxOp) -> None:
         "axis": op.integer("axis", 0) if op.attribute("axis") else None,
         "sorted": op.integer("sorted", 1) != 0,
     }
+    # The node has all four results; those that the file leaves out get names of their own.
     given = [*op.outputs, *[""] * (4 - len(op.outputs))]
     names = [n or reader.unused_name(f"{op.outputs[0]}.unused{i}") for i, n in enumerate(given)]
     operands = {"x": reader.value(op, op.input(0))}

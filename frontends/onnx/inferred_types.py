@@ -89,6 +89,7 @@ def inferred_qparam_names(ops: Sequence[OnnxOp]) -> dict[str, tuple[str, str]]:
     for op in ops:
         if moves_elements(op):
             _connect_moved_tensors(moved, op)
+    # A producer's parameters win over a consumer's; of several, those of the first name in order.
     for group in nx.connected_components(moved):
         pairs = [p for known in (produced, consumed) for n in sorted(group) if (p := known.get(n))]
         if pairs:

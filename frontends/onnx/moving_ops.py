@@ -9,7 +9,7 @@ import numpy as np
 
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.node import Value
 from qir.ir.ops import spec
 from qir.ledger import Change
@@ -25,7 +25,7 @@ def add_moving_op(
     is_quantized = any(v.type.quant for v in operands.values())
     if is_quantized:
         try:
-            infer(kind, operands, spec(kind).complete(attrs))
+            infer_result_types(kind, operands, spec(kind).complete_attrs(attrs))
         except TypeRuleError:
             raise KeepOperator from None
     reader.add(op, kind, operands, attrs)
@@ -61,7 +61,9 @@ def concat(reader: OnnxReader, op: OnnxOp) -> None:
     first = parts[0].type.quant
     for part in parts[1:]:
         other = part.type.quant
-        if (first is None) != (other is None) or (first and other and not first.same_map(other)):
+        if (first is None) != (other is None) or (
+            first and other and not first.has_same_mapping(other)
+        ):
             raise KeepOperator
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 1)}
     add_moving_op(reader, op, "concat", {f"xs.{i}": p for i, p in enumerate(parts)}, attrs)
@@ -87,7 +89,7 @@ def pad(reader: OnnxReader, op: OnnxOp) -> None:
         amounts = _pads_of_all_axes(reader, op, x.type.rank, amounts)
     # ONNX pads integers with an integer; the value of `pad` is a float, which gives it back.
     if (quant := x.type.quant) is not None:
-        if quant.grain or np.isnan(value):
+        if quant.granularity or np.isnan(value):
             raise KeepOperator
         value = float((value - float(quant.zeros())) * float(quant.scales()))
     elif not x.type.dtype.is_float:

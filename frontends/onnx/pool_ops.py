@@ -90,7 +90,7 @@ def _global(kind: str) -> Handler:
 def _unpool(reader: OnnxReader, op: OnnxOp) -> None:
     """MaxUnpool; its sizes are the third operand or follow from the pool's window."""
     floats_of_x = reader.type_of(op, op.input(0)).dtype.is_float
-    sizes = dims.known(_spatial_sizes(reader, op))
+    sizes = dims.known_shape(_spatial_sizes(reader, op))
     if not floats_of_x:
         raise KeepOperator
     if op.input(2):

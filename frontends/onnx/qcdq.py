@@ -47,8 +47,10 @@ def _clip_bounds(reader: OnnxReader, op: OnnxOp, low: int, high: int) -> tuple[i
 
 
 def _narrow_quantize(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
-    """Merges a Clip into the quantize before it: bounds in its type, and the name after the
-    Clip."""
+    """Merges a Clip into the quantize before it.
+
+    The bounds become those of its type; it gets the name of the Clip's result.
+    """
     kind = value.type.quant
     assert kind is not None
     name = op.input(0)
@@ -69,13 +71,13 @@ def _narrow_quantize(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
 def _narrow_constant(reader: OnnxReader, op: OnnxOp, name: str) -> bool:
     """Registers the result of a Clip of constants, if it changes none of them; returns whether."""
     array = reader.array(name)
-    if array is None or array.type.dtype.name not in _STORAGES or not array.held.size:
+    if array is None or array.type.dtype.name not in _STORAGES or not array.contents.size:
         return False
     low, high = _clip_bounds(reader, op, *array.type.dtype.bounds)
     if int(array.data.min()) < low or int(array.data.max()) > high:
         return False
     out = op.outputs[0]
-    reader.store(out, Array(array.held, array.type, out))
+    reader.store(out, Array(array.contents, array.type, out))
     reader.clip_bounds[out] = (low, high), op.origin()
     return True
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import QuantType, TensorType, param, uniform
+from qir.ir.types import QuantType, TensorType, make_param, uniform
 
 from .contrib.body import BodyBuilder, add_group, named_operands
 from .op import KeepOperator, OnnxOp
@@ -94,8 +94,10 @@ def _quantize_dequantize(body: BodyBuilder, kind: QuantType, rounding: str) -> V
 
 
 def _scale_axis(scale: Numbers, x: TensorType) -> int | None:
-    """Returns the axis of per-channel scales; None for one scale. Raises ValueError for other
-    shapes."""
+    """Returns the axis of per-channel scales; None for one scale.
+
+    Raises ValueError for other shapes.
+    """
     axes = [i for i, n in enumerate(scale.shape) if n > 1]
     if len(axes) > 1 or scale.ndim > x.rank:
         raise ValueError
@@ -133,8 +135,10 @@ def _bipolar_quant_type(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantT
 def _quant_type(
     reader: OnnxReader, op: OnnxOp, x: TensorType, signed: bool, narrow: bool
 ) -> QuantType | None:
-    """Returns the quantized type that constants state; None where no type says
-    it."""
+    """Returns the quantized type that constants state.
+
+    Returns None for computed ones, and where no type can express them.
+    """
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
     scale, zero, wide = (
@@ -147,10 +151,12 @@ def _quant_type(
         return None
     if not bits.is_integer():
         return None
+    # Signed integers of 1 bit are -1 and 1 in QONNX, but -1 and 0 in the language.
     if not (1 if not signed else 2) <= bits <= _MAX_BITS or (bits == 1 and narrow):
         return None
     storage = dtype(f"{'i' if signed else 'u'}{int(bits)}")
     low, high = storage.bounds
+    # `narrow` leaves out the lowest signed integer, and the highest unsigned one.
     bounds = (low + 1, high) if signed and narrow else (low, high - (narrow and not signed))
     if zero.size not in (1, scale.size):
         return None
@@ -161,8 +167,11 @@ def _quant_type(
     flat = scale.reshape(-1) if axis is not None else scale.reshape(-1)[0]
     zeros = np.broadcast_to(zero.reshape(-1), scale.size)
     kind = uniform(storage, flat, axis=axis, bounds=bounds)
+    # QONNX has zero points between integers, too.
     if (zero != np.rint(zero)).any():
-        real = param(zeros if axis is not None else zeros[0], kind.grain, f"{op.name}.zero")
+        real = make_param(
+            zeros if axis is not None else zeros[0], kind.granularity, f"{op.name}.zero"
+        )
         return replace(kind, zero=real)
     whole = zeros.astype(np.int64)
     return uniform(storage, flat, whole if axis is not None else whole[0], axis=axis, bounds=bounds)
@@ -174,6 +183,7 @@ def _float_formula(body: BodyBuilder, mode: str, signed: bool, narrow: bool) -> 
     y = body.op("add", body.op("div", body["X"], scale), zero)
     held = _clamped(body, y, body["bitwidth"], signed, narrow)
     made = _rounded(body, held, mode)
+    # Signed integers of 1 bit are the sign of y.
     if signed:
         one = body.constant(1.0)
         side = body.op("greater_equal", y, body.constant(0.0))
@@ -208,6 +218,7 @@ def _rounded(body: BodyBuilder, x: Value, mode: str) -> Value:
     elif mode == "HALF_UP":
         size = body.op("floor", body.op("add", size, half))
     else:
+        # HALF_DOWN rounds a half toward zero.
         size = body.op("ceil", body.op("sub", size, half))
     return body.op("mul", body.op("sign", x), size)
 

@@ -63,8 +63,8 @@ def _why_dropped(reader: OnnxReader, pair: tuple[str, str]) -> str:
     if missing is not None:
         return f"{missing!r} is no constant"
     scales = reader.array(pair[0])
-    if scales is not None and scales.held.size != 1:
-        return f"it has {scales.held.size} scales and no axis"
+    if scales is not None and scales.contents.size != 1:
+        return f"it has {scales.contents.size} scales and no axis"
     return "scale and zero point fit no map of theirs, or operators take them as plain numbers"
 
 

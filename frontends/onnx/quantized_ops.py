@@ -14,7 +14,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, U8, DType
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ledger import Change
 
 from . import dynamic_ops
@@ -48,9 +48,12 @@ _POOL_ATTRIBUTES = (
 
 
 def quantize(reader: OnnxReader, op: OnnxOp) -> None:
-    """QuantizeLinear, per tensor, per channel or per block; computed parameters as in
-    dynamic_ops."""
+    """Reads QuantizeLinear, per tensor, per channel or per block.
+
+    Computed parameters are read as in `dynamic_ops`.
+    """
     op.allow_only(*_QDQ_ATTRIBUTES)
+    # `precision` asks for a division in another type than the scale's.
     if op.integer("precision", 0):
         raise KeepOperator
     if dynamic_ops.any_computed(reader, op, 1, 2):
@@ -159,7 +162,7 @@ def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -
     if known is not None:
         # Bounds that a Clip gave to the producer are no part of what the consumer states.
         within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
-        if known.same_map(within) or _differ_in_parameter_shape(known, within):
+        if known.has_same_mapping(within) or _differ_in_parameter_shape(known, within):
             return value
     if known is not None:
         reader.note(Change.EXACT, name, f"holds {known}, and {op.location} reads it as {quant}")
@@ -168,7 +171,7 @@ def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -
 
 def _differ_in_parameter_shape(known: QuantType, other: QuantType) -> bool:
     """Returns whether two types differ only in the shape of the arrays of their parameters."""
-    if known.grain is None or known.dynamic or other.dynamic:
+    if known.granularity is None or known.dynamic or other.dynamic:
         return False
     if replace(known, scale=other.scale, zero=other.zero) != other:
         return False
@@ -183,8 +186,10 @@ def _parameter_operands(prefix: str, qparams: dict[str, Value]) -> dict[str, Val
 def _runtime_quant_type(
     reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
 ) -> tuple[QuantType, dict[str, Value]]:
-    """Returns the type of integers with computed parameters, and these; raises KeepOperator for
-    parameters of other element types."""
+    """Returns the type of integers with computed parameters, and these.
+
+    Raises KeepOperator for parameters of other element types.
+    """
     qparams = {"scale": reader.value(op, op.input(at[0]))}
     if op.input(at[1]):
         qparams["zero"] = reader.value(op, op.input(at[1]))
@@ -195,7 +200,7 @@ def _runtime_quant_type(
         raise KeepOperator(
             "its scale is no f32, or its zero point of another type than its quantized values"
         )
-    granularity = None if axis is None else Grain(((axis, 1),))
+    granularity = None if axis is None else Granularity(((axis, 1),))
     return QuantType(
         storage, express, None, None if "zero" in qparams else (), granularity
     ), qparams
@@ -255,6 +260,7 @@ def conv(reader: OnnxReader, op: OnnxOp) -> None:
     attrs = conv_attrs(op, x[1:-1] if channels_last else x[2:], w)
     operands = {
         **_quantized_operand(reader, op, 0, "x"),
+        # One scale for each output channel; ONNX has no other granularity for w.
         **_quantized_operand(reader, op, 1, "w", 0 if _has_several_scales(reader, op, 4) else None),
         **_raw_bias(reader, op, 8),
     }
@@ -304,6 +310,7 @@ def gemm(reader: OnnxReader, op: OnnxOp) -> None:
     if op.input(7):
         _add_quantized(reader, op, "gemm", operands, attrs)
     else:
+        # Without the result's scale, QGemm returns floats: x * w summed in i32, then scaled.
         node = reader.add(op, "gemm", operands, attrs)
         reader.graph.set_type(node.result, node.result.type.with_element(F32))
 
@@ -357,6 +364,7 @@ def softmax(reader: OnnxReader, op: OnnxOp) -> None:
     """
     op.allow_only("axis", "opset")
     operands = _quantized_operand(reader, op, 0, "x")
+    # `opset` is an attribute of QLinearSoftmax: the operator set of the Softmax that it replaces.
     old = op.integer("opset", 13) < 13
     axis = op.integer("axis", 1 if old else -1)
     rank = operands["x"].type.rank

@@ -19,8 +19,10 @@ _RANK_OF_WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "ConvInteger": 1, "QLinearCon
 def infer_rank(
     name: str, nodes: Sequence[onnx.NodeProto], known_rank: Callable[[str], int | None]
 ) -> tuple[int, str] | None:
-    """Returns the rank of a tensor and the operator it follows from; `known_rank` has
-    constants'."""
+    """Returns the rank of a tensor and the operator it follows from.
+
+    The ranks of constants are in `known_rank`.
+    """
     alike, producer_of = {name}, producers(nodes)
     for node in nodes:
         if node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in alike:

@@ -21,11 +21,11 @@ from qir.errors import GraphError, OpError, ParseError, TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, reshaped
+from qir.ir.lazy_arrays import ArrayData, reshape
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import Array, Grain, QuantType, TensorType, uniform
+from qir.ir.types import Array, Granularity, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_shapes import MADE_TO
 from qir.target import target
@@ -137,6 +137,7 @@ class OnnxReader:
 
     def is_constant(self, name: str) -> bool:
         name = self.resolve(name)
+        # A tensor that the body produces shadows a constant of the enclosing graph.
         if self.outer is None or name in self._values:
             return name in self._stored
         return name in self._stored or self.outer.is_constant(name)
@@ -179,14 +180,15 @@ class OnnxReader:
             raise NotConstant
         return data
 
-    def lazy_data(self, name: str) -> Held:
+    def lazy_data(self, name: str) -> ArrayData:
         """Returns a constant's elements, perhaps not loaded yet; raises NotConstant as above."""
         found = self.array(name)
-        return self.constant_data(name) if found is None else found.held
+        return self.constant_data(name) if found is None else found.contents
 
     def unquantized_constants(self) -> dict[str, Value]:
         """Returns constants that have the file's name and type, and no second quantized type."""
         count = Counter(name for name, _ in self._constants)
+        # A constant that is read with two types has two nodes, which one default cannot replace.
         return {
             name: value
             for (name, quant), value in self._constants.items()
@@ -243,7 +245,7 @@ class OnnxReader:
 
     def _constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
         if quant is not None and (name, quant) not in self._constants:
-            array = Array(array.held, array.type.with_element(quant), name)
+            array = Array(array.contents, array.type.with_element(quant), name)
         return self.add_constant(name, array, quant)
 
     def add_constant(self, name: str, array: Array, quant: QuantType | None) -> Value:
@@ -267,6 +269,7 @@ class OnnxReader:
 
     def unused_name(self, base: str) -> str:
         """Returns a name, based on `base`, that neither the graph nor the source uses."""
+        # Every name of the source is reserved, since operators that come later still need theirs.
         name, count = base, 0
         while name in self.source_names or self.graph.has(name):
             count += 1
@@ -285,7 +288,7 @@ class OnnxReader:
             quant = self.quant_type(*qparams, type_.dtype)
         except KeepOperator:
             return None
-        return quant if quant.grain is None else None
+        return quant if quant.granularity is None else None
 
     def annotated_quant_type(self, name: str) -> QuantType | None:
         """Returns the quantized type that an annotation gives to a constant of integers."""
@@ -307,6 +310,7 @@ class OnnxReader:
     def try_set_quant_type(self, op: OnnxOp, name: str, quant: QuantType) -> bool:
         """Gives an integer input its quantized type in place; False if it has other uses."""
         value = self.value(op, name)
+        # Consumers that see other parameters, or plain integers, recode the value.
         own = ("foreign",) if self.outer else ("input", "foreign")
         if value.uses or value.type.quant or value.node.op not in own:
             return False
@@ -415,7 +419,7 @@ class OnnxReader:
         Raises KeepOperator where the shapes of scales and data do not fit.
         """
         scales, express = self._checked_scales(scale, kind.rank)
-        granularity = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+        granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
         wanted = granularity.grid(kind.shape)
         if scales.ndim != kind.rank or size < 1:
             raise KeepOperator(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
@@ -425,15 +429,15 @@ class OnnxReader:
         zero_points: Array | tuple[int, ...] = ()
         if zeros.any():
             stored = self.array(zero)
-            integers = zeros.astype(kind.dtype.carrier) if stored is None else stored.held
+            integers = zeros.astype(kind.dtype.carrier) if stored is None else stored.contents
             zero_points = Array(
-                reshaped(integers, zeros.shape), TensorType(zeros.shape, kind.dtype), zero
+                reshape(integers, zeros.shape), TensorType(zeros.shape, kind.dtype), zero
             )
         stored_scales = self.array(scale)
         scale_array = (
             Array.of(scales, scale)
             if stored_scales is None
-            else Array(stored_scales.held, stored_scales.type, scale)
+            else Array(stored_scales.contents, stored_scales.type, scale)
         )
         return QuantType(kind.dtype, express, scale_array, zero_points, granularity)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from .op import KeepOperator, OnnxOp
 from .reader import OnnxReader
@@ -71,7 +71,9 @@ def _activations(op: OnnxOp, kind: str) -> dict[str, Attr]:
     found = op.attribute("activations")
     texts = [s.decode("utf-8", "replace") for s in found.strings] if found else []
     names = tuple(ACTIVATION_NAMES.get(text.lower(), "") for text in texts)
-    count = len(USUAL[kind]) * len(DIRECTIONS.get(op.text("direction", "forward"), ()))
+    count = len(DEFAULT_ACTIVATIONS[kind]) * len(
+        DIRECTIONS.get(op.text("direction", "forward"), ())
+    )
     if "" in names or len(names) not in (0, count):
         raise KeepOperator
     out: dict[str, Attr] = {"activations": names}

@@ -36,7 +36,7 @@ def _first_operand(reader: OnnxReader, op: OnnxOp) -> Value:
 
 def _squeeze(reader: OnnxReader, op: OnnxOp) -> None:
     x, axes = reader.value_to_move(op, op.input(0)), _ints(reader, op, "axes", 1, 13)
-    if not axes and dims.known(x.type.shape) is None:
+    if not axes and dims.known_shape(x.type.shape) is None:
         raise KeepOperator
     add_moving_op(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
 

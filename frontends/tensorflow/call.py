@@ -1,4 +1,4 @@
-"""One node of a TensorFlow graph: its operands and attributes, and what converters add for it."""
+"""A node of a TensorFlow graph, as converters see it: operands, attributes, and adding nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
-from .elements import element, name_of, shape_of
+from .elements import dtype_of_number, shape_of, type_name
 from .graphdef import GraphDefNode
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ Numbers = NDArray[np.generic]
 
 
 class KeepNode(Exception):
-    """The node has no exact form in the language; the text says why."""
+    """Raised where a node has no exact form in the language; the text says why."""
 
 
 class NodeCall:
-    """A node that is read, with the operands that were read before it."""
+    """A node that is being read, with its operands, which were read before it."""
 
     def __init__(
         self, reader: GraphDefReader, node: GraphDefNode, operands: Sequence[Value]
@@ -69,16 +69,16 @@ class NodeCall:
         return self.reader.add_group(self.node, stages, operands, kind)
 
     def constant(self, data: Numbers, what: str = "constant") -> Value:
-        """Adds a constant that the file does not have as such."""
+        """Adds a constant, named after the node and `what`."""
         name = self.reader.names(self.node, what)
         return self.reader.graph.constant(np.ascontiguousarray(data).reshape(data.shape), name=name)
 
-    def row(self, sizes: Sequence[int], what: str = "sizes") -> Value:
-        """Adds a row of integers."""
+    def int64_constant(self, sizes: Sequence[int], what: str = "sizes") -> Value:
+        """Adds a constant vector of i64."""
         return self.constant(np.asarray(sizes, np.int64), what)
 
-    def number(self, value: float, like: Value) -> Value:
-        """Adds one number in the element type of another value."""
+    def scalar_like(self, value: float, like: Value) -> Value:
+        """Adds a scalar constant in the element type of another value."""
         return self.constant(np.asarray(value, like.type.dtype.carrier), "number")
 
     # -- operands -------------------------------------------------------------------------------
@@ -89,85 +89,85 @@ class NodeCall:
             raise KeepNode(f"it has {len(self.operands)} inputs")
         return self.operands[index]
 
-    def exactly(self, count: int) -> Sequence[Value]:
-        """Returns all operands; Keep where there are more or fewer of them."""
+    def all_operands(self, count: int) -> Sequence[Value]:
+        """Returns all operands; raises KeepNode unless there are `count` of them."""
         if len(self.operands) != count:
             raise KeepNode(f"it has {len(self.operands)} inputs, and takes {count}")
         return self.operands
 
     def shape(self, index: int) -> tuple[Dim, ...]:
-        """Returns the sizes of an operand."""
+        """Returns the shape of an operand."""
         return self[index].type.shape
 
     def rank(self, index: int) -> int:
-        """Returns how many axes an operand has."""
+        """Returns the rank of an operand."""
         return self[index].type.rank
 
-    def known(self, index: int) -> Numbers:
-        """Returns the elements of an operand; Keep where they are computed from the inputs."""
+    def constant_elements(self, index: int) -> Numbers:
+        """Returns the elements of an operand that no input changes; raises KeepNode for others."""
         found = self.reader.known.elements(self[index])
         if found is None:
             raise KeepNode(f"its input {index} is computed while the network runs")
         return found
 
-    def sizes(self, index: int) -> tuple[int, ...]:
-        """Returns an operand of integers, one or a row."""
-        return tuple(int(size) for size in self.known(index).reshape(-1))
+    def integers(self, index: int) -> tuple[int, ...]:
+        """Returns a constant operand of integers, a scalar or a vector, as a tuple."""
+        return tuple(int(size) for size in self.constant_elements(index).reshape(-1))
 
     def axis(self, index: int, rank: int) -> int:
-        """Returns an operand that is an axis, counted from the front."""
-        (axis,) = self.sizes(index)
+        """Returns a constant operand that is an axis; negative ones count from the end."""
+        (axis,) = self.integers(index)
         return axis + rank if axis < 0 else axis
 
     def axes(self, index: int, rank: int) -> tuple[int, ...]:
-        """Returns an operand that lists axes, counted from the front."""
-        return tuple(axis + rank if axis < 0 else axis for axis in self.sizes(index))
+        """Returns a constant operand that lists axes; negative ones count from the end."""
+        return tuple(axis + rank if axis < 0 else axis for axis in self.integers(index))
 
     # -- attributes -----------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        """Returns whether the node states an attribute."""
+        """Returns whether the node has an attribute."""
         return name in self.node.attrs
 
     def attr(self, name: str) -> Any:
-        """Returns an attribute's message; Keep where the node lacks it."""
+        """Returns an attribute's AttrValue; raises KeepNode if the node lacks it."""
         if name not in self.node.attrs:
             raise KeepNode(f"it has no attribute {name}")
         return self.node.attrs[name]
 
-    def whole(self, name: str, default: int = 0) -> int:
+    def integer(self, name: str, default: int = 0) -> int:
         """Returns an integer attribute."""
         return int(self.node.attrs[name].i) if self.has(name) else default
 
-    def real(self, name: str, default: float = 0.0) -> float:
-        """Returns a number."""
+    def number(self, name: str, default: float = 0.0) -> float:
+        """Returns a float attribute."""
         return float(self.node.attrs[name].f) if self.has(name) else default
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Returns a truth value."""
+        """Returns a boolean attribute."""
         return bool(self.node.attrs[name].b) if self.has(name) else default
 
     def text(self, name: str, default: str = "") -> str:
-        """Returns a text."""
+        """Returns a string attribute."""
         return str(self.node.attrs[name].s, "utf-8", "replace") if self.has(name) else default
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Returns a list of texts."""
+        """Returns an attribute that is a list of strings."""
         held = self.node.attrs[name].list.s if self.has(name) else ()
         return tuple(str(text, "utf-8", "replace") for text in held)
 
-    def wholes(self, name: str) -> tuple[int, ...]:
-        """Returns a list of integers; empty where there is none."""
+    def integer_list(self, name: str) -> tuple[int, ...]:
+        """Returns an attribute that is a list of integers; empty without it."""
         return tuple(self.node.attrs[name].list.i) if self.has(name) else ()
 
-    def kind(self, name: str) -> DType:
-        """Returns an element type; Keep for one that the language lacks."""
+    def dtype(self, name: str) -> DType:
+        """Returns a type attribute; raises KeepNode for a type that the language lacks."""
         number = self.attr(name).type
-        found = element(number)
+        found = dtype_of_number(number)
         if found is None:
-            raise KeepNode(f"its {name} is {name_of(number)}")
+            raise KeepNode(f"its {name} is {type_name(number)}")
         return found
 
-    def stated_shape(self, name: str) -> tuple[int, ...] | None:
-        """Returns an attribute that is a shape; None where it is not known."""
+    def shape_attribute(self, name: str) -> tuple[int, ...] | None:
+        """Returns a shape attribute; None if it is missing or of unknown rank."""
         return shape_of(self.node.attrs[name].shape) if self.has(name) else None

@@ -1,24 +1,24 @@
-"""What an error of TensorFlow or Keras says, in one line."""
+"""Extracts the cause from multi-line errors of TensorFlow and Keras."""
 
 from __future__ import annotations
 
 import re
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_LAYER = re.compile(r"Exception encountered when calling (\S+?)\.?$")
-_NAMED = re.compile(r"\w+(Error|Exception): ")
-_MOST = 300
+_ANSI_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_LAYER_TRACE = re.compile(r"Exception encountered when calling (\S+?)\.?$")
+_NAMED_ERROR = re.compile(r"\w+(Error|Exception): ")
+_MAX_LENGTH = 300
 
 
-def cause(error: Exception) -> str:
-    """Returns the line that names the fault; a layer's stands after the trace of the calls."""
-    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+def error_cause(error: Exception) -> str:
+    """Returns the line that names the cause; Keras puts that of a layer after a traceback."""
+    lines = [line.strip() for line in _ANSI_COLORS.sub("", str(error)).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     for at, line in enumerate(lines[:-1]):
-        if found := _LAYER.search(line):
-            return f"{found[1]}: {lines[at + 1]}"[:_MOST]
+        if found := _LAYER_TRACE.search(line):
+            return f"{found[1]}: {lines[at + 1]}"[:_MAX_LENGTH]
     if lines[0] != "in user code:":
-        return lines[0][:_MOST]
-    named = [line for line in lines if _NAMED.match(line)]
-    return (named or lines)[-1][:_MOST]
+        return lines[0][:_MAX_LENGTH]
+    named = [line for line in lines if _NAMED_ERROR.match(line)]
+    return (named or lines)[-1][:_MAX_LENGTH]

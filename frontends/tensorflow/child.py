@@ -16,38 +16,38 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from .causes import cause
+from .causes import error_cause
 
-_DEFAULT = "serving_default"
-Frozen = tuple[bytes, dict[str, list[tuple[str, str]]]]
-"""A serialized GraphDef; the names of inputs and outputs, each with its tensor in the graph."""
+_DEFAULT_SIGNATURE = "serving_default"
+FrozenGraph = tuple[bytes, dict[str, list[tuple[str, str]]]]
+"""A serialized GraphDef, and its inputs and outputs as (name, tensor) pairs."""
 
 
-def frozen(concrete: Any, results: Sequence[str] = ()) -> Frozen:
-    """Returns a concrete function without variables."""
+def freeze_function(concrete: Any, results: Sequence[str] = ()) -> FrozenGraph:
+    """Freezes a concrete function."""
     made = convert_variables_to_constants_v2(
         concrete, lower_control_flow=False, aggressive_inlining=True
     )
     inputs = [(t.op.name, t.name) for t in made.inputs if t.dtype != tf.resource]
     tensors = [t.name for t in made.outputs]
-    names = list(results) if len(results) == len(tensors) else _short(tensors)
+    names = list(results) if len(results) == len(tensors) else _default_output_names(tensors)
     outputs = list(zip(names, tensors, strict=True))
     return made.graph.as_graph_def().SerializeToString(), {"inputs": inputs, "outputs": outputs}
 
 
-def _short(tensors: Sequence[str]) -> list[str]:
+def _default_output_names(tensors: Sequence[str]) -> list[str]:
     if len(tensors) == 1:
         return ["output"]
     return [f"output_{i}" for i in range(len(tensors))]
 
 
-def of_keras(model: Any) -> Frozen:
-    """Returns a Keras model in inference; raises ValueError for one that was never built."""
+def freeze_keras(model: Any) -> FrozenGraph:
+    """Freezes a Keras model in inference mode; raises ValueError if it was never built."""
     if not getattr(model, "inputs", None):
         raise ValueError("the model has no known inputs; call it once, or build it with a shape")
     specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name.split(":")[0]) for x in model.inputs]
 
-    given = _structure(model)
+    given = _input_structure(model)
 
     def call(*xs: Any) -> Any:
         nested = isinstance(given, (list, tuple, dict))
@@ -57,41 +57,44 @@ def of_keras(model: Any) -> Frozen:
     names = getattr(model, "output_names", None) or ()
     if len({str(n) for n in names}) < len(names):
         names = ()
-    return frozen(tf.function(call).get_concrete_function(*specs), [str(n) for n in names])
+    return freeze_function(tf.function(call).get_concrete_function(*specs), [str(n) for n in names])
 
 
-def _structure(model: Any) -> Any:
-    """Returns the inputs of a model as it takes them: one, or a list, tuple or dict of them."""
+def _input_structure(model: Any) -> Any:
+    """Returns the structure of a model's inputs: one, or a list, tuple or dict."""
     try:
         return model.input
     except AttributeError:  # a Sequential that was never called
         return model.inputs[0] if len(model.inputs) == 1 else model.inputs
 
 
-def of_saved_model(folder: Path, name: str = "") -> Frozen:
-    """Returns a signature of a SavedModel; without a name the serving one, or the only one."""
+def freeze_saved_model(folder: Path, name: str = "") -> FrozenGraph:
+    """Freezes a signature of a SavedModel; without a name `serving_default`, or the only one."""
     try:
         loaded = tf.saved_model.load(str(folder))
-    except Exception as error:  # such as optimizer state that this version does not know
-        return _by_session(folder, error, name or _DEFAULT)
+    except Exception as error:  # for example optimizer state of another version
+        return _freeze_by_session(folder, error, name or _DEFAULT_SIGNATURE)
     signatures = dict(loaded.signatures)
     if not signatures:
         raise ValueError("it has no signature; save it with signatures={'serving_default': f}")
-    wanted = name or (next(iter(signatures)) if len(signatures) == 1 else _DEFAULT)
+    wanted = name or (next(iter(signatures)) if len(signatures) == 1 else _DEFAULT_SIGNATURE)
     if wanted not in signatures:
-        raise _unknown(wanted, folder, signatures)
+        raise _unknown_signature(wanted, folder, signatures)
     concrete = signatures[wanted]
-    return frozen(concrete, sorted(concrete.structured_outputs))
+    return freeze_function(concrete, sorted(concrete.structured_outputs))
 
 
-def _unknown(wanted: str, folder: Path, signatures: Collection[str]) -> ValueError:
+def _unknown_signature(wanted: str, folder: Path, signatures: Collection[str]) -> ValueError:
     names = sorted(signatures)
     known = f"its signatures are {', '.join(names)}"
     return ValueError(f"{known}; none is {wanted}: name one, as in {folder.name}#{names[0]}")
 
 
-def _by_session(folder: Path, error: Exception, name: str) -> Frozen:
-    """Returns a SavedModel frozen by the loader of TensorFlow 1."""
+def _freeze_by_session(folder: Path, error: Exception, name: str) -> FrozenGraph:
+    """Freezes a SavedModel by the loader of TensorFlow 1.
+
+    That one ignores objects it does not know.
+    """
     v1 = tf.compat.v1
     with v1.Session(graph=tf.Graph()) as session:
         try:
@@ -99,7 +102,7 @@ def _by_session(folder: Path, error: Exception, name: str) -> Frozen:
         except Exception:
             raise error from None
         if name not in meta.signature_def:
-            raise _unknown(name, folder, meta.signature_def)
+            raise _unknown_signature(name, folder, meta.signature_def)
         signature = meta.signature_def[name]
         inputs = sorted((t.name.split(":")[0], t.name) for t in signature.inputs.values())
         outputs = sorted((name, t.name) for name, t in signature.outputs.items())
@@ -110,19 +113,19 @@ def _by_session(folder: Path, error: Exception, name: str) -> Frozen:
     return graph.SerializeToString(), {"inputs": inputs, "outputs": outputs}
 
 
-def of_file(path: Path, signature: str = "") -> Frozen:
-    """Returns a model that Keras or TensorFlow wrote; code that a file holds is not run."""
+def freeze_path(path: Path, signature: str = "") -> FrozenGraph:
+    """Freezes a file of Keras or a SavedModel; code inside the file is not run (safe_mode)."""
     if path.is_dir():
-        return of_saved_model(path, signature)
-    return of_keras(tf.keras.models.load_model(str(path), compile=False, safe_mode=True))
+        return freeze_saved_model(path, signature)
+    return freeze_keras(tf.keras.models.load_model(str(path), compile=False, safe_mode=True))
 
 
 def main(source: str, folder: str, signature: str = "") -> int:
-    """Freezes a file into a folder; prints one line and returns 1 where that fails."""
+    """Freezes a file into a folder; on failure prints one line and returns 1."""
     try:
-        graph, names = of_file(Path(source), signature)
+        graph, names = freeze_path(Path(source), signature)
     except Exception as error:  # TensorFlow and Keras raise what they like
-        sys.stderr.write(f"\n{cause(error)}\n")
+        sys.stderr.write(f"\n{error_cause(error)}\n")
         return 1
     Path(folder, "graph.pb").write_bytes(graph)
     Path(folder, "names.json").write_text(json.dumps(names), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Convolutions, depthwise and transposed ones, and pooling."""
+"""Convolutions, depthwise and transposed convolutions, and pools."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import KeepNode, NodeCall
-from .windows import FIRST, LAST, images, pads, same, transposed
+from .windows import FIRST, LAST, add_transpose, explicit_pads, image_layout, same_padding
 
 
 def _conv2d(call: NodeCall) -> Value:
-    (x, w), where = call.exactly(2), images(call)
-    height, width, each, _ = _sizes(call, 1)
+    (x, w), where = call.all_operands(2), image_layout(call)
+    height, width, each, _ = _known_sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
     channels = x.type.shape[where.channels]
@@ -22,16 +22,16 @@ def _conv2d(call: NodeCall) -> Value:
     sizes = [x.type.shape[axis] for axis in where.axes]
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": pads(call, where, sizes, (height, width), stride, dilation),
+        "pad": explicit_pads(call, where, sizes, (height, width), stride, dilation),
         "dilation": dilation,
         "groups": channels // each if each else 1,
         "layout": where.layout,
     }
-    return call.add("conv2d", {"x": x, "w": transposed(call, w, (3, 2, 0, 1), "weights")}, attrs)
+    return call.add("conv2d", {"x": x, "w": add_transpose(call, w, (3, 2, 0, 1), "weights")}, attrs)
 
 
-def _sizes(call: NodeCall, index: int) -> tuple[int, ...]:
-    """Returns the sizes of an operand, all of which must be known."""
+def _known_sizes(call: NodeCall, index: int) -> tuple[int, ...]:
+    """Returns the sizes of an operand; raises KeepNode for an open one."""
     found = [size for size in call.shape(index) if isinstance(size, int)]
     if len(found) != call.rank(index):
         raise KeepNode(f"the sizes of its input {index} are not known")
@@ -39,22 +39,23 @@ def _sizes(call: NodeCall, index: int) -> tuple[int, ...]:
 
 
 def _depthwise(call: NodeCall) -> Value:
-    (x, w), where = call.exactly(2), images(call)
-    height, width, channels, times = _sizes(call, 1)
+    (x, w), where = call.all_operands(2), image_layout(call)
+    height, width, channels, times = _known_sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
     sizes = [x.type.shape[axis] for axis in where.axes]
-    # the filter is [height, width, channel, multiplier]; results go channel by channel
-    turned = transposed(call, w, (2, 3, 0, 1), "weights")
+    # The filter is [height, width, channel, multiplier]. Output channels are ordered by channel
+    # first, so that the two last axes can be merged.
+    turned = add_transpose(call, w, (2, 3, 0, 1), "weights")
     shape = (channels * times, 1, height, width)
     held = turned.constant
     if held is not None:
         turned = call.constant(held.data.reshape(shape), "weights")
     else:
-        turned = call.add("reshape", {"x": turned, "shape": call.row(shape)})
+        turned = call.add("reshape", {"x": turned, "shape": call.int64_constant(shape)})
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": pads(call, where, sizes, (height, width), stride, dilation),
+        "pad": explicit_pads(call, where, sizes, (height, width), stride, dilation),
         "dilation": dilation,
         "groups": channels,
         "layout": where.layout,
@@ -64,8 +65,8 @@ def _depthwise(call: NodeCall) -> Value:
 
 def _transposed_conv(call: NodeCall) -> Value:
     """Reads Conv2DBackpropInput: output sizes, filter [height, width, out, in], and the data."""
-    x, w, where = call[2], call[1], images(call)
-    height, width, _, _ = _sizes(call, 1)
+    x, w, where = call[2], call[1], image_layout(call)
+    height, width, _, _ = _known_sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
     wanted = call.reader.known.sizes(call[0])
@@ -74,7 +75,7 @@ def _transposed_conv(call: NodeCall) -> Value:
     made = [wanted.tolist()[axis] for axis in where.axes]
     if not all(isinstance(size, int) for size in made):
         raise KeepNode("the sizes of its result are not known; state the sizes of the input")
-    padding = pads(call, where, made, (height, width), stride, dilation)
+    padding = explicit_pads(call, where, made, (height, width), stride, dilation)
     more = []
     for i, axis in enumerate(where.axes):
         size = x.type.shape[axis]
@@ -92,18 +93,18 @@ def _transposed_conv(call: NodeCall) -> Value:
         "dilation": dilation,
         "output_pad": tuple(more),
     }
-    weights = transposed(call, w, (3, 2, 0, 1), "weights")
+    weights = add_transpose(call, w, (3, 2, 0, 1), "weights")
     y = call.add("conv_transpose2d", {"x": x, "w": weights}, attrs)
     return y if where.layout == FIRST else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
 
 
 def _conv3d(call: NodeCall) -> Value:
-    x, w = call.exactly(2)
+    x, w = call.all_operands(2)
     layout = call.text("data_format", "NDHWC")
     axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
-    kernel = _sizes(call, 1)
+    kernel = _known_sizes(call, 1)
     stride, dilation = (
-        tuple((call.wholes(name) or (1,) * 5)[axis] for axis in axes)
+        tuple((call.integer_list(name) or (1,) * 5)[axis] for axis in axes)
         for name in ("strides", "dilations")
     )
     sides = _volume_pads(call, axes, kernel[:3], stride, dilation)
@@ -118,7 +119,7 @@ def _conv3d(call: NodeCall) -> Value:
         "dilation": dilation,
         "groups": channels // kernel[3],
     }
-    y = call.add("conv3d", {"x": x, "w": transposed(call, w, (4, 3, 0, 1, 2), "weights")}, attrs)
+    y = call.add("conv3d", {"x": x, "w": add_transpose(call, w, (4, 3, 0, 1, 2), "weights")}, attrs)
     return call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 4, 1)}) if layout == "NDHWC" else y
 
 
@@ -132,20 +133,21 @@ def _volume_pads(
     if call.text("padding") == "VALID":
         return (0,) * 6
     total = [
-        same(call.shape(0)[axis], kernel[i], stride[i], dilation[i]) for i, axis in enumerate(axes)
+        same_padding(call.shape(0)[axis], kernel[i], stride[i], dilation[i])
+        for i, axis in enumerate(axes)
     ]
     return (*(t // 2 for t in total), *(t - t // 2 for t in total))
 
 
 def _pool2d(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
-        x, where = call[0], images(call)
+        x, where = call[0], image_layout(call)
         kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
         sizes = [x.type.shape[axis] for axis in where.axes]
         attrs: dict[str, Attr] = {
             "kernel": kernel,
             "stride": stride,
-            "pad": pads(call, where, sizes, kernel, stride),
+            "pad": explicit_pads(call, where, sizes, kernel, stride),
             "layout": where.layout,
         }
         return call.add(op, {"x": x}, attrs)
@@ -158,7 +160,7 @@ def _pool3d(op: str) -> Callable[[NodeCall], Value]:
         x, layout = call[0], call.text("data_format", "NDHWC")
         axes = (1, 2, 3) if layout == "NDHWC" else (2, 3, 4)
         kernel, stride = (
-            tuple(call.wholes(name)[axis] for axis in axes) for name in ("ksize", "strides")
+            tuple(call.integer_list(name)[axis] for axis in axes) for name in ("ksize", "strides")
         )
         attrs: dict[str, Attr] = {
             "kernel": kernel,

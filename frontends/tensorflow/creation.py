@@ -1,4 +1,4 @@
-"""Ops that make tensors of sizes and numbers."""
+"""Shape, Size, Range, Fill and other ops that create tensors."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
 from .call import NodeCall
-from .known import MOST
+from .known import MAX_KNOWN_ELEMENTS
 from .movement import as_i64
 
 
-def _kind(call: NodeCall) -> DType:
-    return call.kind("out_type") if call.has("out_type") else dtype("i32")
+def _output_dtype(call: NodeCall) -> DType:
+    return call.dtype("out_type") if call.has("out_type") else dtype("i32")
 
 
-def _sizes_of(call: NodeCall, op: str, x: Value) -> Value:
-    made, to = call.add(op, {"x": x}), _kind(call)
+def _size_query(call: NodeCall, op: str, x: Value) -> Value:
+    made, to = call.add(op, {"x": x}), _output_dtype(call)
     return made if to == I64 else call.add("cast", {"x": made}, {"to": to})
 
 
 def _shape(call: NodeCall) -> Value:
-    return _sizes_of(call, "shape", call[0])
+    return _size_query(call, "shape", call[0])
 
 
-def _shapes(call: NodeCall) -> Sequence[Value]:
-    return [_sizes_of(call, "shape", x) for x in call.operands]
+def _shape_n(call: NodeCall) -> Sequence[Value]:
+    return [_size_query(call, "shape", x) for x in call.operands]
 
 
 def _size(call: NodeCall) -> Value:
-    return _sizes_of(call, "size", call[0])
+    return _size_query(call, "size", call[0])
 
 
 def _rank(call: NodeCall) -> Value:
@@ -52,12 +52,14 @@ def _fill(call: NodeCall) -> Value:
     if held is None:
         return call.add("expand", {"x": value, "shape": as_i64(call, shape)})
     one = held.data.reshape(1)
-    if sizes is not None and prod(int(s) for s in sizes) <= MOST:
+    if sizes is not None and prod(int(s) for s in sizes) <= MAX_KNOWN_ELEMENTS:
         return call.constant(np.broadcast_to(one, tuple(int(s) for s in sizes)).copy(), "filled")
-    return _filled(call, as_i64(call, shape), Array(one, TensorType((1,), held.type.dtype)))
+    return _constant_of_shape(
+        call, as_i64(call, shape), Array(one, TensorType((1,), held.type.dtype))
+    )
 
 
-def _filled(call: NodeCall, shape: Value, value: Array) -> Value:
+def _constant_of_shape(call: NodeCall, shape: Value, value: Array) -> Value:
     attrs: dict[str, Attr] = {"value": value}
     return call.add("constant_of_shape", {"shape": shape}, attrs)
 
@@ -66,24 +68,26 @@ def _like(number: int) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
         kind = call[0].type.dtype
         one = Array(np.asarray([number]).astype(kind.carrier), TensorType((1,), kind))
-        return _filled(call, call.add("shape", {"x": call[0]}), one)
+        return _constant_of_shape(call, call.add("shape", {"x": call[0]}), one)
 
     return read
 
 
 def _linear_space(call: NodeCall) -> Value:
-    start, stop, (count,) = call.known(0), call.known(1), call.sizes(2)
+    start, stop, (count,) = call.constant_elements(0), call.constant_elements(1), call.integers(2)
     found = np.linspace(start.item(), stop.item(), count)
     return call.constant(found.astype(call[0].type.dtype.carrier), "numbers")
 
 
 def _inverse_permutation(call: NodeCall) -> Value:
-    return call.constant(np.argsort(call.known(0)).astype(call[0].type.dtype.carrier), "inverse")
+    return call.constant(
+        np.argsort(call.constant_elements(0)).astype(call[0].type.dtype.carrier), "inverse"
+    )
 
 
 OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Shape": _shape,
-    "ShapeN": _shapes,
+    "ShapeN": _shape_n,
     "Size": _size,
     "Rank": _rank,
     "Range": _range,

@@ -1,4 +1,4 @@
-"""Element types of TensorFlow and of the language, and tensors that a graph holds."""
+"""Converts element types and TensorProtos of TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qir.errors import InputError
 from qir.ir.dtype import DType, dtype
 
-KINDS = {
+DTYPE_NAMES = {
     1: "f32",
     2: "f64",
     3: "i32",
@@ -27,17 +27,17 @@ KINDS = {
     22: "u32",
     23: "u64",
 }
-"""The language's name of each element type that is read, by its number in `types.proto`."""
-CODES = {11: "i8", 12: "u8", 13: "i32", 15: "i16", 16: "u16"}
-"""Types of quantized values: qint8, quint8, qint32, qint16, quint16; the storage of each."""
-_NAMES = {7: "string", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
-_LAST = 33
-"""The greatest number of an element type in `types.proto`; 0 stands for none."""
-_REFERENCE = 100
-"""Added to the number of a type for a reference to a variable."""
-_FIELDS = {
+"""Supported element types by their number in `types.proto`."""
+QUANTIZED_STORAGE = {11: "i8", 12: "u8", 13: "i32", 15: "i16", 16: "u16"}
+"""Storage of qint8, quint8, qint32, qint16 and quint16, by number."""
+_UNSUPPORTED_NAMES = {7: "string", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
+_GREATEST_TYPE_NUMBER = 33
+"""The greatest number of an element type in `types.proto`; 0 is DT_INVALID."""
+_REFERENCE_OFFSET = 100
+"""The offset of reference types (DT_FLOAT_REF, ...)."""
+_VALUE_FIELDS = {
     **dict.fromkeys((3, 4, 5, 6, 17), "int_val"),
-    **dict.fromkeys(CODES, "int_val"),
+    **dict.fromkeys(QUANTIZED_STORAGE, "int_val"),
     1: "float_val",
     2: "double_val",
     9: "int64_val",
@@ -47,62 +47,61 @@ _FIELDS = {
     22: "uint32_val",
     23: "uint64_val",
 }
-_MOST = 1 << 31
-"""Bytes of a tensor that a file of protobuf could hold."""
+_MAX_BYTES = 1 << 31
+"""Bytes of a tensor, at most: a protobuf message holds no more."""
 
 
-def element(number: int) -> DType | None:
-    """Returns the language's element type of plain numbers; None where it has none."""
-    name = KINDS.get(number % _REFERENCE)
+def dtype_of_number(number: int) -> DType | None:
+    """Returns the language's type of unquantized elements; None if it has none."""
+    name = DTYPE_NAMES.get(number % _REFERENCE_OFFSET)
     return None if name is None else dtype(name)
 
 
-def is_type(number: int) -> bool:
-    """Returns whether TensorFlow has an element type of that number."""
-    return 0 < number % _REFERENCE <= _LAST
+def is_type_number(number: int) -> bool:
+    """Returns whether `types.proto` has an element type of that number."""
+    return 0 < number % _REFERENCE_OFFSET <= _GREATEST_TYPE_NUMBER
 
 
-def name_of(number: int) -> str:
-    """Returns what an element type is called in messages."""
-    number %= _REFERENCE
-    if number in CODES:
-        return f"q{CODES[number].replace('i', 'int').replace('u', 'uint')}"
-    return KINDS.get(number) or _NAMES.get(number, f"type number {number}")
+def type_name(number: int) -> str:
+    """Returns the name of an element type for messages."""
+    number %= _REFERENCE_OFFSET
+    if number in QUANTIZED_STORAGE:
+        return f"q{QUANTIZED_STORAGE[number].replace('i', 'int').replace('u', 'uint')}"
+    return DTYPE_NAMES.get(number) or _UNSUPPORTED_NAMES.get(number, f"type number {number}")
 
 
 def shape_of(proto: Any) -> tuple[int, ...] | None:
-    """Returns the sizes of a shape, -1 for open ones; None where the rank is not known."""
+    """Returns the sizes of a shape, -1 for open ones; None for an unknown rank."""
     return None if proto.unknown_rank else tuple(dim.size for dim in proto.dim)
 
 
-def tensor(proto: Any, place: str) -> NDArray[np.generic]:
-    """Returns the elements of a tensor; raises InputError where the file does not hold what it
-    says.
+def tensor_elements(proto: Any, place: str) -> NDArray[np.generic]:
+    """Returns the elements of a TensorProto; raises InputError if they do not fit its shape.
 
-    A tensor with fewer elements than its shape repeats the last one, as TensorFlow reads it.
+    If there are fewer elements than the shape needs, the last one is repeated, as in TensorFlow.
     """
     number = proto.dtype
-    name = KINDS.get(number) or CODES.get(number)
+    name = DTYPE_NAMES.get(number) or QUANTIZED_STORAGE.get(number)
     if name is None:
-        raise InputError(f"{place} holds {name_of(number)}, which is not read")
+        raise InputError(f"{place} holds {type_name(number)}, which is not read")
     shape = shape_of(proto.tensor_shape)
     if shape is None or min(shape, default=0) < 0:
         raise InputError(f"{place} is a constant whose shape is open")
     kind, count = dtype(name).carrier, math.prod(shape)
-    if count * kind.itemsize > _MOST:
+    if count * kind.itemsize > _MAX_BYTES:
         raise InputError(f"{place} has the shape {list(shape)}, more than any file holds")
     if proto.tensor_content:
         if len(proto.tensor_content) != count * kind.itemsize:
             held = len(proto.tensor_content)
             raise InputError(f"{place} has the shape {list(shape)} and {held} bytes of elements")
         return np.frombuffer(proto.tensor_content, kind).reshape(shape)
-    values = np.asarray(getattr(proto, _FIELDS[number]))
+    values = np.asarray(getattr(proto, _VALUE_FIELDS[number]))
     if values.size > count or (not values.size and count):
         if values.size:
             raise InputError(f"{place} has {values.size} elements for the shape {list(shape)}")
         return np.zeros(shape, kind)
     found: NDArray[np.generic]
-    if _FIELDS[number] == "half_val":
+    if _VALUE_FIELDS[number] == "half_val":
         bits = values.astype(np.uint16)
         found = bits.view(ml_dtypes.bfloat16 if name == "bf16" else np.float16)
     else:

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, functions and activations that work element by element."""
+"""Elementwise arithmetic, comparisons, functions and activations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import KeepNode, NodeCall
-from .products import biased
+from .products import add_bias
 
 Handler = Callable[[NodeCall], Value]
 
 
 def _unary(op: str, **attrs: Attr) -> Handler:
-    """Returns the converter of a function of one operand."""
-    return lambda call: call.add(op, {"x": call.exactly(1)[0]}, attrs)
+    """Returns the converter of a unary function."""
+    return lambda call: call.add(op, {"x": call.all_operands(1)[0]}, attrs)
 
 
 def _binary(op: str) -> Handler:
-    """Returns the converter of an op with two operands."""
-    return lambda call: call.add(op, dict(zip("ab", call.exactly(2), strict=True)))
+    """Returns the converter of a binary op."""
+    return lambda call: call.add(op, dict(zip("ab", call.all_operands(2), strict=True)))
 
 
-def _many(op: str) -> Handler:
-    """Returns the converter of minimum, maximum and sums of any number of operands."""
+def _variadic(op: str) -> Handler:
+    """Returns the converter of a variadic op: minimum, maximum, sum."""
 
     def read(call: NodeCall) -> Value:
         if len(call.operands) == 1:
@@ -40,7 +40,7 @@ def _identity(call: NodeCall) -> Value:
     return call[0]
 
 
-def _toward_zero(call: NodeCall) -> Value:
+def _truncating_div(call: NodeCall) -> Value:
     """Reads Div and TruncateDiv, which divide integers toward zero."""
     a, b = call[0], call[1]
     if a.type.dtype.is_float:
@@ -56,27 +56,28 @@ def _remainder(call: NodeCall) -> Value:
     return call.add("mod", {"a": call[0], "b": call[1]}, {"fmod": True})
 
 
-def _where_zero(call: NodeCall, of: Value, made: Value) -> Value:
-    """Returns zero where a value is zero, else what was made."""
-    zero = call.number(0, of)
+def _zero_where_zero(call: NodeCall, of: Value, made: Value) -> Value:
+    """Returns zero where `of` is zero, else `made`."""
+    # NaN is not equal to 0, so it keeps its result.
+    zero = call.scalar_like(0, of)
     condition = call.add("equal", {"a": of, "b": zero})
     return call.add("where", {"condition": condition, "a": zero, "b": made})
 
 
 def _div_no_nan(call: NodeCall) -> Value:
-    return _where_zero(call, call[1], call.add("div", {"a": call[0], "b": call[1]}))
+    return _zero_where_zero(call, call[1], call.add("div", {"a": call[0], "b": call[1]}))
 
 
 def _mul_no_nan(call: NodeCall) -> Value:
-    return _where_zero(call, call[1], call.add("mul", {"a": call[0], "b": call[1]}))
+    return _zero_where_zero(call, call[1], call.add("mul", {"a": call[0], "b": call[1]}))
 
 
-def _x_times(function: str, op: str) -> Handler:
-    """Returns the converter of Xdivy, Xlogy and Xlog1py, which are zero where x is."""
+def _zero_if_x_is_zero(function: str, op: str) -> Handler:
+    """Returns the converter of Xdivy, Xlogy and Xlog1py, which are 0 where x is 0."""
 
     def read(call: NodeCall) -> Value:
         y = call.add(function, {"x": call[1]}) if function else call[1]
-        return _where_zero(call, call[0], call.add(op, {"a": call[0], "b": y}))
+        return _zero_where_zero(call, call[0], call.add(op, {"a": call[0], "b": y}))
 
     return read
 
@@ -86,7 +87,7 @@ def _relu6(call: NodeCall) -> Value:
 
 
 def _leaky_relu(call: NodeCall) -> Value:
-    return call.add("leaky_relu", {"x": call[0]}, {"alpha": call.real("alpha", 0.2)})
+    return call.add("leaky_relu", {"x": call[0]}, {"alpha": call.number("alpha", 0.2)})
 
 
 def _elu(call: NodeCall) -> Value:
@@ -100,16 +101,17 @@ def _clip(call: NodeCall) -> Value:
     )
     if constant:
         attrs: dict[str, Attr] = {
-            "min": float(call.known(1).item()),
-            "max": float(call.known(2).item()),
+            "min": float(call.constant_elements(1).item()),
+            "max": float(call.constant_elements(2).item()),
         }
         return call.add("clip", {"x": x}, attrs)
+    # `clip` has float attributes, so integers and computed bounds are compared.
     below = call.add("min", {"xs.0": x, "xs.1": call[2]})
     return call.add("max", {"xs.0": below, "xs.1": call[1]})
 
 
 def _cast(call: NodeCall) -> Value:
-    to = call.kind("DstT")
+    to = call.dtype("DstT")
     if to == call[0].type.dtype:
         return call[0]
     return call.add("cast", {"x": call[0]}, {"to": to})
@@ -122,7 +124,7 @@ def _is_finite(call: NodeCall) -> Value:
 
 
 def _select(call: NodeCall) -> Value:
-    """Reads Select, whose condition may be a row that picks entries of the first axis."""
+    """Reads Select, whose condition may be a vector that selects entries of the first axis."""
     condition, a, b = call[0], call[1], call[2]
     rows = a.type.rank - condition.type.rank
     if call.node.op == "Select" and condition.type.rank == 1 and rows > 0:
@@ -131,7 +133,7 @@ def _select(call: NodeCall) -> Value:
     return call.add("where", {"condition": condition, "a": a, "b": b})
 
 
-def _bits(op: str, direction: str = "") -> Handler:
+def _bitwise(op: str, direction: str = "") -> Handler:
     def read(call: NodeCall) -> Value:
         attrs: dict[str, Attr] = {"direction": direction} if direction else {}
         if direction == "right" and not call[0].type.dtype.name.startswith("u"):
@@ -141,20 +143,21 @@ def _bits(op: str, direction: str = "") -> Handler:
     return read
 
 
-def _default(call: NodeCall) -> Value:
-    """Reads PlaceholderWithDefault as the default that the file has for it."""
+def _placeholder_with_default(call: NodeCall) -> Value:
+    """Reads PlaceholderWithDefault as its default."""
     if call[0].constant is None:
         raise KeepNode("its default is no constant")
     return call[0]
 
 
 def _add(call: NodeCall) -> Value:
-    return biased(call, call[0], call[1])
+    return add_bias(call, call[0], call[1])
 
 
 def _pow(call: NodeCall) -> Value:
     power = call.reader.known.elements(call[1])
     if power is not None and power.ndim == 0 and call[0].type.dtype.is_float:
+        # As TensorFlow's graph optimizer does.
         if power == 2:
             return call.add("square", {"x": call[0]})
         if power == np.asarray(0.5):
@@ -204,19 +207,19 @@ OPS: dict[str, Handler] = {
     "Add": _add,
     "AddV2": _add,
     "Pow": _pow,
-    "Div": _toward_zero,
-    "TruncateDiv": _toward_zero,
+    "Div": _truncating_div,
+    "TruncateDiv": _truncating_div,
     "Mod": _remainder,
     "TruncateMod": _remainder,
     "DivNoNan": _div_no_nan,
     "MulNoNan": _mul_no_nan,
-    "Xdivy": _x_times("", "div"),
-    "Xlogy": _x_times("log", "mul"),
-    "Xlog1py": _x_times("log1p", "mul"),
-    "Maximum": _many("max"),
-    "Minimum": _many("min"),
-    "AddN": _many("sum"),
-    "AccumulateNV2": _many("sum"),
+    "Xdivy": _zero_if_x_is_zero("", "div"),
+    "Xlogy": _zero_if_x_is_zero("log", "mul"),
+    "Xlog1py": _zero_if_x_is_zero("log1p", "mul"),
+    "Maximum": _variadic("max"),
+    "Minimum": _variadic("min"),
+    "AddN": _variadic("sum"),
+    "AccumulateNV2": _variadic("sum"),
     "Relu6": _relu6,
     "LeakyRelu": _leaky_relu,
     "Elu": _elu,
@@ -224,12 +227,12 @@ OPS: dict[str, Handler] = {
     "Cast": _cast,
     "Select": _select,
     "SelectV2": _select,
-    "BitwiseAnd": _bits("bit_and"),
-    "BitwiseOr": _bits("bit_or"),
-    "BitwiseXor": _bits("bit_xor"),
-    "LeftShift": _bits("bit_shift", "left"),
-    "RightShift": _bits("bit_shift", "right"),
-    "PlaceholderWithDefault": _default,
+    "BitwiseAnd": _bitwise("bit_and"),
+    "BitwiseOr": _bitwise("bit_or"),
+    "BitwiseXor": _bitwise("bit_xor"),
+    "LeftShift": _bitwise("bit_shift", "left"),
+    "RightShift": _bitwise("bit_shift", "right"),
+    "PlaceholderWithDefault": _placeholder_with_default,
     **dict.fromkeys(
         "Identity StopGradient PreventGradient CheckNumerics Snapshot EnsureShape".split(),
         _identity,

@@ -1,4 +1,8 @@
-"""Ops that QIR does not know: kept with all their attributes, and run by TensorFlow in a child."""
+"""Foreign nodes: ops without a form, kept with their attributes and run by TensorFlow.
+
+TensorFlow runs in a child process (`foreign_child`), so that its import time, messages and aborts
+stay out of the caller's.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +28,24 @@ from qir.ir.types import TensorType
 from qir.ledger import Change
 
 from .call import KeepNode
-from .elements import CODES
-from .graphdef import FRAMES, GraphDefNode
+from .elements import QUANTIZED_STORAGE
+from .graphdef import FRAME_OPS, GraphDefNode
 
 if TYPE_CHECKING:
     from .reader import GraphDefReader
 
 Array = NDArray[np.generic]
 _SINGLE = {"i": int, "f": float, "b": bool, "type": int}
-_PRIMES = (7919, 6007)
-"""Sizes that stand for open ones where the sizes of results are asked for, twice."""
-TAKES = "_takes"
-"""The attribute that holds the element types that an op takes, where some are quantized."""
-_SMALL = 1 << 20
-"""Elements of a constant that may decide the sizes of results."""
+_PLACEHOLDER_SIZES = (7919, 6007)
+"""Numbers that replace open sizes in two inferences of result shapes.
+
+A result size that is the replacement in both inferences is that open size; one that is equal in
+both is a number.
+"""
+OPERAND_TYPES = "_takes"
+"""The attribute with the element types of the operands, if some are quantized."""
+_MAX_SHAPE_ELEMENTS = 1 << 20
+"""Constants of up to this many elements are given to shape inference."""
 _LOCK = threading.Lock()
 _CHILDREN: list[subprocess.Popen[bytes]] = []
 
@@ -45,18 +53,23 @@ _CHILDREN: list[subprocess.Popen[bytes]] = []
 def keep(
     reader: GraphDefReader, node: GraphDefNode, operands: Sequence[Value], why: str = ""
 ) -> Sequence[Value]:
-    """Adds a node as a foreign op; Keep where TensorFlow is missing or cannot run it alone.
+    """Adds a node as a foreign op; raises KeepNode if TensorFlow is missing or cannot run it.
 
-    Quantized values go in and come out as their integers; `why` says what kept it from being read.
+    Quantized values are passed as integers. `why` is the reason for not reading the node.
     """
     if find_spec("tensorflow") is None:
         raise KeepNode("TensorFlow, which would run it as it is, is missing")
-    if node.op in FRAMES:
+    if node.op in FRAME_OPS:
         raise KeepNode("it is control flow of TensorFlow 1 that is no loop")
+    # Attributes that start with _ are annotations such as _output_shapes, not of the op itself.
     own = sorted(name for name in node.attrs if not name.startswith("_"))
-    attrs: Any = tuple((name, _plain(name, node.attrs[name])) for name in own)
-    types, taken = _types(node.op, attrs, operands)
-    attrs += ((TAKES, ("list.type", taken)),) if set(taken) & CODES.keys() else ()
+    attrs: Any = tuple((name, _attribute_value(name, node.attrs[name])) for name in own)
+    types, operand_types = _infer_types(node.op, attrs, operands)
+    attrs += (
+        ((OPERAND_TYPES, ("list.type", operand_types)),)
+        if set(operand_types) & QUANTIZED_STORAGE.keys()
+        else ()
+    )
     made = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(operands)},
@@ -72,26 +85,27 @@ def keep(
 
 
 def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Computes a kept op; raises PluginError for one that TensorFlow lacks or that fails."""
-    given: list[Plain] = [np.asarray(operands[f"xs.{i}"], order="C") for i in range(len(operands))]
-    held: list[Plain] = [
+    """Computes a foreign node; raises PluginError if TensorFlow lacks the op or fails."""
+    arrays: list[Plain] = [np.asarray(operands[f"xs.{i}"], order="C") for i in range(len(operands))]
+    is_constant: list[Plain] = [
         node.operands[f"xs.{i}"].constant is not None for i in range(len(operands))
     ]
     attrs: Any = node.attrs["attrs"]
     op = str(node.attrs["op"])
     try:
-        found = _ask(("run", op, attrs, given, [], held))
+        found = _ask_child(("run", op, attrs, arrays, [], is_constant))
     except KeepNode as why:
         raise PluginError(f"{node.name}: TensorFlow does not run {op}: {why}") from why
     assert isinstance(found, list)
     return tuple(np.asarray(each) for each in found)
 
 
-def _plain(name: str, held: Any) -> Plain:
-    """Returns an attribute as its field in AttrValue and its value."""
+def _attribute_value(name: str, held: Any) -> Plain:
+    """Returns an attribute as (field of AttrValue, value)."""
     field = held.WhichOneof("value")
     if field in _SINGLE:
         return field, _SINGLE[field](getattr(held, field))
+    # Bytes that are not UTF-8 survive as surrogates.
     if field == "s":
         return field, held.s.decode("utf-8", "surrogateescape")
     if field == "shape" and not held.shape.unknown_rank:
@@ -102,49 +116,56 @@ def _plain(name: str, held: Any) -> Plain:
                 return f"list.{part}", tuple(_SINGLE[part](row) for row in rows)
         if held.list.s:
             return "list.s", tuple(row.decode("utf-8", "surrogateescape") for row in held.list.s)
+        # The type of an empty list is not in the message; any list field is accepted.
         if not held.list.ListFields():
             return "list.i", ()
     raise KeepNode(f"its attribute {name} has no form that is kept")
 
 
-def _types(
+def _infer_types(
     op: str, attrs: Plain, operands: Sequence[Value]
 ) -> tuple[list[TensorType], tuple[int, ...]]:
-    """Returns the types of the results, as TensorFlow infers them, and those that it takes."""
-    (one, taken), (two, _) = (_inferred(op, attrs, operands, stands) for stands in _PRIMES)
-    symbols = {_PRIMES[0] + i: size for i, size in enumerate(_open(operands)) if size is not None}
+    """Returns the result types that TensorFlow infers, and the element types of the operands."""
+    (one, taken), (two, _) = (
+        _infer_with_sizes(op, attrs, operands, stands) for stands in _PLACEHOLDER_SIZES
+    )
+    symbols = {
+        _PLACEHOLDER_SIZES[0] + i: size
+        for i, size in enumerate(_open_sizes(operands))
+        if size is not None
+    }
     types = []
     for (name, first), (_, second) in zip(one, two, strict=True):
-        shape = tuple(_size(a, b, symbols) for a, b in zip(first, second, strict=True))
+        shape = tuple(_merged_size(a, b, symbols) for a, b in zip(first, second, strict=True))
         types.append(TensorType(shape, dtype(name)))
     return types, taken
 
 
-def _open(operands: Sequence[Value]) -> list[Dim]:
-    """Returns the open sizes of operands, each once."""
+def _open_sizes(operands: Sequence[Value]) -> list[Dim]:
+    """Returns the distinct open sizes of operands."""
     sizes = [size for value in operands for size in value.type.shape]
     return list(dict.fromkeys(size for size in sizes if not isinstance(size, int)))
 
 
-def _size(a: int, b: int, symbols: Mapping[int, Dim]) -> Dim:
-    """Returns a size that was inferred twice: an open one, a number, or None where neither."""
-    if a in symbols and a - _PRIMES[0] == b - _PRIMES[1]:
+def _merged_size(a: int, b: int, symbols: Mapping[int, Dim]) -> Dim:
+    """Returns a size from two inferences: a symbol, a number, or None if it is neither."""
+    if a in symbols and a - _PLACEHOLDER_SIZES[0] == b - _PLACEHOLDER_SIZES[1]:
         return symbols[a]
     return a if a == b and a >= 0 else None
 
 
-def _inferred(
+def _infer_with_sizes(
     op: str, attrs: Plain, operands: Sequence[Value], stands: int
 ) -> tuple[list[tuple[str, tuple[int, ...]]], tuple[int, ...]]:
-    numbers: dict[Any, Any] = {size: stands + i for i, size in enumerate(_open(operands))}
+    numbers: dict[Any, Any] = {size: stands + i for i, size in enumerate(_open_sizes(operands))}
     given: list[Plain] = []
     for value in operands:
         held = value.constant
         shape = [-1 if s is None else numbers.get(s, s) for s in value.type.shape]
-        known = held is not None and held.held.size <= _SMALL
+        known = held is not None and held.contents.size <= _MAX_SHAPE_ELEMENTS
         given.append(np.asarray(held.data) if held is not None and known else tuple(shape))
     kinds: list[Plain] = [str(value.type.dtype) for value in operands]
-    found, taken = cast("Any", _ask(("types", op, attrs, given, kinds, [])))
+    found, taken = cast("Any", _ask_child(("types", op, attrs, given, kinds, [])))
     types = [(str(name), tuple(shape)) for name, shape in found]
     return types, tuple(taken)
 
@@ -152,8 +173,8 @@ def _inferred(
 # -- the child ------------------------------------------------------------------------------------
 
 
-def _ask(question: Plain) -> Plain:
-    """Returns what the child answers; Keep with what TensorFlow says where it refuses."""
+def _ask_child(question: Plain) -> Plain:
+    """Returns the child's answer; raises KeepNode with TensorFlow's message if it refuses."""
     with _LOCK:
         child = _child()
         assert child.stdin is not None
@@ -172,7 +193,7 @@ def _ask(question: Plain) -> Plain:
 
 
 def _child() -> subprocess.Popen[bytes]:
-    """Returns the process in which TensorFlow runs kept ops, started where there is none."""
+    """Returns the child process; starts it if there is none."""
     if _CHILDREN and _CHILDREN[0].poll() is None:
         return _CHILDREN[0]
     _CHILDREN[:] = [
@@ -189,7 +210,7 @@ def _child() -> subprocess.Popen[bytes]:
 
 
 def close() -> None:
-    """Ends the process in which TensorFlow runs kept ops."""
+    """Ends the child process."""
     with _LOCK:
         for child in _CHILDREN:
             assert child.stdin is not None

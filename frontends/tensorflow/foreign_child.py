@@ -1,6 +1,6 @@
-"""Infers the types of single ops and runs them; questions come in on standard input.
+"""The child process of `foreign`: infers result types of single ops, and runs them.
 
-Started by `foreign`. Ops with a state, which may read or write files, are refused.
+Questions arrive on standard input. Stateful ops, which may read or write files, are refused.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 
 from qir.inspect.pipe import pack, receive
 
-from .elements import CODES, KINDS
+from .elements import DTYPE_NAMES, QUANTIZED_STORAGE
 
-if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays out of the answers
+if __name__ == "__main__":  # TensorFlow prints to stdout, which must not mix with the answers
     STREAM = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-_MANY = 1 << 24
-"""Elements that an operand of zeros may have."""
-_PRODUCER = 1882
-"""The version of the graphs that are built."""
+_MAX_ZEROS = 1 << 24
+"""Elements of an operand of zeros, at most."""
+_PRODUCER_VERSION = 1882
+"""The producer version of the GraphDefs that are built; ops check it for compatibility."""
 
 
-def _attr(proto: Any, field: str, value: Any) -> None:
-    """Sets an attribute of a node to what was kept of it."""
+def _set_attribute(proto: Any, field: str, value: Any) -> None:
+    """Sets an attribute of a node from its kept form."""
     if field == "shape":
         proto.shape.SetInParent()
         for size in value:
@@ -47,12 +47,12 @@ def _bytes(value: Any) -> Any:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
-def _built(
+def _build_graph(
     op: str, attrs: Any, operands: Any, kinds: Any, held: Any
 ) -> tuple[Any, list[int], list[int]]:
-    """Returns a graph of a node and its operands, those that are fed, and the types it takes.
+    """Returns a GraphDef of one node, the operands to feed, and the element types of all operands.
 
-    Without `kinds` all operands are arrays, and `held` says which of them are constants.
+    Without `kinds` all operands are arrays, and `held` says which are constants.
     """
     known = op_def_registry.get(op)
     if known is None:
@@ -62,12 +62,12 @@ def _built(
     node = tf.compat.v1.NodeDef(name="kept", op=op)
     for name, (field, value) in attrs:
         if not name.startswith("_"):
-            _attr(node.attr[name], field, value)
-    taken = _taken(known, node.attr)
+            _set_attribute(node.attr[name], field, value)
+    taken = _operand_types(known, node.attr)
     if len(taken) != len(operands):
         raise ValueError(f"it takes {len(taken)} operands, not {len(operands)}")
     proto, fed = tf.compat.v1.GraphDef(), []
-    proto.versions.producer = _PRODUCER
+    proto.versions.producer = _PRODUCER_VERSION
     for i, (array, number) in enumerate(zip(operands, taken, strict=True)):
         constant = isinstance(array, np.ndarray) and (bool(kinds) or held[i])
         made = proto.node.add(name=f"x{i}", op="Const" if constant else "Placeholder")
@@ -86,8 +86,8 @@ def _built(
     return proto, fed, taken
 
 
-def _taken(known: Any, attrs: Any) -> list[int]:
-    """Returns the numbers of the element types that an op takes, by its definition."""
+def _operand_types(known: Any, attrs: Any) -> list[int]:
+    """Returns the element types of an op's operands, by its OpDef."""
     stated: dict[str, Any] = {
         a.name: attrs[a.name] if a.name in attrs else a.default_value for a in known.attr
     }
@@ -102,8 +102,8 @@ def _taken(known: Any, attrs: Any) -> list[int]:
 
 
 def answer(what: str, op: str, attrs: Any, operands: Any, kinds: Any, held: Any) -> Any:
-    """Returns the types of the results by name and shape, with those taken, or the results."""
-    proto, fed, taken = _built(op, attrs, operands, kinds, held)
+    """Returns result and operand types for "types", else the results."""
+    proto, fed, taken = _build_graph(op, attrs, operands, kinds, held)
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.import_graph_def(proto, name="")
@@ -113,57 +113,61 @@ def answer(what: str, op: str, attrs: Any, operands: Any, kinds: Any, held: Any)
         shapes = (
             [tensor.shape for tensor in made]
             if None not in ranks
-            else _tried(graph, made, operands, fed, taken)
+            else _shapes_by_running(graph, made, operands, fed, taken)
         )
-        return [_type(*pair) for pair in zip(made, shapes, strict=True)], taken
-    return [_plain(array) for array in _run(graph, made, operands, fed, taken)]
+        return [_type_of_tensor(*pair) for pair in zip(made, shapes, strict=True)], taken
+    return [_as_plain_array(array) for array in _run(graph, made, operands, fed, taken)]
 
 
 def _run(graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]) -> Any:
-    feeds = {f"x{i}:0": _meant(operands[i], taken[i]) for i in fed}
+    feeds = {f"x{i}:0": _as_tensorflow_array(operands[i], taken[i]) for i in fed}
     with tf.compat.v1.Session(graph=graph) as session:
         return session.run(list(made), feeds)
 
 
-def _tried(graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]) -> Any:
-    """Returns the shapes of results that TensorFlow does not infer: those that it gives for zeros.
+def _shapes_by_running(
+    graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]
+) -> Any:
+    """Returns result shapes that TensorFlow does not infer, by running the op on zeros.
 
-    Raises ValueError where zeros would take much memory.
+    Raises ValueError if zeros would take much memory.
     """
     given = list(operands)
     for i in fed:
-        if min(operands[i], default=0) < 0 or math.prod(operands[i]) > _MANY:
+        if min(operands[i], default=0) < 0 or math.prod(operands[i]) > _MAX_ZEROS:
             raise ValueError("the rank of its result is not known before it runs")
-        given[i] = np.zeros(operands[i], _plain_kind(taken[i]))
+        given[i] = np.zeros(operands[i], _array_dtype(taken[i]))
     return [array.shape for array in _run(graph, made, given, fed, taken)]
 
 
-def _plain_kind(number: int) -> Any:
-    """Returns the element type of arrays: that of the one field of a quantized type."""
+def _array_dtype(number: int) -> Any:
+    """Returns the dtype of arrays; quantized types of TensorFlow are records of one field."""
     kind = np.dtype(tf.as_dtype(number).as_numpy_dtype)
     return kind[0] if kind.names else kind
 
 
-def _meant(array: Any, number: int) -> Any:
-    """Returns an array as TensorFlow takes it: quantized types are records of one field."""
+def _as_tensorflow_array(array: Any, number: int) -> Any:
+    """Returns an array of the dtype that TensorFlow expects."""
     kind = np.dtype(tf.as_dtype(number).as_numpy_dtype)
     return array.view(kind) if kind.names else array
 
 
-def _plain(found: Any) -> Any:
+def _as_plain_array(found: Any) -> Any:
     array = np.asarray(found, order="C")
     return array.view(array.dtype[0]) if array.dtype.names else array
 
 
-def _type(tensor: Any, shape: Any) -> tuple[str, Any]:
+def _type_of_tensor(tensor: Any, shape: Any) -> tuple[str, Any]:
     number = int(tensor.dtype.as_datatype_enum)
-    if number not in KINDS | CODES:
+    if number not in DTYPE_NAMES | QUANTIZED_STORAGE:
         raise ValueError(f"it gives {tensor.dtype.name}")
-    return (KINDS | CODES)[number], [-1 if size is None else size for size in shape]
+    return (DTYPE_NAMES | QUANTIZED_STORAGE)[number], [
+        -1 if size is None else size for size in shape
+    ]
 
 
 def main() -> None:
-    """Answers one question after the other until the input ends."""
+    """Answers questions until the input ends."""
     while True:
         try:
             asked: Any = receive(sys.stdin.buffer)

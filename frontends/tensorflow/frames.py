@@ -1,4 +1,9 @@
-"""Finds the loops of TensorFlow 1, which are rings of nodes, and puts one node in their place."""
+"""Replaces each while loop of TensorFlow 1 by one node.
+
+Such a loop is a frame: Enter -> Merge -> Switch -> body -> NextIteration -> Merge, with LoopCond
+for
+the condition and Exit for each result.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +11,28 @@ from dataclasses import replace
 
 from qir.errors import InputError
 
-from .graphdef import FRAMES, GraphDefNode, GraphSource, Place
-from .loops import Loop
+from .graphdef import FRAME_OPS, GraphDefNode, GraphSource, ResultPlace
+from .loops import LoopParts
 
-LOOP = "Frame"
-"""The op of a node that stands for a loop."""
-_PAIRS = ("Merge", "Switch")
-"""Ops of control flow that read two values."""
+LOOP_OP = "Frame"
+"""The op of the node that replaces a frame."""
+_BINARY_CONTROL = ("Merge", "Switch")
+"""Control flow ops with two inputs."""
 
 
-def join_frames(source: GraphSource) -> dict[str, Loop]:
-    """Replaces each frame by a node and returns what the frames run, by the node's name."""
+def replace_frames(source: GraphSource) -> dict[str, LoopParts]:
+    """Replaces all frames; returns the parts of each loop, by the name of its node."""
     frames: dict[str, list[GraphDefNode]] = {}
     for node in source.nodes.values():
-        if node.op in FRAMES and len(node.inputs) < (2 if node.op in _PAIRS else 1):
+        if node.op in FRAME_OPS and len(node.inputs) < (2 if node.op in _BINARY_CONTROL else 1):
             found = f"{node.op} {node.name} has {len(node.inputs)} inputs"
             raise InputError(f"{source.name}: {found}, which is too few")
         if node.op == "Enter":
             frames.setdefault(str(node.attrs["frame_name"].s, "utf-8"), []).append(node)
-    return {name: _joined(source, name, enters) for name, enters in frames.items()}
+    return {name: _replace_frame(source, name, enters) for name, enters in frames.items()}
 
 
-def _joined(source: GraphSource, frame: str, enters: list[GraphDefNode]) -> Loop:
+def _replace_frame(source: GraphSource, frame: str, enters: list[GraphDefNode]) -> LoopParts:
     nodes = source.nodes
     entered = {node.name for node in enters}
     merges = [
@@ -45,9 +50,9 @@ def _joined(source: GraphSource, frame: str, enters: list[GraphDefNode]) -> Loop
     if len(conditions) != 1 or names - switches.keys():
         raise InputError(f"{source.name}: the loop {frame} has no single condition")
     inner = replace(source, nodes=dict(nodes))
-    starts: list[Place] = []
-    args: list[list[Place]] = []
-    results: list[Place] = []
+    starts: list[ResultPlace] = []
+    args: list[list[ResultPlace]] = []
+    results: list[ResultPlace] = []
     for merge in merges:
         first, again = (nodes.get(name) for name, _ in merge.inputs)
         if first is None or again is None or again.op != "NextIteration":
@@ -67,6 +72,6 @@ def _joined(source: GraphSource, frame: str, enters: list[GraphDefNode]) -> Loop
             )
     if frame in nodes:
         raise InputError(f"{source.name}: the loop {frame} has the name of a node")
-    nodes[frame] = GraphDefNode(frame, LOOP, starts, {})
+    nodes[frame] = GraphDefNode(frame, LOOP_OP, starts, {})
     (condition,) = conditions
-    return Loop(inner, args, nodes[condition].inputs[0], inner, args, results)
+    return LoopParts(inner, args, nodes[condition].inputs[0], inner, args, results)

@@ -1,4 +1,4 @@
-"""Models that TensorFlow has to freeze first: files in a child process, objects where they are."""
+"""Freezes models by TensorFlow: files in a child process, objects in this process."""
 
 from __future__ import annotations
 
@@ -19,53 +19,55 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qir.errors import InputError
 
-from .causes import cause
-from .graphdef import GraphSource, Place, place_of, source_from
-from .messages import GRAPH, SAVED
+from .causes import error_cause
+from .graphdef import GraphSource, ResultPlace, parse_place, source_from
+from .messages import GraphDefMessage, SavedModelMessage
 
-_DEFAULT = "serving_default"
-_SERVED = "serve"
-_UNREADABLE = re.compile("Read less bytes|not an sstable|[Cc]hecksum|truncated|corrupted|Data loss")
-"""What TensorFlow says of a checkpoint that is cut short or damaged."""
+_DEFAULT_SIGNATURE = "serving_default"
+_SERVING_TAG = "serve"
+_DAMAGED_CHECKPOINT = re.compile(
+    "Read less bytes|not an sstable|[Cc]hecksum|truncated|corrupted|Data loss"
+)
+"""Messages of TensorFlow about a truncated or damaged checkpoint."""
 
 
 @dataclass
 class FrozenModel:
-    """A graph, and by node what its inputs are called, by name which results are its outputs."""
+    """A frozen graph; `inputs` has names by placeholder, `outputs` results by name."""
 
     source: GraphSource
     inputs: dict[str, str]
-    outputs: dict[str, Place]
+    outputs: dict[str, ResultPlace]
 
 
-def frozen_folder(path: Path, signature: str) -> FrozenModel | None:
-    """Reads a SavedModel folder that holds a frozen graph: no variables, no functions.
+def read_frozen_folder(path: Path, signature: str) -> FrozenModel | None:
+    """Reads a SavedModel folder without variables and functions, which needs no TensorFlow.
 
-    Returns None for others, which TensorFlow has to freeze first.
+    Returns None for others.
     """
     try:
-        saved = SAVED.FromString((path / "saved_model.pb").read_bytes())
+        saved = SavedModelMessage.FromString((path / "saved_model.pb").read_bytes())
     except (OSError, DecodeError):
         return None  # TensorFlow says what is wrong with it
     if len(saved.meta_graphs) != 1:
         return None
     graph, known = saved.meta_graphs[0].graph_def, saved.meta_graphs[0].signature_def
     variables = any(node.op.startswith(("Var", "Restore")) for node in graph.node)
-    signature = signature or _DEFAULT
+    signature = signature or _DEFAULT_SIGNATURE
     if signature not in known or graph.library.function or variables or not graph.node:
         return None
     sides = known[signature]
-    inputs = {place_of(info.name)[0]: name for name, info in sides.inputs.items()}
-    outputs = {name: place_of(sides.outputs[name].name) for name in sorted(sides.outputs)}
+    inputs = {parse_place(info.name)[0]: name for name, info in sides.inputs.items()}
+    outputs = {name: parse_place(sides.outputs[name].name) for name in sorted(sides.outputs)}
     return FrozenModel(source_from(graph, str(path)), inputs, outputs)
 
 
 def freeze_file(path: Path, signature: str = "") -> FrozenModel:
-    """Freezes a SavedModel folder or a Keras file; raises InputError with what TensorFlow says.
+    """Freezes a SavedModel folder or a Keras file; raises InputError with TensorFlow's message.
 
-    Without a name it is the signature `serving_default`, or the only one.
+    Without a name, the signature is `serving_default`, or the only one.
     """
-    if path.is_dir() and (found := frozen_folder(path, signature)) is not None:
+    if path.is_dir() and (found := read_frozen_folder(path, signature)) is not None:
         return found
     if path.is_dir():
         _check_folder(path, signature)
@@ -78,42 +80,42 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
         ended = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         if ended.returncode:
-            raise InputError(f"{path}: {_told(path, ended)}")
+            raise InputError(f"{path}: {_failure_text(path, ended)}")
         graph = Path(folder, "graph.pb").read_bytes()
         names = json.loads(Path(folder, "names.json").read_text(encoding="utf-8"))
-    return _model(graph, names, str(path))
+    return _frozen_model(graph, names, str(path))
 
 
-def _told(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
-    """Returns what became of a model that TensorFlow did not freeze."""
+def _failure_text(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
+    """Returns why the child process did not freeze a model."""
     if (number := -ended.returncode) > 0:
         memory = "; memory may not suffice" if number == signal.SIGKILL else ""
         return f"TensorFlow was killed (signal {number}) when it loaded it{memory}"
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     said = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
-    if path.is_dir() and _UNREADABLE.search(said):
+    if path.is_dir() and _DAMAGED_CHECKPOINT.search(said):
         return f"TensorFlow does not read its weights, the files in variables/: {said}"
     return f"TensorFlow does not load it: {said}"
 
 
 def freeze_object(model: object) -> FrozenModel:
-    """Freezes a Keras model or a concrete function; raises InputError where TensorFlow cannot."""
+    """Freezes a Keras model or a concrete function; raises InputError if TensorFlow cannot."""
     name = getattr(model, "name", "") or type(model).__name__
     _require_tensorflow(name)
     from . import child
 
     try:
         keras = hasattr(model, "layers")
-        graph, names = child.of_keras(model) if keras else child.frozen(model)
+        graph, names = child.freeze_keras(model) if keras else child.freeze_function(model)
     except Exception as error:  # the user's own layers run here
-        raise InputError(f"{name}: TensorFlow does not freeze it: {cause(error)}") from error
-    return _model(graph, names, name)
+        raise InputError(f"{name}: TensorFlow does not freeze it: {error_cause(error)}") from error
+    return _frozen_model(graph, names, name)
 
 
-def _model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: str) -> FrozenModel:
-    inputs = {place_of(tensor)[0]: name for name, tensor in names["inputs"]}
-    outputs = {name: place_of(tensor) for name, tensor in names["outputs"]}
-    return FrozenModel(source_from(GRAPH.FromString(graph), file), inputs, outputs)
+def _frozen_model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: str) -> FrozenModel:
+    inputs = {parse_place(tensor)[0]: name for name, tensor in names["inputs"]}
+    outputs = {name: parse_place(tensor) for name, tensor in names["outputs"]}
+    return FrozenModel(source_from(GraphDefMessage.FromString(graph), file), inputs, outputs)
 
 
 def _require_tensorflow(source: str) -> None:
@@ -123,17 +125,22 @@ def _require_tensorflow(source: str) -> None:
 
 
 def _check_folder(path: Path, signature: str) -> None:
-    """Raises InputError for a signature that a SavedModel lacks, and for missing variables."""
+    """Raises InputError for a missing signature, missing variables, or links out of the folder."""
     try:
-        metas = SAVED.FromString((path / "saved_model.pb").read_bytes()).meta_graphs
+        metas = SavedModelMessage.FromString((path / "saved_model.pb").read_bytes()).meta_graphs
     except (OSError, DecodeError):
         metas = ()  # TensorFlow says what is wrong with it
     else:
         _check_tags(path, [" and ".join(meta.meta_info_def.tags) for meta in metas])
     if len(metas) == 1:
         names = sorted(name for name in metas[0].signature_def if not name.startswith("__"))
-        if names and (signature or (_DEFAULT if len(names) > 1 else names[0])) not in names:
-            said = f"its signatures are {', '.join(names)}; none is {signature or _DEFAULT}"
+        if (
+            names
+            and (signature or (_DEFAULT_SIGNATURE if len(names) > 1 else names[0])) not in names
+        ):
+            said = (
+                f"its signatures are {', '.join(names)}; none is {signature or _DEFAULT_SIGNATURE}"
+            )
             raise InputError(f"{path}: {said}: name one, as in {path.name}#{names[0]}")
     variables = path / "variables"
     if not variables.is_dir() and _has_variables(path):
@@ -145,15 +152,15 @@ def _check_folder(path: Path, signature: str) -> None:
 
 
 def _check_tags(path: Path, tags: Sequence[str]) -> None:
-    """Raises InputError for a SavedModel of which it is open which graph is meant."""
+    """Raises InputError for a SavedModel with no graph, or several without the serving tag."""
     if not tags:
         raise InputError(f"{path}: its saved_model.pb holds no graph")
-    if len(tags) > 1 and _SERVED not in tags:
+    if len(tags) > 1 and _SERVING_TAG not in tags:
         named = ", ".join(tag or "none" for tag in tags)
-        said = f"holds {len(tags)} graphs (tags: {named}), none of them with the tag {_SERVED}"
+        said = f"holds {len(tags)} graphs (tags: {named}), none of them with the tag {_SERVING_TAG}"
         raise InputError(f"{path}: {said}; save the one that is meant alone")
 
 
 def _has_variables(folder: Path) -> bool:
-    """Returns whether a SavedModel names variables, which live in files of their own."""
+    """Returns whether a SavedModel has variables, which are stored in separate files."""
     return b"VarHandleOp" in (folder / "saved_model.pb").read_bytes()

@@ -1,4 +1,4 @@
-"""The entry: a TensorFlow model becomes a graph. Frozen graphs are read without TensorFlow."""
+"""Entry point of the TensorFlow frontend. Frozen graphs are read without TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
@@ -32,15 +32,15 @@ from .samples import write
 
 @dataclass(frozen=True)
 class _ConvolutionBias(PatternPass):
-    """Makes a constant that is added to a convolution its bias."""
+    """Folds a constant that is added to a convolution into its bias."""
 
     name = FoldBias.name
     tolerance = FoldBias.tolerance
     rewrites = FoldBias.rewrites[:1]
 
 
-_SAVED = "saved_model.pb"
-_FINISHING = (
+_SAVED_MODEL_FILE = "saved_model.pb"
+_FLOAT_PASSES = (
     FoldShapes(),
     FoldConstants(),
     _ConvolutionBias(),
@@ -48,10 +48,10 @@ _FINISHING = (
     Recover(only=("batch-norm",)),
     Roll(steps=False),
 )
-"""Passes that run on what was read in float.
+"""Passes that run after reading a float graph.
 
-Keras writes batch normalization as a product and a sum, biases as sums, and channels last; targets
-have kernels for the whole ops, with channels second. TensorFlow's int8 kernels stay as they are.
+Keras writes batch norm as mul and add, biases as add, and uses NHWC; targets have kernels for the
+fused ops in NCHW. Graphs with TensorFlow's int8 kernels are left alone.
 """
 _ROOTS = frozenset(
     (
@@ -70,18 +70,18 @@ class TensorFlowFrontend(Frontend):
     holds = "frozen graph (GraphDef) or model of TensorFlow"
 
     def accepts(self, source: object) -> bool:
-        """Returns whether this is a graph of TensorFlow, or a model that TensorFlow can freeze."""
+        """Returns whether a source is a GraphDef, or a model that TensorFlow can freeze."""
         if not isinstance(source, (str, Path)):
             return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
         path = self.file_of(Path(source))
         if path.is_dir():
-            return (path / _SAVED).is_file()
+            return (path / _SAVED_MODEL_FILE).is_file()
         if path.suffix.lower() == ".pb":
-            return path.name == _SAVED or looks_like_graph(path)
+            return path.name == _SAVED_MODEL_FILE or looks_like_graph(path)
         return super().accepts(path)
 
     def file_of(self, path: Path) -> Path:
-        """Returns the folder of `folder#signature`; other paths as they are."""
+        """Returns the folder of `folder#signature`; another path itself."""
         folder, mark, _ = str(path).rpartition("#")
         return Path(folder) if mark and not path.exists() else path
 
@@ -90,52 +90,54 @@ class TensorFlowFrontend(Frontend):
         return (self.file_of(path),)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a model; raises InputError for one that is damaged, or holds what is not read."""
+        """Reads a model; raises InputError for a damaged file or an unsupported op."""
         given = Path(str(source))
         path = self.file_of(given)
         signature = "" if path == given else str(given).rpartition("#")[2]
-        if path.name == _SAVED:
+        if path.name == _SAVED_MODEL_FILE:
             path = path.parent
         if signature and not path.is_dir():
             raise InputError(f"{given}: only SavedModel folders have signatures")
         if path.is_dir() or path.suffix.lower() != ".pb":
-            return _read(freeze_file(path, signature), path.stem, ledger)
+            return _read_graph(freeze_file(path, signature), path.stem, ledger)
         found = open_graph(path)
         outputs = outputs_of(found)
         if not outputs:
             raise InputError(f"{path}: is a graph without outputs: each node feeds another")
-        return _read(FrozenModel(found, {}, outputs), path.stem, ledger)
+        return _read_graph(FrozenModel(found, {}, outputs), path.stem, ledger)
 
     def load_object(
         self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
     ) -> Graph:
-        """Reads a Keras model or a concrete function, which know the shapes of their inputs."""
+        """Reads a Keras model or a concrete function, which state the shapes of their inputs."""
         if inputs is not None:
             raise InputError("a Keras model has its own inputs; leave out inputs=")
         name = getattr(source, "name", "") or type(source).__name__
-        return _read(freeze_object(source), str(name), ledger)
+        return _read_graph(freeze_object(source), str(name), ledger)
 
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept, by TensorFlow in a child; raises PluginError if it
-        cannot."""
+        """Computes a foreign node by TensorFlow in a child process.
+
+        Raises PluginError if that fails.
+        """
         from .foreign import run
 
         return run(node, operands)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes a convolutional network and one that works element by element."""
+        """Writes a convolutional and an elementwise network; returns their paths."""
         return write(folder)
 
 
 @np.errstate(all="ignore")  # numbers that are none are told in words, and need no warnings
-def _read(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
-    """Reads a graph and brings it into the form that targets have kernels for."""
-    with growth():
+def _read_graph(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
+    """Reads a graph, and runs the passes for float graphs."""
+    with pause_garbage_collection():
         graph = GraphDefReader(model.source, name, ledger, model.inputs).read(model.outputs)
         graph.prune()
-        for step in _FINISHING if graph.profile == "native" else ():
+        for step in _FLOAT_PASSES if graph.profile == "native" else ():
             step.run(graph, ledger)
         graph.prune()
         _name_origins(graph)
@@ -145,7 +147,7 @@ def _read(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
 
 
 def _name_origins(graph: Graph) -> None:
-    """Gives transposes that were put in the origin of what they read."""
+    """Gives inserted transposes the origin of their operand."""
     for node in graph:
         if not node.origins and node.operands and node.op != "output":
             graph.set_origins(node, next(iter(node.operands.values())).node.origins)

@@ -1,4 +1,4 @@
-"""Frozen graphs: opened, checked, their function calls inlined, and their nodes put in order."""
+"""GraphDef files: opens and checks them, inlines function calls, and orders their nodes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from qir.errors import InputError
 
-from .messages import GRAPH
+from .messages import GraphDefMessage
 
-Place: TypeAlias = "tuple[str, int]"
-"""A result: the name of its node, and which of the node's results it is."""
-CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
-LOOPS = frozenset(("While", "StatelessWhile"))
-BRANCHES = frozenset(("If", "StatelessIf"))
-FRAMES = frozenset(("Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"))
-"""The control flow of TensorFlow 1, of which single nodes mean nothing."""
-_RESULTS: Mapping[str, tuple[str, ...]] = {
+ResultPlace: TypeAlias = "tuple[str, int]"
+"""A result: the name of its node and the index among the node's results."""
+CALL_OPS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
+LOOP_OPS = frozenset(("While", "StatelessWhile"))
+BRANCH_OPS = frozenset(("If", "StatelessIf"))
+FRAME_OPS = frozenset(("Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"))
+"""Ops of TensorFlow 1's control flow, which are only meaningful together."""
+_RESULT_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
         ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"),
@@ -37,36 +37,36 @@ _RESULTS: Mapping[str, tuple[str, ...]] = {
     "Requantize": ("output", "output_min", "output_max"),
     "TensorArrayV3": ("handle", "flow"),
 }
-"""Names of results in functions, for ops with more than one that are no list."""
-_DEEPEST = 64
-_MOST_NODES = 1 << 20
+"""Names of the results of ops with several, by which nodes inside functions refer to them."""
+_MAX_DEPTH = 64
+_MAX_NODES = 1 << 20
 
 
 @dataclass(slots=True)
 class GraphDefNode:
-    """A node, its inputs as results of other nodes; edges that only order are left out."""
+    """A node and its data inputs; control inputs are separate."""
 
     name: str
     op: str
-    inputs: list[Place]
+    inputs: list[ResultPlace]
     attrs: Mapping[str, Any]
     device: str = ""
-    waits: tuple[str, ...] = ()
-    """Nodes that only order this one; kept of plain nodes, not of those in functions."""
+    control_inputs: tuple[str, ...] = ()
+    """Control inputs, which only order nodes; recorded for nodes outside functions."""
 
 
 @dataclass(frozen=True)
 class FunctionBody:
-    """What a branch runs: its nodes, the places of its arguments and of its results."""
+    """The body of a branch: its nodes, arguments and results."""
 
     source: GraphSource
-    args: Sequence[Sequence[Place]]
-    results: Sequence[Place]
+    argument_places: Sequence[Sequence[ResultPlace]]
+    result_places: Sequence[ResultPlace]
 
 
 @dataclass(frozen=True)
 class Branch:
-    """The two bodies of a branch, of which one runs."""
+    """The two bodies of a conditional."""
 
     then: FunctionBody
     orelse: FunctionBody
@@ -74,30 +74,30 @@ class Branch:
 
 @dataclass
 class GraphSource:
-    """The nodes of a graph by name, and the functions that they may call."""
+    """The nodes of a graph by name, and the functions of its library."""
 
     name: str
     nodes: dict[str, GraphDefNode]
     functions: Mapping[str, Any]
-    results: Mapping[Place, Place]
-    """By result of an inlined call: the result within it."""
+    inlined_results: Mapping[ResultPlace, ResultPlace]
+    """By result of an inlined call: the result inside the function."""
     branches: dict[str, Branch] = field(default_factory=dict)
-    """By node that stands for Switch and Merge nodes: what it runs."""
+    """By node that replaced Switch and Merge nodes: its bodies."""
 
-    def resolve(self, place: Place) -> Place:
-        """Returns the result that a place stands for."""
-        while place in self.results:
-            place = self.results[place]
+    def resolve(self, place: ResultPlace) -> ResultPlace:
+        """Returns a result, looking through inlined calls."""
+        while place in self.inlined_results:
+            place = self.inlined_results[place]
         return place
 
 
 def looks_like_graph(path: Path) -> bool:
-    """Returns whether a file begins as a GraphDef does: with a node that begins with its name."""
+    """Returns whether the first bytes of a file are those of a GraphDef: a node with its name."""
     try:
         with path.open("rb") as stream:
             head = stream.read(12)
     except OSError:
-        return True  # to be refused by name where it is opened
+        return True  # opening it will report the error
     if not head or head[0] in (0x12, 0x22):  # functions, or versions, before the nodes
         return True
     at = 1
@@ -107,9 +107,9 @@ def looks_like_graph(path: Path) -> bool:
 
 
 def open_graph(path: Path) -> GraphSource:
-    """Reads a frozen graph; raises InputError for a file that is damaged or is none."""
+    """Reads a frozen graph; raises InputError for a damaged file or another kind."""
     try:
-        proto = GRAPH.FromString(path.read_bytes())
+        proto = GraphDefMessage.FromString(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except DecodeError as error:
@@ -118,7 +118,7 @@ def open_graph(path: Path) -> GraphSource:
 
 
 def source_from(proto: Any, name: str) -> GraphSource:
-    """Returns the nodes of a GraphDef message, its calls of functions inlined."""
+    """Returns the nodes of a GraphDef message, with function calls inlined."""
     if not proto.node:
         raise InputError(f"{name}: is a GraphDef without nodes")
     functions = {f.signature.name: f for f in proto.library.function}
@@ -131,14 +131,14 @@ def source_from(proto: Any, name: str) -> GraphSource:
         lost = next((operand for operand, _ in node.inputs if operand not in source.nodes), None)
         if lost is not None:
             raise InputError(f"{name}: {node.name} reads {lost!r}, which the file lacks")
-    _check_order(source)
+    _check_acyclic(source)
     return source
 
 
-def _check_order(source: GraphSource) -> None:
-    """Raises InputError for a cycle; only what NextIteration hands on may lead back."""
+def _check_acyclic(source: GraphSource) -> None:
+    """Raises InputError for a cycle other than the back edges of NextIteration."""
     before = {
-        node.name: [*(name for name, _ in node.inputs), *node.waits]
+        node.name: [*(name for name, _ in node.inputs), *node.control_inputs]
         for node in source.nodes.values()
     }
     turns = {node.name for node in source.nodes.values() if node.op == "NextIteration"}
@@ -152,58 +152,58 @@ def _check_order(source: GraphSource) -> None:
 def _node(proto: Any, file: str) -> GraphDefNode:
     if not proto.name or not proto.op:
         raise InputError(f"{file}: node {proto.name or '?'} has no name or no op")
-    inputs = [place_of(text) for text in proto.input if not text.startswith("^")]
+    inputs = [parse_place(text) for text in proto.input if not text.startswith("^")]
     waits = tuple(text[1:] for text in proto.input if text.startswith("^"))
     return GraphDefNode(proto.name, proto.op, inputs, proto.attr, proto.device, waits)
 
 
-def place_of(text: str) -> Place:
-    """Returns the result that a name such as `split:1` stands for."""
+def parse_place(text: str) -> ResultPlace:
+    """Parses a result such as `split:1`."""
     name, _, index = text.rpartition(":")
     return (name, int(index)) if name and index.isdecimal() else (text, 0)
 
 
 class _Inliner:
-    """Puts the nodes of functions in the place of the calls."""
+    """Replaces calls by the nodes of their functions, recursively."""
 
     def __init__(self, source: GraphSource) -> None:
         self.source = source
-        self.results: dict[Place, Place] = {}
-        source.results = self.results
+        self.results: dict[ResultPlace, ResultPlace] = {}
+        source.inlined_results = self.results
 
     def add(self, node: GraphDefNode, depth: int) -> None:
         source = self.source
         if node.name in source.nodes:
             raise InputError(f"{source.name}: two nodes are named {node.name}")
-        if len(source.nodes) >= _MOST_NODES:
-            raise InputError(f"{source.name}: has more than {_MOST_NODES} nodes")
-        called = node.attrs["f"].func.name if node.op in CALLS else node.op
+        if len(source.nodes) >= _MAX_NODES:
+            raise InputError(f"{source.name}: has more than {_MAX_NODES} nodes")
+        called = node.attrs["f"].func.name if node.op in CALL_OPS else node.op
         function = source.functions.get(called)
         if function is None:
-            if node.op in CALLS:
+            if node.op in CALL_OPS:
                 said = f"{node.op} {node.name} calls {called!r}, a function that the file lacks"
                 raise InputError(f"{source.name}: {said}")
             source.nodes[node.name] = node
             return
-        if depth >= _DEEPEST:
+        if depth >= _MAX_DEPTH:
             outer = node.name.partition("/")[0]
             raise InputError(f"{source.name}: {outer} calls functions more than {depth} deep")
-        inner, results = body_nodes(source, function, node)
+        inner, results = function_nodes(source, function, node)
         for one in inner:
             self.add(one, depth + 1)
         for index, place in enumerate(results):
             self.results[node.name, index] = place
 
 
-def body_nodes(
+def function_nodes(
     source: GraphSource, function: Any, call: GraphDefNode
-) -> tuple[list[GraphDefNode], list[Place]]:
-    """Returns the nodes of a function for one call, and the places of its results."""
+) -> tuple[list[GraphDefNode], list[ResultPlace]]:
+    """Returns the nodes of a function, instantiated for one call, and its results."""
     given = {arg.name: place for arg, place in zip(function.signature.input_arg, call.inputs)}  # noqa: B905
     ops = {n.name: n for n in function.node_def}
-    attrs = call.attrs["f"].func.attr if call.op in CALLS else call.attrs
+    attrs = call.attrs["f"].func.attr if call.op in CALL_OPS else call.attrs
 
-    def place(text: str) -> Place:
+    def place(text: str) -> ResultPlace:
         name, _, rest = text.partition(":")
         if not rest and name in given:
             return given[name]
@@ -229,20 +229,20 @@ def body_nodes(
     return nodes, results
 
 
-def body_source(
+def function_source(
     source: GraphSource, call: GraphDefNode, attribute: str
-) -> tuple[GraphSource, list[list[Place]], list[Place]]:
-    """Returns the nodes of a function that a node runs, the places of its arguments and results."""
+) -> tuple[GraphSource, list[list[ResultPlace]], list[ResultPlace]]:
+    """Returns the nodes of a function that a While or If runs, its arguments and its results."""
     name = call.attrs[attribute].func.name if attribute in call.attrs else ""
     function = source.functions.get(name)
     if function is None:
         said = f"{call.op} {call.name} runs {name!r}, a function that the file lacks"
         raise InputError(f"{source.name}: {said}")
-    args: list[Place] = [(f"{call.name}/{attribute}/{i}", 0) for i in range(len(call.inputs))]
+    args: list[ResultPlace] = [(f"{call.name}/{attribute}/{i}", 0) for i in range(len(call.inputs))]
     held = call.attrs[attribute].func.attr
     inner = GraphSource(source.name, {}, source.functions, {})
     inliner = _Inliner(inner)
-    nodes, results = body_nodes(source, function, GraphDefNode(call.name, "", args, held))
+    nodes, results = function_nodes(source, function, GraphDefNode(call.name, "", args, held))
     for node in nodes:
         inliner.add(node, 0)
     for node in inner.nodes.values():
@@ -253,13 +253,15 @@ def body_source(
 def _result_names(source: GraphSource, op: str) -> tuple[str, ...]:
     if op in source.functions:
         return tuple(arg.name for arg in source.functions[op].signature.output_arg)
-    return _RESULTS.get(op, ())
+    return _RESULT_NAMES.get(op, ())
 
 
-def outputs_of(source: GraphSource) -> dict[str, Place]:
-    """Returns the results that no other node reads and that follow from an input, in file order.
+def outputs_of(source: GraphSource) -> dict[str, ResultPlace]:
+    """Returns the outputs of a graph without a signature, in file order.
 
-    One that a function computes has the name of its call.
+    These are results that no other node uses and that depend on an input. A result of a function
+    has
+    the name of its call.
     """
     readers: dict[str, list[str]] = {}
     for node in source.nodes.values():
@@ -267,8 +269,9 @@ def outputs_of(source: GraphSource) -> dict[str, Place]:
             readers.setdefault(name, []).append(node.name)
     followers = {name: list(found) for name, found in readers.items()}
     for node in source.nodes.values():
-        if node.op == "Const":  # of a branch: it waits for what chooses the branch
-            for name in node.waits:
+        # A constant in a branch of TensorFlow 1 depends on the condition by a control input only.
+        if node.op == "Const":
+            for name in node.control_inputs:
                 followers.setdefault(name, []).append(node.name)
     waiting = [n.name for n in source.nodes.values() if n.op.startswith("Placeholder")]
     inputs = set(waiting)
@@ -283,21 +286,21 @@ def outputs_of(source: GraphSource) -> dict[str, Place]:
         if node.name not in readers
         and node.name not in inputs
         and node.op not in ("NoOp", "Assert")
-        and not _hands_on(source, node)
+        and not _only_names_result(source, node)
     ]
     following = [node for node in unread if node.name in reached]
     last = {(node.name, 0): node.name for node in following or unread if node.op != "Const"}
-    for name, index in source.results:
+    for name, index in source.inlined_results:
         place = source.resolve((name, index))
         if place in last:
             last[place] = f"{name}:{index}" if index else name
     return {name: place for place, name in last.items()}
 
 
-def _hands_on(source: GraphSource, node: GraphDefNode) -> bool:
-    """Returns whether a node only names a result of the loop or branch in whose scope it is.
+def _only_names_result(source: GraphSource, node: GraphDefNode) -> bool:
+    """Returns whether a node only passes on a result of the loop or branch in its name scope.
 
-    What a Switch gives is for nodes of one branch: constants wait for it.
+    Such unused nodes are part of TensorFlow's control flow and no outputs of the model.
     """
     if node.op != "Identity" or not node.inputs:
         return node.op == "Switch"
@@ -307,19 +310,19 @@ def _hands_on(source: GraphSource, node: GraphDefNode) -> bool:
         return True
     if node.name.endswith("/pred_id"):  # `tf.cond` of TensorFlow 1 names its condition so
         return True
-    return loop is not None and loop.op in LOOPS | BRANCHES and node.name.startswith(f"{of}/")
+    return loop is not None and loop.op in LOOP_OPS | BRANCH_OPS and node.name.startswith(f"{of}/")
 
 
-def in_order(
-    source: GraphSource, outputs: Sequence[Place], given: Collection[str] = ()
+def topological_order(
+    source: GraphSource, outputs: Sequence[ResultPlace], given: Collection[str] = ()
 ) -> Iterator[GraphDefNode]:
-    """Yields the nodes that outputs hang on, operands first; raises InputError for a cycle.
+    """Yields the nodes that outputs depend on, operands first; raises InputError for a cycle.
 
-    Nodes that are `given` are known already, and nothing that they hang on is looked for.
+    Nodes in `given` are read already, and neither yielded nor followed.
     """
     done: set[str] = set(given)
     for output, _ in outputs:
-        waiting: list[tuple[str, Iterator[Place]]] = []
+        waiting: list[tuple[str, Iterator[ResultPlace]]] = []
         path: set[str] = set()
         name: str | None = output
         while True:

@@ -1,4 +1,4 @@
-"""Ops that pick and place elements by indices."""
+"""Gather, scatter, one-hot and other ops with indices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .movement import as_i64
 def _gather(call: NodeCall) -> Value:
     x, indices = call[0], call[1]
     axis = call.axis(2, x.type.rank) if len(call.operands) > 2 else 0
-    batch = call.whole("batch_dims")
+    batch = call.integer("batch_dims")
     batch += indices.type.rank if batch < 0 else 0
     if not batch:
         return call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
@@ -31,21 +31,23 @@ def _gather_nd(call: NodeCall) -> Value:
 
 
 def _one_hot(call: NodeCall) -> Value:
-    (depth,) = call.sizes(1)
-    axis = call.whole("axis", -1)
+    (depth,) = call.integers(1)
+    axis = call.integer("axis", -1)
     on, off = (call.add("unsqueeze", {"x": call[i]}, {"axes": (0,)}) for i in (2, 3))
     values = call.add("concat", {"xs.0": off, "xs.1": on}, {"axis": 0})
     indices = call[0]
-    # the language counts negative indices from the end, TensorFlow has no such element
-    low = call.add("less", {"a": indices, "b": call.number(0, indices)})
-    beyond = call.number(depth, indices)
+    # A negative index gives all `off` in TensorFlow. The language would count it from the end, so
+    # it
+    # is replaced by one that is out of range.
+    low = call.add("less", {"a": indices, "b": call.scalar_like(0, indices)})
+    beyond = call.scalar_like(depth, indices)
     indices = call.add("where", {"condition": low, "a": beyond, "b": indices})
     attrs: dict[str, Attr] = {"depth": depth, "axis": axis}
     return call.add("one_hot", {"indices": indices, "values": values}, attrs)
 
 
-def _scatter(reduction: str) -> Callable[[NodeCall], Value]:
-    """Returns the converter of TensorScatterUpdate and its like."""
+def _tensor_scatter(reduction: str) -> Callable[[NodeCall], Value]:
+    """Returns the converter of TensorScatterUpdate and its variants."""
 
     def read(call: NodeCall) -> Value:
         operands = {"x": call[0], "indices": as_i64(call, call[1]), "updates": call[2]}
@@ -54,24 +56,24 @@ def _scatter(reduction: str) -> Callable[[NodeCall], Value]:
     return read
 
 
-def _scatter_new(call: NodeCall) -> Value:
+def _scatter_nd(call: NodeCall) -> Value:
     indices, updates, shape = call[0], call[1], call[2]
     kind = updates.type.dtype
-    zero = Array(call.number(0, updates).constant.data.reshape(1), TensorType((1,), kind))  # type: ignore[union-attr]
+    zero = Array(call.scalar_like(0, updates).constant.data.reshape(1), TensorType((1,), kind))  # type: ignore[union-attr]
     x = call.add("constant_of_shape", {"shape": as_i64(call, shape)}, {"value": zero})
     operands = {"x": x, "indices": as_i64(call, indices), "updates": updates}
     return call.add("scatter_nd", operands, {"reduction": "add"})
 
 
 def _where(call: NodeCall) -> Value:
-    """Reads Where with one operand: the places of what holds, a row each."""
+    """Reads Where with one operand: the indices of true elements, one row each."""
     columns = call.add("nonzero", {"x": call[0]})
     return call.add("transpose", {"x": columns}, {"perm": (1, 0)})
 
 
-def _band(call: NodeCall) -> Value:
-    """Reads MatrixBandPart: so many diagonals below and above, all of them where negative."""
-    (below,), (above,) = call.sizes(1), call.sizes(2)
+def _matrix_band_part(call: NodeCall) -> Value:
+    """Reads MatrixBandPart: keeps diagonals below and above; a negative count keeps all."""
+    (below,), (above,) = call.integers(1), call.integers(2)
     x = call[0]
     if below >= 0:
         x = call.add("trilu", {"x": x}, {"k": -below, "upper": True})
@@ -81,14 +83,14 @@ def _band(call: NodeCall) -> Value:
 
 
 def _reverse_sequence(call: NodeCall) -> Value:
-    attrs: dict[str, Attr] = {"batch": call.whole("batch_dim"), "time": call.whole("seq_dim")}
+    attrs: dict[str, Attr] = {"batch": call.integer("batch_dim"), "time": call.integer("seq_dim")}
     operands = {"x": call[0], "lengths": as_i64(call, call[1])}
     return call.add("reverse_sequence", operands, attrs)
 
 
 def _unique(call: NodeCall) -> Sequence[Value]:
     values, _, places, _ = call.add_many("unique", {"x": call[0]}, {"sorted": False})
-    to = call.kind("out_idx") if call.has("out_idx") else dtype("i32")
+    to = call.dtype("out_idx") if call.has("out_idx") else dtype("i32")
     return values, places if to == I64 else call.add("cast", {"x": places}, {"to": to})
 
 
@@ -97,13 +99,13 @@ OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "GatherV2": _gather,
     "GatherNd": _gather_nd,
     "OneHot": _one_hot,
-    "TensorScatterUpdate": _scatter("none"),
-    "TensorScatterAdd": _scatter("add"),
-    "TensorScatterMax": _scatter("max"),
-    "TensorScatterMin": _scatter("min"),
-    "ScatterNd": _scatter_new,
+    "TensorScatterUpdate": _tensor_scatter("none"),
+    "TensorScatterAdd": _tensor_scatter("add"),
+    "TensorScatterMax": _tensor_scatter("max"),
+    "TensorScatterMin": _tensor_scatter("min"),
+    "ScatterNd": _scatter_nd,
     "Where": _where,
-    "MatrixBandPart": _band,
+    "MatrixBandPart": _matrix_band_part,
     "ReverseSequence": _reverse_sequence,
     "Unique": _unique,
 }

@@ -1,6 +1,7 @@
-"""TensorFlow's own int8 kernels: QuantizeV2, Dequantize, fused convolutions and products.
+"""TensorFlow's int8 kernels: QuantizeV2, Dequantize, and fused convolutions and matmuls.
 
-Fused kernels become groups under the profile of oneDNN.
+A fused kernel becomes a group under the profile of oneDNN. Its operands are quantized values, each
+with the two ends of its range, which must be constant.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from . import intel
 from .call import KeepNode, NodeCall
@@ -25,74 +26,87 @@ from .ranges import (
     PROFILE,
     F,
     RangeEnds,
-    ends_of,
+    as_quantized,
+    as_scaled,
     range_of,
-    read_as,
-    read_scaled,
+    range_results,
     storage_of,
 )
-from .windows import images, pads
+from .windows import explicit_pads, image_layout
 
-_MIN_FIRST = "tf-2.21.onednn.min_first"
-_STOCK = frozenset(
+_MIN_FIRST_PROFILE = "tf-2.21.onednn.min_first"
+_STOCK_STAGES = frozenset(
     tuple(f"{stages} {end}".split())
     for stages in ("", "BiasAdd", "Relu", "BiasAdd Relu", "BiasAdd Sum Relu")
     for end in ("", "Requantize")
 )
-"""The stages of a convolution that stock TensorFlow has kernels for."""
+"""Fused stages of convolutions for which stock TensorFlow has kernels."""
 
 
 def _pool(op: str) -> Callable[[NodeCall], Sequence[Value]]:
     def read(call: NodeCall) -> Sequence[Value]:
         call.reader.graph.profile = PROFILE
-        stated, where = range_of(call, 1), images(call)
-        x = read_scaled(call, call[0], stated)
+        stated, where = range_of(call, 1), image_layout(call)
+        x = as_scaled(call, call[0], stated)
         kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
         attrs: dict[str, Attr] = {
             "kernel": kernel,
             "stride": stride,
-            "pad": pads(call, where, x.type.shape[1:3], kernel, stride),
+            "pad": explicit_pads(call, where, x.type.shape[1:3], kernel, stride),
             "layout": "NHWC",
         }
-        (real,) = infer(op, {"x": x}, spec(op).complete(attrs), {})
+        # A pool keeps quantized values, so that the result has the type of its data.
+        (real,) = infer_result_types(op, {"x": x}, spec(op).complete_attrs(attrs), {})
         made = call.add_typed(op, {"x": x}, attrs, real.with_element(x.type.element))
-        return [made, *ends_of(call, stated)]
+        return [made, *range_results(call, stated)]
 
     return read
 
 
 def _concat(call: NodeCall) -> Sequence[Value]:
     call.reader.graph.profile = PROFILE
-    count = call.whole("N")
-    ends = [call.known(i).astype(F).reshape(-1) for i in range(count + 1, 3 * count + 1)]
+    count = call.integer("N")
+    # Operands: N tensors, the axis, N minima, N maxima.
+    ends = [
+        call.constant_elements(i).astype(F).reshape(-1) for i in range(count + 1, 3 * count + 1)
+    ]
     ranges = [RangeEnds(ends[i], ends[i + count]) for i in range(count)]
-    parts = [read_scaled(call, call[i], ranges[i]) for i in range(count)]
+    parts = [as_scaled(call, call[i], ranges[i]) for i in range(count)]
     axis = call.axis(count, parts[0].type.rank)
+    # The result's range is the union of the ranges of its parts.
     low = np.min([r.low for r in ranges], axis=0)
     found = RangeEnds(low, np.max([r.high for r in ranges], axis=0))
     given = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs: dict[str, Attr] = {"axis": axis}
-    (real,) = infer("concat", given, spec("concat").complete(attrs), {})
-    kind = found.type(storage_of(call, "T"))
+    (real,) = infer_result_types("concat", given, spec("concat").complete_attrs(attrs), {})
+    kind = found.scaled_type(storage_of(call, "T"))
+    # A type of the first part that means the same is kept as it is.
     held = parts[0].type.quant
-    if held is not None and held.same_map(kind):
+    if held is not None and held.has_same_mapping(kind):
         kind = held
-    return [call.add_typed("concat", given, attrs, real.with_element(kind)), *ends_of(call, found)]
+    return [
+        call.add_typed("concat", given, attrs, real.with_element(kind)),
+        *range_results(call, found),
+    ]
 
 
 @dataclass(frozen=True)
-class _Form:
-    """Where a fused op has its operands, and what it does after the sums."""
+class _FusedForm:
+    """The stages of a fused op, which determine its operands."""
 
     stages: tuple[str, ...]
     legacy: bool = False
 
     def places(self) -> dict[str, int]:
-        """Returns the index of each operand; ranges by their first end."""
+        """Returns the index of each operand; for a range, that of its minimum.
+
+        Legacy ops (`QuantizedConv2DWithBias...`) have another order than `_FusedQuantizedConv2D`.
+        """
         whole = ["x", "w", *(["bias"] if "BiasAdd" in self.stages else [])]
         summed = next((s for s in ("Sum", "Add") if s in self.stages), "")
         ends = ["x.range", "w.range"]
         out = ["result.range"] if "Requantize" in self.stages else []
+        # Legacy ops have the summand after all ranges, newer ones before them.
         if self.legacy:
             order = [*whole, *ends, *out, *(["summand", "summand.range"] if summed else [])]
         else:
@@ -106,71 +120,75 @@ class _Form:
         return found
 
 
-def _weights(call: NodeCall, at: int, found: RangeEnds, perm: tuple[int, ...]) -> Value:
-    """Returns constant weights with output channels first."""
-    held = call[at].constant
-    if held is None or held.type.dtype != dtype("i8") or held.type.quant:
+def _quantized_weights(call: NodeCall, at: int, found: RangeEnds, perm: tuple[int, ...]) -> Value:
+    """Returns constant weights, transposed to have output channels first."""
+    filter_ = call[at].constant
+    if filter_ is None or filter_.type.dtype != dtype("i8") or filter_.type.quant:
         raise KeepNode("its filter is no constant of qint8")
-    data = np.ascontiguousarray(held.data.transpose(perm))
+    data = np.ascontiguousarray(filter_.data.transpose(perm))
+    # A depthwise filter is [height, width, channel, multiplier]; the op has one input channel a
+    # group.
     if "Depthwise" in call.node.op:
         data = data.reshape(-1, 1, *data.shape[2:])
-    kind = TensorType(data.shape, found.type("i8", 0))
+    kind = TensorType(data.shape, found.scaled_type("i8", 0))
     array = Array(data, kind, call.reader.names(call.node, "weights"))
     return call.reader.graph.constant(array)
 
 
 def _bias(call: NodeCall, at: int, x: RangeEnds, w: RangeEnds, level: float) -> Value:
-    """Returns the bias; a qint32 one has the scale of the sums."""
+    """Returns the bias; one of qint32 has the scale of the accumulator."""
     bias = call[at]
     if bias.type.dtype == F32:
         return bias
     if bias.constant is None or bias.type.dtype != dtype("i32"):
         raise KeepNode("its bias is neither float32 nor a constant of qint32")
-    step = F(1) / (F(level * 127) / (x.reach * w.reach)).astype(F)
-    scale: tuple[float, ...] | Array = (float(step[0]),)
-    if step.size > 1:
-        scale = Array(step, TensorType(step.shape, F32))
-    grain = Grain(((0, 1),)) if step.size > 1 else None
-    kind = TensorType(bias.type.shape, QuantType(dtype("i32"), F32, scale, (), grain))
-    held = Array(bias.constant.data, kind, call.reader.names(call.node, "bias"))
-    return call.reader.graph.constant(held)
+    # The scale of the accumulator, in float32 and in this order of operations.
+    scales = F(1) / (F(level * 127) / (x.absmax * w.absmax)).astype(F)
+    scale: tuple[float, ...] | Array = (float(scales[0]),)
+    if scales.size > 1:
+        scale = Array(scales, TensorType(scales.shape, F32))
+    granularity = Granularity(((0, 1),)) if scales.size > 1 else None
+    kind = TensorType(bias.type.shape, QuantType(dtype("i32"), F32, scale, (), granularity))
+    array = Array(bias.constant.data, kind, call.reader.names(call.node, "bias"))
+    return call.reader.graph.constant(array)
 
 
 def _stages(
-    call: NodeCall, form: _Form, places: Mapping[str, int]
+    call: NodeCall, form: _FusedForm, places: Mapping[str, int]
 ) -> Iterator[tuple[Stage, Value | None]]:
-    """Yields what follows the sums, with the operand of a sum."""
+    """Yields the stages after the product, each with its tensor operand or None."""
     for name in form.stages:
+        # BiasAdd is an operand of the product; Requantize and Dequantize are in the result's type.
         if name in ("BiasAdd", "Requantize", "Dequantize"):
             continue
         if name in ("Sum", "Add"):
             other = call[places["summand"]]
             if name == "Sum":
-                other = read_scaled(call, other, range_of(call, places["summand.range"]))
-            yield Stage("add", spec("add").complete({}), ("b",), flow="a"), other
+                other = as_scaled(call, other, range_of(call, places["summand.range"]))
+            yield Stage("add", spec("add").complete_attrs({}), ("b",), flow="a"), other
         elif name == "LeakyRelu":
-            alpha = call.real("leakyrelu_alpha", 0.2)
-            attrs = spec("leaky_relu").complete({"alpha": alpha})
+            alpha = call.number("leakyrelu_alpha", 0.2)
+            attrs = spec("leaky_relu").complete_attrs({"alpha": alpha})
             yield Stage("leaky_relu", attrs, (), flow="x"), None
         elif name in intel.ACTIVATIONS:
             op, more = intel.ACTIVATIONS[name]
-            yield Stage(op, spec(op).complete(dict(more)), (), flow="x"), None
+            yield Stage(op, spec(op).complete_attrs(dict(more)), (), flow="x"), None
         else:
             raise KeepNode(f"its stage {name} is not read")
 
 
-def _kernel(
+def _add_kernel(
     call: NodeCall,
-    form: _Form,
+    form: _FusedForm,
     op: str,
     slots: tuple[str, str, str],
     attrs: dict[str, Attr],
     perm: tuple[int, ...],
-    first: tuple[bool, bool] = (False, False),
+    min_first: tuple[bool, bool] = (False, False),
 ) -> Sequence[Value]:
-    """Adds a fused kernel; returns its result and the ends of the result's range.
+    """Adds a fused kernel; returns its result and the result's range.
 
-    `first` says whether data and result are integers of the mode MIN_FIRST.
+    `min_first` says whether data and result are of the mode MIN_FIRST.
     """
     graph, places = call.reader.graph, form.places()
     graph.profile = PROFILE
@@ -178,46 +196,53 @@ def _kernel(
     if data is None or str(data.storage) not in ("u8", "i8"):
         raise KeepNode("its data are not quantized by constant ranges")
     of_x = range_of(call, places["x.range"])
-    as_read = of_x.from_low("u8", first=True) if first[0] else of_x.type(str(data.storage))
-    x, of_w = read_as(call[places["x"]], as_read, call), range_of(call, places["w.range"])
-    w = _weights(call, places["w"], of_w, perm)
+    # MIN_FIRST counts u8 values from the minimum; oneDNN kernels otherwise see symmetric types.
+    as_read = (
+        of_x.min_first_type("u8", first=True)
+        if min_first[0]
+        else of_x.scaled_type(str(data.storage))
+    )
+    x, of_w = as_quantized(call[places["x"]], as_read, call), range_of(call, places["w.range"])
+    w = _quantized_weights(call, places["w"], of_w, perm)
     level = LEVELS[str(data.storage)]
     operands = {slots[0]: x, slots[1]: w}
     if "bias" in places:
         operands[slots[2]] = _bias(call, places["bias"], of_x, of_w, level)
     if op == "conv2d":
         attrs["groups"] = _groups(x.type.shape[3], w)
-        if not form.legacy and form.stages not in _STOCK:
-            return _of_intel(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
-    full = spec(op).complete(attrs)
-    (real,) = infer(op, operands, full, {})
+        # Stock TensorFlow has kernels for these combinations of stages only.
+        if not form.legacy and form.stages not in _STOCK_STAGES:
+            return _add_intel_convolution(call, form, {"x": x, "w": w}, attrs, (of_x, of_w))
+    full = spec(op).complete_attrs(attrs)
+    (float_type,) = infer_result_types(op, operands, full, {})
     found = _result_range(call, form, places, of_x, of_w, level)
-    if found is not None and first[1]:
-        found = found[0], found[0].from_low("u8", first=True)
-    kind = real if found is None else real.with_element(found[1])
+    if found is not None and min_first[1]:
+        found = found[0], found[0].min_first_type("u8", first=True)
+    kind = float_type if found is None else float_type.with_element(found[1])
     stages, given = [Stage(op, full, tuple(operands))], dict(operands)
     for i, (stage, other) in enumerate(_stages(call, form, places), 1):
         stages.append(stage)
         if other is not None:
             given[f"{i}.b"] = other
     made = call.add_group(stages, given, kind)
-    if any(first):
-        graph.set_profile(made.node, _MIN_FIRST)
-    return [made] if found is None else [made, *ends_of(call, found[0])]
+    # Kernels with operands of MIN_FIRST have a profile of their own.
+    if any(min_first):
+        graph.set_profile(made.node, _MIN_FIRST_PROFILE)
+    return [made] if found is None else [made, *range_results(call, found[0])]
 
 
-def _of_intel(
+def _add_intel_convolution(
     call: NodeCall,
-    form: _Form,
+    form: _FusedForm,
     data: Mapping[str, Value],
     attrs: Mapping[str, Attr],
     ranges: tuple[RangeEnds, RangeEnds],
 ) -> Sequence[Value]:
-    """Adds a convolution with stages that Intel's TensorFlow alone has, as float ops."""
+    """Adds a convolution with stages that only Intel's TensorFlow has, as float ops."""
     reals = {slot: call.add("dequantize", {"x": value}) for slot, value in data.items()}
     y = call.add("conv2d", reals, attrs)
-    at = intel.places(form.stages, ("x", "w"), ("x.range", "w.range"))
-    return intel.finished(call, form.stages, at, y, (*ranges, call[0]), "out_type")
+    at = intel.operand_places(form.stages, ("x", "w"), ("x.range", "w.range"))
+    return intel.add_stages(call, form.stages, at, y, (*ranges, call[0]), "out_type")
 
 
 def _groups(channels: object, w: Value) -> int:
@@ -228,21 +253,28 @@ def _groups(channels: object, w: Value) -> int:
 
 
 def _result_range(
-    call: NodeCall, form: _Form, places: Mapping[str, int], x: RangeEnds, w: RangeEnds, level: float
+    call: NodeCall,
+    form: _FusedForm,
+    places: Mapping[str, int],
+    x: RangeEnds,
+    w: RangeEnds,
+    level: float,
 ) -> tuple[RangeEnds, QuantType] | None:
     if "Dequantize" in form.stages:
         return None
     if "Requantize" in form.stages:
         found = range_of(call, places["result.range"])
-        return found, found.type(storage_of(call, _OUT[call.node.op]))
-    unit = ((x.reach / F(level)).astype(F) * (w.reach / F(127)).astype(F)).astype(F)
+        return found, found.scaled_type(storage_of(call, _RESULT_TYPE_ATTRIBUTE[call.node.op]))
+    # Without Requantize the result is qint32 in units of the accumulator, whose range is 2^31
+    # units.
+    unit = ((x.absmax / F(level)).astype(F) * (w.absmax / F(127)).astype(F)).astype(F)
     each, most = (step * F(2.0**31) for step in (unit, unit.max(keepdims=True)))
-    return RangeEnds(-each, each), RangeEnds(-most, most).type("i32")
+    return RangeEnds(-each, each), RangeEnds(-most, most).scaled_type("i32")
 
 
-def _convolution(form: Callable[[NodeCall], _Form]) -> Callable[[NodeCall], Sequence[Value]]:
+def _convolution(form: Callable[[NodeCall], _FusedForm]) -> Callable[[NodeCall], Sequence[Value]]:
     def read(call: NodeCall) -> Sequence[Value]:
-        where = images(call)
+        where = image_layout(call)
         if where.layout != "NHWC":
             raise KeepNode("its data_format is not NHWC")
         stride = where.sides(call, "strides")
@@ -251,24 +283,27 @@ def _convolution(form: Callable[[NodeCall], _Form]) -> Callable[[NodeCall], Sequ
         sizes = call.shape(0)[1:3]
         attrs: dict[str, Attr] = {
             "stride": stride,
-            "pad": pads(call, where, sizes, kernel, stride, dilation),
+            "pad": explicit_pads(call, where, sizes, kernel, stride, dilation),
             "dilation": dilation,
             "layout": "NHWC",
         }
+        # TensorFlow's filters are HWIO; the op's are OIHW.
         perm = (2, 3, 0, 1) if "Depthwise" in call.node.op else (3, 2, 0, 1)
-        return _kernel(call, form(call), "conv2d", ("x", "w", "bias"), attrs, perm)
+        return _add_kernel(call, form(call), "conv2d", ("x", "w", "bias"), attrs, perm)
 
     return read
 
 
-def _product(call: NodeCall) -> Sequence[Value]:
+def _quantized_matmul(call: NodeCall) -> Sequence[Value]:
     modes = [call.text(name, "SCALED") for name in ("input_quant_mode", "output_quant_mode")]
     if call.flag("transpose_a"):
         raise KeepNode("its data are transposed")
-    form = _Form(call.texts("fused_ops"))
+    form = _FusedForm(call.texts("fused_ops"))
+    # The result has a mode of its own only if it is requantized.
     first = modes[0] == "MIN_FIRST", modes[1] == "MIN_FIRST" and "Requantize" in form.stages
     made = call.attr("Tout").type if "Requantize" in form.stages else _QUINT8
     if (first[0] and call.attr("T1").type != _QUINT8) or (first[1] and made != _QUINT8):
+        # Combinations in which TensorFlow's kernel is wrong are refused rather than reproduced.
         raise KeepNode("TensorFlow takes qint8 of MIN_FIRST as if it were quint8")
     if "BiasAdd" not in form.stages or not {"Requantize", "Dequantize"} & set(form.stages):
         raise KeepNode(
@@ -277,22 +312,22 @@ def _product(call: NodeCall) -> Sequence[Value]:
     if call[2].type.dtype != F32:
         raise KeepNode("TensorFlow takes its qint32 bias as if the scale were 1; use a float bias")
     perm = (0, 1) if call.flag("transpose_b") else (1, 0)
-    return _kernel(call, form, "linear", ("x", "w", "bias"), {}, perm, first)
+    return _add_kernel(call, form, "linear", ("x", "w", "bias"), {}, perm, first)
 
 
-def _legacy_product(call: NodeCall) -> Sequence[Value]:
+def _legacy_matmul(call: NodeCall) -> Sequence[Value]:
     if call.text("input_quant_mode", "MIN_FIRST") != "SCALED" or call.flag("transpose_a"):
         raise KeepNode("only SCALED data that are not transposed are read")
     perm = (0, 1) if call.flag("transpose_b") else (1, 0)
-    form = LEGACY_PRODUCTS[call.node.op]
-    return _kernel(call, form, "linear", ("x", "w", "bias"), {}, perm)
+    form = LEGACY_MATMULS[call.node.op]
+    return _add_kernel(call, form, "linear", ("x", "w", "bias"), {}, perm)
 
 
-def _stated(call: NodeCall) -> _Form:
-    return _Form(call.texts("fused_ops"))
+def _form_of_fused_ops(call: NodeCall) -> _FusedForm:
+    return _FusedForm(call.texts("fused_ops"))
 
 
-_SUFFIXES: Mapping[str, tuple[str, ...]] = {
+_LEGACY_STAGES: Mapping[str, tuple[str, ...]] = {
     "": (),
     "PerChannel": (),
     "AndRelu": ("Relu",),
@@ -306,14 +341,14 @@ _SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "WithBiasSignedSumAndReluAndRequantize": ("BiasAdd", "Sum", "Relu", "Requantize"),
 }
 LEGACY = {
-    f"{stem}{suffix}": _Form(stages, legacy=True)
+    f"{stem}{suffix}": _FusedForm(stages, legacy=True)
     for stem in ("QuantizedConv2D", "QuantizedDepthwiseConv2D")
-    for suffix, stages in _SUFFIXES.items()
+    for suffix, stages in _LEGACY_STAGES.items()
     if stem == "QuantizedConv2D"
     or suffix in ("", "WithBias", "WithBiasAndRelu", "WithBiasAndReluAndRequantize")
 }
-LEGACY_PRODUCTS = {
-    f"QuantizedMatMulWithBias{suffix}": _Form(("BiasAdd", *stages), legacy=True)
+LEGACY_MATMULS = {
+    f"QuantizedMatMulWithBias{suffix}": _FusedForm(("BiasAdd", *stages), legacy=True)
     for suffix, stages in {
         "": (),
         "AndRelu": ("Relu",),
@@ -323,30 +358,30 @@ LEGACY_PRODUCTS = {
     }.items()
 }
 _QUINT8 = 12
-_OUT = {
+_RESULT_TYPE_ATTRIBUTE = {
     **dict.fromkeys(LEGACY, "out_type"),
-    **dict.fromkeys(LEGACY_PRODUCTS, "Toutput"),
+    **dict.fromkeys(LEGACY_MATMULS, "Toutput"),
     "_FusedQuantizedConv2D": "out_type",
     "_FusedQuantizedDepthwiseConv2D": "out_type",
     "_QuantizedMatMul": "Tout",
 }
-"""The attribute that names the type of the result."""
+"""The attribute with the type of the result."""
 INTEL: dict[str, Callable[[NodeCall], Sequence[Value]]] = {
-    "_FusedQuantizedConv3D": intel.layer,
-    "_FusedQuantizedDeconv2D": intel.layer,
-    "_QuantizedBatchMatMul": intel.product,
+    "_FusedQuantizedConv3D": intel.fused_layer,
+    "_FusedQuantizedDeconv2D": intel.fused_layer,
+    "_QuantizedBatchMatMul": intel.fused_batch_matmul,
 }
-"""Kernels that no public build has."""
+"""Kernels that no public build of TensorFlow has."""
 OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "QuantizeV2": quantize,
     "Dequantize": dequantize,
     "QuantizedMaxPool": _pool("max_pool2d"),
     "QuantizedAvgPool": _pool("avg_pool2d"),
     "QuantizedConcatV2": _concat,
-    "_FusedQuantizedConv2D": _convolution(_stated),
-    "_FusedQuantizedDepthwiseConv2D": _convolution(_stated),
-    "_QuantizedMatMul": _product,
+    "_FusedQuantizedConv2D": _convolution(_form_of_fused_ops),
+    "_FusedQuantizedDepthwiseConv2D": _convolution(_form_of_fused_ops),
+    "_QuantizedMatMul": _quantized_matmul,
     **INTEL,
-    **dict.fromkeys(LEGACY_PRODUCTS, _legacy_product),
+    **dict.fromkeys(LEGACY_MATMULS, _legacy_matmul),
     **{name: _convolution(lambda call: LEGACY[call.node.op]) for name in LEGACY},
 }

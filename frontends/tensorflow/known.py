@@ -1,4 +1,7 @@
-"""Sizes and other small numbers that follow from constants and shapes, while a graph is read."""
+"""Evaluates sizes and other small values that no input changes, while a graph is read.
+
+TensorFlow computes shapes, axes and bounds by ops, which the language has as attributes.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir import dims
 from qir.ir.node import Node, Value
-from qir.passes.fold.fold_shapes import reckoned, whole
+from qir.passes.fold.fold_shapes import SHAPE_QUERIES, SIZED_BY_OPERANDS, reckoned, whole
 from qir.reference.interpreter import run_node
 
-MOST = 1 << 12
-"""Elements of a value that is computed while the graph is read."""
+MAX_KNOWN_ELEMENTS = 1 << 12
+"""Elements of values that are evaluated, at most."""
 
 
 class KnownValues:
-    """What is known of values; sizes may be symbolic."""
+    """Evaluates values on demand, and caches the results; sizes may be symbolic."""
 
     def __init__(self) -> None:
         self._found: dict[Value, NDArray[np.generic] | None] = {}
@@ -39,7 +42,7 @@ class KnownValues:
             if last in self._found:
                 waiting.pop()
                 continue
-            asked = () if last.node.op in ("shape", "size") else last.node.operands.values()
+            asked = () if last.node.op in SHAPE_QUERIES else last.node.operands.values()
             missing = [v for v in asked if v not in self._found]
             if missing and self._small(last.node):
                 waiting += missing
@@ -50,37 +53,44 @@ class KnownValues:
         return self._found[value]
 
     def _small(self, node: Node) -> bool:
-        """Returns whether the results may be few enough to be computed here."""
+        """Returns whether a node may be evaluated: its results are not known to be large."""
         if node.op in ("input", "constant", "foreign") or node.bodies:
             return False
-        sizes = [dims.known(value.type.shape) for value in node.results]
-        return all(size is None or math.prod(size) <= MOST for size in sizes)
+        sizes = [dims.known_shape(value.type.shape) for value in node.results]
+        return all(size is None or math.prod(size) <= MAX_KNOWN_ELEMENTS for size in sizes)
 
     def _computed(self, node: Node) -> list[NDArray[np.generic]] | None:
         if node.op == "constant":
             array = node.result.constant
-            small = array is not None and array.type.quant is None and array.held.size <= MOST
+            small = (
+                array is not None
+                and array.type.quant is None
+                and array.contents.size <= MAX_KNOWN_ELEMENTS
+            )
             return [array.data] if array is not None and small else None
         if not self._small(node):
             return None
         held = {slot: self._found.get(value) for slot, value in node.operands.items()}
         plain = {slot: data for slot, data in held.items() if data is not None}
         open_ones = any(data.dtype == object for data in plain.values())
-        if node.op in ("shape", "size") or open_ones:
+        if node.op in SHAPE_QUERIES or open_ones:
             return self._reckoned(node)
-        if len(plain) < len(held) or (node.op in ("range", "expand", "constant_of_shape", "tile")):
+        if len(plain) < len(held) or node.op in SIZED_BY_OPERANDS:
             return None if len(plain) < len(held) else self._grown(node, plain)
         return self._run(node, plain)
 
     def _grown(
         self, node: Node, operands: dict[str, NDArray[np.generic]]
     ) -> list[NDArray[np.generic]] | None:
-        """Computes an op whose operands say how large its result is, unless that is large."""
+        """Evaluates an op of `SIZED_BY_OPERANDS`, unless its result is large."""
         if node.op == "range":
             start, limit, step = (float(operands[s]) for s in ("start", "limit", "step"))
-            if not step or abs(limit - start) > MOST * abs(step):
+            if not step or abs(limit - start) > MAX_KNOWN_ELEMENTS * abs(step):
                 return None
-        elif "shape" in operands and math.prod(abs(int(s)) for s in operands["shape"]) > MOST:
+        elif (
+            "shape" in operands
+            and math.prod(abs(int(s)) for s in operands["shape"]) > MAX_KNOWN_ELEMENTS
+        ):
             return None
         return self._run(node, operands)
 
@@ -90,7 +100,7 @@ class KnownValues:
             for value in node.operands.values()
             if (data := self._found.get(value)) is not None
         }
-        found = reckoned(node, parts, MOST)
+        found = reckoned(node, parts, MAX_KNOWN_ELEMENTS)
         return [
             sizes.astype(value.type.dtype.carrier) if whole(sizes) else sizes
             for sizes, value in zip(found, node.results, strict=False)

@@ -1,7 +1,8 @@
-"""The protobuf messages of TensorFlow's graphs, made at run time from their published numbers.
+"""Protobuf messages of TensorFlow's graphs, defined at run time by their published field numbers.
 
-They are in a descriptor pool of their own, so TensorFlow may be imported next to them. Fields that
-nobody here asks for are left out; protobuf skips them.
+They are in a descriptor pool of their own, so that TensorFlow may be imported as well. Unused
+fields
+are left out; protobuf skips them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MetaInfoDef: tags 4 *string
 SignatureDef: inputs 1 %TensorInfo, outputs 2 %TensorInfo
 TensorInfo: name 1 string, dtype 2 int32
 """
-"""Each message with its fields: name, number, type. `*` is repeated, `%` a map from strings."""
+"""Messages and their fields: name, number, type. `*` is repeated, `%` a map from strings."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -56,7 +57,7 @@ _SCALARS = {
     "double": _Field.TYPE_DOUBLE,
 }
 _ONEOF = "AttrValue"
-"""The message whose fields exclude each other."""
+"""The message whose fields are one oneof."""
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
@@ -97,7 +98,11 @@ def _add(message: Any, name: str, number: int, kind: str) -> None:
 
 _POOL = descriptor_pool.DescriptorPool()
 _POOL.Add(_file())
-GRAPH = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.GraphDef"))
-"""The class of a whole graph; `GRAPH.FromString` raises DecodeError for damaged bytes."""
-SAVED = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.SavedModel"))
-"""The class of what a SavedModel folder holds; `FromString` as that of a graph."""
+GraphDefMessage = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName(f"{_PACKAGE}.GraphDef")
+)
+"""The message GraphDef; `FromString` raises DecodeError for damaged bytes."""
+SavedModelMessage = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName(f"{_PACKAGE}.SavedModel")
+)
+"""The message in `saved_model.pb`."""

@@ -1,4 +1,4 @@
-"""Ops that move elements and compute none."""
+"""Ops that only move elements: reshape, transpose, concat, split, pad, space and batch."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from .call import KeepNode, NodeCall
 
 
 def _reshape(call: NodeCall) -> Value:
-    return reshaped(call, call[0], call[1])
+    return add_reshape(call, call[0], call[1])
 
 
-def reshaped(call: NodeCall, x: Value, wanted: Value) -> Value:
-    """Returns a value in another shape; open sizes are copied or left over where that says it."""
+def add_reshape(call: NodeCall, x: Value, wanted: Value) -> Value:
+    """Adds a reshape; open sizes become 0 (copy) or a single -1 where possible.
+
+    A constant shape is easier for passes and targets than a computed one.
+    """
     found = call.reader.known.sizes(wanted)
-    sizes: list[object] = [None] * _length(wanted) if found is None else found.tolist()
+    sizes: list[object] = [None] * _known_length(wanted) if found is None else found.tolist()
     if all(isinstance(size, int) for size in sizes):
-        whole = [size for size in sizes if isinstance(size, int)]
-        attrs: dict[str, Attr] = {"allow_zero": True} if 0 in whole else {}
-        return call.add("reshape", {"x": x, "shape": call.row(whole, "shape")}, attrs)
+        known = [size for size in sizes if isinstance(size, int)]
+        attrs: dict[str, Attr] = {"allow_zero": True} if 0 in known else {}
+        return call.add("reshape", {"x": x, "shape": call.int64_constant(known, "shape")}, attrs)
     if -1 not in sizes and 0 not in sizes:
         row = [
+            # 0 copies the size of the same axis of x; a single remaining open size may be -1.
             size
             if isinstance(size, int)
             else 0
@@ -36,11 +40,11 @@ def reshaped(call: NodeCall, x: Value, wanted: Value) -> Value:
             for i, size in enumerate(sizes)
         ]
         if row.count(-1) < 2:
-            return call.add("reshape", {"x": x, "shape": call.row(row, "shape")})
+            return call.add("reshape", {"x": x, "shape": call.int64_constant(row, "shape")})
     return call.add("reshape", {"x": x, "shape": as_i64(call, wanted)})
 
 
-def _length(value: Value) -> int:
+def _known_length(value: Value) -> int:
     length = value.type.shape[0] if value.type.rank == 1 else None
     if not isinstance(length, int):
         raise KeepNode("the rank of its result is not known")
@@ -48,14 +52,18 @@ def _length(value: Value) -> int:
 
 
 def as_i64(call: NodeCall, value: Value) -> Value:
-    """Returns integers as i64, which sizes are in the language."""
+    """Returns integers as i64, the language's type of sizes."""
     return value if value.type.dtype == I64 else call.add("cast", {"x": value}, {"to": I64})
 
 
-def _shape_operand(call: NodeCall, index: int) -> Value:
-    """Returns sizes that have to be said one by one."""
+def _exact_shape_operand(call: NodeCall, index: int) -> Value:
+    """Returns a shape operand without -1, constant if it is known."""
     found = call.reader.known.elements(call[index])
-    return as_i64(call, call[index]) if found is None else call.row(call.sizes(index), "shape")
+    return (
+        as_i64(call, call[index])
+        if found is None
+        else call.int64_constant(call.integers(index), "shape")
+    )
 
 
 def _transpose(call: NodeCall) -> Value:
@@ -71,8 +79,9 @@ def _expand_dims(call: NodeCall) -> Value:
 
 def _squeeze(call: NodeCall) -> Value:
     x, rank = call[0], call.rank(0)
-    named = call.wholes("squeeze_dims")
+    named = call.integer_list("squeeze_dims")
     if not named:
+        # Without squeeze_dims, all axes of size 1 are removed, so that their sizes must be known.
         if not all(isinstance(size, int) for size in x.type.shape):
             raise KeepNode("which of its axes have size 1 is not known")
         named = tuple(i for i, size in enumerate(x.type.shape) if size == 1)
@@ -82,6 +91,7 @@ def _squeeze(call: NodeCall) -> Value:
 
 def _concat(call: NodeCall) -> Value:
     parts = list(call.operands)
+    # Concat has the axis first, ConcatV2 last.
     at = 0 if call.node.op == "Concat" else len(parts) - 1
     axis = call.axis(at, parts[1 - bool(at)].type.rank)
     del parts[at]
@@ -91,7 +101,7 @@ def _concat(call: NodeCall) -> Value:
 
 
 def _pack(call: NodeCall) -> Value:
-    axis = call.whole("axis")
+    axis = call.integer("axis")
     axis += call.rank(0) + 1 if axis < 0 else 0
     parts = [call.add("unsqueeze", {"x": part}, {"axes": (axis,)}) for part in call.operands]
     if len(parts) == 1:
@@ -100,14 +110,14 @@ def _pack(call: NodeCall) -> Value:
 
 
 def _unpack(call: NodeCall) -> Sequence[Value]:
-    x, axis, count = call[0], call.whole("axis"), call.whole("num")
+    x, axis, count = call[0], call.integer("axis"), call.integer("num")
     axis += x.type.rank if axis < 0 else 0
     parts = call.add_many("split", {"x": x}, {"sizes": (1,) * count, "axis": axis})
     return [call.add("squeeze", {"x": part}, {"axes": (axis,)}) for part in parts]
 
 
 def _split(call: NodeCall) -> Sequence[Value]:
-    x, count = call[1], call.whole("num_split")
+    x, count = call[1], call.integer("num_split")
     axis = call.axis(0, x.type.rank)
     size = x.type.shape[axis]
     if not isinstance(size, int) or count < 1 or size % count:
@@ -118,7 +128,7 @@ def _split(call: NodeCall) -> Sequence[Value]:
 
 
 def _split_at(call: NodeCall) -> Sequence[Value]:
-    x, sizes = call[0], list(call.sizes(1))
+    x, sizes = call[0], list(call.integers(1))
     axis = call.axis(2, x.type.rank)
     size = x.type.shape[axis]
     if -1 in sizes:
@@ -131,21 +141,22 @@ def _split_at(call: NodeCall) -> Sequence[Value]:
 
 
 def _pad(call: NodeCall) -> Value:
-    pairs = call.known(1).astype(np.int64)
+    pairs = call.constant_elements(1).astype(np.int64)
+    # The op has all front paddings, then all back ones; TensorFlow has pairs by axis.
     attrs: dict[str, Attr] = {"pads": (*pairs[:, 0].tolist(), *pairs[:, 1].tolist())}
     if call.node.op == "MirrorPad":
         attrs["mode"] = "reflect" if call.text("mode") == "REFLECT" else "symmetric"
     elif call.node.op == "PadV2":
-        attrs["value"] = float(call.known(2).item())
+        attrs["value"] = float(call.constant_elements(2).item())
     return call.add("pad", {"x": call[0]}, attrs)
 
 
 def _tile(call: NodeCall) -> Value:
-    return call.add("tile", {"x": call[0]}, {"repeats": call.sizes(1)})
+    return call.add("tile", {"x": call[0]}, {"repeats": call.integers(1)})
 
 
 def _broadcast(call: NodeCall) -> Value:
-    return call.add("expand", {"x": call[0], "shape": _shape_operand(call, 1)})
+    return call.add("expand", {"x": call[0], "shape": _exact_shape_operand(call, 1)})
 
 
 def _flip(call: NodeCall) -> Value:
@@ -155,7 +166,7 @@ def _flip(call: NodeCall) -> Value:
 
 def _roll(call: NodeCall) -> Value:
     x = call[0]
-    shifts, axes = call.sizes(1), call.axes(2, x.type.rank)
+    shifts, axes = call.integers(1), call.axes(2, x.type.rank)
     for shift, axis in zip(shifts, axes, strict=True):
         size = x.type.shape[axis]
         if not isinstance(size, int):
@@ -170,14 +181,14 @@ def _roll(call: NodeCall) -> Value:
 def _depth_to_space(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
         layout = call.text("data_format", "NHWC")
-        attrs: dict[str, Attr] = {"block": call.whole("block_size"), "layout": layout}
+        attrs: dict[str, Attr] = {"block": call.integer("block_size"), "layout": layout}
         return call.add(op, {"x": call[0]}, attrs)
 
     return read
 
 
-def _plain_shape(call: NodeCall, x: Value) -> list[int]:
-    """Returns the sizes of a value, -1 for the one that may be open."""
+def _shape_with_one_open(call: NodeCall, x: Value) -> list[int]:
+    """Returns the sizes of a value, with -1 for at most one open size."""
     sizes = [size if isinstance(size, int) else -1 for size in x.type.shape]
     if sizes.count(-1) > 1:
         raise KeepNode("more than one of its sizes is not known")
@@ -185,41 +196,53 @@ def _plain_shape(call: NodeCall, x: Value) -> list[int]:
 
 
 def _space_to_batch(call: NodeCall) -> Value:
-    """Reads SpaceToBatchND: pads, splits each axis by its block, and puts the blocks first."""
-    x, blocks, pairs = call[0], call.sizes(1), call.known(2).astype(np.int64).tolist()
+    """Reads SpaceToBatchND: pads, splits each axis by its block, moves the blocks to the front."""
+    x, blocks, pairs = (
+        call[0],
+        call.integers(1),
+        call.constant_elements(2).astype(np.int64).tolist(),
+    )
     rank, count = x.type.rank, len(blocks)
     fronts, backs = ([0, *(p[i] for p in pairs), *[0] * (rank - count - 1)] for i in (0, 1))
     x = call.add("pad", {"x": x}, {"pads": (*fronts, *backs)})
-    sizes = _plain_shape(call, x)
+    sizes = _shape_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it splits are not known")
+    # [batch, h, w, ...] -> [batch, h / b, b, w / b, b, ...] -> [b, b, batch, h / b, w / b, ...].
     split = [sizes[0]]
     for size, block in zip(sizes[1:], blocks, strict=False):
         split += [size // block, block]
     inner = [2 * i + 2 for i in range(count)]
     outer = [2 * i + 1 for i in range(count)]
     rest = list(range(2 * count + 1, 2 * count + 1 + rank - count - 1))
-    x = call.add("reshape", {"x": x, "shape": call.row([*split, *sizes[count + 1 :]])})
+    x = call.add("reshape", {"x": x, "shape": call.int64_constant([*split, *sizes[count + 1 :]])})
     x = call.add("transpose", {"x": x}, {"perm": (*inner, 0, *outer, *rest)})
     batch = sizes[0] * prod(blocks) if sizes[0] >= 0 else -1
     made = [batch, *(s // b for s, b in zip(sizes[1:], blocks, strict=False)), *sizes[count + 1 :]]
-    return call.add("reshape", {"x": x, "shape": call.row(made)})
+    return call.add("reshape", {"x": x, "shape": call.int64_constant(made)})
 
 
 def _batch_to_space(call: NodeCall) -> Value:
-    """Reads BatchToSpaceND, the inverse of SpaceToBatchND; pads become crops."""
-    x, blocks, crops = call[0], call.sizes(1), call.known(2).astype(np.int64).tolist()
+    """Reads BatchToSpaceND, the inverse of SpaceToBatchND with crops instead of pads."""
+    x, blocks, crops = (
+        call[0],
+        call.integers(1),
+        call.constant_elements(2).astype(np.int64).tolist(),
+    )
     rank, count = x.type.rank, len(blocks)
-    sizes = _plain_shape(call, x)
+    sizes = _shape_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it joins are not known")
     batch = sizes[0] // prod(blocks) if sizes[0] >= 0 else -1
-    x = call.add("reshape", {"x": x, "shape": call.row([*blocks, batch, *sizes[1:]])})
+    x = call.add("reshape", {"x": x, "shape": call.int64_constant([*blocks, batch, *sizes[1:]])})
+    # [b, b, batch / b^2, h, w, ...] -> [batch / b^2, h, b, w, b, ...] -> crop.
     pairs = [axis for i in range(count) for axis in (count + 1 + i, i)]
     rest = list(range(2 * count + 1, count + rank))
     x = call.add("transpose", {"x": x}, {"perm": (count, *pairs, *rest)})
     joined = [s * b for s, b in zip(sizes[1:], blocks, strict=False)]
-    x = call.add("reshape", {"x": x, "shape": call.row([batch, *joined, *sizes[count + 1 :]])})
+    x = call.add(
+        "reshape", {"x": x, "shape": call.int64_constant([batch, *joined, *sizes[count + 1 :]])}
+    )
     attrs: dict[str, Attr] = {
         "starts": tuple(crop[0] for crop in crops),
         "ends": tuple(s - crop[1] for s, crop in zip(joined, crops, strict=True)),
@@ -229,7 +252,7 @@ def _batch_to_space(call: NodeCall) -> Value:
     return call.add("slice", {"x": x}, attrs)
 
 
-def _list(call: NodeCall) -> Sequence[Value]:
+def _identity_n(call: NodeCall) -> Sequence[Value]:
     return call.operands
 
 
@@ -253,5 +276,5 @@ OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "SpaceToDepth": _depth_to_space("space_to_depth"),
     "SpaceToBatchND": _space_to_batch,
     "BatchToSpaceND": _batch_to_space,
-    "IdentityN": _list,
+    "IdentityN": _identity_n,
 }

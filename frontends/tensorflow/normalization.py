@@ -1,4 +1,4 @@
-"""Batch normalization in inference, softmax, local response normalization, and biases."""
+"""Batch norm in inference mode, softmax, local response normalization, and BiasAdd."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import KeepNode, NodeCall
-from .products import biased
+from .products import add_bias
 from .windows import FIRST
 
 
@@ -20,7 +20,7 @@ def _batch_norm(call: NodeCall) -> Sequence[Value]:
         )
     layout = call.text("data_format", "NHWC")
     attrs: dict[str, Attr] = {
-        "eps": call.real("epsilon", 1e-4),
+        "eps": call.number("epsilon", 1e-4),
         "axis": 1 if layout.startswith("NC") else x.type.rank - 1,
     }
     operands = {"x": x, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
@@ -33,12 +33,12 @@ def _softmax(op: str) -> Callable[[NodeCall], Value]:
 
 def _lrn(call: NodeCall) -> Value:
     x = call.add("transpose", {"x": call[0]}, {"perm": (0, 3, 1, 2)})
-    size = 2 * call.whole("depth_radius", 5) + 1
+    size = 2 * call.integer("depth_radius", 5) + 1
     attrs: dict[str, Attr] = {
         "size": size,
-        "alpha": call.real("alpha", 1.0) * size,  # the language divides it by the size
-        "beta": call.real("beta", 0.5),
-        "bias": call.real("bias", 1.0),
+        "alpha": call.number("alpha", 1.0) * size,  # the op divides alpha by the size, as ONNX does
+        "beta": call.number("beta", 0.5),
+        "bias": call.number("bias", 1.0),
     }
     y = call.add("lrn", {"x": x}, attrs)
     return call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
@@ -49,12 +49,12 @@ def _bias(call: NodeCall) -> Value:
     if call.text("data_format", "NHWC") == FIRST and x.type.rank > 2:
         axes = tuple(range(1, x.type.rank - 1))
         bias = call.add("unsqueeze", {"x": bias}, {"axes": axes})
-    return biased(call, x, bias)
+    return add_bias(call, x, bias)
 
 
 def _l2_loss(call: NodeCall) -> Value:
     total = call.add("reduce_sum_square", {"x": call[0]}, {"keep": False})
-    return call.add("mul", {"a": total, "b": call.number(0.5, call[0])})
+    return call.add("mul", {"a": total, "b": call.scalar_like(0.5, call[0])})
 
 
 OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {

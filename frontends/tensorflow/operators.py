@@ -1,4 +1,4 @@
-"""The converter of each op of TensorFlow, by its name."""
+"""The table of converters, by op."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import (
 )
 from .call import NodeCall
 
-OPS: dict[str, Callable[[NodeCall], loops.Held | Sequence[loops.Held]]] = {
+OPS: dict[str, Callable[[NodeCall], loops.ValueOrList | Sequence[loops.ValueOrList]]] = {
     **convolution.OPS,
     **creation.OPS,
     **elementwise.OPS,

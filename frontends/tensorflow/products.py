@@ -19,8 +19,8 @@ def _matmul(call: NodeCall) -> Value:
     return call.add(op, {"a": call[0], "b": call[1]}, attrs)
 
 
-def biased(call: NodeCall, x: Value, bias: Value) -> Value:
-    """Returns a sum; a constant row that is added to a layer's product becomes its bias."""
+def add_bias(call: NodeCall, x: Value, bias: Value) -> Value:
+    """Adds a bias: a constant vector becomes the addend of the gemm before it, else an add."""
     node, held = x.node, bias.constant
     if node.op == "gemm" and "c" not in node.operands and held is not None:
         if held.type.shape == x.type.shape[1:] and held.type.dtype == x.type.dtype:
@@ -28,7 +28,7 @@ def biased(call: NodeCall, x: Value, bias: Value) -> Value:
     return call.add("add", {"a": x, "b": bias})
 
 
-def _batched(call: NodeCall) -> Value:
+def _batch_matmul(call: NodeCall) -> Value:
     attrs: dict[str, Attr] = {"trans_a": call.flag("adj_x"), "trans_b": call.flag("adj_y")}
     return call.add("matmul", {"a": call[0], "b": call[1]}, attrs)
 
@@ -43,6 +43,6 @@ def _einsum(call: NodeCall) -> Value:
 
 OPS: dict[str, Callable[[NodeCall], Value]] = {
     "MatMul": _matmul,
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batched),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _batch_matmul),
     "Einsum": _einsum,
 }

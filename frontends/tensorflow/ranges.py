@@ -1,7 +1,7 @@
-"""Ranges of TensorFlow's quantized values, and the types that declare them.
+"""Ranges of TensorFlow's quantized tensors as quantized types.
 
-Values carry ranges in TensorFlow. Here a range that is constant becomes the scale of a quantized
-type that declares the range.
+In TensorFlow a quantized tensor has two more tensors, its minimum and maximum. A constant range
+becomes the scale of a quantized type, which also declares the range.
 """
 
 from __future__ import annotations
@@ -13,55 +13,56 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Declared, Grain, QuantType, TensorType
+from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, TensorType
 
 from .call import KeepNode, NodeCall
-from .elements import CODES
+from .elements import QUANTIZED_STORAGE
 
 F = np.float32
-Reals = NDArray[np.float32]
+Floats = NDArray[np.float32]
 PROFILE = "tf-2.21.onednn"
 LEVELS = {"u8": 255.0, "i8": 127.0, "i32": 2.0**31}
-"""What the greatest reach of a range is divided by, by storage."""
+"""The divisor L of scale = absmax / L, by storage."""
 
 
 @dataclass(frozen=True)
 class RangeEnds:
-    """The ends of a range, one each or one a channel."""
+    """Minimum and maximum of a range, per tensor or per channel."""
 
-    low: Reals
-    high: Reals
+    low: Floats
+    high: Floats
 
     @property
-    def reach(self) -> Reals:
-        """The greater distance from zero."""
+    def absmax(self) -> Floats:
+        """The larger magnitude of minimum and maximum."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
-    def widened(self) -> RangeEnds:
-        """The range as QuantizeV2 uses it: with zero in it, and not too narrow."""
+    def as_quantize_v2_widens(self) -> RangeEnds:
+        """The range as QuantizeV2 widens it: to include zero, and to a minimum width of 1 %."""
         low = np.minimum(F(0), self.low)
-        room = np.maximum(F(1), self.reach) * F(0.01)
+        room = np.maximum(F(1), self.absmax) * F(0.01)
         return RangeEnds(low, np.maximum(np.maximum(F(0), self.high), low + room))
 
-    def type(self, storage: str, axis: int | None = None) -> QuantType:
-        """Returns the type of quantized values that declares this range, zero in the middle."""
-        return self._type(storage, (self.reach / F(LEVELS[storage])).astype(F), axis)
+    def scaled_type(self, storage: str, axis: int | None = None) -> QuantType:
+        """Returns the symmetric type of this range."""
+        return self._declared_type(storage, (self.absmax / F(LEVELS[storage])).astype(F), axis)
 
-    def sided(self, storage: str, axis: int | None, *, narrow: bool) -> QuantType:
-        """Returns the type of the mode SCALED of TensorFlow's own kernel: the side that needs it
-        gives the scale."""
+    def sided_type(self, storage: str, axis: int | None, *, narrow: bool) -> QuantType:
+        """Returns the type of mode SCALED in TensorFlow's own kernel: the side that needs the
+        larger
+        scale gives it."""
         least, most = dtype(storage).bounds
         scale = self.high / F(most)
         if least:
             scale = np.maximum(scale, np.abs(self.low) / F(-least))
-        kind = self._type(storage, scale.astype(F), axis)
+        kind = self._declared_type(storage, scale.astype(F), axis)
         return replace(kind, bounds=(least + 1, most)) if narrow else kind
 
-    def from_low(self, storage: str, axis: int | None = None, *, first: bool) -> QuantType:
-        """Returns the type of the modes MIN_FIRST and MIN_COMBINED: steps from the low end.
+    def min_first_type(self, storage: str, axis: int | None = None, *, first: bool) -> QuantType:
+        """Returns the type of modes MIN_FIRST and MIN_COMBINED: steps from the minimum.
 
-        The step of MIN_FIRST is shifted so that one of the values is zero.
+        MIN_FIRST shifts the steps so that one of them is exactly zero.
         """
         step, begin = ((self.high - self.low) / F(255)).astype(F), dtype(storage).bounds[0]
         plus, zero = self.low, begin
@@ -69,69 +70,73 @@ class RangeEnds:
             ratio = self.low / step
             whole = np.copysign(np.floor(np.abs(ratio) + F(0.5)), ratio).astype(F)
             plus, zero = whole * step - F(begin) * step, 0
-        kind = self._type(storage, step, axis, level=255.0)
+        kind = self._declared_type(storage, step, axis, level=255.0)
         zeros: tuple[int, ...] | Array = (zero,) if zero else ()
         if zero and axis is not None and step.size > 1:
             held = np.full(step.shape, zero, kind.storage.carrier)
             zeros = Array(held, TensorType(held.shape, kind.storage))
         offset = tuple(float(v) for v in plus)
-        return replace(kind, zero=zeros, plus=offset if plus.size <= 8 else _row(plus))
+        return replace(kind, zero=zeros, plus=offset if plus.size <= 8 else _float_array(plus))
 
-    def _type(
-        self, storage: str, scales: Reals, axis: int | None, level: float | None = None
+    def _declared_type(
+        self, storage: str, scales: Floats, axis: int | None, level: float | None = None
     ) -> QuantType:
         level = level or LEVELS[storage]
         ends = [tuple(float(v) for v in end) for end in (self.low, self.high)]
-        declared = Declared(ends[0], ends[1], level)
+        declared = DeclaredBounds(ends[0], ends[1], level)
         if self.low.size > 8:
-            declared = Declared(_row(self.low), _row(self.high), level)
+            declared = DeclaredBounds(_float_array(self.low), _float_array(self.high), level)
         if axis is None or scales.size == 1:
             return QuantType(dtype(storage), F32, (float(scales[0]),), declared=declared)
-        grain = Grain(((axis, 1),))
-        return QuantType(dtype(storage), F32, _row(scales), (), grain, declared=declared)
+        granularity = Granularity(((axis, 1),))
+        return QuantType(
+            dtype(storage), F32, _float_array(scales), (), granularity, declared=declared
+        )
 
 
-def _row(numbers: Reals) -> Array:
+def _float_array(numbers: Floats) -> Array:
     return Array(numbers, TensorType(numbers.shape, F32))
 
 
 def range_of(call: NodeCall, at: int) -> RangeEnds:
-    """Returns the constant range whose ends are two operands."""
-    low, high = (np.atleast_1d(call.known(i)).astype(F).reshape(-1) for i in (at, at + 1))
+    """Returns the constant range of two operands; raises KeepNode for an empty one."""
+    low, high = (
+        np.atleast_1d(call.constant_elements(i)).astype(F).reshape(-1) for i in (at, at + 1)
+    )
     if not (np.isfinite(low) & np.isfinite(high)).all() or not np.maximum(-low, high).all():
         raise KeepNode("one of its ranges is empty")
     return RangeEnds(low, high)
 
 
 def storage_of(call: NodeCall, name: str) -> str:
-    """Returns the storage of a type attribute."""
-    found = CODES.get(call.attr(name).type)
+    """Returns the storage of a quantized type attribute."""
+    found = QUANTIZED_STORAGE.get(call.attr(name).type)
     if found not in LEVELS:
         raise KeepNode(f"its {name} is no type of quantized values that is read")
     return found
 
 
-def ends_of(call: NodeCall, found: RangeEnds) -> list[Value]:
-    """Returns the two results that state the range of the first one."""
+def range_results(call: NodeCall, found: RangeEnds) -> list[Value]:
+    """Returns the two further results of a quantized op: minimum and maximum."""
     single = found.low.size == 1
     ends = [(end[0] if single else end) for end in (found.low, found.high)]
     return [call.constant(np.asarray(end, F), "range") for end in ends]
 
 
-def read_as(x: Value, kind: QuantType, call: NodeCall) -> Value:
-    """Returns a quantized value as its reader takes it."""
+def as_quantized(x: Value, kind: QuantType, call: NodeCall) -> Value:
+    """Returns a quantized value as the type that its consumer assumes, recoded if it differs."""
     held = x.type.quant
     if held is None or str(held.storage) not in LEVELS:
         raise KeepNode("its data are not quantized by constant ranges")
     said = replace(kind, bounds=held.bounds)
-    if held.same_map(said):
+    if held.has_same_mapping(said):
         return x
     return call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
 
 
-def read_scaled(call: NodeCall, x: Value, stated: RangeEnds) -> Value:
-    """Returns a quantized value by the range that its reader is given, zero in the middle."""
+def as_scaled(call: NodeCall, x: Value, stated: RangeEnds) -> Value:
+    """Returns a quantized value as the symmetric type of the range that its consumer is given."""
     held = x.type.quant
     if held is None or str(held.storage) not in LEVELS:
         raise KeepNode("its data are not quantized by constant ranges")
-    return read_as(x, stated.type(str(held.storage)), call)
+    return as_quantized(x, stated.scaled_type(str(held.storage)), call)

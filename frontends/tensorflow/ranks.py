@@ -1,4 +1,4 @@
-"""Shapes of inputs that a file leaves open, from the ops that read them."""
+"""Infers the shapes of inputs that a file leaves open from the ops that consume them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 from .elements import shape_of
 from .graphdef import GraphDefNode, GraphSource
 
-_KEEPING = frozenset(
+_SHAPE_KEEPING = frozenset(
     "Identity Cast Relu Relu6 Add AddV2 Sub Mul RealDiv BiasAdd QuantizeV2".split()
 )
 """Ops whose result has the rank and channels of their first operand."""
-_RANKS = {
+_LAYER_RANKS = {
     "Conv2D": 4,
     "DepthwiseConv2dNative": 4,
     "MatMul": 2,
@@ -19,11 +19,11 @@ _RANKS = {
     "_FusedQuantizedDepthwiseConv2D": 4,
     "_QuantizedMatMul": 2,
 }
-"""Ops whose data have a rank, and whose second operand is a constant filter."""
+"""Layers with a constant filter as second operand, and the rank of their data."""
 
 
 def inferred_shape(source: GraphSource, name: str) -> tuple[int, ...] | None:
-    """Returns the shape that the readers of an input take, -1 for open sizes; None if unknown."""
+    """Returns the shape that consumers require of an input, -1 for open sizes; None if unknown."""
     readers: dict[str, list[tuple[GraphDefNode, int]]] = {}
     for node in source.nodes.values():
         for index, (operand, _) in enumerate(node.inputs):
@@ -31,19 +31,23 @@ def inferred_shape(source: GraphSource, name: str) -> tuple[int, ...] | None:
     waiting, seen = deque([name]), {name}
     while waiting:
         for node, index in readers.get(waiting.popleft(), ()):
-            found = _taken(source, node, index)
+            found = _layer_operand_shape(source, node, index)
             if found is not None:
                 return found
-            if node.op in _KEEPING and node.name not in seen:
+            if node.op in _SHAPE_KEEPING and node.name not in seen:
                 seen.add(node.name)
                 waiting.append(node.name)
     return None
 
 
-def _taken(source: GraphSource, node: GraphDefNode, index: int) -> tuple[int, ...] | None:
-    """Returns the shape of an operand of a layer, its last size from the filter."""
+def _layer_operand_shape(
+    source: GraphSource, node: GraphDefNode, index: int
+) -> tuple[int, ...] | None:
+    """Returns the shape of a layer's operand; its last size follows from the filter."""
     legacy = node.op.startswith("QuantizedConv2D") or node.op.startswith("QuantizedDepthwise")
-    rank = 4 if legacy else 2 if node.op.startswith("QuantizedMatMul") else _RANKS.get(node.op)
+    rank = (
+        4 if legacy else 2 if node.op.startswith("QuantizedMatMul") else _LAYER_RANKS.get(node.op)
+    )
     if rank is None or len(node.inputs) < 2:
         return None
     held = source.nodes.get(node.inputs[1][0])

@@ -1,4 +1,8 @@
-"""Builds a graph from the nodes of a frozen TensorFlow graph."""
+"""Builds a graph from the nodes of a frozen TensorFlow graph.
+
+Each node is read by the converter of its op (`operators`). Unknown ops become foreign nodes, which
+TensorFlow runs; control flow is read by `branches` and `loops`.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +23,28 @@ from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
-from .elements import element, is_type, name_of, shape_of, tensor
-from .frames import LOOP, join_frames
-from .graphdef import BRANCHES, LOOPS, GraphDefNode, GraphSource, Place, in_order
+from .elements import dtype_of_number, is_type_number, shape_of, tensor_elements, type_name
+from .frames import LOOP_OP, replace_frames
+from .graphdef import (
+    BRANCH_OPS,
+    LOOP_OPS,
+    GraphDefNode,
+    GraphSource,
+    ResultPlace,
+    topological_order,
+)
 from .known import KnownValues
 from .operators import OPS
 from .ranks import inferred_shape
-from .switches import SWITCHED, join_switches
+from .switches import BRANCH_OP, replace_switches
 
-_CONTROL = LOOPS | BRANCHES | {LOOP, SWITCHED}
-_WITH_LISTS = frozenset((*loops.OPS, "Identity"))
-"""Ops that may read lists of tensors."""
+_CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
+_LIST_OPS = frozenset((*loops.OPS, "Identity"))
+"""Ops that may have lists of tensors as operands."""
 
 
 class GraphDefReader:
-    """The graph that is built, and what each result of the source has become in it."""
+    """The graph under construction, and the value of each result of the source in it."""
 
     def __init__(
         self,
@@ -45,124 +56,137 @@ class GraphDefReader:
     ) -> None:
         self.source = source
         self.inputs = inputs or {}
-        """By node that is an input: what the model calls it."""
+        """By placeholder: the name of the input in the signature."""
         self.graph = Graph(name) if graph is None else graph
         self.ledger = ledger
         self.known = KnownValues()
-        self.found: dict[Place, loops.Held] = {}
-        self.loops: dict[str, loops.Loop] = {}
+        self.results: dict[ResultPlace, loops.ValueOrList] = {}
+        self.loops: dict[str, loops.LoopParts] = {}
         self.unnamed: set[Value] = set()
-        """Values that may still take the name of the node whose result they are."""
+        """Values that may still take the name of the node that returns them."""
 
-    def read(self, outputs: Mapping[str, Place]) -> Graph:
-        """Reads what the outputs hang on; InputError names the node that cannot be read."""
+    def read(self, outputs: Mapping[str, ResultPlace]) -> Graph:
+        """Reads the nodes that the outputs depend on; raises InputError for what cannot be read."""
         places = {name: self.source.resolve(place) for name, place in outputs.items()}
         for name, (held, _) in places.items():
             if held not in self.source.nodes:
                 raise InputError(f"{self.source.name}: output {name} names no node of the file")
-        join_switches(self.source)
-        self.loops = join_frames(self.source)
-        nodes = list(in_order(self.source, list(places.values())))
+        # The control flow of TensorFlow 1 is rewritten to ops with bodies first.
+        replace_switches(self.source)
+        self.loops = replace_frames(self.source)
+        nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
+        # Inputs have the order of the file, whatever reads them first.
         for node in self.source.nodes.values():
             if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
-                self.found[node.name, 0] = self._input(node)
+                self.results[node.name, 0] = self._input(node)
         for node in nodes:
-            if (node.name, 0) not in self.found:
+            if (node.name, 0) not in self.results:
                 self._read(node)
         self.graph.add("output", {name: self._result(at) for name, at in places.items()})
         return self.graph
 
-    def read_places(self, places: Sequence[Place]) -> list[loops.Held]:
-        """Reads what results of a body hang on, its arguments being known, and returns them."""
-        given = {name for name, _ in self.found}
-        for node in in_order(self.source, places, given):
+    def read_places(self, places: Sequence[ResultPlace]) -> list[loops.ValueOrList]:
+        """Reads the nodes that results of a body depend on.
+
+        Its arguments are in `results` already.
+        """
+        given = {name for name, _ in self.results}
+        for node in topological_order(self.source, places, given):
             self._read(node)
-        return [self.found[place] for place in places]
+        return [self.results[place] for place in places]
 
     def _read(self, node: GraphDefNode) -> None:
         if node.op == "Const":
-            self.found[node.name, 0] = self._constant(node)
+            self.results[node.name, 0] = self._constant(node)
             return
         if "T" in node.attrs and node.attrs["T"].WhichOneof("value") == "type":
-            number = node.attrs["T"].type  # of loops it is a list of types
-            if not is_type(number):
-                raise self.fail(node, f"has T = {number}, which is no element type")
-        if node.op in _CONTROL:
-            self._set(node, self._control(node))
+            number = node.attrs["T"].type  # loops have a list of types there
+            if not is_type_number(number):
+                raise self.error(node, f"has T = {number}, which is no element type")
+        if node.op in _CONTROL_OPS:
+            self._set_results(node, self._read_control(node))
             return
-        operands = [self.held(node, place) for place in node.inputs]
+        operands = [self.operand(node, place) for place in node.inputs]
         call = NodeCall(self, node, operands)  # type: ignore[arg-type]
-        if node.op not in _WITH_LISTS and not all(isinstance(held, Value) for held in operands):
-            raise self.fail(node, "reads a list of tensors, which it cannot")
+        if node.op not in _LIST_OPS and not all(isinstance(operand, Value) for operand in operands):
+            raise self.error(node, "reads a list of tensors, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
-            said = "is no op that is read; cut it off, or freeze a part without it"
-            self._set(node, self._kept(node, operands, said))
+            reason = "is no op that is read; cut it off, or freeze a part without it"
+            self._set_results(node, self._keep(node, operands, reason))
             return
         try:
             made = handler(call)
         except (KeepNode, TypeRuleError) as why:
+            # Only quantized kernels are kept as foreign where their converter refuses them.
             if node.op not in kernels.OPS:
-                raise self.fail(node, f"is not read: {why}") from why
-            made = self._kept(node, operands, "is not read", str(why))
+                raise self.error(node, f"is not read: {why}") from why
+            made = self._keep(node, operands, "is not read", str(why))
         except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
-            said = f"is not read: its operands and attributes do not fit ({error!r})"
-            raise self.fail(node, said) from error
-        self._set(node, list(made) if isinstance(made, Sequence) else [made])
+            reason = f"is not read: its operands and attributes do not fit ({error!r})"
+            raise self.error(node, reason) from error
+        self._set_results(node, list(made) if isinstance(made, Sequence) else [made])
 
-    def _kept(
-        self, node: GraphDefNode, operands: Sequence[loops.Held], said: str, reason: str = ""
+    def _keep(
+        self,
+        node: GraphDefNode,
+        operands: Sequence[loops.ValueOrList],
+        message: str,
+        reason: str = "",
     ) -> Sequence[Value]:
-        """Returns the results of an op that is kept as it is; else fails by the reason."""
+        """Keeps a node as foreign.
+
+        Raises InputError with the reason if TensorFlow cannot run it.
+        """
         values = [held for held in operands if isinstance(held, Value)]
         try:
             return foreign.keep(self, node, values, reason)
         except KeepNode as why:
-            said += f": {reason}; it cannot be kept either ({why})" if reason else f" ({why})"
-            raise self.fail(node, said) from why
+            message += f": {reason}; it cannot be kept either ({why})" if reason else f" ({why})"
+            raise self.error(node, message) from why
 
-    def _set(self, node: GraphDefNode, results: Sequence[loops.Held]) -> None:
+    def _set_results(self, node: GraphDefNode, results: Sequence[loops.ValueOrList]) -> None:
         for index, held in enumerate(results):
-            self.found[node.name, index] = held
+            self.results[node.name, index] = held
             if isinstance(held, Value):
                 self._name(held, f"{node.name}:{index}" if index else node.name)
 
-    def _control(self, node: GraphDefNode) -> list[loops.Held]:
+    def _read_control(self, node: GraphDefNode) -> list[loops.ValueOrList]:
         try:
-            if node.op in BRANCHES or node.op == SWITCHED:
+            if node.op in BRANCH_OPS or node.op == BRANCH_OP:
                 return branches.read(self, node)
-            loop = self.loops.get(node.name) or loops.of_functions(self.source, node)
+            loop = self.loops.get(node.name) or loops.loop_of_functions(self.source, node)
             return loops.read(self, node, loop)
         except (KeepNode, TypeRuleError) as why:
-            raise self.fail(node, f"is not read: {why}") from why
+            raise self.error(node, f"is not read: {why}") from why
 
-    def held(self, node: GraphDefNode, place: Place) -> loops.Held:
-        """Returns an operand of a node, which may be a list of tensors."""
-        if place not in self.found:
+    def operand(self, node: GraphDefNode, place: ResultPlace) -> loops.ValueOrList:
+        """Returns an operand, which may be a list of tensors."""
+        if place not in self.results:
             said = f"reads result {place[1]} of {place[0]}, which is not read"
-            raise self.fail(node, said)
-        return self.found[place]
+            raise self.error(node, said)
+        return self.results[place]
 
-    def _result(self, place: Place) -> Value:
-        if place not in self.found:
+    def _result(self, place: ResultPlace) -> Value:
+        if place not in self.results:
             raise InputError(f"{self.source.name}: {place[0]} has no result {place[1]}")
-        found = self.found[place]
+        found = self.results[place]
         if not isinstance(found, Value):
             raise InputError(f"{self.source.name}: output {place[0]} is a list of tensors")
         return found
 
     def _input(self, node: GraphDefNode) -> Value:
         number = node.attrs["dtype"].type
-        kind = element(number)
+        kind = dtype_of_number(number)
         if kind is None:
-            raise self.fail(node, f"is an input of {name_of(number)}, which is not read")
+            raise self.error(node, f"is an input of {type_name(number)}, which is not read")
         stated = shape_of(node.attrs["shape"].shape) if "shape" in node.attrs else None
         stated = inferred_shape(self.source, node.name) if stated is None else stated
         if stated is None:
-            raise self.fail(node, "is an input of unknown rank; freeze the graph with its shape")
+            raise self.error(node, "is an input of unknown rank; freeze the graph with its shape")
         if min(stated, default=0) < -1:
-            raise self.fail(node, f"is an input of the shape {list(stated)}; open sizes are -1")
+            raise self.error(node, f"is an input of the shape {list(stated)}; open sizes are -1")
         made = self.graph.add(
             "input",
             types=[TensorType(self._dims(node, stated), kind)],
@@ -184,12 +208,12 @@ class GraphDefReader:
     def _constant(self, node: GraphDefNode) -> Value:
         proto = node.attrs["value"].tensor if "value" in node.attrs else None
         if proto is None:
-            raise self.fail(node, "is a constant without a value")
-        data = tensor(proto, f"{self.source.name}: Const {node.name}")
+            raise self.error(node, "is a constant without a value")
+        data = tensor_elements(proto, f"{self.source.name}: Const {node.name}")
         stated = node.attrs["dtype"].type if "dtype" in node.attrs else proto.dtype
         if stated != proto.dtype:
-            said = f"states {name_of(stated)} and holds {name_of(proto.dtype)}"
-            raise self.fail(node, said)
+            said = f"states {type_name(stated)} and holds {type_name(proto.dtype)}"
+            raise self.error(node, said)
         return self.graph.constant(Array.of(data, node.name), name=node.name)
 
     # -- what converters ask for ----------------------------------------------------------------
@@ -233,6 +257,7 @@ class GraphDefReader:
     ) -> Value:
         """Adds what one fused kernel of the source computes."""
         origins, name = [self.origin(node)], self.names(node, "group")
+        # One stage alone is a plain op, no group.
         if len(stages) > 1:
             made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins)
         else:
@@ -258,16 +283,16 @@ class GraphDefReader:
         return self.graph.fresh(f"{node.name}/{what}")
 
     def origin(self, node: GraphDefNode) -> Origin:
-        """Returns where a node came from: its op and name, and the scope that it is in."""
+        """Returns the origin of a node: its op, name and name scope."""
         operands = tuple((str(i), name) for i, (name, _) in enumerate(node.inputs))
         return Origin("tensorflow", node.op, node.name, node.name.rpartition("/")[0], 0, operands)
 
     def _name(self, value: Value, name: str) -> None:
-        """Gives a value the name of the node that makes it, unless it has a name of the source."""
+        """Names a value after its node, unless it has a name of the source already."""
         if value in self.unnamed and not self.graph.has(name):
             self.unnamed.discard(value)
             self.graph.rename(value, name)
 
-    def fail(self, node: GraphDefNode, what: str) -> InputError:
-        """Returns the error for a node, in one line."""
+    def error(self, node: GraphDefNode, what: str) -> InputError:
+        """Returns an error for a node, in one line."""
         return InputError(f"{self.source.name}: {node.op} {node.name} {what}")

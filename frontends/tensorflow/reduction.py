@@ -1,4 +1,4 @@
-"""Reductions over axes, and ops that look along one."""
+"""Reductions, ArgMax, cumulative sums, and TopK."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qir.ir.node import Value
 from .call import NodeCall
 
 
-def _over_axes(op: str) -> Callable[[NodeCall], Value]:
+def _reduce(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
         x = call[0]
         axes = call.axes(1, x.type.rank)
@@ -22,8 +22,8 @@ def _over_axes(op: str) -> Callable[[NodeCall], Value]:
     return read
 
 
-def _truths(op: str) -> Callable[[NodeCall], Value]:
-    """Returns the converter of All and Any, as the least or greatest of 0 and 1."""
+def _reduce_booleans(op: str) -> Callable[[NodeCall], Value]:
+    """Returns the converter of All and Any, as minimum or maximum of 0 and 1."""
 
     def read(call: NodeCall) -> Value:
         x = call[0]
@@ -32,22 +32,22 @@ def _truths(op: str) -> Callable[[NodeCall], Value]:
             return x
         whole = call.add("cast", {"x": x}, {"to": _I32})
         made = call.add(op, {"x": whole}, {"axes": axes, "keep": call.flag("keep_dims")})
-        return call.add("not_equal", {"a": made, "b": call.number(0, made)})
+        return call.add("not_equal", {"a": made, "b": call.scalar_like(0, made)})
 
     return read
 
 
-def _place(op: str) -> Callable[[NodeCall], Value]:
+def _arg_reduce(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
         axis = call.axis(1, call.rank(0))
         made = call.add(op, {"x": call[0]}, {"axis": axis, "keep": False})
-        to = call.kind("output_type") if call.has("output_type") else made.type.dtype
+        to = call.dtype("output_type") if call.has("output_type") else made.type.dtype
         return made if to == made.type.dtype else call.add("cast", {"x": made}, {"to": to})
 
     return read
 
 
-def _running(op: str) -> Callable[[NodeCall], Value]:
+def _cumulative(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
         attrs: dict[str, Attr] = {
             "axis": call.axis(1, call.rank(0)),
@@ -60,7 +60,7 @@ def _running(op: str) -> Callable[[NodeCall], Value]:
 
 
 def _top_k(call: NodeCall) -> Sequence[Value]:
-    (k,) = call.sizes(1)
+    (k,) = call.integers(1)
     attrs: dict[str, Attr] = {
         "k": k,
         "axis": -1,
@@ -68,23 +68,23 @@ def _top_k(call: NodeCall) -> Sequence[Value]:
         "sorted": call.flag("sorted", True),
     }
     values, places = call.add_many("top_k", {"x": call[0]}, attrs)
-    to = call.kind("index_type") if call.has("index_type") else _I32
+    to = call.dtype("index_type") if call.has("index_type") else _I32
     return values, call.add("cast", {"x": places}, {"to": to})
 
 
 _I32 = dtype("i32")
 OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
-    "Mean": _over_axes("reduce_mean"),
-    "Sum": _over_axes("reduce_sum"),
-    "Prod": _over_axes("reduce_prod"),
-    "Max": _over_axes("reduce_max"),
-    "Min": _over_axes("reduce_min"),
-    "EuclideanNorm": _over_axes("reduce_l2"),
-    "All": _truths("reduce_min"),
-    "Any": _truths("reduce_max"),
-    "ArgMax": _place("arg_max"),
-    "ArgMin": _place("arg_min"),
-    "Cumsum": _running("cumsum"),
-    "Cumprod": _running("cumprod"),
+    "Mean": _reduce("reduce_mean"),
+    "Sum": _reduce("reduce_sum"),
+    "Prod": _reduce("reduce_prod"),
+    "Max": _reduce("reduce_max"),
+    "Min": _reduce("reduce_min"),
+    "EuclideanNorm": _reduce("reduce_l2"),
+    "All": _reduce_booleans("reduce_min"),
+    "Any": _reduce_booleans("reduce_max"),
+    "ArgMax": _arg_reduce("arg_max"),
+    "ArgMin": _arg_reduce("arg_min"),
+    "Cumsum": _cumulative("cumsum"),
+    "Cumprod": _cumulative("cumprod"),
     "TopKV2": _top_k,
 }

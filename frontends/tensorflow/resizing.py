@@ -1,4 +1,4 @@
-"""Interpolation of images."""
+"""ResizeNearestNeighbor and ResizeBilinear."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qir.ir.node import Value
 from .call import NodeCall
 
 
-def _coordinates(call: NodeCall, nearest: bool) -> dict[str, Attr]:
+def _coordinate_attrs(call: NodeCall, nearest: bool) -> dict[str, Attr]:
     if call.flag("align_corners"):
         place, rounding = "align_corners", "round_prefer_ceil"
     elif call.flag("half_pixel_centers"):
@@ -22,13 +22,15 @@ def _coordinates(call: NodeCall, nearest: bool) -> dict[str, Attr]:
 
 
 def _nearest(call: NodeCall) -> Value:
-    attrs: dict[str, Attr] = {"axes": (1, 2), **_coordinates(call, True)}
-    return call.add("resize_nearest", {"x": call[0], "sizes": call.row(call.sizes(1))}, attrs)
+    attrs: dict[str, Attr] = {"axes": (1, 2), **_coordinate_attrs(call, True)}
+    return call.add(
+        "resize_nearest", {"x": call[0], "sizes": call.int64_constant(call.integers(1))}, attrs
+    )
 
 
 def _bilinear(call: NodeCall) -> Value:
-    attrs: dict[str, Attr] = {"axes": (1, 2), "mode": "linear", **_coordinates(call, False)}
-    return call.add("resize", {"x": call[0], "sizes": call.row(call.sizes(1))}, attrs)
+    attrs: dict[str, Attr] = {"axes": (1, 2), "mode": "linear", **_coordinate_attrs(call, False)}
+    return call.add("resize", {"x": call[0], "sizes": call.int64_constant(call.integers(1))}, attrs)
 
 
 OPS: dict[str, Callable[[NodeCall], Value]] = {

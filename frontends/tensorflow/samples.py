@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .messages import GRAPH
+from .messages import GraphDefMessage
 
 _FLOAT, _INT = 1, 3
 
@@ -18,7 +18,7 @@ class _Builder:
     """A GraphDef, node by node."""
 
     def __init__(self) -> None:
-        self.proto: Any = GRAPH()
+        self.proto: Any = GraphDefMessage()
         self.random = np.random.default_rng(0)
 
     def node(self, op: str, name: str, *inputs: str) -> Any:

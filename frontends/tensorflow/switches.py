@@ -1,4 +1,8 @@
-"""Finds the branches of TensorFlow 1, Switch and Merge, and puts one node in their place."""
+"""Replaces each conditional of TensorFlow 1, Switch and Merge nodes, by one node.
+
+A Switch passes its data to one of two outputs by the condition; a Merge returns whichever of its
+inputs is computed. The Merge nodes of one condition become one node, inner conditionals first.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +10,44 @@ from dataclasses import replace
 
 from qir.errors import InputError
 
-from .graphdef import Branch, FunctionBody, GraphDefNode, GraphSource, Place
+from .graphdef import Branch, FunctionBody, GraphDefNode, GraphSource, ResultPlace
 
-SWITCHED = "Cond"
-"""The op of a node that stands for the Switch and Merge nodes of a branch."""
-_RING = frozenset(("Enter", "NextIteration"))
+BRANCH_OP = "Cond"
+"""The op of the node that replaces a conditional."""
+_LOOP_ENTRIES = frozenset(("Enter", "NextIteration"))
 _ELSE, _THEN = 0, 1
-"""The results of Switch, and the inputs of Merge in the order that TensorFlow writes them in."""
+"""Indices of the results of Switch, and of the inputs of Merge as TensorFlow writes them."""
 
 
-def join_switches(source: GraphSource) -> None:
-    """Replaces the Merge nodes of each condition, those of inner branches first."""
+def replace_switches(source: GraphSource) -> None:
+    """Replaces all conditionals, inner ones first."""
     nodes = source.nodes
-    left = [n for n in nodes.values() if n.op == "Merge" and not _is_ring(source, n)]
+    left = [n for n in nodes.values() if n.op == "Merge" and not _begins_loop(source, n)]
     while left:
-        ready = [n for n in left if len(n.inputs) == 2 and not _inner(source, n)]
+        ready = [n for n in left if len(n.inputs) == 2 and not _has_inner_merge(source, n)]
         conditions = {n.name: _condition(source, n) for n in ready}
         if not ready:
             said = f"Merge {left[0].name} joins no two branches of one Switch"
             raise InputError(f"{source.name}: {said}")
         first = conditions[ready[0].name]
         group = [n for n in ready if conditions[n.name] == first]
-        _join(source, first, group)
+        _replace_merges(source, first, group)
         left = [n for n in left if n not in group]
 
 
-def _is_ring(source: GraphSource, merge: GraphDefNode) -> bool:
-    """Returns whether a Merge begins a loop."""
-    return any(name in source.nodes and source.nodes[name].op in _RING for name, _ in merge.inputs)
+def _begins_loop(source: GraphSource, merge: GraphDefNode) -> bool:
+    """Returns whether a Merge is the entry of a loop and no conditional."""
+    return any(
+        name in source.nodes and source.nodes[name].op in _LOOP_ENTRIES for name, _ in merge.inputs
+    )
 
 
-def _ends(source: GraphSource, place: Place, *, waits: bool) -> list[tuple[GraphDefNode, int]]:
-    """Returns the results of Switch that a result hangs on, and Merge nodes on the way to them.
+def _controlling_nodes(
+    source: GraphSource, place: ResultPlace, *, waits: bool
+) -> list[tuple[GraphDefNode, int]]:
+    """Returns the Switch and Merge results that a result depends on first.
 
-    With `waits`, nodes that only order others count too. The Switch of a loop is passed.
+    With `waits`, control inputs are followed too. The Switch nodes of loops are looked through.
     """
     found, seen, todo = [], {place}, [place]
     while todo:
@@ -47,7 +55,7 @@ def _ends(source: GraphSource, place: Place, *, waits: bool) -> list[tuple[Graph
         node = source.nodes.get(name)
         if node is None:
             continue
-        is_ring = node.op == "Merge" and _is_ring(source, node)
+        is_ring = node.op == "Merge" and _begins_loop(source, node)
         if node.op == "Merge" and not is_ring:
             found.append((node, index))
             continue
@@ -56,25 +64,31 @@ def _ends(source: GraphSource, place: Place, *, waits: bool) -> list[tuple[Graph
             if condition is None or condition.op != "LoopCond":
                 found.append((node, index))
                 continue
-        more = [*node.inputs, *((each, 0) for each in node.waits if waits)]
+        more = [*node.inputs, *((each, 0) for each in node.control_inputs if waits)]
         todo += [each for each in more if each not in seen]
         seen.update(more)
     return found
 
 
-def _inner(source: GraphSource, merge: GraphDefNode) -> bool:
-    """Returns whether a Merge that was not replaced yet leads to this one."""
-    ends = [end for place in merge.inputs for end in _ends(source, place, waits=False)]
+def _has_inner_merge(source: GraphSource, merge: GraphDefNode) -> bool:
+    """Returns whether this Merge depends on another one that is not replaced yet."""
+    ends = [end for place in merge.inputs for end in _controlling_nodes(source, place, waits=False)]
     return any(node.op == "Merge" for node, _ in ends)
 
 
-def _condition(source: GraphSource, merge: GraphDefNode) -> Place:
-    """Returns what decides between the inputs of a Merge; raises InputError where they do not
-    fit."""
-    conditions: set[Place] = set()
+def _condition(source: GraphSource, merge: GraphDefNode) -> ResultPlace:
+    """Returns the condition of a Merge.
+
+    Raises InputError if its inputs are not the two branches of one condition.
+    """
+    conditions: set[ResultPlace] = set()
     for side, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
-        ends = _ends(source, place, waits=False) or _ends(source, place, waits=True)
-        conditions |= {_named(source, node.inputs[1]) for node, _ in ends if node.op == "Switch"}
+        ends = _controlling_nodes(source, place, waits=False) or _controlling_nodes(
+            source, place, waits=True
+        )
+        conditions |= {
+            _through_identities(source, node.inputs[1]) for node, _ in ends if node.op == "Switch"
+        }
         if any(index != side for _, index in ends):
             conditions.clear()
             break
@@ -84,16 +98,23 @@ def _condition(source: GraphSource, merge: GraphDefNode) -> Place:
     return conditions.pop()
 
 
-def _named(source: GraphSource, place: Place) -> Place:
-    """Returns the result that nodes only name again, as `tf.cond` does with its condition."""
+def _through_identities(source: GraphSource, place: ResultPlace) -> ResultPlace:
+    """Returns a result, looking through Identity nodes, which `tf.cond` adds to its condition."""
     while place[0] in source.nodes and source.nodes[place[0]].op == "Identity":
         place = source.nodes[place[0]].inputs[0]
     return place
 
 
-def _join(source: GraphSource, condition: Place, merges: list[GraphDefNode]) -> None:
+def _replace_merges(
+    source: GraphSource, condition: ResultPlace, merges: list[GraphDefNode]
+) -> None:
     nodes = source.nodes
-    ends = [end for m in merges for place in m.inputs for end in _ends(source, place, waits=False)]
+    ends = [
+        end
+        for m in merges
+        for place in m.inputs
+        for end in _controlling_nodes(source, place, waits=False)
+    ]
     switches = list({node.name: node for node, _ in ends}.values())
     inner = replace(source, nodes=dict(nodes), branches=dict(source.branches))
     then, orelse = (
@@ -102,11 +123,11 @@ def _join(source: GraphSource, condition: Place, merges: list[GraphDefNode]) -> 
         )
         for side in (_THEN, _ELSE)
     )
-    name = f"{merges[0].name}/{SWITCHED}"
+    name = f"{merges[0].name}/{BRANCH_OP}"
     if name in nodes:
         raise InputError(f"{source.name}: a branch has the name of the node {name}")
     nodes[name] = GraphDefNode(
-        name, SWITCHED, [condition, *(node.inputs[0] for node in switches)], {}
+        name, BRANCH_OP, [condition, *(node.inputs[0] for node in switches)], {}
     )
     source.branches[name] = Branch(then, orelse)
     for index, merge in enumerate(merges):

@@ -1,4 +1,4 @@
-"""Where windows are laid on images: TensorFlow's data formats and its names for padding."""
+"""Data formats and padding modes of convolutions and pools."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FIRST, LAST = "NCHW", "NHWC"
 
 
 @dataclass(frozen=True)
-class Images:
-    """The layout of an op on images of two axes."""
+class ImageLayout:
+    """The data format of an op on images, NHWC or NCHW."""
 
     layout: str
 
@@ -33,33 +33,33 @@ class Images:
         return 1 if self.layout == FIRST else 3
 
     def sides(self, call: NodeCall, name: str, default: tuple[int, ...] = ()) -> tuple[int, int]:
-        """Returns the numbers for height and width of an attribute that lists all axes."""
-        held = call.wholes(name) or default
+        """Returns the values for height and width of an attribute such as `strides`."""
+        held = call.integer_list(name) or default
         if len(held) != 4 or any(held[i] != 1 for i in (0, self.channels)) or min(held) < 1:
             raise KeepNode(f"its {name} are {list(held)}")
         return held[self.axes[0]], held[self.axes[1]]
 
 
-def images(call: NodeCall) -> Images:
-    """Returns the layout that a node names; Keep for one that is none of the usual two."""
+def image_layout(call: NodeCall) -> ImageLayout:
+    """Returns the data format of a node; raises KeepNode for other formats."""
     layout = call.text("data_format", LAST)
     if layout not in (FIRST, LAST):
         raise KeepNode(f"its data_format is {layout}")
-    return Images(layout)
+    return ImageLayout(layout)
 
 
-def pads(
+def explicit_pads(
     call: NodeCall,
-    where: Images,
+    where: ImageLayout,
     sizes: Sequence[Dim],
     kernel: Sequence[int],
     stride: Sequence[int],
     dilation: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int, int]:
-    """Returns the padding at the top, left, bottom and right for images of these sizes."""
+    """Returns the padding as (top, left, bottom, right)."""
     padding = call.text("padding", "VALID")
     if padding == "EXPLICIT":
-        held = call.wholes("explicit_paddings") or call.wholes("padding_list")
+        held = call.integer_list("explicit_paddings") or call.integer_list("padding_list")
         if len(held) != 8:
             raise KeepNode(f"its explicit paddings are {list(held)}")
         h, w = where.axes
@@ -68,13 +68,13 @@ def pads(
         return 0, 0, 0, 0
     if padding != "SAME":
         raise KeepNode(f"its padding is {padding!r}")
-    total = [same(sizes[i], kernel[i], stride[i], dilation[i]) for i in (0, 1)]
+    total = [same_padding(sizes[i], kernel[i], stride[i], dilation[i]) for i in (0, 1)]
     top, left = total[0] // 2, total[1] // 2
     return top, left, total[0] - top, total[1] - left
 
 
-def same(size: Dim, kernel: int, stride: int, dilation: int) -> int:
-    """Returns the padding of both sides together that gives one result for each stride."""
+def same_padding(size: Dim, kernel: int, stride: int, dilation: int) -> int:
+    """Returns the total padding of mode SAME along an axis."""
     span = (kernel - 1) * dilation + 1
     if isinstance(size, int):
         return max((-(-size // stride) - 1) * stride + span - size, 0)
@@ -83,19 +83,21 @@ def same(size: Dim, kernel: int, stride: int, dilation: int) -> int:
     raise KeepNode(f"SAME padding with stride {stride} needs the size of its input; state it")
 
 
-def transposed(call: NodeCall, value: Value, perm: tuple[int, ...], what: str) -> Value:
-    """Returns a value with its axes in another order; constants are transposed here."""
+def add_transpose(call: NodeCall, value: Value, perm: tuple[int, ...], what: str) -> Value:
+    """Returns a value transposed; constants are transposed at once."""
     held = value.constant
     if held is not None and not held.type.quant:
         return call.constant(held.data.transpose(perm), what)
     if value.node.op == "dequantize":
-        # the quantized values are transposed, so that whoever reads them still finds a dequantize
-        return call.add("dequantize", {"x": _coded(call, value.node.operands["x"], perm)})
+        # The transpose goes before the dequantize, so that a layer still reads dequantized weights.
+        return call.add(
+            "dequantize", {"x": _transpose_quantized(call, value.node.operands["x"], perm)}
+        )
     return call.add("transpose", {"x": value}, {"perm": perm})
 
 
-def _coded(call: NodeCall, value: Value, perm: tuple[int, ...]) -> Value:
-    """Returns quantized values with their axes in another order; weights in float before it."""
+def _transpose_quantized(call: NodeCall, value: Value, perm: tuple[int, ...]) -> Value:
+    """Returns quantized values transposed; a quantize of float weights is moved after it."""
     node = value.node
     if (held := value.constant) is not None:
         kind = call.add("transpose", {"x": value}, {"perm": perm}).type
@@ -104,6 +106,6 @@ def _coded(call: NodeCall, value: Value, perm: tuple[int, ...]) -> Value:
         return call.reader.graph.constant(array)
     if node.op != "quantize":
         return call.add("transpose", {"x": value}, {"perm": perm})
-    x = transposed(call, node.operands["x"], perm, "weights")
+    x = add_transpose(call, node.operands["x"], perm, "weights")
     kind = call.add("transpose", {"x": value}, {"perm": perm}).type
     return call.add_typed("quantize", {"x": x}, node.attrs, kind)

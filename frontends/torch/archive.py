@@ -22,22 +22,22 @@ from torch.export import ExportedProgram
 
 from qir.errors import InputError
 
-from .muting import muted
+from .muting import muted_logger
 
-_NAMES = frozenset(
+_SIZE_FUNCTIONS = frozenset(
     "Abs Add And CeilToInt CleanDiv Eq FloorDiv FloorToInt Ge Gt Identity IntTrueDiv Integer"
     " IsNonOverlappingAndDenseIndicator Le Lt Max Min Mod ModularIndexing Mul Ne Not Or Piecewise"
     " Pow PowByNatural PythonMod Rational RoundDecimal RoundToInt ToFloat TruncToInt ceiling floor"
     " False True int_oo oo zoo".split()
 )
-"""What the text of a symbolic size may call, besides symbols such as `s0` and `u3`."""
-_SPELLED = re.compile(r"Symbol\('([a-z]+\d+)'(?:, [a-z]+=(?:True|False))*\)")
-"""A symbol as SymPy prints it with its assumptions."""
+"""SymPy names that a symbolic size may contain, besides symbols such as `s0` and `u3`."""
+_SYMBOL_WITH_ASSUMPTIONS = re.compile(r"Symbol\('([a-z]+\d+)'(?:, [a-z]+=(?:True|False))*\)")
+"""A symbol in SymPy's `srepr` form, with its assumptions."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SYMBOL = re.compile(r"[a-z]+\d+")
-_PLAIN = re.compile(r"[\w\s+\-*/(),<>=&|~]*")
+_ARITHMETIC_TEXT = re.compile(r"[\w\s+\-*/(),<>=&|~]*")
 
-_DAMAGED = (
+_ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -49,18 +49,18 @@ _DAMAGED = (
     OverflowError,
     MemoryError,
 )
-"""What `zipfile` and `json` raise for a damaged archive."""
+"""Exceptions of `zipfile` and `json` for a damaged archive."""
 
 
 def require_intact(path: Path) -> None:
-    """InputError for an archive of which a member does not have the checksum that is stated.
+    """Raises InputError if a member of an archive does not match its checksum.
 
-    PyTorch does not look at the checksums of weights.
+    PyTorch does not verify the checksums of weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    except _DAMAGED as error:
+    except _ARCHIVE_ERRORS as error:
         said = str(error) or type(error).__name__
         raise InputError(f"{path}: is a damaged archive: {said}; copy or write it again") from error
     if damaged is not None:
@@ -69,23 +69,22 @@ def require_intact(path: Path) -> None:
 
 
 def open_archive(path: Path) -> ExportedProgram:
-    """Loads a `.pt2` file; raises InputError for one that is damaged or holds more than plain
-    tensors."""
+    """Loads a `.pt2` file; raises InputError if it is damaged or would have to be unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
-                _check(path, archive, member)
+                _check_member(path, archive, member)
     except InputError:
         raise
-    except _DAMAGED as error:
+    except _ARCHIVE_ERRORS as error:
         raise InputError(
             f"{path}: is no .pt2 archive: {str(error) or type(error).__name__}"
         ) from error
     try:
-        with muted("torch.export"):  # it logs a traceback before it raises
+        with muted_logger("torch.export"):  # it logs a traceback before it raises
             if path.suffix.lower() == ".pt2":
                 return torch.export.load(path)
-            with path.open("rb") as file:  # PyTorch takes other names for another kind of file
+            with path.open("rb") as file:  # by path, torch.export.load requires the suffix .pt2
                 return torch.export.load(io.BytesIO(file.read()))
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = str(error).strip().splitlines() or [type(error).__name__]
@@ -94,8 +93,8 @@ def open_archive(path: Path) -> ExportedProgram:
         ) from error
 
 
-def _check(path: Path, archive: zipfile.ZipFile, member: str) -> None:
-    """Raises InputError for a member that PyTorch would unpickle or evaluate."""
+def _check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
+    """Raises InputError for a member that `torch.export.load` would unpickle or evaluate."""
     if member.endswith(".json"):
         for key, value in _entries(json.loads(archive.read(member))):
             if key == "use_pickle" and value:
@@ -103,7 +102,7 @@ def _check(path: Path, archive: zipfile.ZipFile, member: str) -> None:
                     f"{path}: {member} holds pickled objects, which are not opened;"
                     " load it in PyTorch and pass the exported program instead"
                 )
-            if key == "expr_str" and not _is_size(str(value)):
+            if key == "expr_str" and not _is_size_expression(str(value)):
                 raise InputError(f"{path}: {member} holds {str(value)[:60]!r}, which is no size")
     elif "/sample_inputs/" in member and member.endswith(".pt"):
         try:
@@ -116,7 +115,7 @@ def _check(path: Path, archive: zipfile.ZipFile, member: str) -> None:
 
 
 def _entries(held: Any) -> Iterator[tuple[str, object]]:
-    """Yields every key and value of nested JSON."""
+    """Yields all keys and values of nested JSON."""
     if isinstance(held, dict):
         for key, value in held.items():
             yield key, value
@@ -126,9 +125,9 @@ def _entries(held: Any) -> Iterator[tuple[str, object]]:
             yield from _entries(value)
 
 
-def _is_size(text: str) -> bool:
-    """Returns whether a text is arithmetic on symbols and integers."""
-    text = _SPELLED.sub(r"\1", text)
+def _is_size_expression(text: str) -> bool:
+    """Returns whether a text is arithmetic on symbols and integers, safe for SymPy to evaluate."""
+    text = _SYMBOL_WITH_ASSUMPTIONS.sub(r"\1", text)
     words = _WORD.findall(text)
-    known = all(w in _NAMES or _SYMBOL.fullmatch(w) for w in words)
-    return known and _PLAIN.fullmatch(text) is not None
+    known = all(w in _SIZE_FUNCTIONS or _SYMBOL.fullmatch(w) for w in words)
+    return known and _ARITHMETIC_TEXT.fullmatch(text) is not None

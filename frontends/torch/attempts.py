@@ -1,4 +1,4 @@
-"""Runs PyTorch's own tracing, and says in one line what it does not take and where."""
+"""Runs PyTorch's export and tracing, and turns their failures into one line of error."""
 
 from __future__ import annotations
 
@@ -14,54 +14,56 @@ import torch
 
 from qir.errors import InputError
 
-from .muting import muted
+from .muting import muted_logger
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _FOLDERS = tuple(str(Path(held).parent) for held in (torch.__file__, contextlib.__file__, __file__))
-"""Where the frames of a traceback are that no user wrote."""
-BY_DATA = (
+"""Folders of frames in a traceback that are not the user's code."""
+DATA_DEPENDENT_CONTROL_FLOW = (
     "branches or loops by data; say it with torch.where, torch.cond or while_loop, or read a part"
     " without it"
 )
-"""What to say of control flow that depends on data."""
+"""The error text for control flow that depends on data."""
 
 
-def attempt(make: Callable[[], Any], name: str, what: str) -> Any:
-    """Returns what is made; InputError where PyTorch fails, with the line of the user's code."""
+def call_pytorch(make: Callable[[], Any], name: str, what: str) -> Any:
+    """Calls PyTorch; raises InputError if it fails, with the line of the user's code."""
     try:
-        with quiet():
+        with quiet_pytorch():
             return make()
     except Exception as error:  # the user's own code runs here
-        if depends_on_data(error):
-            raise InputError(f"{name}: {BY_DATA}{line_of(error)}") from error
+        if is_data_dependent(error):
+            raise InputError(
+                f"{name}: {DATA_DEPENDENT_CONTROL_FLOW}{user_line_of(error)}"
+            ) from error
         said = first_line(error)
-        raise InputError(f"{name}: {what} does not take it: {said}{line_of(error)}") from error
+        raise InputError(f"{name}: {what} does not take it: {said}{user_line_of(error)}") from error
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps PyTorch from logging, and from printing its graphs, where QIR reports the failure."""
+def quiet_pytorch() -> Iterator[None]:
+    """Suppresses PyTorch's logs and prints of a failure that QIR reports itself."""
     with contextlib.ExitStack() as stack:
         for logger in _LOGGERS:
-            stack.enter_context(muted(logger))
+            stack.enter_context(muted_logger(logger))
         stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         yield
 
 
-def depends_on_data(error: BaseException) -> bool:
-    """Returns whether PyTorch had to know a number that only data tell."""
+def is_data_dependent(error: BaseException) -> bool:
+    """Returns whether PyTorch failed because a size or branch depends on data."""
     causes = {type(error).__name__, type(error.__cause__).__name__}
     return "GuardOnDataDependentSymNode" in causes or "data-dependent" in first_line(error)
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of a message that says something."""
+    """Returns the first line of a message that is not empty, else the exception's class."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
 
-def line_of(error: BaseException) -> str:
-    """Returns the last line of the user's code that led to an error, in brackets."""
+def user_line_of(error: BaseException) -> str:
+    """Returns the last frame of the user's code in a traceback, in parentheses."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*_FOLDERS, "<"))]
     if not own or own[-1].lineno is None:

@@ -12,15 +12,18 @@ from .call import KeepCall, OverloadCall
 
 def _attention(call: OverloadCall) -> Value:
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
-    if q.type.rank != 4 or call.real("dropout_p"):
+    if q.type.rank != 4 or call.number("dropout_p"):
         raise KeepCall
     if not call.flag("enable_gqa") and q.type.shape[1] != k.type.shape[1]:
         raise KeepCall
     attrs: dict[str, Attr] = {"causal": call.flag("is_causal")}
     if call["scale"] is not None:
-        attrs["scale"] = call.real("scale")
+        attrs["scale"] = call.number("scale")
     mask = call.optional("attn_mask")
-    if mask is not None and call.fake("attn_mask").dtype not in (torch.bool, call.result.dtype):
+    if mask is not None and call.fake_tensor("attn_mask").dtype not in (
+        torch.bool,
+        call.result.dtype,
+    ):
         raise KeepCall
     return call.add("attention", {"q": q, "k": k, "v": v, "mask": mask}, attrs)
 

@@ -1,4 +1,8 @@
-"""One call of an operator, its arguments read by the names that its schema has for them."""
+"""A call of an aten operator, with its arguments by the names of its schema.
+
+Converters (`elementwise`, `movement`, ...) get an `OverloadCall`, and add nodes by it. They raise
+`KeepCall` where the language cannot express the call exactly.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from qir.ir.dtype import DType
 from qir.ir.node import Stage, Value
 from qir.ir.types import TensorType
 
-from .elements import element
+from .elements import dtype_of
 from .symbols import shape_of
 
 if TYPE_CHECKING:
@@ -26,7 +30,10 @@ Size: TypeAlias = "int | fx.Node"
 
 
 class KeepCall(Exception):
-    """The call has no exact form in the language, and is kept as a foreign op."""
+    """Raised where a call has no exact form in the language.
+
+    The call is decomposed, or kept as foreign.
+    """
 
 
 class OverloadCall:
@@ -35,33 +42,33 @@ class OverloadCall:
     def __init__(self, reader: ProgramReader, node: fx.Node, *, moves: bool = False) -> None:
         self.reader = reader
         self.node = node
-        self.moves = moves
-        """Whether the op only moves elements, and so keeps a quantized type."""
+        self.keeps_quantized_type = moves
+        """Whether the op only moves elements, so that quantized operands stay quantized."""
         target = node.target
         schema = target._schema  # type: ignore[union-attr]
-        self.given: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
         for index, formal in enumerate(schema.arguments):
             if index < len(node.args) and not formal.kwarg_only:
-                self.given[formal.name] = node.args[index]
+                self.arguments[formal.name] = node.args[index]
             elif formal.name in node.kwargs:
-                self.given[formal.name] = node.kwargs[formal.name]
+                self.arguments[formal.name] = node.kwargs[formal.name]
             else:
-                self.given[formal.name] = formal.default_value
+                self.arguments[formal.name] = formal.default_value
 
     def __getitem__(self, name: str) -> Any:
-        """Returns an argument as the graph has it."""
-        return self.given[name]
+        """Returns an argument as the fx graph has it."""
+        return self.arguments[name]
 
     # -- results --------------------------------------------------------------------------------
 
     @property
     def result(self) -> torch.Tensor:
-        """The fake tensor of the only result: its shape and element type."""
+        """The fake tensor of the single result: its shape and element type."""
         found: torch.Tensor = self.node.meta["val"]
         return found
 
-    def reads(self, place: int) -> bool:
-        """Returns whether somebody reads the result at a place of several."""
+    def is_result_used(self, place: int) -> bool:
+        """Returns whether the result at that index is used."""
         return any(
             user.target is operator.getitem and user.args[1] == place and user.users
             for user in self.node.users
@@ -77,8 +84,8 @@ class OverloadCall:
         self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
     ) -> tuple[Value, ...]:
         """Adds an op and returns its results."""
-        held = {slot: value for slot, value in operands.items() if value is not None}
-        return self.reader.add(self.node, op, held, attrs or {}).results
+        given = {slot: value for slot, value in operands.items() if value is not None}
+        return self.reader.add(self.node, op, given, attrs or {}).results
 
     def add_typed(
         self,
@@ -93,19 +100,21 @@ class OverloadCall:
     def add_group(
         self, stages: Sequence[Stage], operands: Mapping[str, Value], kind: TensorType
     ) -> Value:
-        """Adds ops that one kernel computes; one alone is no group."""
+        """Adds a group of ops that one kernel computes; a single op is added as it is."""
         if len(stages) == 1:
             return self.add_typed(stages[0].op, operands, kind, stages[0].attrs)
         return self.reader.add_group(self.node, stages, operands, kind)
 
-    def expanded(self, x: Value, like: Value) -> Value:
-        """Returns a tensor repeated to the shape of another one."""
+    def expand_like(self, x: Value, like: Value) -> Value:
+        """Returns a tensor expanded to the shape of another one."""
         shape = like.type.shape
         if x.type.shape == shape:
             return x
         known = [size for size in shape if isinstance(size, int)]
         if len(known) == len(shape):
-            return self.add("expand", {"x": x, "shape": self.reader.graph.constant(row(known))})
+            return self.add(
+                "expand", {"x": x, "shape": self.reader.graph.constant(int64_array(known))}
+            )
         made = self.add("expand", {"x": x, "shape": self.add("shape", {"x": like})})
         if None not in shape:
             self.reader.graph.set_type(made, made.type.with_shape(shape))
@@ -122,87 +131,92 @@ class OverloadCall:
 
     def optional(self, name: str) -> Value | None:
         """Returns a tensor argument, or None where it is left out."""
-        held = self.given[name]
-        return None if held is None else self._tensor(held)
+        held = self.arguments[name]
+        return None if held is None else self._operand(held)
 
-    def integers(self, name: str) -> Value:
-        """Returns a tensor argument with the quantized type that it may have."""
-        return self.reader.tensor(self.given[name])
+    def quantized_value(self, name: str) -> Value:
+        """Returns a tensor argument, of a quantized type if it has one."""
+        return self.reader.tensor(self.arguments[name])
 
-    def _tensor(self, held: Any) -> Value:
-        """Returns a tensor; quantized ones as plain integers, except for ops that move them."""
+    def _operand(self, held: Any) -> Value:
+        """Returns a tensor; quantized values as plain integers, unless the op only moves elements.
+
+        aten operators compute on the integers of PT2E programs, not on the floats they represent.
+        """
         found = self.reader.tensor(held)
-        if found.type.quant is None or self.moves:
+        if found.type.quant is None or self.keeps_quantized_type:
             return found
         return self.add("recode", {"x": found})
 
     def values(self, name: str) -> list[Value]:
-        """Returns the tensors of a list."""
-        return [self._tensor(held) for held in self.given[name]]
+        """Returns the tensors of a list argument."""
+        return [self._operand(held) for held in self.arguments[name]]
 
     def scalar(self, value: Value) -> Value:
-        """Returns the only element of a tensor without its axes."""
+        """Returns a tensor of one element reshaped to rank 0."""
         shape = self.reader.graph.constant(np.zeros(0, np.int64))
         return self.add("reshape", {"x": value, "shape": shape})
 
-    def fake(self, name: str) -> torch.Tensor:
+    def fake_tensor(self, name: str) -> torch.Tensor:
         """Returns the fake tensor of an argument: its shape and element type."""
-        found: torch.Tensor = self.given[name].meta["val"]
+        found: torch.Tensor = self.arguments[name].meta["val"]
         return found
 
     def rank(self, name: str) -> int:
-        """Returns how many axes a tensor argument has."""
-        return self.fake(name).dim()
+        """Returns the rank of a tensor argument."""
+        return self.fake_tensor(name).dim()
 
-    def promoted(self, *names: str, kind: torch.dtype | None = None) -> list[Value]:
-        """Returns operands in the element type that PyTorch computes in: tensors cast, numbers as
-        constants."""
-        kind = kind or self.common(*names)
-        return [self.cast_to(self.given[name], kind) for name in names]
+    def promote(self, *names: str, kind: torch.dtype | None = None) -> list[Value]:
+        """Returns arguments in the type that PyTorch promotes them to.
 
-    def common(self, *names: str) -> torch.dtype:
+        Tensors are cast, and numbers become constants.
+        """
+        kind = kind or self.promoted_dtype(*names)
+        return [self.cast_to(self.arguments[name], kind) for name in names]
+
+    def promoted_dtype(self, *names: str) -> torch.dtype:
         """Returns the element type that PyTorch promotes these arguments to."""
-        held = [self.given[name] for name in names]
-        kinds = [h.meta["val"] if isinstance(h, fx.Node) else h for h in held]
-        kinds = [float(k) if isinstance(k, torch.SymFloat) else k for k in kinds]
-        if any(isinstance(k, (torch.SymInt, torch.SymBool)) for k in kinds):
+        arguments = [self.arguments[name] for name in names]
+        types = [h.meta["val"] if isinstance(h, fx.Node) else h for h in arguments]
+        types = [float(k) if isinstance(k, torch.SymFloat) else k for k in types]
+        if any(isinstance(k, (torch.SymInt, torch.SymBool)) for k in types):
             raise KeepCall
-        found: torch.dtype = torch.result_type(kinds[0], kinds[-1])
+        found: torch.dtype = torch.result_type(types[0], types[-1])
         return found
 
-    def cast_to(self, held: Any, kind: torch.dtype) -> Value:
+    def cast_to(self, argument: Any, kind: torch.dtype) -> Value:
         """Returns an argument in an element type."""
-        wanted = known(kind)
-        if isinstance(held, fx.Node):
-            found = self._tensor(held)
-            if found.type.dtype == wanted:
+        dtype = known_dtype(kind)
+        if isinstance(argument, fx.Node):
+            found = self._operand(argument)
+            if found.type.dtype == dtype:
                 return found
-            return self.add("cast", {"x": found}, {"to": wanted})
-        return self.reader.number(self.node, held, wanted)
+            return self.add("cast", {"x": found}, {"to": dtype})
+        return self.reader.number(self.node, argument, dtype)
 
     # -- attributes -----------------------------------------------------------------------------
 
-    def whole(self, name: str) -> int:
-        """Returns an integer; Keep for one that is not known."""
-        held = self.given[name]
+    def integer(self, name: str) -> int:
+        """Returns an integer argument; raises KeepCall for a symbolic one."""
+        held = self.arguments[name]
         if not isinstance(held, int):
             raise KeepCall
         return int(held)
 
-    def real(self, name: str) -> float:
-        """Returns a number; Keep for one that is not known."""
-        held = self.given[name]
+    def number(self, name: str) -> float:
+        """Returns a number as a float; raises KeepCall for a symbolic one."""
+        held = self.arguments[name]
         if not isinstance(held, (int, float)):
             raise KeepCall
         return float(held)
 
     def flag(self, name: str) -> bool:
-        """Returns a truth value."""
-        return bool(self.given[name])
+        """Returns a boolean argument."""
+        return bool(self.arguments[name])
 
-    def wholes(self, name: str, count: int = 0) -> tuple[int, ...]:
-        """Returns a list of integers; one alone is repeated `count` times."""
-        held = self.given[name]
+    def integers(self, name: str, count: int = 0) -> tuple[int, ...]:
+        """Returns a list of integers; a single one is repeated `count` times, as PyTorch does."""
+        held = self.arguments[name]
         if held is None:
             return ()
         items = [held] if isinstance(held, int) else list(held)
@@ -211,38 +225,40 @@ class OverloadCall:
         return tuple(items) * (count if len(items) == 1 and count else 1)
 
     def axis(self, name: str, rank: int) -> int:
-        """Returns an axis, counted from the front."""
-        found = self.whole(name)
+        """Returns an axis, negative ones counted from the end."""
+        found = self.integer(name)
         return found + rank if found < 0 else found
 
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
-        """Returns axes, counted from the front; all of them where none is named."""
-        named = self.wholes(name) or tuple(range(rank))
+        """Returns axes, negative ones counted from the end; all axes where none is named."""
+        named = self.integers(name) or tuple(range(rank))
         return tuple(a + rank if a < 0 else a for a in named)
 
 
-def known(kind: torch.dtype) -> DType:
-    """Returns the language's element type; Keep where it has none."""
-    found = element(kind)
+def known_dtype(kind: torch.dtype) -> DType:
+    """Returns the language's element type; raises KeepCall if it has none."""
+    found = dtype_of(kind)
     if found is None:
         raise KeepCall
     return found
 
 
 def type_of(fake: torch.Tensor, place: str) -> TensorType:
-    """Returns the type of a tensor; raises InputError for an element type that the language
-    lacks."""
-    found = element(fake.dtype)
+    """Returns the type of a tensor.
+
+    Raises InputError for an element type that the language lacks.
+    """
+    found = dtype_of(fake.dtype)
     if found is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")
     return TensorType(shape_of(fake.shape), found)
 
 
-def same_numbers(sizes: Sequence[Size]) -> bool:
-    """Returns whether all sizes are known."""
+def are_known(sizes: Sequence[Size]) -> bool:
+    """Returns whether all sizes are integers, none symbolic."""
     return all(isinstance(size, int) for size in sizes)
 
 
-def row(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def int64_array(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Returns integers as a one-dimensional array of i64."""
     return np.asarray(values, np.int64)

@@ -14,11 +14,11 @@ from qir.ir.call_signature import LEAF, CallSignature, Tree
 _LITERALS = (int, float, bool, str, type(None))
 
 
-def call_of(exported: ExportedProgram) -> str:
-    """Returns the text of a call signature; empty for a plain one, and where there is none.
+def call_signature_of(exported: ExportedProgram) -> str:
+    """Returns the text of a call signature; empty for plain arguments and results.
 
-    Classes that PyTorch flattens to named parts are dicts. Arguments that are no tensors are those
-    of the example inputs.
+    Classes that PyTorch flattens to named parts (dataclasses, named tuples) become dicts. Arguments
+    that are not tensors have the values of the example inputs.
     """
     signature, spec = exported.graph_signature, exported.call_spec
     given = [each.arg for each in signature.input_specs if each.kind.name == "USER_INPUT"]
@@ -43,7 +43,7 @@ def _leaf(argument: Any) -> Tree:
 
 
 def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
-    """Returns a structure of PyTorch's; raises ValueError for a class without named parts."""
+    """Converts a TreeSpec of PyTorch; raises ValueError for a class without named parts."""
     if spec.is_leaf():
         return next(rest)
     held = [_tree(part, rest) for part in spec.children()]
@@ -54,12 +54,12 @@ def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
         return held
     if isinstance(context, type) and hasattr(context, "_fields"):
         context = context._fields
-    names = context[0] if _is_pair(context) else context
+    names = context[0] if _is_names_and_more(context) else context
     if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
         return dict(zip(names, held, strict=True))
     raise ValueError(f"{kind} has no named parts")
 
 
-def _is_pair(context: Any) -> bool:
-    """Returns whether a context is names next to something else, as that of dataclasses is."""
+def _is_names_and_more(context: Any) -> bool:
+    """Returns whether a context has the names first and more after, as that of dataclasses."""
     return isinstance(context, (list, tuple)) and len(context) > 0 and isinstance(context[0], list)

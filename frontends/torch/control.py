@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 
 
 def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
-    """Reads `torch.cond`; what both branches are given comes into them as inputs."""
+    """Reads `torch.cond`; the operands of both branches become inputs of the bodies."""
     condition, then, other, *rest = node.args
     given: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
-    outside = _outside(reader, given)
+    outside = _captured_values(reader, given)
     bodies = {}
     for name, held in (("then", then), ("else", other)):
         graph = Graph(name, profile="")
-        inputs = _inputs(graph, outside)
-        made = _inlined(reader, graph, _module(reader, held), given, inputs)
+        inputs = _body_inputs(graph, outside)
+        made = _inline(reader, graph, _submodule(reader, held), given, inputs)
         graph.add("output", {f"result_{i}": value for i, value in enumerate(made)})
         bodies[name] = graph
     if not isinstance(condition, fx.Node) or sizes.is_size(condition):
-        raise reader.fail(node, "branches by a size; export it with that size fixed")
+        raise reader.error(node, "branches by a size; export it with that size fixed")
     operands = {"cond": reader.tensor(condition)}
     operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
-    return _added(reader, node, "if", operands, bodies)
+    return _add_control(reader, node, "if", operands, bodies)
 
 
 def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
-    """Reads `while_loop`, whose condition is computed before the first round and after each."""
+    """Reads `while_loop`; the condition is computed before the loop and at the end of its body."""
     condition, body, carried, *rest = node.args
     kept: Sequence[Any] = carried  # type: ignore[assignment]
     more: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
     if not all(isinstance(held, fx.Node) and not sizes.is_size(held) for held in kept):
-        raise reader.fail(node, "carries a number around a loop; carry a tensor of one element")
+        raise reader.error(node, "carries a number around a loop; carry a tensor of one element")
     given = [*kept, *more]
-    asks, runs = _module(reader, condition), _module(reader, body)
+    asks, runs = _submodule(reader, condition), _submodule(reader, body)
     first = [reader.tensor(held) for held in kept]
-    outside = _outside(reader, more)
-    (before,) = _inlined(
+    outside = _captured_values(reader, more)
+    (before,) = _inline(
         reader, reader.graph, asks, given, [*first, *(outside.get(h) for h in more)]
     )
     graph = Graph("body", profile="")
@@ -61,60 +61,64 @@ def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
         graph.add("input", types=[value.type], name=f"carried_{i}").result
         for i, value in enumerate(first)
     ]
-    inputs = _inputs(graph, outside)
-    made = _inlined(reader, graph, runs, given, [*inner, *(inputs.get(h) for h in more)])
-    (after,) = _inlined(reader, graph, asks, given, [*made, *(inputs.get(h) for h in more)])
+    inputs = _body_inputs(graph, outside)
+    made = _inline(reader, graph, runs, given, [*inner, *(inputs.get(h) for h in more)])
+    (after,) = _inline(reader, graph, asks, given, [*made, *(inputs.get(h) for h in more)])
     graph.add("output", {"after": after} | {f"kept_{i}": value for i, value in enumerate(made)})
     operands = {"cond": before}
     operands |= {f"vs.{i}": value for i, value in enumerate(first)}
     operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
-    return _added(reader, node, "loop", operands, {"body": graph})
+    return _add_control(reader, node, "loop", operands, {"body": graph})
 
 
-def _module(reader: ProgramReader, held: Any) -> fx.GraphModule:
+def _submodule(reader: ProgramReader, held: Any) -> fx.GraphModule:
     found = reader.program.attribute(str(held.target))
     if not isinstance(found, fx.GraphModule):
-        raise reader.fail(held, "is no graph of calls")
+        raise reader.error(held, "is no graph of calls")
     return found
 
 
-def _outside(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
-    """Returns what comes into a body from outside; it has stored tensors itself."""
-    nodes = [held for held in given if isinstance(held, fx.Node) and reader.held(held) is None]
+def _captured_values(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
+    """Returns the computed operands of a body; stored tensors are constants inside it."""
+    nodes = [
+        held for held in given if isinstance(held, fx.Node) and reader.stored_tensor(held) is None
+    ]
     return {node: reader.tensor(node) for node in nodes}
 
 
-def _inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
-    """Adds an input to a body for each value from outside."""
+def _body_inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
+    """Adds an input to a body for each captured value."""
     return {
         node: graph.add("input", types=[value.type], name=f"given_{i}").result
         for i, (node, value) in enumerate(outside.items())
     }
 
 
-def _inlined(
+def _inline(
     reader: ProgramReader,
     graph: Graph,
     module: fx.GraphModule,
     given: Sequence[Any],
     values: Mapping[fx.Node, Value] | Sequence[Value | None],
 ) -> list[Value]:
-    """Reads the calls of a graph into another; returns its results."""
+    """Reads the calls of a submodule into a graph; returns its results."""
     places = [n for n in module.graph.nodes if n.op == "placeholder"]
     stored = {}
     for place, held in zip(places, given, strict=True):
-        found = reader.held(held) if isinstance(held, fx.Node) else None
+        found = reader.stored_tensor(held) if isinstance(held, fx.Node) else None
         if found is not None:
             stored[place.name] = found
     if isinstance(values, Mapping):
         values = [values.get(held) if isinstance(held, fx.Node) else None for held in given]
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
-    inner = type(reader)(program, reader.graph.name, reader.ledger, reader.share, graph=graph)
+    inner = type(reader)(
+        program, reader.graph.name, reader.ledger, reader.shares_memory, graph=graph
+    )
     for place, value in zip(places, values, strict=True):
         if value is not None and sizes.is_size(place):
-            inner.sizes[place.name] = value
+            inner.size_values[place.name] = value
         elif value is not None:
-            inner.found[place.name] = value
+            inner.results[place.name] = value
     results: Any = ()
     for node in module.graph.nodes:
         if node.op == "output":
@@ -125,14 +129,14 @@ def _inlined(
     return [inner.tensor(held) for held in held_results]
 
 
-def _added(
+def _add_control(
     reader: ProgramReader,
     node: fx.Node,
     op: str,
     operands: Mapping[str, Value],
     bodies: Mapping[str, Graph],
 ) -> list[Value]:
-    """Adds the op that holds the bodies."""
+    """Adds the `if` or `loop` node."""
     origins, name = [reader.origin(node)], reader.names(node, op)
     made = reader.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
     reader.unnamed.update(made.results)
@@ -140,4 +144,4 @@ def _added(
 
 
 CONTROL = {torch.ops.higher_order.cond: cond, torch.ops.higher_order.while_loop: while_loop}
-"""The readers of control flow, by its operator."""
+"""Converters of control flow, by operator."""

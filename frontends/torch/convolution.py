@@ -11,8 +11,8 @@ from qir.ir.node import Value
 from .call import KeepCall, OverloadCall
 
 
-def _batched(call: OverloadCall, axes: int) -> tuple[Value, bool]:
-    """Returns the data with a batch axis, and whether one had to be added."""
+def _with_batch_axis(call: OverloadCall, axes: int) -> tuple[Value, bool]:
+    """Returns the data with a batch axis, and whether it was added."""
     x = call.value("input")
     if x.type.rank == axes + 2:
         return x, False
@@ -25,15 +25,15 @@ def _convolution(axes: int) -> Callable[[OverloadCall], Value]:
         if pads == "valid":
             sides = (0,) * axes * 2
         elif pads == "same":
-            sides = _same(call, axes)
+            sides = _same_padding(call, axes)
         else:
-            sides = call.wholes("padding", axes) * 2
-        x, alone = _batched(call, axes)
+            sides = call.integers("padding", axes) * 2
+        x, alone = _with_batch_axis(call, axes)
         attrs: dict[str, Attr] = {
-            "stride": call.wholes("stride", axes),
+            "stride": call.integers("stride", axes),
             "pad": sides,
-            "dilation": call.wholes("dilation", axes),
-            "groups": call.whole("groups"),
+            "dilation": call.integers("dilation", axes),
+            "groups": call.integer("groups"),
         }
         operands = {"x": x, "w": call.value("weight"), "bias": call.optional("bias")}
         made = call.add(f"conv{axes}d", operands, attrs)
@@ -42,23 +42,23 @@ def _convolution(axes: int) -> Callable[[OverloadCall], Value]:
     return read
 
 
-def _same(call: OverloadCall, axes: int) -> tuple[int, ...]:
-    """Returns the padding that keeps sizes; an odd rest is padded at the end."""
-    kernel = call.fake("weight").shape[2:]
-    dilation = call.wholes("dilation", axes)
+def _same_padding(call: OverloadCall, axes: int) -> tuple[int, ...]:
+    """Returns the padding of mode "same"; of an odd total, the larger part is at the end."""
+    kernel = call.fake_tensor("weight").shape[2:]
+    dilation = call.integers("dilation", axes)
     total = [d * (int(k) - 1) for d, k in zip(dilation, kernel, strict=True)]
     return tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
 
 
 def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        x, alone = _batched(call, axes)
+        x, alone = _with_batch_axis(call, axes)
         attrs: dict[str, Attr] = {
-            "stride": call.wholes("stride", axes),
-            "pad": call.wholes("padding", axes) * 2,
-            "output_pad": call.wholes("output_padding", axes),
-            "dilation": call.wholes("dilation", axes),
-            "groups": call.whole("groups"),
+            "stride": call.integers("stride", axes),
+            "pad": call.integers("padding", axes) * 2,
+            "output_pad": call.integers("output_padding", axes),
+            "dilation": call.integers("dilation", axes),
+            "groups": call.integer("groups"),
         }
         operands = {"x": x, "w": call.value("weight"), "bias": call.optional("bias")}
         made = call.add(f"conv_transpose{axes}d", operands, attrs)
@@ -67,10 +67,10 @@ def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
     return read
 
 
-def _general(call: OverloadCall) -> Value:
-    """Reads `convolution`, which decomposition makes of all of them."""
-    axes = call.fake("weight").dim() - 2
-    if axes not in (1, 2, 3) or prod(call.fake("weight").shape) == 0:
+def _any_convolution(call: OverloadCall) -> Value:
+    """Reads `aten.convolution`, into which PyTorch decomposes all convolutions."""
+    axes = call.fake_tensor("weight").dim() - 2
+    if axes not in (1, 2, 3) or prod(call.fake_tensor("weight").shape) == 0:
         raise KeepCall
     return (_transposed if call.flag("transposed") else _convolution)(axes)(call)
 
@@ -84,5 +84,5 @@ OPS = {
     "conv_transpose1d.default": _transposed(1),
     "conv_transpose2d.input": _transposed(2),
     "conv_transpose3d.input": _transposed(3),
-    "convolution.default": _general,
+    "convolution.default": _any_convolution,
 }

@@ -1,4 +1,4 @@
-"""Operators that PyTorch says in others: read as these where the language knows all of them."""
+"""Reads operators without a converter as the operators that PyTorch decomposes them into."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .program import TorchProgram
 if TYPE_CHECKING:
     from .reader import ProgramReader
 
-_DEEPEST = 8
-"""How often an operator may be said in others, these in others, and so on."""
+_MAX_DEPTH = 8
+"""Nesting of decompositions inside decompositions."""
 
 
 def read(reader: ProgramReader, node: fx.Node) -> Any:
-    """Reads a call as what PyTorch makes of it; Keep where that is not known either."""
-    if reader.depth >= _DEEPEST or not str(node.target).startswith("aten."):
+    """Reads a call as its decomposition; raises KeepCall if some operator in it is unknown too."""
+    if reader.depth >= _MAX_DEPTH or not str(node.target).startswith("aten."):
         raise KeepCall
     leaves, shape = tree_flatten((node.args, node.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, fx.Node)]
     operands = [leaves[i] for i in places]
-    function, before_dispatch = _function(node.target)
+    function, before_dispatch = _decomposition_of(node.target)
 
     def called(*given: Any) -> Any:
         held = list(leaves)
@@ -41,16 +41,17 @@ def read(reader: ProgramReader, node: fx.Node) -> Any:
         args, kwargs = tree_unflatten(held, shape)
         return function(*args, **kwargs)
 
-    module = _traced(called, [held.meta["val"] for held in operands], before_dispatch)
-    return _inlined(reader, node, module, operands)
+    module = _trace(called, [held.meta["val"] for held in operands], before_dispatch)
+    return _inline(reader, node, module, operands)
 
 
-def _function(target: Any) -> tuple[Callable[..., Any], bool]:
-    """Returns what computes an operator by others, and whether it calls composite ones.
+def _decomposition_of(target: Any) -> tuple[Callable[..., Any], bool]:
+    """Returns the decomposition of an operator, and whether to trace it before dispatch.
 
-    Raises Keep for one that PyTorch does not say in others.
+    Functions of the decomposition table call composite operators, which stay composite that way.
+    Raises KeepCall for an operator that PyTorch does not decompose.
     """
-    plain = _functional(target) if target._schema.is_mutable else target
+    plain = _functional_overload(target) if target._schema.is_mutable else target
     if plain._can_decompose():
         return plain, False
     if plain not in decomposition_table:
@@ -58,8 +59,8 @@ def _function(target: Any) -> tuple[Callable[..., Any], bool]:
     return decomposition_table[plain], True
 
 
-def _functional(target: Any) -> Any:
-    """Returns the operator that gives a result of its own instead of changing its operand."""
+def _functional_overload(target: Any) -> Any:
+    """Returns the functional variant of an in-place operator."""
     packet = getattr(torch.ops.aten, target._schema.name.partition("::")[2].removesuffix("_"), None)
     found = getattr(packet, target._overloadname, None)
     if found is None:
@@ -67,10 +68,10 @@ def _functional(target: Any) -> Any:
     return found
 
 
-def _traced(
+def _trace(
     called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
 ) -> fx.GraphModule:
-    """Returns the calls that a function makes; Keep where it cannot be traced, or fixes sizes."""
+    """Returns the calls of a function; raises KeepCall if it cannot be traced or fixes sizes."""
     mode: Any = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
     if mode is None:
         raise KeepCall
@@ -81,35 +82,38 @@ def _traced(
             made: fx.GraphModule = trace(*fakes)
     except Exception as error:  # PyTorch raises what it likes
         raise KeepCall from error
+    # An equality guard means that the trace holds for one size only.
     found = mode.shape_env.guards[known:] if mode.shape_env else []
     if any(getattr(guard.expr, "rel_op", "") == "==" for guard in found):
         raise KeepCall
     return made
 
 
-def _inlined(
+def _inline(
     reader: ProgramReader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
 ) -> Any:
-    """Reads the calls of a module in the place of a call."""
-    places = [held for held in module.graph.nodes if held.op == "placeholder"]
-    given = dict(zip(places, operands, strict=True))
+    """Reads the calls of a traced decomposition in place of a call."""
+    placeholders = [held for held in module.graph.nodes if held.op == "placeholder"]
+    operand_of = dict(zip(placeholders, operands, strict=True))
     stored = {
-        p.name: found for p, held in given.items() if (found := reader.held(held)) is not None
+        p.name: found
+        for p, held in operand_of.items()
+        if (found := reader.stored_tensor(held)) is not None
     }
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
     inner = type(reader)(
         program,
         reader.graph.name,
         reader.ledger,
-        reader.share,
+        reader.shares_memory,
         graph=reader.graph,
         depth=reader.depth + 1,
     )
-    for place, held in given.items():
+    for place, held in operand_of.items():
         if sizes.is_size(held):
-            inner.sizes[place.name] = reader.size(held)
+            inner.size_values[place.name] = reader.size_value(held)
         elif place.name not in stored:
-            inner.found[place.name] = reader.tensor(held)
+            inner.results[place.name] = reader.tensor(held)
     try:
         for call in module.graph.nodes:
             if call.op == "output":
@@ -125,7 +129,7 @@ def _inlined(
 
 
 def _results(inner: ProgramReader, held: Any) -> Any:
-    """Returns the values of results; of a result that is none nobody reads anything."""
+    """Returns the values of results; None for a result that is None."""
     if isinstance(held, (list, tuple)):
         return [None if one is None else inner.tensor(one) for one in held]
     return inner.tensor(held)

@@ -1,4 +1,4 @@
-"""Quantized kernels that no float operators state: dynamic layers, and rows of tables."""
+"""Kernels of quantized engines without a float form: dynamic linear and quantized embeddings."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .call import KeepCall, OverloadCall
-from .dynamic_recurrent import chosen
-from .elements import array
+from .dynamic_recurrent import quantize_by_own_range
+from .elements import array_of
 
 
-def _linear(call: OverloadCall) -> Value:
-    """Reads linear_dynamic, whose second operand is the pair of weights and bias."""
+def _dynamic_linear(call: OverloadCall) -> Value:
+    """Reads linear_dynamic; `script.quantized` replaced its packed weights by (weight, bias)."""
     x = call.value("X")
     weight, bias = call["W_prepack"]
-    data, numbers = chosen(call, x, reduced=call.flag("reduce_range"))
+    data, numbers = quantize_by_own_range(call, x, seven_bits=call.flag("reduce_range"))
     operands = {
         "x": data,
         "w": call.reader.tensor(weight).node.operands["x"],
@@ -31,31 +31,31 @@ def _linear(call: OverloadCall) -> Value:
     return call.add("linear", operands)
 
 
-def _table(call: OverloadCall, name: str, storage: str) -> Value:
-    """Returns the rows of a table, each with a scale and a zero point that is a float."""
-    found = [call.reader.held(node) for node in call[name]]
+def _quantized_table(call: OverloadCall, name: str, storage: str) -> Value:
+    """Returns an embedding table; each row has a scale and a float zero point."""
+    found = [call.reader.stored_tensor(node) for node in call[name]]
     rows, *numbers = [held for held in found if held is not None]
-    held = [array(data).astype(np.float32) for _, data in numbers]
+    held = [array_of(data).astype(np.float32) for _, data in numbers]
     scale, zero = (Array(data, TensorType(data.shape, F32)) for data in held)
-    kind = QuantType(dtype(storage), F32, scale, zero, Grain(((0, 1),)))
+    kind = QuantType(dtype(storage), F32, scale, zero, Granularity(((0, 1),)))
     return call.reader.constant(*rows, kind)
 
 
-def _rows(storage: str) -> Callable[[OverloadCall], Value]:
+def _embedding(storage: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        table, indices = _table(call, "weight", storage), call.value("indices")
+        table, indices = _quantized_table(call, "weight", storage), call.value("indices")
         kind = TensorType((*indices.type.shape, table.type.shape[1]), F32)
         return call.add_typed("embedding", {"w": table, "indices": indices}, kind)
 
     return read
 
 
-def _bags(storage: str) -> Callable[[OverloadCall], Value]:
+def _embedding_bag(storage: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        if call.whole("mode") or call["compressed_indices_mapping"] is not None:
+        if call.integer("mode") or call["compressed_indices_mapping"] is not None:
             raise KeepCall("its bags are not sums of the rows of a whole table")
         operands = {
-            "w": _table(call, "weight", storage),
+            "w": _quantized_table(call, "weight", storage),
             "indices": call.value("indices"),
             "offsets": call.optional("offsets"),
             "weights": call.optional("per_sample_weights"),
@@ -67,10 +67,10 @@ def _bags(storage: str) -> Callable[[OverloadCall], Value]:
 
 
 OPS: dict[str, Callable[[OverloadCall], Any]] = {
-    "quantized.linear_dynamic.default": _linear,
-    "quantized.embedding_byte.default": _rows("u8"),
-    "quantized.embedding_4bit.default": _rows("u4"),
-    "quantized.embedding_bag_byte.default": _bags("u8"),
-    "quantized.embedding_bag_4bit.default": _bags("u4"),
+    "quantized.linear_dynamic.default": _dynamic_linear,
+    "quantized.embedding_byte.default": _embedding("u8"),
+    "quantized.embedding_4bit.default": _embedding("u4"),
+    "quantized.embedding_bag_byte.default": _embedding_bag("u8"),
+    "quantized.embedding_bag_4bit.default": _embedding_bag("u4"),
 }
-"""Kernels of PyTorch's quantized engines that no float operators state."""
+"""Converters by overload."""

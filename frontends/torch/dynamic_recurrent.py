@@ -1,4 +1,4 @@
-"""Dynamic LSTM and GRU layers: data are quantized as a whole, the state in each step."""
+"""Dynamic LSTM and GRU: data are quantized per tensor, the state anew in each step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType, param
+from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param
 
 from .call import KeepCall, OverloadCall
 from .recurrent import GATES
 
 STORAGE = dtype("u8")
-SEVEN_BITS = (0, 127)
-"""The range that reduce_range asks for."""
+SEVEN_BIT_RANGE = (0, 127)
+"""The range of `reduce_range`: u8 products with 8 bits may overflow FBGEMM's i16 pair sums."""
 
 
-def chosen(call: OverloadCall, x: Value, *, reduced: bool) -> tuple[Value, dict[str, Value]]:
-    """Quantizes data by their own range; returns the integers, their scale and zero point."""
+def quantize_by_own_range(
+    call: OverloadCall, x: Value, *, seven_bits: bool
+) -> tuple[Value, dict[str, Value]]:
+    """Quantizes data at run time by their own range; returns them with scale and zero point."""
     attrs: dict[str, Attr] = {"rule": "torch.dynamic", "storage": STORAGE, "scale_type": F64}
-    if reduced:
-        attrs["bounds"] = SEVEN_BITS
+    if seven_bits:
+        attrs["bounds"] = SEVEN_BIT_RANGE
     scale, zero = call.add_many("choose_qparams", {"x": x}, attrs)
     kind = x.type.with_element(QuantType(STORAGE, F32, None, None, scale_dtype=F64))
     data = call.add_typed("quantize", {"x": x, "scale": scale, "zero": zero}, kind)
@@ -35,101 +37,103 @@ def chosen(call: OverloadCall, x: Value, *, reduced: bool) -> tuple[Value, dict[
 def _layers(kind: str) -> Callable[[OverloadCall], list[Value]]:
     def read(call: OverloadCall) -> list[Value]:
         x, cells = call.value("input"), call["params"]
-        ways = 2 if call.flag("bidirectional") else 1
-        if x.type.rank != 3 or len(cells) != ways * call.whole("num_layers"):
+        directions = 2 if call.flag("bidirectional") else 1
+        if x.type.rank != 3 or len(cells) != directions * call.integer("num_layers"):
             raise KeepCall("its data are no batch of sequences")
-        first = call.flag("batch_first")
-        x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if first else x
+        batch_first = call.flag("batch_first")
+        x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if batch_first else x
         states = call.values("hx") if kind == "lstm" else [call.value("hx")]
-        ends: list[list[Value]] = [[] for _ in states]
-        for begin in range(0, len(cells), ways):
-            codes, numbers = chosen(call, x, reduced=cells[begin][4])
-            data = call.add("dequantize", {"x": codes, **numbers})
+        last_states: list[list[Value]] = [[] for _ in states]
+        for begin in range(0, len(cells), directions):
+            quantized, qparams = quantize_by_own_range(call, x, seven_bits=cells[begin][4])
+            data = call.add("dequantize", {"x": quantized, **qparams})
             sides = []
-            for way in range(ways):
-                own = [_part(call, state, begin + way) for state in states]
-                y, *last = _side(call, kind, data, cells[begin + way], own, back=way == 1)
+            for way in range(directions):
+                own = [_slice_state(call, state, begin + way) for state in states]
+                y, *last = _one_direction(
+                    call, kind, data, cells[begin + way], own, backwards=way == 1
+                )
                 sides.append(call.add("squeeze", {"x": y}, {"axes": (1,)}))
-                for held, end in zip(ends, last, strict=True):
+                for held, end in zip(last_states, last, strict=True):
                     held.append(end)
-            x = _joined(call, sides, 2)
-        x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if first else x
-        return [x, *(_joined(call, held, 0) for held in ends)]
+            x = _concat(call, sides, 2)
+        x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if batch_first else x
+        return [x, *(_concat(call, held, 0) for held in last_states)]
 
     return read
 
 
-def _side(
+def _one_direction(
     call: OverloadCall,
     kind: str,
     x: Value,
     cell: Sequence[Any],
     states: Sequence[Value],
     *,
-    back: bool,
+    backwards: bool,
 ) -> tuple[Value, ...]:
     """Adds one direction of a layer, whose state is quantized in each step."""
-    weights, reduced = cell[:2], cell[4]
+    weights, seven_bits = cell[:2], cell[4]
     operands = {
-        slot: call.add("dequantize", {"x": _codes(call, kind, weight)})
+        slot: call.add("dequantize", {"x": _reordered_weights(call, kind, weight)})
         for slot, weight in zip("wr", weights, strict=True)
     }
-    operands |= {"x": x, "bias": _bias(call, kind, cell[2:4])}
+    operands |= {"x": x, "bias": _reordered_biases(call, kind, cell[2:4])}
     operands |= dict(zip(("h0", "c0"), states, strict=False))
-    attrs: dict[str, Attr] = {"direction": "reverse" if back else "forward"}
+    attrs: dict[str, Attr] = {"direction": "reverse" if backwards else "forward"}
     if kind == "gru":
         attrs["linear_before_reset"] = True
     made = call.add_many(kind, operands, attrs)
-    bounds = SEVEN_BITS if reduced else None
+    bounds = SEVEN_BIT_RANGE if seven_bits else None
     state = QuantType(STORAGE, F32, None, None, bounds=bounds, scale_dtype=F64)
     call.reader.graph.set_inner(made[0].node, "h", state)
     return made
 
 
-def _codes(call: OverloadCall, kind: str, weight: Any) -> Value:
-    """Returns quantized weights as the language has them: one direction, gates in its order."""
-    held = call.reader.tensor(weight).node.operands["x"]
-    array, quant = held.constant, held.type.quant
+def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
+    """Returns quantized weights in the language's layout: one direction, gates in its order."""
+    dequantized = call.reader.tensor(weight).node.operands["x"]
+    array, quant = dequantized.constant, dequantized.type.quant
     if array is None or quant is None:
         raise KeepCall("its weights are computed")
-    rows = _rows(kind, array.data.shape[0])
-    if quant.grain is not None:
-        grain = Grain(((1, 1),))
+    rows = _gate_rows(kind, array.data.shape[0])
+    if quant.granularity is not None:
+        granularity = Granularity(((1, 1),))
         scale, zero = (
-            param(numbers[rows], grain, f"{held.name}.{name}")
+            make_param(numbers[rows], granularity, f"{dequantized.name}.{name}")
             for name, numbers in (("scale", quant.scales()), ("zero", quant.zeros()))
         )
-        quant = replace(quant, grain=grain, scale=scale, zero=zero)
+        quant = replace(quant, granularity=granularity, scale=scale, zero=zero)
     data = np.ascontiguousarray(array.data[rows])[None]
-    name = call.reader.graph.fresh(f"{held.name}.gates")
+    name = call.reader.graph.fresh(f"{dequantized.name}.gates")
     return call.reader.graph.constant(Array(data, TensorType(data.shape, quant), name), name=name)
 
 
-def _bias(call: OverloadCall, kind: str, biases: Sequence[Any]) -> Value:
-    """Returns the biases of both products, one after the other."""
-    found = [call.reader.held(bias) for bias in biases]
+def _reordered_biases(call: OverloadCall, kind: str, biases: Sequence[Any]) -> Value:
+    """Returns the biases of both products, concatenated."""
+    found = [call.reader.stored_tensor(bias) for bias in biases]
     both = [data.detach().numpy() for held in found if held is not None for data in held[1:]]
     if len(both) != 2:
         raise KeepCall("its biases are computed")
-    data = np.concatenate([one[_rows(kind, len(one))] for one in both])[None]
+    data = np.concatenate([one[_gate_rows(kind, len(one))] for one in both])[None]
     name = call.reader.graph.fresh(f"{found[0][0]}.gates" if found[0] else "bias")
     return call.reader.graph.constant(Array(data, TensorType(data.shape, F32), name), name=name)
 
 
-def _rows(kind: str, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns where the rows of our gates are among PyTorch's."""
+def _gate_rows(kind: str, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns the rows of PyTorch's weights in the order of the language's gates."""
     parts = np.arange(count).reshape(len(GATES[kind]), -1)
     return np.concatenate([parts[gate] for gate in GATES[kind]])
 
 
-def _part(call: OverloadCall, state: Value, index: int) -> Value:
+def _slice_state(call: OverloadCall, state: Value, index: int) -> Value:
     if state.type.shape[0] == 1:
         return state
     cut = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}
     return call.add("slice", {"x": state}, cut)
 
 
-def _joined(call: OverloadCall, parts: Sequence[Value], axis: int) -> Value:
+def _concat(call: OverloadCall, parts: Sequence[Value], axis: int) -> Value:
     if len(parts) == 1:
         return parts[0]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})

@@ -1,4 +1,4 @@
-"""Element types of PyTorch and of the language, and tensors as arrays that share their memory."""
+"""Converts element types and tensors between PyTorch and NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import InputError
 from qir.ir.dtype import DType, dtype
 
-NAMES = {
+DTYPE_NAMES = {
     torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
@@ -22,34 +22,34 @@ NAMES = {
     torch.uint8: "u8",
     torch.bool: "bool",
 }
-"""The language's name of each element type that is read."""
+"""The language's name of each supported element type."""
 
 
-def element(kind: torch.dtype) -> DType | None:
-    """Returns the language's element type; None where it has none."""
-    name = NAMES.get(kind)
+def dtype_of(kind: torch.dtype) -> DType | None:
+    """Returns the language's element type; None if it has none."""
+    name = DTYPE_NAMES.get(kind)
     return None if name is None else dtype(name)
 
 
 def torch_dtype(kind: DType) -> torch.dtype:
-    """Returns PyTorch's element type; raises InputError where it has none."""
-    for found, name in NAMES.items():
+    """Returns PyTorch's element type; raises InputError if it has none."""
+    for found, name in DTYPE_NAMES.items():
         if name == str(kind):
             return found
     raise InputError(f"PyTorch has no {kind}")
 
 
-def array(tensor: torch.Tensor) -> NDArray[np.generic]:
-    """Returns a tensor's elements, without a copy where NumPy can share them."""
+def array_of(tensor: torch.Tensor) -> NDArray[np.generic]:
+    """Returns a tensor as an array that shares its memory if possible."""
     held = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if held.dtype == torch.bfloat16:
         return held.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return held.numpy()
 
 
-def tensor(data: NDArray[np.generic]) -> torch.Tensor:
+def tensor_of(data: NDArray[np.generic]) -> torch.Tensor:
     """Returns the elements as a tensor of PyTorch."""
-    held = np.asarray(data, order="C")  # np.ascontiguousarray would make rank 0 rank 1
+    held = np.asarray(data, order="C")  # np.ascontiguousarray turns rank 0 into rank 1
     if held.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(held if held.flags.writeable else held.copy())

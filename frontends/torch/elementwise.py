@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, functions and activations that work element by element."""
+"""Elementwise arithmetic, comparisons, functions and activations."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from .call import KeepCall, OverloadCall
 Handler = Callable[[OverloadCall], Value]
 
 
-def _float_of(call: OverloadCall, name: str) -> Value:
-    """Returns an operand in the result's element type: integers are computed in floats."""
-    return call.promoted(name, kind=call.result.dtype)[0]
+def _in_result_dtype(call: OverloadCall, name: str) -> Value:
+    """Returns an operand in the result's type: PyTorch computes functions of integers in floats."""
+    return call.promote(name, kind=call.result.dtype)[0]
 
 
 def _unary(op: str, **names: str) -> Handler:
-    """Returns the converter of a function of one operand; attributes by their name in PyTorch."""
+    """Returns the converter of a unary function; `names` has PyTorch's name of each attribute."""
 
     def read(call: OverloadCall) -> Value:
-        first = "self" if "self" in call.given else "input"
-        attrs: dict[str, Attr] = {ours: call.real(theirs) for ours, theirs in names.items()}
-        return call.add(op, {"x": _float_of(call, first)}, attrs)
+        first = "self" if "self" in call.arguments else "input"
+        attrs: dict[str, Attr] = {ours: call.number(theirs) for ours, theirs in names.items()}
+        return call.add(op, {"x": _in_result_dtype(call, first)}, attrs)
 
     return read
 
 
-def _whole_unary(op: str) -> Handler:
-    """Returns the converter of a function that keeps integers, such as floor."""
+def _dtype_keeping_unary(op: str) -> Handler:
+    """Returns the converter of a function that keeps the element type, such as floor."""
 
     def read(call: OverloadCall) -> Value:
-        if call.fake("self").dtype != call.result.dtype:
+        if call.fake_tensor("self").dtype != call.result.dtype:
             raise KeepCall
         if op in ("floor", "ceil", "trunc", "round") and not call.result.dtype.is_floating_point:
+            # Integers are whole already.
             return call.value("self")
         return call.add(op, {"x": call.value("self")})
 
@@ -45,52 +46,53 @@ def _whole_unary(op: str) -> Handler:
 
 
 def _binary(op: str, kind: Callable[[OverloadCall], torch.dtype | None] | None = None) -> Handler:
-    """Returns the converter of an op with two operands, tensors or numbers."""
+    """Returns the converter of a binary op of tensors or numbers."""
 
     def read(call: OverloadCall) -> Value:
-        a, b = call.promoted("self", "other", kind=kind(call) if kind else None)
+        a, b = call.promote("self", "other", kind=kind(call) if kind else None)
         return call.add(op, {"a": a, "b": b})
 
     return read
 
 
-def _result_kind(call: OverloadCall) -> torch.dtype:
+def _result_dtype(call: OverloadCall) -> torch.dtype:
     return call.result.dtype
 
 
-def _scaled(op: str, swapped: bool = False) -> Handler:
-    """Returns the converter of add, sub and rsub, whose second operand is times alpha."""
+def _add_with_alpha(op: str, swapped: bool = False) -> Handler:
+    """Returns the converter of add, sub and rsub, which multiply the second operand by alpha."""
 
     def read(call: OverloadCall) -> Value:
-        a, b = call.promoted("self", "other", kind=call.result.dtype)
+        a, b = call.promote("self", "other", kind=call.result.dtype)
         if call["alpha"] != 1:
-            factor = call.promoted("alpha", kind=call.result.dtype)[0]
+            factor = call.promote("alpha", kind=call.result.dtype)[0]
             scaled = "self" if swapped else "other"
             if scaled == "self":
                 a = call.add("mul", {"a": a, "b": factor})
             else:
                 b = call.add("mul", {"a": b, "b": factor})
         if call.result.dtype == torch.bool:
+            # PyTorch adds booleans as a logical or, and multiplies them as a logical and.
             return call.add("logical_or", {"a": a, "b": b})
         return call.add(op, {"a": b, "b": a} if swapped else {"a": a, "b": b})
 
     return read
 
 
-def _div_mode(call: OverloadCall) -> Value:
+def _div_with_rounding(call: OverloadCall) -> Value:
     mode = call["rounding_mode"]
-    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    a, b = call.promote("self", "other", kind=call.result.dtype)
     if mode is None:
         return call.add("div", {"a": a, "b": b})
     if mode == "floor":
         return call.add("floor_div", {"a": a, "b": b})
     if not call.result.dtype.is_floating_point:
-        return _toward_zero(call, a, b)
+        return _truncating_div(call, a, b)
     return call.add("trunc", {"x": call.add("div", {"a": a, "b": b})})
 
 
-def _toward_zero(call: OverloadCall, a: Value, b: Value) -> Value:
-    """Divides integers toward zero: their sizes, times both signs."""
+def _truncating_div(call: OverloadCall, a: Value, b: Value) -> Value:
+    """Divides integers toward zero: the quotient of the magnitudes, times both signs."""
     if not call.result.dtype.is_signed:
         return call.add("floor_div", {"a": a, "b": b})
     whole = call.add("floor_div", {s: call.add("abs", {"x": v}) for s, v in (("a", a), ("b", b))})
@@ -99,20 +101,21 @@ def _toward_zero(call: OverloadCall, a: Value, b: Value) -> Value:
 
 
 def _fmod(call: OverloadCall) -> Value:
-    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    a, b = call.promote("self", "other", kind=call.result.dtype)
+    # PyTorch's fmod has the sign of the dividend, its remainder that of the divisor.
     return call.add("mod", {"a": a, "b": b}, {"fmod": True})
 
 
 def _mul(call: OverloadCall) -> Value:
-    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    a, b = call.promote("self", "other", kind=call.result.dtype)
     return call.add("logical_and" if call.result.dtype == torch.bool else "mul", {"a": a, "b": b})
 
 
-def _pair(op: str) -> Handler:
+def _min_or_max(op: str) -> Handler:
     """Returns the converter of minimum and maximum."""
 
     def read(call: OverloadCall) -> Value:
-        a, b = call.promoted("self", "other", kind=call.result.dtype)
+        a, b = call.promote("self", "other", kind=call.result.dtype)
         return call.add(op, {"xs.0": a, "xs.1": b})
 
     return read
@@ -120,9 +123,10 @@ def _pair(op: str) -> Handler:
 
 def _pow(call: OverloadCall) -> Value:
     exponent = call["exponent"]
-    if exponent == 1 and call.fake("self").dtype == call.result.dtype:
+    if exponent == 1 and call.fake_tensor("self").dtype == call.result.dtype:
         return call.value("self")
-    base, power = call.promoted("self", "exponent", kind=call.result.dtype)
+    base, power = call.promote("self", "exponent", kind=call.result.dtype)
+    # PyTorch computes x ** 2 as x * x, and x ** 0.5 as sqrt(x).
     if exponent == 2:
         return call.add("square", {"x": base})
     if exponent == 0.5:
@@ -132,58 +136,59 @@ def _pow(call: OverloadCall) -> Value:
 
 def _logical(op: str) -> Handler:
     def read(call: OverloadCall) -> Value:
-        a, b = call.promoted("self", "other", kind=torch.bool)
+        a, b = call.promote("self", "other", kind=torch.bool)
         return call.add(op, {"a": a, "b": b})
 
     return read
 
 
-def _bits(op: str, truth: str) -> Handler:
-    """Returns the converter of a bitwise op, which on truth values is the logical one."""
+def _bitwise(op: str, truth: str) -> Handler:
+    """Returns the converter of a bitwise op, which is the logical one on booleans."""
 
     def read(call: OverloadCall) -> Value:
-        a, b = call.promoted("self", "other")
+        a, b = call.promote("self", "other")
         return call.add(truth if call.result.dtype == torch.bool else op, {"a": a, "b": b})
 
     return read
 
 
 def _not(call: OverloadCall) -> Value:
-    truth = call.fake("self").dtype == torch.bool
+    truth = call.fake_tensor("self").dtype == torch.bool
     if not truth and str(call.node.target) == "aten.logical_not.default":
-        return call.add("logical_not", {"x": call.promoted("self", kind=torch.bool)[0]})
+        return call.add("logical_not", {"x": call.promote("self", kind=torch.bool)[0]})
     return call.add("logical_not" if truth else "bit_not", {"x": call.value("self")})
 
 
 def _clip(call: OverloadCall) -> Value:
     named = ("min", "min_val"), ("max", "max_val")
-    low, high = (next((call[n] for n in names if n in call.given), None) for names in named)
+    low, high = (next((call[n] for n in names if n in call.arguments), None) for names in named)
     numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
     if not call.result.dtype.is_floating_point or not numbers:
-        return _between(call, low, high)
+        # The bounds of `clip` are float attributes: they fit neither integers nor computed bounds.
+        return _clamp_by_min_max(call, low, high)
     attrs: dict[str, Attr] = {}
     if low is not None and not math.isnan(low):
         attrs["min"] = float(low)
     if high is not None and not math.isnan(high):
         attrs["max"] = float(high)
-    return call.add("clip", {"x": _float_of(call, "self")}, attrs)
+    return call.add("clip", {"x": _in_result_dtype(call, "self")}, attrs)
 
 
-def _between(call: OverloadCall, low: object, high: object) -> Value:
-    """Clamps integers, and by bounds that are tensors."""
+def _clamp_by_min_max(call: OverloadCall, low: object, high: object) -> Value:
+    """Clamps by max and min: for integers, and for bounds that are tensors."""
     kind = call.result.dtype
     value = call.cast_to(call["self"], kind)
     for op, bound in (("max", low), ("min", high)):
         if bound is None:
             continue
-        if isinstance(bound, (torch.SymInt, torch.SymFloat)) or not _fits(bound, kind):
+        if isinstance(bound, (torch.SymInt, torch.SymFloat)) or not _is_representable(bound, kind):
             raise KeepCall
         value = call.add(op, {"xs.0": value, "xs.1": call.cast_to(bound, kind)})
     return value
 
 
-def _fits(bound: object, kind: torch.dtype) -> bool:
-    """Returns whether a number is one of an element type; tensors are."""
+def _is_representable(bound: object, kind: torch.dtype) -> bool:
+    """Returns whether an element type can represent a number; true for tensors."""
     if kind.is_floating_point or not isinstance(bound, (int, float)):
         return True
     return torch.iinfo(kind).min <= bound <= torch.iinfo(kind).max
@@ -207,29 +212,32 @@ def _gelu(call: OverloadCall) -> Value:
 
 
 def _elu(call: OverloadCall) -> Value:
-    if call.real("scale") != 1 or call.real("input_scale") != 1:
+    if call.number("scale") != 1 or call.number("input_scale") != 1:
         raise KeepCall
-    return call.add("elu", {"x": call.value("self")}, {"alpha": call.real("alpha")})
+    return call.add("elu", {"x": call.value("self")}, {"alpha": call.number("alpha")})
 
 
 def _softplus(call: OverloadCall) -> Value:
-    if call.real("beta") != 1 or call.real("threshold") < 15:
-        raise KeepCall  # above the threshold PyTorch gives x, which is the same where it is large
+    if call.number("beta") != 1 or call.number("threshold") < 15:
+        # Above the threshold PyTorch returns x itself. From 15 on, that is softplus in float32.
+        raise KeepCall
     return call.add("softplus", {"x": call.value("self")})
 
 
 def _threshold(call: OverloadCall) -> Value:
-    if call.real("value"):
+    if call.number("value"):
         raise KeepCall("values below the threshold do not become 0")
     x = call.value("self")
-    return call.add("thresholded_relu", {"x": x}, {"alpha": call.real("threshold")})
+    return call.add("thresholded_relu", {"x": x}, {"alpha": call.number("threshold")})
 
 
 def _prelu(call: OverloadCall) -> Value:
     slope, x = call.value("weight"), call.value("self")
     if x.type.rank > 2 and slope.type.shape != (1,):
+        # PyTorch's slopes are those of axis 1; `prelu` broadcasts them from the last axis.
         sides = {"axes": tuple(range(1, x.type.rank - 1))}
-        if slope.node.op == "dequantize":  # so that kernels find the integers
+        # The axes are added before the dequantize, so that groups still match a dequantized slope.
+        if slope.node.op == "dequantize":
             wide = call.add("unsqueeze", {"x": slope.node.operands["x"]}, sides)
             slope = call.add("dequantize", {"x": wide})
         else:
@@ -238,23 +246,23 @@ def _prelu(call: OverloadCall) -> Value:
 
 
 def _where(call: OverloadCall) -> Value:
-    condition = call.promoted("condition", kind=torch.bool)[0]
-    a, b = call.promoted("self", "other", kind=call.result.dtype)
+    condition = call.promote("condition", kind=torch.bool)[0]
+    a, b = call.promote("self", "other", kind=call.result.dtype)
     return call.add("where", {"condition": condition, "a": a, "b": b})
 
 
 def _masked_fill(call: OverloadCall) -> Value:
     x = call.value("self")
-    filled = call.promoted("value", kind=call.result.dtype)[0]
+    filled = call.promote("value", kind=call.result.dtype)[0]
     return call.add("where", {"condition": call.value("mask"), "a": filled, "b": x})
 
 
 def _identity(call: OverloadCall) -> Value:
-    return call.value("self" if "self" in call.given else "input")
+    return call.value("self" if "self" in call.arguments else "input")
 
 
 def _cast(call: OverloadCall) -> Value:
-    return call.promoted("self", kind=call.result.dtype)[0]
+    return call.promote("self", kind=call.result.dtype)[0]
 
 
 def _is_nan(call: OverloadCall) -> Value:
@@ -269,10 +277,10 @@ def _addc(op: str) -> Handler:
     """Returns the converter of addcmul and addcdiv."""
 
     def read(call: OverloadCall) -> Value:
-        x, a, b = call.promoted("self", "tensor1", "tensor2", kind=call.result.dtype)
+        x, a, b = call.promote("self", "tensor1", "tensor2", kind=call.result.dtype)
         made = call.add(op, {"a": a, "b": b})
         if call["value"] != 1:
-            factor = call.promoted("value", kind=call.result.dtype)[0]
+            factor = call.promote("value", kind=call.result.dtype)[0]
             made = call.add("mul", {"a": made, "b": factor})
         return call.add("add", {"a": x, "b": made})
 
@@ -304,34 +312,37 @@ _COMPARISONS = {
 OPS: dict[str, Handler] = {
     "threshold.default": _threshold,
     **{f"{name}.default": _unary(name) for name in _FUNCTIONS},
-    **{f"{n}.default": _whole_unary(n) for n in ("floor", "ceil", "round", "trunc", "neg", "sign")},
-    "abs.default": _whole_unary("abs"),
-    "square.default": _whole_unary("square"),
+    **{
+        f"{n}.default": _dtype_keeping_unary(n)
+        for n in ("floor", "ceil", "round", "trunc", "neg", "sign")
+    },
+    "abs.default": _dtype_keeping_unary("abs"),
+    "square.default": _dtype_keeping_unary("square"),
     **{
         f"{theirs}.{form}": _binary(ours)
         for theirs, ours in _COMPARISONS.items()
         for form in ("Tensor", "Scalar")
     },
-    "add.Tensor": _scaled("add"),
-    "add.Scalar": _scaled("add"),
-    "sub.Tensor": _scaled("sub"),
-    "sub.Scalar": _scaled("sub"),
-    "rsub.Tensor": _scaled("sub", swapped=True),
-    "rsub.Scalar": _scaled("sub", swapped=True),
+    "add.Tensor": _add_with_alpha("add"),
+    "add.Scalar": _add_with_alpha("add"),
+    "sub.Tensor": _add_with_alpha("sub"),
+    "sub.Scalar": _add_with_alpha("sub"),
+    "rsub.Tensor": _add_with_alpha("sub", swapped=True),
+    "rsub.Scalar": _add_with_alpha("sub", swapped=True),
     "mul.Tensor": _mul,
     "mul.Scalar": _mul,
-    "div.Tensor": _binary("div", _result_kind),
-    "div.Scalar": _binary("div", _result_kind),
-    "div.Tensor_mode": _div_mode,
-    "div.Scalar_mode": _div_mode,
-    "floor_divide.default": _binary("floor_div", _result_kind),
-    "remainder.Tensor": _binary("mod", _result_kind),
-    "remainder.Scalar": _binary("mod", _result_kind),
-    "atan2.default": _binary("atan2", _result_kind),
-    "minimum.default": _pair("min"),
-    "maximum.default": _pair("max"),
-    "min.other": _pair("min"),
-    "max.other": _pair("max"),
+    "div.Tensor": _binary("div", _result_dtype),
+    "div.Scalar": _binary("div", _result_dtype),
+    "div.Tensor_mode": _div_with_rounding,
+    "div.Scalar_mode": _div_with_rounding,
+    "floor_divide.default": _binary("floor_div", _result_dtype),
+    "remainder.Tensor": _binary("mod", _result_dtype),
+    "remainder.Scalar": _binary("mod", _result_dtype),
+    "atan2.default": _binary("atan2", _result_dtype),
+    "minimum.default": _min_or_max("min"),
+    "maximum.default": _min_or_max("max"),
+    "min.other": _min_or_max("min"),
+    "max.other": _min_or_max("max"),
     "pow.Tensor_Scalar": _pow,
     "pow.Scalar": _pow,
     "pow.Tensor_Tensor": _pow,
@@ -340,11 +351,11 @@ OPS: dict[str, Handler] = {
     "logical_xor.default": _logical("logical_xor"),
     "logical_not.default": _not,
     "bitwise_not.default": _not,
-    "bitwise_and.Tensor": _bits("bit_and", "logical_and"),
-    "bitwise_or.Tensor": _bits("bit_or", "logical_or"),
-    "bitwise_xor.Tensor": _bits("bit_xor", "logical_xor"),
+    "bitwise_and.Tensor": _bitwise("bit_and", "logical_and"),
+    "bitwise_or.Tensor": _bitwise("bit_or", "logical_or"),
+    "bitwise_xor.Tensor": _bitwise("bit_xor", "logical_xor"),
     **{
-        f"{name}.{form}": _bits(f"bit_{kind}", f"logical_{kind}")
+        f"{name}.{form}": _bitwise(f"bit_{kind}", f"logical_{kind}")
         for kind in ("and", "or", "xor")
         for name, form in (
             (f"bitwise_{kind}", "Scalar"),
@@ -354,8 +365,8 @@ OPS: dict[str, Handler] = {
     },
     "fmod.Tensor": _fmod,
     "fmod.Scalar": _fmod,
-    "__and__.Tensor": _bits("bit_and", "logical_and"),
-    "__or__.Tensor": _bits("bit_or", "logical_or"),
+    "__and__.Tensor": _bitwise("bit_and", "logical_and"),
+    "__or__.Tensor": _bitwise("bit_or", "logical_or"),
     "isnan.default": _is_nan,
     "isinf.default": _is_inf,
     "clamp.default": _clip,

@@ -1,4 +1,4 @@
-"""Operators that QIR does not know: kept with all their arguments, and run by PyTorch."""
+"""Foreign nodes: aten operators without a form, kept with their arguments and run by PyTorch."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ from qir.ir.node import Node, Value
 from qir.ledger import Change
 
 from .call import OverloadCall, type_of
-from .elements import array, element, tensor
+from .elements import array_of, dtype_of, tensor_of
 
 _NAMESPACE = "aten"
 _UNSAFE = frozenset({"from_file", "save", "load"})
-"""Operators that reach beyond their operands, and are never run from a file."""
+"""Operators that access files; a model must not be able to call them."""
 
 
 def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
-    """Adds a call as a foreign op; raises InputError where its results or arguments have no form
-    here."""
+    """Adds a call as a foreign node.
+
+    Raises InputError for results or arguments that no node has.
+    """
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:
         said = why or "an operator that only its library can run"
-        raise reader.fail(node, f"calls {target}: {said}")
+        raise reader.error(node, f"calls {target}: {said}")
     fakes: Any = node.meta.get("val")
     many = isinstance(fakes, (list, tuple))
     results: list[Any] = list(fakes) if many else [fakes]
     if not results or not all(isinstance(fake, torch.Tensor) for fake in results):
-        raise reader.fail(node, f"calls {target}, whose results are no tensors")
-    if unknown := next((f.dtype for f in results if element(f.dtype) is None), None):
+        raise reader.error(node, f"calls {target}, whose results are no tensors")
+    if unknown := next((f.dtype for f in results if dtype_of(f.dtype) is None), None):
         said = f"gives {str(unknown).removeprefix('torch.')}, which is no element type of QIR"
-        raise reader.fail(node, f"{said}; leave that part out of the model")
+        raise reader.error(node, f"{said}; leave that part out of the model")
     types = [type_of(fake, f"{reader.graph.name}: {node.name}") for fake in results]
     operands: list[Value] = []
     try:
-        text = json.dumps({n: _coded(call, v, operands) for n, v in call.given.items()})
+        text = json.dumps(
+            {n: _argument_to_json(call, v, operands) for n, v in call.arguments.items()}
+        )
     except TypeError as error:
-        raise reader.fail(node, f"calls {target} with {error}") from error
+        raise reader.error(node, f"calls {target} with {error}") from error
     made = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(operands)},
@@ -59,15 +63,15 @@ def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
     return list(made.results) if many else made.result
 
 
-def _coded(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
-    """Returns an argument as JSON; tensors are numbered operands."""
+def _argument_to_json(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
+    """Returns an argument as JSON; tensors and sizes are operands by number."""
     if isinstance(held, fx.Node):
         value = call.reader.tensor(held)
         is_size = not isinstance(held.meta["val"], torch.Tensor)
         operands.append(value)
         return {"size" if is_size else "operand": len(operands) - 1}
     if isinstance(held, (list, tuple)):
-        return [_coded(call, item, operands) for item in held]
+        return [_argument_to_json(call, item, operands) for item in held]
     if isinstance(held, float) and not math.isfinite(held):
         return {"float": str(held)}
     if isinstance(held, torch.dtype):
@@ -75,27 +79,28 @@ def _coded(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
     if held is None or isinstance(held, (bool, int, float, str)):
         return held
     if isinstance(held, (torch.device, torch.layout, torch.memory_format)):
-        return None  # the processor's memory, in its usual layout
+        return None  # the default: CPU memory, strided layout
     raise TypeError(f"an argument of type {type(held).__name__}")
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
-    """Computes a kept op; raises PluginError for one that PyTorch lacks or that fails."""
+    """Computes a foreign node; raises PluginError if PyTorch lacks the operator or fails."""
     name = str(node.attrs["op"])
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")
     found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
     if namespace != _NAMESPACE or packet in _UNSAFE or not isinstance(found, torch._ops.OpOverload):
         raise PluginError(f"{node.name}: PyTorch {torch.__version__} has no operator {name}")
-    given = [tensor(operands[f"xs.{i}"]) for i in range(len(operands))]
+    given = [tensor_of(operands[f"xs.{i}"]) for i in range(len(operands))]
     held: Any = node.attrs["attrs"]
     try:
         arguments = json.loads(str(dict(held)["arguments"]))
-        named = {n: _decoded(v, given) for n, v in arguments.items()}
+        named = {n: _argument_from_json(v, given) for n, v in arguments.items()}
         for formal in found._schema.arguments:
             written = formal.alias_info is not None and formal.alias_info.is_write
             if written and isinstance(named[formal.name], torch.Tensor):
-                named[formal.name] = named[formal.name].clone()  # operands belong to the caller
+                # In-place operators write to a copy: the arrays belong to the caller.
+                named[formal.name] = named[formal.name].clone()
         positional = [named[a.name] for a in found._schema.arguments if not a.kwarg_only]
         more = {a.name: named[a.name] for a in found._schema.arguments if a.kwarg_only}
         with torch.no_grad():
@@ -106,10 +111,10 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise PluginError(f"{node.name}: PyTorch does not run {name}: {said}") from error
     results = made if isinstance(made, (list, tuple)) else [made]
-    return tuple(array(result) for result in results)
+    return tuple(array_of(result) for result in results)
 
 
-def _decoded(held: Any, given: list[torch.Tensor]) -> Any:
+def _argument_from_json(held: Any, given: list[torch.Tensor]) -> Any:
     match held:
         case {"operand": int(index)}:
             return given[index]
@@ -120,7 +125,7 @@ def _decoded(held: Any, given: list[torch.Tensor]) -> Any:
         case {"dtype": str(name)} if isinstance(kind := getattr(torch, name, None), torch.dtype):
             return kind
         case list():
-            return [_decoded(item, given) for item in held]
+            return [_argument_from_json(item, given) for item in held]
         case dict():
             raise PluginError(f"an argument is {held}, which is none that QIR writes")
     return held

@@ -1,4 +1,4 @@
-"""The entry: a model of PyTorch becomes a graph. PyTorch is imported when a model is read."""
+"""Entry point of the PyTorch frontend. PyTorch is imported only when a model is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import InputError, ShapesNeeded
 from qir.frontend import Frontend
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.verify import errors
@@ -28,23 +28,23 @@ class TorchFrontend(Frontend):
     files_take_inputs = True
 
     def accepts(self, source: object) -> bool:
-        """Returns whether this is a file of PyTorch, an exported program, or a module."""
+        """Returns whether a source is a PyTorch file, an exported program or a module."""
         if isinstance(source, (str, Path)):
             return super().accepts(source)
         return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
 
     def states_shapes(self, path: Path) -> bool:
-        """Returns whether a file says which shapes its inputs have; TorchScript of others does not.
+        """Returns whether a file states the shapes of its inputs: exported programs, and files of
+        QIR.
 
-        Their sizes are read off their first layers, which take data of other ranks too.
+        For other TorchScript they are guessed from the first layers, which accept several ranks.
         """
         from .signature import states_types
 
         return path.suffix.lower() == ".pt2" or states_types(path)
 
     def load(self, source: object, ledger: Ledger) -> Graph:
-        """Reads a file; raises InputError for one that is damaged, unsafe to open, or no
-        program."""
+        """Reads a file; raises InputError if it is damaged, unsafe to open, or holds no program."""
         return self.load_object(source, ledger)
 
     def load_object(
@@ -52,28 +52,31 @@ class TorchFrontend(Frontend):
     ) -> Graph:
         """Reads a program; `inputs` are examples, or shapes for a TorchScript archive.
 
-        A quantized module is traced and another one exported, both with the example inputs.
-        Quantized kernels become groups under the profile of the engine that PyTorch has chosen.
-        Raises InputError for a module without example inputs, and for one that PyTorch cannot
-        export, such as one with control flow that depends on data.
+        A quantized module is traced by TorchScript, any other exported, both with the example
+        inputs.
+        Quantized kernels become groups under the profile of PyTorch's current engine. Raises
+        InputError
+        for a module without example inputs, and for one that PyTorch cannot export.
         """
         _require_torch()
         from .reader import read
         from .signature import restore_names
-        from .sources import opened
+        from .sources import open_source
         from .trained_norms import fold_trained_norms
 
-        found = opened(source, inputs)
-        with growth():
-            graph = read(found.program, found.name, ledger, share=found.share)
+        found = open_source(source, inputs)
+        with pause_garbage_collection():
+            graph = read(found.program, found.name, ledger, shares_memory=found.shares_memory)
             graph.profile = found.profile or graph.profile
-            if found.observers:
-                said = f"{found.observers} observers are left out; calibrate the float model"
+            if found.observers_removed:
+                said = (
+                    f"{found.observers_removed} observers are left out; calibrate the float model"
+                )
                 ledger.add(Change.EXACT, "read torch", found.name, said)
             fold_trained_norms(graph, ledger)
             for said in found.notes:
                 ledger.add(Change.DROPPED, "read torch", found.name, said)
-            if found.kernels:
+            if found.has_quantized_kernels:
                 Group(found.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):
                 restore_names(graph, Path(source))
@@ -84,24 +87,24 @@ class TorchFrontend(Frontend):
     def load_trusted(
         self, path: Path, ledger: Ledger, inputs: Sequence[object] | None = None
     ) -> Graph:
-        """Reads a pickled module, which runs code of the file, with example inputs or shapes.
+        """Reads a pickled module, which runs code of the file; needs example inputs or shapes.
 
-        Raises ShapesNeeded without them, and otherwise as `load_object`.
+        Raises ShapesNeeded without them, and otherwise what `load_object` raises.
         """
         _require_torch()
         from .sources import is_pickled
-        from .trusted import unpickled
+        from .trusted import load_unsafe
 
         if not is_pickled(path):
             return self.load_object(path, ledger, inputs)
-        made = unpickled(path)
+        made = load_unsafe(path)
         if inputs is None and any(c.__name__ == "Module" for c in type(made).__mro__):
             said = "a module is exported with inputs; give their shapes or examples"
             raise ShapesNeeded(f"{path}: {said}: --shape n,3,224,224, --data, or inputs=(x, ...)")
         return self.load_object(made, ledger, inputs)
 
     def samples(self, folder: Path) -> Sequence[Path]:
-        """Writes a convolutional network, one with an attention layer, and a recurrent one."""
+        """Writes a convolutional, an attention and a recurrent network; returns their paths."""
         _require_torch()
         from .samples import write
 
@@ -110,8 +113,7 @@ class TorchFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes an op that was kept by calling PyTorch's own; raises PluginError if it
-        cannot."""
+        """Computes a foreign node by PyTorch's operator; raises PluginError if that fails."""
         _require_torch()
         from .foreign import run
 

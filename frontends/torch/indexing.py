@@ -1,4 +1,4 @@
-"""Operators that pick elements by indices."""
+"""Embedding, gather and index operators, and writes to slices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .call import KeepCall, OverloadCall
 
 def _embedding(call: OverloadCall) -> Value:
     operands = {"w": call.value("weight"), "indices": call.value("indices")}
-    padding = call.whole("padding_idx")
+    padding = call.integer("padding_idx")
+    # A negative padding index says that there is none.
     return call.add("embedding", operands, {"padding": padding} if padding >= 0 else {})
 
 
@@ -38,7 +39,7 @@ def _index(call: OverloadCall) -> Value:
     x, held = call.value("self"), call["indices"]
     named = [(i, node) for i, node in enumerate(held) if node is not None]
     if len(named) == 1 and named[0][0] == 0 and is_mask(named[0][1]):
-        return _taken(call, x, call.reader.tensor(named[0][1]))
+        return _select_by_mask(call, x, call.reader.tensor(named[0][1]))
     if any(is_mask(node) for _, node in named):
         raise KeepCall("it takes elements by a mask and by indices")
     if len(named) == 1:
@@ -47,18 +48,21 @@ def _index(call: OverloadCall) -> Value:
         return call.add("gather", operands, {"axis": axis})
     parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in named])
     rank = parts[0].type.rank
+    # `gather_nd` reads rows of indices into the leading axes, so the indexed axes come first.
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (rank,)}) for part in parts]
     indices = call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": rank})
     axes = [axis for axis, _ in named]
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
-    made = call.add("gather_nd", {"x": permuted(call, x, [*axes, *rest]), "indices": indices})
+    made = call.add("gather_nd", {"x": permute(call, x, [*axes, *rest]), "indices": indices})
+    # PyTorch leaves the indexed axes where they were if they are adjacent; else they come first.
     before = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
     ahead = [*range(rank, rank + before), *range(rank)]
-    return permuted(call, made, [*ahead, *range(rank + before, made.type.rank)])
+    return permute(call, made, [*ahead, *range(rank + before, made.type.rank)])
 
 
-def _taken(call: OverloadCall, x: Value, mask: Value) -> Value:
-    """Returns the elements, or the entries of the first axes, where a mask holds."""
+def _select_by_mask(call: OverloadCall, x: Value, mask: Value) -> Value:
+    """Returns the entries of the leading axes where a mask is true."""
+    # `nonzero` has a row for each axis, `gather_nd` reads a row for each element.
     places = call.add("transpose", {"x": call.add("nonzero", {"x": mask})}, {"perm": (1, 0)})
     return call.add("gather_nd", {"x": x, "indices": places})
 
@@ -67,16 +71,17 @@ def _masked_select(call: OverloadCall) -> Value:
     x, mask = call.value("self"), call.value("mask")
     if x.type.shape != mask.type.shape:
         raise KeepCall("its mask has another shape")
-    return _taken(call, x, mask)
+    return _select_by_mask(call, x, mask)
 
 
 def _nonzero(call: OverloadCall) -> Value:
+    # Here PyTorch has a row for each element too.
     return call.add(
         "transpose", {"x": call.add("nonzero", {"x": call.value("self")})}, {"perm": (1, 0)}
     )
 
 
-def permuted(call: OverloadCall, x: Value, perm: Sequence[int]) -> Value:
+def permute(call: OverloadCall, x: Value, perm: Sequence[int]) -> Value:
     """Returns a tensor with its axes in another order."""
     if list(perm) == list(range(x.type.rank)):
         return x
@@ -84,7 +89,7 @@ def permuted(call: OverloadCall, x: Value, perm: Sequence[int]) -> Value:
 
 
 def broadcast_indices(call: OverloadCall, parts: list[Value]) -> list[Value]:
-    """Returns tensors of indices expanded to one shape, of one element type."""
+    """Returns index tensors expanded to one shape, as i64."""
     parts = [
         part if str(part.type.dtype) == "i64" else call.add("cast", {"x": part}, {"to": I64})
         for part in parts
@@ -93,79 +98,83 @@ def broadcast_indices(call: OverloadCall, parts: list[Value]) -> list[Value]:
     for part in parts[1:]:
         if part.type.shape != whole.type.shape:
             zeros = call.add("sub", {"a": part, "b": part})
-            whole = call.add("add", {"a": whole, "b": zeros})  # of the shape of both
-    return [call.expanded(part, whole) for part in parts]
+            whole = call.add("add", {"a": whole, "b": zeros})  # broadcasts to the shape of both
+    return [call.expand_like(part, whole) for part in parts]
 
 
 def is_mask(node: fx.Node) -> bool:
-    """Returns whether an index says of each place whether it is taken."""
+    """Returns whether an index is a mask; PyTorch takes u8 for one too."""
     return str(node.meta["val"].dtype) in ("torch.bool", "torch.uint8")
 
 
-def _windows(call: OverloadCall) -> Value:
-    """Reads `x.unfold(axis, size, step)`: windows of an axis, along a new last one."""
-    x, size, step = call.value("self"), call.whole("size"), call.whole("step")
+def _unfold(call: OverloadCall) -> Value:
+    """Reads `x.unfold(axis, size, step)`: windows of an axis, along a new last axis."""
+    x, size, step = call.value("self"), call.integer("size"), call.integer("step")
     axis = call.axis("dimension", x.type.rank)
     count = x.type.shape[axis]
     if not isinstance(count, int):
         raise KeepCall("it takes windows of an axis of an unknown size")
     starts = np.arange(0, count - size + 1, step, dtype=np.int64)
+    # Row i has the indices of window i.
     indices = call.reader.graph.constant(starts[:, None] + np.arange(size))
     made = call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
     kept = [a for a in range(made.type.rank) if a != axis + 1]
-    return permuted(call, made, [*kept, axis + 1])
+    return permute(call, made, [*kept, axis + 1])
 
 
 def _diagonal(call: OverloadCall) -> Value:
-    x, offset = call.value("self"), call.whole("offset")
+    x, offset = call.value("self"), call.integer("offset")
     axes = [call.axis(name, x.type.rank) for name in ("dim1", "dim2")]
     high, wide = (x.type.shape[axis] for axis in axes)
     if not isinstance(high, int) or not isinstance(wide, int):
         raise KeepCall("it takes a diagonal of unknown length")
     rows = np.arange(max(0, -offset), min(high, wide - offset), dtype=np.int64)
+    # The indices of each element on the diagonal.
     indices = call.reader.graph.constant(np.stack([rows, rows + offset], -1))
     rest = [axis for axis in range(x.type.rank) if axis not in axes]
-    made = call.add("gather_nd", {"x": permuted(call, x, [*axes, *rest]), "indices": indices})
-    return permuted(call, made, [*range(1, made.type.rank), 0])
+    made = call.add("gather_nd", {"x": permute(call, x, [*axes, *rest]), "indices": indices})
+    return permute(call, made, [*range(1, made.type.rank), 0])
 
 
-def _repeat_entries(call: OverloadCall) -> Value:
-    """Reads `repeat_interleave` by a stored tensor of counts."""
-    x, counts = call.value("self"), call.reader.held(call["repeats"])
+def _repeat_interleave(call: OverloadCall) -> Value:
+    """Reads `repeat_interleave` with constant counts."""
+    x, counts = call.value("self"), call.reader.stored_tensor(call["repeats"])
     if counts is None or call["dim"] is None:
         raise KeepCall("its counts are computed")
+    # Of counts alone, PyTorch's function returns the index of each repeated element.
     indices = call.reader.graph.constant(torch.repeat_interleave(counts[1]).numpy())
     return call.add("gather", {"x": x, "indices": indices}, {"axis": call.axis("dim", x.type.rank)})
 
 
 def _slice_scatter(call: OverloadCall) -> Value:
-    """Reads `x[:, i:j] = y`, which functionalization turns into a call that gives a tensor."""
+    """Reads `x[:, i:j] = y`, which functionalization turns into slice_scatter."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
     count = x.type.shape[axis]
     bounds = call["start"], call["end"]
-    if call.whole("step") != 1 or not isinstance(count, int):
+    if call.integer("step") != 1 or not isinstance(count, int):
         raise KeepCall("it writes parts that are not next to each other, or of an unknown size")
     if not all(bound is None or isinstance(bound, int) for bound in bounds):
         raise KeepCall("it writes to a place that is computed")
+    # As in PyTorch, negative bounds count from the end, and bounds outside are clamped.
     start, end, _ = slice(*bounds).indices(count)
-    return _replaced(call, x, call.value("src"), axis, (start, end, count))
+    return _replace_part(call, x, call.value("src"), axis, (start, end, count))
 
 
 def _select_scatter(call: OverloadCall) -> Value:
-    """Reads `x[:, i] = y` likewise."""
+    """Reads `x[:, i] = y`, which functionalization turns into select_scatter."""
     x, axis = call.value("self"), call.axis("dim", call.rank("self"))
-    count, index = x.type.shape[axis], call.whole("index")
+    count, index = x.type.shape[axis], call.integer("index")
     if not isinstance(count, int):
         raise KeepCall("it writes to an axis of an unknown size")
     start = index + count if index < 0 else index
     part = call.add("unsqueeze", {"x": call.value("src")}, {"axes": (axis,)})
-    return _replaced(call, x, part, axis, (start, start + 1, count))
+    return _replace_part(call, x, part, axis, (start, start + 1, count))
 
 
-def _replaced(
+def _replace_part(
     call: OverloadCall, x: Value, part: Value, axis: int, bounds: tuple[int, int, int]
 ) -> Value:
-    """Returns a tensor whose elements from start to end of an axis are those of another."""
+    """Returns a tensor with a part of an axis replaced by another tensor."""
     start, end, count = bounds
 
     def kept(first: int, last: int) -> list[Value]:
@@ -181,17 +190,17 @@ def _replaced(
 
 
 def _copy(call: OverloadCall) -> Value:
-    """Reads `x[...] = y`: another tensor in the shape and element type of this one."""
+    """Reads `x[...] = y`: y in the shape and element type of x."""
     made = call.cast_to(call["src"], call.result.dtype)
-    if tuple(call.fake("src").shape) == tuple(call.result.shape):
+    if tuple(call.fake_tensor("src").shape) == tuple(call.result.shape):
         return made
     shape = call.add("shape", {"x": call.value("self")})
     return call.add("expand", {"x": made, "shape": shape})
 
 
-def _triangle(upper: bool) -> Callable[[OverloadCall], Value]:
+def _tril_or_triu(upper: bool) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        attrs = {"k": call.whole("diagonal"), "upper": upper}
+        attrs = {"k": call.integer("diagonal"), "upper": upper}
         return call.add("trilu", {"x": call.value("self")}, attrs)
 
     return read
@@ -204,12 +213,12 @@ OPS = {
     "index.Tensor": _index,
     "masked_select.default": _masked_select,
     "nonzero.default": _nonzero,
-    "unfold.default": _windows,
+    "unfold.default": _unfold,
     "diagonal.default": _diagonal,
-    "repeat_interleave.self_Tensor": _repeat_entries,
+    "repeat_interleave.self_Tensor": _repeat_interleave,
     "slice_scatter.default": _slice_scatter,
     "select_scatter.default": _select_scatter,
     "copy.default": _copy,
-    "tril.default": _triangle(upper=False),
-    "triu.default": _triangle(upper=True),
+    "tril.default": _tril_or_triu(upper=False),
+    "triu.default": _tril_or_triu(upper=True),
 }

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute none."""
+"""Operators that only move elements: views, concat, split, slices, padding, flips."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from qir.ir.types import QuantType
 from . import sizes
 from .call import KeepCall, OverloadCall, Size
 
-_LAST = 2**63 - 1
+_TO_THE_END = 2**63 - 1
 
 
-def _shaped(call: OverloadCall, wanted: Sequence[Size]) -> Value:
+def _reshape_to(call: OverloadCall, wanted: Sequence[Size]) -> Value:
     x = call.value("self")
     empty = any(size == 0 for size in wanted if isinstance(size, int))
-    shape = sizes.shape(call.reader, call.node, wanted)
+    shape = sizes.shape_operand(call.reader, call.node, wanted)
+    # Without `allow_zero`, a 0 in the shape means that the axis keeps its size.
     return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": empty})
 
 
 def _reshape(name: str) -> Callable[[OverloadCall], Value]:
-    return lambda call: _shaped(call, call[name])
+    return lambda call: _reshape_to(call, call[name])
 
 
-def _by_result(call: OverloadCall) -> Value:
-    """Reshapes to the result's shape, of which at most one size may be symbolic."""
+def _reshape_to_result(call: OverloadCall) -> Value:
+    """Reshapes to the inferred result shape, of which at most one size may be symbolic."""
     shape = [int(s) if isinstance(s, int) else -1 for s in call.result.shape]
     if shape.count(-1) > 1 or {-1, 0} <= set(shape):
         raise KeepCall
-    return _shaped(call, shape)
+    return _reshape_to(call, shape)
 
 
 def _flatten(call: OverloadCall) -> Value:
@@ -40,7 +41,7 @@ def _flatten(call: OverloadCall) -> Value:
         return x
     if x.type.rank and first == 1 and last == x.type.rank - 1:
         return call.add("flatten", {"x": x}, {"axis": 1})
-    return _by_result(call)
+    return _reshape_to_result(call)
 
 
 def _transpose(call: OverloadCall) -> Value:
@@ -65,7 +66,7 @@ def _t(call: OverloadCall) -> Value:
 
 def _squeeze(call: OverloadCall) -> Value:
     x = call.value("self")
-    named = "dim" in call.given
+    named = "dim" in call.arguments
     axes = call.axes("dim", x.type.rank) if named else tuple(range(x.type.rank))
     gone = tuple(a for a in axes if x.type.shape[a] == 1)
     if not all(isinstance(x.type.shape[a], int) for a in axes):
@@ -81,7 +82,7 @@ def _unsqueeze(call: OverloadCall) -> Value:
 def _concat(call: OverloadCall) -> Value:
     parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
     rank = call.result.dim()
-    parts = [part for part in parts if part.type.rank == rank]  # PyTorch ignores empty rows
+    parts = [part for part in parts if part.type.rank == rank]  # PyTorch skips empty 1-D tensors
     axis = call.axis("dim", rank)
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
@@ -96,6 +97,7 @@ def _stack(call: OverloadCall) -> Value:
 def _split(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     axis = call.axis("dim", x.type.rank)
+    # PyTorch may return fewer parts than were asked for, so the sizes are those of its results.
     parts = [fake.shape[axis] for fake in call.node.meta["val"]]
     if not all(isinstance(size, int) for size in parts):
         raise KeepCall
@@ -115,23 +117,24 @@ def _unbind(call: OverloadCall) -> list[Value]:
 
 def _slice(call: OverloadCall) -> Value:
     x = call.value("self")
-    axis, step = call.axis("dim", x.type.rank), call.whole("step")
+    axis, step = call.axis("dim", x.type.rank), call.integer("step")
     start = 0 if call["start"] is None else call["start"]
-    end = _LAST if call["end"] is None else call["end"]
-    if start == 0 and isinstance(end, int) and end >= _LAST and step == 1:
+    end = _TO_THE_END if call["end"] is None else call["end"]
+    # Export adds such a slice for every `:` of an index.
+    if start == 0 and isinstance(end, int) and end >= _TO_THE_END and step == 1:
         return x
     if isinstance(start, int) and isinstance(end, int):
         attrs = {"starts": (start,), "ends": (end,), "axes": (axis,), "steps": (step,)}
         return call.add("slice", {"x": x}, attrs)
-    bounds = {"starts": call.reader.size(start), "ends": call.reader.size(end)}
+    bounds = {"starts": call.reader.size_value(start), "ends": call.reader.size_value(end)}
     return call.add("slice_at", {"x": x, **bounds}, {"axes": (axis,), "steps": (step,)})
 
 
 def _narrow(call: OverloadCall) -> Value:
-    x, start = call.value("self"), call.whole("start")
+    x, start = call.value("self"), call.integer("start")
     attrs: dict[str, Attr] = {
         "starts": (start,),
-        "ends": (start + call.whole("length"),),
+        "ends": (start + call.integer("length"),),
         "axes": (call.axis("dim", x.type.rank),),
         "steps": (1,),
     }
@@ -139,9 +142,10 @@ def _narrow(call: OverloadCall) -> Value:
 
 
 def _select(call: OverloadCall) -> Value:
-    x, index = call.value("self"), call.whole("index")
+    x, index = call.value("self"), call.integer("index")
     axis = call.axis("dim", x.type.rank)
-    end = index + 1 if index != -1 else _LAST
+    # The element after the last has no negative index.
+    end = index + 1 if index != -1 else _TO_THE_END
     attrs = {"starts": (index,), "ends": (end,), "axes": (axis,), "steps": (1,)}
     part = call.add("slice", {"x": x}, attrs)
     return call.add("squeeze", {"x": part}, {"axes": (axis,)})
@@ -150,10 +154,11 @@ def _select(call: OverloadCall) -> Value:
 def _expand(call: OverloadCall) -> Value:
     x, wanted = call.value("self"), list(call["size"])
     new = len(wanted) - x.type.rank
+    # -1 keeps the size, and so does expanding to 1.
     kept = [1 if size == -1 and i >= new else size for i, size in enumerate(wanted)]
     if tuple(x.type.shape) == tuple(call.result.shape):
         return x
-    shape = sizes.exact_shape(call.reader, call.node, kept)
+    shape = sizes.exact_shape_operand(call.reader, call.node, kept)
     return call.add("expand", {"x": x, "shape": shape})
 
 
@@ -164,18 +169,25 @@ def _expand_as(call: OverloadCall) -> Value:
 
 
 def _repeat(call: OverloadCall) -> Value:
-    x, repeats = call.value("self"), call.wholes("repeats" if "repeats" in call.given else "dims")
+    x, repeats = (
+        call.value("self"),
+        call.integers("repeats" if "repeats" in call.arguments else "dims"),
+    )
     new = len(repeats) - x.type.rank
     if new < 0:
         repeats, new = (1,) * -new + repeats, 0
     if new:
+        # The axes that the tensor does not have come first.
         x = call.add("unsqueeze", {"x": x}, {"axes": tuple(range(new))})
     return call.add("tile", {"x": x}, {"repeats": repeats})
 
 
-def _pads(call: OverloadCall, rank: int) -> tuple[int, ...]:
-    """Returns fronts of all axes, then backs; PyTorch names pairs from the last axis on."""
-    held = call.wholes("pad" if "pad" in call.given else "padding")
+def _pads_of_all_axes(call: OverloadCall, rank: int) -> tuple[int, ...]:
+    """Returns the front padding of all axes, then the back.
+
+    PyTorch has a pair for each axis, from the last axis on.
+    """
+    held = call.integers("pad" if "pad" in call.arguments else "padding")
     fronts, backs = [0] * rank, [0] * rank
     for i in range(len(held) // 2):
         fronts[rank - 1 - i], backs[rank - 1 - i] = held[2 * i], held[2 * i + 1]
@@ -183,20 +195,20 @@ def _pads(call: OverloadCall, rank: int) -> tuple[int, ...]:
 
 
 def _pad(call: OverloadCall) -> Value:
-    mode = call.given.get("mode", "constant")
-    value = call.given.get("value") or 0.0
+    mode = call.arguments.get("mode", "constant")
+    value = call.arguments.get("value") or 0.0
     if not isinstance(value, (int, float)):
         raise KeepCall
-    x = call.integers("self")
+    x = call.quantized_value("self")
     quant = x.type.quant
     if mode == "constant" and quant is not None and _is_zero_point(quant, value):
-        return call.add("pad", {"x": x}, {"pads": _pads(call, x.type.rank)})
+        return call.add("pad", {"x": x}, {"pads": _pads_of_all_axes(call, x.type.rank)})
     x = call.value("self")
     if mode == "circular":
-        return _wrapped(call, x)
+        return _pad_circular(call, x)
     mode = {"replicate": "edge"}.get(mode, mode)
     attrs: dict[str, Attr] = {
-        "pads": _pads(call, x.type.rank),
+        "pads": _pads_of_all_axes(call, x.type.rank),
         "mode": mode,
         "value": float(value),
     }
@@ -205,13 +217,13 @@ def _pad(call: OverloadCall) -> Value:
 
 def _is_zero_point(quant: QuantType, value: float) -> bool:
     """Whether a stored integer means zero, in a type of one known scale."""
-    plain = quant.kind == "uniform" and not quant.dynamic and quant.grain is None
-    return plain and not quant.real_zero and quant.plus is None and int(quant.zeros()) == value
+    plain = quant.kind == "uniform" and not quant.dynamic and quant.granularity is None
+    return plain and not quant.has_float_zero and quant.plus is None and int(quant.zeros()) == value
 
 
-def _wrapped(call: OverloadCall, x: Value) -> Value:
-    """Adds elements of the other end of each axis."""
-    pads = _pads(call, x.type.rank)
+def _pad_circular(call: OverloadCall, x: Value) -> Value:
+    """Pads with elements of the other end of each axis."""
+    pads = _pads_of_all_axes(call, x.type.rank)
     if min(pads) < 0:
         raise KeepCall
     for axis, (front, back) in enumerate(
@@ -220,7 +232,7 @@ def _wrapped(call: OverloadCall, x: Value) -> Value:
         parts, whole = [x], x
         ends = {"axes": (axis,), "steps": (1,)}
         if front:
-            last = {"starts": (-front,), "ends": (_LAST,), **ends}
+            last = {"starts": (-front,), "ends": (_TO_THE_END,), **ends}
             parts.insert(0, call.add("slice", {"x": whole}, last))
         if back:
             parts.append(call.add("slice", {"x": whole}, {"starts": (0,), "ends": (back,), **ends}))
@@ -229,17 +241,20 @@ def _wrapped(call: OverloadCall, x: Value) -> Value:
     return x
 
 
-def _pad_by(mode: str) -> Callable[[OverloadCall], Value]:
+def _pad_in_mode(mode: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
         x = call.value("self")
-        return call.add("pad", {"x": x}, {"pads": _pads(call, x.type.rank), "mode": mode})
+        return call.add(
+            "pad", {"x": x}, {"pads": _pads_of_all_axes(call, x.type.rank), "mode": mode}
+        )
 
     return read
 
 
 def _pixel_shuffle(call: OverloadCall) -> Value:
     x = call.value("self")
-    attrs: dict[str, Attr] = {"block": call.whole("upscale_factor"), "mode": "CRD"}
+    # PyTorch has the channels as (C, r, r), which ONNX calls CRD.
+    attrs: dict[str, Attr] = {"block": call.integer("upscale_factor"), "mode": "CRD"}
     return call.add("depth_to_space", {"x": x}, attrs)
 
 
@@ -250,7 +265,7 @@ def _flip(call: OverloadCall) -> Value:
 
 def _roll(call: OverloadCall) -> Value:
     x = call.value("self")
-    shifts, axes = call.wholes("shifts"), call.wholes("dims")
+    shifts, axes = call.integers("shifts"), call.integers("dims")
     if len(shifts) != len(axes):
         raise KeepCall
     for shift, axis in zip(shifts, axes, strict=True):
@@ -258,6 +273,7 @@ def _roll(call: OverloadCall) -> Value:
         count = x.type.shape[axis]
         if not isinstance(count, int):
             raise KeepCall
+        # Rolled by s, the last s elements come first.
         at = -shift % count
         if at:
             cut = call.add_many("split", {"x": x}, {"sizes": (at, count - at), "axis": axis})
@@ -270,7 +286,7 @@ OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
     "_unsafe_view.default": _reshape("size"),
     "reshape.default": _reshape("shape"),
     "flatten.using_ints": _flatten,
-    "unflatten.int": _by_result,
+    "unflatten.int": _reshape_to_result,
     "transpose.int": _transpose,
     "permute.default": _permute,
     "t.default": _t,
@@ -294,10 +310,10 @@ OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
     "tile.default": _repeat,
     "pad.default": _pad,
     "constant_pad_nd.default": _pad,
-    "reflection_pad1d.default": _pad_by("reflect"),
-    "reflection_pad2d.default": _pad_by("reflect"),
-    "replication_pad1d.default": _pad_by("edge"),
-    "replication_pad2d.default": _pad_by("edge"),
+    "reflection_pad1d.default": _pad_in_mode("reflect"),
+    "reflection_pad2d.default": _pad_in_mode("reflect"),
+    "replication_pad1d.default": _pad_in_mode("edge"),
+    "replication_pad2d.default": _pad_in_mode("edge"),
     "pixel_shuffle.default": _pixel_shuffle,
     "flip.default": _flip,
     "roll.default": _roll,

@@ -1,4 +1,4 @@
-"""Keeps PyTorch still about what QIR reports itself, or what nobody who reads can change."""
+"""Suppresses logs and warnings of PyTorch that QIR reports itself or that users cannot act on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 
 @contextmanager
-def muted(name: str) -> Iterator[None]:
-    """Disables a logger for a while."""
+def muted_logger(name: str) -> Iterator[None]:
+    """Disables a logger inside a `with` block."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -21,10 +21,11 @@ def muted(name: str) -> Iterator[None]:
         logger.disabled = before
 
 
-def mute_quantized_tensors() -> None:
-    """Has PyTorch say unheard, as it does once in a process, that quantized tensors are deprecated.
+def mute_quantized_tensor_warning() -> None:
+    """Triggers the deprecation warning of quantized tensors while warnings are suppressed.
 
-    When an archive holds them, its loader writes that to standard error, where no filter reaches.
+    PyTorch gives it once in a process. The loader of archives writes it to standard error from C++,
+    where no filter applies.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

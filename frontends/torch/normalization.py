@@ -12,21 +12,21 @@ from qir.ir.node import Value
 from .call import KeepCall, OverloadCall
 
 
-def _filled(call: OverloadCall, like: Value, number: float, count: int) -> Value:
-    """Returns a constant row: gamma or beta of a layer that has none."""
+def _constant_vector(call: OverloadCall, like: Value, number: float, count: int) -> Value:
+    """Returns a constant vector, for gamma or beta of a layer without them."""
     data = np.full(count, number, like.type.dtype.carrier)
     return call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
 
 
-def _channels(x: Value) -> int:
+def _channel_count(x: Value) -> int:
     found = x.type.shape[1]
     if not isinstance(found, int):
         raise KeepCall
     return found
 
 
-def _statistics(call: OverloadCall, x: Value) -> tuple[Value, Value]:
-    """Returns mean and variance of each channel of the data themselves."""
+def _batch_statistics(call: OverloadCall, x: Value) -> tuple[Value, Value]:
+    """Returns mean and variance of each channel of the data."""
     axes = tuple(axis for axis in range(x.type.rank) if axis != 1)
     kept = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
     square = call.add("squared_difference", {"a": x, "b": kept})
@@ -36,32 +36,34 @@ def _statistics(call: OverloadCall, x: Value) -> tuple[Value, Value]:
 
 def _batch_norm(call: OverloadCall) -> Value:
     x = call.value("input")
-    training = any(call.given.get(name) for name in ("training", "use_input_stats"))
+    training = any(call.arguments.get(name) for name in ("training", "use_input_stats"))
     own = call.optional("running_mean") is None
     if training and not own:
         raise KeepCall("it normalizes by the statistics of the batch, and keeps these")
-    rows = _channels(x)
+    rows = _channel_count(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
-    mean, var = _statistics(call, x) if own else map(call.value, ("running_mean", "running_var"))
+    mean, var = (
+        _batch_statistics(call, x) if own else map(call.value, ("running_mean", "running_var"))
+    )
     operands = {
         "x": x,
-        "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
-        "beta": _filled(call, x, 0, rows) if beta is None else beta,
+        "gamma": _constant_vector(call, x, 1, rows) if gamma is None else gamma,
+        "beta": _constant_vector(call, x, 0, rows) if beta is None else beta,
         "mean": mean,
         "var": var,
     }
-    return call.add("batch_norm", operands, {"eps": call.real("eps"), "axis": 1})
+    return call.add("batch_norm", operands, {"eps": call.number("eps"), "axis": 1})
 
 
 def _decomposed_batch_norm(call: OverloadCall) -> list[Value]:
-    """Reads what PyTorch's functionalization leaves of a batch norm: saved statistics are empty."""
+    """Reads the form of batch norm after functionalization; its saved statistics are empty."""
     empty = np.zeros(0, np.float32)
     return [_batch_norm(call), *(call.reader.graph.constant(empty) for _ in range(2))]
 
 
 def _weight_norm(call: OverloadCall) -> Value:
-    """Scales a weight to the length `g` along all axes but one."""
-    weight, kept = call.value("v"), call.whole("dim")
+    """Scales a weight to the norm `g` along all axes but one."""
+    weight, kept = call.value("v"), call.integer("dim")
     if kept < 0:
         raise KeepCall("it has one length for all of the weight")
     axes = tuple(axis for axis in range(weight.type.rank) if axis != kept)
@@ -71,17 +73,17 @@ def _weight_norm(call: OverloadCall) -> Value:
 
 
 def _layer_norm(call: OverloadCall) -> Value:
-    x, sizes = call.value("input"), call.wholes("normalized_shape")
+    x, sizes = call.value("input"), call.integers("normalized_shape")
     gamma, beta = call.optional("weight"), call.optional("bias")
     if gamma is None:
         data = np.ones(sizes, x.type.dtype.carrier)
         gamma = call.reader.graph.constant(data, name=call.reader.names(call.node, "row"))
     operands = {"x": x, "gamma": gamma, "beta": beta}
-    return call.add("layer_norm", operands, {"axis": -len(sizes), "eps": call.real("eps")})
+    return call.add("layer_norm", operands, {"axis": -len(sizes), "eps": call.number("eps")})
 
 
 def _rms_norm(call: OverloadCall) -> Value:
-    x, sizes = call.value("input"), call.wholes("normalized_shape")
+    x, sizes = call.value("input"), call.integers("normalized_shape")
     eps = call["eps"]
     if eps is None:
         eps = torch.finfo(call.result.dtype).eps
@@ -94,14 +96,14 @@ def _rms_norm(call: OverloadCall) -> Value:
 
 def _group_norm(call: OverloadCall) -> Value:
     x = call.value("input")
-    rows = _channels(x)
+    rows = _channel_count(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
     operands = {
         "x": x,
-        "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
-        "beta": _filled(call, x, 0, rows) if beta is None else beta,
+        "gamma": _constant_vector(call, x, 1, rows) if gamma is None else gamma,
+        "beta": _constant_vector(call, x, 0, rows) if beta is None else beta,
     }
-    attrs = {"groups": call.whole("num_groups"), "eps": call.real("eps")}
+    attrs = {"groups": call.integer("num_groups"), "eps": call.number("eps")}
     return call.add("group_norm", operands, attrs)
 
 
@@ -109,19 +111,19 @@ def _instance_norm(call: OverloadCall) -> Value:
     x = call.value("input")
     if not call.flag("use_input_stats"):
         return _batch_norm(call)
-    rows = _channels(x)
+    rows = _channel_count(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
     operands = {
         "x": x,
-        "gamma": _filled(call, x, 1, rows) if gamma is None else gamma,
-        "beta": _filled(call, x, 0, rows) if beta is None else beta,
+        "gamma": _constant_vector(call, x, 1, rows) if gamma is None else gamma,
+        "beta": _constant_vector(call, x, 0, rows) if beta is None else beta,
     }
-    return call.add("instance_norm", operands, {"eps": call.real("eps")})
+    return call.add("instance_norm", operands, {"eps": call.number("eps")})
 
 
 def _softmax(op: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        x = call.promoted("self", kind=call.result.dtype)[0]
+        x = call.promote("self", kind=call.result.dtype)[0]
         if not x.type.rank:
             raise KeepCall
         return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})

@@ -1,4 +1,4 @@
-"""Reads observers, fake quantization and QConfigs of torch.ao as schemes and range rules."""
+"""Converts observers, fake quantization and QConfigs of torch.ao to schemes and range rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qir.errors import Refused
 from qir.ir.dtype import DType, dtype
 from qir.ir.scheme import Scheme
 
-from .quantization import BY_LEAST_SCALE
+from .quantization import RULE_BY_LEAST_SCALE
 
 _STORAGE = {
     torch.quint8: "u8",
@@ -38,16 +38,17 @@ class ObserverRecord:
     scheme: Scheme
     """Storage, bounds, symmetry, granularity and range rule."""
     scales: str
-    """The rule that turns a range into numbers, as `qir quantize --scales` has it."""
+    """The rule that turns a range into scale and zero point, as in `qir quantize --scales`."""
 
 
 def observed(given: object) -> ObserverRecord:
-    """Returns the scheme of an observer, of fake quantization, or of what makes one.
+    """Returns the scheme of an observer, a fake quantization module, or a factory of one.
 
-    An observer whose search QIR has not, such as HistogramObserver, is read by the scale and zero
-    point that it has found. Raises Refused for one that finds none.
+    An observer whose search QIR lacks, such as HistogramObserver, gives the scale and zero point
+    that
+    it has found. Raises Refused for one that finds none.
     """
-    held: Any = given if isinstance(given, nn.Module) else _made(given)
+    held: Any = given if isinstance(given, nn.Module) else _instantiate(given)
     if isinstance(held, FakeQuantizeBase):
         held = getattr(held, "activation_post_process", held)
     name = type(held).__name__
@@ -62,16 +63,16 @@ def observed(given: object) -> ObserverRecord:
     if isinstance(held, ao.PlaceholderObserver):
         return ObserverRecord(Scheme(storage), "torch.observer")
     bounds = (int(held.quant_min), int(held.quant_max))
-    scales = BY_LEAST_SCALE.get(float(getattr(held, "eps", 0.0)), "torch.observer")
+    scales = RULE_BY_LEAST_SCALE.get(float(getattr(held, "eps", 0.0)), "torch.observer")
     if isinstance(held, (ao.FixedQParamsObserver, ao.HistogramObserver)):
-        return ObserverRecord(_fixed(held, storage, bounds), scales)
+        return ObserverRecord(_scheme_of_fixed_qparams(held, storage, bounds), scales)
     channels = hasattr(held, "ch_axis")
     made = Scheme(
         storage,
         symmetric=held.qscheme in _SYMMETRIC,
-        grain="channel" if channels else "tensor",
+        granularity="channel" if channels else "tensor",
         bounds=bounds,
-        range="minmax" if channels else _range(held),
+        range="minmax" if channels else _range_rule(held),
     )
     return ObserverRecord(made, scales)
 
@@ -82,12 +83,12 @@ def observed_by(config: QConfig) -> dict[str, ObserverRecord | None]:
     Raises Refused as `observed` does.
     """
     return {
-        role: None if _is_float(made := _made(getattr(config, role))) else observed(made)
+        role: None if _is_float(made := _instantiate(getattr(config, role))) else observed(made)
         for role in ("activation", "weight")
     }
 
 
-def _made(factory: object) -> Any:
+def _instantiate(factory: object) -> Any:
     if not callable(factory):
         raise Refused(f"{factory!r:.60} is no observer of torch.ao")
     make: Callable[[], Any] = factory
@@ -106,15 +107,15 @@ def _storage(held: Any, name: str) -> DType:
     return dtype(_STORAGE[held.dtype])
 
 
-def _range(held: Any) -> str:
-    """Returns the range rule: an average keeps the constant with which it follows the batches."""
+def _range_rule(held: Any) -> str:
+    """Returns the range rule; a moving average has its averaging constant."""
     if isinstance(held, ao.MovingAverageMinMaxObserver):
         return f"average:{held.averaging_constant:g}"
     return "minmax"
 
 
-def _fixed(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
-    """Returns the scheme with the numbers that an observer has found or was given."""
+def _scheme_of_fixed_qparams(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
+    """Returns the scheme with the scale and zero point of an observer."""
     if isinstance(held, ao.HistogramObserver) and bool(torch.isinf(held.min_val).any()):
         raise Refused(
             "HistogramObserver has seen no data, and QIR has no rule of its numbers: run data "

@@ -1,4 +1,4 @@
-"""The converter of each overload of PyTorch's operators, by its name."""
+"""The table of converters, by overload."""
 
 from __future__ import annotations
 
@@ -56,7 +56,12 @@ OPS: dict[str, Callable[[OverloadCall], Any]] = (
     | dynamic.OPS
     | pointwise.OPS
 )
-_MIXES = ("cat.default", "stack.default", "pad.default", "constant_pad_nd.default")
-_KEEPS = ("alias.default", "clone.default", "contiguous.default", "detach.default")
-MOVES = frozenset(f"aten.{name}" for name in (*movement.OPS, *_KEEPS) if name not in _MIXES)
-"""Operators that only move elements: of quantized integers they keep the type."""
+_NOT_TYPE_KEEPING = ("cat.default", "stack.default", "pad.default", "constant_pad_nd.default")
+_ALSO_TYPE_KEEPING = ("alias.default", "clone.default", "contiguous.default", "detach.default")
+KEEPS_QUANTIZED_TYPE = frozenset(
+    f"aten.{name}" for name in (*movement.OPS, *_ALSO_TYPE_KEEPING) if name not in _NOT_TYPE_KEEPING
+)
+"""Operators that only move elements, so that quantized operands keep their type.
+
+Concatenation and padding combine operands, whose types may differ.
+"""

@@ -10,12 +10,12 @@ from qir.ir.node import Value
 from .call import KeepCall, OverloadCall
 
 
-def _sides(call: OverloadCall, axes: int) -> dict[str, Attr]:
-    kernel = call.wholes("kernel_size", axes)
+def _window_attrs(call: OverloadCall, axes: int) -> dict[str, Attr]:
+    kernel = call.integers("kernel_size", axes)
     return {
         "kernel": kernel,
-        "stride": call.wholes("stride", axes) or kernel,
-        "pad": call.wholes("padding", axes) * 2,
+        "stride": call.integers("stride", axes) or kernel,
+        "pad": call.integers("padding", axes) * 2,
         "ceil": call.flag("ceil_mode"),
     }
 
@@ -25,7 +25,7 @@ def _max_pool(axes: int) -> Callable[[OverloadCall], Value]:
         x = call.value("self")
         if x.type.rank != axes + 2:
             raise KeepCall
-        attrs = _sides(call, axes) | {"dilation": call.wholes("dilation", axes)}
+        attrs = _window_attrs(call, axes) | {"dilation": call.integers("dilation", axes)}
         return call.add(f"max_pool{axes}d", {"x": x}, attrs)
 
     return read
@@ -34,9 +34,9 @@ def _max_pool(axes: int) -> Callable[[OverloadCall], Value]:
 def _avg_pool(axes: int) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
         x = call.value("self")
-        if x.type.rank != axes + 2 or call.given.get("divisor_override") is not None:
+        if x.type.rank != axes + 2 or call.arguments.get("divisor_override") is not None:
             raise KeepCall
-        attrs = _sides(call, axes) | {"count_pad": call.flag("count_include_pad")}
+        attrs = _window_attrs(call, axes) | {"count_pad": call.flag("count_include_pad")}
         return call.add(f"avg_pool{axes}d", {"x": x}, attrs)
 
     return read
@@ -47,7 +47,7 @@ def _adaptive(axes: int) -> Callable[[OverloadCall], Value]:
         x = call.value("self")
         if x.type.rank != axes + 2:
             raise KeepCall
-        size = tuple(-1 if s is None else s for s in _sizes(call, axes))
+        size = tuple(-1 if s is None else s for s in _output_size(call, axes))
         if all(s == 1 for s in size):
             return call.add("global_avg_pool", {"x": x})
         return call.add("adaptive_avg_pool", {"x": x}, {"size": size})
@@ -55,7 +55,7 @@ def _adaptive(axes: int) -> Callable[[OverloadCall], Value]:
     return read
 
 
-def _sizes(call: OverloadCall, axes: int) -> tuple[int, ...]:
+def _output_size(call: OverloadCall, axes: int) -> tuple[int, ...]:
     held = call["output_size"]
     items = [held] * axes if isinstance(held, int) else list(held)
     if not all(item is None or isinstance(item, int) for item in items):

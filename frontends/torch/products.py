@@ -18,25 +18,25 @@ def _linear(call: OverloadCall) -> Value:
 
 def _product(first: str = "self", second: str = "other") -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        a, b = call.promoted(first, second, kind=call.result.dtype)
+        a, b = call.promote(first, second, kind=call.result.dtype)
         return call.add("matmul", {"a": a, "b": b})
 
     return read
 
 
-def _with_addend(first: str, second: str) -> Callable[[OverloadCall], Value]:
+def _product_with_addend(first: str, second: str) -> Callable[[OverloadCall], Value]:
     """Returns the converter of addmm and baddbmm: beta * self + alpha * (a @ b)."""
 
     def read(call: OverloadCall) -> Value:
         a, b = call.value(first), call.value(second)
         if a.type.rank == 2:
-            attrs = {"alpha": call.real("alpha"), "beta": call.real("beta")}
+            attrs = {"alpha": call.number("alpha"), "beta": call.number("beta")}
             return call.add("gemm", {"a": a, "b": b, "c": call.value("self")}, attrs)
         made = call.add("matmul", {"a": a, "b": b})
         addend = call.value("self")
         for name in ("alpha", "beta"):
             if call["alpha" if name == "alpha" else "beta"] != 1:
-                factor = call.promoted(name, kind=call.result.dtype)[0]
+                factor = call.promote(name, kind=call.result.dtype)[0]
                 if name == "alpha":
                     made = call.add("mul", {"a": made, "b": factor})
                 else:
@@ -47,7 +47,7 @@ def _with_addend(first: str, second: str) -> Callable[[OverloadCall], Value]:
 
 
 def _einsum(call: OverloadCall) -> Value:
-    if call.given.get("path") is not None:
+    if call.arguments.get("path") is not None:
         raise KeepCall
     parts = {f"xs.{i}": value for i, value in enumerate(call.values("tensors"))}
     return call.add("einsum", parts, {"equation": call["equation"]})
@@ -67,7 +67,7 @@ def _bilinear(call: OverloadCall) -> Value:
 
 def _distances(call: OverloadCall) -> Value:
     """Reads the distance of each row of one tensor from each of another."""
-    op = {1.0: "reduce_l1", 2.0: "reduce_l2"}.get(call.real("p"))
+    op = {1.0: "reduce_l1", 2.0: "reduce_l2"}.get(call.number("p"))
     if op is None:
         raise KeepCall(f"its norm is {call['p']}")
     a, b = call.value("x1"), call.value("x2")
@@ -77,8 +77,8 @@ def _distances(call: OverloadCall) -> Value:
     return call.add(op, {"x": apart}, {"axes": (apart.type.rank - 1,), "keep": False})
 
 
-def _of_matrices(op: str) -> Callable[[OverloadCall], Value]:
-    return lambda call: call.add(op, {"x": call.value("A" if "A" in call.given else "self")})
+def _matrix_op(op: str) -> Callable[[OverloadCall], Value]:
+    return lambda call: call.add(op, {"x": call.value("A" if "A" in call.arguments else "self")})
 
 
 OPS = {
@@ -86,12 +86,12 @@ OPS = {
     "matmul.default": _product(),
     "mm.default": _product(second="mat2"),
     "bmm.default": _product(second="mat2"),
-    "addmm.default": _with_addend("mat1", "mat2"),
-    "baddbmm.default": _with_addend("batch1", "batch2"),
+    "addmm.default": _product_with_addend("mat1", "mat2"),
+    "baddbmm.default": _product_with_addend("batch1", "batch2"),
     "einsum.default": _einsum,
     "bilinear.default": _bilinear,
     "cdist.default": _distances,
-    "linalg_inv.default": _of_matrices("inverse"),
-    "inverse.default": _of_matrices("inverse"),
-    "linalg_det.default": _of_matrices("det"),
+    "linalg_inv.default": _matrix_op("inverse"),
+    "inverse.default": _matrix_op("inverse"),
+    "linalg_det.default": _matrix_op("det"),
 }

@@ -1,4 +1,4 @@
-"""Chooses the numerics profile of a program that PyTorch runs on integers."""
+"""Chooses the numerics profile of a program by PyTorch's quantized engine and version."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from qir.errors import InputError
 from qir.inspect.versions import profile_of
 from qir.profiles import profile, profile_names
 
-EXPORTED = "pt2e"
-"""The flow of exported programs, next to the quantized engines."""
+PT2E = "pt2e"
+"""The name that profiles of exported (PT2E) programs have in place of an engine."""
 
 
 def profile_name(engine: str) -> str:
     """Returns the profile of an engine that covers the installed PyTorch, else the newest.
 
-    Raises InputError for an engine that no installed profile speaks of.
+    Raises InputError for an engine without a profile.
     """
     stated = {
         name: profile(name).head.versions
@@ -32,15 +32,15 @@ def profile_name(engine: str) -> str:
 
 
 def running_engine() -> str:
-    """Returns the quantized engine that is chosen in this process."""
+    """Returns the current quantized engine of this process."""
     return str(torch.backends.quantized.engine)
 
 
 @contextmanager
 def engine_chosen(name: str) -> Iterator[None]:
-    """Chooses a quantized engine for a while; no name keeps the one that is chosen.
+    """Sets the quantized engine inside a `with` block; an empty name keeps the current one.
 
-    Raises InputError for an engine that this PyTorch does not have.
+    Raises InputError for an engine that this PyTorch lacks.
     """
     backend: Any = torch.backends.quantized
     before = backend.engine

@@ -1,4 +1,4 @@
-"""What the reader reads: calls of operators, none of which changes a tensor that others see."""
+"""The form in which programs are read: an fx graph of operator calls without visible mutation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from .calls import call_of
+from .calls import call_signature_of
 
-_ALLOCATES = frozenset(
+_ALLOCATING = frozenset(
     f"aten.{name}"
     for name in (
         "batch_norm.default conv1d.default conv2d.default conv3d.default conv_transpose1d.default"
@@ -23,9 +23,14 @@ _ALLOCATES = frozenset(
         " max_pool3d.default"
     ).split()
 )
-"""Composite operators whose results always have memory of their own."""
+"""Composite operators whose results never alias an operand."""
 
-_DROPOUTS = frozenset(
+COPIES = frozenset(
+    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
+)
+"""Operators whose result has the elements of their operand, which exporting inserts."""
+
+_DROPOUTS_BY_NAME = frozenset(
     f"aten.{name}{place}.default"
     for name in ("alpha_dropout", "dropout", "feature_dropout")
     for place in ("", "_")
@@ -34,21 +39,21 @@ _DROPOUTS = frozenset(
 
 @dataclass(frozen=True)
 class TorchProgram:
-    """The calls of operators that the reader reads, and the tensors of their operands."""
+    """Operator calls, and the stored tensors that they use."""
 
     graph: fx.Graph
-    stored: Mapping[str, tuple[str, torch.Tensor]]
-    """By placeholder: the name and the elements of a tensor that the program stores."""
+    stored_tensors: Mapping[str, tuple[str, torch.Tensor]]
+    """By placeholder: name and tensor of a parameter, buffer or constant."""
     attribute: Callable[[str], object]
-    """Returns what the target of a `get_attr` node stands for."""
-    updated: Mapping[int, str] = field(default_factory=dict)
-    """By place of a result: the state that it updates, and which nobody is given."""
-    call: str = ""
-    """How arguments and results nest; empty where they are plain."""
+    """Resolves the target of a `get_attr` node."""
+    state_updates: Mapping[int, str] = field(default_factory=dict)
+    """By index of an output: the buffer that it updates; such outputs are dropped."""
+    call_signature: str = ""
+    """How arguments and results nest, as text; empty for plain ones."""
 
 
 def as_program(exported: ExportedProgram) -> TorchProgram:
-    """Returns the graph of an exported program, and what it stores."""
+    """Returns an exported program in that form."""
     stored = {}
     for spec in exported.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT:
@@ -65,40 +70,41 @@ def as_program(exported: ExportedProgram) -> TorchProgram:
     def attribute(name: str) -> object:
         return operator.attrgetter(name)(exported.graph_module)
 
-    return TorchProgram(exported.graph, stored, attribute, updated, call_of(exported))
+    return TorchProgram(exported.graph, stored, attribute, updated, call_signature_of(exported))
 
 
-def gives_back(node: torch.fx.Node) -> bool:
-    """Returns whether a call gives back its operand itself, as dropout does in inference."""
-    return str(node.target) in _DROPOUTS and node.args[2:] == (False,)
+def returns_its_operand(node: torch.fx.Node) -> bool:
+    """Returns whether a call returns its operand itself, as dropout does in inference."""
+    return str(node.target) in _DROPOUTS_BY_NAME and node.args[2:] == (False,)
 
 
-def functional(program: ExportedProgram) -> ExportedProgram:
+def functionalized_if_needed(program: ExportedProgram) -> ExportedProgram:
     """Returns a program whose in-place ops can be read as functional ones.
 
-    An op in place whose operand has no other view only gives its result a new name, which the
-    reader follows. Where a view may see the change, PyTorch's functionalization rewrites the graph.
+    An in-place op whose operand has no live view is a rename, which the reader follows. PyTorch's
+    functionalization rewrites other programs. It is not run on all, since it also decomposes layers
+    such as batch norm.
     """
-    return _rewritten(program) if mutates_views(program.graph) else program
+    return _functionalized(program) if mutates_views(program.graph) else program
 
 
 def mutates_views(graph: fx.Graph) -> bool:
-    """Returns whether an op in place changes what another tensor, read later, is a view of."""
+    """Returns whether an in-place op changes memory that a view, used later, shares."""
     last = _last_uses(graph)
-    views: dict[str, set[str]] = {}  # by name: all that may share its memory
-    same: dict[str, str] = {}  # by call that gives back its operand, as ops in place do: which
+    views: dict[str, set[str]] = {}  # by name: all tensors that may share its memory
+    same: dict[str, str] = {}  # by call that returns its operand: that operand
     for place, node in enumerate(graph.nodes):
         read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
         if node.target is operator.getitem and read[0] in views:
-            _join(views, node.name, *read)
+            _note_shared_memory(views, node.name, *read)
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
-        if gives_back(node):
+        if returns_its_operand(node):
             same[node.name] = read[0]
         elif not node.target._schema.is_mutable:
             if _may_alias(node.target):
-                _join(views, node.name, *read)
-        elif (changed := written(node)) is not None:
+                _note_shared_memory(views, node.name, *read)
+        elif (changed := written_operand(node)) is not None:
             root = same[node.name] = same.get(changed.name, changed.name)
             others = views.get(root, set()) - {root}
             later = others and any(last[n] > place for n in last if same.get(n, n) in others)
@@ -110,7 +116,7 @@ def mutates_views(graph: fx.Graph) -> bool:
 
 
 def _last_uses(graph: fx.Graph) -> dict[str, int]:
-    """Returns by name where a tensor is read last; inputs are the caller's, who may always read."""
+    """Returns the index of the last use by name; the caller may use inputs at any time."""
     places = {node: i for i, node in enumerate(graph.nodes)}
     return {
         node.name: len(places)
@@ -120,13 +126,13 @@ def _last_uses(graph: fx.Graph) -> dict[str, int]:
     }
 
 
-def _join(views: dict[str, set[str]], *names: str) -> None:
-    """Notes that tensors may share memory."""
+def _note_shared_memory(views: dict[str, set[str]], *names: str) -> None:
+    """Records that tensors may share memory."""
     joined = set(names).union(*(views.get(name, ()) for name in names))
     views.update(dict.fromkeys(joined, joined))
 
 
-def _rewritten(program: ExportedProgram) -> ExportedProgram:
+def _functionalized(program: ExportedProgram) -> ExportedProgram:
     rewritten: ExportedProgram = program.run_decompositions({})
     return rewritten
 
@@ -134,13 +140,13 @@ def _rewritten(program: ExportedProgram) -> ExportedProgram:
 def _may_alias(target: torch._ops.OpOverload) -> bool:
     """Returns whether a result may be a view of an operand.
 
-    The schema of a composite operator such as `reshape` does not say so: its kernel decides.
+    The schema of a composite operator does not say: `reshape` decides at run time.
     """
-    return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATES)
+    return target.is_view or (target._can_decompose() and str(target) not in _ALLOCATING)
 
 
-def written(node: fx.Node) -> fx.Node | None:
-    """Returns the operand that a call changes and gives back, as `relu_` does.
+def written_operand(node: fx.Node) -> fx.Node | None:
+    """Returns the operand that a call changes and returns, as `relu_` does.
 
     None for calls that change nothing, and for `add.out` or `_foreach_add_`.
     """

@@ -1,4 +1,8 @@
-"""Quantize, dequantize and fake quantization of exported programs, as quantized types."""
+"""Quantize, dequantize and fake quantization of exported (PT2E) programs.
+
+Constant scales and zero points become the quantized type of the result, computed ones operands of
+`quantize` and `dequantize`.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,26 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, F64, DType, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
-from .call import KeepCall, OverloadCall, known
-from .elements import array
-from .profiles import EXPORTED, profile_name
+from .call import KeepCall, OverloadCall, known_dtype
+from .elements import array_of
+from .profiles import PT2E, profile_name
 
 Numbers = NDArray[np.generic]
-STATED = "stated"
-"""Marks a quantize that the program has after float operators, and no kernel ends in."""
+IS_EXPLICIT_QUANTIZE = "stated"
+"""Key in a node's meta: the program calls quantize itself after float operators.
+
+Such a quantize must not be merged into a kernel: PyTorch computes it separately.
+"""
 
 
-def _numbers(call: OverloadCall, name: str) -> Numbers | None:
-    """Returns scales or zero points that are known; None for those that are computed."""
+def _known_qparam(call: OverloadCall, name: str) -> Numbers | None:
+    """Returns a constant scale or zero point, or several; None for computed ones."""
     held = call[name]
     if isinstance(held, fx.Node):
-        found = call.reader.held(held)
-        return None if found is None else np.atleast_1d(array(found[1]))
+        found = call.reader.stored_tensor(held)
+        return None if found is None else np.atleast_1d(array_of(found[1]))
     return np.atleast_1d(np.asarray(held))
 
 
@@ -41,35 +48,39 @@ def quant_type(
     axis: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> QuantType:
-    """Returns the type of integers with these scales and zero points.
+    """Returns the quantized type with these scales and zero points.
 
-    Scales of PyTorch are doubles; those that float32 holds are stated as float32.
+    PyTorch's scales are doubles; they become float32 if that is exact, else float64.
     """
-    wide = scales.astype(np.float64)
+    doubles = scales.astype(np.float64)
+    # A scale above the float32 range becomes infinite, so is not exact either.
     with np.errstate(over="ignore"):
-        exact = np.array_equal(wide.astype(np.float32).astype(np.float64), wide)
+        exact = np.array_equal(doubles.astype(np.float32).astype(np.float64), doubles)
     kind = F32 if exact else F64
-    carried = wide.astype(kind.carrier)
+    stored = doubles.astype(kind.carrier)
     if axis is None:
-        if carried.size != 1 or zeros.size != 1:
+        if stored.size != 1 or zeros.size != 1:
             raise KeepCall("a tensor has one scale and one zero point")
-        scale, zero = (float(carried.item()),), (int(zeros.item()),)
+        scale, zero = (float(stored.item()),), (int(zeros.item()),)
         return QuantType(storage, F32, scale, zero, bounds=bounds, scale_dtype=kind)
-    held = Array(carried, TensorType(carried.shape, kind))
-    of_zero: tuple[()] | Array = ()
+    scale_array = Array(stored, TensorType(stored.shape, kind))
+    zero_array: tuple[()] | Array = ()
+    # Zero points that are all 0 are left out: the type is symmetric.
     if zeros.any():
-        whole = zeros.astype(np.int32)
-        of_zero = Array(whole, TensorType(whole.shape, dtype("i32")))
-    grain = Grain(((axis, 1),))
-    return QuantType(storage, F32, held, of_zero, grain, bounds=bounds, scale_dtype=kind)
+        integers = zeros.astype(np.int32)
+        zero_array = Array(integers, TensorType(integers.shape, dtype("i32")))
+    granularity = Granularity(((axis, 1),))
+    return QuantType(
+        storage, F32, scale_array, zero_array, granularity, bounds=bounds, scale_dtype=kind
+    )
 
 
-def _integer_type(call: OverloadCall, axis: int | None = None) -> QuantType | None:
-    """Returns the type that the arguments state; None where the numbers are computed."""
-    many = axis is not None
-    scales = _numbers(call, "scales" if many else "scale")
-    name = "zero_points" if many else "zero_point"
-    zeros = np.zeros(1, np.int64) if call[name] is None else _numbers(call, name)
+def _stated_quant_type(call: OverloadCall, axis: int | None = None) -> QuantType | None:
+    """Returns the type that constant arguments state; None for computed ones."""
+    per_channel = axis is not None
+    scales = _known_qparam(call, "scales" if per_channel else "scale")
+    name = "zero_points" if per_channel else "zero_point"
+    zeros = np.zeros(1, np.int64) if call[name] is None else _known_qparam(call, name)
     if scales is None or zeros is None:
         return None
     return quant_type(_storage(call), scales, zeros, axis=axis, bounds=_bounds(call))
@@ -77,24 +88,24 @@ def _integer_type(call: OverloadCall, axis: int | None = None) -> QuantType | No
 
 def _storage(call: OverloadCall) -> DType:
     held = call["dtype"]
-    found = known(held if isinstance(held, torch.dtype) else call.result.dtype)
+    found = known_dtype(held if isinstance(held, torch.dtype) else call.result.dtype)
     if not found.is_integer:
         raise KeepCall(f"{found} holds no quantized integers")
     return found
 
 
 def _bounds(call: OverloadCall) -> tuple[int, int] | None:
-    ends = [_numbers(call, name) for name in ("quant_min", "quant_max")]
+    ends = [_known_qparam(call, name) for name in ("quant_min", "quant_max")]
     if any(end is None for end in ends):
         raise KeepCall("its bounds are computed")
     low, high = (int(end.item()) for end in ends if end is not None)
     return low, high
 
 
-def note_exported(call: OverloadCall) -> None:
-    """Names the profile of exported programs, unless an engine's is named."""
+def set_export_profile(call: OverloadCall) -> None:
+    """Sets the graph's profile to that of exported programs, unless an engine's is set."""
     if not call.reader.graph.profile or call.reader.graph.profile == "native":
-        call.reader.graph.profile = profile_name(EXPORTED)
+        call.reader.graph.profile = profile_name(PT2E)
 
 
 def _axis(call: OverloadCall) -> int:
@@ -102,39 +113,46 @@ def _axis(call: OverloadCall) -> int:
 
 
 def _quantize(call: OverloadCall) -> Value:
-    note_exported(call)
-    return _quantized(call, _integer_type(call))
+    set_export_profile(call)
+    return _quantize_as(call, _stated_quant_type(call))
 
 
 def _quantize_channels(call: OverloadCall) -> Value:
-    note_exported(call)
-    return _quantized(call, _integer_type(call, _axis(call)))
+    set_export_profile(call)
+    return _quantize_as(call, _stated_quant_type(call, _axis(call)))
 
 
-def _quantized(call: OverloadCall, kind: QuantType | None) -> Value:
+def _quantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
     x = call.value("input")
     if kind is not None:
-        # What states its rounding is never taken for the end of a kernel.
-        attrs: dict[str, Attr] = {"round": "even"} if call.node.meta.get(STATED) else {}
+        # Passes never take a quantize with a `round` attribute for the end of a kernel.
+        attrs: dict[str, Attr] = (
+            {"round": "even"} if call.node.meta.get(IS_EXPLICIT_QUANTIZE) else {}
+        )
         return call.add_typed("quantize", {"x": x}, x.type.with_element(kind), attrs)
-    if _numbers(call, "scale" if "scale" in call.given else "scales") is not None:
+    if _known_qparam(call, "scale" if "scale" in call.arguments else "scales") is not None:
         raise KeepCall("its scale is known and its zero point is not")
-    if "scales" in call.given:
+    if "scales" in call.arguments:
         raise KeepCall("its scales are computed")
-    return call.add_typed("quantize", {"x": x, **_chosen(call)}, x.type.with_element(_open(call)))
+    return call.add_typed(
+        "quantize",
+        {"x": x, **_runtime_qparams(call)},
+        x.type.with_element(_runtime_quant_type(call)),
+    )
 
 
-def _open(call: OverloadCall) -> QuantType:
-    """Returns the type whose parameters are operands."""
+def _runtime_quant_type(call: OverloadCall) -> QuantType:
+    """Returns the type of integers whose parameters are operands."""
     scale = call.value("scale").type.dtype
     return QuantType(_storage(call), F32, None, None, bounds=_bounds(call), scale_dtype=scale)
 
 
-def _chosen(call: OverloadCall) -> dict[str, Value]:
-    """Returns the operands that hold scale and zero point, each of no axes."""
+def _runtime_qparams(call: OverloadCall) -> dict[str, Value]:
+    """Returns computed scale and zero point as operands of rank 0."""
     found = {}
     for slot, name in (("scale", "scale"), ("zero", "zero_point")):
         value = call.value(name)
+        # `_choose_qparams` added the axes of PyTorch's result; the operands here are scalars.
         if value.node.op == "unsqueeze" and not value.node.operands["x"].type.rank:
             value = value.node.operands["x"]
         found[slot] = call.scalar(value) if value.type.rank else value
@@ -142,66 +160,66 @@ def _chosen(call: OverloadCall) -> dict[str, Value]:
 
 
 def _dequantize(call: OverloadCall) -> Value:
-    note_exported(call)
-    return _real(call, _integer_type(call))
+    set_export_profile(call)
+    return _dequantize_as(call, _stated_quant_type(call))
 
 
 def _dequantize_channels(call: OverloadCall) -> Value:
-    note_exported(call)
-    return _real(call, _integer_type(call, _axis(call)))
+    set_export_profile(call)
+    return _dequantize_as(call, _stated_quant_type(call, _axis(call)))
 
 
-def _real(call: OverloadCall, kind: QuantType | None) -> Value:
-    if call.given.get("out_dtype") not in (None, torch.float32):
+def _dequantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
+    if call.arguments.get("out_dtype") not in (None, torch.float32):
         raise KeepCall("its result is not float32")
     if kind is None:
-        if "scales" in call.given:
+        if "scales" in call.arguments:
             raise KeepCall("its scales are computed")
-        x = call.integers("input")
+        x = call.quantized_value("input")
         if x.type.quant is None or not x.type.quant.dynamic:
             raise KeepCall("its data are not quantized by computed numbers")
-        given = {f"x.{slot}": value for slot, value in _chosen(call).items()}
+        given = {f"x.{slot}": value for slot, value in _runtime_qparams(call).items()}
         return call.add("dequantize", {"x": x, **given})
-    return call.add("dequantize", {"x": with_type(call, "input", kind)})
+    return call.add("dequantize", {"x": as_quantized(call, "input", kind)})
 
 
-def with_type(call: OverloadCall, name: str, kind: QuantType) -> Value:
-    """Returns an argument's integers with a meaning: constants get it as their type."""
+def as_quantized(call: OverloadCall, name: str, kind: QuantType) -> Value:
+    """Returns an argument as that quantized type: a typed constant, or a recode of integers."""
     node = call[name]
-    stored = call.reader.held(node)
+    stored = call.reader.stored_tensor(node)
     if stored is not None:
-        return call.reader.integers(node, kind)
-    x = call.integers(name)
-    if x.type.quant is not None and x.type.quant.same_map(kind):
+        return call.reader.quantized_constant(node, kind)
+    x = call.quantized_value(name)
+    if x.type.quant is not None and x.type.quant.has_same_mapping(kind):
         return x
     if x.type.dtype != kind.storage:
         raise KeepCall(f"its data are {x.type.dtype}, not {kind.storage}")
     return call.add_typed("recode", {"x": x}, x.type.with_element(kind))
 
 
-BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
-"""Range rules by the least scale that they choose."""
+RULE_BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
+"""Range rules by their minimum scale (eps): PyTorch's default, and QNNPACK's."""
 
 
-def _choose(call: OverloadCall) -> list[Value]:
-    """Reads choose_qparams: scale and zero point of the range that the data have."""
-    bounds = call.whole("quant_min"), call.whole("quant_max")
-    rule = BY_LEAST_SCALE.get(call.real("eps"))
+def _choose_qparams(call: OverloadCall) -> list[Value]:
+    """Reads choose_qparams: scale and zero point from the range of the data."""
+    bounds = call.integer("quant_min"), call.integer("quant_max")
+    rule = RULE_BY_LEAST_SCALE.get(call.number("eps"))
     if rule is None:
-        raise KeepCall(f"its least scale {call.real('eps'):g} is neither 2^-23 nor 2^-12")
-    storage = known(call["dtype"])
+        raise KeepCall(f"its least scale {call.number('eps'):g} is neither 2^-23 nor 2^-12")
+    storage = known_dtype(call["dtype"])
     attrs: dict[str, Attr] = {"rule": rule, "storage": storage}
     if bounds != storage.bounds:
         attrs["bounds"] = bounds
-    kinds = [known(fake.dtype) for fake in call.node.meta["val"]]
+    kinds = [known_dtype(fake.dtype) for fake in call.node.meta["val"]]
     attrs |= {"scale_type": kinds[0], "zero_type": kinds[1]}
-    note_exported(call)
+    set_export_profile(call)
     made = call.add_many("choose_qparams", {"x": call.value("input")}, attrs)
-    return [_shaped(call, v, f) for v, f in zip(made, call.node.meta["val"], strict=True)]
+    return [_with_axes_of(call, v, f) for v, f in zip(made, call.node.meta["val"], strict=True)]
 
 
-def _shaped(call: OverloadCall, value: Value, fake: torch.Tensor) -> Value:
-    """Returns a number with the axes of one element that PyTorch gives it."""
+def _with_axes_of(call: OverloadCall, value: Value, fake: torch.Tensor) -> Value:
+    """Returns a scalar with the axes of size 1 that PyTorch's result has."""
     axes = tuple(range(fake.dim()))
     return call.add("unsqueeze", {"x": value}, {"axes": axes}) if axes else value
 
@@ -209,36 +227,37 @@ def _shaped(call: OverloadCall, value: Value, fake: torch.Tensor) -> Value:
 # -- fake quantization ----------------------------------------------------------------------------
 
 
-def _fake(call: OverloadCall) -> Value:
-    return _pair(call, "scale", "zero_point", None)
+def _fake_quantize(call: OverloadCall) -> Value:
+    return _quantize_dequantize(call, "scale", "zero_point", None)
 
 
-def _fake_channels(call: OverloadCall) -> Value:
-    return _pair(call, "scale", "zero_point", call.axis("axis", call.rank("self")))
+def _fake_quantize_channels(call: OverloadCall) -> Value:
+    return _quantize_dequantize(call, "scale", "zero_point", call.axis("axis", call.rank("self")))
 
 
-def _fake_with_switch(call: OverloadCall) -> list[Value | None]:
-    """Reads the forms that also return the mask of unclamped elements."""
+def _fake_quantize_with_mask(call: OverloadCall) -> list[Value | None]:
+    """Reads the forms for training, which also return the mask of unclamped elements."""
     if any(user.users and user.args[1] != 0 for user in call.node.users):
         raise KeepCall("its mask is read")
-    enabled = call.given.get("fake_quant_enabled")
+    enabled = call.arguments.get("fake_quant_enabled")
     if enabled is not None:
-        held = call.reader.held(enabled)
+        held = call.reader.stored_tensor(enabled)
         if held is None:
             raise KeepCall("whether it is enabled is computed")
+        # A disabled fake quantization returns its data.
         if not int(held[1].item()):
             x = call.value("self")
             return [x, None]
-    axis = call.axis("axis", call.rank("self")) if "axis" in call.given else None
-    made = _pair(call, "scale", "zero_point", axis)
+    axis = call.axis("axis", call.rank("self")) if "axis" in call.arguments else None
+    made = _quantize_dequantize(call, "scale", "zero_point", axis)
     return [made, None]
 
 
-def _pair(call: OverloadCall, scale: str, zero: str, axis: int | None) -> Value:
-    """Adds quantize and dequantize."""
-    note_exported(call)
-    bounds = call.whole("quant_min"), call.whole("quant_max")
-    scales, zeros = _numbers(call, scale), _numbers(call, zero)
+def _quantize_dequantize(call: OverloadCall, scale: str, zero: str, axis: int | None) -> Value:
+    """Adds quantize and dequantize in the smallest storage that holds quant_min..quant_max."""
+    set_export_profile(call)
+    bounds = call.integer("quant_min"), call.integer("quant_max")
+    scales, zeros = _known_qparam(call, scale), _known_qparam(call, zero)
     if scales is None or zeros is None:
         raise KeepCall("its scale or zero point is computed")
     bits = next((b for b in (8, 16, 32) if bounds[1] - bounds[0] < 2**b), None)
@@ -251,8 +270,8 @@ def _pair(call: OverloadCall, scale: str, zero: str, axis: int | None) -> Value:
     return call.add("dequantize", {"x": made})
 
 
-_EXPORTED: dict[str, Callable[[OverloadCall], Any]] = {
-    "choose_qparams.tensor": _choose,
+_PT2E_OPS: dict[str, Callable[[OverloadCall], Any]] = {
+    "choose_qparams.tensor": _choose_qparams,
     "quantize_per_tensor.default": _quantize,
     "quantize_per_tensor.tensor": _quantize,
     "quantize_per_tensor.tensor2": _quantize,
@@ -263,12 +282,12 @@ _EXPORTED: dict[str, Callable[[OverloadCall], Any]] = {
     "dequantize_per_channel.default": _dequantize_channels,
 }
 OPS: dict[str, Callable[[OverloadCall], Any]] = {
-    "fake_quantize_per_tensor_affine.default": _fake,
-    "fake_quantize_per_tensor_affine.tensor_qparams": _fake,
-    "fake_quantize_per_channel_affine.default": _fake_channels,
-    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_with_switch,
-    "fake_quantize_per_tensor_affine_cachemask.default": _fake_with_switch,
-    "fake_quantize_per_channel_affine_cachemask.default": _fake_with_switch,
+    "fake_quantize_per_tensor_affine.default": _fake_quantize,
+    "fake_quantize_per_tensor_affine.tensor_qparams": _fake_quantize,
+    "fake_quantize_per_channel_affine.default": _fake_quantize_channels,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantize_with_mask,
+    "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantize_with_mask,
+    "fake_quantize_per_channel_affine_cachemask.default": _fake_quantize_with_mask,
 }
-DECOMPOSED = {f"quantized_decomposed.{name}": read for name, read in _EXPORTED.items()}
-"""The converters of the ops that PT2E puts into exported programs."""
+DECOMPOSED = {f"quantized_decomposed.{name}": read for name, read in _PT2E_OPS.items()}
+"""Converters of the ops that PT2E quantization inserts."""

@@ -1,4 +1,4 @@
-"""Modules of torch.ao: quantized ones, and those that are prepared and not converted yet."""
+"""Modules of torch.ao: quantized ones, and prepared ones with observers or fake quantization."""
 
 from __future__ import annotations
 
@@ -11,74 +11,88 @@ from torch import nn
 
 _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 _FUNCTIONAL = "FloatFunctional"
-"""torch.ao's module of float functions, which lives among the quantized ones."""
+"""torch.ao's module of float functions; its package is that of the quantized modules."""
 _OBSERVERS, _FAKES = frozenset({"ObserverBase"}), frozenset({"FakeQuantizeBase"})
-_CALLS = ("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic")
+_QUANTIZING_FUNCTIONS = (
+    "quantize_per_tensor",
+    "quantize_per_channel",
+    "quantize_per_tensor_dynamic",
+)
 
 
 def is_quantized(module: nn.Module) -> bool:
-    """Returns whether a module computes with quantized tensors, as converted ones do."""
+    """Returns whether a module uses quantized tensors, as one does after `convert`."""
     for part in module.modules():
         if type(part).__name__ == _FUNCTIONAL:
             continue
         if any(kind.__module__.startswith(_QUANTIZED) for kind in type(part).__mro__):
             return True
-        if isinstance(part, torch.fx.GraphModule) and any(map(_quantizes, part.graph.nodes)):
+        if isinstance(part, torch.fx.GraphModule) and any(
+            map(_is_quantized_call, part.graph.nodes)
+        ):
             return True
     return False
 
 
-def quantizes_tensors(node: torch.fx.Node) -> bool:
-    """Returns whether a node of an exported program makes a quantized tensor."""
-    return str(node.target).startswith(tuple(f"aten.{call}." for call in _CALLS))
+def makes_quantized_tensor(node: torch.fx.Node) -> bool:
+    """Returns whether a node of an exported program creates a quantized tensor."""
+    return str(node.target).startswith(tuple(f"aten.{call}." for call in _QUANTIZING_FUNCTIONS))
 
 
-def quantizes(module: torch.jit.ScriptModule) -> bool:
-    """Returns whether a traced module computes with quantized tensors."""
+def uses_quantized_tensors(module: torch.jit.ScriptModule) -> bool:
+    """Returns whether a traced module uses quantized tensors."""
     graph: Any = module.inlined_graph
     kinds = {str(node.kind()) for node in graph.nodes()}
     return any(kind.startswith(("quantized::", "aten::quantize_per")) for kind in kinds)
 
 
-def _quantizes(node: torch.fx.Node) -> bool:
+def _is_quantized_call(node: torch.fx.Node) -> bool:
     if node.op != "call_function":
         return False
     target: Any = node.target
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(target).startswith("quantized.")
-    return getattr(target, "__name__", "") in _CALLS
+    return getattr(target, "__name__", "") in _QUANTIZING_FUNCTIONS
 
 
 def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
-    """Returns a module without its observers, and how many there were.
+    """Returns a copy of a module without observers, and how many there were.
 
-    Fake quantization stays, by the numbers that it has. A module without either is returned as it
-    is, another as a copy.
+    Fake quantization stays, with its current scale and zero point. A module without either is
+    returned itself.
     """
-    if not any(_is_one(part, _OBSERVERS | _FAKES) for part in module.modules()):
+    if not any(_is_instance_by_name(part, _OBSERVERS | _FAKES) for part in module.modules()):
         return module, 0
     module, count = copy.deepcopy(module), 0
-    for path, part in list(module.named_modules(remove_duplicate=False)):  # FX shares observers
-        if path and _is_one(part, _OBSERVERS | _FAKES):
+    # FX shares one observer among several places, which are all to be replaced.
+    for path, part in list(module.named_modules(remove_duplicate=False)):
+        if path and _is_instance_by_name(part, _OBSERVERS | _FAKES):
             owner, _, name = path.rpartition(".")
-            fakes = _is_one(part, _FAKES)
-            setattr(module.get_submodule(owner), name, _Fake(part) if fakes else nn.Identity())
+            fakes = _is_instance_by_name(part, _FAKES)
+            setattr(
+                module.get_submodule(owner),
+                name,
+                _FixedFakeQuantize(part) if fakes else nn.Identity(),
+            )
             count += not fakes
     return module, count
 
 
-def _is_one(part: nn.Module, names: frozenset[str]) -> bool:
-    """Returns whether a module is of a class of torch.ao or torchao, which have each their own."""
+def _is_instance_by_name(part: nn.Module, names: frozenset[str]) -> bool:
+    """Returns whether a module is of such a class of torch.ao or torchao.
+
+    By name, since each of the two packages has its own classes and torchao may be missing.
+    """
     return any(
         kind.__name__ in names and kind.__module__.startswith(("torch.ao.", "torchao."))
         for kind in type(part).__mro__
     )
 
 
-def with_functions_called(module: nn.Module) -> nn.Module:
-    """Returns a module whose FloatFunctional parts are called, so that their paths are traced.
+def with_functional_as_modules(module: nn.Module) -> nn.Module:
+    """Returns a copy whose FloatFunctional parts are called as modules, so that traces record them.
 
-    A module without any is returned as it is, another as a copy.
+    A module without any is returned itself.
     """
     paths = [p for p, part in module.named_modules() if type(part).__name__ == _FUNCTIONAL]
     if not paths:
@@ -86,12 +100,12 @@ def with_functions_called(module: nn.Module) -> nn.Module:
     module = copy.deepcopy(module)
     for path in filter(None, paths):
         owner, _, name = path.rpartition(".")
-        setattr(module.get_submodule(owner), name, _Functions(module.get_submodule(path)))
+        setattr(module.get_submodule(owner), name, _CallableFunctional(module.get_submodule(path)))
     return module
 
 
-class _Functions(nn.Module):
-    """torch.ao's FloatFunctional, whose functions are calls of a module."""
+class _CallableFunctional(nn.Module):
+    """A FloatFunctional whose functions are calls of the module itself."""
 
     def __init__(self, part: Any) -> None:
         super().__init__()
@@ -106,16 +120,16 @@ class _Functions(nn.Module):
         return made
 
     def __getattr__(self, name: str) -> Any:
-        if name in _FUNCTIONS:
+        if name in _FLOAT_FUNCTIONS:
             return functools.partial(self.__call__, name)
         return super().__getattr__(name)
 
 
-_FUNCTIONS = frozenset("add add_scalar mul mul_scalar cat add_relu matmul".split())
+_FLOAT_FUNCTIONS = frozenset("add add_scalar mul mul_scalar cat add_relu matmul".split())
 
 
-class _Fake(nn.Module):
-    """Fake quantization with the scale and zero point that training or calibration has found."""
+class _FixedFakeQuantize(nn.Module):
+    """Fake quantization with fixed scale and zero point, those found by training or calibration."""
 
     scale: torch.Tensor
     zero_point: torch.Tensor
@@ -144,8 +158,8 @@ class _Fake(nn.Module):
         )
 
     def _by_real_zeros(self, x: torch.Tensor) -> torch.Tensor:
-        """Computes as PyTorch does where zero points are no integers, as those of tables are."""
+        """Computes as PyTorch does for float zero points, which embedding tables have."""
         shape = [-1 if axis == self.axis else 1 for axis in range(x.dim())]
         scale, zero = self.scale.reshape(shape), self.zero_point.reshape(shape)
-        codes = torch.round(x * (1 / scale) + zero).clamp(self.low, self.high)
-        return (codes - zero) * scale
+        quantized = torch.round(x * (1 / scale) + zero).clamp(self.low, self.high)
+        return (quantized - zero) * scale

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers, whose gates the language orders as ONNX does."""
+"""LSTM, GRU and RNN layers; the language has the order of gates of ONNX."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from qir.ir.node import Value
 from .call import KeepCall, OverloadCall
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-"""Where each gate of ours is among PyTorch's: i f g o and r z n there, i o f g and z r n here."""
+"""For each gate of the language, its index in PyTorch.
+
+PyTorch has i f g o and r z n, the language i o f g and z r n.
+"""
 
 
-def _ordered(call: OverloadCall, kind: str, value: Value) -> Value:
-    """Returns weights or biases with their gates in our order."""
+def _reorder_gates(call: OverloadCall, kind: str, value: Value) -> Value:
+    """Returns weights or biases with their gates in the language's order."""
     gates = GATES[kind]
     if len(gates) == 1:
         return value
@@ -26,8 +29,8 @@ def _ordered(call: OverloadCall, kind: str, value: Value) -> Value:
     return call.add("concat", {f"xs.{i}": parts[g] for i, g in enumerate(gates)}, {"axis": 0})
 
 
-def _stacked(call: OverloadCall, parts: Sequence[Value]) -> Value:
-    """Returns one array of the directions of a layer."""
+def _stack_directions(call: OverloadCall, parts: Sequence[Value]) -> Value:
+    """Returns the directions of a layer along a new first axis."""
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (0,)}) for part in parts]
     if len(rows) == 1:
         return rows[0]
@@ -37,27 +40,27 @@ def _stacked(call: OverloadCall, parts: Sequence[Value]) -> Value:
 def _layers(kind: str, activation: str = "") -> Callable[[OverloadCall], list[Value]]:
     def read(call: OverloadCall) -> list[Value]:
         x, params = call.value("input"), call.values("params")
-        ways = 2 if call.flag("bidirectional") else 1
-        biased, count = call.flag("has_biases"), call.whole("num_layers")
+        directions = 2 if call.flag("bidirectional") else 1
+        biased, count = call.flag("has_biases"), call.integer("num_layers")
         each = 4 if biased else 2
-        if x.type.rank != 3 or len(params) != each * ways * count or call.flag("train"):
+        if x.type.rank != 3 or len(params) != each * directions * count or call.flag("train"):
             raise KeepCall
-        first = call.flag("batch_first")
-        if first:
+        batch_first = call.flag("batch_first")
+        if batch_first:
             x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)})
         states = call.values("hx") if kind == "lstm" else [call.value("hx")]
-        attrs: dict[str, Attr] = {"direction": "bidirectional" if ways == 2 else "forward"}
+        attrs: dict[str, Attr] = {"direction": "bidirectional" if directions == 2 else "forward"}
         if kind == "gru":
             attrs["linear_before_reset"] = True
         if activation:
-            attrs["activations"] = (activation,) * ways
+            attrs["activations"] = (activation,) * directions
         last: list[list[Value]] = [[] for _ in states]
         for layer in range(count):
-            own = params[layer * ways * each : (layer + 1) * ways * each]
-            x, ends = _layer(call, kind, x, own, states, layer, ways, attrs)
+            own = params[layer * directions * each : (layer + 1) * directions * each]
+            x, ends = _layer(call, kind, x, own, states, layer, directions, attrs)
             for held, end in zip(last, ends, strict=True):
                 held.append(end)
-        if first:
+        if batch_first:
             x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)})
         joined = [
             held[0]
@@ -77,29 +80,29 @@ def _layer(
     params: Sequence[Value],
     states: Sequence[Value],
     layer: int,
-    ways: int,
+    directions: int,
     attrs: dict[str, Attr],
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Adds one layer; returns its results step by step, and its last states."""
-    each = len(params) // ways
-    arranged = [_ordered(call, kind, value) for value in params]
+    """Adds one layer; returns the results of all steps, and the last states."""
+    each = len(params) // directions
+    arranged = [_reorder_gates(call, kind, value) for value in params]
     operands: dict[str, Value | None] = {
         "x": x,
-        "w": _stacked(call, arranged[0::each]),
-        "r": _stacked(call, arranged[1::each]),
+        "w": _stack_directions(call, arranged[0::each]),
+        "r": _stack_directions(call, arranged[1::each]),
     }
     if each == 4:
-        biases = [(arranged[4 * way + 2], arranged[4 * way + 3]) for way in range(ways)]
+        biases = [(arranged[4 * way + 2], arranged[4 * way + 3]) for way in range(directions)]
         both = [call.add("concat", {"xs.0": a, "xs.1": b}, {"axis": 0}) for a, b in biases]
-        operands["bias"] = _stacked(call, both)
+        operands["bias"] = _stack_directions(call, both)
     for slot, state in zip(("h0", "c0"), states, strict=False):
-        bounds = {"starts": (layer * ways,), "ends": ((layer + 1) * ways,)}
+        bounds = {"starts": (layer * directions,), "ends": ((layer + 1) * directions,)}
         cut = {**bounds, "axes": (0,), "steps": (1,)}
-        one = state.type.shape[0] == ways
+        one = state.type.shape[0] == directions
         operands[slot] = state if one else call.add("slice", {"x": state}, cut)
     y, *ends = call.add_many(kind, operands, attrs)
-    # y is [steps, directions, batch, hidden]; PyTorch has the directions side by side at the end
-    if ways == 1:
+    # y is [steps, directions, batch, hidden]; PyTorch concatenates directions along the last axis.
+    if directions == 1:
         return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(ends)
     y = call.add("transpose", {"x": y}, {"perm": (0, 2, 1, 3)})
     parts = call.add_many("split", {"x": y}, {"sizes": (1, 1), "axis": 2})

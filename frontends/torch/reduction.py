@@ -1,4 +1,4 @@
-"""Reductions over axes, and operators that look along one."""
+"""Reductions, ArgMax and the like, cumulative sums, and top-k."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall, row
+from .call import KeepCall, OverloadCall, int64_array
 
-_LAST = 2**63 - 1
+_TO_THE_END = 2**63 - 1
 
 
-def _over_axes(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
-    """Returns the converter of a reduction; sums of truth values and integers are in i64."""
+def _reduce(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
+    """Returns the converter of a reduction, computed in the result's type: integer sums in i64."""
 
     def read(call: OverloadCall) -> Value:
-        x = call.promoted("self", kind=call.result.dtype)[0]
-        named = name in call.given
+        x = call.promote("self", kind=call.result.dtype)[0]
+        named = name in call.arguments
         axes = call.axes(name, x.type.rank) if named else tuple(range(x.type.rank))
         if not axes:
             return x
-        attrs: dict[str, Attr] = {"axes": axes, "keep": bool(call.given.get("keepdim", False))}
+        attrs: dict[str, Attr] = {"axes": axes, "keep": bool(call.arguments.get("keepdim", False))}
         return call.add(op, {"x": x}, attrs)
 
     return read
@@ -35,9 +35,11 @@ def _variance(root: bool) -> Callable[[OverloadCall], Value]:
 
     def read(call: OverloadCall) -> Value:
         x = call.value("self")
-        axes = call.axes("dim", x.type.rank) if "dim" in call.given else tuple(range(x.type.rank))
-        correction = call.given.get("correction", 1)
-        if "unbiased" in call.given:
+        axes = (
+            call.axes("dim", x.type.rank) if "dim" in call.arguments else tuple(range(x.type.rank))
+        )
+        correction = call.arguments.get("correction", 1)
+        if "unbiased" in call.arguments:
             correction = int(call.flag("unbiased"))
         count = 1
         for axis in axes:
@@ -50,7 +52,7 @@ def _variance(root: bool) -> Callable[[OverloadCall], Value]:
             raise KeepCall
         mean = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
         square = call.add("squared_difference", {"a": x, "b": mean})
-        keep = bool(call.given.get("keepdim", False))
+        keep = bool(call.arguments.get("keepdim", False))
         made = call.add("reduce_sum", {"x": square}, {"axes": axes, "keep": keep})
         over = call.reader.number(call.node, float(count - correction), x.type.dtype)
         made = call.add("div", {"a": made, "b": over})
@@ -59,19 +61,19 @@ def _variance(root: bool) -> Callable[[OverloadCall], Value]:
     return read
 
 
-def _with_mean(root: bool) -> Callable[[OverloadCall], list[Value]]:
+def _variance_and_mean(root: bool) -> Callable[[OverloadCall], list[Value]]:
     """Returns the converter of var_mean and std_mean."""
 
     def read(call: OverloadCall) -> list[Value]:
-        x, keep = call.value("self"), bool(call.given.get("keepdim", False))
-        axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
+        x, keep = call.value("self"), bool(call.arguments.get("keepdim", False))
+        axes = call.axes("dim", x.type.rank) if call.arguments.get("dim") is not None else ()
         attrs: dict[str, Attr] = {"axes": axes or tuple(range(x.type.rank)), "keep": keep}
         return [_variance(root)(call), call.add("reduce_mean", {"x": x}, attrs)]
 
     return read
 
 
-def _ends(call: OverloadCall) -> list[Value]:
+def _aminmax(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     axes = tuple(range(x.type.rank)) if call["dim"] is None else (call.axis("dim", x.type.rank),)
     attrs: dict[str, Attr] = {"axes": axes, "keep": call.flag("keepdim")}
@@ -79,13 +81,13 @@ def _ends(call: OverloadCall) -> list[Value]:
 
 
 def _norm(call: OverloadCall) -> Value:
-    x, order = call.promoted("self", kind=call.result.dtype)[0], call.given.get("p")
-    order = call.given.get("ord", order)
+    x, order = call.promote("self", kind=call.result.dtype)[0], call.arguments.get("p")
+    order = call.arguments.get("ord", order)
     order = 2 if order is None else order
-    axes = call.axes("dim", x.type.rank) if call.given.get("dim") is not None else ()
+    axes = call.axes("dim", x.type.rank) if call.arguments.get("dim") is not None else ()
     attrs: dict[str, Attr] = {
         "axes": axes or tuple(range(x.type.rank)),
-        "keep": bool(call.given.get("keepdim", False)),
+        "keep": bool(call.arguments.get("keepdim", False)),
     }
     if order in (math.inf, -math.inf):
         op = "reduce_max" if order > 0 else "reduce_min"
@@ -96,13 +98,15 @@ def _norm(call: OverloadCall) -> Value:
     return call.add(op, {"x": x}, attrs)
 
 
-def _place(op: str) -> Callable[[OverloadCall], Value]:
+def _arg_reduce(op: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
         x = call.value("self")
         if call["dim"] is None:
             if call.flag("keepdim") and x.type.rank:
                 raise KeepCall
-            flat = call.add("reshape", {"x": x, "shape": call.reader.graph.constant(row([-1]))})
+            flat = call.add(
+                "reshape", {"x": x, "shape": call.reader.graph.constant(int64_array([-1]))}
+            )
             return call.add(op, {"x": flat}, {"axis": 0, "keep": False})
         attrs = {"axis": call.axis("dim", x.type.rank), "keep": call.flag("keepdim")}
         return call.add(op, {"x": x}, attrs)
@@ -110,8 +114,8 @@ def _place(op: str) -> Callable[[OverloadCall], Value]:
     return read
 
 
-def _with_place(reduce: str, place: str) -> Callable[[OverloadCall], list[Value]]:
-    """Returns the converter of max and min along an axis, which give the element and its place."""
+def _reduce_with_index(reduce: str, place: str) -> Callable[[OverloadCall], list[Value]]:
+    """Returns the converter of max and min along an axis, which return element and index."""
 
     def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
@@ -122,16 +126,16 @@ def _with_place(reduce: str, place: str) -> Callable[[OverloadCall], list[Value]
     return read
 
 
-def _running(op: str) -> Callable[[OverloadCall], Value]:
+def _cumulative(op: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        x = call.promoted("self", kind=call.result.dtype)[0]
+        x = call.promote("self", kind=call.result.dtype)[0]
         return call.add(op, {"x": x}, {"axis": call.axis("dim", x.type.rank)})
 
     return read
 
 
-def _difference(call: OverloadCall) -> Value:
-    """Reads differences of neighbors along an axis, `n` times over."""
+def _diff(call: OverloadCall) -> Value:
+    """Reads differences of neighbors along an axis, repeated `n` times."""
     held = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
     kind, truth = call.result.dtype, call.result.dtype == torch.bool
     parts = [call.cast_to(part, kind) for part in held]
@@ -139,9 +143,9 @@ def _difference(call: OverloadCall) -> Value:
     x = parts[0]
     if len(parts) > 1:
         x = call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
-    for _ in range(call.whole("n")):
+    for _ in range(call.integer("n")):
         ends = {"axes": (axis,), "steps": (1,)}
-        later = call.add("slice", {"x": x}, {"starts": (1,), "ends": (_LAST,), **ends})
+        later = call.add("slice", {"x": x}, {"starts": (1,), "ends": (_TO_THE_END,), **ends})
         early = call.add("slice", {"x": x}, {"starts": (0,), "ends": (-1,), **ends})
         x = call.add("logical_xor" if truth else "sub", {"a": later, "b": early})
     return x
@@ -150,7 +154,7 @@ def _difference(call: OverloadCall) -> Value:
 def _top_k(call: OverloadCall) -> list[Value]:
     x = call.value("self")
     attrs: dict[str, Attr] = {
-        "k": call.whole("k"),
+        "k": call.integer("k"),
         "axis": call.axis("dim", x.type.rank),
         "largest": call.flag("largest"),
         "sorted": call.flag("sorted"),
@@ -159,33 +163,33 @@ def _top_k(call: OverloadCall) -> list[Value]:
 
 
 OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
-    "mean.default": _over_axes("reduce_mean"),
-    "mean.dim": _over_axes("reduce_mean"),
-    "sum.default": _over_axes("reduce_sum"),
-    "sum.dim_IntList": _over_axes("reduce_sum"),
-    "prod.default": _over_axes("reduce_prod"),
-    "amax.default": _over_axes("reduce_max"),
-    "amin.default": _over_axes("reduce_min"),
-    "max.default": _over_axes("reduce_max"),
-    "min.default": _over_axes("reduce_min"),
-    "logsumexp.default": _over_axes("reduce_log_sum_exp"),
+    "mean.default": _reduce("reduce_mean"),
+    "mean.dim": _reduce("reduce_mean"),
+    "sum.default": _reduce("reduce_sum"),
+    "sum.dim_IntList": _reduce("reduce_sum"),
+    "prod.default": _reduce("reduce_prod"),
+    "amax.default": _reduce("reduce_max"),
+    "amin.default": _reduce("reduce_min"),
+    "max.default": _reduce("reduce_max"),
+    "min.default": _reduce("reduce_min"),
+    "logsumexp.default": _reduce("reduce_log_sum_exp"),
     "var.correction": _variance(root=False),
     "var.dim": _variance(root=False),
     "std.correction": _variance(root=True),
     "std.dim": _variance(root=True),
     "norm.ScalarOpt_dim": _norm,
     "linalg_vector_norm.default": _norm,
-    "argmax.default": _place("arg_max"),
-    "argmin.default": _place("arg_min"),
-    "max.dim": _with_place("reduce_max", "arg_max"),
-    "min.dim": _with_place("reduce_min", "arg_min"),
-    "cumsum.default": _running("cumsum"),
-    "cumprod.default": _running("cumprod"),
-    "var_mean.correction": _with_mean(root=False),
-    "var_mean.dim": _with_mean(root=False),
-    "std_mean.correction": _with_mean(root=True),
-    "std_mean.dim": _with_mean(root=True),
-    "aminmax.default": _ends,
-    "diff.default": _difference,
+    "argmax.default": _arg_reduce("arg_max"),
+    "argmin.default": _arg_reduce("arg_min"),
+    "max.dim": _reduce_with_index("reduce_max", "arg_max"),
+    "min.dim": _reduce_with_index("reduce_min", "arg_min"),
+    "cumsum.default": _cumulative("cumsum"),
+    "cumprod.default": _cumulative("cumprod"),
+    "var_mean.correction": _variance_and_mean(root=False),
+    "var_mean.dim": _variance_and_mean(root=False),
+    "std_mean.correction": _variance_and_mean(root=True),
+    "std_mean.dim": _variance_and_mean(root=True),
+    "aminmax.default": _aminmax,
+    "diff.default": _diff,
     "topk.default": _top_k,
 }

@@ -9,8 +9,8 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
-from .call import KeepCall, OverloadCall, row
-from .indexing import broadcast_indices, is_mask, permuted
+from .call import KeepCall, OverloadCall, int64_array
+from .indexing import broadcast_indices, is_mask, permute
 
 _REDUCTIONS = {
     "add": "add",
@@ -23,13 +23,13 @@ _REDUCTIONS = {
 
 
 def _scatter(reduction: str = "none") -> Callable[[OverloadCall], Value]:
-    """Returns the converter of a scatter; its name, else the argument `reduce`, says how."""
+    """Returns the converter of a scatter with that reduction, or that of its argument `reduce`."""
 
     def read(call: OverloadCall) -> Value:
         how = reduction
-        if "reduce" in call.given:
+        if "reduce" in call.arguments:
             how = _REDUCTIONS.get(str(call["reduce"]), "")
-        if not how or not call.given.get("include_self", True):
+        if not how or not call.arguments.get("include_self", True):
             raise KeepCall(f"it reduces by {call['reduce']}, or without the elements themselves")
         x, indices = call.value("self"), call.value("index")
         if not x.type.rank or x.type.rank != indices.type.rank:
@@ -42,11 +42,11 @@ def _scatter(reduction: str = "none") -> Callable[[OverloadCall], Value]:
 
 
 def _updates(call: OverloadCall, indices: Value) -> Value:
-    """Returns an element for each index: a part of the source, or the same number for all."""
-    if "src" not in call.given or not isinstance(call["src"], fx.Node):
-        held = "value" if "value" in call.given else "src"
-        number = call.promoted(held, kind=call.result.dtype)[0]
-        return call.expanded(number, indices)
+    """Returns an element for each index: the leading part of the source, or one number for all."""
+    if "src" not in call.arguments or not isinstance(call["src"], fx.Node):
+        held = "value" if "value" in call.arguments else "src"
+        number = call.promote(held, kind=call.result.dtype)[0]
+        return call.expand_like(number, indices)
     source, shape = call.value("src"), indices.type.shape
     if source.type.shape == shape:
         return source
@@ -68,15 +68,17 @@ def _index_put(call: OverloadCall) -> Value:
     x, held, adds = call.value("self"), call["indices"], call.flag("accumulate")
     named = [(axis, node) for axis, node in enumerate(held) if node is not None]
     if len(named) == 1 and named[0][0] == 0 and is_mask(named[0][1]):
-        return _put_by_mask(call, x, call.reader.tensor(named[0][1]), adds)
+        return _fill_by_mask(call, x, call.reader.tensor(named[0][1]), adds)
     if any(is_mask(node) for _, node in named):
         raise KeepCall("it writes by a mask and by indices")
     parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in named])
     axes = [axis for axis, _ in named]
-    return _put(call, x, axes, parts, call.cast_to(call["values"], call.result.dtype), adds)
+    return _scatter_entries(
+        call, x, axes, parts, call.cast_to(call["values"], call.result.dtype), adds
+    )
 
 
-def _put_by_mask(call: OverloadCall, x: Value, mask: Value, adds: bool) -> Value:
+def _fill_by_mask(call: OverloadCall, x: Value, mask: Value, adds: bool) -> Value:
     value = call.cast_to(call["values"], call.result.dtype)
     if value.type.rank > 1 or value.type.shape not in ((), (1,)):
         raise KeepCall("it writes as many elements as a mask has")
@@ -86,7 +88,7 @@ def _put_by_mask(call: OverloadCall, x: Value, mask: Value, adds: bool) -> Value
     return call.add("where", {"condition": condition, "a": chosen, "b": x})
 
 
-def _put(
+def _scatter_entries(
     call: OverloadCall,
     x: Value,
     axes: Sequence[int],
@@ -94,7 +96,10 @@ def _put(
     values: Value,
     adds: bool,
 ) -> Value:
-    """Writes values where indices of some axes say, one for each place and all other axes."""
+    """Writes values at index tensors of some axes, as `x[:, i, j] = values`.
+
+    PyTorch puts the indexed axes where the first one was if all are adjacent, else at the front.
+    """
     rank, count = x.type.rank, parts[0].type.rank
     rest = [axis for axis in range(rank) if axis not in axes]
     next_to = list(axes) == list(range(axes[0], axes[0] + len(axes)))
@@ -110,29 +115,29 @@ def _put(
         sizes = tuple(size for size in wanted if isinstance(size, int))
         if len(sizes) != len(wanted):
             raise KeepCall("it repeats values as often as nobody knows")
-        shape = call.reader.graph.constant(row(sizes))
+        shape = call.reader.graph.constant(int64_array(sizes))
         values = call.add("expand", {"x": values, "shape": shape})
     lead = len(before)
     order = [*range(lead, lead + count), *range(lead), *range(lead + count, len(wanted))]
-    updates = permuted(call, values, order)
+    updates = permute(call, values, order)
     perm = [*axes, *rest]
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (count,)}) for part in parts]
     indices = call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": count})
-    operands = {"x": permuted(call, x, perm), "indices": indices, "updates": updates}
+    operands = {"x": permute(call, x, perm), "indices": indices, "updates": updates}
     made = call.add("scatter_nd", operands, {"reduction": "add" if adds else "none"})
-    return permuted(call, made, [perm.index(axis) for axis in range(rank)])
+    return permute(call, made, [perm.index(axis) for axis in range(rank)])
 
 
-def _along(source: str, adds: bool = False) -> Callable[[OverloadCall], Value]:
-    """Returns the converter of what writes whole entries of one axis: index_copy and its like."""
+def _write_along_axis(source: str, adds: bool = False) -> Callable[[OverloadCall], Value]:
+    """Returns the converter of index_copy and its like, which write entries of one axis."""
 
     def read(call: OverloadCall) -> Value:
         x, indices = call.value("self"), call.value("index")
-        scaled = call.given.get("alpha", 1) != 1
+        scaled = call.arguments.get("alpha", 1) != 1
         if indices.type.rank != 1 or not x.type.rank or scaled:
             raise KeepCall
         values = call.cast_to(call[source], call.result.dtype)
-        return _put(call, x, [call.axis("dim", x.type.rank)], [indices], values, adds)
+        return _scatter_entries(call, x, [call.axis("dim", x.type.rank)], [indices], values, adds)
 
     return read
 
@@ -145,8 +150,8 @@ OPS: dict[str, Callable[[OverloadCall], Value]] = {
     "scatter_add.default": _scatter("add"),
     "scatter_reduce.two": _scatter(),
     "index_put.default": _index_put,
-    "index_copy.default": _along("source"),
-    "index_add.default": _along("source", adds=True),
-    "index_fill.int_Scalar": _along("value"),
-    "index_fill.int_Tensor": _along("value"),
+    "index_copy.default": _write_along_axis("source"),
+    "index_add.default": _write_along_axis("source", adds=True),
+    "index_fill.int_Scalar": _write_along_axis("value"),
+    "index_fill.int_Tensor": _write_along_axis("value"),
 }

@@ -1,7 +1,7 @@
-"""The names of inputs and outputs, and the engine, that QIR states in the files that it writes.
+"""Reads `qir.json` of files that QIR wrote: names of inputs and outputs, and the engine.
 
-PyTorch names inputs after arguments and outputs after operators; the runner of such a file takes
-and gives the names of the graph that was written.
+PyTorch names inputs after arguments and outputs after operators. The names of the graph that was
+written are restored, since data files refer to them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _MEMBER = "extra/qir.json"
 
 
 def restore_names(graph: Graph, path: Path) -> None:
-    """Gives inputs and outputs of a graph the names that its file states, where it states them."""
-    inputs, outputs = _names(path)
+    """Renames inputs and outputs of a graph as its file states."""
+    inputs, outputs = _stated_names(path)
     if len(inputs) == len(graph.inputs):
         for value, name in zip(graph.inputs, inputs, strict=True):
             _rename(graph, value.name, name)
@@ -30,13 +30,13 @@ def restore_names(graph: Graph, path: Path) -> None:
 
 
 def stated_engine(path: Path) -> str:
-    """Returns the engine that QIR wrote a TorchScript file for; empty where none is stated."""
-    return str(_stated(path).get("engine", ""))
+    """Returns the engine that a TorchScript file was written for; empty if it states none."""
+    return str(_qir_record(path).get("engine", ""))
 
 
 def states_types(path: Path) -> bool:
-    """Returns whether a file states the types of its inputs, as QIR writes them."""
-    return bool(_stated(path))
+    """Returns whether a file states the types of its inputs, as files of QIR do."""
+    return bool(_qir_record(path))
 
 
 def _rename(graph: Graph, old: str, new: str) -> None:
@@ -47,8 +47,8 @@ def _rename(graph: Graph, old: str, new: str) -> None:
     graph.rename(graph[old], new)
 
 
-def _stated(path: Path) -> dict[str, Any]:
-    """Returns what QIR states in a file; nothing for files of others."""
+def _qir_record(path: Path) -> dict[str, Any]:
+    """Returns the content of `qir.json`; empty for files of other tools."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [n for n in archive.namelist() if n.partition("/")[2] == _MEMBER]
@@ -58,9 +58,9 @@ def _stated(path: Path) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _names(path: Path) -> tuple[list[str], list[str]]:
-    """Returns names of inputs and of outputs; none where the file states none, or not each once."""
-    told = _stated(path)
+def _stated_names(path: Path) -> tuple[list[str], list[str]]:
+    """Returns names of inputs and outputs; empty if the file states none, or duplicates."""
+    told = _qir_record(path)
     try:
         inputs, outputs = (list(map(str, told.get(key, ()))) for key in ("inputs", "outputs"))
     except TypeError:

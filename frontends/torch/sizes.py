@@ -1,4 +1,4 @@
-"""Sizes that are computed while a program runs: integers in PyTorch, tensors of i64 here."""
+"""Sizes that are computed at run time: integers in PyTorch, i64 tensors in the language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import fx
 
 from qir.ir.node import Value
 
-from .call import KeepCall, Size, row
+from .call import KeepCall, Size, int64_array
 
 if TYPE_CHECKING:
     from .reader import ProgramReader
@@ -28,20 +28,20 @@ _ARITHMETIC: dict[Callable[..., object], str] = {
 
 
 def is_size(node: fx.Node) -> bool:
-    """Returns whether a node is an integer or a truth value and no tensor."""
+    """Returns whether a node is a number and not a tensor."""
     return isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
 
 
-def value(reader: ProgramReader, held: Size) -> Value:
-    """Returns a size as an i64 tensor of one element, computed once."""
+def size_value(reader: ProgramReader, held: Size) -> Value:
+    """Returns a size as an i64 tensor of one element; one node serves all uses."""
     if isinstance(held, int):
-        return reader.graph.constant(row([held]))
-    if held.name not in reader.sizes:
-        reader.sizes[held.name] = _computed(reader, held)
-    return reader.sizes[held.name]
+        return reader.graph.constant(int64_array([held]))
+    if held.name not in reader.size_values:
+        reader.size_values[held.name] = _compute_size(reader, held)
+    return reader.size_values[held.name]
 
 
-def _computed(reader: ProgramReader, node: fx.Node) -> Value:
+def _compute_size(reader: ProgramReader, node: fx.Node) -> Value:
     target = node.target
     if str(target) in ("aten.sym_size.int", "aten.size.int"):
         x, axis = reader.tensor(node.args[0]), node.args[1]  # type: ignore[arg-type]
@@ -54,30 +54,30 @@ def _computed(reader: ProgramReader, node: fx.Node) -> Value:
         sizes = reader.add(node, "shape", {"x": reader.tensor(node.args[0])}, {})  # type: ignore[arg-type]
         return reader.add(node, "reduce_prod", {"x": sizes.result}, {}).result
     if target not in _ARITHMETIC:
-        raise reader.fail(node, f"{target} computes a size, which is not read")
+        raise reader.error(node, f"{target} computes a size, which is not read")
     op = _ARITHMETIC[target]
-    a, b = (value(reader, held) for held in node.args)  # type: ignore[arg-type]
+    a, b = (size_value(reader, held) for held in node.args)  # type: ignore[arg-type]
     slots = ("xs.0", "xs.1") if op in ("max", "min") else ("a", "b")
     return reader.add(node, op, dict(zip(slots, (a, b), strict=True)), {}).result
 
 
-def shape(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
-    """Returns the operand that holds a shape: constant where at most one size is not known.
+def shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+    """Returns the shape operand of a reshape.
 
-    That one is written -1, so a reshape takes it from the number of elements.
+    A single symbolic size is written -1, so that the shape is a constant.
     """
     open_ones = [i for i, size in enumerate(wanted) if not isinstance(size, int)]
     known = [size for size in wanted if isinstance(size, int)]
     if not open_ones or (len(open_ones) == 1 and not {-1, 0} & set(known)):
         numbers = [size if isinstance(size, int) else -1 for size in wanted]
-        return reader.graph.constant(row(numbers), name=reader.names(node, "shape"))
-    return exact_shape(reader, node, wanted)
+        return reader.graph.constant(int64_array(numbers), name=reader.names(node, "shape"))
+    return exact_shape_operand(reader, node, wanted)
 
 
-def exact_shape(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
-    """Returns the operand that holds a shape, each size computed."""
+def exact_shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+    """Returns a shape operand without -1; symbolic sizes are computed."""
     if all(isinstance(size, int) for size in wanted):
         numbers = [size for size in wanted if isinstance(size, int)]
-        return reader.graph.constant(row(numbers), name=reader.names(node, "shape"))
-    parts = {f"xs.{i}": value(reader, size) for i, size in enumerate(wanted)}
+        return reader.graph.constant(int64_array(numbers), name=reader.names(node, "shape"))
+    parts = {f"xs.{i}": size_value(reader, size) for i, size in enumerate(wanted)}
     return reader.add(node, "concat", parts, {"axis": 0}).result

@@ -1,4 +1,4 @@
-"""Operators that put elements in order, or look them up in an order."""
+"""Sort, argsort, k-th value, median and searchsorted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qir.ir.node import Value
 from .call import KeepCall, OverloadCall
 
 
-def _ordered(call: OverloadCall, axis: int, *, largest: bool) -> tuple[Value, Value]:
-    """Returns all elements of an axis in order, equal ones as they are, and their places."""
+def _sorted_values(call: OverloadCall, axis: int, *, largest: bool) -> tuple[Value, Value]:
+    """Returns the sorted elements of an axis and their indices; the order is stable."""
     x = call.value("self")
     count = x.type.shape[axis] if x.type.rank else None
     if not isinstance(count, int):
@@ -24,41 +24,41 @@ def _ordered(call: OverloadCall, axis: int, *, largest: bool) -> tuple[Value, Va
 
 def _sort(call: OverloadCall) -> list[Value]:
     axis = call.axis("dim", call.rank("self"))
-    return list(_ordered(call, axis, largest=call.flag("descending")))
+    return list(_sorted_values(call, axis, largest=call.flag("descending")))
 
 
-def _places(call: OverloadCall) -> Value:
+def _argsort(call: OverloadCall) -> Value:
     return _sort(call)[1]
 
 
-def _kth(call: OverloadCall) -> list[Value]:
-    return _picked(call, call.axis("dim", call.rank("self")), call.whole("k") - 1)
+def _kth_value(call: OverloadCall) -> list[Value]:
+    return _pick_sorted(call, call.axis("dim", call.rank("self")), call.integer("k") - 1)
 
 
 def _median(call: OverloadCall) -> list[Value]:
     axis = call.axis("dim", call.rank("self"))
-    count = call.fake("self").shape[axis]
+    count = call.fake_tensor("self").shape[axis]
     if not isinstance(count, int):
         raise KeepCall("it sorts an axis of an unknown size")
-    return _picked(call, axis, (count - 1) // 2)
+    return _pick_sorted(call, axis, (count - 1) // 2)
 
 
-def _picked(call: OverloadCall, axis: int, place: int) -> list[Value]:
-    """Returns the element that would be at a place of the sorted axis, and where it is."""
+def _pick_sorted(call: OverloadCall, axis: int, place: int) -> list[Value]:
+    """Returns the element at a position of the sorted axis, and its index."""
     attrs = {"starts": (place,), "ends": (place + 1,), "axes": (axis,), "steps": (1,)}
-    found = [call.add("slice", {"x": v}, attrs) for v in _ordered(call, axis, largest=False)]
+    found = [call.add("slice", {"x": v}, attrs) for v in _sorted_values(call, axis, largest=False)]
     if call.flag("keepdim"):
         return found
     return [call.add("squeeze", {"x": value}, {"axes": (axis,)}) for value in found]
 
 
-def _looked_up(call: OverloadCall) -> Value:
-    """Reads `searchsorted` in one row: how many of its elements are before each value."""
+def _search_sorted(call: OverloadCall) -> Value:
+    """Reads `searchsorted` in one sorted vector: counts the elements before each value."""
     row, x = call.value("sorted_sequence"), call.value("self")
     if row.type.rank != 1 or call["sorter"] is not None:
         raise KeepCall("it looks in several rows, or in one that is not sorted")
     right = call.flag("right") or call["side"] == "right"
-    row, x = call.promoted("sorted_sequence", "self")
+    row, x = call.promote("sorted_sequence", "self")
     value = call.add("unsqueeze", {"x": x}, {"axes": (x.type.rank,)})
     before = call.add("less_equal" if right else "less", {"a": row, "b": value})
     counted = call.add("cast", {"x": before}, {"to": I64})
@@ -70,9 +70,9 @@ def _looked_up(call: OverloadCall) -> Value:
 OPS: dict[str, Callable[[OverloadCall], Value | list[Value]]] = {
     "sort.default": _sort,
     "sort.stable": _sort,
-    "argsort.default": _places,
-    "argsort.stable": _places,
-    "kthvalue.default": _kth,
+    "argsort.default": _argsort,
+    "argsort.stable": _argsort,
+    "kthvalue.default": _kth_value,
     "median.dim": _median,
-    "searchsorted.Tensor": _looked_up,
+    "searchsorted.Tensor": _search_sorted,
 }

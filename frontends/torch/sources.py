@@ -1,4 +1,8 @@
-"""Recognizes a source: an exported program, a TorchScript archive or module, or a plain module."""
+"""Opens a source: an exported program, a TorchScript archive or module, or a plain module.
+
+Plain modules are exported by torch.export. Modules that use quantized tensors are traced by
+TorchScript instead, since torch.export cannot represent these.
+"""
 
 from __future__ import annotations
 
@@ -17,100 +21,120 @@ from torch.export import Dim, ExportedProgram
 from qir.errors import InputError, QirError, ShapesNeeded, UsageError
 
 from .archive import open_archive, require_intact
-from .attempts import attempt
-from .muting import mute_quantized_tensors, muted
+from .attempts import call_pytorch
+from .muting import mute_quantized_tensor_warning, muted_logger
 from .profiles import engine_chosen, profile_name, running_engine
-from .program import TorchProgram, as_program, functional, mutates_views
+from .program import TorchProgram, as_program, functionalized_if_needed, mutates_views
 from .quantized_modules import (
     is_quantized,
-    quantizes,
-    quantizes_tensors,
-    with_functions_called,
+    makes_quantized_tensor,
+    uses_quantized_tensors,
+    with_functional_as_modules,
     without_observers,
 )
-from .script.assumed import Axis, assumptions, branching_axes, closed_axes, with_closed
+from .script.assumed import Axis, assumptions, branching_axes, fixed_axes, with_fixed_axes
 from .script.interpreter import Interpreter
 from .script.opened import script_program
-from .script.shapes import GIVE_SHAPES, Example, example, examples, stated
+from .script.shapes import (
+    HOW_TO_GIVE_SHAPES,
+    Example,
+    example_of_shape,
+    guessed_examples,
+    stated_examples,
+)
 from .signature import stated_engine
 
-_STATED = "qir.json"
-"""The member that states the types of inputs, in files that QIR writes."""
-_SCRIPT = ("constants.pkl", "code/")
-"""Members that TorchScript archives have and pickles do not."""
-_ARCHIVE = b"PK"
-"""How archives begin, those that are cut short too."""
-_EXPORTED = "archive_format"
-"""A member of exported programs."""
+_QIR_MEMBER = "qir.json"
+"""The member of archives written by QIR that states the types of inputs."""
+_SCRIPT_MEMBERS = ("constants.pkl", "code/")
+"""Members of TorchScript archives that pickles lack."""
+_ZIP_MAGIC = b"PK"
+"""The first bytes of an archive, also of a truncated one."""
+_EXPORT_MEMBER = "archive_format"
+"""A member of exported programs that other archives lack."""
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What is read, its name, and how."""
+class OpenedSource:
+    """A program that is ready to be read, and how to read it."""
 
     program: TorchProgram
     name: str
-    share: bool
-    """Whether parameters may share the program's memory."""
+    shares_memory: bool
+    """Whether constants may share the program's memory."""
     profile: str = ""
-    """The profile of the engine that quantizes; empty where nothing is quantized by one."""
-    kernels: bool = False
-    """Whether float operators between quantize and dequantize are kernels of that engine."""
-    observers: int = 0
-    """How many observers the module has, which are left out."""
+    """The profile of the quantized engine; empty for float programs."""
+    has_quantized_kernels: bool = False
+    """Whether float ops between dequantize and quantize are kernels of that engine.
+
+    Passes then group them.
+    """
+    observers_removed: int = 0
+    """Count of observers that were removed from the module."""
     notes: tuple[str, ...] = ()
-    """What was assumed of inputs whose sizes no file states, and which state is not updated."""
+    """Lines for the ledger: assumed sizes of inputs, and state that is not updated."""
 
 
-def opened(source: object, inputs: Sequence[object] | None) -> Opened:
-    """Opens a file or a model in memory; InputError says what cannot be read and what would do."""
+def open_source(source: object, inputs: Sequence[object] | None) -> OpenedSource:
+    """Opens a file or a model in memory; raises InputError with a remedy if it cannot."""
     if isinstance(source, (str, Path)):
-        return _file(Path(source), inputs)
+        return _open_file(Path(source), inputs)
     if isinstance(source, ExportedProgram):
-        return Opened(as_program(functional(source)), "main", share=inputs is None)
+        return OpenedSource(
+            as_program(functionalized_if_needed(source)), "main", shares_memory=inputs is None
+        )
     if isinstance(source, torch.jit.ScriptModule):
-        return _script(source, getattr(source, "original_name", "main"), inputs)
+        return _read_script(source, getattr(source, "original_name", "main"), inputs)
     if not isinstance(source, nn.Module):
         raise InputError(f"{type(source).__name__} is neither a module nor an exported program")
     name = type(source).__name__
     if inputs is None:
         raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
     _require_plain(source, name)
-    shaped = [_example(held) for held in inputs]
+    shaped = [_example_of_shape(held) for held in inputs]
     given = tuple(held.tensor if isinstance(held, Example) else held for held in shaped)
-    with _inference(source, name):
+    with _in_inference_mode(source, name):
         if is_quantized(source):
-            return _script(_traced(source, given, name), name, given)
-        module, observers = without_observers(with_functions_called(source))
+            return _read_script(_trace(source, given, name), name, given)
+        module, observers = without_observers(with_functional_as_modules(source))
         try:
-            exported = _exported(module, given, name, shaped)
+            exported = _export(module, given, name, shaped)
         except InputError:
-            if quantizes(script := _traced(module, given, name)):
-                return _script(script, name, given)
+            if uses_quantized_tensors(script := _trace(module, given, name)):
+                return _read_script(script, name, given)
             raise
-        if any(quantizes_tensors(node) for node in exported.graph.nodes):
-            return _script(_traced(module, given, name), name, given)
-        return Opened(as_program(functional(exported)), name, share=False, observers=observers)
+        if any(makes_quantized_tensor(node) for node in exported.graph.nodes):
+            return _read_script(_trace(module, given, name), name, given)
+        return OpenedSource(
+            as_program(functionalized_if_needed(exported)),
+            name,
+            shares_memory=False,
+            observers_removed=observers,
+        )
 
 
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _file(path: Path, inputs: Sequence[object] | None) -> Opened:
+def _open_file(path: Path, inputs: Sequence[object] | None) -> OpenedSource:
     held = _members(path)
-    if held is not None or _begins(path) == _ARCHIVE:
+    if held is not None or _first_bytes(path) == _ZIP_MAGIC:
         require_intact(path)
-    if held is None or not _holds(held, *_SCRIPT):
-        if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
-            raise InputError(_pickled(path, held))
+    if held is None or not _has_members(held, *_SCRIPT_MEMBERS):
+        if path.suffix.lower() != ".pt2" and (
+            held is None or not _has_members(held, _EXPORT_MEMBER)
+        ):
+            raise InputError(_why_pickle_is_refused(path, held))
         if inputs is not None:
             raise UsageError(f"{path}: an exported program has its own inputs; leave out inputs=")
-        return Opened(as_program(functional(open_archive(path))), path.stem, share=True)
+        return OpenedSource(
+            as_program(functionalized_if_needed(open_archive(path))), path.stem, shares_memory=True
+        )
     with engine_chosen(stated_engine(path)):
-        return _archive(path, inputs)
+        return _open_script_archive(path, inputs)
 
 
-def _begins(path: Path) -> bytes:
+def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(2)
@@ -118,11 +142,11 @@ def _begins(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be opened: {error.strerror or error}") from error
 
 
-def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
-    """Opens a TorchScript archive; its packed layers are those of the chosen engine."""
-    extra: dict[str, str | bytes] = {_STATED: ""}
-    if _names_quantized(path):
-        mute_quantized_tensors()
+def _open_script_archive(path: Path, inputs: Sequence[object] | None) -> OpenedSource:
+    """Opens a TorchScript archive; packed weights are unpacked by the current engine."""
+    extra: dict[str, str | bytes] = {_QIR_MEMBER: ""}
+    if _code_mentions_quantized(path):
+        mute_quantized_tensor_warning()
     try:
         opened: Any = torch.jit.load
         module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
@@ -132,7 +156,7 @@ def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
             f"{path}: PyTorch {torch.__version__} cannot read this TorchScript: {said.strip()}"
         ) from error
     try:
-        return _script(module.eval(), path.stem, inputs, extra[_STATED])
+        return _read_script(module.eval(), path.stem, inputs, extra[_QIR_MEMBER])
     except QirError:
         raise
     except Exception as error:  # what a damaged archive holds fails where it is first looked at
@@ -140,21 +164,21 @@ def _archive(path: Path, inputs: Sequence[object] | None) -> Opened:
         raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
 
 
-def _names_quantized(path: Path) -> bool:
-    """Returns whether the code of an archive speaks of quantized tensors or layers."""
+def _code_mentions_quantized(path: Path) -> bool:
+    """Returns whether the code of an archive mentions quantized tensors or layers."""
     try:
         with zipfile.ZipFile(path) as archive:
             code = [name for name in archive.namelist() if name.endswith(".py")]
             return any(b"quantize" in archive.read(name) for name in code)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError):
-        return False  # the loader says what is wrong
+        return False  # the loader reports what is wrong
 
 
 def is_pickled(path: Path) -> bool:
-    """Returns whether a file is opened by running code that it names."""
+    """Returns whether opening a file would run code that it names."""
     held = _members(path)
-    if path.suffix.lower() != ".pt2" and (held is None or not _holds(held, _EXPORTED)):
-        return held is None or not _holds(held, *_SCRIPT)
+    if path.suffix.lower() != ".pt2" and (held is None or not _has_members(held, _EXPORT_MEMBER)):
+        return held is None or not _has_members(held, *_SCRIPT_MEMBERS)
     try:
         open_archive(path)
     except InputError:
@@ -163,7 +187,7 @@ def is_pickled(path: Path) -> bool:
 
 
 def _members(path: Path) -> list[str] | None:
-    """Returns the names in an archive; None for a file that is none."""
+    """Returns the members of an archive; None for another file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
@@ -171,14 +195,14 @@ def _members(path: Path) -> list[str] | None:
         return None
 
 
-def _holds(members: Sequence[str], *parts: str) -> bool:
-    """Returns whether an archive has such members, below the folder that is named after it."""
+def _has_members(members: Sequence[str], *parts: str) -> bool:
+    """Returns whether an archive has members with these prefixes, below its top folder."""
     inner = [name.partition("/")[2] for name in members]
     return all(any(name.startswith(part) for name in inner) for part in parts)
 
 
-def _pickled(path: Path, members: Sequence[str] | None) -> str:
-    """Returns why a pickle is not opened, and what to do."""
+def _why_pickle_is_refused(path: Path, members: Sequence[str] | None) -> str:
+    """Returns the error text for a pickle: why it is not opened, and what to do instead."""
     if members is None:
         with path.open("rb") as file:
             if file.read(1) != b"\x80":
@@ -201,67 +225,72 @@ def _pickled(path: Path, members: Sequence[str] | None) -> str:
 # -- TorchScript ----------------------------------------------------------------------------------
 
 
-def _script(
+def _read_script(
     module: torch.jit.ScriptModule,
     name: str,
     inputs: Sequence[object] | None,
     types: str | bytes = "",
-) -> Opened:
-    """Reads the graphs of a TorchScript module; nothing of it is called.
+) -> OpenedSource:
+    """Reads the graphs of a TorchScript module, without running it.
 
-    `types` is what the file states of its inputs, where QIR wrote it.
+    `types` states the types of inputs, in files that QIR wrote.
     """
     assumed: tuple[str, ...] = ()
     if inputs is not None:
-        program, reader = script_program(module, name, _given(name, inputs))
+        program, reader = script_program(module, name, _given_examples(name, inputs))
     elif types:
         text = types.decode() if isinstance(types, bytes) else types
-        program, reader = script_program(module, name, stated(text, name))
+        program, reader = script_program(module, name, stated_examples(text, name))
     else:
-        program, reader, assumed = _guessed(module, name)
+        program, reader, assumed = _read_script_by_guessed_inputs(module, name)
     if mutates_views(program.graph):
         raise InputError(
             f"{name}: changes a tensor of which it also has a view; read it through torch.export:"
             " qir.load(module, inputs=(x, ...))"
         )
-    profile = profile_name(running_engine()) if reader.quantizes or reader.kernels else ""
-    notes = (*assumed, *reader.updated.values())
-    return Opened(program, name, False, profile, reader.kernels, notes=notes)
+    profile = (
+        profile_name(running_engine()) if reader.quantizes or reader.uses_quantized_kernels else ""
+    )
+    notes = (*assumed, *reader.state_updates.values())
+    return OpenedSource(program, name, False, profile, reader.uses_quantized_kernels, notes=notes)
 
 
-def _guessed(
+def _read_script_by_guessed_inputs(
     module: torch.jit.ScriptModule, name: str
 ) -> tuple[TorchProgram, Interpreter, tuple[str, ...]]:
-    """Reads a module with inputs of open sizes, as its first layers take them.
+    """Reads a module with guessed inputs of open sizes, as its first layers accept them.
 
-    Sizes that the program does not leave open are those of the examples; also returns what to say
-    of these. Raises ShapesNeeded where it branches by sizes.
+    Sizes that the program fixes are taken from the examples; also returns a note for each of those.
+    Raises ShapesNeeded for a program that branches by sizes.
     """
     failed: QirError | None = None
-    for inputs in examples(module, name):
+    for inputs in guessed_examples(module, name):
         try:
-            with muted("torch._subclasses.fake_tensor"):
+            with muted_logger("torch._subclasses.fake_tensor"):
                 program, reader = script_program(module, name, inputs)
                 if branching := branching_axes(reader.builder):
                     raise ShapesNeeded(
                         f"{name}: branches by the sizes of {min(branching)[0]}, which it does not"
-                        f" state; give them: {GIVE_SHAPES}"
+                        f" state; give them: {HOW_TO_GIVE_SHAPES}"
                     )
                 closed: frozenset[Axis] = frozenset()
-                while found := closed_axes(reader.builder) - closed:  # one may lead to another
+                # Fixing one axis may make another one fixed, so this repeats until nothing changes.
+                while found := fixed_axes(reader.builder) - closed:
                     closed |= found
-                    inputs = with_closed(inputs, reader.builder.open_axes, closed)
+                    inputs = with_fixed_axes(inputs, reader.builder.open_axes, closed)
                     program, reader = script_program(module, name, inputs)
             return program, reader, assumptions(reader.builder, closed)
         except ShapesNeeded:
             raise
         except InputError as error:
             failed = failed or error
-    raise ShapesNeeded(f"{failed}; with inputs of a guessed shape; give others: {GIVE_SHAPES}")
+    raise ShapesNeeded(
+        f"{failed}; with inputs of a guessed shape; give others: {HOW_TO_GIVE_SHAPES}"
+    )
 
 
-def _given(name: str, inputs: Sequence[object]) -> list[Example]:
-    """Returns examples of inputs, of which some may be given as shapes or arrays."""
+def _given_examples(name: str, inputs: Sequence[object]) -> list[Example]:
+    """Returns examples of inputs that are given as tensors, arrays or shapes."""
     found = []
     for held in inputs:
         if isinstance(held, torch.Tensor):
@@ -269,7 +298,7 @@ def _given(name: str, inputs: Sequence[object]) -> list[Example]:
         elif isinstance(held, np.ndarray):
             found.append(Example(torch.from_numpy(held)))
         elif isinstance(held, (list, tuple)) and all(isinstance(n, (int, str)) for n in held):
-            found.append(example(held))
+            found.append(example_of_shape(held))
         else:
             raise InputError(f"{name}: {type(held).__name__} is no tensor, array or shape")
     return found
@@ -279,8 +308,11 @@ def _given(name: str, inputs: Sequence[object]) -> list[Example]:
 
 
 @contextmanager
-def _inference(module: nn.Module, name: str) -> Iterator[None]:
-    """Puts a module into inference mode for a while; exported ones say their mode themselves."""
+def _in_inference_mode(module: nn.Module, name: str) -> Iterator[None]:
+    """Puts a module into inference mode inside a `with` block.
+
+    Modules of exported programs raise NotImplementedError: their mode is fixed.
+    """
     training = [n or name for n, m in module.named_modules() if m.training]
     with suppress(NotImplementedError):
         module.eval()
@@ -292,7 +324,7 @@ def _inference(module: nn.Module, name: str) -> Iterator[None]:
 
 
 def _require_plain(module: nn.Module, name: str) -> None:
-    """InputError for parameters that are tensors of torchao, which hide what they hold."""
+    """Raises InputError for torchao's tensor subclasses, which hide their elements."""
     for path, held in module.named_parameters():
         if type(held).__module__.startswith("torchao."):
             raise InputError(
@@ -301,33 +333,33 @@ def _require_plain(module: nn.Module, name: str) -> None:
             )
 
 
-def _example(held: object) -> object:
-    """Returns an example of a shape, in which names stand for open sizes; others as they are."""
+def _example_of_shape(held: object) -> object:
+    """Returns an example for a shape, whose names are open sizes; another object itself."""
     sizes = held if isinstance(held, (list, tuple)) and held else ()
     shape = bool(sizes) and all(isinstance(size, (int, str)) for size in sizes)
-    return example(sizes) if shape else held
+    return example_of_shape(sizes) if shape else held
 
 
-def _exported(
+def _export(
     module: nn.Module, inputs: tuple[Any, ...], name: str, shaped: Sequence[object]
 ) -> ExportedProgram:
-    """Exports a module; sizes are open where a shape has names for them."""
+    """Exports a module; sizes with a name in a shape are dynamic."""
     axes = [held.open_axes if isinstance(held, Example) else () for held in shaped]
     sizes = tuple(dict.fromkeys(each, Dim.AUTO) for each in axes) if any(axes) else None
 
     def export() -> ExportedProgram:
         return torch.export.export(module, inputs, dynamic_shapes=sizes)
 
-    made: ExportedProgram = attempt(export, name, "torch.export")
+    made: ExportedProgram = call_pytorch(export, name, "torch.export")
     return made
 
 
-def _traced(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.ScriptModule:
+def _trace(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.ScriptModule:
     def trace() -> Any:
         with torch.no_grad():
             return torch.jit.trace(  # type: ignore[no-untyped-call]
                 module, inputs, check_trace=False, strict=False
             )
 
-    made: torch.jit.ScriptModule = attempt(trace, name, "torch.jit.trace")
+    made: torch.jit.ScriptModule = call_pytorch(trace, name, "torch.jit.trace")
     return made

@@ -1,4 +1,4 @@
-"""Symbolic sizes of PyTorch as dimensions of the language."""
+"""Converts symbolic sizes of PyTorch to dimensions of the language."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 
-_MOST_POWER = 9
+_MAX_POWER = 9
 
 
 def dim_of(size: int | torch.SymInt) -> Dim:
-    """Returns the dimension of a size; None for one that no polynomial of symbols is."""
+    """Returns the dimension of a size; None for one that is no polynomial of symbols."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     return _dim(size.node.expr)
@@ -26,16 +26,16 @@ def shape_of(sizes: Sequence[int | torch.SymInt]) -> Shape:
 
 
 def _dim(expression: Any) -> Dim:
-    """Returns the dimension of a SymPy expression, whose class its flags show."""
+    """Returns the dimension of a SymPy expression, by its flags: SymPy is not imported."""
     if expression.is_Integer:
         return int(expression)
-    if expression.is_Symbol:  # one that starts with u depends on data
+    if expression.is_Symbol:  # unbacked symbols (u0, u1, ...) depend on data
         return None if expression.name.startswith("u") else dims.symbol(expression.name)
     if expression.is_Add or expression.is_Mul:
         combine = dims.add if expression.is_Add else dims.multiply
-        return _combined(combine, [_dim(part) for part in expression.args])
-    if expression.is_Pow and expression.exp.is_Integer and 0 < expression.exp < _MOST_POWER:
-        return _combined(dims.multiply, [_dim(expression.base)] * int(expression.exp))
+        return _combine(combine, [_dim(part) for part in expression.args])
+    if expression.is_Pow and expression.exp.is_Integer and 0 < expression.exp < _MAX_POWER:
+        return _combine(dims.multiply, [_dim(expression.base)] * int(expression.exp))
     if type(expression).__name__ in ("FloorDiv", "CleanDiv"):
         numerator, divisor = expression.args
         whole = _dim(numerator)
@@ -44,7 +44,7 @@ def _dim(expression: Any) -> Dim:
     return None
 
 
-def _combined(combine: Callable[[Dim, Dim], Dim], parts: Sequence[Dim]) -> Dim:
+def _combine(combine: Callable[[Dim, Dim], Dim], parts: Sequence[Dim]) -> Dim:
     found = parts[0]
     for part in parts[1:]:
         found = None if found is None or part is None else combine(found, part)

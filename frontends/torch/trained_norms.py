@@ -1,8 +1,8 @@
-"""Folds the batch norm of a layer prepared for training into it, as torch.ao's convert does.
+"""Folds the batch norm of a layer in quantization-aware training, as torch.ao's convert does.
 
-While a model is trained, a layer's weights are quantized as they will be once the batch norm is
-folded in, and its result is divided by the same factor: the norm then sees what it would see in
-float. `norm(layer(x, fake(w * factor)) / factor + bias)`, where `factor` is `gamma / std`, is
+Training quantizes the weights as they will be after folding, and divides the layer's result by the
+same factor, so that the norm sees the statistics of the float layer:
+`norm(layer(x, fake(w * factor)) / factor + bias)`, where `factor` is `gamma / std`. That equals
 `layer(x, fake(w * factor)) + folded bias`.
 """
 
@@ -15,18 +15,18 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.rewrite.layer_weights import operands, store_bias
 
 _NORM = ("gamma", "beta", "mean", "var")
 _RESHAPES = ("reshape", "unsqueeze", "flatten")
-_PAIR = ("dequantize", "quantize")
+_FAKE_QUANTIZE = ("dequantize", "quantize")
 
 
 def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
-    """Folds each batch norm of that form; returns how many."""
+    """Folds all batch norms of that form; returns their count."""
     norms = [node for node in graph if node.op == "batch_norm"]
     count = sum(_fold(graph, norm, ledger) for norm in norms)
     if count:
@@ -36,19 +36,23 @@ def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
 
 def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
     divided, bias = _without_bias(norm.operands["x"])
-    if divided.node.op != "div" or not _parts_known(norm):
+    if divided.node.op != "div" or not _has_constant_parameters(norm):
         return False
     layer, factor = (divided.node.operands[slot].node for slot in ("a", "b"))
-    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED) or _is_read_twice(norm, layer):
+    if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS) or _has_other_uses(
+        norm, layer
+    ):
         return False
-    scaled = _scaled_weights(layer)
-    factor = _plain(factor.result).node
+    scaled = _weights_times_factor(layer)
+    factor = _before_reshapes(factor.result).node
     if scaled is None or not _is_factor(factor, norm):
         return False
     product, weights, by = scaled
-    if _plain(by).node is not factor or (layer.op in TRANSPOSED and layer.attrs["groups"] != 1):
+    if _before_reshapes(by).node is not factor or (
+        layer.op in TRANSPOSED_CONVOLUTIONS and layer.attrs["groups"] != 1
+    ):
         return False
-    folded, shifts = _folded(layer, norm, weights, bias)
+    folded, shifts = _fold_parameters(layer, norm, weights, bias)
     made = graph.constant(
         Array.of(folded.numpy(), weights.name),
         name=graph.fresh(f"{weights.name}.folded"),
@@ -66,29 +70,29 @@ def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
 
 
 def _without_bias(x: Value) -> tuple[Value, Value | None]:
-    """Returns what a layer's own bias is added to, and that bias."""
+    """Returns the operand of a bias addition and the bias; a value without one as it is."""
     node = x.node
     if node.op == "add":
         for data, other in (("a", "b"), ("b", "a")):
-            bias = _plain(node.operands[other])
+            bias = _before_reshapes(node.operands[other])
             if bias.constant is not None and bias.type.rank == 1:
                 return node.operands[data], bias
     return x, None
 
 
-def _plain(value: Value) -> Value:
-    """Returns a row before it was given axes of one element."""
+def _before_reshapes(value: Value) -> Value:
+    """Returns a vector before it was reshaped to broadcast."""
     while value.node.op in _RESHAPES:
         value = value.node.operands["x"]
     return value
 
 
-def _parts_known(norm: Node) -> bool:
+def _has_constant_parameters(norm: Node) -> bool:
     return all(norm.operands[slot].constant is not None for slot in _NORM)
 
 
-def _is_read_twice(norm: Node, layer: Node) -> bool:
-    """Returns whether a value between a layer and its norm, or its own bias, is used elsewhere."""
+def _has_other_uses(norm: Node, layer: Node) -> bool:
+    """Returns whether values between a layer and its norm have other uses, or the layer a bias."""
     node = norm.operands["x"].node
     while node.result.only_use is not None:
         if node is layer:
@@ -103,10 +107,10 @@ def _leads_to(value: Value, layer: Node) -> bool:
     return value.node is layer or layer.result in value.node.operands.values()
 
 
-def _scaled_weights(layer: Node) -> tuple[Node, Value, Value] | None:
-    """Returns weights times factor before fake quantization: the product, weights and factor."""
+def _weights_times_factor(layer: Node) -> tuple[Node, Value, Value] | None:
+    """Returns (product, weights, factor) of weights that are scaled before fake quantization."""
     _, value, _ = operands(layer)
-    for op in _PAIR:
+    for op in _FAKE_QUANTIZE:
         if value.node.op == op:
             value = value.node.operands["x"]
     product = value.node
@@ -122,21 +126,23 @@ def _is_factor(node: Node, norm: Node) -> bool:
     if node.op != "div" or node.operands["b"].node.op != "sqrt":
         return False
     inner = node.operands["b"].node.operands["x"].node
-    if inner.op != "add" or not _same(node.operands["a"], norm.operands["gamma"]):
+    if inner.op != "add" or not _are_equal_constants(node.operands["a"], norm.operands["gamma"]):
         return False
     a, b = inner.operands["a"], inner.operands["b"]
     var, eps = (a, b) if a.type.rank else (b, a)
-    if eps.constant is None or not _same(var, norm.operands["var"]):
+    if eps.constant is None or not _are_equal_constants(var, norm.operands["var"]):
         return False
     return bool(np.float32(eps.constant.data) == np.float32(norm.attrs["eps"]))  # type: ignore[arg-type]
 
 
-def _same(left: Value, right: Value) -> bool:
+def _are_equal_constants(left: Value, right: Value) -> bool:
     held, other = left.constant, right.constant
     return held is not None and other is not None and np.array_equal(held.data, other.data)
 
 
-def _folded(layer: Node, norm: Node, weights: Value, bias: Value | None) -> tuple[Tensor, Tensor]:
+def _fold_parameters(
+    layer: Node, norm: Node, weights: Value, bias: Value | None
+) -> tuple[Tensor, Tensor]:
     """Returns weights and bias as torch.ao computes them."""
     gamma, beta, mean, var = (_tensor(norm.operands[slot]) for slot in _NORM)
     own = torch.zeros_like(mean) if bias is None else _tensor(bias)
@@ -145,7 +151,7 @@ def _folded(layer: Node, norm: Node, weights: Value, bias: Value | None) -> tupl
     if layer.op == "linear":
         made = fuse_linear_bn_weights(w, own, mean, var, eps, gamma, beta)
     else:
-        turned = layer.op in TRANSPOSED
+        turned = layer.op in TRANSPOSED_CONVOLUTIONS
         made = fuse_conv_bn_weights(w, own, mean, var, eps, gamma, beta, transpose=turned)
     return made[0].detach(), made[1].detach()
 

@@ -1,4 +1,4 @@
-"""Opens files that run code when they are opened, for users who trust them."""
+"""Opens files whose loading runs code, for users who trust them (`--trust`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.export import ExportedProgram
 from qir.errors import InputError
 
 
-def unpickled(path: Path) -> nn.Module | ExportedProgram:
-    """Returns the module of a pickle, or the program of a `.pt2` file with pickled parts.
+def load_unsafe(path: Path) -> nn.Module | ExportedProgram:
+    """Unpickles a module, or loads a `.pt2` file with pickled parts.
 
-    Raises InputError for a file that holds no program, and for classes that are not found.
+    Raises InputError for a file without a program, and for classes that are not found.
     """
     archive = path.suffix.lower() == ".pt2"
-    open_it: Any = torch.export.load if archive else _load
+    open_it: Any = torch.export.load if archive else _unpickle
     try:
         made = open_it(str(path))
     except (ImportError, AttributeError) as error:
@@ -36,5 +36,5 @@ def unpickled(path: Path) -> nn.Module | ExportedProgram:
     )
 
 
-def _load(path: str) -> object:
+def _unpickle(path: str) -> object:
     return torch.load(path, map_location="cpu", weights_only=False)

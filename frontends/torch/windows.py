@@ -1,4 +1,4 @@
-"""Operators of windows and places of images: columns of windows, samples by a grid, pools."""
+"""im2col and col2im, grid_sample, max pools with indices, embedding_bag."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ _MODES = ("linear", "nearest", "cubic")
 _OUTSIDE = ("zeros", "border", "reflection")
 
 
-def _columns(call: OverloadCall) -> Value:
+def _im2col(call: OverloadCall) -> Value:
     x = call.value("self")
     if x.type.rank != 4:
         raise KeepCall("it takes columns of an image without a batch")
     return call.add("unfold", {"x": x}, _window(call, "kernel_size"))
 
 
-def _image(call: OverloadCall) -> Value:
+def _col2im(call: OverloadCall) -> Value:
     x = call.value("self")
     if x.type.rank != 3:
         raise KeepCall("it makes an image without a batch")
-    size: dict[str, Attr] = {"size": call.wholes("output_size", 2)}
+    size: dict[str, Attr] = {"size": call.integers("output_size", 2)}
     return call.add("fold", {"x": x}, size | _window(call, "kernel_size"))
 
 
 def _window(call: OverloadCall, kernel: str) -> dict[str, Attr]:
     return {
-        "kernel": call.wholes(kernel, 2),
-        "stride": call.wholes("stride", 2),
-        "pad": call.wholes("padding", 2) * 2,
-        "dilation": call.wholes("dilation", 2),
+        "kernel": call.integers(kernel, 2),
+        "stride": call.integers("stride", 2),
+        "pad": call.integers("padding", 2) * 2,
+        "dilation": call.integers("dilation", 2),
     }
 
 
-def _sampled(call: OverloadCall) -> Value:
+def _grid_sample(call: OverloadCall) -> Value:
     operands = {"x": call.value("input"), "grid": call.value("grid")}
     attrs: dict[str, Attr] = {
-        "mode": _MODES[call.whole("interpolation_mode")],
-        "outside": _OUTSIDE[call.whole("padding_mode")],
+        "mode": _MODES[call.integer("interpolation_mode")],
+        "outside": _OUTSIDE[call.integer("padding_mode")],
         "align_corners": call.flag("align_corners"),
     }
     return call.add("grid_sample", operands, attrs)
 
 
-def _pool_with_places(axes: int) -> Callable[[OverloadCall], list[Value]]:
-    """Returns the converter of a max pool that also says where in its plane each element is."""
+def _max_pool_with_indices(axes: int) -> Callable[[OverloadCall], list[Value]]:
+    """Returns the converter of a max pool with indices; PyTorch counts them within a plane."""
 
     def read(call: OverloadCall) -> list[Value]:
         x = call.value("self")
         if x.type.rank != axes + 2:
             raise KeepCall
         attrs: dict[str, Attr] = {
-            "kernel": call.wholes("kernel_size", axes),
-            "stride": call.wholes("stride", axes) or call.wholes("kernel_size", axes),
-            "pad": call.wholes("padding", axes) * 2,
-            "dilation": call.wholes("dilation", axes),
+            "kernel": call.integers("kernel_size", axes),
+            "stride": call.integers("stride", axes) or call.integers("kernel_size", axes),
+            "pad": call.integers("padding", axes) * 2,
+            "dilation": call.integers("dilation", axes),
             "ceil": call.flag("ceil_mode"),
             "counted": "plane",
         }
@@ -67,7 +67,7 @@ def _pool_with_places(axes: int) -> Callable[[OverloadCall], list[Value]]:
     return read
 
 
-def _unpool(call: OverloadCall) -> Value:
+def _max_unpool(call: OverloadCall) -> Value:
     x, places = call.value("self"), call.value("indices")
     size = call.result.shape
     if not all(isinstance(s, int) for s in size):
@@ -77,13 +77,13 @@ def _unpool(call: OverloadCall) -> Value:
 
 
 def _adaptive_max(axes: int) -> Callable[[OverloadCall], list[Value | None]]:
-    """Returns the converter of an adaptive max pool whose places nobody reads."""
+    """Returns the converter of an adaptive max pool; raises KeepCall if its indices are used."""
 
     def read(call: OverloadCall) -> list[Value | None]:
         x, held = call.value("self"), call["output_size"]
-        if x.type.rank != axes + 2 or call.reads(1):
+        if x.type.rank != axes + 2 or call.is_result_used(1):
             raise KeepCall("it says where the greatest elements are")
-        size = call.wholes("output_size", axes)
+        size = call.integers("output_size", axes)
         if len(size) != axes or held is None:
             raise KeepCall
         if all(s == 1 for s in size):
@@ -93,11 +93,11 @@ def _adaptive_max(axes: int) -> Callable[[OverloadCall], list[Value | None]]:
     return read
 
 
-def _bags(call: OverloadCall) -> list[Value | None]:
-    """Reads `embedding_bag`, of whose results only the bags are read."""
-    if any(call.reads(place) for place in (1, 2, 3)) or call.flag("scale_grad_by_freq"):
+def _embedding_bag(call: OverloadCall) -> list[Value | None]:
+    """Reads `embedding_bag`; raises KeepCall if other results than the bags are used."""
+    if any(call.is_result_used(place) for place in (1, 2, 3)) or call.flag("scale_grad_by_freq"):
         raise KeepCall("it says which bags its rows are of")
-    mode = ("sum", "mean", "max")[call.whole("mode")]
+    mode = ("sum", "mean", "max")[call.integer("mode")]
     operands = {
         "w": call.value("weight"),
         "indices": call.value("indices"),
@@ -105,24 +105,24 @@ def _bags(call: OverloadCall) -> list[Value | None]:
         "weights": call.optional("per_sample_weights"),
     }
     attrs: dict[str, Attr] = {"mode": mode, "last": call.flag("include_last_offset")}
-    padding = call.given.get("padding_idx")
+    padding = call.arguments.get("padding_idx")
     if isinstance(padding, int) and padding >= 0:
         attrs["padding"] = padding
     return [call.add("embedding_bag", operands, attrs), None, None, None]
 
 
 OPS: dict[str, Callable[[OverloadCall], Value | list[Value] | list[Value | None]]] = {
-    "im2col.default": _columns,
-    "col2im.default": _image,
-    "grid_sampler.default": _sampled,
-    "max_pool1d_with_indices.default": _pool_with_places(1),
-    "max_pool2d_with_indices.default": _pool_with_places(2),
-    "max_pool3d_with_indices.default": _pool_with_places(3),
-    "max_unpool2d.default": _unpool,
-    "max_unpool3d.default": _unpool,
+    "im2col.default": _im2col,
+    "col2im.default": _col2im,
+    "grid_sampler.default": _grid_sample,
+    "max_pool1d_with_indices.default": _max_pool_with_indices(1),
+    "max_pool2d_with_indices.default": _max_pool_with_indices(2),
+    "max_pool3d_with_indices.default": _max_pool_with_indices(3),
+    "max_unpool2d.default": _max_unpool,
+    "max_unpool3d.default": _max_unpool,
     "adaptive_max_pool1d.default": _adaptive_max(1),
     "adaptive_max_pool2d.default": _adaptive_max(2),
     "adaptive_max_pool3d.default": _adaptive_max(3),
-    "embedding_bag.default": _bags,
-    "embedding_bag.padding_idx": _bags,
+    "embedding_bag.default": _embedding_bag,
+    "embedding_bag.padding_idx": _embedding_bag,
 }

@@ -276,6 +276,7 @@ cdef extern from "tensors/tensors.h" nogil:
         const int32_t *zero
         int scale_at, zero_at
         int32_t low, high
+        int away
     int qir_apply_known(qir_operation op, qir_kind kind)
     int qir_apply_make(
         qir_operation op, qir_kind kind, const qir_apply *, int a, int b, int y, qir_step *

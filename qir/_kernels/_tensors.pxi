@@ -153,7 +153,7 @@ cdef class Tensors(Running):
 
     def encode(
         self, str name, x, y, *, shape, str kind, low, high, scale=None, zero=None, scale_at=None,
-        zero_at=None,
+        zero_at=None, bint away=False,
     ):
         cdef qir_step step
         low, high = integer(name, "low", low, -65536, 65536), integer(name, "high", high, low, 65536)
@@ -161,7 +161,7 @@ cdef class Tensors(Running):
         cdef float[::1] scales
         cdef int32_t[::1] zeros
         cdef qir_codes_shape s
-        s.low, s.high = low, high
+        s.low, s.high, s.away = low, high, away
         s.outer, s.channels, s.inner = of_length(name, "shape", shape, 3, 0)
         s.scale, s.zero = NULL, NULL
         s.scale_at, s.zero_at = self.given(name, scale_at, zero_at, s.channels, KINDS[kind])
@@ -181,7 +181,7 @@ cdef class Tensors(Running):
         cdef float[::1] scales
         cdef int32_t[::1] zeros
         cdef qir_codes_shape s
-        s.low = s.high = 0
+        s.low = s.high = s.away = 0
         s.outer, s.channels, s.inner = of_length(name, "shape", shape, 3, 0)
         s.scale, s.zero = NULL, NULL
         s.scale_at, s.zero_at = self.given(name, scale_at, zero_at, s.channels, KINDS[kind])

@@ -119,8 +119,11 @@ class Tensors:
         zero: ArrayLike | None = None,
         scale_at: int | None = None,
         zero_at: int | None = None,
+        away: bool = False,
     ) -> None:
-        """clamp(rne(x / scale) + zero, low, high) in 8 or 16 bits; NaN gives low.
+        """clamp(round(x / scale) + zero, low, high) in 8 or 16 bits; NaN gives low.
+
+        Halves are rounded to even, or away from zero.
 
         x is (outer, channels, inner), with a scale and a zero for each channel; or one of each,
         from the buffers `scale_at` and `zero_at`.

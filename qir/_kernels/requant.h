@@ -12,6 +12,7 @@
  * wherever it is the byte that is computed with: `flip` is 0x80 then, else 0.
  */
 
+#include <math.h>
 #include <stdint.h>
 
 struct qir_code {
@@ -23,6 +24,11 @@ struct qir_code {
 static inline float qir_round(float real) {
   const float whole = 12582912.0f; /* 1.5 * 2^23: numbers of this size have no fraction */
   return (real + whole) - whole;
+}
+
+/* Rounds halves away from zero: the number below 0.5 moves no other number past an integer. */
+static inline float qir_round_away(float real) {
+  return (float)(int32_t)(real + copysignf(0.49999997f, real));
 }
 
 static inline uint8_t qir_encode(float real, const struct qir_code *to) {

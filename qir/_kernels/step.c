@@ -1,4 +1,4 @@
-#define _DEFAULT_SOURCE /* madvise */
+#define _DEFAULT_SOURCE /* madvise, posix_memalign */
 #include "step.h"
 
 #include <string.h>
@@ -26,9 +26,10 @@ void qir_step_run(const struct qir_step *step, void *const *buffers, void *scrat
 void *qir_step_alloc(size_t bytes) {
   enum { LARGE = 2 << 20 /* bytes of a large page: fewer faults and misses for packed weights */ };
   bytes = qir_round_up(bytes, 64);
-  void *memory = aligned_alloc(bytes < LARGE ? 64 : LARGE, bytes);
+  void *memory = NULL;
+  if (posix_memalign(&memory, bytes < LARGE ? 64 : LARGE, bytes) != 0) return NULL;
 #if defined(MADV_HUGEPAGE)
-  if (memory && bytes >= LARGE) madvise(memory, bytes / LARGE * LARGE, MADV_HUGEPAGE);
+  if (bytes >= LARGE) madvise(memory, bytes / LARGE * LARGE, MADV_HUGEPAGE);
 #endif
-  return memory ? memset(memory, 0, bytes) : NULL;
+  return memset(memory, 0, bytes);
 }

@@ -5,29 +5,33 @@ from __future__ import annotations
 from qir.ledger import Change, Entry
 
 BASIS = "claim"
-"""What entries rest on that say what is claimed of a kernel."""
+"""The `basis` field of ledger entries that state a kernel's claim."""
 
 
-def entries(claim: str, step: str, subject: str) -> tuple[Entry, ...]:
-    """Returns what the ledger says of a kernel's claim; nothing where it is exact."""
+def claim_entries(claim: str, step: str, subject: str) -> tuple[Entry, ...]:
+    """Returns the ledger entry for a kernel's claim; none for an exact kernel."""
     if claim == "exact":
         return ()
-    word, *numbers = claim.split(":")
-    change = Change.REGROUPED if word == "within" else Change.UNVERIFIED
-    codes = float(numbers[0]) if word == "within" else 0.0
-    said = f"claimed {words(claim)}" if numbers else f"{words(claim)} is claimed of its bytes"
-    return (Entry(change, step, subject, said, codes, BASIS),)
+    kind, *numbers = claim.split(":")
+    change = Change.REGROUPED if kind == "within" else Change.UNVERIFIED
+    steps = float(numbers[0]) if kind == "within" else 0.0
+    reason = (
+        f"claimed {claim_text(claim)}"
+        if numbers
+        else f"{claim_text(claim)} is claimed of its bytes"
+    )
+    return (Entry(change, step, subject, reason, steps, BASIS),)
 
 
-def words(claim: str) -> str:
+def claim_text(claim: str) -> str:
     """Returns a claim in plain words."""
-    word, *numbers = claim.split(":")
-    if word == "within":
-        most, rate = int(numbers[0]), float(numbers[1])
-        return f"within {most} step{'s' * (most != 1)}, in {100 * rate:g} % of results at most"
-    if word == "close":
+    kind, *numbers = claim.split(":")
+    if kind == "within":
+        steps, rate = int(numbers[0]), float(numbers[1])
+        return f"within {steps} step{'s' * (steps != 1)}, in {100 * rate:g} % of results at most"
+    if kind == "close":
         return f"close, to {float(numbers[0]):g}"
     return "nothing" if claim == "unknown" else claim
 
 
-__all__ = ["BASIS", "entries", "words"]
+__all__ = ["BASIS", "claim_entries", "claim_text"]

@@ -7,29 +7,43 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from qir.analysis.multiply_adds import coded_work, counted, work
-from qir.analysis.quantized_regions import behind_sums, coded, decoded
+from qir.analysis.multiply_adds import has_known_macs, integer_macs, total_macs
+from qir.analysis.quantized_regions import continues_raw_sum, is_dequantized, quantized_types
 from qir.capability import Verdict
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONTROL
-from qir.ir.quantized_ops import CHOOSES, RECODES, in_codes, whole, widths
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
+from qir.ir.quantized_ops import (
+    QPARAMS_OPS,
+    RETYPING_OPS,
+    is_float_width_cast,
+    is_integral,
+    quantized_nodes,
+)
 from qir.query.cost import one_sample
 from qir.query.display import op_name
 
 Becomes: TypeAlias = Literal["integer", "already", "weights", "float", "as it is"]
-"""Integer now, or since the file was made; weights of few bits with float data; real; neither."""
+"""What becomes of an op.
 
+- `integer`: quantizing makes it compute on integers.
+- `already`: it computes on integers before quantizing.
+- `weights`: its weights get few bits, its data stay float.
+- `float`: it stays float.
+- `as it is`: it computes neither, such as a conversion or shape arithmetic.
+"""
 
-ALREADY = "quantized already"
+ALREADY_QUANTIZED = "quantized already"
 """The reason of an op that works on quantized values before anything is planned."""
-PARTLY = "part of its bodies is quantized already"
+BODIES_PARTLY_QUANTIZED = "part of its bodies is quantized already"
 """The reason of an op that holds graphs, some of whose work is quantized."""
-WITHIN = "data quantize nothing that branches and loops hold; without data their products are"
+BODIES_STAY_FLOAT = (
+    "data quantize nothing that branches and loops hold; without data their products are"
+)
 """The reason of an op that holds graphs."""
 
-_NUMBERS = RECODES | CHOOSES
+_CONVERSIONS = RETYPING_OPS | QPARAMS_OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer before any work: what will be integer, what stays float, what must share."""
+    """What quantizing would do: what becomes integer, stays float, or shares one scale."""
 
     target: str
     decisions: tuple[Decision, ...]
@@ -87,113 +101,129 @@ class Plan:
         return sum(d.macs_on_codes for d in self.decisions) / total if total else 0.0
 
 
-def as_taken(plan: Plan, found: Iterable[Verdict], path: str) -> Plan:
+def with_target_verdicts(plan: Plan, verdicts: Iterable[Verdict], path: str) -> Plan:
     """Corrects the plan of the graph at a path by what a target does with existing integer work.
 
     Integer ops that the target computes in float become float; ops next to a float value that it
     quantizes become integer.
     """
-    here = [v for v in found if v.path == path]
-    reals = {v.node: v.reason for v in here if v.taken != "integer"}
-    codes = {v.node for v in here if v.taken == "integer"}
+    here = [v for v in verdicts if v.path == path]
+    float_reasons = {v.node: v.reason for v in here if v.taken != "integer"}
+    integer_nodes = {v.node for v in here if v.taken == "integer"}
 
-    def told(made: Decision) -> Decision:
-        reason = reals.get(made.node)
-        if made.becomes == "float" and made.node in codes:
-            return replace(made, becomes="already", reason=ALREADY, macs_on_codes=made.macs)
-        if made.becomes != "already" or reason is None:
-            return made
-        said = f"{ALREADY}, but {reason}"
-        return replace(made, becomes="float", reason=said, macs_on_codes=0)
+    def corrected(decision: Decision) -> Decision:
+        reason = float_reasons.get(decision.node)
+        if decision.becomes == "float" and decision.node in integer_nodes:
+            return replace(
+                decision, becomes="already", reason=ALREADY_QUANTIZED, macs_on_codes=decision.macs
+            )
+        if decision.becomes != "already" or reason is None:
+            return decision
+        said = f"{ALREADY_QUANTIZED}, but {reason}"
+        return replace(decision, becomes="float", reason=said, macs_on_codes=0)
 
-    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+    return replace(plan, decisions=tuple(map(corrected, plan.decisions)))
 
 
-def as_written(plan: Plan, found: Iterable[Verdict]) -> Plan:
+def with_file_verdicts(plan: Plan, verdicts: Iterable[Verdict]) -> Plan:
     """Corrects a plan without data: products that the target computes in float become float."""
-    left = {id(verdict): verdict for verdict in found}
-    named: dict[str, list[Verdict]] = {}
-    for verdict in left.values():
-        named.setdefault(verdict.node, []).append(verdict)
-    known = {made.node for made in plan.decisions}
-    exact = {(made.node, made.op) for made in plan.decisions}
+    unmatched = {id(verdict): verdict for verdict in verdicts}
+    by_node: dict[str, list[Verdict]] = {}
+    for verdict in unmatched.values():
+        by_node.setdefault(verdict.node, []).append(verdict)
+    planned_nodes = {made.node for made in plan.decisions}
+    planned_ops = {(made.node, made.op) for made in plan.decisions}
 
-    def meant(made: Decision) -> Verdict | None:
-        names = (made.node, f"{made.node}.product")  # the latter where what it adds stands apart
-        of = [v for name in names for v in named.get(name, ()) if v.op != "sum"]
-        alike = [v for v in of if v.op == made.op]
-        of = [v for v in of if (v.node, v.op) not in exact]  # branches may call their ops alike
-        other = (
-            v for v in left.values() if v.op == made.op and v.node not in known
-        )  # called as a result
-        return next(iter(alike or of), None) or next(other, None)
+    def verdict_of(decision: Decision) -> Verdict | None:
+        # A writer that adds the bias in a separate node names the product `NODE.product`.
+        names = (decision.node, f"{decision.node}.product")
+        candidates = [v for name in names for v in by_node.get(name, ()) if v.op != "sum"]
+        same_op = [v for v in candidates if v.op == decision.op]
+        # Ops of two branches may have one name: another planned op keeps the verdict of its own op.
+        candidates = [v for v in candidates if (v.node, v.op) not in planned_ops]
+        # A node that makes a graph output is written under the output's name.
+        renamed = (
+            v for v in unmatched.values() if v.op == decision.op and v.node not in planned_nodes
+        )
+        return next(iter(same_op or candidates), None) or next(renamed, None)
 
-    def told(made: Decision) -> Decision:
-        verdict = meant(made) if made.becomes == "integer" else None
+    def corrected(decision: Decision) -> Decision:
+        verdict = verdict_of(decision) if decision.becomes == "integer" else None
         if verdict is None:
-            return made
-        named[verdict.node].remove(verdict)  # branches may call theirs alike
-        del left[id(verdict)]
+            return decision
+        # Each verdict is used once, since ops of two branches may have one name.
+        by_node[verdict.node].remove(verdict)
+        del unmatched[id(verdict)]
         if verdict.taken == "integer":
-            return made
-        return replace(made, becomes="float", reason=verdict.reason, macs_on_codes=0)
+            return decision
+        return replace(decision, becomes="float", reason=verdict.reason, macs_on_codes=0)
 
-    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+    return replace(plan, decisions=tuple(map(corrected, plan.decisions)))
 
 
-def as_moved(plan: Plan, found: Iterable[Verdict]) -> Plan:
+def with_quantized_moves(plan: Plan, verdicts: Iterable[Verdict]) -> Plan:
     """Corrects a plan with data: ops that only move quantized values become integer.
 
     A written form may quantize them because all ops next to them are quantized.
     """
-    done = {(v.node, v.op) for v in found if v.taken == "integer"}
+    integer_ops = {(v.node, v.op) for v in verdicts if v.taken == "integer"}
 
-    def told(made: Decision) -> Decision:
-        names = (made.node, f"{made.node}.q")  # the latter of its quantized values
-        moved = made.becomes == "float" and any((name, made.op) in done for name in names)
-        return replace(made, becomes="integer", reason="") if moved else made
+    def corrected(decision: Decision) -> Decision:
+        # Writers name a move of quantized values `NODE.q`.
+        names = (decision.node, f"{decision.node}.q")
+        is_integer = decision.becomes == "float" and any(
+            (name, decision.op) in integer_ops for name in names
+        )
+        return replace(decision, becomes="integer", reason="") if is_integer else decision
 
-    return replace(plan, decisions=tuple(map(told, plan.decisions)))
-
-
-def as_carried(plan: Plan, why: Mapping[str, str]) -> Plan:
-    """Corrects a plan by why a written form has ops in float: they, and those in their kernels."""
-
-    def told(made: Decision) -> Decision:
-        reason = why.get(made.node) or why.get(made.group)
-        if made.becomes != "integer" or not reason:
-            return made
-        return replace(made, becomes="float", reason=reason, macs_on_codes=0)
-
-    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+    return replace(plan, decisions=tuple(map(corrected, plan.decisions)))
 
 
-def counted_at(plan: Plan, graph: Graph, sizes: Mapping[str, int]) -> Plan:
-    """Counts the work of ops of open size in the graph that was planned, by sizes of their names.
+def with_float_reasons(plan: Plan, reasons: Mapping[str, str]) -> Plan:
+    """Corrects a plan by the reasons why a written form has ops in float.
 
-    Ops that hold graphs stay as they are.
+    Ops that are computed in the kernel of such an op become float with it.
     """
-    bound = {**sizes, **one_sample(graph)}
 
-    def told(made: Decision) -> Decision:
-        node = graph[made.node].node if made.node in graph.values else None
-        if made.counted or node is None or node.bodies or not counted(node, bound):
-            return made
-        macs = work(node, bound)
-        done = macs if made.becomes in ("integer", "already") else 0
-        return replace(made, macs=macs, macs_on_codes=done, counted=True)
+    def corrected(decision: Decision) -> Decision:
+        reason = reasons.get(decision.node) or reasons.get(decision.group)
+        if decision.becomes != "integer" or not reason:
+            return decision
+        return replace(decision, becomes="float", reason=reason, macs_on_codes=0)
 
-    return replace(plan, decisions=tuple(map(told, plan.decisions)))
+    return replace(plan, decisions=tuple(map(corrected, plan.decisions)))
+
+
+def with_macs_at(plan: Plan, graph: Graph, sizes: Mapping[str, int]) -> Plan:
+    """Counts the multiply-adds of ops with symbolic sizes, which `sizes` gives by name.
+
+    `graph` is the one that was planned. Ops with bodies stay as they are.
+    """
+    all_sizes = {**sizes, **one_sample(graph)}
+
+    def corrected(decision: Decision) -> Decision:
+        node = graph[decision.node].node if decision.node in graph.values else None
+        if decision.counted or node is None or node.bodies or not has_known_macs(node, all_sizes):
+            return decision
+        macs = total_macs(node, all_sizes)
+        done = macs if decision.becomes in ("integer", "already") else 0
+        return replace(decision, macs=macs, macs_on_codes=done, counted=True)
+
+    return replace(plan, decisions=tuple(map(corrected, plan.decisions)))
 
 
 class GraphFacts:
-    """What is known of the ops of a graph before anything is planned."""
+    """Facts of a graph before planning: which ops are on integers, and their multiply-adds."""
 
     def __init__(self, graph: Graph, bodies: Iterable[Graph] = ()) -> None:
-        self.apart = tuple(bodies)
+        self.planned_bodies = tuple(bodies)
         """Bodies whose ops have decisions of their own."""
-        self.codes = {
-            n: done for each in self.apart or (graph,) for n, done in in_codes(each).items()
+        # In a static plan a loop is one op with the work of its bodies; without data the ops inside
+        # have decisions of their own, and the loop itself must not count them again.
+        self.on_integers = {
+            n: done
+            for each in self.planned_bodies or (graph,)
+            for n, done in quantized_nodes(each).items()
         }
         self.sizes = one_sample(graph)
 
@@ -201,58 +231,65 @@ class GraphFacts:
         self, node: Node, reason: str, schemes: Mapping[str, str] | None = None
     ) -> Decision:
         """Returns the decision for an op: integer without a reason, else float."""
-        alone = not (self.apart and node.op in CONTROL)
-        macs = work(node, self.sizes) if alone else 0
-        done = coded_work(node, self.codes, self.sizes) if alone else 0
-        known = not alone or counted(node, self.sizes)
+        counts_itself = not (self.planned_bodies and node.op in CONTROL_FLOW_OPS)
+        macs = total_macs(node, self.sizes) if counts_itself else 0
+        on_integers = integer_macs(node, self.on_integers, self.sizes) if counts_itself else 0
+        known = not counts_itself or has_known_macs(node, self.sizes)
         becomes: Becomes = "float" if reason else "integer"
-        if said := beside(node):
-            becomes, reason = "as it is", said
-        elif reason and (self.codes.get(node, False) or (node.bodies and 0 < macs == done)):
-            becomes, reason = "already", ALREADY
-        elif node.bodies and done:
-            reason = PARTLY
-        elif reason == ALREADY:
-            reason = why_real(node)
-        elif reason and not node.bodies and _of_whole(node):
+        # The first case that applies names the reason. Conversions come first: a quantize touches
+        # integers, but it is no computation that quantizing could change.
+        if data_kind := data_kind_reason(node):
+            becomes, reason = "as it is", data_kind
+        elif reason and (
+            self.on_integers.get(node, False) or (node.bodies and 0 < macs == on_integers)
+        ):
+            becomes, reason = "already", ALREADY_QUANTIZED
+        elif node.bodies and on_integers:
+            reason = BODIES_PARTLY_QUANTIZED
+        elif reason == ALREADY_QUANTIZED:
+            reason = float_reason(node)
+        elif reason and not node.bodies and _reads_no_floats(node):
             reason = "it converts integers to floats"
-        done = macs if becomes in ("integer", "already") else done
+        on_integers = macs if becomes in ("integer", "already") else on_integers
         origin = str(node.origins[0]) if node.origins else ""
-        given = schemes or {}
+        written_schemes = schemes or {}
         name = op_name(node)
-        return Decision(node.name, name, becomes, reason, "", given, macs, origin, done, known)
+        return Decision(
+            node.name, name, becomes, reason, "", written_schemes, macs, origin, on_integers, known
+        )
 
 
-def _of_whole(node: Node) -> bool:
-    """Returns whether an op that QIR knows reads nothing real."""
-    reals = any(v.type.express.is_float for v in node.operands.values())
-    return node.op != "foreign" and not reals
+def _reads_no_floats(node: Node) -> bool:
+    """Returns whether an op that QIR knows has no float operand."""
+    has_floats = any(v.type.express.is_float for v in node.operands.values())
+    return node.op != "foreign" and not has_floats
 
 
-def beside(node: Node) -> str:
-    """Returns what an op does that computes neither with integers nor with floats; empty for
-    others."""
-    if node.op in _NUMBERS:
+def data_kind_reason(node: Node) -> str:
+    """Returns why an op is neither integer nor float work: a conversion, or no floats at all.
+
+    Empty for ops that compute.
+    """
+    if node.op in _CONVERSIONS:
         return "between float and quantized values"
-    if widths(node):
+    if is_float_width_cast(node):
         return "between floats of 16 bits and others"
-    return "no floats: sizes and other integers" if whole(node) else ""
+    return "no floats: sizes and other integers" if is_integral(node) else ""
 
 
-def why_real(node: Node) -> str:
-    """Returns why an op that has quantized values next to it computes with floats."""
-    if behind_sums(node):
+def float_reason(node: Node) -> str:
+    """Returns why an op with adjacent quantized values still computes in float."""
+    if continues_raw_sum(node):
         return "after integer sums, in float"
-    row = spec(node.op)
-    weight = node.operands.get(row.traits.weight or "")
-    if weight is not None and (decoded(weight) or weight.type.quant):
+    weight = node.operands.get(spec(node.op).traits.weight or "")
+    if weight is not None and (is_dequantized(weight) or weight.type.quant):
         return "its weights are quantized, its data float"
-    held = [v for v in node.operands.values() if decoded(v) or v.type.quant]
-    if node.bodies and held and all(v.constant for v in held):
+    quantized = [v for v in node.operands.values() if is_dequantized(v) or v.type.quant]
+    if node.bodies and quantized and all(v.constant for v in quantized):
         return "its weights are quantized, its data float"
-    if held:
-        again = any(map(coded, node.results))
-        return "float between quantized values" if again else "it dequantizes"
-    if any(coded(v) or v.type.quant for v in node.results):
+    if quantized:
+        requantized = any(map(quantized_types, node.results))
+        return "float between quantized values" if requantized else "it dequantizes"
+    if any(quantized_types(v) or v.type.quant for v in node.results):
         return "it computes in float, and its result is quantized"
     return "it computes scales and zero points"

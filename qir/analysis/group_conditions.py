@@ -8,23 +8,27 @@ import numpy as np
 
 from qir.ir.dtype import I32, DType
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
-from qir.profiles import Profile, choosing
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
+from qir.profiles import Profile, choose_query
 from qir.profiles.conditions import GroupCondition
-from qir.profiles.kernel_forms import holds_ranges
-from qir.rewrite.fusing import LINES, ChainMatch, accumulator_scale, moves_codes
+from qir.profiles.kernel_forms import has_declared_ranges
+from qir.rewrite.fusing import (
+    CONVOLUTIONS_1D_3D,
+    ChainMatch,
+    accumulator_scale,
+    only_moves_quantized,
+)
 
 
-def offset(match: ChainMatch, found: Profile) -> bool:
-    """Returns whether quantized values have a zero point, of which a profile's runtime knows
-    none."""
-    rule = found.resolve(choosing("u8"))
+def has_zero_point(match: ChainMatch, found: Profile) -> bool:
+    """Returns whether quantized values have a zero point in a profile whose runtime has none."""
+    rule = found.resolve(choose_query("u8"))
     maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
     known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
 
-def bias_in_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
+def is_bias_in_accumulator_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
     """Returns whether the bias is float and constant, or has about the accumulator's scale."""
     if match.bias is None or match.bias.type.quant is None:
         return match.bias is None or match.bias.constant is not None
@@ -37,16 +41,16 @@ def bias_in_unit(match: ChainMatch, storages: Collection[DType]) -> bool:
 
 def _kept_map(match: ChainMatch) -> bool:
     first = next(iter(match.codes.values())).type.quant
-    return first is not None and match.result is not None and first.same_map(match.result)
+    return first is not None and match.result is not None and first.has_same_mapping(match.result)
 
 
 def _held_ranges(match: ChainMatch) -> bool:
-    return holds_ranges(match.result, (value.type.quant for value in match.codes.values()))
+    return has_declared_ranges(match.result, (value.type.quant for value in match.codes.values()))
 
 
 def _same_storage(match: ChainMatch) -> bool:
     parameters = {spec(match.head.op).traits.bias}
-    if match.head.op in PRODUCTS | LINES:
+    if match.head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
         parameters.add(spec(match.head.op).traits.weight)
     kinds = {
         v.type.quant.storage for s, v in match.codes.items() if v.type.quant and s not in parameters
@@ -61,7 +65,7 @@ def _coded_operands(match: ChainMatch) -> bool:
 SHARED: Mapping[str, GroupCondition] = {
     "same_map": GroupCondition(
         "operand and result have one scale, zero point and storage",
-        moves_codes,
+        only_moves_quantized,
         keeps_map=True,
     ),
     "kept_map": GroupCondition(
@@ -79,7 +83,7 @@ SHARED: Mapping[str, GroupCondition] = {
     ),
     "bias_unit": GroupCondition(
         "the bias is i32 with |scale - x*w| <= 1e-6 + 0.01*x*w, or a float constant",
-        lambda match: bias_in_unit(match, (I32,)),
+        lambda match: is_bias_in_accumulator_unit(match, (I32,)),
     ),
     "coded_operands": GroupCondition(
         "every operand comes from quantized values, constants too",

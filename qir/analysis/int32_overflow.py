@@ -7,63 +7,65 @@ from dataclasses import replace
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.verify.accumulators import INT32, bound, products, safe
+from qir.ir.verify.accumulators import INT32, fits_int32_by_types, products, sum_bounds
 from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.step import Product
-from qir.profiles import profile, query_of
-from qir.reference.constants import computed
+from qir.profiles import profile, query_for_node
+from qir.reference.constants import compute_constants
 
 
-def wrapping(graph: Graph, node: Node, *, biased: bool = True) -> str:
-    """Describes how sums of a node's products overflow 32 bits; empty where they fit.
+def overflow_text(graph: Graph, node: Node, *, biased: bool = True) -> str:
+    """Describes how a node's integer sums overflow 32 bits; empty where they fit.
 
-    `biased` includes the bias in the sums. Some input reaches the reported sum; sums without a
-    known bound are not reported.
+    `biased` includes the bias in the sums. Only sums that some input really reaches are reported;
+    sums without a known bound are not.
     """
     for product in _products(graph, node):
-        summed = product if biased else replace(product, bias=None, loose="")
-        if safe(summed):
+        summed = product if biased else replace(product, bias=None, why_unbounded="")
+        if fits_int32_by_types(summed):
             continue
-        found = bound(summed)
-        if isinstance(found, str):
+        limits = sum_bounds(summed)
+        if isinstance(limits, str):
             continue
-        _, least, greatest, _ = found
+        _, least, greatest, _ = limits
         if least < INT32[0] or greatest > INT32[1]:
             return f"sums come to {least}..{greatest}, which wrap in 32 bits"
     return ""
 
 
-def going_on(graph: Graph, node: Node) -> str:
+def wrap_note(graph: Graph, node: Node) -> str:
     """Notes that a float replacement would not wrap where the int32 accumulator does.
 
     The text ends a line of the ledger; it is empty where the profile sums in more than 32 bits, or
     no input is known to overflow.
     """
-    named = profile_within(graph, node)
-    if not named or not (said := wrapping(graph, node)):
+    profile_name = profile_name_of(graph, node)
+    if not profile_name or not (overflow := overflow_text(graph, node)):
         return ""
-    narrow = profile(named).resolve(query_of(node)).acc.type == "i32"
-    return f", which go on where its {said}" if narrow else ""
+    sums_in_int32 = profile(profile_name).resolve(query_for_node(node)).acc.type == "i32"
+    return f", which go on where its {overflow}" if sums_in_int32 else ""
 
 
-def profile_within(graph: Graph, node: Node) -> str:
-    """Returns the profile of a node of a graph or body."""
-    return node.profile or _look(graph).profile
+def profile_name_of(graph: Graph, node: Node) -> str:
+    """Returns the name of a node's profile: its own, else that of the outermost graph."""
+    return node.profile or _context(graph).profile
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:
-    """Yields the integer products that a node computes, with what its operands are alone."""
-    look = _look(graph)
+    """Yields the integer products that a node computes, by the ranges of its operands alone."""
+    look = _context(graph)
+    # Producers count as computed at run time. Their bounds then follow from their types alone, and
+    # not from constants, since this look has not passed the nodes before them.
     given = (look.source(v).node for v in node.operands.values())
     look.moving.update(n for n in given if n.op != "constant")
     yield from products(NodeContext(look, node))
 
 
-def _look(graph: Graph) -> Look:
-    """Returns a graph with what is known around it, where it is a body."""
+def _context(graph: Graph) -> Look:
+    """Returns the verifier's context of a graph; for a body, with what its holder knows."""
     if graph.holder is None:
-        return Look(graph, graph.name, compute=computed)
+        return Look(graph, graph.name, compute=compute_constants)
     whole, node = graph.holder
-    look = _look(whole)
+    look = _context(whole)
     look.bind(node, graph)
     return Look(graph, f"{look.path}/{node.name}/{graph.name}", look)

@@ -5,43 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qir.analysis.activations import tails_of
+from qir.analysis.activations import fused_activations
 from qir.ir.attrs import same
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.profiles import Profile
 from qir.profiles.conditions import conditions
-from qir.profiles.profile import GroupEntry as Row
-from qir.profiles.profile import When
-from qir.rewrite.fusing import NUMBERS, PLAIN, ChainMatch, bias_of
+from qir.profiles.profile import GroupEntry, When
+from qir.rewrite.fusing import INDEX_SLOTS, NORM_SLOTS, ChainMatch, bias_slot
 from qir.rewrite.linear_layers import adds_row, knows_linear, plain_product
 
 
 @dataclass(frozen=True, slots=True)
 class KernelGroup:
-    """Real ops in a row, and the row of a profile that says they are one quantized kernel."""
+    """A chain of float ops, and the profile's group entry that makes it one quantized kernel."""
 
     ops: tuple[Node, ...]
     chain: tuple[str, ...]
-    """As the profile names them: a product and the add of its bias are one linear layer."""
-    row: Row | None = None
+    """The ops as the profile names them: a product and the add of its bias are one `linear`."""
+    entry: GroupEntry | None = None
     """None where a target's table has the chain."""
 
     @property
-    def head(self) -> Node:
-        """The op that computes."""
+    def anchor(self) -> Node:
+        """The first op, such as the convolution."""
         return self.ops[0]
 
     @property
     def last(self) -> Node:
-        """The op whose result the kernel makes."""
+        """The op whose result is the kernel's result."""
         return self.ops[-1]
 
     def summands(self) -> Iterator[tuple[Node, str]]:
-        """Yields the ops after the first, each with the slot of the tensor that it adds."""
+        """Yields the later ops that add another tensor, each with the slot of that tensor."""
         first = 1 + self.biased
         for before, node in zip(self.ops[first - 1 :], self.ops[first:], strict=False):
             for slot, value in node.operands.items():
@@ -50,7 +49,7 @@ class KernelGroup:
 
     @property
     def biased(self) -> bool:
-        """Whether the second op adds the bias of the layer that the first one is."""
+        """Whether the second op adds the bias of the first."""
         return len(self.ops) > len(self.chain)
 
 
@@ -59,26 +58,26 @@ def is_float(graph: Graph) -> bool:
     return not any(v.type.quant for _, body in graph.walk() for v in body.values.values())
 
 
-def kernels(graph: Graph, profile: Profile) -> list[KernelGroup]:
-    """Returns the kernels of a float graph, in the order of what computes in them, each op in one.
+def find_kernel_groups(graph: Graph, profile: Profile) -> list[KernelGroup]:
+    """Returns the kernels of a float graph, in the order of their anchors; each op is in one.
 
-    Conditions on quantized values are taken to hold. A row ends where somebody else reads what is
-    between; of two products that one sum adds, its first operand's takes the sum.
+    Conditions on quantized types are assumed to hold. A chain ends where another op reads an inner
+    value. If a sum adds two products, the kernel of its first operand takes the sum.
     """
-    found = _Found(profile)
+    found = _KernelFinder(profile)
     for node in graph:
-        found.take(node)
-    return found.made
+        found.add_kernel_of(node)
+    return found.groups
 
 
-def lacking(node: Node, profile: Profile) -> str:
-    """Returns why an op heads no kernel; empty where it does."""
-    found = _Found(profile)
-    return "" if found.take(node) else found.why(node)
+def no_kernel_reason(node: Node, profile: Profile) -> str:
+    """Returns why no kernel begins with an op; empty where one does."""
+    found = _KernelFinder(profile)
+    return "" if found.add_kernel_of(node) else found.reason(node)
 
 
-def wrap(graph: Graph, ops: Sequence[Node]) -> Node:
-    """Makes one group of float ops in a row."""
+def wrap_as_group(graph: Graph, ops: Sequence[Node]) -> Node:
+    """Replaces a chain of float ops by one group."""
     last = ops[-1]
     stages: list[Stage] = []
     operands: dict[str, Value] = {}
@@ -102,9 +101,10 @@ def wrap(graph: Graph, ops: Sequence[Node]) -> Node:
     return made
 
 
-def unwrap(graph: Graph, group: Node) -> None:
-    """Puts the ops of a group of floats in its place."""
+def unwrap_group(graph: Graph, group: Node) -> None:
+    """Replaces a group of float ops by the ops."""
     result = group.result
+    # The last op takes over the name and lineage, by which statistics find the tensor.
     name, lineage = result.name, result.lineage
     graph.rename(result, graph.fresh(f"{name}.group"))
     flow: Value | None = None
@@ -113,14 +113,14 @@ def unwrap(graph: Graph, group: Node) -> None:
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
         order = [s.name for s in spec(stage.op).operands]
-        operands = {s: operands[s] for s in sorted(operands, key=lambda s: _place(s, order))}
-        end = i == len(group.stages) - 1
+        operands = {s: operands[s] for s in sorted(operands, key=lambda s: _slot_order(s, order))}
+        is_last = i == len(group.stages) - 1
         flow = graph.add(
             stage.op,
             operands,
             stage.attrs,
-            types=[result.type] if end else None,
-            name=name if end else _name(graph, stage, name),
+            types=[result.type] if is_last else None,
+            name=name if is_last else _stage_name(graph, stage, name),
             before=group,
             origins=stage.origins,
             profile=group.profile,
@@ -131,143 +131,156 @@ def unwrap(graph: Graph, group: Node) -> None:
     graph.set_lineage(flow, lineage)
 
 
-def _place(slot: str, order: Sequence[str]) -> tuple[int, str]:
+def _slot_order(slot: str, order: Sequence[str]) -> tuple[int, str]:
     return order.index(slot.split(".")[0]), slot
 
 
-def _name(graph: Graph, stage: Stage, of: str) -> str:
+def _stage_name(graph: Graph, stage: Stage, of: str) -> str:
     return graph.fresh(stage.name or f"{of}.{stage.op}")
 
 
-def of_reals(node: Node) -> bool:
-    """Returns whether a node is a group of ops that compute with floats alone."""
+def is_float_group(node: Node) -> bool:
+    """Returns whether a node is a group without quantized types."""
     values = (*node.operands.values(), *node.results)
     types = [v.type for v in values] + [s.type for s in node.stages if s.type]
     return bool(node.stages) and not any(t.quant for t in types)
 
 
-class _Found:
-    """Kernels as they are found, one op after the other."""
+class _KernelFinder:
+    """Finds the longest kernel of each op in graph order; grouped ops are not used again."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.tails = tails_of(profile)
-        self.layers = knows_linear(profile)
-        self.taken: set[Node] = set()
-        self.made: list[KernelGroup] = []
+        self.activations = fused_activations(profile)
+        self.knows_linear = knows_linear(profile)
+        self.grouped: set[Node] = set()
+        self.groups: list[KernelGroup] = []
 
-    def take(self, node: Node) -> bool:
-        """Takes the kernel that an op heads, the longest there is; says whether it heads one."""
-        if node in self.taken or node.op in _STRUCTURE or node.schemes or node.stages:
+    def add_kernel_of(self, node: Node) -> bool:
+        """Adds the longest kernel that begins with an op; returns whether there is one."""
+        if node in self.grouped or node.op in _NOT_COMPUTED or node.schemes or node.stages:
             return False
-        found = max(self._rows(node), key=lambda k: len(k.ops), default=None)
-        if found is None:
+        longest = max(self._candidates(node), key=lambda k: len(k.ops), default=None)
+        if longest is None:
             return False
-        self.taken.update(found.ops)
-        self.made.append(found)
+        self.grouped.update(longest.ops)
+        self.groups.append(longest)
         return True
 
-    def why(self, node: Node) -> str:
-        """Returns why no row begins with an op."""
+    def reason(self, node: Node) -> str:
+        """Returns why no kernel begins with an op."""
         op, start = self._start(node)
-        heads = [g for g in self.profile.groups if g.chain[0] == op]
-        if not heads:
+        entries = [g for g in self.profile.groups if g.chain[0] == op]
+        if not entries:
             joined = next((g.chain for g in self.profile.groups if op in g.chain), ())
-            behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
-            return f"no group of {self.profile.name} takes it{behind}"
-        if told := _unfit(start):
-            return told
-        if not any(g.chain == (op,) for g in heads):
+            position = f" but after another op, as {' |> '.join(joined)}" if joined else ""
+            return f"no group of {self.profile.name} takes it{position}"
+        if reason := _unfit_reason(start):
+            return reason
+        if not any(g.chain == (op,) for g in entries):
             return f"no group of {self.profile.name} is {op}, and nothing joins it"
         match = ChainMatch(start, dict(node.operands), None)
-        return next(told for g in heads if (told := self._refused(g, op, match)))
+        return next(reason for g in entries if (reason := self._unmet_condition(g, op, match)))
 
     def _start(self, node: Node) -> tuple[str, tuple[Node, ...]]:
-        """Returns what a profile calls an op, and the ops that this is."""
-        if self.layers and node.op in ("gemm", "matmul") and plain_product(node, real=True):
-            behind = adds_row(node, real=True)
-            taken = behind is None or behind in self.taken
-            return "linear", (node,) if behind is None or taken else (node, behind)
+        """Returns the profile's name of an op, and the ops that it covers.
+
+        A runtime with `linear` takes a gemm, or a matmul with the add of a constant bias, as one.
+        """
+        if self.knows_linear and node.op in ("gemm", "matmul") and plain_product(node, real=True):
+            bias_add = adds_row(node, real=True)
+            is_grouped = bias_add is None or bias_add in self.grouped
+            return "linear", (node,) if bias_add is None or is_grouped else (node, bias_add)
         return node.op, (node,)
 
-    def _rows(self, node: Node) -> Iterator[KernelGroup]:
-        """Yields the kernels that begin with an op."""
+    def _candidates(self, node: Node) -> Iterator[KernelGroup]:
+        """Yields the kernels that begin with an op, shortest first."""
         op, ops = self._start(node)
-        if _unfit(ops):
+        if _unfit_reason(ops):
             return
         match = ChainMatch(ops, dict(node.operands), None)
         chain: tuple[str, ...] = (op,)
         while True:
-            if row := self._row(chain, op, match):
-                yield KernelGroup(ops, chain, row)
+            if entry := self._matching_entry(chain, op, match):
+                yield KernelGroup(ops, chain, entry)
             use = ops[-1].result.only_use
-            if use is None or not self._joins(use, op, chain):
+            if use is None or not self._can_join(use, op, chain):
                 return
             ops, chain = (*ops, use.node), (*chain, use.node.op)
 
-    def _row(self, chain: tuple[str, ...], op: str, match: ChainMatch) -> Row | None:
-        named = [g for g in self.profile.groups if g.chain == chain]
-        named.sort(key=lambda g: g.result == "real")
-        return next((g for g in named if not self._refused(g, op, match)), None)
+    def _matching_entry(
+        self, chain: tuple[str, ...], op: str, match: ChainMatch
+    ) -> GroupEntry | None:
+        entries = [g for g in self.profile.groups if g.chain == chain]
+        # Several entries may have one chain. Those with quantized results are tried first, since a
+        # quantized model has them wherever a quantize follows.
+        entries.sort(key=lambda g: g.result == "real")
+        return next((g for g in entries if not self._unmet_condition(g, op, match)), None)
 
-    def _refused(self, row: Row, op: str, match: ChainMatch) -> str:
-        """Returns which condition of a group is not met, of those that no integers are asked
-        for."""
+    def _unmet_condition(self, entry: GroupEntry, op: str, match: ChainMatch) -> str:
+        """Returns the first unmet condition of a group entry that needs no quantized types."""
+        # The attributes of a gemm are not those of the `linear` that the entry speaks of.
         attrs = {} if op != match.head.op else match.head.attrs
-        for name, value in row.when.attrs.items():
+        for name, value in entry.when.attrs.items():
             if name not in attrs or not same(attrs[name], value):
                 return f"{name} is not {value!r}"
-        if not _processor(row.when, self.profile.isa):
+        if not _fits_processor(entry.when, self.profile.isa):
             return "the profile's condition on processors is not met"
-        asked = (conditions()[need] for need in row.needs)
-        lacks = (one for one in asked if not one.of_types and not one.met(match))
-        return next((f"needs that {one.said}" for one in lacks), "")
+        needed = (conditions()[need] for need in entry.needs)
+        unmet = (one for one in needed if not one.of_types and not one.met(match))
+        return next((f"needs that {one.said}" for one in unmet), "")
 
-    def _joins(self, use: Use, op: str, chain: tuple[str, ...]) -> bool:
-        """Returns whether a reader may be a later op of a row: an activation, or a sum with a
-        product."""
+    def _can_join(self, use: Use, op: str, chain: tuple[str, ...]) -> bool:
+        """Returns whether a reader may be fused: an activation, or the add after a product."""
         node, value = use.node, use.node.operands[use.slot]
-        if node in self.taken or node.schemes or node.stages or node.profile != value.node.profile:
+        if (
+            node in self.grouped
+            or node.schemes
+            or node.stages
+            or node.profile != value.node.profile
+        ):
             return False
         if len(node.results) != 1 or node.result.type != value.type:
             return False
-        if node.op in self.tails:
+        if node.op in self.activations:
             return True
-        if node.op != "add" or op not in PRODUCTS or len(chain) > 1:
+        if node.op != "add" or op not in INTEGER_SUM_LAYERS or len(chain) > 1:
             return False
+        # If both operands of the add are products, the kernel of operand `a` takes the add.
         other = node.operands["b" if use.slot == "a" else "a"]
-        return other.type == value.type and not (use.slot == "b" and self._sums(other))
+        return other.type == value.type and not (use.slot == "b" and self._could_take_sum(other))
 
-    def _sums(self, value: Value) -> bool:
-        """Returns whether a product makes a value and could take the sum that alone reads it."""
+    def _could_take_sum(self, value: Value) -> bool:
+        """Returns whether a product's kernel makes a value and could fuse the add that reads it."""
         node = value.node
-        if value.only_use is None or node in self.taken or node.schemes or node.stages:
+        if value.only_use is None or node in self.grouped or node.schemes or node.stages:
             return False
         if node.op == "add":
-            made = (v.node for v in node.operands.values() if v.node.op in PRODUCTS)
+            made = (v.node for v in node.operands.values() if v.node.op in INTEGER_SUM_LAYERS)
             node = next((n for n in made if self._start(n)[1][-1] is node), node)
         op, ops = self._start(node)
         known = any(g.chain[:2] == (op, "add") for g in self.profile.groups)
-        return ops[-1] is value.node and op in PRODUCTS and known and not _unfit(ops)
+        return (
+            ops[-1] is value.node and op in INTEGER_SUM_LAYERS and known and not _unfit_reason(ops)
+        )
 
 
-_STRUCTURE = frozenset({"input", "constant", "output", "foreign"})
+_NOT_COMPUTED = frozenset({"input", "constant", "output", "foreign"})
 
 
-def _processor(when: When, isa: str) -> bool:
+def _fits_processor(when: When, isa: str) -> bool:
     return not when.isa or isa in when.isa
 
 
-def _unfit(ops: tuple[Node, ...]) -> str:
-    """Returns why an op's operands could not all be quantized, or what may stay float; empty where
-    they can."""
+def _unfit_reason(ops: tuple[Node, ...]) -> str:
+    """Returns why an op cannot have quantized operands and result; empty where it can."""
     node = ops[0]
     if node.bodies or node.inner or len(node.results) != 1:
         return "it is no op with one result"
     for slot, value in node.operands.items():
-        if (node.op, slot) in PLAIN:
+        if (node.op, slot) in INDEX_SLOTS:
             continue
-        if bias_of(node.op) == slot or slot in NUMBERS:
+        if bias_slot(node.op) == slot or slot in NORM_SLOTS:
             if value.constant is None:
                 return f"{slot} is computed"
         elif value.type.element != F32:
@@ -276,4 +289,12 @@ def _unfit(ops: tuple[Node, ...]) -> str:
     return "" if last.element == F32 else f"its result is {last.element}, not f32"
 
 
-__all__ = ["KernelGroup", "is_float", "kernels", "lacking", "of_reals", "unwrap", "wrap"]
+__all__ = [
+    "KernelGroup",
+    "find_kernel_groups",
+    "is_float",
+    "is_float_group",
+    "no_kernel_reason",
+    "unwrap_group",
+    "wrap_as_group",
+]

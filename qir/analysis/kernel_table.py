@@ -11,108 +11,108 @@ from qir.errors import UsageError
 from qir.ir.dtype import I8, I32, U8, DType
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
-from qir.ir.quantized_ops import BRIDGES
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.scheme import RESULT, Scheme
-from qir.profiles import Profile, choosing
+from qir.profiles import Profile, choose_query
 from qir.profiles.conditions import conditions
-from qir.profiles.profile import DATA_SLOTS
-from qir.profiles.profile import GroupEntry as Row
+from qir.profiles.profile import DATA_SLOTS, GroupEntry
 
-_UNIT: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
+# Groups of `linear` have no transposed data, which ONNX's gemm allows.
+_REQUIRED_ATTRS: Mapping[str, Mapping[str, tuple[bool, ...]]] = {
     "gemm": {"trans_a": (False,)},
     "matmul": {"trans_a": (False,)},
 }
-_ONE_OF_REALS = frozenset({"batch_norm", "instance_norm", "reshape"})
-"""Ops of one tensor of quantized values, next to which stand numbers that stay as they are."""
-_PROBABILITIES = 256
-"""Quantized values of a softmax share out one."""
+_ONE_QUANTIZED_INPUT = frozenset({"batch_norm", "instance_norm", "reshape"})
+"""Ops with one quantized tensor; their other operands, such as means, are not quantized."""
+_SOFTMAX_LEVELS = 256
+"""A softmax result is in 0..1, so its scale is 1 / 256 whatever the data are."""
 
 
 def kernel_table(profile: Profile) -> Capability:
-    """Returns what a profile's kernels take: one storage for all data, the one that most of them
-    know.
+    """Returns the capability table of a profile's kernels.
 
-    Data of runtimes that know no zero point are symmetric. UsageError for a profile that makes no
-    kernels of 8-bit integers.
+    All data have one storage, which most kernels accept; without zero points it is symmetric.
+    Raises UsageError for a profile without 8-bit kernels.
     """
-    rows = [row for row in profile.groups if _plain(row)]
-    without = profile.resolve(choosing("u8")).quantize.zero == "none"
-    kinds = (I8,) if without else (U8, I8)
-    kind = max(kinds, key=lambda k: len({row.chain for row in rows if _takes(row, k)}))
+    entries = [entry for entry in profile.groups if _is_integer_kernel(entry)]
+    is_symmetric = profile.resolve(choose_query("u8")).quantize.zero == "none"
+    kinds = (I8,) if is_symmetric else (U8, I8)
+    kind = max(
+        kinds, key=lambda k: len({entry.chain for entry in entries if _accepts_storage(entry, k)})
+    )
     ops: dict[str, OpCapability] = {}
-    for row in rows:
-        if _takes(row, kind):
-            for op in _heads(row):
-                found = _op(op, row, Scheme(kind, symmetric=without))
+    for entry in entries:
+        if _accepts_storage(entry, kind):
+            for op in _anchor_ops(entry):
+                found = _op_capability(op, entry, Scheme(kind, symmetric=is_symmetric))
                 if found is not None:
                     ops.setdefault(op, found)
     if not ops:
         raise UsageError(
             f"{profile.name} makes no kernels of 8-bit integers that a model could have"
         )
-    uncut = (row for row in rows if drops_activations(row.needs))
-    chains = tuple(dict.fromkeys(_chains(rows, kind)))
+    uncut = (entry for entry in entries if drops_activations(entry.needs))
+    chains = tuple(dict.fromkeys(_chains(entries, kind)))
     return Capability(profile.name, ops, chains, uncut=frozenset(_chains(uncut, kind)))
 
 
-def _plain(row: Row) -> bool:
-    return row.result == "codes" and row.chain[0] not in BRIDGES
+def _is_integer_kernel(row: GroupEntry) -> bool:
+    return row.result == "codes" and row.chain[0] not in CONVERSION_OPS
 
 
-def _takes(row: Row, kind: DType) -> bool:
-    """Returns whether a row takes data, and gives a result, of a storage."""
+def _accepts_storage(row: GroupEntry, kind: DType) -> bool:
+    """Returns whether an entry accepts data and result of a storage, at full range."""
     asked = [row.when.storage[s] for s in ("data", *DATA_SLOTS, RESULT) if s in row.when.storage]
     return all(str(kind) in kinds for kinds in asked) and "narrow" not in row.when.bounds
 
 
-def _heads(row: Row) -> Iterable[str]:
-    """Returns the ops of a float graph that a row's first may be."""
+def _anchor_ops(row: GroupEntry) -> Iterable[str]:
+    """Returns the float ops that an entry's first op covers."""
     head = row.chain[0]
     return sorted(MATRIX_PRODUCTS) if head == "linear" else (head,)
 
 
-def _chains(rows: Iterable[Row], kind: DType) -> Iterable[tuple[str, ...]]:
+def _chains(rows: Iterable[GroupEntry], kind: DType) -> Iterable[tuple[str, ...]]:
     for row in rows:
-        if not _takes(row, kind):
+        if not _accepts_storage(row, kind):
             continue
-        for head in _heads(row):
+        for head in _anchor_ops(row):
             yield (head, *row.chain[1:])
             if head == "matmul":
                 yield (head, "add", *row.chain[1:])
 
 
-def _op(op: str, row: Row, data: Scheme) -> OpCapability | None:
-    """Returns one op as a target's table has it; None for ops whose quantized values no plan speaks
-    of."""
+def _op_capability(op: str, row: GroupEntry, data: Scheme) -> OpCapability | None:
+    """Returns an op's entry of the table; None for ops with operands that no plan quantizes."""
     known = spec(op)
     names = [slot.name for slot in known.operands]
     traits = known.traits
     if traits.weight_axis is not None and traits.weight in names:
-        return _product(op, row, data)
+        return _product_capability(op, row, data)
     needed = tuple(slot.name for slot in known.operands if not slot.optional)
-    if op not in _ONE_OF_REALS and needed not in (("x",), ("a", "b"), ("xs",)):
+    if op not in _ONE_QUANTIZED_INPUT and needed not in (("x",), ("a", "b"), ("xs",)):
         return None
-    slots = ("x",) if op in _ONE_OF_REALS else needed
+    slots = ("x",) if op in _ONE_QUANTIZED_INPUT else needed
     result = data
     if op == "softmax" and not data.symmetric:
-        result = replace(data, scale=1 / _PROBABILITIES, zero=data.low)
-    held = {slot: (data,) for slot in slots} | {RESULT: (result,)}
-    keeps = any(conditions()[need].keeps_map for need in row.needs)
-    share = (*slots, RESULT) if keeps else ()
-    return OpCapability(op, held, share)
+        result = replace(data, scale=1 / _SOFTMAX_LEVELS, zero=data.low)
+    schemes = {slot: (data,) for slot in slots} | {RESULT: (result,)}
+    keeps_type = any(conditions()[need].keeps_map for need in row.needs)
+    share = (*slots, RESULT) if keeps_type else ()
+    return OpCapability(op, schemes, share)
 
 
-def _product(op: str, row: Row, data: Scheme) -> OpCapability:
+def _product_capability(op: str, row: GroupEntry, data: Scheme) -> OpCapability:
     traits = spec(op).traits
     weights = Scheme(I8, symmetric=True, bounds=(-127, 127))
-    grains = row.when.grain or ("channel", "tensor")
-    held: dict[str, tuple[Scheme, ...]] = {traits.data: (data,), RESULT: (data,)}
+    granularities = row.when.grain or ("channel", "tensor")
+    schemes: dict[str, tuple[Scheme, ...]] = {traits.data: (data,), RESULT: (data,)}
     assert traits.weight is not None
-    held[traits.weight] = tuple(
-        replace(weights, grain=g) for g in ("channel", "tensor") if g in grains
+    schemes[traits.weight] = tuple(
+        replace(weights, granularity=g) for g in ("channel", "tensor") if g in granularities
     )
     constant = [traits.weight]
     if traits.bias is not None:
         constant.append(traits.bias)
-        held[traits.bias] = (Scheme(I32, symmetric=True, grain="channel"),)
-    return OpCapability(op, held, (), tuple(constant), _UNIT.get(op))
+        schemes[traits.bias] = (Scheme(I32, symmetric=True, granularity="channel"),)
+    return OpCapability(op, schemes, (), tuple(constant), _REQUIRED_ATTRS.get(op))

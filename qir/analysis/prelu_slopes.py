@@ -7,17 +7,17 @@ import numpy as np
 from qir.errors import GraphError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.reference.constants import computed, constant_value
+from qir.reference.constants import compute_constants, constant_value
 
-_NEAR = 2
-"""Steps that rounding in another place may move a result."""
+_ROUNDING_STEPS = 2
+"""Steps that a different order of rounding may move a result."""
 
 
-def bent(graph: Graph, node: Node) -> str:
-    """Returns how far a kernel is from the PReLU that it stands for, for the end of a ledger line.
+def prelu_error_note(graph: Graph, node: Node) -> str:
+    """Returns the end of a ledger line that says how far a kernel is from the float PReLU.
 
-    Some kernels take 1 as an integer of the type of the slopes, which holds it only where the
-    largest slope is near 1. Empty where results are as rounding makes them.
+    Some kernels multiply positive values by 1 in the quantized type of the slopes, which holds 1
+    only if the largest slope is near 1. Empty where only rounding differs.
     """
     quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
     if node.op != "prelu" or node.stages or any(q is None or q.dynamic for q in quants):
@@ -29,16 +29,16 @@ def bent(graph: Graph, node: Node) -> str:
         slopes = constant_value(graph, node.operands["slope"])
     except GraphError:
         return ""
-    codes = np.arange(x.low, x.high + 1).astype(x.storage.carrier)
-    codes = codes.reshape(-1, *(1,) * max(node.result.type.rank - 1, slopes.ndim))
-    made = computed(node, {"x": codes, "slope": slopes}, graph.profile)
+    integers = np.arange(x.low, x.high + 1).astype(x.storage.carrier)
+    integers = integers.reshape(-1, *(1,) * max(node.result.type.rank - 1, slopes.ndim))
+    made = compute_constants(node, {"x": integers, "slope": slopes}, graph.profile)
     if not made:
         return ""
-    reals = np.subtract(codes, x.zeros(), dtype=np.float64) * x.scales()
+    floats = np.subtract(integers, x.zeros(), dtype=np.float64) * x.scales()
     by = np.subtract(slopes, slope.zeros(), dtype=np.float64) * slope.scales()
-    wanted = np.where(reals > 0, reals, reals * by) / result.scales() + result.zeros()
+    wanted = np.where(floats > 0, floats, floats * by) / result.scales() + result.zeros()
     off = np.abs(made[0] - np.clip(np.rint(wanted), result.low, result.high))
-    if not off.size or off.max() <= _NEAR:
+    if not off.size or off.max() <= _ROUNDING_STEPS:
         return ""
     return (
         ", which is a PReLU, and its kernel is not: the type of the slopes holds no 1 by which it "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.calibration.rules import error, least_error, middles
+from qir.calibration.rules import bin_midpoints, least_error, rounding_cost
 from qir.calibration.summary import Summary
 
 Reals = NDArray[np.float64]
@@ -83,12 +83,12 @@ def wide_range(summary: Summary, low: float, high: float, levels: int) -> NoiseC
     """
     if not summary.finite or not low < high or levels < 2:
         return None
-    values, weights = middles(summary)
+    values, weights = bin_midpoints(summary)
     symmetric = abs(low + high) < 0.02 * (high - low)
     found = least_error(summary, levels, symmetric, 2)
-    now = error(values, weights, low, high, levels, 2)
+    now = rounding_cost(values, weights, low, high, levels, 2)
     narrow = min(0.0, float(found.low)), max(0.0, float(found.high))
-    best = error(values, weights, *narrow, levels, 2)
+    best = rounding_cost(values, weights, *narrow, levels, 2)
     narrower = narrow[1] - narrow[0] < high - low
     if not narrower or not 0 < now < np.inf or best > WIDE * now:
         return None

@@ -41,7 +41,7 @@ _APPLY = frozenset({"mul", "div", "add", "sub"})
 """How a statistic, a factor or a shift is applied to what is normalized."""
 
 
-def sensitive(graph: Graph) -> dict[Value, str]:
+def sensitive_values(graph: Graph) -> dict[Value, str]:
     """Returns the values that stay float by default, each with the reason."""
     statistics = _statistics(graph)
     roots = [n for n in graph if any(v in statistics for v in _operands_of_root(n))]
@@ -64,14 +64,13 @@ def sensitive(graph: Graph) -> dict[Value, str]:
     return out
 
 
-def explain(said: str) -> str:
+def sensitive_reason(said: str) -> str:
     """Returns why an op that computes or reads a sensitive value stays float."""
     return f"it makes or reads what {said}: few bits are too coarse for that"
 
 
 def _statistics(graph: Graph) -> dict[Value, None]:
-    """Returns the results of reductions, and what arithmetic makes of them and of constants
-    alone."""
+    """Returns the results of reductions, and values computed from these and constants alone."""
     found: dict[Value, None] = {}
     for node in graph:
         if len(node.results) != 1 or not node.result.type.express.is_float:
@@ -105,8 +104,7 @@ def _operands_of_root(node: Node) -> Iterable[Value]:
 
 
 def _feeding(root: Node, statistics: dict[Value, None]) -> Iterator[Value]:
-    """Yields the statistics that a root is computed from, and what is computed for their sake
-    alone."""
+    """Yields the statistics that a root is computed from, and values that only feed these."""
     waiting = [v for v in _operands_of_root(root) if v in statistics]
     seen: set[Value] = set()
     while waiting:

@@ -9,11 +9,11 @@ from qir.ir.ops import spec
 from qir.ir.result_bounds import result_bounds
 from qir.ir.scheme import Scheme
 
-_MOST = 64
-"""Ops that are followed one after the other."""
+_MAX_STEPS = 64
+"""Consecutive ops that are followed upwards."""
 
 
-def never_negative(value: Value, steps: int = _MOST) -> bool:
+def never_negative(value: Value, steps: int = _MAX_STEPS) -> bool:
     """Reports whether no element of a value can be negative: a relu's result, also once moved."""
     node = value.node
     if value.constant is not None:
@@ -26,8 +26,8 @@ def never_negative(value: Value, steps: int = _MOST) -> bool:
     return bool(read) and all(never_negative(v, steps - 1) for v in read)
 
 
-def by_ops(scheme: Scheme, values: Iterable[Value]) -> Scheme:
+def with_known_sign(scheme: Scheme, values: Iterable[Value]) -> Scheme:
     """Returns a scheme by sign with its unsigned storage decided, where the ops show it."""
     if scheme.negative is None or not all(map(never_negative, values)):
         return scheme
-    return scheme.stored(scheme.storage)
+    return scheme.with_storage(scheme.storage)

@@ -13,18 +13,18 @@ from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 
-Within: TypeAlias = "Mapping[Value, Mapping[int, Dim]]"
-"""Sizes that unknown ones do not exceed, by value and axis; where those are 1, so are these."""
+SizeBounds: TypeAlias = "Mapping[Value, Mapping[int, Dim]]"
+"""Upper bounds of unknown sizes, by value and axis; where the bound is 1, the size is 1."""
 
-SPREADING = frozenset(
+BROADCASTING = frozenset(
     "add sub mul div min max where equal not_equal less less_equal greater greater_equal "
     "logical_and logical_or logical_xor".split()
 )
-"""Ops that spread their operands along each other."""
+"""Ops that broadcast their operands."""
 
 
-def opened(x: Shape, wanted: list[Dim], node: Node) -> Shape | None:
-    """Returns the shape that a reshape makes: 0 copies a size of x, -1 is what is left."""
+def reshaped_shape(x: Shape, wanted: list[Dim], node: Node) -> Shape | None:
+    """Returns the shape that a reshape makes: 0 copies a size of x, -1 is inferred."""
     made: list[Dim] = []
     for i, size in enumerate(wanted):
         if size == 0 and not node.attrs["allow_zero"]:
@@ -43,16 +43,16 @@ def _positive(size: Dim) -> bool:
     return size is not None and size != 0
 
 
-def spread(x: Shape, wanted: list[Dim]) -> Shape | None:
-    """Returns the shape that an expand makes of a tensor."""
+def expanded_shape(x: Shape, wanted: list[Dim]) -> Shape | None:
+    """Returns the shape of an expand: x broadcast with the wanted sizes."""
     rank = max(len(x), len(wanted))
     one: Shape = (*(1,) * (rank - len(x)), *x)
     other: Shape = (*(1,) * (rank - len(wanted)), *wanted)
-    return tuple(_both(a, b) for a, b in zip(one, other, strict=True))
+    return tuple(_broadcast_size(a, b) for a, b in zip(one, other, strict=True))
 
 
-def _both(a: Dim, b: Dim) -> Dim:
-    """Returns the size of two along each other."""
+def _broadcast_size(a: Dim, b: Dim) -> Dim:
+    """Returns the size of two sizes that are broadcast, or None where that is open."""
     if a == b or b == 1:
         return a
     if a == 1:
@@ -60,16 +60,16 @@ def _both(a: Dim, b: Dim) -> Dim:
     return next((size for size in (a, b) if isinstance(size, int) and size > 1), None)
 
 
-def first_of(
+def slice_bounds(
     node: Node,
     starts: NDArray[np.object_] | None,
     ends: NDArray[np.object_] | None,
-    within: Within,
+    within: SizeBounds,
 ) -> dict[int, Dim]:
-    """Returns what the sizes of a slice do not exceed, where it takes the first ones of axes of 1
-    or more.
+    """Returns the upper bounds of a slice's sizes, where it takes the first n of an axis.
 
-    The first n of an axis are n or fewer, and one where n is 1.
+    The first n elements are n or fewer. The axis must have at least one element, so that n = 1
+    gives exactly one.
     """
     axes, steps = node.attrs["axes"], node.attrs["steps"]
     x = node.operands["x"]
@@ -89,8 +89,8 @@ def first_of(
     return found
 
 
-def carried(node: Node, within: Within) -> dict[int, Dim]:
-    """Returns the same of what goes element by element from one such value, and of its new axes."""
+def carried_bounds(node: Node, within: SizeBounds) -> dict[int, Dim]:
+    """Returns the bounds of an elementwise op's or unsqueeze's result, from its bounded operand."""
     given = {slot: v for slot, v in node.operands.items() if v in within}
     if len(given) != 1:
         return {}
@@ -103,7 +103,7 @@ def carried(node: Node, within: Within) -> dict[int, Dim]:
         return {left[axis]: size for axis, size in within[value].items()}
     alone = spec(node.op).traits.elementwise or node.op in ("cast", "identity")
     others = [v for v in node.operands.values() if v is not value]
-    if not alone and node.op not in SPREADING:
+    if not alone and node.op not in BROADCASTING:
         return {}
     if any(set(v.type.shape) - {1} for v in others):
         return {}
@@ -111,9 +111,11 @@ def carried(node: Node, within: Within) -> dict[int, Dim]:
     return {axis + lead: size for axis, size in within[value].items()}
 
 
-def spread_within(node: Node, within: Within) -> Shape | None:
-    """Returns the shape of operands spread along each other, one of which has sizes that fit the
-    others."""
+def broadcast_within_bounds(node: Node, within: SizeBounds) -> Shape | None:
+    """Returns the shape of broadcast operands, where an unknown size is bounded by a known one.
+
+    An unknown size that is at most n, and 1 if n is 1, broadcasts with n to n.
+    """
     if not any(value in within for value in node.operands.values()):
         return None
     rank = node.result.type.rank

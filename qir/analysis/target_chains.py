@@ -18,25 +18,25 @@ from qir.rewrite.linear_layers import adds_row
 
 
 def target_chains(
-    graph: Graph, table: Capability, stays: Callable[[Node], bool]
+    graph: Graph, table: Capability, stays_out: Callable[[Node], bool]
 ) -> Iterator[KernelGroup]:
-    """Yields the longest chain of a table that each op begins.
+    """Yields the longest chain of a target's table that begins with each op, in graph order.
 
-    A chain ends where another op reads what is between, and before an op that `stays` out. Of
-    two ops that one sum adds, the first that may take it has it.
+    A chain ends where another op reads an inner value, and before an op for which `stays_out`. If
+    a sum could join two chains, it joins the first.
     """
-    taken: set[Node] = set()
+    used: set[Node] = set()
     for node in graph:
-        if node in taken or not table.leads((node.op,)):
+        if node in used or not table.leads((node.op,)):
             continue
-        found = _longest(node, table, lambda n: n in taken or stays(n), graph)
+        found = _longest_chain(node, table, lambda n: n in used or stays_out(n), graph)
         if found:
-            taken.update(found)
+            used.update(found)
             names = tuple(n.op for n in found)
-            yield KernelGroup(found, (names[0], *names[2:]) if _biases(*found[:2]) else names)
+            yield KernelGroup(found, (names[0], *names[2:]) if _adds_bias(*found[:2]) else names)
 
 
-def _longest(
+def _longest_chain(
     head: Node, table: Capability, stays: Callable[[Node], bool], graph: Graph
 ) -> tuple[Node, ...]:
     ops: tuple[Node, ...] = (head,)
@@ -48,37 +48,40 @@ def _longest(
         names = tuple(n.op for n in ops)
         if not table.leads(names):
             break
-        if (row := table.chain_row(names)) is not None and _fits(row, ops, graph):
+        if (row := table.chain_row(names)) is not None and _fits_entry(row, ops, graph):
             found = ops
     return found
 
 
-def _fits(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bool:
+def _fits_entry(row: ChainCapability, ops: tuple[Node, ...], graph: Graph) -> bool:
     """Reports whether attributes and summands of ops in a row are what a chain asks for."""
     for name, allowed in row.when.items():
         held = [n.attrs[name] for n in ops if name in n.attrs]
         if not all(any(same(value, each) for each in allowed) for value in held):
             return False
     for before, node in pairwise(ops):
-        if before is ops[0] and _biases(before, node):
+        if before is ops[0] and _adds_bias(before, node):
             continue
         flowing = [slot for slot, v in node.operands.items() if v is before.result]
         others = [v for v in node.operands.values() if v is not before.result]
         if len(flowing) != 1 or (not others and not spec(node.op).traits.elementwise):
             return False
-        if not all(_summand(row, v, node) and _free(row, v, node, ops[0], graph) for v in others):
+        if not all(
+            _accepts_summand(row, v, node) and _has_no_later_reader(row, v, node, ops[0], graph)
+            for v in others
+        ):
             return False
     return True
 
 
-def _biases(product: Node, node: Node) -> bool:
+def _adds_bias(product: Node, node: Node) -> bool:
     """Reports whether a sum adds the bias of the product before it, a constant row."""
     if product.op != "matmul" or node.op != "add":
         return False
     return adds_row(product, real=True) is node
 
 
-def _summand(row: ChainCapability, value: Value, node: Node) -> bool:
+def _accepts_summand(row: ChainCapability, value: Value, node: Node) -> bool:
     """Reports whether a chain takes a value next to what flows through it."""
     if not row.summand or value.constant is not None or value.type != node.result.type:
         return False
@@ -86,7 +89,9 @@ def _summand(row: ChainCapability, value: Value, node: Node) -> bool:
     return (not never_negative(value)) in signs
 
 
-def _free(row: ChainCapability, value: Value, node: Node, head: Node, graph: Graph) -> bool:
+def _has_no_later_reader(
+    row: ChainCapability, value: Value, node: Node, head: Node, graph: Graph
+) -> bool:
     """Reports whether all other readers of a value have run when the kernel starts."""
     others = {use.node for use in value.uses} - {node}
     return not (row.last_reader and others) or others <= nx.ancestors(graph.nx, head)

@@ -11,19 +11,19 @@ from qir.ir.scheme import RESULT, Scheme, parse_scheme
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A user's rule: where an origin, op and slot match, this scheme (or float). The last wins."""
+class UserRule:
+    """A user's rule: a scheme, or float, where name, op and slot match. The last match wins."""
 
     text: str = field(compare=False)
     name: str = "*"
-    """Pattern on the source's op names and the value's name, as in a shell."""
+    """Shell pattern on the names of source ops and of the node."""
     op: str = "*"
     slot: str = RESULT
     scheme: Scheme | None = None
     """None: keep the op in float."""
 
     @classmethod
-    def parse(cls, text: str) -> Wish:
+    def parse(cls, text: str) -> UserRule:
         """Reads `name=/conv1/* slot=w: i8 symmetric tensor` or `op=softmax: float`.
 
         A scheme without a slot is the result's. Raises SchemeError for text that is no rule.
@@ -46,7 +46,7 @@ class Wish:
         return cls(text, name, op, parts.get("slot", RESULT), scheme)
 
     def matches(self, node: Node) -> bool:
-        """Returns whether the rule speaks of this node."""
+        """Returns whether the rule applies to a node."""
         names = {node.name, *(o.name for o in node.origins if o.name)}
         return fnmatchcase(node.op, self.op) and any(fnmatchcase(n, self.name) for n in names)
 
@@ -54,17 +54,17 @@ class Wish:
         return repr(self.text)
 
 
-def fitted(allowed: Scheme, wanted: Scheme) -> Scheme | None:
-    """Returns what is wanted, as a slot takes it that allows a scheme; None where it does not.
+def fit_to_slot(allowed: Scheme, wanted: Scheme) -> Scheme | None:
+    """Returns the wanted scheme as a slot accepts it; None where it does not.
 
-    Symmetric quantized values are affine ones too; bounds and a zero point that are not said are
-    the slot's. A storage by sign is narrowed to what both have.
+    A slot for affine values accepts symmetric ones. Bounds and zero point that the rule leaves
+    open are those of the slot. A storage by sign is narrowed to the storages that both have.
     """
     both = [storage for storage in wanted.storages if storage in allowed.storages]
-    if not both or allowed.grain != wanted.grain:
+    if not both or allowed.granularity != wanted.granularity:
         return None
     if len(both) == 1:
-        allowed, wanted = allowed.stored(both[0]), wanted.stored(both[0])
+        allowed, wanted = allowed.with_storage(both[0]), wanted.with_storage(both[0])
     if allowed.scale is not None and (allowed.scale, allowed.zero) != (wanted.scale, wanted.zero):
         return None
     if allowed.symmetric and not wanted.symmetric:

@@ -21,7 +21,7 @@ from qir.errors import DataError, Stopped, UsageError
 
 Array = NDArray[np.generic]
 Observe = Callable[[str, Array], None]
-SECONDS = 5.0
+CHECKPOINT_SECONDS = 5.0
 """After so long a checkpoint is saved."""
 
 
@@ -86,7 +86,7 @@ def collect(
     if threads < 1:
         raise UsageError(f"threads {threads}: give at least 1")
     data = source.digest()
-    every = SECONDS if every is None else every
+    every = CHECKPOINT_SECONDS if every is None else every
     statistics = resume if resume is not None else Statistics(program.digest)
     try:
         statistics.require_model(program.digest)
@@ -154,10 +154,10 @@ class _Run:
                     running.add(pool.submit(copy_context().run, self._one, number, inputs))
                     del inputs  # or it would stay while the next batch is read
                     if len(running) >= threads:
-                        running, ended = _some(running)
+                        running, ended = _wait_for_some(running)
                         yield from self._counts(ended)
                 while running:
-                    running, ended = _some(running)
+                    running, ended = _wait_for_some(running)
                     yield from self._counts(ended)
             except BaseException:
                 self._interrupted.set()
@@ -182,7 +182,7 @@ class _Run:
             refuse_nan(batch.update(tensor, array, axis).nan, tensor, array, where)
 
 
-def _some(running: set[Future[None]]) -> tuple[set[Future[None]], set[Future[None]]]:
+def _wait_for_some(running: set[Future[None]]) -> tuple[set[Future[None]], set[Future[None]]]:
     """Waits for one or more, and gives those that still run, and those that ended."""
     ended, rest = wait(running, return_when=FIRST_COMPLETED)
     return rest, ended

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.calibration.record import Trace
 from qir.calibration.summary import SQUARE_BITS, SUM_BITS, Floats, Summary
 
-MOST_VALUES = 1 << 62
+MAX_VALUES = 1 << 62
 """Counts are smaller, so that sums of several fit into 64 bits."""
 ROUNDING = 2.0**-20
 """Relative error of a float64 sum: far above what rounding adds, far below what errors do."""
@@ -23,8 +23,8 @@ Doubles = NDArray[np.float64]
 def require_summary(summary: Summary, counts: NDArray[np.uint64], extremes: Floats) -> None:
     """Raises ValueError unless counts, extremes, bins, sums and channels could be of the same
     values."""
-    if any(count >= MOST_VALUES for count in counts.tolist()):
-        raise ValueError(f"it counts more than {MOST_VALUES} values")
+    if any(count >= MAX_VALUES for count in counts.tolist()):
+        raise ValueError(f"it counts more than {MAX_VALUES} values")
     if extremes.tobytes() != summary.extremes.tobytes() or negative_zero(extremes):
         raise ValueError("the extremes are no range")
     require_bins(summary)

@@ -19,16 +19,16 @@ from qir.calibration.preprocess import Preprocess, read_preprocess
 from qir.calibration.rows import (
     Array,
     ArrayRows,
-    HeldRows,
-    MeantRows,
+    MemoryRows,
     SampleRows,
-    bare,
+    TypedRows,
+    is_raw_bytes,
     open_npy,
     open_npz,
     refuse_objects,
 )
 from qir.errors import DataError, UsageError
-from qir.ir.dtype import texts
+from qir.ir.dtype import decode_texts
 from qir.ir.types import Array as Held
 
 
@@ -220,7 +220,7 @@ class DataSource:
             arrays = []
             for piece, start, stop in parts:
                 array = piece.inputs[name].read(start, stop)
-                converted = as_kind(array, spec.dtype)
+                converted = convert_dtype(array, spec.dtype)
                 refuse_nan(converted, start, f"{piece.where}: input {name!r}")
                 arrays.append(converted)
             require_same_rows(arrays, parts, name)
@@ -234,7 +234,7 @@ class DataSource:
         if any(f.tobytes() != found[0].tobytes() for f in found):
             where = f"{parts[0][0].where}: input {name!r}"
             raise DataError(f"{where} is one number, and other samples have another: use --batch 1")
-        converted = as_kind(found[0], self.inputs[name].dtype)
+        converted = convert_dtype(found[0], self.inputs[name].dtype)
         refuse_nan(converted, 0, f"{parts[0][0].where}: input {name!r}")
         return converted.reshape(())
 
@@ -257,7 +257,7 @@ class FilePieces:
         return self._samples
 
     def _open(self, file: Path) -> Piece:
-        return fit(str(file), open_file(file), self._inputs)
+        return make_piece(str(file), open_file(file), self._inputs)
 
 
 class ItemPieces:
@@ -281,8 +281,8 @@ class ItemPieces:
             arrays: dict[str, ArrayRows] = {}
             for name, value in named.items():
                 array = as_array(value, where, name)
-                arrays[name] = HeldRows(array)
-            yield fit(where, arrays, self._inputs)
+                arrays[name] = MemoryRows(array)
+            yield make_piece(where, arrays, self._inputs)
 
     def samples(self) -> int | None:
         return self._samples
@@ -375,7 +375,7 @@ def path_pieces(
     return FilePieces(path, inputs)
 
 
-def choose(
+def arrays_for_inputs(
     where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
 ) -> dict[str, ArrayRows]:
     """Finds the array of each input; raises DataError for a missing name.
@@ -396,13 +396,15 @@ def choose(
     return chosen
 
 
-def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]) -> Piece:
+def make_piece(
+    where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputSpec]
+) -> Piece:
     """Finds the array of each input; raises DataError for a missing name, wrong shape, dtype or
     length.
     """
     chosen = {
         name: as_rows(rows, inputs[name], f"{where}: input {name!r}")
-        for name, rows in choose(where, arrays, inputs).items()
+        for name, rows in arrays_for_inputs(where, arrays, inputs).items()
     }
     lengths = {name: rows.shape[0] for name, rows in chosen.items() if inputs[name].shape}
     if len(set(lengths.values())) > 1:
@@ -411,37 +413,40 @@ def fit(where: str, arrays: Mapping[str, ArrayRows], inputs: Mapping[str, InputS
     return Piece(where, next(iter(lengths.values()), min(len(chosen), 1)), chosen)
 
 
-def as_meant(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
+def rows_of_dtype(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     """Converts rows to a type of the input; raises DataError for others.
 
     NumPy saves bfloat16 and the like as bare bytes: an input of the same width reads them as its
     own.
     """
-    if bare(rows.dtype) and (spec.dtype.kind, spec.dtype.itemsize) == ("V", rows.dtype.itemsize):
-        rows = MeantRows(rows, spec.dtype)
+    if is_raw_bytes(rows.dtype) and (spec.dtype.kind, spec.dtype.itemsize) == (
+        "V",
+        rows.dtype.itemsize,
+    ):
+        rows = TypedRows(rows, spec.dtype)
     if rows.dtype == np.uint8 and spec.dtype.kind in "fV":
         said = f"{where} is {spec.dtype}, the data are uint8, which are pixels before preprocessing"
         raise DataError(f"{said}: scale them as the model wants, and save them as {spec.dtype}")
     if not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
         other = ", bytes of a type that NumPy has not: save them as float32"
-        said = other if bare(rows.dtype) else ""
+        said = other if is_raw_bytes(rows.dtype) else ""
         raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{said}")
     return rows
 
 
 def as_rows(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     """Returns rows of samples that fit an input; DataError names the shapes found and expected."""
-    rows = as_meant(rows, spec, where)
+    rows = rows_of_dtype(rows, spec, where)
     sample = spec.shape[1:]
     shape = rows.shape
-    if len(shape) == len(sample) and matches(shape, sample):
+    if len(shape) == len(sample) and fits_shape(shape, sample):
         return SampleRows(rows)
-    if len(shape) != len(spec.shape) or not matches(shape[1:], sample):
+    if len(shape) != len(spec.shape) or not fits_shape(shape[1:], sample):
         raise DataError(f"{where} takes {spec}, the data have shape {list(shape)}")
     return rows
 
 
-def matches(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+def fits_shape(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     """Returns whether sizes are those wanted, wherever these are known."""
     return all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
@@ -477,9 +482,9 @@ def as_array(value: Array | ArrayLike, where: str, name: str) -> Array:
     return array
 
 
-def as_kind(array: Array, dtype: np.dtype[np.generic]) -> Array:
+def convert_dtype(array: Array, dtype: np.dtype[np.generic]) -> Array:
     """Converts elements to the model's type; strings become objects, bytes are decoded as UTF-8."""
-    return texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
+    return decode_texts(array) if array.dtype.kind in "SU" else array.astype(dtype, copy=False)
 
 
 def refuse_nan(array: Array, start: int, where: str) -> None:

@@ -17,19 +17,19 @@ from qir.calibration.data import (
     Data,
     InputSpec,
     Item,
+    arrays_for_inputs,
     as_array,
-    as_kind,
-    as_meant,
-    choose,
+    convert_dtype,
     data_files,
     digest_of,
+    fits_shape,
     is_array,
-    matches,
     named_arrays,
     open_file,
     refuse_nan,
+    rows_of_dtype,
 )
-from qir.calibration.rows import Array, ArrayRows, HeldRows
+from qir.calibration.rows import Array, ArrayRows, MemoryRows
 from qir.errors import DataError, UsageError
 
 Found = tuple[str, Mapping[str, ArrayRows]]
@@ -94,13 +94,13 @@ class Feeds:
 
     def _complete(self, where: str, arrays: Mapping[str, ArrayRows]) -> dict[str, Array]:
         feed = {}
-        for name, rows in choose(where, arrays, self.inputs).items():
+        for name, rows in arrays_for_inputs(where, arrays, self.inputs).items():
             spec, what = self.inputs[name], f"{where}: input {name!r}"
-            meant = as_meant(rows, spec, what)
+            meant = rows_of_dtype(rows, spec, what)
             shape = meant.shape
-            if len(shape) != len(spec.shape) or not matches(shape, spec.shape):
+            if len(shape) != len(spec.shape) or not fits_shape(shape, spec.shape):
                 raise DataError(f"{what} takes {spec}, the feed has shape {list(shape)}")
-            array = as_kind(meant.read(0, shape[0] if shape else 1), spec.dtype)
+            array = convert_dtype(meant.read(0, shape[0] if shape else 1), spec.dtype)
             refuse_nan(np.atleast_1d(array), 0, what)
             feed[name] = array
         return feed
@@ -135,7 +135,7 @@ class ItemFeeds:
         for index, item in enumerate(self._items):
             where = f"{self.name}[{index}]"
             named = named_arrays(item, self._inputs)
-            yield where, {n: HeldRows(as_array(value, where, n)) for n, value in named.items()}
+            yield where, {n: MemoryRows(as_array(value, where, n)) for n, value in named.items()}
 
 
 def open_feeds(

@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby, pairwise
 from typing import NotRequired, TypedDict, cast
 
-from qir.calibration.record import MOST_BATCHES, BatchId, Key, sort_key
+from qir.calibration.record import MAX_BATCHES, BatchId, Key, sort_key
 
 FORMAT, VERSION = "qir.statistics", 2
-KNOWN = (1, VERSION)
+SUPPORTED_VERSIONS = (1, VERSION)
 """Versions that are read; those before 2 hold no sums of channels."""
-MOST_AXES = 64
+MAX_AXES = 64
 """No array of NumPy's has more axes."""
-MOST_CHARACTERS = 128
+MAX_CHARACTERS = 128
 """Of a digest; ours have 32."""
-MOST_DIGITS = 256
+MAX_DIGITS = 256
 """Hexadecimal digits of a sum; a sum of 2**62 squares has 154."""
 
 
@@ -55,7 +55,7 @@ def parse(text: str) -> StatisticsHeader:
     if head.get("format") != FORMAT:
         raise ValueError(f"the format is {shown(head.get('format'))}, not {FORMAT!r}")
     version = head.get("version")
-    if type(version) is not int or version not in KNOWN:
+    if type(version) is not int or version not in SUPPORTED_VERSIONS:
         raise ValueError(f"format version {shown(version)}, this QIR reads up to {VERSION}")
     require_fields(head, StatisticsHeader.__annotations__.keys() - OPTIONAL, OPTIONAL, "the header")
     require(is_digest(head["model"]), "model", head["model"])
@@ -91,7 +91,7 @@ def require_tensor(tensor: object, what: str) -> None:
     require_fields(tensor, TensorHead.__annotations__, (), what)
     name, axis = tensor["tensor"], tensor["axis"]
     require(isinstance(name, str), f"{what}: tensor", name)
-    require(axis is None or (is_count(axis) and axis < MOST_AXES), f"{what}: axis", axis)
+    require(axis is None or (is_count(axis) and axis < MAX_AXES), f"{what}: axis", axis)
     for field in ("bins", "channels", "sums", "log"):
         require(is_count(tensor[field]), f"{what}: {field}", tensor[field])
     for field in ("total", "squares"):
@@ -123,12 +123,12 @@ def is_count(value: object) -> bool:
 
 def is_digest(value: object) -> bool:
     """Tells texts that are short enough for the digest of a model, or of data."""
-    return isinstance(value, str) and len(value) <= MOST_CHARACTERS
+    return isinstance(value, str) and len(value) <= MAX_CHARACTERS
 
 
 def number(text: object, what: str) -> int:
     """Returns the integer that `hex` wrote; raises ValueError for any other text."""
-    if isinstance(text, str) and len(text) <= MOST_DIGITS:
+    if isinstance(text, str) and len(text) <= MAX_DIGITS:
         try:
             value = int(text, 16)
         except ValueError:
@@ -173,8 +173,8 @@ def batches_of(spans: Mapping[str, object]) -> tuple[BatchId, ...]:
             found.append((data, start, stop))
             end = stop
     count = sum(stop - start for _, start, stop in found)
-    if count > MOST_BATCHES:
-        raise ValueError(f"it lists {count} batches, statistics hold at most {MOST_BATCHES}")
+    if count > MAX_BATCHES:
+        raise ValueError(f"it lists {count} batches, statistics hold at most {MAX_BATCHES}")
     return tuple(BatchId(data, n) for data, start, stop in found for n in range(start, stop))
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qir.calibration.data import InputSpec, Piece, fit
+from qir.calibration.data import InputSpec, Piece, make_piece
 from qir.calibration.preprocess import Preprocess
-from qir.calibration.rows import Array, HeldRows
+from qir.calibration.rows import Array, MemoryRows
 from qir.errors import DataError, PluginError, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ImagePieces:
         for file in self.files:
             array = read_image(file, self._preprocess)[np.newaxis]
             _require_shape(file, array, next(iter(self._inputs.values())), self._preprocess)
-            yield fit(str(file), {"": HeldRows(array)}, self._inputs)
+            yield make_piece(str(file), {"": MemoryRows(array)}, self._inputs)
 
     def samples(self) -> int:
         return len(self.files)

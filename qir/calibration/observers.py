@@ -18,12 +18,13 @@ from qir import registry
 from qir.calibration.record import Log
 from qir.calibration.rules import (
     Range,
+    bin_midpoints,
     entropy,
-    least,
+    lowest_cost,
     mae,
+    margin,
     mean_extremes,
     median_extremes,
-    middles,
     minmax,
     moving_average,
     mse,
@@ -97,7 +98,7 @@ class Observer(ABC):
 
 
 class MinMax(Observer):
-    """All values that were seen."""
+    """Covers all values that were seen."""
 
     name = "minmax"
 
@@ -152,6 +153,16 @@ class Sigma(Observer):
         return sigma(seen.summary, seen.parameter)
 
 
+class Margin(Observer):
+    """The extremes, each moved outwards by a share of their distance."""
+
+    name = "margin"
+    parameter = Parameter(0.125, 10.0)
+
+    def range(self, seen: Seen) -> Range:
+        return margin(seen.summary, seen.parameter)
+
+
 class MeanExtremes(Observer):
     """The means of the extremes of the batches."""
 
@@ -201,12 +212,12 @@ class Auto(Observer):
             *(percentile(seen.summary, percent) for percent in (99.999, 99.99)),
             *(rule(seen.summary, levels, symmetric) for rule in (mse, mae)),
         ]
-        return least(tried, lambda ends: _cost(seen, ends))
+        return lowest_cost(tried, lambda ends: _cost(seen, ends))
 
 
 def _cost(seen: Seen, ends: Range) -> float:
     """Returns what a range costs, by the histogram and the readers' weights."""
-    values, counts = middles(seen.summary)
+    values, counts = bin_midpoints(seen.summary)
     low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
     if seen.symmetric:
         low, high = -max(-low, high), max(-low, high)

@@ -29,7 +29,7 @@ from qir.errors import UsageError
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 ORDERS = ("RGB", "BGR", "gray")
 LAYOUTS = ("NCHW", "NHWC")
-_MOST = 1 << 16
+_MAX_SIZE = 1 << 16
 """No image has a longer side."""
 Side = tuple[int, int]
 """Height and width."""
@@ -142,8 +142,8 @@ class _Reader:
 
     def whole(self, key: str) -> int:
         given = self.data[key]
-        if not isinstance(given, int) or isinstance(given, bool) or not 0 < given <= _MOST:
-            raise self._refused(key, f"a whole number of pixels from 1 to {_MOST}")
+        if not isinstance(given, int) or isinstance(given, bool) or not 0 < given <= _MAX_SIZE:
+            raise self._refused(key, f"a whole number of pixels from 1 to {_MAX_SIZE}")
         return given
 
     def side(self, key: str) -> Side | None:
@@ -153,7 +153,9 @@ class _Reader:
             return None
         if isinstance(given, int):
             return self.whole(key), self.whole(key)
-        whole = isinstance(given, list) and all(type(n) is int and 0 < n <= _MOST for n in given)
+        whole = isinstance(given, list) and all(
+            type(n) is int and 0 < n <= _MAX_SIZE for n in given
+        )
         if not isinstance(given, list) or len(given) != 2 or not whole:
             raise self._refused(key, "a number of pixels, or [height, width]")
         return given[0], given[1]

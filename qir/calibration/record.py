@@ -10,7 +10,7 @@ import numpy as np
 
 from qir.calibration.summary import Extremes, Floats, Summary
 
-MOST_BATCHES = 1 << 20
+MAX_BATCHES = 1 << 20
 """Statistics hold no more; each is kept by its number."""
 
 

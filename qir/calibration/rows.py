@@ -34,7 +34,7 @@ class ArrayRows(Protocol):
         ...
 
 
-class HeldRows:
+class MemoryRows:
     """An array in memory."""
 
     def __init__(self, array: Array) -> None:
@@ -82,7 +82,7 @@ class SampleRows:
         return rows.reshape(self.shape)[start:stop]
 
 
-class MeantRows:
+class TypedRows:
     """Elements that a file has as bare bytes, of the type that they are meant in."""
 
     def __init__(self, rows: ArrayRows, dtype: np.dtype[np.generic]) -> None:
@@ -146,7 +146,7 @@ def open_npy(path: Path) -> ArrayRows:
             start = file.tell()
         require_size(shape, dtype, path.stat().st_size - start, str(path))
         if fortran or 0 in shape or not shape:
-            return HeldRows(np.load(path, allow_pickle=False))
+            return MemoryRows(np.load(path, allow_pickle=False))
         return FileRows(path, shape, dtype, start)
 
 
@@ -188,7 +188,7 @@ def require_size(
         )
 
 
-def bare(dtype: np.dtype[np.generic]) -> bool:
+def is_raw_bytes(dtype: np.dtype[np.generic]) -> bool:
     """Returns whether elements are bytes without a meaning, as NumPy saves types that it has not
     itself."""
     return dtype.type is np.void and dtype.fields is None and dtype.subdtype is None

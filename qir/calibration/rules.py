@@ -1,8 +1,8 @@
 """Range rules: choose the range that quantized values cover, from a tensor's statistics.
 
 Each rule is a function of the summary, or of the log where the order of batches matters, so
-another rule needs no other run. Ranges are within the extremes; what becomes of them is the
-business of `qir.numerics`.
+another rule needs no other run. Ranges are within the extremes, but for `margin`; what becomes of
+them is the business of `qir.numerics`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from qir.errors import DataError, UsageError
 Doubles = NDArray[np.float64]
 T = TypeVar("T")
 
-CANDIDATES = 128  # ranges that the searching rules try, from full size down to 1/128
+CANDIDATE_COUNT = 128  # ranges that the searching rules try, from full size down to 1/128
 
 # A smaller range must be better by more than rounding, which differs between processors.
-BETTER = 1 - 1e-9
+IMPROVEMENT_FACTOR = 1 - 1e-9
 
 
 class Range(NamedTuple):
@@ -52,6 +52,20 @@ def minmax(summary: Summary) -> Range:
     )
 
 
+def margin(summary: Summary, share: float) -> Range:
+    """Returns the extremes, each moved outwards by a share of their distance.
+
+    An end of exactly 0 stays: it is the bound of a relu. UsageError for a negative share.
+    """
+    require_values(summary)
+    if share < 0:
+        raise UsageError(f"margin {share:g}: give a share that is not negative")
+    low, high = map(float, summary.extremes)
+    reach, most = share * (high - low), float(np.finfo(np.float32).max)
+    ends = (max(low - reach, -most) if low else low, min(high + reach, most) if high else high)
+    return Range(*(np.asarray(end, np.float32) for end in ends))
+
+
 def percentile(summary: Summary, percent: float) -> Range:
     """Returns the middle `percent` of the values, half of the rest cut off at each end.
 
@@ -65,7 +79,7 @@ def percentile(summary: Summary, percent: float) -> Range:
     reached = np.cumsum(summary.bins)
     first = int(np.searchsorted(reached, np.uint64(cut), side="right"))
     last = int(np.searchsorted(reached, np.uint64(summary.finite - 1 - cut), side="right"))
-    return within(summary, summary.edges[first], summary.edges[last + 1])
+    return clip_to_extremes(summary, summary.edges[first], summary.edges[last + 1])
 
 
 def mse(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
@@ -95,7 +109,7 @@ def sigma(summary: Summary, count: float) -> Range:
     if not 0 < count < math.inf:
         raise UsageError(f"k-sigma {count:g}: give a positive number of standard deviations")
     reach = count * math.sqrt(summary.variance)
-    return within(summary, summary.mean - reach, summary.mean + reach)
+    return clip_to_extremes(summary, summary.mean - reach, summary.mean + reach)
 
 
 def mean_extremes(log: Log) -> Range:
@@ -118,21 +132,21 @@ def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> R
     """Returns the range whose integers have the least error of that power; raises UsageError for
     under two levels."""
     require_levels(levels)
-    values, weights = middles(summary)
+    values, weights = bin_midpoints(summary)
     low, high = min(0.0, summary.low), max(0.0, summary.high)
-    sizes = (np.arange(CANDIDATES, 0, -1) / CANDIDATES).tolist()
+    sizes = (np.arange(CANDIDATE_COUNT, 0, -1) / CANDIDATE_COUNT).tolist()
 
     def best(ranges: list[tuple[float, float]]) -> tuple[float, float]:
-        return least(ranges, lambda end: error(values, weights, *end, levels, power))
+        return lowest_cost(ranges, lambda end: rounding_cost(values, weights, *end, levels, power))
 
     if symmetric:
         reach = max(-low, high)
-        return within(summary, *best([(-reach * s, reach * s) for s in sizes]))
+        return clip_to_extremes(summary, *best([(-reach * s, reach * s) for s in sizes]))
     found = best([(low * s, high * s) for s in sizes])
     for _ in range(2):
         found = best([found, *((low * s, found[1]) for s in sizes)])
         found = best([found, *((found[0], high * s) for s in sizes)])
-    return within(summary, *found)
+    return clip_to_extremes(summary, *found)
 
 
 def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Range:
@@ -146,7 +160,7 @@ def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Ran
     """
     require_histogram(summary, "entropy")
     require_levels(levels)
-    line, below, width = line_from_zero(summary)
+    line, below, width = histogram_from_zero(summary)
     above = line.size - below
     if symmetric:
         size = max(below, above)
@@ -156,12 +170,12 @@ def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Ran
         line, below, above, levels = folded, 0, size, max(1, levels // 2)
     if not line.any() or line.size <= levels:
         return minmax(summary)
-    shape = np.linspace(1.0, levels / line.size, CANDIDATES).tolist()
+    shape = np.linspace(1.0, levels / line.size, CANDIDATE_COUNT).tolist()
     ends = [(math.ceil(below * s), math.ceil(above * s)) for s in shape]
-    sizes = (np.arange(CANDIDATES, -1, -1) / CANDIDATES).tolist()
+    sizes = (np.arange(CANDIDATE_COUNT, -1, -1) / CANDIDATE_COUNT).tolist()
 
     def best(ranges: list[tuple[int, int]]) -> tuple[int, int]:
-        return least(
+        return lowest_cost(
             [end for end in ranges if sum(end) >= levels],
             lambda end: kl_divergence(line, below - end[0], below + end[1], levels),
         )
@@ -171,7 +185,7 @@ def entropy(summary: Summary, levels: int = 256, symmetric: bool = False) -> Ran
         for _ in range(2):
             low, high = best([(low, high), *((math.ceil(below * s), high) for s in sizes)])
             low, high = best([(low, high), *((low, math.ceil(above * s)) for s in sizes)])
-    return within(summary, -(high if symmetric else low) * width, high * width)
+    return clip_to_extremes(summary, -(high if symmetric else low) * width, high * width)
 
 
 def moving_average(log: Log, constant: float = 0.01) -> Range:
@@ -217,16 +231,16 @@ def require_levels(levels: int) -> None:
         raise UsageError(f"{levels} levels cannot hold a range: give at least 2")
 
 
-def least(candidates: Sequence[T], cost: Callable[[T], float]) -> T:
+def lowest_cost(candidates: Sequence[T], cost: Callable[[T], float]) -> T:
     """Returns the candidate of the least cost, the first of those that cost as much."""
     found, lowest = candidates[0], cost(candidates[0])
     for candidate in candidates[1:]:
-        if (value := cost(candidate)) < lowest * BETTER:
+        if (value := cost(candidate)) < lowest * IMPROVEMENT_FACTOR:
             found, lowest = candidate, value
     return found
 
 
-def within(summary: Summary, low: float, high: float) -> Range:
+def clip_to_extremes(summary: Summary, low: float, high: float) -> Range:
     """Returns a range as float32, no wider than what was seen."""
     least, most = summary.extremes
     zero = np.float32(0)  # turns -0 into +0
@@ -236,7 +250,7 @@ def within(summary: Summary, low: float, high: float) -> Range:
     )
 
 
-def middles(summary: Summary) -> tuple[Doubles, Doubles]:
+def bin_midpoints(summary: Summary) -> tuple[Doubles, Doubles]:
     """Returns the middle of each bin within the extremes, and its count; zeros by themselves at the
     end."""
     edges = np.clip(summary.edges, summary.low, summary.high)
@@ -248,7 +262,7 @@ def middles(summary: Summary) -> tuple[Doubles, Doubles]:
     return values[counts > 0], counts[counts > 0]
 
 
-def line_from_zero(summary: Summary) -> tuple[Doubles, int, float]:
+def histogram_from_zero(summary: Summary) -> tuple[Doubles, int, float]:
     """Counts without zeros in bins that reach zero, how many are below it, and their width."""
     exponent = summary.exponent
     place = np.rint(summary.edges[:-1] / math.ldexp(1.0, exponent)).astype(np.int64)
@@ -264,7 +278,7 @@ def line_from_zero(summary: Summary) -> tuple[Doubles, int, float]:
     return line, below, math.ldexp(1.0, exponent)
 
 
-def error(
+def rounding_cost(
     values: Doubles, weights: Doubles, low: float, high: float, levels: int, power: int
 ) -> float:
     """Returns what rounding to evenly spaced levels costs, zero among them; infinite for no

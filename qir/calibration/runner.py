@@ -52,12 +52,12 @@ class GraphProgram:
             for node in self.graph
             if node.op not in ("constant", "output")
             for value in node.results
-            if watched(value)
+            if has_range(value)
         )
         axes: dict[str, int] = {}
         for node in self.graph:
             data = layer_data(node)
-            if data is None or not watched(data) or data.constant is not None:
+            if data is None or not has_range(data) or data.constant is not None:
                 continue
             axis = summed_axis(node, data)
             if axis is not None and isinstance(data.type.shape[axis], int):
@@ -79,7 +79,7 @@ class GraphProgram:
                 return
 
         def show(value: Value, data: NDArray[np.generic]) -> None:
-            if watched(value) and value.constant is None:
+            if has_range(value) and value.constant is None:
                 observe(value.lineage.tensor, data)
 
         run(self.graph, inputs, observe=show)
@@ -91,18 +91,18 @@ class GraphProgram:
             for node in self.graph
             if node.op != "output"
             for value in node.results
-            if watched(value) and value.constant is None
+            if has_range(value) and value.constant is None
         }
 
 
-def require_numbers(graph: Graph) -> None:
+def require_finite_weights(graph: Graph) -> None:
     """Raises DataError where the weights of a layer hold NaN or infinities, or its bias NaN.
 
     A bias may be infinite: it rules a class out.
     """
     for node in graph:
         for slot, value in node.operands.items() if layer_data(node) is not None else ():
-            if value.constant is None or not watched(value):
+            if value.constant is None or not has_range(value):
                 continue
             weight = slot == (spec(node.op).traits.weight or "w")
             elements = value.constant.data
@@ -113,7 +113,7 @@ def require_numbers(graph: Graph) -> None:
                 raise DataError(f"{said}, {int(bad.sum())} in all: load the model's weights again")
 
 
-def watched(value: Value) -> bool:
+def has_range(value: Value) -> bool:
     """Returns whether a value is real-valued, so that it has a range."""
     return value.type.quant is None and value.type.dtype.is_float
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir._kernels._statistics import Tally
 from qir.calibration.record import Key
 from qir.calibration.statistics import Statistics
-from qir.calibration.summary import SQUARE_BITS, SUM_BITS, Floats, Summary, fixed
+from qir.calibration.summary import SQUARE_BITS, SUM_BITS, Floats, Summary, to_fixed_point
 
 Doubles = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def with_scaled(statistics: Statistics, tensors: Mapping[str, Scaled]) -> Statis
         sums = apart.channel_totals
         if sums:
             sums = tuple(
-                fixed(s / 2.0**SUM_BITS / c, SUM_BITS)
+                to_fixed_point(s / 2.0**SUM_BITS / c, SUM_BITS)
                 for s, c in zip(sums, each.scale.tolist(), strict=True)
             )
         low, high = lows.min(), highs.max()
@@ -100,7 +100,7 @@ def _stretched(whole: Summary, low: np.float32, high: np.float32) -> Summary:
         whole.counts(),
         _extremes(low, high),
         bins,
-        (fixed(total, SUM_BITS), fixed(squares, SQUARE_BITS)),
+        (to_fixed_point(total, SUM_BITS), to_fixed_point(squares, SQUARE_BITS)),
         (np.empty(0, np.float32), np.empty(0, np.float32)),
     )
 

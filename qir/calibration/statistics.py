@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir.arguments import checked
 from qir.calibration import header, store
 from qir.calibration.record import (
-    MOST_BATCHES,
+    MAX_BATCHES,
     BatchId,
     Key,
     Log,
@@ -51,7 +51,7 @@ class Batch:
 
 
 class Statistics(Mapping[Key, Summary]):
-    """Summaries of every tensor that was watched, over a set of batches of one model.
+    """Ranges and histograms of the tensors of one model, over a set of batches.
 
     Equal for the same batches whatever their order, as are the bytes that `save` writes. Batches
     may be added from several threads, and saved at any time: every method holds the lock for as
@@ -252,8 +252,8 @@ class Statistics(Mapping[Key, Summary]):
         for batch in batches:
             if batch in self._done:
                 raise DataError(f"batch {batch.number} of data {batch.data} is already included")
-        if len(self._done) + len(batches) > MOST_BATCHES:
-            raise DataError(f"statistics hold at most {MOST_BATCHES} batches: use larger ones")
+        if len(self._done) + len(batches) > MAX_BATCHES:
+            raise DataError(f"statistics hold at most {MAX_BATCHES} batches: use larger ones")
 
     def _require_mergeable(self, summaries: Mapping[Key, Summary]) -> None:
         for key, summary in summaries.items():

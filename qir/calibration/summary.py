@@ -31,7 +31,7 @@ class Extremes(NamedTuple):
     high: float
 
 
-def fixed(value: float, bits: int) -> int:
+def to_fixed_point(value: float, bits: int) -> int:
     """Returns a finite multiple of 2**-bits as the integer multiple."""
     numerator, denominator = value.as_integer_ratio()
     return (numerator << bits) // denominator
@@ -77,8 +77,8 @@ class Summary:
                     values.reshape(-1), self._lows, self._highs, inner
                 )
                 self._add_sums(sums)
-            self.total += fixed(total, SUM_BITS)
-            self.total_squares += fixed(squares, SQUARE_BITS)
+            self.total += to_fixed_point(total, SUM_BITS)
+            self.total_squares += to_fixed_point(squares, SQUARE_BITS)
         return Extremes(low, high)
 
     def merge(self, other: Summary) -> None:

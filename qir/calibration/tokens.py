@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qir.calibration.data import InputSpec, Piece, fit
-from qir.calibration.rows import Array, ArrayRows, HeldRows
+from qir.calibration.data import InputSpec, Piece, make_piece
+from qir.calibration.rows import Array, ArrayRows, MemoryRows
 from qir.errors import DataError
 
 SUFFIXES = (".jsonl", ".csv")
@@ -45,7 +45,7 @@ class LinePieces:
             where = f"{self._path}: line {number}"
             arrays = _json_arrays(line, where) if self._json else _csv_arrays(line, where)
             _require_lengths(where, arrays, self._inputs)
-            yield fit(where, arrays, self._inputs)
+            yield make_piece(where, arrays, self._inputs)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         """Yields the lines that are not empty, with their numbers from 1."""
@@ -69,7 +69,7 @@ def _json_arrays(line: str, where: str) -> dict[str, ArrayRows]:
     out: dict[str, ArrayRows] = {}
     for name, given in named.items():
         if isinstance(given, list):
-            out[name] = HeldRows(_numbers(given, where, name)[np.newaxis])
+            out[name] = MemoryRows(_numbers(given, where, name)[np.newaxis])
     if not out:
         raise DataError(f"{where}: give a list of numbers, or an object with a list for each input")
     return out
@@ -85,8 +85,8 @@ def _csv_arrays(line: str, where: str) -> dict[str, ArrayRows]:
         except ValueError:
             wrong = next(cell for cell in cells if not _is_number(cell))
             raise DataError(f"{where}: {wrong[:40]!r} is no number") from None
-        return {"": HeldRows(array[np.newaxis])}
-    return {"": HeldRows(_numbers(given, where, "")[np.newaxis])}
+        return {"": MemoryRows(array[np.newaxis])}
+    return {"": MemoryRows(_numbers(given, where, "")[np.newaxis])}
 
 
 def _numbers(given: Sequence[object], where: str, name: str) -> Array:

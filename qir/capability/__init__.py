@@ -11,10 +11,10 @@ from qir.capability.table import (
     OpCapability,
     OpCondition,
 )
-from qir.capability.verdicts import REAL, Verdict, no_row, verdicts
+from qir.capability.verdicts import COMPUTES_IN_FLOAT, Verdict, unsupported_op_text, verdicts
 
 __all__ = [
-    "REAL",
+    "COMPUTES_IN_FLOAT",
     "Capability",
     "ChainCapability",
     "Defect",
@@ -23,6 +23,6 @@ __all__ = [
     "OpCondition",
     "Verdict",
     "load",
-    "no_row",
+    "unsupported_op_text",
     "verdicts",
 ]

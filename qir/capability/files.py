@@ -29,12 +29,12 @@ from qir.capability.table import (
 )
 from qir.errors import ParseError, PluginError, ProfileError
 from qir.ir.dtype import dtype
-from qir.ir.ops.quantization import RANGE_RULES, ROUNDS
+from qir.ir.ops.quantization import RANGE_RULES, ROUND_MODES
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.numerics.ranges import FAMILIES, NAMED
+from qir.numerics.ranges import FAMILIES, NAMED_RULES
 from qir.profiles import profile
 from qir.profiles.toml_positions import Path as Keys
-from qir.profiles.toml_positions import places
+from qir.profiles.toml_positions import value_positions
 
 VERSION = 1
 """Of the target files that this QIR reads."""
@@ -84,7 +84,7 @@ def schema_text() -> str:
     return Path(__file__).with_name("target.schema.json").read_text(encoding="utf-8")
 
 
-def extended(path: Path) -> str:
+def load_extended(path: Path) -> str:
     """Returns what a target file extends; empty where it extends nothing. Raises PluginError."""
     return _File(path).text("extends")
 
@@ -130,7 +130,7 @@ class _File:
 
     @cached_property
     def lines(self) -> Mapping[Keys, int]:
-        return places(self.source)
+        return value_positions(self.source)
 
     @contextmanager
     def at(self, *keys: str | int) -> Iterator[None]:
@@ -204,7 +204,7 @@ class _File:
         )
         with self.at("formulas"):
             if formulas:
-                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED])
+                require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED_RULES])
         forms = self.table("forms")
         self.known("kind of forms", forms, KINDS, "forms")
         own = {}
@@ -261,7 +261,7 @@ class _File:
             with self.at("rounding", storage):
                 dtype(storage)
                 out[storage] = word(how)
-                require(f"rounding: no rounding {how!r} of {storage}", out[storage], ROUNDS)
+                require(f"rounding: no rounding {how!r} of {storage}", out[storage], ROUND_MODES)
         return out
 
     def version(self) -> None:
@@ -450,4 +450,4 @@ class _File:
                 raise ParseError(f"what it extends has no chain {' |> '.join(chain)}")
 
 
-__all__ = ["SUFFIX", "VERSION", "Installed", "extended", "load", "schema_text"]
+__all__ = ["SUFFIX", "VERSION", "Installed", "load", "load_extended", "schema_text"]

@@ -113,7 +113,7 @@ class MatrixPosition:
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One target's table."""
+    """What a target supports: a row for each op that it runs on integers."""
 
     name: str
     ops: Mapping[str, OpCapability]

@@ -16,15 +16,21 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import CHOOSES, RAW, RECODES, whole, widths
+from qir.ir.quantized_ops import (
+    PLAIN_INTEGER_PRODUCTS,
+    QPARAMS_OPS,
+    RETYPING_OPS,
+    is_float_width_cast,
+    is_integral,
+)
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType
 from qir.query.display import why_foreign
 
-REAL = "it computes in float"
+COMPUTES_IN_FLOAT = "it computes in float"
 """The reason of an op that quantized values have nothing to do with."""
 Taken: TypeAlias = Literal["integer", "float", "refused"]
-STRUCTURE = frozenset({"input", "constant", "output", "if", "loop", "scan"})
+STRUCTURAL_OPS = frozenset({"input", "constant", "output", "if", "loop", "scan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ def verdicts(table: Capability, graph: Graph) -> Iterator[Verdict]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _SlotType:
     """What is in a slot."""
 
     quant: QuantType | None
@@ -63,14 +69,14 @@ class _Held:
     """The axis that may have a scale for each index."""
 
 
-def no_row(name: str, op: str) -> str:
+def unsupported_op_text(name: str, op: str) -> str:
     """Returns why a target takes an op in no integers: its table has no row for it."""
     if spec(op).traits.value_preserving:
         return f"it moves elements alone; the table of {name} plans no integers for {op}"
     return f"{name} has no integer {op}"
 
 
-def _refused(reason: str) -> tuple[Taken, str]:
+def _refusal(reason: str) -> tuple[Taken, str]:
     return "refused", reason
 
 
@@ -83,10 +89,14 @@ class _Judge:
 
     def all(self, graph: Graph) -> Iterator[Verdict]:
         for node in graph:
-            if node.op in STRUCTURE | RECODES | CHOOSES or whole(node) or widths(node):
+            if (
+                node.op in STRUCTURAL_OPS | RETYPING_OPS | QPARAMS_OPS
+                or is_integral(node)
+                or is_float_width_cast(node)
+            ):
                 continue
             defect = next((d for d in self.table.defects if d.hits(node)), None)
-            taken, reason = self._judge(node) if defect is None else _refused(defect.reason)
+            taken, reason = self._judge(node) if defect is None else _refusal(defect.reason)
             op = " |> ".join(s.op for s in node.stages) or node.op
             origin = str(node.origins[0]) if node.origins else ""
             yield Verdict(node.name, op, taken, reason, self.path, origin, defect is not None)
@@ -94,7 +104,7 @@ class _Judge:
     def _judge(self, node: Node) -> tuple[Taken, str]:
         if node.op == "foreign":
             return "float", why_foreign(node)
-        if node.op in RAW:
+        if node.op in PLAIN_INTEGER_PRODUCTS:
             return "float", f"sums of raw integers are not in the table of {self.table.name}"
         if node in self.heads:
             return "integer", f"in the kernel of {self.heads[node].name}"
@@ -110,7 +120,7 @@ class _Judge:
         if on_codes:
             tails, result = [], node.results[0].type.quant if node.results else None
         if not on_codes and not self._meant(node, result):
-            return "float", REAL
+            return "float", COMPUTES_IN_FLOAT
         said = self._obstacle(node, result, tails)
         if not said:
             self.heads.update(dict.fromkeys(tails, node))
@@ -135,7 +145,7 @@ class _Judge:
         stored in the end."""
         tails: list[Node] = []
         if len(node.results) > 1:
-            return tails, _alike(node)
+            return tails, _common_result_type(node)
         value = node.results[0] if node.results else None
         while value is not None and (use := value.only_use) is not None:
             ops = (node.op, *(t.op for t in tails))
@@ -163,9 +173,9 @@ class _Judge:
             return said
         row = self.table.kernel((node.op, *(tail.op for tail in tails)))
         if row is None:
-            return no_row(self.table.name, node.op)
+            return unsupported_op_text(self.table.name, node.op)
         held = _slots(node.op, node.operands, node.attrs)
-        held[RESULT] = _Held(result)
+        held[RESULT] = _SlotType(result)
         return self._misfit(row, node.attrs, held) or self._unshared(row, held)
 
     def _chain(self, node: Node) -> str:
@@ -173,18 +183,18 @@ class _Judge:
         ops = tuple(stage.op for stage in node.stages)
         row = self.table.kernel(ops)
         if row is None:
-            return no_row(self.table.name, ops[0])
+            return unsupported_op_text(self.table.name, ops[0])
         if not self.table.chain(ops):
             return f"{self.table.name} has no kernel {' |> '.join(ops)}"
         for stage in node.stages[:-1]:
             if stage.type is not None:
                 return f"it rounds after {stage.op}; {self.table.name} rounds once, at the end"
         held = _slots(ops[0], node.stage_operands(0), node.stages[0].attrs)
-        held[RESULT] = _Held(node.result.type.quant)
+        held[RESULT] = _SlotType(node.result.type.quant)
         return self._misfit(row, node.stages[0].attrs, held)
 
     def _misfit(
-        self, row: OpCapability, attrs: Mapping[str, Attr], held: Mapping[str, _Held]
+        self, row: OpCapability, attrs: Mapping[str, Attr], held: Mapping[str, _SlotType]
     ) -> str:
         name = self.table.name
         for attr, allowed in (row.when or {}).items():
@@ -199,16 +209,16 @@ class _Judge:
                 if what.quant is not None:
                     return f"{slot} is quantized; the table of {name} has none there"
                 continue
-            if not any(_fits(scheme, what) for scheme in allowed_here):
+            if not any(_matches_scheme(scheme, what) for scheme in allowed_here):
                 takes = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
-                return f"{slot} is {_said(what.quant)}; the table of {name} has {takes}"
+                return f"{slot} is {_scheme_text(what.quant)}; the table of {name} has {takes}"
         return ""
 
-    def _unshared(self, row: OpCapability, held: Mapping[str, _Held]) -> str:
+    def _unshared(self, row: OpCapability, held: Mapping[str, _SlotType]) -> str:
         """Returns why quantized values cannot be moved as they are; empty where they can."""
         maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
         for (one, a), (other, b) in pairwise(maps.items()):
-            if not a.same_map(b):
+            if not a.has_same_mapping(b):
                 return (
                     f"{one} and {other} have different quantization parameters; "
                     f"{self.table.name} only moves quantized values"
@@ -216,18 +226,22 @@ class _Judge:
         return ""
 
 
-def _alike(node: Node) -> QuantType | None:
+def _common_result_type(node: Node) -> QuantType | None:
     """Returns the one quantized type that all of an op's results that are read are stored with."""
     uses = [value.only_use for value in node.results if value.uses]
     maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
-    found = [quant for quant in maps if quant is not None and quant.same_map(maps[0] or quant)]
+    found = [
+        quant for quant in maps if quant is not None and quant.has_same_mapping(maps[0] or quant)
+    ]
     return found[0] if found and len(found) == len(uses) else None
 
 
-def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> dict[str, _Held]:
+def _slots(
+    op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+) -> dict[str, _SlotType]:
     """Returns what is in the op's own slots, seen through dequantize."""
     row = spec(op)
-    out: dict[str, _Held] = {}
+    out: dict[str, _SlotType] = {}
     for slot, value in operands.items():
         if row.slot(slot) is None:
             continue
@@ -235,7 +249,7 @@ def _slots(op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]) ->
         source = value
         if value.type.quant is None and value.node.op == "dequantize":
             source = value.node.operands.get("x", value)
-        out[slot] = _Held(
+        out[slot] = _SlotType(
             source.type.quant, whole, source.constant, _axis(op, slot, operands, attrs)
         )
     return out
@@ -255,23 +269,25 @@ def _axis(
         return None
 
 
-def _fits(scheme: Scheme, held: _Held) -> bool:
+def _matches_scheme(scheme: Scheme, held: _SlotType) -> bool:
     """Returns whether quantized values are what a slot takes."""
     quant = held.quant
     if quant is None:
         return held.count and scheme.storage.bits == 32
-    if quant.storage not in scheme.storages or quant.dynamic or quant.real_zero:
+    if quant.storage not in scheme.storages or quant.dynamic or quant.has_float_zero:
         return False
-    scheme = scheme.stored(quant.storage)
+    scheme = scheme.with_storage(quant.storage)
     if quant.kind != "uniform" or quant.plus is not None:
         return False
-    if not _within(scheme, quant, held.constant):
+    if not _bounds_within(scheme, quant, held.constant):
         return False
-    per_channel = scheme.grain == "channel" and quant.axis is not None and quant.axis == held.axis
-    if quant.grain is not None and not per_channel:
+    per_channel = (
+        scheme.granularity == "channel" and quant.axis is not None and quant.axis == held.axis
+    )
+    if quant.granularity is not None and not per_channel:
         return False
     zeros = np.asarray(quant.zeros())
-    if scheme.symmetric and scheme.zero is None and (zeros != _middle(quant)).any():
+    if scheme.symmetric and scheme.zero is None and (zeros != _symmetric_zero(quant)).any():
         return False
     if scheme.zero is not None and (zeros != scheme.zero).any():
         return False
@@ -279,23 +295,23 @@ def _fits(scheme: Scheme, held: _Held) -> bool:
     return scheme.scale is None or bool((scales == np.float32(scheme.scale)).all())
 
 
-def _within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
+def _bounds_within(scheme: Scheme, quant: QuantType, constant: Array | None) -> bool:
     """Returns whether integers keep to the bounds: by their type, or where they are constant by
     themselves."""
     if scheme.low <= quant.low and quant.high <= scheme.high:
         return True
-    if constant is None or not constant.held.size:
+    if constant is None or not constant.contents.size:
         return False
     data = constant.data
     return bool(scheme.low <= int(data.min()) and int(data.max()) <= scheme.high)
 
 
-def _middle(quant: QuantType) -> int:
+def _symmetric_zero(quant: QuantType) -> int:
     """Returns the zero point of symmetric quantized values."""
     return 0 if quant.storage.kind == "int" else 1 << quant.storage.bits - 1
 
 
-def _said(quant: QuantType | None) -> str:
+def _scheme_text(quant: QuantType | None) -> str:
     """Returns a quantized type in the words of schemes."""
     if quant is None:
         return "float"
@@ -305,8 +321,8 @@ def _said(quant: QuantType | None) -> str:
     if quant.kind != "uniform":
         return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())
-    symmetric = not quant.real_zero and not (zeros != _middle(quant)).any()
+    symmetric = not quant.has_float_zero and not (zeros != _symmetric_zero(quant)).any()
     grain = "tensor"
-    if quant.grain is not None:
+    if quant.granularity is not None:
         grain = "blocks" if quant.axis is None else f"axis {quant.axis}"
     return f"{quant.storage}{bounds} {'symmetric' if symmetric else 'affine'} {grain}"

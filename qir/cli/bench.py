@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.profiling import profile_of, time
 from qir.cli.programs import is_program
 from qir.cli.screen import Column, Screen, percent, plural
@@ -74,8 +74,9 @@ def bench(
 
     The engines take turns, so that a busy machine slows all of them alike; the ratio is the median
     over the turns of the time of each to that of the first. Spread is the range of the middle
-    half of the times. An engine that does not support the model, or data for a default, is left out
-    if another one does.
+    half of the times. With several threads a turn waits until those of the one before sleep, and
+    begins with a run that is not measured. An engine that does not support the model, or data for a
+    default, is left out if another one does.
 
     --profile shows the steps of cpu: the median time, multiply-adds a second, their share of the
     peak (what the same kernels reach in a product of large matrices, measured at the end) and bytes
@@ -86,11 +87,11 @@ def bench(
     multiply_adds, multiply_adds_per_second, share_of_peak, bytes_per_second}]}; times are in
     seconds.
     """
-    from qir.cli.engines import fallbacks, require_kernels, say_fallbacks
-    from qir.inspect import interleave
-    from qir.pipeline import KERNELS
+    from qir.cli.engines import fallbacks, require_kernels, show_fallbacks
+    from qir.inspect import time_interleaved
+    from qir.programs import KERNELS
 
-    require_apart([model, data], [trace])
+    require_distinct_files([model, data], [trace])
     claim_files(trace, force=force)
     names = [KERNELS] if is_program(model) else _names(engines)
     given = open_sizes(sizes)
@@ -101,9 +102,10 @@ def bench(
     made, left = _able(ready, graph, inputs)
     left_out = [*refused, *left]
     with screen.progress("measuring") as progress:
-        timings = interleave(
+        timings = time_interleaved(
             {e.name: lambda e=e: e.run(inputs) for e in made},  # type: ignore[misc]
             runs,
+            threads=threads,
             progress=progress,
         )
     steps = profile_of(made, inputs, runs) if profile or trace else None
@@ -136,7 +138,7 @@ def bench(
         screen.line(f"  {timings[0].name} and {name} {said}", "yellow")
     for each in left_out:
         screen.line(f"  {each['engine']} is not measured: {each['reason']}", "yellow")
-    say_fallbacks(screen, found)
+    show_fallbacks(screen, found)
     if steps and profile:
         steps.show(screen)
 
@@ -201,7 +203,7 @@ def open_sizes(texts: Sequence[str]) -> dict[str, int]:
     out = {}
     for text in texts:
         name, equals, number = text.partition("=")
-        if not equals or not number.isdecimal() or not 0 < int(number[:11]) <= shared.MOST:
+        if not equals or not number.isdecimal() or not 0 < int(number[:11]) <= shared.MAX_COUNT:
             raise UsageError(f"--size {text!r}: write a name and a number, such as H=224")
         out[name] = int(number)
     return out

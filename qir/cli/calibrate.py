@@ -11,7 +11,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.screen import Column, Screen, aligned, amount, percent, plural
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def calibrate(
     from qir.inspect import ranges
 
     defaults.require_whole(feeds, batch)
-    require_apart([model, data], [output, part_of(output)])
+    require_distinct_files([model, data], [output, part_of(output)])
     claim_files(output, force=force or resume)
     _claim_part(part_of(output), anew=force, resume=resume)
     screen = Screen(quiet=quiet)
@@ -190,7 +190,9 @@ def _observe(
         if resume is None:
             part.unlink(missing_ok=True)
         raise
-    defaults.say_left_out(screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
+    defaults.show_samples_left_out(
+        screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
+    )
     return found
 
 

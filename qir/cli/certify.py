@@ -69,10 +69,10 @@ def certify(
     """
     from qir.inspect.certificates import certify as certificates
     from qir.inspect.releases import disagreements, siblings
-    from qir.profiles import given
+    from qir.profiles import resolve_profile_name
 
     asked = (name.strip() for name in profiles.split(","))
-    names = tuple(dict.fromkeys(given(name) for name in asked if name))
+    names = tuple(dict.fromkeys(resolve_profile_name(name) for name in asked if name))
     graph = open_model(model)
     found = certificates(graph, names, layer=layer, most=most, isa=isa)
     doubts = disagreements(graph, graph.profile, siblings(graph.profile))

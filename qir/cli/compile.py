@@ -8,7 +8,7 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.bench import open_sizes
-from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.programs import Saves, open_program
 from qir.cli.screen import Screen, plural, size
 
@@ -41,7 +41,7 @@ def compile(
     from qir import pipeline
     from qir.errors import UsageError
 
-    require_apart([model], [output])
+    require_distinct_files([model], [output])
     claim_files(output, force=force)
     made = pipeline.compile(open_model(model), threads=1)
     if not isinstance(made, Saves):

@@ -11,7 +11,7 @@ from qir.cli.models import (
     file_bytes,
     ledger_json,
     open_model,
-    require_apart,
+    require_distinct_files,
     save_ledger,
     show_ledger,
 )
@@ -61,7 +61,7 @@ def convert(
     from qir.ledger import Ledger
     from qir.qir_files import read_journal
 
-    require_apart([model], [output, ledger_file])
+    require_distinct_files([model], [output, ledger_file])
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     ledger = Ledger()

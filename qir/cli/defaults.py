@@ -17,7 +17,7 @@ FIRST = 4
 NO_INPUTS = "the model has no inputs"
 
 
-def given_in(graph: Graph, data: Path) -> dict[str, Tensor]:
+def given_defaults(graph: Graph, data: Path) -> dict[str, Tensor]:
     """Returns what an .npz file holds for defaults of a model, each as a whole: they have no
     samples."""
     from qir.calibration.rows import open_npz
@@ -66,16 +66,16 @@ def batches(
             raise UsageError(f"--data is missing: the model takes {some}")
         return [{}]
     require_inputs(data, graph)
-    held = given_in(graph, data)
+    held = given_defaults(graph, data)
     if not graph.inputs:
-        return beside(alone(graph, data), held)
+        return with_defaults(default_only_batch(graph, data), held)
     if feeds:
-        return beside(open_feeds(data, input_specs(graph), limit=limit), held)
+        return with_defaults(open_feeds(data, input_specs(graph), limit=limit), held)
     source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
-    return beside(source, held)
+    return with_defaults(source, held)
 
 
-def say_left_out(
+def show_samples_left_out(
     screen: Screen,
     graph: Graph,
     data: Path | None,
@@ -106,7 +106,7 @@ def require_inputs(data: Path, graph: Graph) -> None:
             raise DataError(f"{file}: {said}")
 
 
-def alone(graph: Graph, data: Path) -> Sequence[Tensors]:
+def default_only_batch(graph: Graph, data: Path) -> Sequence[Tensors]:
     """Returns the one batch of a model all of whose inputs have defaults; raises DataError for
     other data."""
     from qir.errors import DataError
@@ -121,7 +121,7 @@ def alone(graph: Graph, data: Path) -> Sequence[Tensors]:
     return [{}]
 
 
-def beside(batches: Iterable[Tensors], held: Mapping[str, Tensor]) -> Iterable[Tensors]:
+def with_defaults(batches: Iterable[Tensors], held: Mapping[str, Tensor]) -> Iterable[Tensors]:
     """Batches, each with what is given for defaults."""
     return _joined(batches, held) if held else batches
 
@@ -135,7 +135,7 @@ def show(
     screen: Screen, graph: Graph, data: Path | None, held: Mapping[str, Tensor] | None = None
 ) -> None:
     """Tells which inputs have defaults, whether these were taken, and what else was not."""
-    held = held if held is not None else given_in(graph, data) if data else {}
+    held = held if held is not None else given_defaults(graph, data) if data else {}
     spare = [value.name for value in graph.defaults]
     fixed = [n for n in _stated(graph) if n not in spare]
     _told(screen, fixed, "constant here, whatever the data say")
@@ -154,7 +154,7 @@ def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
     _show_rest(screen, graph, data)
 
 
-def alone_in(graphs: tuple[Graph, Graph]) -> list[str]:
+def defaults_of_one_model(graphs: tuple[Graph, Graph]) -> list[str]:
     """Returns the defaults that one of two models alone takes: data give them to neither."""
     a, b = ([value.name for value in graph.defaults] for graph in graphs)
     return [*(name for name in a if name not in b), *(name for name in b if name not in a)]
@@ -163,11 +163,11 @@ def alone_in(graphs: tuple[Graph, Graph]) -> list[str]:
 def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) -> None:
     """Shows of two models that take the same inputs what `show` shows of one."""
     a, b = graphs
-    names, left = _named(data) if data else [], alone_in(graphs)
+    names, left = _named(data) if data else [], defaults_of_one_model(graphs)
     if not left and _stated(a) == _stated(b):
         show(screen, a, data)
         return
-    held = given_in(a, data) if data else {}
+    held = given_defaults(a, data) if data else {}
     spare = [value.name for value in a.defaults if value.name not in left]
     _told(screen, [n for n in left if n in names], "left out: one model alone takes another")
     _told(screen, [n for n in spare if n in held], "given by the data")
@@ -178,10 +178,10 @@ def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) ->
 
 def _stated(graph: Graph) -> list[str]:
     """Returns the inputs with defaults, those too that are constants here."""
-    from qir.ir.origin import defaults
+    from qir.ir.origin import default_input_names
 
     spare = [value.name for value in graph.defaults]
-    return list(dict.fromkeys((*defaults(graph.output.origins), *spare)))
+    return list(dict.fromkeys((*default_input_names(graph.output.origins), *spare)))
 
 
 def _files(data: Path) -> dict[Path, list[str]]:

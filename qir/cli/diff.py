@@ -10,7 +10,7 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import apart, measured, number, run_all, show_measured
+from qir.cli.measuring import count_opaque_differences, measured, number, run_all, show_measurements
 from qir.cli.models import open_model
 from qir.cli.screen import Column, Screen, StyledText, plural
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qir.ir.graph import Graph
     from qir.query.diff import GraphDifference, Lone
 
-MOST = 60
+MAX_ROWS = 60
 """Rows of one table; --json has all."""
 
 
@@ -84,7 +84,7 @@ def diff(
     asked = data is not None or metrics or isa is not None
     results = _results(screen, graphs, data, limit, isa) if asked else []
     near = measured(chosen, *results) if results else {}
-    others = apart(*results) if results else {}
+    others = count_opaque_differences(*results) if results else {}
     if as_json:
         ran_names = results[0] if results else {}
         rows = ((n, {m: number(x) for m, x in near.get(n, {}).items()}) for n in ran_names)
@@ -98,7 +98,7 @@ def diff(
         if results:
             screen.line()
             defaults.show_both(screen, graphs, data)
-            show_measured(screen, chosen, near)
+            show_measurements(screen, chosen, near)
             for name, count in others.items():
                 size = results[0][name].size
                 said = f"{count:,} of {size:,} differ" if count else "the same in both"
@@ -127,11 +127,11 @@ def _results(
         raise UsageError("--data: the models have no output of one name")
     engines = [Engine("reference", partial(_reals, graph, names, isa), None) for graph in graphs]
     batches = defaults.batches(graphs[0], data, limit=limit)
-    left = defaults.alone_in(graphs)
+    left = defaults.defaults_of_one_model(graphs)
     if left:
         batches = ({n: a for n, a in each.items() if n not in left} for each in batches)
     results = run_all(screen, engines, batches)
-    defaults.say_left_out(screen, graphs[0], data, limit=limit)
+    defaults.show_samples_left_out(screen, graphs[0], data, limit=limit)
     return results
 
 
@@ -140,13 +140,15 @@ def _reals(
 ) -> dict[str, Tensor]:
     """Returns results by name, dequantized."""
     from qir import pipeline
-    from qir.profiles import profile, reals_of
+    from qir.profiles import dequantize_by_profile, profile
 
     made = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}
     known = profile(graph.profile)
     return {
-        name: made[name] if quant is None or quant.dynamic else reals_of(known, made[name], quant)
+        name: made[name]
+        if quant is None or quant.dynamic
+        else dequantize_by_profile(known, made[name], quant)
         for name, quant in kinds.items()
     }
 
@@ -194,7 +196,7 @@ def _show_changes(screen: Screen, names: tuple[str, str], found: GraphDifference
         Column(names[1], fit="fold"),
         Column("how far", fit="wrap"),
     )
-    screen.table(columns, rows[:MOST], title="changed")
+    screen.table(columns, rows[:MAX_ROWS], title="changed")
     _more(screen, len(rows))
 
 
@@ -206,12 +208,12 @@ def _show_lone(screen: Screen, name: str, other: str, lone: Sequence[Lone]) -> N
     columns = (Column("node", fit="fold"), Column("op"), Column(f"in {other}", fit="wrap"))
     rows = [
         (StyledText(n.name), n.op, f"a part of {n.held_by}" if n.held_by else "")
-        for n in lone[:MOST]
+        for n in lone[:MAX_ROWS]
     ]
     screen.table(columns, rows, title=f"only in {name}")
     _more(screen, len(lone))
 
 
 def _more(screen: Screen, count: int) -> None:
-    if count > MOST:
-        screen.line(f"  and {count - MOST:,} more; --json has all", "dim")
+    if count > MAX_ROWS:
+        screen.line(f"  and {count - MAX_ROWS:,} more; --json has all", "dim")

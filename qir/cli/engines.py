@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import Refused, UsageError
-from qir.ir.dtype import STRING, boxed
+from qir.ir.dtype import STRING, box_object
 
 if TYPE_CHECKING:
     from qir.calibration import InputSpec
@@ -115,8 +115,8 @@ def compared(
     """
     made: dict[str, Engine] = {}
     computed = graph
-    for name in sorted(names, key=_turn):
-        own = _turn(name) == _RUNTIME
+    for name in sorted(names, key=_creation_order):
+        own = _creation_order(name) == _RUNTIME
         made[name] = engine(name, graph if own else computed, path, threads, isa=isa)
         computed = _as_computed(made[name], computed)
     return [made[name] for name in names], computed
@@ -125,7 +125,7 @@ def compared(
 _RUNTIME, _KERNELS, _DEFINITION = range(3)
 
 
-def _turn(name: str) -> int:
+def _creation_order(name: str) -> int:
     """When an engine is made: each after those that decide how the graph is grouped."""
     from qir.target import target as named
 
@@ -168,7 +168,9 @@ def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> 
     """Results; what is no tensor in a box, a tensor that may be left out among it."""
     arrays = np.ndarray, np.generic
     return {
-        name: np.asarray(made) if isinstance(made, arrays) and name not in lists else boxed(made)
+        name: np.asarray(made)
+        if isinstance(made, arrays) and name not in lists
+        else box_object(made)
         for name, made in executable(**inputs).items()
     }
 
@@ -199,7 +201,7 @@ def random_inputs(
         bound = [dims.bind(dim, values) for dim in value.type.shape]
         if bound and bound[0] is None:
             bound[0] = batch
-        shape = dims.known(tuple(bound))
+        shape = dims.known_shape(tuple(bound))
         if shape is None:
             raise UsageError(
                 f"input {value.name} is {value.type}: give its sizes, such as --size H=224,"
@@ -237,7 +239,7 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
         raise Refused(f"{path}: {said}{more}; leave --strict out to run it so")
 
 
-def say_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:
+def show_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:
     """Says once which nodes the reference computes, if there are any."""
     if found:
         text = ", ".join(f["node"] for f in found[:4]) + (" .." if len(found) > 4 else "")

@@ -11,8 +11,8 @@ import click
 from qir.cli import defaults
 from qir.cli import verb as shared
 from qir.cli.measuring import number
-from qir.cli.models import open_model, require_apart
-from qir.cli.screen import Column, Screen, percent, plural, real
+from qir.cli.models import open_model, require_distinct_files
+from qir.cli.screen import Column, Screen, float_text, percent, plural
 
 if TYPE_CHECKING:
     from qir.inspect.evaluation import Evaluation
@@ -88,7 +88,7 @@ def evaluate(
     from qir.evaluating import WITH_LABELS, WITH_MODEL
     from qir.evaluating import evaluate as measure
 
-    require_apart([model], [])
+    require_distinct_files([model], [])
     screen = Screen(quiet=quiet)
     graph = open_model(model)
     other = None if against is None else open_model(against)
@@ -107,7 +107,7 @@ def evaluate(
             threads=threads or len(os.sched_getaffinity(0)),
             progress=progress,
         )
-    defaults.say_left_out(screen, graph, data, limit=limit, preprocess=preprocess)
+    defaults.show_samples_left_out(screen, graph, data, limit=limit, preprocess=preprocess)
     if as_json:
         outputs = [
             {"name": name, "metrics": {m: number(x) for m, x in row.items()}}
@@ -135,7 +135,7 @@ def shown(name: str, value: float) -> str:
     if name in SHARES:
         return percent(value)
     unit = metric(name).unit
-    return f"{value:.1f} {unit}" if unit == "dB" else real(value)
+    return f"{value:.1f} {unit}" if unit == "dB" else float_text(value)
 
 
 evaluate.name = "eval"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from qir.cli import verb as shared
-from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.screen import Screen, plural, size
 
 
@@ -47,7 +47,7 @@ def export(
             raise click.UsageError("--json describes the file that is written; name it with -o")
         click.echo(FORMATS[form](open_model(model)), nl=False)
         return
-    require_apart([model], [output])
+    require_distinct_files([model], [output])
     claim_files(output, force=force)
     graph = open_model(model)
     write_text(output, FORMATS[form](graph))

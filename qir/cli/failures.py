@@ -17,10 +17,10 @@ import click
 
 from qir.errors import QirError, Stopped
 
-LONGEST = 799
+MAX_LINE_LENGTH = 799
 """Characters of the line, its end not counted."""
 FAILED, INTERRUPTED, TERMINATED, PIPE_BROKEN = 2, 130, 143, 141
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+_DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def describe(error: BaseException) -> tuple[int, str]:
         case MemoryError():
             return FAILED, "out of memory"
         case OSError():
-            place = error.filename or ("standard output" if error.errno in _FULL else "")
+            place = error.filename or ("standard output" if error.errno in _DISK_FULL else "")
             return FAILED, f"{place}: {error.strerror or error}".removeprefix(": ")
     return FAILED, f"a fault in QIR: {type(error).__name__}: {error}; --debug shows where"
 
@@ -105,7 +105,7 @@ def describe(error: BaseException) -> tuple[int, str]:
 def shorten(text: str) -> str:
     """Returns one printable line that is short enough; what is too long loses its middle."""
     line = printable(" ".join(text.split()))
-    room = LONGEST - len("qir: ")
+    room = MAX_LINE_LENGTH - len("qir: ")
     if len(line) <= room:
         return line
     tail = room * 2 // 3

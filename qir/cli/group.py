@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from qir.cli import verb as shared
-from qir.cli.models import claim_model, open_model, require_apart
+from qir.cli.models import claim_model, open_model, require_distinct_files
 from qir.cli.screen import Column, Screen, plural
 from qir.registry import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from qir.inspect.left_float import Left, PredictedKernel
+    from qir.inspect.left_float import FloatOp, PredictedKernel
     from qir.rewrite.runner.numbering import RewriteStep
 
 
@@ -65,12 +65,12 @@ def group(
     a result may differ; doubts are nodes that the runtime may load in a way not predicted.
     """
     from qir.errors import UsageError
-    from qir.inspect.float_sums import said_of
+    from qir.inspect.float_sums import float_sums_text
     from qir.ledger import Ledger
     from qir.qir_files import SUFFIX, read_journal
     from qir.workflows.grouping import group_model
 
-    require_apart([model], [output])
+    require_distinct_files([model], [output])
     if output.suffix.lower() != SUFFIX:
         raise UsageError(f"{output}: groups are kept in .qir files; qir convert writes others")
     claim_model(output, DEFAULT_TARGET, None, force=force)
@@ -116,7 +116,7 @@ def group(
     screen.table(columns, rows, title="groups")
     _show_left(screen, left)
     if sums:
-        screen.line(said_of(sums, "the runtime"))
+        screen.line(float_sums_text(sums, "the runtime"))
     for entry in made.doubts:
         screen.line(f"{entry.subject}: {entry.reason}")
     if real and steps:
@@ -129,7 +129,7 @@ def group(
         )
 
 
-def _show_left(screen: Screen, left: Sequence[Left]) -> None:
+def _show_left(screen: Screen, left: Sequence[FloatOp]) -> None:
     """What stays float, by op and reason, the most first."""
     counts = Counter((one.op, one.reason) for one in left)
     first = {(one.op, one.reason): one.node for one in reversed(left)}
@@ -173,6 +173,6 @@ def _json(step: RewriteStep | PredictedKernel, claim: str | None) -> dict[str, o
     return {**said, "origins": origins}
 
 
-def _left(one: Left) -> dict[str, object]:
+def _left(one: FloatOp) -> dict[str, object]:
     origins = [str(origin) for origin in one.origins]
     return {"node": one.node, "op": one.op, "reason": one.reason, "origins": origins}

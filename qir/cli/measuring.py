@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from qir.cli.screen import Column, Screen, real
+from qir.cli.screen import Column, Screen, float_text
 
 if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensor, Tensors
@@ -70,9 +70,9 @@ def measured(
     return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in names}
 
 
-def apart(wanted: Tensors, given: Tensors) -> dict[str, int]:
+def count_opaque_differences(wanted: Tensors, given: Tensors) -> dict[str, int]:
     """By output that is no numbers, how many of its texts, lists and the like differ."""
-    from qir.inspect.compare import alike
+    from qir.inspect.compare import values_agree
 
     out: dict[str, int] = {}
     for name, one in wanted.items():
@@ -80,7 +80,7 @@ def apart(wanted: Tensors, given: Tensors) -> dict[str, int]:
         if _numbers(one) and _numbers(other):
             continue
         pairs = zip(one.reshape(-1).tolist(), other.reshape(-1).tolist(), strict=False)
-        same = sum(alike(a, b) for a, b in pairs) if one.shape == other.shape else 0
+        same = sum(values_agree(a, b) for a, b in pairs) if one.shape == other.shape else 0
         out[name] = max(one.size, other.size) - same
     return out
 
@@ -96,7 +96,7 @@ def number(x: float) -> float | str | None:
     return str(x) if math.isinf(x) else x
 
 
-def show_measured(
+def show_measurements(
     screen: Screen, metrics: Sequence[Metric], near: dict[str, dict[str, float]]
 ) -> None:
     """Prints what was measured, a row for each output."""
@@ -104,5 +104,5 @@ def show_measured(
         return
     names = (f"{m.name} {m.unit}".rstrip() for m in metrics)
     columns = (Column("output", fit="fold"), *(Column(name, "right") for name in names))
-    rows = [(name, *(real(x) for x in row.values())) for name, row in near.items()]
+    rows = [(name, *(float_text(x) for x in row.values())) for name, row in near.items()]
     screen.table(columns, rows)

@@ -46,7 +46,7 @@ def open_model(
     graph: Graph | None = None
     with suppress(ShapesNeeded) if data is not None and not inputs else nullcontext():
         graph = _read(path, ledger, inputs, trust=trust)
-        if data is None or inputs or _states_shapes(path) or _takes(graph, data):
+        if data is None or inputs or _states_shapes(path) or _accepts_shapes(graph, data):
             return graph
     assert data is not None
     shapes = shapes_of(data)
@@ -81,7 +81,7 @@ def _states_shapes(path: Path) -> bool:
         return True
 
 
-def _takes(graph: Graph, data: Path) -> bool:
+def _accepts_shapes(graph: Graph, data: Path) -> bool:
     """Whether arrays have the ranks of a graph's inputs, and their known sizes but of samples.
 
     Of data of another kind, such as images, nobody knows.
@@ -97,7 +97,7 @@ def _takes(graph: Graph, data: Path) -> bool:
     if len(kinds) != len(shapes):
         return True
     return all(
-        len(kind) == len(shape) and all(map(dims.agree, kind[1:], shape[1:]))
+        len(kind) == len(shape) and all(map(dims.may_be_equal, kind[1:], shape[1:]))
         for kind, shape in zip(kinds, shapes, strict=True)
     )
 
@@ -189,7 +189,7 @@ def claim_files(*paths: Path | None, force: bool) -> None:
             claim(path, force=force)
 
 
-def require_apart(reads: Sequence[Path | None], writes: Sequence[Path | None]) -> None:
+def require_distinct_files(reads: Sequence[Path | None], writes: Sequence[Path | None]) -> None:
     """Raises UsageError where a file that is to be written is also read, or written for two
     reasons.
 
@@ -236,7 +236,9 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
     alike: dict[tuple[str, str, str], list[Entry]] = {}
     order = list(ledger.counts())
     for entry in sorted(ledger, key=lambda e: order.index(e.change)):
-        alike.setdefault((entry.change.value, entry.step, _gist(entry.reason)), []).append(entry)
+        alike.setdefault((entry.change.value, entry.step, _without_names(entry.reason)), []).append(
+            entry
+        )
     rows = [
         (
             StyledText(change, STYLES.get(change, "")),
@@ -260,7 +262,7 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
         screen.line(f"  and {more}; --ledger FILE has all", "dim")
 
 
-def _gist(reason: str) -> str:
+def _without_names(reason: str) -> str:
     """Returns a reason without the names and numbers in it, which tell entries of one kind
     apart."""
     words = [word if _PLAIN.fullmatch(word) else ".." for word in reason.split()]

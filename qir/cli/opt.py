@@ -15,7 +15,7 @@ from qir.cli.models import (
     file_bytes,
     ledger_json,
     open_model,
-    require_apart,
+    require_distinct_files,
     save_ledger,
     show_ledger,
 )
@@ -95,7 +95,7 @@ def opt(
     if (data is not None or sizes) and not validate:
         raise UsageError("--data and --size are what --validate runs on; give --validate too")
     steps = passing.parse(texts)
-    require_apart([model, data], [output, ledger_file])
+    require_distinct_files([model, data], [output, ledger_file])
     claim_model(output, target, form, force=force)
     claim_files(ledger_file, force=force)
     if dump is not None:

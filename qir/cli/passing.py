@@ -26,7 +26,7 @@ _GIVE = {
     " takes materialize{statistics=FILE}",
 }
 """Of passes that do nothing with their defaults alone: what to give them."""
-MOST = 20
+MAX_SHOWN_REWRITES = 20
 """Rows of rewrites that are shown; --json has all."""
 SEED = 1
 """Of samples that nobody gives."""
@@ -145,9 +145,9 @@ def show_steps(screen: Screen, reports: Sequence[Report]) -> None:
         Column("such as", fit="fold"),
         Column("came from", fit="drop"),
     )
-    screen.table(columns, rows[:MOST], title="rewrites")
-    if len(rows) > MOST:
-        more = plural(len(rows) - MOST, "more kind")
+    screen.table(columns, rows[:MAX_SHOWN_REWRITES], title="rewrites")
+    if len(rows) > MAX_SHOWN_REWRITES:
+        more = plural(len(rows) - MAX_SHOWN_REWRITES, "more kind")
         screen.line(f"  and {more}; --json has all", "dim")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from qir.cli.screen import Column, Screen, percent, size, three
+from qir.cli.screen import Column, Screen, percent, size, three_digits
 
 if TYPE_CHECKING:
     from qir.cli.engines import Engine, Tensors
@@ -82,9 +82,9 @@ class StepTable:
                     time(step.seconds),
                     percent(step.seconds / total) if total else "-",
                     percent(step.spread),
-                    "" if work is None else three(work / 1e9),
+                    "" if work is None else three_digits(work / 1e9),
                     "" if share is None else percent(share),
-                    "" if moved is None else three(moved / 1e9),
+                    "" if moved is None else three_digits(moved / 1e9),
                     size(float(step.bytes)),
                 )
             )
@@ -100,7 +100,7 @@ class StepTable:
             Column("reads and writes", "right", fit="drop"),
         )
         screen.table(columns, rows, title="steps")
-        known = ", ".join(f"{kind} {three(rate / 1e9)}" for kind, rate in self.peaks.items())
+        known = ", ".join(f"{kind} {three_digits(rate / 1e9)}" for kind, rate in self.peaks.items())
         screen.line(f"  peak, GMAC/s of a product of large matrices: {known}")
 
     def trace(self, path: Path) -> None:
@@ -145,5 +145,5 @@ def time(seconds: float) -> str:
     """Returns a time in three figures: 12.3 us, 1.20 ms, 2.5 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e3)):
         if seconds * scale >= 0.9995:
-            return f"{three(seconds * scale)} {unit}"
-    return f"{three(seconds * 1e6)} us"
+            return f"{three_digits(seconds * scale)} {unit}"
+    return f"{three_digits(seconds * 1e6)} us"

@@ -46,10 +46,10 @@ def is_program(path: Path) -> bool:
 
 def open_program(path: Path, threads: int | None = None) -> tuple[Executable, ProgramFile]:
     """Reads a program file: what runs, and its description; raises InputError as its reader."""
-    from qir import pipeline
     from qir.errors import InputError
+    from qir.programs import load_program
 
-    made = pipeline.load_program(path, threads=threads)
+    made = load_program(path, threads=threads)
     if not isinstance(made, ProgramFile):
         raise InputError(f"{path}: no program that lists its inputs")
     return made, made

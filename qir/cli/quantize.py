@@ -20,7 +20,7 @@ from qir.cli.models import (
     file_bytes,
     ledger_json,
     open_model,
-    require_apart,
+    require_distinct_files,
     save_ledger,
     show_ledger,
     sizes_in,
@@ -63,7 +63,7 @@ _VALUE = re.compile(r"%[^\s,;]+")
     show_default=True,
     metavar="RULE",
     help="How ranges are chosen: minmax, auto, percentile:99.99, entropy, mse, mae, k-sigma:4,"
-    " mean, median, average:0.01.",
+    " mean, median, average:0.01, margin:0.125.",
 )
 @click.option(
     "--scales",
@@ -173,7 +173,7 @@ def quantize(
     weights --weights stores. sqnr is measured with --data, else null; where one is low, noisiest
     names the layers that lose most. goal is null without a goal, check without --check.
     """
-    from qir.analysis.quantized_regions import held
+    from qir.analysis.quantized_regions import quantized_values
     from qir.calibration import Statistics, parse_rule
     from qir.errors import UsageError
     from qir.inspect.targets import require_kind, usual_format
@@ -203,7 +203,7 @@ def quantize(
     defaults.require_whole(feeds, batch)
     unfit = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
     checking.require_fitting(wanted, check_data, labels, metrics, data, unfit)
-    require_apart([model, data, stats], [output, ledger_file])
+    require_distinct_files([model, data, stats], [output, ledger_file])
     if profile is not None:
         _require_alone(output, alone)
     if alone and output.suffix.lower() != SUFFIX:
@@ -225,7 +225,7 @@ def quantize(
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
-    if not alone and data is None and stats is None and not held(graph):
+    if not alone and data is None and stats is None and not quantized_values(graph):
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     samples = checked_on = statistics = None
     if data is not None:
@@ -268,7 +268,9 @@ def quantize(
         )
     if data is not None and statistics is None:
         quietly = Screen(quiet=quiet or as_json)
-        defaults.say_left_out(quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
+        defaults.show_samples_left_out(
+            quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
+        )
     save_ledger(ledger, ledger_file)
     found, plan, noise = made.search, made.plan, made.noise
     lengths = file_bytes(model), file_bytes(output)

@@ -86,13 +86,13 @@ def _node(match: QueryMatch) -> dict[str, object]:
 
 def _show_nodes(screen: Screen, matches: Sequence[QueryMatch]) -> None:
     from qir.inspect.summary import QuantizedStorage, plain_shape, weights_of
-    from qir.ir.quantized_ops import stored
+    from qir.ir.quantized_ops import stored_quant_type
     from qir.query.display import op_name
 
     rows = []
     for node, path in matches:
         value = node.results[0] if node.results else None
-        codes = QuantizedStorage.of(stored(value)) if value else None
+        codes = QuantizedStorage.of(stored_quant_type(value)) if value else None
         rows.append(
             (
                 "/".join((*path, node.name)),
@@ -119,12 +119,12 @@ def _show_nodes(screen: Screen, matches: Sequence[QueryMatch]) -> None:
 
 def _show_values(screen: Screen, values: Sequence[Value]) -> None:
     from qir.inspect.summary import InterfaceTensor, QuantizedStorage
-    from qir.query.facts import coded
+    from qir.query.facts import value_quant_type
 
     rows = []
     for value in values:
         plain = InterfaceTensor.of(value.name, value.type)
-        codes = QuantizedStorage.of(coded(value))
+        codes = QuantizedStorage.of(value_quant_type(value))
         uses = f"{len(value.uses):,}"
         kind = plain.dtype
         rows.append((value.name, shape(plain.shape, kind), kind, scale(codes), value.node.op, uses))

@@ -11,10 +11,10 @@ import click
 
 from qir.cli import defaults
 from qir.cli import verb as shared
-from qir.cli.measuring import Parts, join, measured, number, run_each, show_measured
-from qir.cli.models import claim_files, open_model, require_apart
+from qir.cli.measuring import Parts, join, measured, number, run_each, show_measurements
+from qir.cli.models import claim_files, open_model, require_distinct_files
 from qir.cli.programs import is_program
-from qir.cli.screen import Column, Screen, StyledText, plural, real, whole
+from qir.cli.screen import Column, Screen, StyledText, float_text, number_text, plural
 from qir.cli.words import shape
 
 if TYPE_CHECKING:
@@ -123,12 +123,12 @@ def run(
     null where bytes must be equal; metrics has a number by name, text where it is infinite, null
     where it is none; fault is null where there is none.
     """
-    from qir.cli.engines import compared, fallbacks, grouped, require_kernels, say_fallbacks
+    from qir.cli.engines import compared, fallbacks, grouped, require_kernels, show_fallbacks
     from qir.cli.engines import engine as named_engine
     from qir.errors import UsageError
     from qir.inspect.metrics import metric
 
-    require_apart([model, data], [output])
+    require_distinct_files([model, data], [output])
     engine = _runs(model, engine, compare)
     _check(output, engine, compare, values, force)
     if tolerance is not None and not compare:
@@ -158,7 +158,9 @@ def run(
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
     samples = runs if feeds else samples
     what = "feed" if feeds else "sample"
-    defaults.say_left_out(screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess)
+    defaults.show_samples_left_out(
+        screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
+    )
     if output is not None:
         _save(output, graph, _apart(data, parts[0]) if feeds else _named(joined[0]))
     if compare is not None:
@@ -175,14 +177,14 @@ def run(
             screen.json({**head, "outputs": rows, "fault": fault and fault.to_json()})
         else:
             how = _grouped(graph, computed)
-            say_fallbacks(screen, left)
+            show_fallbacks(screen, left)
             _show_differences(screen, names, f"{plural(samples, what)}{how}", found)
             defaults.show(screen, graph, data)
             if fault is None:
                 _show_sums(screen, computed, found)
             else:
                 screen.line(fault.message(names), "red")
-            show_measured(screen, chosen, near)
+            show_measurements(screen, chosen, near)
         if fault or not all(d.agree for d in found):
             context.exit(1)
         return
@@ -200,7 +202,7 @@ def run(
         return
     how = _grouped(graph, grouped(engines[0]) or graph)
     screen.line(f"{model.name} by {engine}: {plural(samples, what)}{how}", "bold")
-    say_fallbacks(screen, left)
+    show_fallbacks(screen, left)
     defaults.show(screen, graph, data)
     _show(screen, graph, joined[0])
 
@@ -208,7 +210,7 @@ def run(
 def _runs(model: Path, engine: str, compare: str | None) -> str:
     """Returns the engine that runs a file: a program file runs on QIR's kernels alone."""
     from qir.errors import UsageError
-    from qir.pipeline import KERNELS
+    from qir.programs import KERNELS
 
     if not is_program(model):
         return engine
@@ -263,11 +265,11 @@ def _fault(
 
 def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) -> None:
     """Says, where results differ, which ops each engine computes in an order of its own."""
-    from qir.inspect.float_sums import float_sums, said_of
+    from qir.inspect.float_sums import float_sums, float_sums_text
 
     sums = [] if all(d.equal for d in found) else float_sums(graph)
     if sums:
-        screen.line(said_of(sums, "each engine"))
+        screen.line(float_sums_text(sums, "each engine"))
 
 
 def _named(results: Tensors) -> Iterator[Result]:
@@ -298,7 +300,7 @@ def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
 
     from qir.atomic import replacing
     from qir.errors import DataError
-    from qir.ir.dtype import texts
+    from qir.ir.dtype import decode_texts
 
     arrays = {}
     for key, name, array in results:
@@ -306,7 +308,7 @@ def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
         if kind.startswith("opaque"):
             raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
         arrays[key] = held = _texts(array) if array.dtype == object else array
-        if held is not array and not (texts(held) == array).all():
+        if held is not array and not (decode_texts(held) == array).all():
             raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -378,7 +380,14 @@ def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
         first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
         more = "  .." if array.size > FIRST else ""
         kind = _kind(graph, name, array)
-        row = (name, shape(array.shape, kind), kind, whole(low), whole(high), first + more)
+        row = (
+            name,
+            shape(array.shape, kind),
+            kind,
+            number_text(low),
+            number_text(high),
+            first + more,
+        )
         rows.append(row)
     screen.table(columns, rows)
 
@@ -389,7 +398,7 @@ def _element(value: object) -> str:
 
     if not isinstance(value, np.generic) or value.dtype.kind in "biuOUST":
         return str(value)
-    return real(float(value))
+    return float_text(float(value))
 
 
 def _show_differences(
@@ -415,8 +424,8 @@ def _show_differences(
             f"{d.elements:,}",
             _verdict(d),
             f"{d.differ:,}",
-            whole(d.largest, 3) if d.differ else "",
-            whole(d.codes, 3) if d.differ and d.codes is not None else "",
+            number_text(d.largest, 3) if d.differ else "",
+            number_text(d.codes, 3) if d.differ and d.codes is not None else "",
         )
         for d in found
     ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GAP = "  "
-LEAST = 12
+MIN_COLUMN_WIDTH = 12
 """A column that gives way keeps so many characters."""
 PAGE = 100
 """Columns of tables that would be wider than a page, where they are not printed on a terminal."""
@@ -50,7 +50,7 @@ class StyledText:
 Row = Sequence["str | StyledText"]
 
 
-class Tell(Protocol):
+class ReportProgress(Protocol):
     """Takes how many steps of how many are done, and what is being done now."""
 
     def __call__(self, done: int, total: int | None, now: str = "") -> None: ...
@@ -143,7 +143,7 @@ class Screen:
         self, columns: Sequence[Column], cells: Sequence[StyledText], widths: Sequence[int]
     ) -> None:
         parts = [
-            _wrapped(c.text, w) if column.fit == "wrap" else _folded(c.text, w)
+            _wrapped(c.text, w) if column.fit == "wrap" else _fold_words(c.text, w)
             for column, c, w in zip(columns, cells, widths, strict=True)
         ]
         for i in range(max(map(len, parts))):
@@ -164,7 +164,7 @@ class Screen:
         self._console.print(_text(parts), soft_wrap=True)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Tell]:
+    def progress(self, what: str) -> Iterator[ReportProgress]:
         """A bar on standard error, where that is a terminal; returns the function that each step is
         reported to."""
         if self.quiet or not sys.stderr.isatty():
@@ -230,7 +230,11 @@ def layout(
         return shown, [natural[i] for i in shown]
 
     def least(i: int) -> int:
-        return min(natural[i], LEAST + 4) if columns[i].fit in ("fold", "wrap") else natural[i]
+        return (
+            min(natural[i], MIN_COLUMN_WIDTH + 4)
+            if columns[i].fit in ("fold", "wrap")
+            else natural[i]
+        )
 
     def needed() -> int:
         return sum(map(least, shown)) + len(GAP) * len(shown)
@@ -240,17 +244,19 @@ def layout(
             shown.remove(i)
     sizes = {i: natural[i] for i in shown}
     while (over := sum(sizes.values()) + len(GAP) * len(shown) - width) > 0:
-        elastic = [i for i in shown if columns[i].fit in ("fold", "wrap") and sizes[i] > LEAST]
+        elastic = [
+            i for i in shown if columns[i].fit in ("fold", "wrap") and sizes[i] > MIN_COLUMN_WIDTH
+        ]
         if not elastic:
             break
         widest = max(elastic, key=lambda i: sizes[i])
-        rival = max((sizes[i] for i in elastic if i != widest), default=LEAST)
-        step = max(1, min(over, sizes[widest] - max(rival, LEAST)))
+        rival = max((sizes[i] for i in elastic if i != widest), default=MIN_COLUMN_WIDTH)
+        step = max(1, min(over, sizes[widest] - max(rival, MIN_COLUMN_WIDTH)))
         sizes[widest] -= step
     return shown, [sizes[i] for i in shown]
 
 
-def _folded(text: str, width: int) -> list[str]:
+def _fold_words(text: str, width: int) -> list[str]:
     """Returns the text in full, on as many lines as it takes: a name is broken anywhere."""
     lines = [""]
     for letter in text:
@@ -263,7 +269,7 @@ def _folded(text: str, width: int) -> list[str]:
 def _wrapped(text: str, width: int | None) -> list[str]:
     if width is None or _cells(text) <= width:
         return [text]
-    return textwrap.wrap(text, max(width, LEAST)) or [""]
+    return textwrap.wrap(text, max(width, MIN_COLUMN_WIDTH)) or [""]
 
 
 def amount(number: float | None) -> str:
@@ -274,7 +280,7 @@ def amount(number: float | None) -> str:
         if abs(number) < 999.5 or unit == " T":
             break
         number /= 1000
-    return f"{number:.0f}" if not unit else f"{three(number)}{unit}"
+    return f"{number:.0f}" if not unit else f"{three_digits(number)}{unit}"
 
 
 def size(count: float) -> str:
@@ -283,25 +289,25 @@ def size(count: float) -> str:
         if count < 999.5 or unit == "TB":
             break
         count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{three(count)} {unit}"
+    return f"{count:.0f} B" if unit == "B" else f"{three_digits(count)} {unit}"
 
 
-def three(number: float) -> str:
+def three_digits(number: float) -> str:
     """Three figures of a number below a thousand: 1.20, 12.0, 120."""
     places = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:.{places}f}"
 
 
-def real(number: float | None, figures: int = 4) -> str:
+def float_text(number: float | None, figures: int = 4) -> str:
     """Returns a real number in a few figures; `-` where there is none."""
     return "-" if number is None else f"{number:.{figures}g}"
 
 
-def whole(number: float | None, figures: int = 4) -> str:
+def number_text(number: float | None, figures: int = 4) -> str:
     """Returns a number that may be whole, as quantized values are: all its figures then, else as
     `real` writes it."""
     if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
-        return real(number, figures)
+        return float_text(number, figures)
     return str(int(number))
 
 

@@ -9,7 +9,7 @@ import click
 
 from qir.cli import verb as shared
 from qir.cli.models import file_bytes, open_model
-from qir.cli.screen import Column, Screen, StyledText, amount, percent, plural, size, whole
+from qir.cli.screen import Column, Screen, StyledText, amount, number_text, percent, plural, size
 from qir.cli.words import scale, shape, weights
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _explain(screen: Screen, node: Explanation) -> None:
 def _contents(contents: ConstantContents | None) -> str:
     if contents is None:
         return ""
-    text = f"{whole(contents.low)} .. {whole(contents.high)}"
+    text = f"{number_text(contents.low)} .. {number_text(contents.high)}"
     if contents.at_bounds is not None:
         text += f", {percent(contents.at_bounds)} at the bounds"
     return text

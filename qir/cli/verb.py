@@ -60,7 +60,7 @@ def verb(*examples: str) -> Callable[[Callable[..., object]], Verb]:
     return make
 
 
-MOST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """No count on the command line is larger."""
 PATH = click.Path(path_type=Path)
 
@@ -105,8 +105,10 @@ class Count(click.ParamType):  # type: ignore[type-arg]
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
         text = str(value)
-        if not text.isdecimal() or not self.least <= int(text[:11]) <= MOST:
-            self.fail(f"{text[:20]!r} is no whole number from {self.least} to {MOST}", param, ctx)
+        if not text.isdecimal() or not self.least <= int(text[:11]) <= MAX_COUNT:
+            self.fail(
+                f"{text[:20]!r} is no whole number from {self.least} to {MAX_COUNT}", param, ctx
+            )
         return int(text)
 
 

@@ -56,7 +56,7 @@ def verify(
     """
     from dataclasses import asdict
 
-    from qir.inspect.float_sums import said_of
+    from qir.inspect.float_sums import float_sums_text
     from qir.ir.verify import RULES
     from qir.workflows.verification import verify_model
 
@@ -87,7 +87,7 @@ def verify(
         if ops is not None and target is not None:
             show_ops(screen, target, ops)
             if made.float_sums:
-                screen.line(said_of(made.float_sums, target))
+                screen.line(float_sums_text(made.float_sums, target))
         if sums is not None:
             show_sums(screen, sums)
     if any(f.severity != "note" for f in found):

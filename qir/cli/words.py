@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qir.cli.screen import real, whole
+from qir.cli.screen import float_text, number_text
 
 if TYPE_CHECKING:
     from qir.inspect.summary import InterfaceTensor, QuantizedStorage
@@ -31,10 +31,10 @@ def scale(codes: QuantizedStorage | None) -> str:
         return "dynamic"
     low, high = min(codes.scale), max(codes.scale)
     zeros = sorted(set(codes.zero))
-    zero = "" if zeros == [0] else f":{whole(zeros[0])}" if len(zeros) == 1 else ":.."
+    zero = "" if zeros == [0] else f":{number_text(zeros[0])}" if len(zeros) == 1 else ":.."
     if len(codes.scale) == 1:
-        return f"{real(low)}{zero}"
-    return f"{real(low, 2)}..{real(high, 2)}{zero}"
+        return f"{float_text(low)}{zero}"
+    return f"{float_text(low, 2)}..{float_text(high, 2)}{zero}"
 
 
 def weights(tensor: InterfaceTensor | None) -> str:

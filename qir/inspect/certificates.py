@@ -17,32 +17,32 @@ from numpy.typing import NDArray
 from qir.errors import QirError, UsageError
 from qir.inspect.grouped import layers
 from qir.inspect.overflow import SumRange, sums_of
-from qir.inspect.pairs import cut, saturated_by
-from qir.inspect.reach import WIDEST, reach
-from qir.inspect.rows import SAME_SUMS, SUMMING, across, misread, rows
+from qir.inspect.pairs import saturates_in_16_bits, saturating_profiles
+from qir.inspect.reach import MAX_SPAN, sum_reach
+from qir.inspect.rows import SAME_SUMS, SUMMING, channel_axis, has_misread_groups, weight_rows
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import Array, Element, QuantType, TensorType, uniform
 from qir.ir.verify import NodeContext
 from qir.ir.verify.step import SLOTS, Product
 from qir.numerics import Rule, affine_of
-from qir.numerics.rounding import TWICE
-from qir.profiles import given, profile, quantizing, query_of
+from qir.numerics.rounding import SECOND_ROUNDINGS
+from qir.profiles import profile, quantize_query, query_for_node, resolve_profile_name
 from qir.profiles.processor import best_isa, on_processor
-from qir.reference.products import ProductKernel, product
-from qir.reference.quantized import bounds
+from qir.reference.products import ProductKernel, integer_product
+from qir.reference.quantized import activation_bounds
 
-MOST = 1024
+MAX_NUDGE_ULPS = 1024
 """Ulps by which a scale is nudged at most, unless asked for more."""
-_EACH = 1 << 12  # sums of a channel of which each is looked at
+_MAX_SUMS_PER_CHANNEL = 1 << 12  # sums of a channel of which each is looked at
 _DIGIT, _DIGITS = 1 << 14, 5
-_PIECE = 1 << 16  # sums that are looked at together
-_TRIED = 64  # sums, and channels, on which many nudges are tried first
-_TAILS = frozenset({"relu", "clip"})
+_CHUNK_SIZE = 1 << 16  # sums that are looked at together
+_TRIAL_COUNT = 64  # sums, and channels, on which many nudges are tried first
+_BOUNDING_OPS = frozenset({"relu", "clip"})
 _WIDE = dtype("i16")
-Whole = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def certify(
     profiles: Sequence[str] = (),
     *,
     layer: str | None = None,
-    most: int = MOST,
+    most: int = MAX_NUDGE_ULPS,
     isa: str | None = None,
 ) -> tuple[Certificate, ...]:
     """Returns the certificates of every quantized product, or of one node.
@@ -120,7 +120,7 @@ def certify(
     processor, or for `isa`, on the kernels that it groups. Raises UsageError for a layer that there
     is not, one profile alone or a processor unknown; ProfileError for a profile that there is not.
     """
-    profiles = [given(name) for name in profiles]
+    profiles = [resolve_profile_name(name) for name in profiles]
     if len(set(profiles)) == 1:
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
     for name in profiles:
@@ -132,7 +132,7 @@ def certify(
             Certificate(
                 sums_of(seen, made),
                 _ties(seen, made, tuple(profiles), [found.get(place) for found in own], most),
-                saturated_by(seen.node, made, profiles, asked),
+                saturating_profiles(seen.node, made, profiles, asked),
             )
             for place, (seen, made) in every.items()
             if layer is None or seen.node.name == layer
@@ -153,7 +153,7 @@ def _ties(
     if not profiles:
         return None
     sums, ours = sums_of(seen, made), [found or (seen, made) for found in own]
-    queries = [query_of(each.node) for each, _ in ours]
+    queries = [query_for_node(each.node) for each, _ in ours]
     claims = tuple(
         profile(name).resolve(query).claim for name, query in zip(profiles, queries, strict=True)
     )
@@ -165,7 +165,7 @@ def _ties(
         return Ties(profiles, claims=claims, why=sums.why or "its sums can wrap in 32 bits")
     try:
         layer = _layer([(each.node, its) for each, its in ours], profiles)
-        found = layer if isinstance(layer, Ties) else _settled(layer, profiles, most)
+        found = layer if isinstance(layer, Ties) else _smallest_nudges(layer, profiles, most)
     except QirError as error:
         found = Ties(profiles, why=str(error))
     return replace(found, claims=claims)
@@ -199,7 +199,7 @@ class _Layer:
     scales: NDArray[np.float32]
     """Of the weights; one, or one a channel."""
     gain: float
-    rows: Whole
+    rows: Integers
     """The weights of each channel, less their zero points; of transposed convolutions, of each kind
     of place one after the other."""
     reals: tuple[int, int]
@@ -219,7 +219,7 @@ def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -
     """Returns the layer, as each profile has it, or why its sums decide nothing."""
     found = []
     for name, (node, made) in zip(profiles, kernels, strict=True):
-        if isinstance(layer := _by_one(name, node, made), str):
+        if isinstance(layer := _layer_of_profile(name, node, made), str):
             return Ties(profiles, why=layer)
         found.append(layer)
     of = replace(found[0], own=tuple(own for layer in found for own in layer.own))
@@ -227,33 +227,33 @@ def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -
     if len(ends) > 1:
         return Ties(profiles, why="its activations clamp at values on which profiles differ")
     for name, layer in zip(profiles, found, strict=True):
-        if not _alike(of, layer):
+        if not _layers_agree(of, layer):
             why = f"{profiles[0]} and {name} compute it from other numbers"
             return Ties(profiles, why=why)
-        if _shifted_out(layer, layer.own[0].rule):
+        if _overflows_when_shifted(layer, layer.own[0].rule):
             return Ties(profiles, why=f"its sums are shifted up under {name}, and leave 32 bits")
     return of
 
 
-def _by_one(name: str, node: Node, made: Product) -> _Layer | str:
+def _layer_of_profile(name: str, node: Node, made: Product) -> _Layer | str:
     """Returns the layer as one profile has it, or why its sums decide nothing."""
     result, weights = node.result.type.quant, made.weights
-    why = _unfit(node, made)
+    why = _why_not_certified(node, made)
     if why or result is None or weights is None:
         return why
     bias = _bias(node, made)
     if isinstance(bias, str):
         return bias
-    rule = profile(name).resolve(query_of(node))
-    if why := _unsaid(rule, name, made, weights, result):
+    rule = profile(name).resolve(query_for_node(node))
+    if why := _why_profile_silent(rule, name, made, weights, result):
         return why
     rule = replace(rule, method=None, acc=replace(rule.acc, pairs="exact"))
     own = _Own(rule, made.x, result, bias, _ends(node, result, name))
     scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
-    return _Layer((own,), scales, _gain(node), rows(made, weights), _reals(made.x))
+    return _Layer((own,), scales, _gain(node), weight_rows(made, weights), _centered_bounds(made.x))
 
 
-def _alike(one: _Layer, other: _Layer) -> bool:
+def _layers_agree(one: _Layer, other: _Layer) -> bool:
     """Returns whether two layers sum the same numbers, and step alike but for their zero points."""
     a, b = one.own[0], other.own[0]
     same = np.array_equal(one.rows, other.rows) and np.array_equal(one.scales, other.scales)
@@ -262,21 +262,25 @@ def _alike(one: _Layer, other: _Layer) -> bool:
     return same and all(np.array_equal(p.scales(), q.scales()) for p, q in maps)
 
 
-def _unfit(node: Node, made: Product) -> str:
+def _why_not_certified(node: Node, made: Product) -> str:
     """Returns why the quantized values of a product are no function of its sums and their
     channel."""
     step, result = made.step, node.result.type.quant
-    if step.row.name not in SUMMING or made.turned:
-        return f"{step.row.name} is not laid out as one row of weights a channel"
+    if step.spec.name not in SUMMING or made.swapped:
+        return f"{step.spec.name} is not laid out as one row of weights a channel"
     if made.weights is None:
         return "its weights are computed"
-    if step.prefix or any(s.op not in _TAILS or s.type for s in node.stages[1:]):
+    if step.prefix or any(s.op not in _BOUNDING_OPS or s.type for s in node.stages[1:]):
         return "its kernel adds more than a bias to its sums"
     if result is None or (node.stages and node.stages[0].type):
         return "its result is not quantized"
     if made.x.dynamic or made.w.dynamic or result.dynamic:
         return "its scales are computed"
-    if made.x.grain or result.grain or (made.w.grain and made.w.axis != across(made)):
+    if (
+        made.x.granularity
+        or result.granularity
+        or (made.w.granularity and made.w.axis != channel_axis(made))
+    ):
         return "its scales are not one a tensor, or one a channel of the weights"
     if any(q.scale_dtype not in (None, F32) for q in (made.x, made.w, result)):
         return "its scales are no float32"
@@ -287,18 +291,20 @@ def _unfit(node: Node, made: Product) -> str:
     return ""
 
 
-def _unsaid(rule: Rule, name: str, made: Product, weights: Array, result: QuantType) -> str:
+def _why_profile_silent(
+    rule: Rule, name: str, made: Product, weights: Array, result: QuantType
+) -> str:
     """Returns why a profile's quantized values are not to be had from sums alone."""
-    method, op = rule.method, made.step.row.name
-    if method is None and op not in PRODUCTS:
+    method, op = rule.method, made.step.spec.name
+    if method is None and op not in INTEGER_SUM_LAYERS:
         return f"{name} has no quantized kernel for {op}"
     if method is not None and method.name not in SAME_SUMS:
         return f"{name} computes {op} by method {method}"
-    if method is not None and method.params.get("misread") and misread(made, weights):
+    if method is not None and method.params.get("misread") and has_misread_groups(made, weights):
         return f"{name} multiplies other weights than those of the graph"
     if rule.acc.pairs == "halve_signed" and made.x.storage.kind == "int":
         return f"weights of signed data are halved under {name}"
-    if cut(rule.acc.pairs, made):
+    if saturates_in_16_bits(rule.acc.pairs, made):
         return f"pairs of products can saturate in 16 bits under {name}"
     declared = any(q.declared is not None for q in (made.x, made.w, result))
     if rule.requant.order == "gy/gx/gw" and declared:
@@ -316,7 +322,7 @@ def _gain(node: Node) -> float:
 def _bias(node: Node, made: Product) -> Array | str | None:
     """Returns the bias, whatever it counts in; or why it is not known."""
     step = made.step
-    value = step.operands.get(SLOTS[step.row.name][2])
+    value = step.operands.get(SLOTS[step.spec.name][2])
     if value is None:
         return None
     if step.call.attrs.get("beta", 1.0) != 1.0:
@@ -331,15 +337,15 @@ def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     """Returns the quantized values that activations leave, under a profile."""
     low, high = result.low, result.high
     found = profile(name)
-    rule = found.resolve(quantizing(result))
-    how = found.resolve(query_of(node)).stage.ends
+    rule = found.resolve(quantize_query(result))
+    how = found.resolve(query_for_node(node)).stage.ends
     for stage in node.stages[1:]:
-        least, most = bounds(stage.op, stage.attrs, affine_of(result), rule, how)
+        least, most = activation_bounds(stage.op, stage.attrs, affine_of(result), rule, how)
         low, high = max(low, least), min(high, most)
     return low, high
 
 
-def _reals(x: QuantType) -> tuple[int, int]:
+def _centered_bounds(x: QuantType) -> tuple[int, int]:
     """Returns the least and the greatest integer less the zero point; beyond an edge there are
     zeros."""
     zero = int(np.asarray(x.zeros()).reshape(-1)[0])
@@ -349,8 +355,8 @@ def _reals(x: QuantType) -> tuple[int, int]:
 # -- requantized sums -----------------------------------------------------------------------------
 
 
-def _codes(
-    of: _Layer, own: _Own, sums: Whole, channel: int, scales: NDArray[np.float32]
+def _quantized_results(
+    of: _Layer, own: _Own, sums: Integers, channel: int, scales: NDArray[np.float32]
 ) -> NDArray[np.int64]:
     """Returns the reference's quantized values of some sums of one channel, for each of some scales
     of its weights; counted from the zero point of the first profile's.
@@ -377,7 +383,7 @@ def _codes(
         types["bias"] = TensorType((scales.size,), _bias_element(own.bias, channel))
     kind = TensorType((sums.size, scales.size), own.result)
     kernel = ProductKernel("linear", {"alpha": of.gain}, types, kind, own.rule)
-    codes = np.clip(product(kernel, arrays).astype(np.int64), *own.ends)
+    codes = np.clip(integer_product(kernel, arrays).astype(np.int64), *own.ends)
     return codes - own.zero + of.own[0].zero
 
 
@@ -405,14 +411,14 @@ def _unit(of: _Layer, channel: int) -> tuple[float, float]:
     return unit / y, bias  # in units of the sums, or nearly
 
 
-def _shifted_out(of: _Layer, rule: Rule) -> bool:
+def _overflows_when_shifted(of: _Layer, rule: Rule) -> bool:
     """Returns whether some sum leaves 32 bits where a rule shifts it before it is scaled."""
-    if rule.requant.round not in TWICE:
+    if rule.requant.round not in SECOND_ROUNDINGS:
         return False
     for channel, row in enumerate(of.rows):
         worth, bias = _unit(of, channel)
         _, shift = np.frexp(worth * (1 + 2.0**-20))
-        reached = reach(row, *of.reals)
+        reached = sum_reach(row, *of.reals)
         furthest = max(abs(reached.least + bias), abs(reached.greatest + bias)) + 1
         if shift > 0 and furthest * 2.0**shift >= 2.0**31:
             return True
@@ -423,7 +429,7 @@ def _shifted_out(of: _Layer, rule: Rule) -> bool:
 class _Steps:
     """The sums of one channel that are looked at, and what is to hold at the ends of each run."""
 
-    sums: Whole
+    sums: Integers
     runs: NDArray[np.int64] | None
     """Rows of three: the index of the first sum of a run, that of its last, and the quantized value
     that the first must not pass and the last must. None: all sums there are."""
@@ -453,9 +459,9 @@ class _Steps:
 def _steps(of: _Layer, channel: int) -> _Steps:
     """Returns all sums of a channel where they are few, else those near the steps of its
     integers."""
-    reached = reach(of.rows[channel], *of.reals)
+    reached = sum_reach(of.rows[channel], *of.reals)
     least, greatest = reached.least, reached.greatest
-    if reached.count <= _EACH:
+    if reached.count <= _MAX_SUMS_PER_CHANNEL:
         return _all(reached.every())
     worth, bias = _unit(of, channel)
     first = of.own[0]
@@ -472,7 +478,7 @@ def _steps(of: _Layer, channel: int) -> _Steps:
     return _Steps(sums, runs, reached.meets(sums), reached.count)
 
 
-def _all(sums: Whole) -> _Steps:
+def _all(sums: Integers) -> _Steps:
     """Sums that are looked at one by one."""
     return _Steps(sums, None, np.ones(sums.size, bool), sums.size)
 
@@ -480,15 +486,15 @@ def _all(sums: Whole) -> _Steps:
 # -- the search -----------------------------------------------------------------------------------
 
 
-def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
+def _smallest_nudges(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     """Returns the smallest nudges for which profiles agree on every sum."""
-    looked = [_looked_at(of, channel) for channel in range(of.channels)]
+    looked = [_channel_steps(of, channel) for channel in range(of.channels)]
     each, found = [steps for steps, _ in looked], [differ for _, differ in looked]
     total = sum(s.count for s in each)
     if any(f.counts[0] is None for f in found):
         why = (
             "its stored integers do not step where its scales say, and a channel has over "
-            f"{WIDEST:,} sums"
+            f"{MAX_SPAN:,} sums"
         )
         return Ties(profiles, sums=total, why=why)
     proof = "sums" if all(s.runs is None for s in each) else "steps"
@@ -507,19 +513,23 @@ def _settled(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
     return replace(ties, nudges=known, scales=scales)
 
 
-def _looked_at(of: _Layer, channel: int) -> tuple[_Steps, _Found]:
+def _channel_steps(of: _Layer, channel: int) -> tuple[_Steps, _Differences]:
     """Returns the steps of a channel; where its integers are seen to step elsewhere, all of its
     sums."""
     steps = _steps(of, channel)
     found = _differ(of, steps, channel, [0])
-    if found.counts[0] is None and steps.count <= WIDEST:
-        steps = _all(reach(of.rows[channel], *of.reals).every())
+    if found.counts[0] is None and steps.count <= MAX_SPAN:
+        steps = _all(sum_reach(of.rows[channel], *of.reals).every())
         found = _differ(of, steps, channel, [0])
     return steps, found
 
 
 def _smallest(
-    of: _Layer, each: Sequence[_Steps], found: Sequence[_Found], channels: list[int], most: int
+    of: _Layer,
+    each: Sequence[_Steps],
+    found: Sequence[_Differences],
+    channels: list[int],
+    most: int,
 ) -> int | None:
     """Returns the smallest nudge of one scale for which profiles agree on all channels that have
     it.
@@ -530,8 +540,8 @@ def _smallest(
         return 0
     worst = sorted(channels, key=lambda c: -(found[c].counts[0] or 0))
     for left in _batches(most):
-        for channel in worst[:_TRIED]:
-            few = each[channel].sums[found[channel].where][:_TRIED]
+        for channel in worst[:_TRIAL_COUNT]:
+            few = each[channel].sums[found[channel].where][:_TRIAL_COUNT]
             if few.size and left:
                 counts = _differ(of, _all(few), channel, left).counts
                 left = [n for n, count in zip(left, counts, strict=True) if count == 0]
@@ -555,7 +565,7 @@ def _batches(most: int) -> Iterator[list[int]]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Differences:
     """On how many sums profiles differ for each nudge, and on which for the first."""
 
     counts: list[int | None]
@@ -563,22 +573,22 @@ class _Found:
     where: NDArray[np.int64]
 
 
-def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Found:
+def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Differences:
     """Where profiles differ, for each nudge."""
     scale = of.scale(channel)
     scales = np.array([nudged(scale, n) for n in nudges], np.float32)
     proven = np.isfinite(scales) & (scales > 0)
-    pieces = range(0, steps.sums.size, _PIECE) if steps.runs is None else (None,)
+    pieces = range(0, steps.sums.size, _CHUNK_SIZE) if steps.runs is None else (None,)
     wrong = []
     for start in pieces:
-        piece = slice(None) if start is None else slice(start, start + _PIECE)
-        made = [_codes(of, own, steps.sums[piece], channel, scales) for own in of.own]
+        piece = slice(None) if start is None else slice(start, start + _CHUNK_SIZE)
+        made = [_quantized_results(of, own, steps.sums[piece], channel, scales) for own in of.own]
         wrong.append(np.logical_or.reduce([codes != made[0] for codes in made]))
         for codes in made:
             proven &= steps.hold(codes)
     found = np.concatenate(wrong) & steps.met[:, None]
     counts = [int(w.sum()) if ok else None for w, ok in zip(found.T, proven, strict=True)]
-    return _Found(counts, np.flatnonzero(found[:, 0]))
+    return _Differences(counts, np.flatnonzero(found[:, 0]))
 
 
 def nudged(scale: np.float32, ulps: int) -> np.float32:

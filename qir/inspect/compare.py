@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import DataError
-from qir.inspect.float_sums import of_float_sums
+from qir.inspect.float_sums import depends_on_float_sums
 from qir.ir.graph import Graph
-from qir.ir.quantized_ops import read
+from qir.ir.quantized_ops import source_quant_type
 
 TOLERANCE = 1e-4
 """Of the largest value: how far two right results of float networks may be apart."""
@@ -94,7 +94,7 @@ def _difference(
         )
     if a.dtype == object:
         pairs = zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True)
-        others = sum(not alike(x, y) for x, y in pairs)
+        others = sum(not values_agree(x, y) for x, y in pairs)
         apart = float("inf") if others else 0.0
         return OutputDifference(name, a.size, others, apart, None, apart)
     near = _tolerance(ran, name, a.dtype, tolerance)
@@ -119,18 +119,18 @@ def _tolerance(
 ) -> float | None:
     """Returns how far an output's floats may be apart; None where bytes must be equal."""
     value = graph.outputs.get(name)
-    if value is None or not value.type.dtype.is_float or not of_float_sums(value):
+    if value is None or not value.type.dtype.is_float or not depends_on_float_sums(value):
         return None
     unit = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
     return max(TOLERANCE, STEPS * unit) if given is None else given
 
 
-def alike(a: object, b: object) -> bool:
+def values_agree(a: object, b: object) -> bool:
     """Returns whether two texts, lists or the like are the same, tensors within them bit by bit."""
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(alike, a, b))
+        return len(a) == len(b) and all(map(values_agree, a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(alike(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(values_agree(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype != object:
         return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
     return bool(_text(a) == _text(b))
@@ -153,7 +153,7 @@ def _scale(graph: Graph, name: str) -> float | None:
         return None
     if value.type.quant is not None or value.type.dtype.is_integer:
         return 1.0
-    quant = read(value)
+    quant = source_quant_type(value)
     if quant is None or quant.dynamic or np.size(quant.scales()) != 1:
         return None
     return float(np.asarray(quant.scales()).reshape(-1)[0])

@@ -30,7 +30,7 @@ class Evaluation:
         return asdict(self)
 
 
-def joined(parts: Iterable[Tensors]) -> dict[str, Tensor]:
+def join_batches(parts: Iterable[Tensors]) -> dict[str, Tensor]:
     """Returns the results of all batches, joined along their first axis.
 
     Raises DataError where batches give samples of different shapes.
@@ -61,7 +61,7 @@ def against_labels(
 
     Raises DataError where they fit none, naming the shapes.
     """
-    fitting = {name: made for name, made in results.items() if fits(metrics, labels, made)}
+    fitting = {name: made for name, made in results.items() if can_compare(metrics, labels, made)}
     if not fitting:
         raise _misfit(metrics, labels, results)
     if any(is_labels(labels, made) for made in fitting.values()):
@@ -77,7 +77,9 @@ def require_some(labels: Tensor) -> None:
 
 def _misfit(metrics: Sequence[Metric], labels: Tensor, results: Tensors) -> DataError:
     """What is said of labels that fit no output: for which metrics, and what these take."""
-    alone = [m for m in metrics if not any(fits([m], labels, made) for made in results.values())]
+    alone = [
+        m for m in metrics if not any(can_compare([m], labels, made) for made in results.values())
+    ]
     wrong = alone or metrics
     remedy = "measure one of them at a time"
     if any(m.labels for m in alone):
@@ -91,7 +93,7 @@ def _misfit(metrics: Sequence[Metric], labels: Tensor, results: Tensors) -> Data
     )
 
 
-def fits(metrics: Sequence[Metric], labels: Tensor, given: Tensor) -> bool:
+def can_compare(metrics: Sequence[Metric], labels: Tensor, given: Tensor) -> bool:
     """Returns whether all metrics can compare an output with these labels."""
     if given.dtype.kind in "OSUT":
         return False

@@ -13,7 +13,7 @@ from qir.inspect.summary import InterfaceTensor, QuantizedStorage
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import in_codes, read, stored
+from qir.ir.quantized_ops import quantized_nodes, source_quant_type, stored_quant_type
 from qir.query.cost import macs, one_sample
 from qir.query.display import op_name
 
@@ -102,7 +102,7 @@ def explain(graph: Graph, name: str) -> Explanation:
         node.profile or graph.profile,
         {slot: str(scheme) for slot, scheme in node.schemes.items()},
         macs(node, one_sample(graph)),
-        in_codes(graph).get(node, False),
+        quantized_nodes(graph).get(node, False),
     )
 
 
@@ -114,21 +114,25 @@ def _text(value: object) -> str:
 
 def _tensor(value: Value) -> InterfaceTensor:
     plain = InterfaceTensor.of(value.name, value.type)
-    return InterfaceTensor(plain.name, plain.shape, plain.dtype, QuantizedStorage.of(stored(value)))
+    return InterfaceTensor(
+        plain.name, plain.shape, plain.dtype, QuantizedStorage.of(stored_quant_type(value))
+    )
 
 
 def _operand(slot: str, value: Value) -> OperandSummary:
     plain = InterfaceTensor.of(value.name, value.type)
-    tensor = InterfaceTensor(plain.name, plain.shape, plain.dtype, QuantizedStorage.of(read(value)))
+    tensor = InterfaceTensor(
+        plain.name, plain.shape, plain.dtype, QuantizedStorage.of(source_quant_type(value))
+    )
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     return OperandSummary(slot, tensor, value.node.op, _contents(source))
 
 
 def _contents(value: Value) -> ConstantContents | None:
     array = value.constant
-    if array is None or array.held.size == 0 or array.held.dtype.kind not in "iufV":
+    if array is None or array.contents.size == 0 or array.contents.dtype.kind not in "iufV":
         return None
-    kept = array.held.dtype.kind in "iu"
+    kept = array.contents.dtype.kind in "iu"
     data = array.data if kept else array.data.astype(np.float64)
     quant = array.type.quant or value.type.quant
     if quant is None or quant.dynamic:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.inspect.float_sums import error_bound, own_order
+from qir.inspect.float_sums import error_bound, has_own_order
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
@@ -25,9 +25,9 @@ from qir.reference.interpreter import run
 Tensor: TypeAlias = NDArray[np.generic]
 Run: TypeAlias = Callable[[Graph, Mapping[str, Tensor]], Mapping[str, Tensor]]
 """Runs a graph by an engine; raises QirError for a graph that the engine does not take."""
-MOST = 1 << 26
+MAX_ELEMENTS = 1 << 26
 """Operands of more elements are not judged: their bound would take too much memory."""
-SANE = 2.0**100
+MAX_ERROR = 2.0**100
 """Larger errors than this come from values near the end of float32, where results overflow."""
 
 
@@ -62,7 +62,7 @@ def first_fault(
 
     Ops of bodies, ops without a known bound and ops that an engine does not take are not judged.
     """
-    judged = frozenset(node for node in graph if own_order(node))
+    judged = frozenset(node for node in graph if has_own_order(node))
     waiting = Counter(value for node in judged for value in node.operands.values())
     held: dict[Value, Tensor] = {}
     found: list[FloatFault] = []
@@ -88,8 +88,8 @@ def first_fault(
 
 def _fault(node: Node, operands: Mapping[str, Tensor], engines: Sequence[Run]) -> FloatFault | None:
     known = _alone(node, operands, operands)
-    bound = error_bound(known.output.operands["y"].node, MOST)
-    if bound is None or not bound < SANE:
+    bound = error_bound(known.output.operands["y"].node, MAX_ELEMENTS)
+    if bound is None or not bound < MAX_ERROR:
         return None
     fixed = {s: x for s, x in operands.items() if node.operands[s].constant is not None}
     one = _alone(node, operands, fixed)

@@ -23,19 +23,21 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import read
+from qir.ir.quantized_ops import source_quant_type
 from qir.ir.types import QuantType
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
 from qir.numerics.typed import map_of
 
-ULP = 2.0**-24
+F32_ULP = 2.0**-24
 FUNCTION = 2.0**-20
 """What an approximated exponential may be off, relatively: sixteen units in the last place."""
-FEW = 1 << 22
+MAX_WEIGHT_ELEMENTS = 1 << 22
 """Elements of weights that are looked at; of larger ones the ends of their integers count."""
-_EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize", "recode", "foreign"})
-_ONCE = frozenset(
+_NON_COMPUTE_OPS = frozenset(
+    {"input", "constant", "output", "quantize", "dequantize", "recode", "foreign"}
+)
+_SINGLE_ROUNDING_OPS = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu thresholded_relu sqrt reciprocal floor "
     "ceil round square trunc abs neg sign where reduce_max reduce_min arg_max arg_min top_k cast "
     "global_max_pool max_pool_places max_unpool constant_of_shape scatter_elements scatter_nd "
@@ -73,12 +75,12 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
     out: list[FloatSum] = []
     for path, body in graph.walk():
         for node in body:
-            if own_order(node) and (bits := _bits(node)) > beyond:
+            if has_own_order(node) and (bits := _bits(node)) > beyond:
                 out.append(FloatSum(path, node.name, node.op, bits, _codes(node)))
     return out
 
 
-def said_of(sums: Sequence[FloatSum], who: str) -> str:
+def float_sums_text(sums: Sequence[FloatSum], who: str) -> str:
     """Returns one sentence: how many there are, which, and how far quantized values may be off."""
     ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
     known = [s.codes for s in sums if s.codes is not None]
@@ -90,14 +92,14 @@ def said_of(sums: Sequence[FloatSum], who: str) -> str:
     )
 
 
-def own_order(node: Node) -> bool:
+def has_own_order(node: Node) -> bool:
     """Returns whether a float32 result of an op depends on the order of its sums."""
     return _has_order(node) and any(r.type.element == F32 for r in node.results)
 
 
 def _has_order(node: Node) -> bool:
     """Returns whether a float result of an op, of any width, depends on the order of its sums."""
-    if node.op in _EDGES or node.op in _ONCE or node.bodies:
+    if node.op in _NON_COMPUTE_OPS or node.op in _SINGLE_ROUNDING_OPS or node.bodies:
         return False
     if node.op == "sum" and len(node.operands) <= 2:
         return False  # it rounds once
@@ -107,7 +109,7 @@ def _has_order(node: Node) -> bool:
     return not spec(node.op).traits.value_preserving
 
 
-def of_float_sums(value: Value) -> bool:
+def depends_on_float_sums(value: Value) -> bool:
     """Returns whether float values depend on the order of sums, after the last quantized values."""
     waiting, seen = [value], {value}
     while waiting:
@@ -131,12 +133,12 @@ def _within(node: Node) -> list[Node]:
 
 def _bits(node: Node) -> int:
     added = (spec(node.op).traits.bias, "beta")  # once, and their bits are an accumulator's
-    maps = [read(v) for s, v in node.operands.items() if s not in added]
-    maps += [_made(value) for value in node.results]
+    maps = [source_quant_type(v) for s, v in node.operands.items() if s not in added]
+    maps += [_resulting_quant_type(value) for value in node.results]
     return max((m.storage.bits for m in maps if m is not None), default=0)
 
 
-def _made(value: Value) -> QuantType | None:
+def _resulting_quant_type(value: Value) -> QuantType | None:
     """Returns the quantized type of the integers that a result becomes, after activations that
     round nothing."""
     use = value.only_use
@@ -146,8 +148,8 @@ def _made(value: Value) -> QuantType | None:
 
 
 def _codes(node: Node) -> int | None:
-    made = _made(node.results[0])
-    if made is None or made.dynamic or made.kind != "uniform" or made.real_zero:
+    made = _resulting_quant_type(node.results[0])
+    if made is None or made.dynamic or made.kind != "uniform" or made.has_float_zero:
         return None
     step = np.min(np.abs(made.scales().astype(np.float64)), initial=np.inf)
     off = error_bound(node)
@@ -157,24 +159,24 @@ def _codes(node: Node) -> int | None:
     return math.floor(whole) + 1 if whole < made.high - made.low else None
 
 
-def error_bound(node: Node, few: int = FEW) -> float | None:
+def error_bound(node: Node, few: int = MAX_WEIGHT_ELEMENTS) -> float | None:
     """Returns how far a correct float32 result may be from the exact one; None where not known.
 
     Constants of more than `few` elements count by their quantized type alone.
     """
     if node.op in _CURVES:
         terms = _product(node.operands["x"].type.shape[-1:]) if node.op == "softmax" else 1
-        return None if terms is None else FUNCTION + terms * ULP
+        return None if terms is None else FUNCTION + terms * F32_ULP
     if node.op in _MEANS:
         large, terms = _largest(node.operands["x"], few), _window(node)
-        return None if large is None or terms is None else (terms + 3) * ULP * large
+        return None if large is None or terms is None else (terms + 3) * F32_ULP * large
     traits = spec(node.op).traits
     if traits.weight is None or node.op.startswith("conv_transpose"):
         return None
-    return _off_product(node, traits.data, traits.weight, traits.bias, few)
+    return _product_error(node, traits.data, traits.weight, traits.bias, few)
 
 
-def _off_product(node: Node, data: str, weight: str, bias: str | None, few: int) -> float | None:
+def _product_error(node: Node, data: str, weight: str, bias: str | None, few: int) -> float | None:
     w = node.operands[weight]
     large, terms = _largest(node.operands[data], few), _terms(node, data, w)
     if large is None or terms is None:
@@ -185,7 +187,7 @@ def _off_product(node: Node, data: str, weight: str, bias: str | None, few: int)
     if spread is None or more is None:
         return None
     alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
-    return (terms + 3) * ULP * (alpha * large * spread + beta * more)
+    return (terms + 3) * F32_ULP * (alpha * large * spread + beta * more)
 
 
 def _factor(node: Node, name: str) -> float:
@@ -224,7 +226,7 @@ def _window(node: Node) -> int | None:
 
 
 def _product(shape: Shape) -> int | None:
-    sizes = dims.known(shape)
+    sizes = dims.known_shape(shape)
     return None if sizes is None else math.prod(sizes)
 
 
@@ -233,7 +235,7 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
     none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
-    if array is None or math.prod(array.held.shape) > few:
+    if array is None or math.prod(array.contents.shape) > few:
         return None
     quant = array.type.quant
     if quant is None:
@@ -249,7 +251,7 @@ def _largest(value: Value, few: int) -> float | None:
     reals = _held(value, few)
     if reals is not None:
         return float(np.abs(reals).max(initial=0.0))
-    quant = read(value)
+    quant = source_quant_type(value)
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         return None
     zeros = quant.zeros().astype(np.float64)

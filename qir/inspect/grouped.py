@@ -12,7 +12,7 @@ from qir.ir.verify.step import Product
 from qir.ledger import Ledger
 from qir.passes.forms.fuse_qdq import FuseQdq
 from qir.passes.forms.group import Group
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 Place: TypeAlias = tuple[str, str, int]
 """The path of a body, a node's name, and which of its products."""
@@ -32,14 +32,16 @@ def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, .
         grouped = graph.copy()
         Group(name).run(grouped, Ledger())
         found = _products(grouped)
-        every = {p: layer for p, layer in every.items() if _on_codes(layer[1]) or p in found}
-        own.append({p: layer for p, layer in found.items() if _on_codes(layer[1])})
+        every = {
+            p: layer for p, layer in every.items() if _runs_on_integers(layer[1]) or p in found
+        }
+        own.append({p: layer for p, layer in found.items() if _runs_on_integers(layer[1])})
     for found in own:
         every = {**every, **{place: layer for place, layer in found.items() if place not in every}}
     return every, tuple(own)
 
 
-def _on_codes(made: Product) -> bool:
+def _runs_on_integers(made: Product) -> bool:
     """Returns whether a product takes quantized values, not what dequantize makes of them."""
     types = [v.type for slot, v in made.step.operands.items() if slot in made.slots]
     return all(t.quant is not None or not t.dtype.is_float for t in types)
@@ -48,6 +50,6 @@ def _on_codes(made: Product) -> bool:
 def _products(graph: Graph) -> Found:
     return {
         (seen.look.path, seen.node.name, i): (seen, made)
-        for seen in walk(graph, computed)
+        for seen in walk(graph, compute_constants)
         for i, made in enumerate(products(seen))
     }

@@ -1,8 +1,8 @@
 """Says which ops are computed on quantized values, and how these hang together.
 
-The runtime of the graph's profile answers, as it does for `qir.pipeline.taken`. A graph of another
-profile, such as `native`, is answered by its form: ops between dequantize and quantize, or on
-quantized types. Shape arithmetic and other ops without float values are left out.
+The runtime of the graph's profile answers, as it does for `qir.pipeline.op_verdicts`. A graph of
+another profile, such as `native`, is answered by its form: ops between dequantize and quantize, or
+on quantized types. Shape arithmetic and other ops without float values are left out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from qir.inspect.probing import head_of
 from qir.ir import quantized_ops
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.quantized_ops import BRIDGES, whole
+from qir.ir.quantized_ops import CONVERSION_OPS, is_integral
 from qir.profiles import profile
 from qir.target import target
 
 
-def in_codes(graph: Graph) -> dict[Node, bool]:
+def quantized_nodes(graph: Graph) -> dict[Node, bool]:
     """Returns for every op that computes whether it does so on quantized values."""
-    known = {n: done for n, done in quantized_ops.in_codes(graph).items() if not whole(n)}
+    known = {
+        n: done for n, done in quantized_ops.quantized_nodes(graph).items() if not is_integral(n)
+    }
     backend = head_of(profile(graph.profile)).backend
     if backend not in registry.names("qir.targets"):
         return known
@@ -31,13 +33,13 @@ def in_codes(graph: Graph) -> dict[Node, bool]:
 
 def longest_chain(graph: Graph) -> tuple[Node, ...]:
     """Returns the longest path of ops on quantized values, with nothing in floats between them."""
-    return quantized_ops.longest_chain(graph, in_codes(graph))
+    return quantized_ops.longest_chain(graph, quantized_nodes(graph))
 
 
 def islands(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     """Returns the groups of ops on quantized values that float ops separate, largest first."""
-    integer = in_codes(graph)
-    kept = [n for n in graph if integer.get(n, False) or n.op in BRIDGES]
+    integer = quantized_nodes(graph)
+    kept = [n for n in graph if integer.get(n, False) or n.op in CONVERSION_OPS]
     parts = nx.weakly_connected_components(graph.nx.subgraph(kept))
     place = {node: i for i, node in enumerate(graph)}
     groups = [sorted((n for n in p if integer.get(n, False)), key=place.__getitem__) for p in parts]

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qir.analysis.activations import tails_of
-from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, lacking, of_reals
+from qir.analysis.activations import fused_activations
+from qir.analysis.group_conditions import has_zero_point
+from qir.analysis.kernel_groups import (
+    KernelGroup,
+    find_kernel_groups,
+    is_float,
+    is_float_group,
+    no_kernel_reason,
+)
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
-from qir.passes.forms.group import told
+from qir.passes.forms.group import kernel_text
 from qir.profiles import Profile, profile
 from qir.profiles.conditions import conditions
 from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
-from qir.rewrite.fusing import ChainMatch, match_of, source_of
+from qir.rewrite.fusing import ChainMatch, match_chain, quantized_source
 
-_EDGES = frozenset({"input", "constant", "output", "quantize", "dequantize"})
+_NON_COMPUTE_OPS = frozenset({"input", "constant", "output", "quantize", "dequantize"})
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class FloatOp:
     """An op that stays float."""
 
     node: str
@@ -47,32 +53,32 @@ def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
     """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
     none."""
     found = profile(named)
-    made = kernels(graph, found) if is_float(graph) else []
-    return [PredictedKernel(k.last.name, told(k, found), _origins(k)) for k in made]
+    made = find_kernel_groups(graph, found) if is_float(graph) else []
+    return [PredictedKernel(k.last.name, kernel_text(k, found), _origins(k)) for k in made]
 
 
 def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
     return tuple(origin for node in kernel.ops for origin in node.origins)
 
 
-def left_float(graph: Graph) -> Iterator[Left]:
+def ops_left_float(graph: Graph) -> Iterator[FloatOp]:
     """Yields the ops of a grouped graph that compute with floats, each with the reason.
 
     Of a float graph these are the ops that are in no kernel.
     """
     found = profile(graph.profile)
     real = is_float(graph)
-    taken = {n for k in kernels(graph, found) for n in k.ops} if real else set()
+    taken = {n for k in find_kernel_groups(graph, found) for n in k.ops} if real else set()
     for path, body in graph.walk():
         for node in body:
-            if node.op in _EDGES or node.bodies or not _real(node):
+            if node.op in _NON_COMPUTE_OPS or node.bodies or not _computes_on_floats(node):
                 continue
             inner = body is not graph
-            if not inner and (node in taken or (real and of_reals(node))):
+            if not inner and (node in taken or (real and is_float_group(node))):
                 continue
             name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
             reason = _BODY if inner else _reason(node, found, real=real)
-            yield Left(name, _title(node), reason, tuple(node.origins))
+            yield FloatOp(name, _title(node), reason, tuple(node.origins))
 
 
 _BODY = "what bodies hold is not grouped"
@@ -82,7 +88,7 @@ def _title(node: Node) -> str:
     return " |> ".join(stage.op for stage in node.stages) or node.op
 
 
-def _real(node: Node) -> bool:
+def _computes_on_floats(node: Node) -> bool:
     """Returns whether an op computes with floats alone."""
     types = [v.type for v in (*node.operands.values(), *node.results)]
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
@@ -93,14 +99,14 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
     if not groups:
         return f"{found.name} groups nothing"
     if real:
-        return lacking(node, found)
+        return no_kernel_reason(node, found)
     op = node.op
     if op not in {g.chain[0] for g in groups}:
         joined = next((g.chain for g in groups if op in g.chain), ())
         behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
         return f"no group of {found.name} takes it{behind}"
     for slot, value in node.operands.items():
-        if source_of(node, slot, value) is None:
+        if quantized_source(node, slot, value) is None:
             if value.node.op == "dequantize":
                 quant = value.node.operands["x"].type.quant
                 if quant is not None and quant.dynamic:
@@ -110,16 +116,16 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
                     )
                 return f"no kernel supports the quantization parameters of {slot}"
             return f"{slot} is float, not a dequantized value"
-    ops, end = _row(node, tails_of(found))
+    ops, end = _epilogue_chain(node, fused_activations(found))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
-        return _read(ops[-1])
-    match = match_of(ops, end)
+        return _reader_text(ops[-1])
+    match = match_chain(ops, end)
     if match is None:
         return "no kernel has the quantization parameters of its result"
-    return _unmet(match, found)
+    return _unmet_condition(match, found)
 
 
-def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
+def _epilogue_chain(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
     """Returns a node, the activations after it, and the quantize that ends them."""
     ops = [node]
     while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
@@ -128,7 +134,7 @@ def _row(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | No
     return (tuple(ops), use.node) if use and ended else ((node,), None)
 
 
-def _read(node: Node) -> str:
+def _reader_text(node: Node) -> str:
     """Who reads a result that no quantize alone reads."""
     readers = [use.node.op for use in node.result.uses]
     if len(readers) > 1:
@@ -138,7 +144,7 @@ def _read(node: Node) -> str:
     return f"its result goes to {readers[0]}, not to a quantize"
 
 
-def _unmet(match: ChainMatch, found: Profile) -> str:
+def _unmet_condition(match: ChainMatch, found: Profile) -> str:
     chain = tuple(n.op for n in match.ops)
     query = found.asked(match.query)
     kind = "real" if match.result is None else "codes"
@@ -149,7 +155,7 @@ def _unmet(match: ChainMatch, found: Profile) -> str:
     row = next((g for g in rows if g.when.holds(query)), None)
     if row is None:
         return _condition(rows[0].when, match)
-    if offset(match, found):
+    if has_zero_point(match, found):
         return f"its quantized values have a zero point, and those of {found.name} have none"
     return _need(row, match)
 

@@ -15,7 +15,16 @@ from typing import Literal
 
 from qir.atomic import write_text
 from qir.errors import ProfileError, QirError
-from qir.inspect.probing import Measured, OpReading, Probe, filed, head_of, probes, ruled, suits
+from qir.inspect.probing import (
+    Measured,
+    OpReading,
+    Probe,
+    head_of,
+    matches_settings,
+    op_with_rule,
+    probes,
+    profiles_of_runtime,
+)
 from qir.inspect.versions import covers, release
 from qir.profiles import dumps, parse, profile, profile_names
 from qir.profiles.processor import processor_features
@@ -85,9 +94,9 @@ def head_evidence(of: Profile) -> str:
 
 def _known(probe: Probe) -> Runtime:
     version = probe.version
-    files, covered = filed(probe)
+    files, covered = profiles_of_runtime(probe)
     if version is None:
-        speaks = [f for f in files if suits(head_of(f).settings, probe.settings)]
+        speaks = [f for f in files if matches_settings(head_of(f).settings, probe.settings)]
         if not speaks:
             return Runtime(probe.name, None, "", "not installed")
         rests = head_evidence(speaks[0])
@@ -173,12 +182,14 @@ def _rule(measured: Measured, of: OpReading) -> RuleEntry:
         ("", "claim"): "exact",
         ("", "evidence"): said,
     }
-    return RuleEntry((ruled(of.op),), of.when, fields)
+    return RuleEntry((op_with_rule(of.op),), of.when, fields)
 
 
 def _unclaimed(measured: Measured, of: OpReading) -> RuleEntry:
     said = f"{_evidence(measured)}: {of.differ:,} of {of.elements:,} differ"
-    return RuleEntry((ruled(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said})
+    return RuleEntry(
+        (op_with_rule(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said}
+    )
 
 
 def _evidence(measured: Measured) -> str:

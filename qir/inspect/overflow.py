@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from qir.ir.graph import Graph
 from qir.ir.types import TensorType
 from qir.ir.verify import NodeContext, walk
-from qir.ir.verify.accumulators import INT32, Pairs, bits, bound, pairs, products
+from qir.ir.verify.accumulators import INT32, Pairs, products, signed_bits, sum_bounds, worst_pair
 from qir.ir.verify.step import Product
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 _SUMS = re.compile("conv|matmul|gemm|linear|einsum|lstm|gru|rnn|attention", re.IGNORECASE)
 """What names of foreign ops hold that sum products."""
@@ -52,7 +52,7 @@ class SumRange:
         """Bits of the narrowest signed number that holds every sum."""
         if self.least is None or self.greatest is None:
             return None
-        return bits(self.least, self.greatest)
+        return signed_bits(self.least, self.greatest)
 
     @property
     def headroom(self) -> int | None:
@@ -85,7 +85,7 @@ def overflow(graph: Graph) -> tuple[SumRange, ...]:
     A foreign op that sums quantized values by its name is reported as unknown.
     """
     found: list[SumRange] = []
-    for seen in walk(graph, computed):
+    for seen in walk(graph, compute_constants):
         found += [sums_of(seen, product) for product in products(seen)]
         found += _unknown(seen)
     return tuple(found)
@@ -98,7 +98,9 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
     if node.op != "foreign":
         return
     framework, op = (str(node.attrs.get(name, "")) for name in ("framework", "op"))
-    if not _SUMS.search(op) or not any(_holds_codes(v.type) for v in node.operands.values()):
+    if not _SUMS.search(op) or not any(
+        _holds_quantized_integers(v.type) for v in node.operands.values()
+    ):
         return
     kept = f"kept as {framework} {op}"
     yield SumRange(
@@ -116,7 +118,7 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
     )
 
 
-def _holds_codes(kind: TensorType) -> bool:
+def _holds_quantized_integers(kind: TensorType) -> bool:
     """Returns whether a tensor is quantized, or holds integers of as few bits."""
     dtype = kind.dtype
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
@@ -124,18 +126,18 @@ def _holds_codes(kind: TensorType) -> bool:
 
 def sums_of(seen: NodeContext, product: Product) -> SumRange:
     """Returns the sums of one integer product."""
-    node, found = seen.node, bound(product)
+    node, found = seen.node, sum_bounds(product)
     depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
     static = product.weights is not None
     return SumRange(
         node.name,
-        product.step.row.name,
+        product.step.spec.name,
         depth,
         least,
         greatest,
         channel if static else None,
         static,
-        pairs(product),
+        worst_pair(product),
         found if isinstance(found, str) else "",
         product.step.prefix,
         seen.look.path,

@@ -33,7 +33,7 @@ _SIZE = 8  # bytes of a length
 def pack(value: Plain) -> bytes:
     """Returns the bytes of a message; raises TypeError for what none may hold."""
     arrays: list[NDArray[np.generic]] = []
-    parts = [json.dumps(_told(value, arrays)).encode()]
+    parts = [json.dumps(_encode_value(value, arrays)).encode()]
     for array in arrays:
         block = io.BytesIO()
         np.lib.format.write_array(block, array, allow_pickle=False)
@@ -78,18 +78,18 @@ def _read(stream: IO[bytes], count: int) -> bytes:
     return out
 
 
-def _told(value: Plain, arrays: list[NDArray[np.generic]]) -> object:
+def _encode_value(value: Plain, arrays: list[NDArray[np.generic]]) -> object:
     """Returns a value as JSON has it: what is no list, text or number is an object of one key."""
     match value:
         case np.ndarray() | np.generic():
             arrays.append(np.asarray(value))
             return {"array": len(arrays) - 1}
         case tuple():
-            return {"tuple": [_told(v, arrays) for v in value]}
+            return {"tuple": [_encode_value(v, arrays) for v in value]}
         case dict():
-            return {"dict": {name: _told(v, arrays) for name, v in value.items()}}
+            return {"dict": {name: _encode_value(v, arrays) for name, v in value.items()}}
         case list():
-            return [_told(v, arrays) for v in value]
+            return [_encode_value(v, arrays) for v in value]
         case None | bool() | int() | float() | str():
             return value
     raise TypeError(f"{type(value).__name__} goes through no pipe")

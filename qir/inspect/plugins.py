@@ -16,7 +16,7 @@ from qir.inspect.probing import Probe
 from qir.ir.ops import plugin_op
 from qir.profiles.conditions import GroupCondition
 from qir.profiles.kernel_forms import Form
-from qir.profiles.methods import checked, own
+from qir.profiles.methods import checked, core_methods
 from qir.profiles.preparation import PreparationStep
 from qir.rewrite import Pass
 from qir.target import Target, target
@@ -69,7 +69,7 @@ def load_plugin(group: str, name: str) -> object:
     if group == "qir.methods":
         if isinstance(found, Mapping):
             return {key: checked(one, f"{said}: {key!r}") for key, one in found.items()}
-        if own(name):
+        if core_methods(name):
             raise PluginError(f"{said} has the name of a method of qir itself")
         return checked(found, said)
     if group == "qir.targets" and isinstance(found, Path):

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import F32, I8, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Declared, QuantType, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, QuantType, TensorType, uniform
 
 Tensor = NDArray[np.generic]
-Grain: TypeAlias = Literal["tensor", "channel"]
+GranularityName: TypeAlias = Literal["tensor", "channel"]
 Bias: TypeAlias = Literal["codes", "real", "none"]
-F = np.float32
+float32 = np.float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,13 +48,13 @@ class Forms:
     storages: tuple[str, ...] = ("u8", "i8")
     products: tuple[str, ...] = ("u8",)
     """Storage types of the data of products; weights are i8."""
-    grains: tuple[Grain, ...] = ("tensor", "channel")
+    grains: tuple[GranularityName, ...] = ("tensor", "channel")
     bias: Bias = "codes"
-    special: tuple[Grain, ...] = ("tensor", "channel")
+    special: tuple[GranularityName, ...] = ("tensor", "channel")
     """By which maps NaN, infinities and what 32 bits do not hold are quantized too."""
     rounds: int = 3
     """How many sets of numbers each op is given."""
-    weights: tuple[Grain, ...] = ("tensor", "channel")
+    weights: tuple[GranularityName, ...] = ("tensor", "channel")
     """Whether weights have one scale, or one a channel."""
     zeros: Literal["odd", "none"] = "odd"
     """`none`: zero points are 0, and types declare a range, which runtimes receive."""
@@ -94,7 +94,7 @@ def cases(forms: Forms) -> Iterator[ProbeCase]:
 
 # -- quantize and dequantize ----------------------------------------------------------------------
 
-_SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0, 2.0**31], F)
+_SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0, 2.0**31], float32)
 
 
 def _quantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
@@ -103,15 +103,15 @@ def _quantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
             for number in range(forms.rounds):
                 rng = _rng(op, number)
                 count = 3
-                scales = rng.uniform(0.01, 0.3, count).astype(F)
-                scales[0] = F(0.25)
+                scales = rng.uniform(0.01, 0.3, count).astype(float32)
+                scales[0] = float32(0.25)
                 one = scales if grain == "channel" else scales[number % count]
                 kind = _kind(rng, storage, one, forms)
-                steps = rng.integers(-600, 601, (count, 997)) * F(0.5)
+                steps = rng.integers(-600, 601, (count, 997)) * float32(0.5)
                 along = scales[:, None] if grain == "channel" else scales[number % count]
-                x = (steps.astype(F) * along).astype(F)
-                x[:, 200:400] = np.nextafter(x[:, 200:400], F(np.inf))
-                x[:, 400:600] = np.nextafter(x[:, 400:600], F(-np.inf))
+                x = (steps.astype(float32) * along).astype(float32)
+                x[:, 200:400] = np.nextafter(x[:, 200:400], float32(np.inf))
+                x[:, 400:600] = np.nextafter(x[:, 400:600], float32(-np.inf))
                 if grain in forms.special:
                     x[:, : len(_SPECIAL)] = _SPECIAL
                 graph = Graph()
@@ -123,7 +123,7 @@ def _dequantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for grain in forms.grains:
             rng = _rng(op, 0)
-            scales = rng.uniform(0.01, 0.3, 5).astype(F)
+            scales = rng.uniform(0.01, 0.3, 5).astype(float32)
             kind = _kind(rng, storage, scales if grain == "channel" else scales[0], forms)
             x = np.tile(_all(storage), (5, 1))
             graph = Graph()
@@ -137,12 +137,12 @@ def _choose(op: str, forms: Forms) -> Iterator[ProbeCase]:
     """Ranges of which the scale, or the zero point, is wanted: ties, one-sided ones and tiny."""
     rng = _rng(op, 0)
     reach = np.exp2(rng.uniform(-12, 12, 400))
-    x = np.sort(rng.normal(size=(400, 2)) * reach[:, None], axis=1).astype(F)
-    ties = rng.integers(0, 255, 100) + F(0.5)
-    steps = np.exp2(rng.integers(-6, 6, 100)).astype(F)
+    x = np.sort(rng.normal(size=(400, 2)) * reach[:, None], axis=1).astype(float32)
+    ties = rng.integers(0, 255, 100) + float32(0.5)
+    steps = np.exp2(rng.integers(-6, 6, 100)).astype(float32)
     x[:100, 0], x[:100, 1] = -ties * steps, (255 - ties) * steps
-    x[100:104] = np.array([[0, 0], [0, 1e-38], [-1e-42, 0], [3, 5]], F)
-    scales = rng.uniform(0.001, 0.1, 100).astype(F)  # ties that no power of two makes exact
+    x[100:104] = np.array([[0, 0], [0, 1e-38], [-1e-42, 0], [3, 5]], float32)
+    scales = rng.uniform(0.001, 0.1, 100).astype(float32)  # ties that no power of two makes exact
     x[104:204, 0], x[104:204, 1] = -ties * scales, (255 - ties) * scales
     for storage, symmetric in forms.chosen:
         for number, what in enumerate(("scale", "zero")):
@@ -174,17 +174,17 @@ def _product(op: str, forms: Forms) -> Iterator[ProbeCase]:
 
 
 def _rounding(
-    op: str, forms: Forms, storage: str, grain: Grain, number: int, tail: tuple[str, ...]
+    op: str, forms: Forms, storage: str, grain: GranularityName, number: int, tail: tuple[str, ...]
 ) -> ProbeCase:
     """Sums a good part of which are ties, or nearly."""
     rng = _rng(f"{op} {storage} {grain}", number)
     channels, depth = 16, 18
-    steps = np.exp2(rng.integers(3, 6, channels if grain == "channel" else ())).astype(F)
+    steps = np.exp2(rng.integers(3, 6, channels if grain == "channel" else ())).astype(float32)
     x_scale, y_scale = _parting(rng, number)
-    w_scale = np.asarray(y_scale / (x_scale * steps), F)
+    w_scale = np.asarray(y_scale / (x_scale * steps), float32)
     if number == 0:
-        x_scale, y_scale = F(0.25), F(0.5)
-        w_scale = np.asarray(F(2) / steps, F)
+        x_scale, y_scale = float32(0.25), float32(0.5)
+        w_scale = np.asarray(float32(2) / steps, float32)
     x_kind = _kind(rng, storage, np.asarray(x_scale), forms)
     zero = int(np.asarray(x_kind.zeros()))
     w = rng.integers(-9, 10, (channels, depth)).astype(np.int8)
@@ -195,7 +195,7 @@ def _rounding(
     y_kind = _kind(rng, made, np.asarray(y_scale), forms)
     if number % 2 and tail and tail[-1] in ("relu", "clip") and forms.zeros == "odd":
         y_kind = uniform(dtype(made), y_scale, dtype(made).bounds[0])
-    unit = np.asarray(w_scale * x_scale, F)
+    unit = np.asarray(w_scale * x_scale, float32)
     told = f"{storage} x i8, {grain}"
     bias = (forms.bias, unit, rng)
     return _multiplied(op, told, (x, x_kind), (w, w_scale), y_kind, bias, forms, tail)
@@ -211,11 +211,15 @@ def _made(storage: str, forms: Forms, tail: tuple[str, ...]) -> str:
 def _parting(rng: np.random.Generator, number: int) -> tuple[np.float32, np.float32]:
     """Scales of data and result for which, with weights of their quotient, orders part ways."""
     while True:
-        x, y = (F(v) for v in rng.uniform(0.02, 0.2, 2))
-        w = F(y / x)
-        first = F(F(x * w) / y)
-        inverted = F(F(1) / F(F(1) / x))
-        others = (F(x * F(w / y)), F(F(x * w) * F(F(1) / y)), F(F(inverted * w) / y))
+        x, y = (float32(v) for v in rng.uniform(0.02, 0.2, 2))
+        w = float32(y / x)
+        first = float32(float32(x * w) / y)
+        inverted = float32(float32(1) / float32(float32(1) / x))
+        others = (
+            float32(x * float32(w / y)),
+            float32(float32(x * w) * float32(float32(1) / y)),
+            float32(float32(inverted * w) / y),
+        )
         if first == 1 and others[number % 3] != first:
             return x, y
 
@@ -228,9 +232,9 @@ def _extremes(op: str, forms: Forms, storage: str) -> ProbeCase:
     least = -127 if forms.about_zero else -128
     w = rng.choice(np.array([least, 127, 126, -3]), (16, 18)).astype(np.int8)
     kinds = (storage, 0.11), (_made(storage, forms, ()), 23.7)
-    x_kind, y_kind = (_kind(rng, kind, np.asarray(F(s)), forms) for kind, s in kinds)
-    scale = np.asarray(F(0.07))
-    unit = np.asarray(F(0.11) * scale, F)
+    x_kind, y_kind = (_kind(rng, kind, np.asarray(float32(s)), forms) for kind, s in kinds)
+    scale = np.asarray(float32(0.07))
+    unit = np.asarray(float32(0.11) * scale, float32)
     told = f"{storage} x i8, tensor"
     return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng), forms)
 
@@ -243,7 +247,7 @@ def _depthwise(op: str, forms: Forms, storage: str, number: int) -> ProbeCase:
     x = rng.integers(low, high + 1, (2, channels, 9, 8)).astype(dtype(storage).carrier)
     w = rng.integers(-most, most + 1, (channels, 1, 3, 3)).astype(np.int8)
     x_scale, y_scale = _parting(rng, number)
-    w_scale = np.asarray(y_scale / (x_scale * F(8 if number else 512)), F)
+    w_scale = np.asarray(y_scale / (x_scale * float32(8 if number else 512)), float32)
     x_kind, y_kind = (_kind(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
     attrs: dict[str, Attr] = {"pad": (1, 1, 1, 1), "groups": channels}
     graph = Graph()
@@ -252,8 +256,8 @@ def _depthwise(op: str, forms: Forms, storage: str, number: int) -> ProbeCase:
         "w": _held(graph, "w", w, uniform(I8, w_scale, name="w")),
     }
     if forms.bias == "real":
-        reals = rng.integers(-80, 81, (channels,)) * F(0.5) * F(w_scale * x_scale)
-        operands["bias"] = graph.constant(Array.of(reals.astype(F), "bias"))
+        reals = rng.integers(-80, 81, (channels,)) * float32(0.5) * float32(w_scale * x_scale)
+        operands["bias"] = graph.constant(Array.of(reals.astype(float32), "bias"))
     return _one(op, f"{storage} x i8, depthwise", graph, operands, attrs, y_kind, {"x": x})
 
 
@@ -266,7 +270,7 @@ def _volumes(op: str, forms: Forms) -> Iterator[ProbeCase]:
             x = rng.choice(_all(storage), (1, channels, 4, 5, 6))
             w = rng.integers(-9, 10, (channels, 1, taps, taps, taps)).astype(np.int8)
             x_scale, y_scale = _parting(rng, number)
-            w_scale = np.asarray(y_scale / (x_scale * F(256)), F)
+            w_scale = np.asarray(y_scale / (x_scale * float32(256)), float32)
             x_kind, y_kind = (_kind(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
             zero = np.asarray(rng.choice([-3, 1, 5]))
             graph = Graph()
@@ -287,10 +291,10 @@ def _wrapping(op: str, forms: Forms, storage: str) -> ProbeCase:
     x[1, ::3] = low
     w = np.full((2, depth), 127, np.int8)
     w[1] = -128
-    x_kind, y_kind = (uniform(dtype(storage), F(s), low) for s in (0.01, 2e4))
+    x_kind, y_kind = (uniform(dtype(storage), float32(s), low) for s in (0.01, 2e4))
     told = f"{storage} x i8, tensor"
-    given = ("none", np.asarray(F(1)), _rng(op, 0))
-    return _multiplied(op, told, (x, x_kind), (w, np.asarray(F(0.1))), y_kind, given, forms)
+    given = ("none", np.asarray(float32(1)), _rng(op, 0))
+    return _multiplied(op, told, (x, x_kind), (w, np.asarray(float32(0.1))), y_kind, given, forms)
 
 
 def _multiplied(
@@ -325,7 +329,7 @@ def _multiplied(
         codes = rng.integers(-40, 41, (count,)).astype(np.int32)
         operands[slots[2]] = graph.constant(Array.of(codes, slots[2]))
     elif how == "real" and op != "matmul":
-        reals = np.asarray(rng.integers(-80, 81, (count,)) * F(0.5) * unit, F)
+        reals = np.asarray(rng.integers(-80, 81, (count,)) * float32(0.5) * unit, float32)
         operands[slots[2]] = graph.constant(Array.of(reals, slots[2]))
     return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x}, tail)
 
@@ -337,13 +341,17 @@ def _pairwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(forms.rounds + 2):
             rng = _rng(f"{op} {storage}", number)
-            a, b = (F(v) for v in rng.uniform(0.003, 0.3, 2))
+            a, b = (float32(v) for v in rng.uniform(0.003, 0.3, 2))
             b = a if number % 2 else b
-            out = F(a * 2) if op == "add" else F(a * b * 2.0 ** rng.integers(3, 9))
+            out = float32(a * 2) if op == "add" else float32(a * b * 2.0 ** rng.integers(3, 9))
             if number == 0:
-                a, b, out = F(0.25), F(0.25), F(0.5) if op == "add" else F(2)
+                a, b, out = (
+                    float32(0.25),
+                    float32(0.25),
+                    float32(0.5) if op == "add" else float32(2),
+                )
             elif number == 1 and op == "add":  # beside ties, by no powers of two
-                b, out = F(a * F(0.5)), F(a * 3)
+                b, out = float32(a * float32(0.5)), float32(a * 3)
             every = _all(storage)
             feeds = {"a": np.repeat(every, len(every)), "b": np.tile(every, len(every))}
             if number > 1:  # all pairs for two sets of maps, some for others
@@ -362,12 +370,14 @@ def _pointwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(4 * forms.rounds):
             rng = _rng(f"{op} {storage}", number)
-            scale = F(2.0**-5 if number == 0 else rng.uniform(0.003, 0.3))
-            to = F(ends.get(op, float(scale) * 0.75) if number < 4 else rng.uniform(0.002, 0.02))
+            scale = float32(2.0**-5 if number == 0 else rng.uniform(0.003, 0.3))
+            to = float32(
+                ends.get(op, float(scale) * 0.75) if number < 4 else rng.uniform(0.002, 0.02)
+            )
             made = _kind(rng, storage, to, forms)
             if forms.whole_ends and op in ends:
                 low = dtype(storage).bounds[0]
-                made = uniform(dtype(storage), F(ends[op]), low if op != "tanh" else 0)
+                made = uniform(dtype(storage), float32(ends[op]), low if op != "tanh" else 0)
             x = _all(storage) if op != "softmax" else rng.choice(_all(storage), (60, 37))
             graph = Graph()
             operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
@@ -390,12 +400,12 @@ def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
             equal = rng.permuted(np.tile(np.arange(length), (40, 1)), axis=1)
             equal = np.where(equal < rng.integers(1, length + 1, (40, 1)), high, low)
             x = np.concatenate([rows, equal.astype(rows.dtype)])
-            made = uniform(dtype(storage), F(1 / 256), low)
+            made = uniform(dtype(storage), float32(1 / 256), low)
             if number % 2 and not forms.whole_ends:
                 levels = int(rng.choice([267, 300, 999, 1500]))
-                made = uniform(dtype(storage), F(1 / levels), low + 5, name="k")
+                made = uniform(dtype(storage), float32(1 / levels), low + 5, name="k")
             graph = Graph()
-            scale = F(rng.choice([0.1, 0.5, 1.0, 4.0]))
+            scale = float32(rng.choice([0.1, 0.5, 1.0, 4.0]))
             operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
             yield _one(op, storage, graph, operands, {"axis": 1}, made, {"x": x})
 
@@ -407,7 +417,7 @@ def _pool(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
-            kind = _kind(rng, storage, F(rng.uniform(0.01, 0.2)), forms)
+            kind = _kind(rng, storage, float32(rng.uniform(0.01, 0.2)), forms)
             x = rng.choice(_all(storage), (6, 20, 7, 4))
             if op == "global_avg_pool":
                 x = _halved(rng, storage, (6, 20, 7, 10))
@@ -436,9 +446,9 @@ def _concat(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.parts:
         for number in range(forms.rounds):
             rng = _rng(f"{op} {storage}", number)
-            scales = rng.uniform(0.01, 0.2, 3).astype(F)
+            scales = rng.uniform(0.01, 0.2, 3).astype(float32)
             if number == 0:
-                scales = np.array([0.125, 0.25, 0.5], F)
+                scales = np.array([0.125, 0.25, 0.5], float32)
             if forms.zeros == "none":
                 scales[2] = scales[:2].max()
             every = _all(storage).reshape(1, -1)
@@ -474,7 +484,7 @@ def _odd(rng: np.random.Generator, storage: str) -> int:
 
 
 def _kind(
-    rng: np.random.Generator, storage: str, scale: NDArray[np.floating] | F, forms: Forms
+    rng: np.random.Generator, storage: str, scale: NDArray[np.floating] | float32, forms: Forms
 ) -> QuantType:
     scale = np.asarray(scale)
     if forms.zeros == "none":
@@ -488,12 +498,12 @@ def _ranged(
 ) -> QuantType:
     """Returns the type of a range about zero, or from it; its scale is the range over the extreme
     integer."""
-    level = F(dtype(storage).bounds[1] + more)
-    reach = np.asarray(scale * level, F)
-    kind = uniform(dtype(storage), np.asarray(reach / level, F), axis=axis, name="k")
+    level = float32(dtype(storage).bounds[1] + more)
+    reach = np.asarray(scale * level, float32)
+    kind = uniform(dtype(storage), np.asarray(reach / level, float32), axis=axis, name="k")
     high = tuple(float(v) for v in reach.reshape(-1))
     low = tuple(-v for v in high) if dtype(storage).bounds[0] else (0.0,) * len(high)
-    return replace(kind, declared=Declared(low, high, float(level)))
+    return replace(kind, declared=DeclaredBounds(low, high, float(level)))
 
 
 def _fed(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
@@ -515,8 +525,8 @@ def _one(
     tail: tuple[str, ...] = (),
 ) -> ProbeCase:
     """Returns the case of an op, or a row of them, whose result has that quantized type."""
-    full = spec(op).complete(attrs)
-    shaped = operands["x"].type if op == "quantize" else infer(op, operands, full)[0]
+    full = spec(op).complete_attrs(attrs)
+    shaped = operands["x"].type if op == "quantize" else infer_result_types(op, operands, full)[0]
     if not tail:
         node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
         graph.add("output", {"y": node.result})
@@ -524,7 +534,7 @@ def _one(
     given, fed = dict(operands), dict(feeds)
     stages = [Stage(op, full, tuple(operands))]
     for number, name in enumerate(tail, 1):
-        done = spec(name).complete(_TAILS.get(name, {}))
+        done = spec(name).complete_attrs(_TAILS.get(name, {}))
         if name == "add":
             fed["s"], of = _summand(shaped, kind)
             given[f"{number}.b"] = _fed(graph, "s", fed["s"], of)
@@ -546,7 +556,7 @@ def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
     """Quantized values to be added to what has that quantized type, in another quantized type."""
     shape = tuple(d for d in shaped.shape if isinstance(d, int))
     rng, storage = _rng("summand", len(shape)), str(kind.storage)
-    scale = np.asarray(kind.scales() * F(0.7), F)
+    scale = np.asarray(kind.scales() * float32(0.7), float32)
     ranged = kind.declared is not None
     other = uniform(kind.storage, scale, _odd(rng, storage))
     of = _ranged(storage, scale, None) if ranged else other

@@ -25,14 +25,14 @@ from qir.inspect.runtimes import place as place
 from qir.inspect.runtimes import probes as probes
 from qir.inspect.versions import covers
 from qir.ir.graph import Graph
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ledger import Ledger
 from qir.numerics import MethodField, Rule
 from qir.numerics.fields import BLOCKS, field_types
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, Query, choosing, profile, profile_names, query_of
-from qir.profiles.library import replaced
+from qir.profiles import Profile, Query, choose_query, profile, profile_names, query_for_node
+from qir.profiles.library import override_profile
 from qir.profiles.methods import reads
 from qir.profiles.processor import best_isa
 from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
@@ -59,7 +59,7 @@ def head_of(of: Profile) -> ProfileHead:
     return head
 
 
-def filed(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
+def profiles_of_runtime(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
     """Returns the profiles that speak of a runtime as it is installed, and whether of its version
     too.
 
@@ -67,12 +67,12 @@ def filed(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
     """
     known = [profile(name) for name in profile_names()]
     mine = [p for p in known if head_of(p).backend == probe.backend]
-    alike = [p for p in mine if suits(head_of(p).settings, probe.settings)]
+    alike = [p for p in mine if matches_settings(head_of(p).settings, probe.settings)]
     right = [p for p in alike if covers(head_of(p).versions, probe.version or "")]
     return tuple(right or alike or mine or known), bool(right)
 
 
-def suits(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
+def matches_settings(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
     """Returns whether a file names a runtime's settings; others than the number of threads are
     none."""
     return {name: value for name, value in said.items() if name != "threads"} == dict(of)
@@ -173,7 +173,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Answer:
+class _RuntimeAnswer:
     """A case, the runtime's answer, and the graph by which the reference predicts it."""
 
     case: ProbeCase
@@ -187,12 +187,12 @@ class _Answer:
 def measure(probe: Probe) -> Measured:
     """Runs the suite and finds which value of each field the runtime obeys."""
     asked, skipped = _ask(probe)
-    known, covered = filed(probe)
+    known, covered = profiles_of_runtime(probe)
     of = known[0]
     if len(known) > 1:
         of = min(known, key=lambda p: _total(asked, p, probe.grouped))
     here = _here(of)
-    with replaced(here) if here is not of else nullcontext():
+    with override_profile(here) if here is not of else nullcontext():
         answers = [_predicted(a, here, probe.grouped) for a in asked]
         readings = tuple(_read(here, group) for group in _by_rule(here, answers))
     return Measured(
@@ -219,8 +219,8 @@ def _here(of: Profile) -> Profile:
     return Profile(head, {}, rules, (), of, "")
 
 
-def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:
-    answers: list[_Answer] = []
+def _ask(probe: Probe) -> tuple[list[_RuntimeAnswer], dict[str, str]]:
+    answers: list[_RuntimeAnswer] = []
     skipped: dict[str, str] = {}
     for case in cases(probe.forms):
         graph = case.graph
@@ -232,23 +232,23 @@ def _ask(probe: Probe) -> tuple[list[_Answer], dict[str, str]]:
         except QirError as error:
             skipped[" > ".join((case.op, *case.tail)) + f" {case.told}"] = str(error)
             continue
-        answers.append(_Answer(case, given, graph, _query(case)))
+        answers.append(_RuntimeAnswer(case, given, graph, _query(case)))
     return answers, skipped
 
 
-def ruled(op: str) -> str:
+def op_with_rule(op: str) -> str:
     """Returns the op whose rule says what an op computes: numbers are chosen as for a quantize."""
     return "quantize" if op == "choose_qparams" else op
 
 
 def _query(case: ProbeCase) -> Query:
-    query = query_of(case.graph["y"].node)
+    query = query_for_node(case.graph["y"].node)
     if case.op == "choose_qparams":
-        return choosing(str(case.graph["y"].node.attrs["storage"]))
+        return choose_query(str(case.graph["y"].node.attrs["storage"]))
     return replace(query, grain="channel" if "channel" in case.told else query.grain)
 
 
-def _predicted(answer: _Answer, of: Profile, grouped: bool) -> _Answer:
+def _predicted(answer: _RuntimeAnswer, of: Profile, grouped: bool) -> _RuntimeAnswer:
     """Returns the answer with the graph that the profile's runtime makes of what it was given."""
     if not grouped:
         return answer
@@ -258,16 +258,16 @@ def _predicted(answer: _Answer, of: Profile, grouped: bool) -> _Answer:
     return replace(answer, graph=graph, apart=apart)
 
 
-def _by_rule(of: Profile, answers: Sequence[_Answer]) -> Iterator[list[_Answer]]:
+def _by_rule(of: Profile, answers: Sequence[_RuntimeAnswer]) -> Iterator[list[_RuntimeAnswer]]:
     """Answers of one op for which a profile has one rule."""
-    found: dict[tuple[str, tuple[str, ...], Rule], list[_Answer]] = {}
+    found: dict[tuple[str, tuple[str, ...], Rule], list[_RuntimeAnswer]] = {}
     for answer in answers:
         rule = replace(of.resolve(answer.query), evidence="")
         found.setdefault((answer.case.op, answer.case.tail, rule), []).append(answer)
     yield from found.values()
 
 
-def _total(answers: Sequence[_Answer], of: Profile, grouped: bool) -> int:
+def _total(answers: Sequence[_RuntimeAnswer], of: Profile, grouped: bool) -> int:
     """Returns how many elements a profile gets wrong in all."""
     total = 0
     for answer in answers:
@@ -276,7 +276,7 @@ def _total(answers: Sequence[_Answer], of: Profile, grouped: bool) -> int:
     return total
 
 
-def _differ(answer: _Answer, name: str) -> tuple[int, int] | None:
+def _differ(answer: _RuntimeAnswer, name: str) -> tuple[int, int] | None:
     """Returns how many elements a profile gets wrong, and by how much; None for what it cannot
     compute."""
     try:
@@ -293,17 +293,17 @@ def _differ(answer: _Answer, name: str) -> tuple[int, int] | None:
     return int(wrong.sum()), int(gap.max())
 
 
-def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> int | None:
+def _wrong(answers: list[_RuntimeAnswer], of: Profile, change: Fields, most: int) -> int | None:
     """Returns how many elements differ under a changed profile; None where it cannot be meant.
 
     Beyond `most` it stops counting, and looks first next time at what led there.
     """
     (op,) = {a.case.op for a in answers}
     name = f"{of.name[:70]}.changed"
-    entry = RuleEntry((ruled(op),), When(), change)
+    entry = RuleEntry((op_with_rule(op),), When(), change)
     other = Profile(ProfileHead(name, of.name), {}, (entry,), (), of, "")
     total = 0
-    with replaced(other):
+    with override_profile(other):
         for number, answer in enumerate(answers):
             found = _differ(answer, name)
             if found is None:
@@ -315,7 +315,7 @@ def _wrong(answers: list[_Answer], of: Profile, change: Fields, most: int) -> in
     return total
 
 
-def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
+def _read(of: Profile, answers: Sequence[_RuntimeAnswer]) -> OpReading:
     """Returns one op measured field by field, and explained where the file does not."""
     first = answers[0]
     rule = of.resolve(first.query)
@@ -345,14 +345,16 @@ def _read(of: Profile, answers: Sequence[_Answer]) -> OpReading:
     return replace(reading, found=said, left=left, change=change, when=_when(answers))
 
 
-def _claim(of: Profile, answer: _Answer, rule: Rule) -> str:
+def _claim(of: Profile, answer: _RuntimeAnswer, rule: Rule) -> str:
     """Returns what a profile claims of an op; of a row of them, what its group does."""
     tail = answer.case.tail
     group = of.group((answer.case.op, *tail), answer.query) if tail else None
     return group.claim if group else rule.claim
 
 
-def _field(of: Profile, answers: list[_Answer], key: Key, value: Field, differ: int) -> Reading:
+def _field(
+    of: Profile, answers: list[_RuntimeAnswer], key: Key, value: Field, differ: int
+) -> Reading:
     op = answers[0].case.op
     counts: dict[str, int] = {said_value(value): differ}
     for other in _values(key, value, op):
@@ -365,7 +367,7 @@ def _field(of: Profile, answers: list[_Answer], key: Key, value: Field, differ: 
 _LISTED, _APART, _WHOLE = "as listed", "none", "every row"
 
 
-def _kernels(of: Profile, answers: Sequence[_Answer], differ: int) -> tuple[Reading, ...]:
+def _kernels(of: Profile, answers: Sequence[_RuntimeAnswer], differ: int) -> tuple[Reading, ...]:
     """Returns whether the runtime makes kernels of what the groups of a profile list, no less and
     no more.
 
@@ -392,7 +394,7 @@ def _reading(name: str, filed: str, counts: Mapping[str, int]) -> Reading:
 
 
 def _explain(
-    of: Profile, answers: Sequence[_Answer], rule: Rule, differ: int
+    of: Profile, answers: Sequence[_RuntimeAnswer], rule: Rule, differ: int
 ) -> tuple[dict[Key, Field], int]:
     """Returns the fewest changes that get most right: one at a time, two where one alone is no
     better."""
@@ -419,7 +421,7 @@ def _explain(
 
 def _best(
     of: Profile,
-    answers: list[_Answer],
+    answers: list[_RuntimeAnswer],
     change: Mapping[Key, Field],
     more: Sequence[Mapping[Key, Field]],
     differ: int,
@@ -436,12 +438,12 @@ def _best(
     return found
 
 
-def _biased(answers: Sequence[_Answer]) -> bool:
+def _biased(answers: Sequence[_RuntimeAnswer]) -> bool:
     """Returns whether a bias is added in any of them."""
     return any(a.case.graph["y"].node.operands.keys() & {"bias", "c"} for a in answers)
 
 
-def _when(answers: Sequence[_Answer]) -> When:
+def _when(answers: Sequence[_RuntimeAnswer]) -> When:
     """Conditions that the queries of some answers meet."""
     queries = [a.query for a in answers]
     slot = "data" if all(q.data for q in queries) else "result"
@@ -454,7 +456,7 @@ def _when(answers: Sequence[_Answer]) -> When:
 # -- the fields that can be measured --------------------------------------------------------------
 
 
-def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, Field]]:
+def _read_fields(rule: Rule, answers: Sequence[_RuntimeAnswer]) -> Iterator[tuple[Key, Field]]:
     """Yields the fields that decide the bytes of an op under a rule, with their values."""
     op, tail = answers[0].case.op, answers[0].case.tail
     if rule.method is not None:
@@ -462,7 +464,7 @@ def _read_fields(rule: Rule, answers: Sequence[_Answer]) -> Iterator[tuple[Key, 
         blocks = reads(rule.method.name)
     elif op == "choose_qparams":
         blocks = ("choose",)
-    elif op in PRODUCTS:
+    elif op in INTEGER_SUM_LAYERS:
         blocks = ("acc", "bias", "requant") if _biased(answers) else ("acc", "requant")
     else:
         blocks = (op,) if op in BLOCKS else ("quantize", "dequantize")

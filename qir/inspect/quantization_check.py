@@ -20,15 +20,15 @@ from qir.analysis.quantization_faults import (
 )
 from qir.calibration import Key, Statistics
 from qir.calibration.scaling import Scaled
-from qir.inspect.evaluation import against_labels, against_results, fits, joined
+from qir.inspect.evaluation import against_labels, against_results, can_compare, join_batches
 from qir.inspect.metrics import Metric, metric
 from qir.inspect.tensor_errors import (
     Errors,
     StoredTensor,
-    as_scaled,
+    original_tensor_name,
     stored_tensors,
-    unscaled,
     weights_of,
+    with_channel_scales,
 )
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -138,7 +138,7 @@ def check_quantized(
         _one(found, graph, quantized, inputs, scaled)
         if progress is not None:
             progress(done)
-    wanted, given = joined(found.wanted), joined(found.given)
+    wanted, given = join_batches(found.wanted), join_batches(found.given)
     samples = max((len(array) for array in wanted.values()), default=0)
     near_by = [metric("agreement"), metric("sqnr")]
     floats, integers = {}, {}
@@ -153,7 +153,7 @@ def check_quantized(
         against_results(near_by, wanted, given),
         _flips(wanted, given, None if labels is None else labels[:samples], metrics),
         tuple(
-            replace(each, tensor=unscaled(each.tensor, scaled))
+            replace(each, tensor=original_tensor_name(each.tensor, scaled))
             for each in _worst(found, statistics, settings)
         ),
     )
@@ -167,7 +167,7 @@ def _one(
     scaled: Mapping[str, Scaled],
 ) -> None:
     """Runs both graphs on a batch and adds the errors of each stored tensor."""
-    needed = {unscaled(each.tensor, scaled) for each in found.stored}
+    needed = {original_tensor_name(each.tensor, scaled) for each in found.stored}
     reals: dict[str, Tensor] = {}
 
     def keep(value: Value, data: Tensor) -> None:
@@ -185,12 +185,12 @@ def _one(
         each = ends.get(value)
         if each is None:
             return
-        wanted = reals.get(unscaled(each.tensor, scaled))
+        wanted = reals.get(original_tensor_name(each.tensor, scaled))
         before = None if each.before is None else held.get(each.before)
         if wanted is None or wanted.shape != data.shape or not wanted.size:
             return
         errors = found.errors.setdefault(each.value.name, Errors(each.axis, each.covered))
-        errors.add(as_scaled(wanted, each.tensor, scaled), data, before)
+        errors.add(with_channel_scales(wanted, each.tensor, scaled), data, before)
 
     found.given.append(run(quantized, inputs, observe=measure))
 
@@ -206,7 +206,7 @@ def _flips(
         if other is None or one.ndim < 2 or other.shape != one.shape or one.dtype.kind in "OSUT":
             continue
         flat = [array.reshape(len(array), -1) for array in (one, other)]
-        if labels is not None and (judge is None or not fits([judge], labels, one)):
+        if labels is not None and (judge is None or not can_compare([judge], labels, one)):
             continue
         if labels is None or judge is None:
             changed = int((flat[0].argmax(axis=1) != flat[1].argmax(axis=1)).sum())

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-WIDEST = 1 << 22
+MAX_SPAN = 1 << 22
 """Steps between the least and the greatest sum up to which each is decided, where gaps are."""
-Whole = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,19 +30,19 @@ class Reach:
             return int(self.made.sum())
         return (self.greatest - self.least) // self.step + 1
 
-    def meets(self, sums: Whole) -> NDArray[np.bool_]:
+    def meets(self, sums: Integers) -> NDArray[np.bool_]:
         """Returns which of some sums between the ends are among them."""
         steps, rest = np.divmod(sums - self.least, self.step)
         met: NDArray[np.bool_] = rest == 0
         return met if self.made is None else met & self.made[steps]
 
-    def every(self) -> Whole:
+    def every(self) -> Integers:
         """Returns all of them, rising."""
         sums = np.arange(self.least, self.greatest + 1, self.step)
         return sums if self.made is None else sums[self.made]
 
 
-def reach(row: Whole, low: int, high: int) -> Reach:
+def sum_reach(row: Integers, low: int, high: int) -> Reach:
     """Returns the sums of weights times numbers from `low` to `high`.
 
     Where gaps may be and the ends are further apart than WIDEST steps, all steps are counted.
@@ -56,12 +56,12 @@ def reach(row: Whole, low: int, high: int) -> Reach:
     coins = [(int(w) // step, int(c) * (high - low)) for w, c in zip(weights, counts, strict=True)]
     size = sum(value * most for value, most in coins) + 1
     greatest = least + (size - 1) * step
-    if _gapless(coins) or size > WIDEST:
+    if _has_no_gaps(coins) or size > MAX_SPAN:
         return Reach(least, greatest, step)
-    return Reach(least, greatest, step, _made(coins, size))
+    return Reach(least, greatest, step, _reachable_sums(coins, size))
 
 
-def _gapless(coins: list[tuple[int, int]]) -> bool:
+def _has_no_gaps(coins: list[tuple[int, int]]) -> bool:
     """Returns whether each coin, from the smallest, fits after what those before it make without
     gaps."""
     end = 0
@@ -72,7 +72,7 @@ def _gapless(coins: list[tuple[int, int]]) -> bool:
     return True
 
 
-def _made(coins: list[tuple[int, int]], size: int) -> NDArray[np.bool_]:
+def _reachable_sums(coins: list[tuple[int, int]], size: int) -> NDArray[np.bool_]:
     """Returns which sums some number of each coin makes: a bit each, shifted by 1, 2, 4 ...
     coins."""
     bits = 1

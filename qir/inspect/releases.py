@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qir.inspect.probing import head_of, suits
+from qir.inspect.probing import head_of, matches_settings
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, profile, profile_names, query_of
+from qir.profiles import Profile, profile, profile_names, query_for_node
 from qir.profiles.profile import differences
 
 
@@ -41,7 +41,7 @@ def siblings(name: str) -> tuple[str, ...]:
     return tuple(
         n
         for n, head in others.items()
-        if head.backend == own.backend and suits(head.settings, own.settings)
+        if head.backend == own.backend and matches_settings(head.settings, own.settings)
     )
 
 
@@ -69,7 +69,7 @@ def _differs(node: Node, a: Profile, b: Profile) -> bool:
     rules."""
     if not node.results or any(r.type.quant is None for r in node.results):
         return False
-    query = query_of(node)
+    query = query_for_node(node)
     found = differences(a.resolve(query), b.resolve(query))
     return any(not field.startswith("choose.") for field in found)  # those are a tool's
 

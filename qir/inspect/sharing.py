@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.query.facts import coded
+from qir.query.facts import value_quant_type
 
 
 def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
@@ -13,8 +13,8 @@ def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
     In QDQ form the quantized type of a float value is that of the quantized values it is read from
     or stored as. Empty where the value has none; GraphError where there is no such value.
     """
-    wanted = coded(graph[name])
+    wanted = value_quant_type(graph[name])
     if wanted is None:
         return ()
-    found = ((value, coded(value)) for value in graph.values.values())
-    return tuple(v for v, quant in found if quant is not None and quant.same_map(wanted))
+    found = ((value, value_quant_type(value)) for value in graph.values.values())
+    return tuple(v for v, quant in found if quant is not None and quant.has_same_mapping(wanted))

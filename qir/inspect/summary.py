@@ -10,15 +10,21 @@ import numpy as np
 
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Parts, boxes
+from qir.ir.lazy_arrays import LazyArray, boxes
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.quantized_ops import STRUCTURE, in_codes, longest_chain, read, stored
+from qir.ir.quantized_ops import (
+    STRUCTURAL_OPS,
+    longest_chain,
+    quantized_nodes,
+    source_quant_type,
+    stored_quant_type,
+)
 from qir.ir.types import Array, QuantType, TensorType
 from qir.query.cost import macs, one_sample
 from qir.query.display import op_name
 
-_SMALL = 1 << 16
+_MAX_BYTES_AT_ONCE = 1 << 16
 """Bytes of an array that is looked at as a whole."""
 _SAMPLES = 256
 
@@ -88,7 +94,7 @@ class LayerSummary:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A whole model.
+    """What `qir show` reports of a model.
 
     `to_json` has the keys of the fields: name, profile, frameworks, nodes, parameters, bytes, macs,
     integer_macs, longest_integer_chain, inputs, defaults, outputs, ops, layers.
@@ -120,7 +126,7 @@ class ModelSummary:
 def summarize(graph: Graph) -> ModelSummary:
     """Returns all that `qir show` reports of a graph; each body counts once."""
     parts = _parts(graph)
-    integer = {node: done for _, part in parts for node, done in in_codes(part).items()}
+    integer = {node: done for _, part in parts for node, done in quantized_nodes(part).items()}
     sizes = one_sample(graph)
     layers = tuple(
         _layer(f"{path}{node.name}", node, integer[node], macs(node, sizes))
@@ -134,7 +140,7 @@ def summarize(graph: Graph) -> ModelSummary:
         graph.profile,
         tuple(frameworks),
         sum(len(part) for _, part in parts),
-        sum(a.held.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
+        sum(a.contents.size for a in _constants(graph) if str(a.type.dtype) not in ("i64", "bool")),
         bytes_by_dtype(graph),
         sum(layer.macs or 0 for layer in layers),
         sum(layer.macs or 0 for layer in layers if layer.in_codes),
@@ -190,9 +196,9 @@ def _constants(graph: Graph) -> Iterator[Array]:
 
 def _place(array: Array) -> object:
     """Returns where elements are in a file that they are mapped from."""
-    if isinstance(array.held, Parts):
+    if isinstance(array.contents, LazyArray):
         return None
-    base: object = array.held
+    base: object = array.contents
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base
     if not isinstance(base, np.memmap) or base.filename is None:
@@ -204,11 +210,11 @@ def _place(array: Array) -> object:
 def _short(array: Array) -> object:
     """Returns what equal arrays have in common: all of a small one, the type and parts of a large
     one."""
-    if isinstance(array.held, Parts):
-        first = next(boxes(array.held.shape, _SAMPLES))
-        return array.type, array.held.part(first).tobytes()
-    data = array.held
-    if data.dtype.kind == "O" or data.nbytes <= _SMALL or not data.flags.c_contiguous:
+    if isinstance(array.contents, LazyArray):
+        first = next(boxes(array.contents.shape, _SAMPLES))
+        return array.type, array.contents.read_box(first).tobytes()
+    data = array.contents
+    if data.dtype.kind == "O" or data.nbytes <= _MAX_BYTES_AT_ONCE or not data.flags.c_contiguous:
         return array.digest
     flat = data.reshape(-1)
     return array.type, flat[:: flat.size // _SAMPLES].tobytes()
@@ -227,16 +233,16 @@ def bytes_by_dtype(graph: Graph) -> dict[str, int]:
 
 
 def _array_bytes(array: Array) -> int:
-    if array.held.dtype.kind == "O":
+    if array.contents.dtype.kind == "O":
         return sum(len(t if isinstance(t, bytes) else str(t).encode()) for t in array.data.flat)
-    return -(-array.held.size * max(array.type.dtype.bits, 1) // 8)
+    return -(-array.contents.size * max(array.type.dtype.bits, 1) // 8)
 
 
 def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...]:
     counts: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     for node in (node for _, part in graph.walk() for node in part):
-        if node.op in STRUCTURE:
+        if node.op in STRUCTURAL_OPS:
             continue
         text = op_name(node)
         counts[text] += 1
@@ -247,7 +253,7 @@ def _histogram(graph: Graph, integer: Mapping[Node, bool]) -> tuple[OpCount, ...
 
 def _layer(name: str, node: Node, integer: bool, work: int | None) -> LayerSummary:
     value = node.results[0] if node.results else None
-    codes = QuantizedStorage.of(stored(value)) if value else None
+    codes = QuantizedStorage.of(stored_quant_type(value)) if value else None
     return LayerSummary(
         name,
         op_name(node),
@@ -271,7 +277,7 @@ def weights_of(node: Node) -> InterfaceTensor | None:
     for op, operands in stages or [(node.op, node.operands)]:
         value = operands.get(spec(op).traits.weight or "w")
         if value is not None:
-            quant = read(value)
+            quant = source_quant_type(value)
             dtype = str(quant.storage if quant else value.type.dtype)
             return InterfaceTensor(
                 value.name, plain_shape(value.type.shape), dtype, QuantizedStorage.of(quant)

@@ -17,7 +17,7 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.numerics.formulas import formula
 from qir.numerics.ranges import FORMULAS, named_rule
-from qir.profiles import Profile, chosen_by, numbers_for, profile
+from qir.profiles import Profile, choose_rule_for, parameters_for_range, profile
 from qir.target import Target, target
 
 Role = Literal["activation", "weight"]
@@ -257,13 +257,13 @@ def _printed(of: Target, table: Capability) -> Iterable[PrintedRule]:
     by = profile(of.profile)
     for role, wanted in dict.fromkeys(_product_schemes(table)):
         for storage in wanted.storages:
-            scheme = wanted.stored(storage)
+            scheme = wanted.with_storage(storage)
             if storage.bits != 8:
                 continue
             name, _ = named_rule(table.row.formulas, str(storage), scheme.symmetric)
             weight = role == "weight"
             bounds = f"<{scheme.low}:{scheme.high}>" if scheme.bounds else ""
-            own = formula(chosen_by(by, scheme), scheme, weight=weight)
+            own = formula(choose_rule_for(by, scheme), scheme, weight=weight)
             alike = _alike(by, table.row.formulas, scheme, weight=weight)
             yield PrintedRule(
                 role,
@@ -289,9 +289,9 @@ def _alike(by: Profile, formulas: str, scheme: Scheme, *, weight: bool) -> bool:
     lows = [0.0] if upward else [0.0, *(-end for end in _ENDS)]
     pairs = [(low, high) for low in lows for high in _ENDS]
     low, high = (np.asarray(ends, np.float32) for ends in zip(*pairs, strict=True))
-    own = numbers_for(by, low, high, scheme, weight=weight)
+    own = parameters_for_range(by, low, high, scheme, weight=weight)
     try:
-        named = numbers_for(by, low, high, scheme, weight=weight, scales=formulas)
+        named = parameters_for_range(by, low, high, scheme, weight=weight, scales=formulas)
     except ProfileError:  # its formula has no scale for values below zero
         return False
     near = np.allclose(own[0], named[0], rtol=1e-6, atol=0)

@@ -169,12 +169,12 @@ class Errors:
         return float(10 * np.log10(signal / noise)) if signal else -np.inf
 
 
-def unscaled(tensor: str, scaled: Mapping[str, Scaled]) -> str:
+def original_tensor_name(tensor: str, scaled: Mapping[str, Scaled]) -> str:
     """Returns the name of a tensor in the float graph, before `equalize` divided its channels."""
     return scaled[tensor].tensor if tensor in scaled else tensor
 
 
-def as_scaled(array: Tensor, tensor: str, scaled: Mapping[str, Scaled]) -> Tensor:
+def with_channel_scales(array: Tensor, tensor: str, scaled: Mapping[str, Scaled]) -> Tensor:
     """Returns a float tensor as `equalize` divided its channels."""
     if tensor not in scaled:
         return array

@@ -7,6 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+_QUIET = 0.002
+"""Seconds for which threads are watched."""
+_IDLE = 0.25
+"""Processor time in a second of a process whose threads sleep, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -48,17 +53,38 @@ class Timing:
         }
 
 
-def interleave(
+def settle(longest: float = 0.5) -> None:
+    """Waits until the threads of this process sleep, for so many seconds at most.
+
+    Threads of a pool spin for a while after a run; so they would take time from the next one.
+    """
+    end = time.perf_counter() + longest
+    while time.perf_counter() < end:
+        began, used = time.perf_counter(), time.process_time()
+        time.sleep(_QUIET)
+        if time.process_time() - used < _IDLE * (time.perf_counter() - began):
+            return
+
+
+def time_interleaved(
     calls: Mapping[str, Callable[[], object]],
     runs: int,
     *,
     warm: int = 3,
+    threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Timing, ...]:
-    """Calls each in turn so many times, after a few unmeasured turns."""
+    """Calls each in turn so many times, after a few unmeasured turns.
+
+    Where they run on several threads, a turn begins when those of the one before sleep, and with
+    a call that wakes its own and is not measured.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(warm + runs):
         for name, call in calls.items():
+            if threads > 1:
+                settle()
+                call()
             started = time.perf_counter()
             call()
             taken = time.perf_counter() - started

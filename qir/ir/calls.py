@@ -1,4 +1,4 @@
-"""What an op's rules see of a node, and the types that they give its results."""
+"""Type inference of one op: builds the `Call` that its type rule sees, and caches the results."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.ops import OPS, BodySignature, Call, spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.ops.spec import OpSpec
 from qir.ir.types import Array, TensorType
 
 
-def infer(
+def infer_result_types(
     op: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, GraphLike] | None = None,
 ) -> tuple[TensorType, ...]:
-    """Returns the result types by the op's rule; integers stay integers where the op only moves
-    them."""
-    if op in _STEADY and (key := _key(operands, attrs)) is not None:
-        return _inferred(op, key, operands, attrs)
+    """Returns an op's result types; a quantized operand that is only moved stays quantized."""
+    if op in _RESULT_TYPES and (key := _cache_key(operands, attrs)) is not None:
+        return _infer_cached(op, key, operands, attrs)
     row = spec(op)
     call = make_call(op, operands, attrs, bodies)
     types = row.rule(call)
@@ -38,7 +37,7 @@ def infer(
                 said = (
                     f"axis {element.axis}"
                     if element.axis is not None
-                    else f"blocks {element.grain}"
+                    else f"blocks {element.granularity}"
                 )
                 reason = "the op works across them, or breaks them up; dequantize first"
                 raise TypeRuleError(f"{op}: the quantized {said} does not survive: {reason}")
@@ -46,23 +45,25 @@ def infer(
     return types
 
 
-_STEADY = {
+_RESULT_TYPES = {
     name: dict[tuple[object, ...], "tuple[TensorType, ...] | None"]()
     for name, row in OPS.items()
-    if name not in GIVEN and not row.bodies and not any(a.kind == "array" for a in row.attrs)
+    if name not in STATED_TYPE_OPS
+    and not row.bodies
+    and not any(a.kind == "array" for a in row.attrs)
 }
-"""The core's ops whose result types are looked up, by slots, types of operands and attributes.
+"""The cache of result types of each core op, by slots, operand types and attributes.
 
-None is where the rule asks for elements of constants, which are no part of the key.
+None marks a call whose rule reads constants, which the key leaves out.
 """
-_MOST = 2048
-"""So many answers of one op are kept."""
-_FORMS = 256
-"""So many ways to fill the slots of one op are kept."""
+_MAX_CACHED_TYPES = 2048
+"""Bounds the cached result types of one op."""
+_MAX_SLOT_COMBINATIONS = 256
+"""Bounds the cached slot combinations of one op."""
 
 
-class _Asked(Mapping[str, Array]):
-    """Constants, which remember whether a rule asked for any, and for which."""
+class _RecordedConstants(Mapping[str, Array]):
+    """Constants that record which of them a type rule reads."""
 
     def __init__(self, held: Mapping[str, Array]) -> None:
         self.held = held
@@ -83,9 +84,10 @@ class _Asked(Mapping[str, Array]):
         return len(self.held)
 
 
-def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[object, ...] | None:
-    """Returns all that a rule looks at but constants; None where integers have types of their
-    own."""
+def _cache_key(
+    operands: Mapping[str, Value], attrs: Mapping[str, Attr]
+) -> tuple[object, ...] | None:
+    """Returns all that a rule reads but constants; None where an operand is quantized."""
     types = [value._type for value in operands.values()]
     for kind in types:
         if kind.element.__class__ is not DType:
@@ -93,59 +95,57 @@ def _key(operands: Mapping[str, Value], attrs: Mapping[str, Attr]) -> tuple[obje
     return (*operands, *types, *attrs.values())
 
 
-def _inferred(
+def _infer_cached(
     op: str,
     key: tuple[object, ...],
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
 ) -> tuple[TensorType, ...]:
-    """Returns what the rule says of operands without quantized values, asked once for what is
-    alike."""
-    found = _STEADY[op].get(key, ())
+    """Returns the result types for unquantized operands, from the cache where possible."""
+    found = _RESULT_TYPES[op].get(key, ())
     if found:
         return found
     call = make_call(op, operands, attrs)
     if found is None:
         return spec(op).rule(call)
-    asked = _Asked(call.constants)
+    asked = _RecordedConstants(call.constants)
     types = spec(op).rule(replace(call, constants=asked))
-    if len(_STEADY[op]) == _MOST:
-        _STEADY[op].clear()
-    _STEADY[op][key] = None if asked.asked else types
+    # Clearing all is rare and cheaper than tracking the order of use.
+    if len(_RESULT_TYPES[op]) == _MAX_CACHED_TYPES:
+        _RESULT_TYPES[op].clear()
+    _RESULT_TYPES[op][key] = None if asked.asked else types
     return types
 
 
-def looked_into(node: Node) -> frozenset[str]:
-    """Returns the slots whose constants an op's rule looks into, so that its types hang on what
-    they hold.
+def value_dependent_slots(node: Node) -> frozenset[str]:
+    """Returns the slots whose constant values decide the result types, such as a Reshape's shape.
 
-    None of them for an op whose types are stated.
+    Empty for an op whose types are stated.
     """
-    if node._op in GIVEN:
+    if node._op in STATED_TYPE_OPS:
         return frozenset()
     call = make_call(node._op, node.operands, node.attrs, dict(node.bodies))
-    held = _Asked(call.constants)
+    held = _RecordedConstants(call.constants)
     spec(node._op).rule(replace(call, constants=held))
     return frozenset(held.slots)
 
 
-def told(
+def cached_result_types(
     op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> tuple[TensorType, ...] | None:
-    """Returns what the rule said of an earlier use that is alike, without integers and companions,
-    if any."""
-    kept = _STEADY.get(op)
-    if not kept or (key := _key(operands, attrs)) is None:
+    """Returns the cached result types of an equal call, if there is one without companions."""
+    kept = _RESULT_TYPES.get(op)
+    if not kept or (key := _cache_key(operands, attrs)) is None:
         return None
     found = kept.get(key)
-    return found if found and not _beside(op, tuple(operands)) else None
+    return found if found and not _has_companion(op, tuple(operands)) else None
 
 
 @lru_cache(1024)
-def _beside(op: str, slots: tuple[str, ...]) -> bool:
-    """Returns whether any is a companion of another."""
+def _has_companion(op: str, slots: tuple[str, ...]) -> bool:
+    """Returns whether any slot is a companion, such as `x.scale`."""
     row = spec(op)
-    return any(row.companion(slot) for slot in slots)
+    return any(row.is_companion(slot) for slot in slots)
 
 
 def make_call(
@@ -154,13 +154,13 @@ def make_call(
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, GraphLike] | None = None,
 ) -> Call:
-    """Returns what an op's rules see of one use."""
+    """Returns one use of an op as its type rule sees it."""
     row = spec(op)
     types: dict[str, TensorType] = {}
     constants: dict[str, Array] = {}
     beside: dict[str, TensorType] = {}
     for slot, value in operands.items():
-        apart = op not in GIVEN and row.companion(slot)
+        apart = op not in STATED_TYPE_OPS and row.is_companion(slot)
         (beside if apart else types)[slot] = value._type
         array = value.constant
         if array is not None and (array.type is value._type or array.type == value._type):
@@ -185,7 +185,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
         raise GraphError(f"a chain of {len(stages)} stages; one op alone is a plain node")
     for i, stage in enumerate(stages):
         row = spec(stage.op)
-        if row.results != 1 or row.bodies or not row.operands or stage.op in GIVEN:
+        if row.results != 1 or row.bodies or not row.operands or stage.op in STATED_TYPE_OPS:
             raise GraphError(f"stage {i}, {stage.op}: a stage makes one value of its operands")
         flow = row.slot(stage.flow) if stage.flow else None
         if (i > 0) != (flow is not None) or stage.flow in stage.slots:
@@ -203,25 +203,25 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
 def check_slots(op: str, operands: Mapping[str, Value], *, whole: bool = True) -> None:
     """Raises GraphError for what is no value, TypeRuleError for operands that the op does not take.
 
-    Where not the whole is given, none is missed.
+    `whole`: all operands are given, so that a required one must be among them.
     """
     for slot, value in operands.items():
         if not isinstance(value, Value):
             raise GraphError(f"{op}: {slot} is {type(value).__name__}, it takes a value")
     row = spec(op)
-    if op in ("output", "foreign", "fused") or tuple(operands) in row.fitting:
+    if op in ("output", "foreign", "fused") or tuple(operands) in row.checked_operand_names:
         return
     for slot in operands:
         _check_slot(row, slot)
     for needed in row.operands if whole else ():
         if not (needed.optional or needed.variadic) and needed.name not in operands:
             raise TypeRuleError(f"{op} needs {needed.name}")
-    if whole and len(row.fitting) < _FORMS:
-        row.fitting.add(tuple(operands))
+    if whole and len(row.checked_operand_names) < _MAX_SLOT_COMBINATIONS:
+        row.checked_operand_names.add(tuple(operands))
 
 
 def _check_slot(row: OpSpec, slot: str) -> None:
-    if row.slot(slot) is None and not row.companion(slot):
+    if row.slot(slot) is None and not row.is_companion(slot):
         known = ", ".join(s.name for s in row.operands) or "none"
         raise TypeRuleError(f"{row.name} has no slot {slot}; its slots: {known}")
 

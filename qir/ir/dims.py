@@ -54,10 +54,10 @@ Shape: TypeAlias = "tuple[Dim, ...]"
 """The dimensions of a tensor, in order."""
 
 # What grows beyond these is unknown, so that every dimension prints as a text that reads back.
-_MOST_TERMS = 64
-_MOST_LETTERS = 400
-_MOST_SIZE = 10**18
-_MOST_DEPTH = 120
+_MAX_TERMS = 64
+_MAX_LETTERS = 400
+_MAX_SIZE = 10**18
+_MAX_DEPTH = 120
 
 
 def _key(monomial: Monomial) -> tuple[int, list[str]]:
@@ -96,11 +96,11 @@ def _build(terms: dict[Monomial, int]) -> Dim:
     if not kept:
         return 0
     if list(kept) == [()]:
-        return kept[()] if abs(kept[()]) < _MOST_SIZE else None
-    if len(kept) > _MOST_TERMS or max(map(abs, kept.values())) >= _MOST_SIZE:
+        return kept[()] if abs(kept[()]) < _MAX_SIZE else None
+    if len(kept) > _MAX_TERMS or max(map(abs, kept.values())) >= _MAX_SIZE:
         return None
     out = Sym(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))
-    return out if len(str(out)) <= _MOST_LETTERS else None
+    return out if len(str(out)) <= _MAX_LETTERS else None
 
 
 def symbol(name: str) -> Sym:
@@ -213,13 +213,13 @@ def size(given: object) -> Dim:
     raise TypeRuleError(f"a size of {given!r}; sizes are whole numbers, names and None")
 
 
-def known(shape: Shape) -> tuple[int, ...] | None:
+def known_shape(shape: Shape) -> tuple[int, ...] | None:
     """Returns the shape as plain numbers, or None if a dimension is not one."""
     sizes = tuple(d for d in shape if isinstance(d, int))
     return sizes if len(sizes) == len(shape) else None
 
 
-def agree(a: Dim, b: Dim) -> bool:
+def may_be_equal(a: Dim, b: Dim) -> bool:
     """Returns whether the two may be the same size: only two different numbers cannot."""
     return not (isinstance(a, int) and isinstance(b, int)) or a == b
 
@@ -236,12 +236,12 @@ def parse(text: str) -> Dim:
             raise ParseError(f"dimension {text!r}: {text[at:]!r} is no name, number or operator")
         tokens.append(found[1])
         at = found.end()
-    if len(tokens) > 2 * _MOST_LETTERS:
-        raise ParseError(f"a dimension has more than {2 * _MOST_LETTERS} parts")
+    if len(tokens) > 2 * _MAX_LETTERS:
+        raise ParseError(f"a dimension has more than {2 * _MAX_LETTERS} parts")
     value, rest = _sum(tokens, text, 0)
     if rest:
         raise ParseError(f"dimension {text!r}: {rest[0]!r} is one too many")
-    if value is None or (isinstance(value, int) and abs(value) >= _MOST_SIZE):
+    if value is None or (isinstance(value, int) and abs(value) >= _MAX_SIZE):
         raise ParseError(f"dimension {text[:40]!r} divides by zero or is too large")
     return value
 
@@ -267,8 +267,8 @@ def _term(tokens: list[str], text: str, depth: int) -> tuple[Dim, list[str]]:
 def _factor(tokens: list[str], text: str, depth: int) -> tuple[Dim, list[str]]:
     if not tokens:
         raise ParseError(f"dimension {text!r} ends too early")
-    if depth > _MOST_DEPTH:
-        raise ParseError(f"a dimension has brackets more than {_MOST_DEPTH} deep")
+    if depth > _MAX_DEPTH:
+        raise ParseError(f"a dimension has brackets more than {_MAX_DEPTH} deep")
     head, rest = tokens[0], tokens[1:]
     if head == "-":
         value, rest = _factor(rest, text, depth + 1)

@@ -138,7 +138,7 @@ def opaque(text: str) -> DType:
     return dtype(f'opaque<"{text}">')
 
 
-def met(a: DType, b: DType) -> DType | None:
+def join_dtypes(a: DType, b: DType) -> DType | None:
     """Returns the type that holds both: opaque ones with their sizes left out; None if there is
     none."""
     if a == b:
@@ -149,7 +149,7 @@ def met(a: DType, b: DType) -> DType | None:
     return dtype(loose) if loose == _SIZES.sub("[...]", b.name) else None
 
 
-def boxed(thing: object) -> NDArray[np.generic]:
+def box_object(thing: object) -> NDArray[np.generic]:
     """What is no tensor, as the one element of an array, which is how values of it are held."""
     if isinstance(thing, np.ndarray) and thing.dtype == object and not thing.ndim:
         return thing
@@ -158,7 +158,7 @@ def boxed(thing: object) -> NDArray[np.generic]:
     return out
 
 
-def texts(array: NDArray[np.generic]) -> NDArray[np.generic]:
+def decode_texts(array: NDArray[np.generic]) -> NDArray[np.generic]:
     """Texts as objects, bytes read as UTF-8; those that are no text stay bytes."""
     out = array.astype(object)
     for at, item in np.ndenumerate(out):

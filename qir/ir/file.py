@@ -27,7 +27,7 @@ from qir.atomic import replacing
 from qir.errors import InputError, QirError
 from qir.ir.array_text import stored_texts
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, Parts, pieces
+from qir.ir.lazy_arrays import ArrayData, LazyArray, iter_pieces
 from qir.ir.text import array_table, parse, print_graph
 
 VERSION = 2
@@ -86,7 +86,7 @@ class ArrayExtent:
 def write(path: Path, bundle: Bundle) -> None:
     """Writes a file, by rename; arrays that nobody holds are made as they are written."""
     text = print_graph(bundle.graph, origins=True)
-    arrays = {n: _stored(a.held) for n, a in array_table(bundle.graph).items()}
+    arrays = {n: _stored(a.contents) for n, a in array_table(bundle.graph).items()}
     meta = {
         "format": "qir",
         "version": str(VERSION),
@@ -101,14 +101,14 @@ def write(path: Path, bundle: Bundle) -> None:
     length = len(header(meta, places))
 
     def chunks(name: str) -> Iterator[bytes | memoryview]:
-        if isinstance(arrays[name], Parts):  # made once
+        if isinstance(arrays[name], LazyArray):  # made once
             return _chunks(file, places[name], length)
-        return map(_bytes, pieces(arrays[name]))
+        return map(_bytes, iter_pieces(arrays[name]))
 
     with replacing(path) as draft, draft.open("w+b") as file:
         file.seek(length)
         for name in places:
-            for piece in pieces(arrays[name]):
+            for piece in iter_pieces(arrays[name]):
                 file.write(_bytes(piece))
         file.flush()
         meta["hash"] = digest(meta, places, chunks)
@@ -292,9 +292,9 @@ def _bytes(data: Tensor) -> memoryview:
     return np.asarray(data, order="C").reshape(-1).view(np.uint8).data
 
 
-def _stored(data: Held) -> Held:
+def _stored(data: ArrayData) -> ArrayData:
     """What is in the file: texts as the bytes of their list, all else as it is."""
-    return data if isinstance(data, Parts) else stored_texts(data)
+    return data if isinstance(data, LazyArray) else stored_texts(data)
 
 
 def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -1,4 +1,4 @@
-"""Making much that stays, without Python looking through it for garbage meanwhile."""
+"""Pauses Python's garbage collector while a large graph is built."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MUCH = 200_000
-"""Objects that are worth setting aside."""
-_aside: list[int] = []
-"""How many whole searches there had been when much was last set aside."""
+_MIN_OBJECTS = 200_000
+"""New objects from which moving them to the oldest generation pays."""
+_last_full_collection: list[int] = []
+"""The number of full collections at the last move, as a list so that functions can set it."""
 
 
 @contextmanager
-def growth() -> Iterator[None]:
-    """No search for cycles inside, which would look at all that was made again and again.
+def pause_garbage_collection() -> Iterator[None]:
+    """Pauses collection inside the block, which would scan the growing graph again and again.
 
-    Much that was made is not looked through at the end either, but left for the next search of
-    everything; once between two such searches, so that what is dropped does not pile up.
+    Many new objects then skip the young generations and wait for the next full collection. That
+    happens once between two full collections, so that garbage does not pile up.
     """
     searched = gc.isenabled()
     gc.disable()
@@ -25,16 +25,17 @@ def growth() -> Iterator[None]:
         yield
     finally:
         if searched:
-            _set_aside()
+            _move_to_oldest_generation()
             gc.enable()
 
 
-def _set_aside() -> None:
-    """Makes all there is old, where much is new and nobody froze anything."""
-    if gc.get_count()[0] < _MUCH or gc.get_freeze_count():
+def _move_to_oldest_generation() -> None:
+    """Moves all objects to the oldest generation, where many are new and none are frozen."""
+    if gc.get_count()[0] < _MIN_OBJECTS or gc.get_freeze_count():
         return
     past = gc.get_stats()[-1]["collections"]
-    if past not in _aside:
-        _aside[:] = [past]
+    if past not in _last_full_collection:
+        _last_full_collection[:] = [past]
+        # freeze moves every object out of the generations; unfreeze puts them into the oldest.
         gc.freeze()
         gc.unfreeze()

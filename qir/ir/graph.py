@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike
 from qir.arguments import checked_methods
 from qir.errors import GraphError, TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.calls import check_chain, check_operand, check_slots, infer
-from qir.ir.garbage import growth
+from qir.ir.calls import check_chain, check_operand, check_slots, infer_result_types
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.inlining import extract, merge
-from qir.ir.node import NOTHING, Node, Stage, Value, entered
+from qir.ir.node import EMPTY_TABLE, Node, Stage, Value, with_entry
 from qir.ir.ops import spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.origin import Lineage, Origin
 from qir.ir.printer import print_graph
 from qir.ir.scheme import Scheme
@@ -86,7 +86,7 @@ class Graph(Structure):
 
     @property
     def profile(self) -> str:
-        """Whose arithmetic nodes follow that name none; a body that names none: its holder's."""
+        """The profile of nodes that name none; a body without one has that of its holder."""
         return self._profile
 
     @profile.setter
@@ -180,12 +180,16 @@ class Graph(Structure):
         node holds. Raises TypeRuleError if the op does not take these operands, GraphError for a
         place before an operand or operands of another graph.
         """
-        operands = operands or NOTHING
+        operands = operands or EMPTY_TABLE
         row = spec(op)
-        held = dict(bodies) if bodies else NOTHING
+        held = dict(bodies) if bodies else EMPTY_TABLE
         if op == "fused" and not held:
             raise GraphError("a group is made by add_chain, or it has a body")
-        full = row.usual if not attrs and row.usual is not None else row.complete(attrs or {})
+        full = (
+            row.default_attrs
+            if not attrs and row.default_attrs is not None
+            else row.complete_attrs(attrs or {})
+        )
         check_slots(op, operands)
         if held or row.bodies:
             self._check_bodies(op, operands, held)
@@ -193,14 +197,14 @@ class Graph(Structure):
             raise GraphError(f"graph {self.name} has an output already")
         node = Node(op, full, tuple(origins), profile)
         if types is None:
-            if op in GIVEN and op != "output":
+            if op in STATED_TYPE_OPS and op != "output":
                 raise TypeRuleError(f"{op}: its result types are to be given")
-            types = infer(op, operands, full, held)
+            types = infer_result_types(op, operands, full, held)
         kinds = tuple(types)
         if row.results is not None and len(kinds) != row.results:
             raise TypeRuleError(f"{op} makes {row.results} values, {len(kinds)} types are given")
         for slot, element in inner.items() if inner else ():
-            node._inner = entered(node._inner, _inner_slot(op, slot), element)
+            node._inner = with_entry(node._inner, _inner_slot(op, slot), element)
         self._place(node, operands, kinds, name, before)
         if held:
             self._hold(node, held)
@@ -269,7 +273,7 @@ class Graph(Structure):
         if sorted(wanted) != sorted(operands):
             said = f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
             raise GraphError(said)
-        node = Node("fused", spec("fused").complete({}), tuple(origins), profile, kept)
+        node = Node("fused", spec("fused").complete_attrs({}), tuple(origins), profile, kept)
         ordered = {slot: operands[slot] for slot in wanted}
         self._place(node, ordered, (type,), name, before)
         return node
@@ -456,14 +460,14 @@ class Graph(Structure):
         self._own(node)
         if node._stages and changes:
             raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")
-        node._attrs = spec(node._op).complete({**node._attrs, **changes})
+        node._attrs = spec(node._op).complete_attrs({**node._attrs, **changes})
         self._touch()
 
     def set_inner(self, node: Node, slot: str, element: Element | None) -> None:
         """States what a value inside an op is rounded to; None: it is not."""
         self._own(node)
         known = slot if element is None else _inner_slot(node._op, slot)
-        node._inner = entered(node._inner, known, element)
+        node._inner = with_entry(node._inner, known, element)
         self._touch()
 
     def set_origins(self, node: Node, origins: Iterable[Origin]) -> None:
@@ -474,7 +478,7 @@ class Graph(Structure):
     def set_slot_origins(self, node: Node, slot: str, origins: Iterable[Origin]) -> None:
         """States whose quantize or dequantize a slot absorbed; none clears it."""
         self._own(node)
-        node._slot_origins = entered(node._slot_origins, slot, tuple(origins) or None)
+        node._slot_origins = with_entry(node._slot_origins, slot, tuple(origins) or None)
 
     def set_lineage(self, value: Value, lineage: Lineage) -> None:
         """States the source tensor of a value."""
@@ -490,19 +494,19 @@ class Graph(Structure):
     def set_scheme(self, node: Node, slot: str, scheme: Scheme | None) -> None:
         """Plans a slot, or clears its plan."""
         self._own(node)
-        node._schemes = entered(node._schemes, slot, scheme)
+        node._schemes = with_entry(node._schemes, slot, scheme)
         self._touch()
 
-    @growth()
+    @pause_garbage_collection()
     def copy(self) -> Graph:
         """Returns another graph, equal to this one; arrays, which are read-only, are shared."""
         out = Graph(self.name, self.profile)
         twin: dict[Value, Value] = {}
         for node in self:
             made = Node(node._op, node._attrs, node._origins, node._profile, node._stages)
-            made._slot_origins = dict(node._slot_origins) or NOTHING
-            made._schemes = dict(node._schemes) or NOTHING
-            made._inner = dict(node._inner) or NOTHING
+            made._slot_origins = dict(node._slot_origins) or EMPTY_TABLE
+            made._schemes = dict(node._schemes) or EMPTY_TABLE
+            made._inner = dict(node._inner) or EMPTY_TABLE
             operands = {slot: twin[value] for slot, value in node._operands.items()}
             types = tuple(value._type for value in node._results)
             out._place(made, operands, types, [v.name for v in node._results], None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qir.errors import GraphError
-from qir.ir.dims import agree
+from qir.ir.dims import may_be_equal
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
 from qir.ir.types import TensorType
@@ -80,7 +80,7 @@ def merge(
 
 def _fits(given: TensorType, wanted: TensorType) -> bool:
     same = given.element == wanted.element and given.rank == wanted.rank
-    return same and all(map(agree, given.shape, wanted.shape))
+    return same and all(map(may_be_equal, given.shape, wanted.shape))
 
 
 def inline(

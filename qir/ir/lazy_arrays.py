@@ -1,9 +1,8 @@
-"""Large arrays that nobody holds: any part of them is made when it is asked for.
+"""Lazy arrays: large tensors whose elements are computed box by box when they are read.
 
-What follows from something that is in a file (quantized values of floats, the bits of a file as
-quantized values, a matrix turned round) is made part by part where it is written, hashed or
-compared. Who wants all of it gets it, and the last of such arrays are kept, so that asking again
-costs nothing.
+Weights derived from a file (quantized, unpacked or transposed) are written, hashed and compared
+piece by piece, so that a model larger than the memory can be converted. Reading a whole array
+caches it; the most recently read arrays stay cached.
 """
 
 from __future__ import annotations
@@ -19,31 +18,39 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 1 << 16
-"""Elements from which an array is made part by part."""
-PIECE = 1 << 20
-"""Elements of a part, about."""
-KEPT = 64 << 20
-"""Bytes of whole arrays that are kept although nobody holds them."""
+MIN_LAZY_SIZE = 1 << 16
+"""Arrays of fewer elements are computed at once."""
+PIECE_SIZE = 1 << 20
+"""The approximate number of elements in a piece."""
+CACHE_BYTES = 64 << 20
+"""The size of the cache of arrays that were read whole."""
 
 Tensor: TypeAlias = NDArray[np.generic]
 """Elements of any type."""
 Box: TypeAlias = tuple[slice, ...]
 """A range with start and stop on each axis."""
-Read: TypeAlias = Callable[[int, int], Tensor]
-"""The elements from one place of a row to another."""
-_RUNS = 64
+ReadRange: TypeAlias = Callable[[int, int], Tensor]
+"""Reads the elements from one flat index up to another."""
+_MAX_RUNS = 64  # a box of more contiguous runs is cut from the whole array, if that is small
 
 
-class Parts:
-    """The shape and type of elements, and what makes those of a box.
+class LazyArray:
+    """An array given by its shape, its dtype and a function that computes any box of it.
 
-    `make` is a function of the box alone; `read`, where there is one, makes the elements from one
-    index to another as they follow in their order. `bounds` are the least and the greatest
-    quantized value that there can be, where it is known.
+    `make_box` depends on the box alone. `read_range`, if given, reads elements by flat index.
+    `bounds` are the least and greatest possible quantized value, where they are known.
     """
 
-    __slots__ = ("__weakref__", "_kept", "_seen", "bounds", "dtype", "make", "read", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_cached",
+        "_last_result",
+        "bounds",
+        "dtype",
+        "make_box",
+        "read_range",
+        "shape",
+    )
 
     def __init__(
         self,
@@ -51,15 +58,16 @@ class Parts:
         dtype: np.dtype[np.generic],
         make: Callable[[Box], Tensor] | None = None,
         bounds: tuple[int, int] | None = None,
-        read: Read | None = None,
+        read: ReadRange | None = None,
     ) -> None:
         self.shape = tuple(shape)
         self.dtype = dtype
-        self.make = make
+        self.make_box = make
         self.bounds = bounds
-        self.read = read
-        self._kept: Tensor | None = None
-        self._seen: weakref.ref[Tensor] | None = None
+        self.read_range = read
+        self._cached: Tensor | None = None
+        # While somebody still holds the last result it is reused, though no longer cached.
+        self._last_result: weakref.ref[Tensor] | None = None
 
     @property
     def size(self) -> int:
@@ -76,42 +84,43 @@ class Parts:
         """How many axes there are."""
         return len(self.shape)
 
-    def part(self, box: Box) -> Tensor:
+    def read_box(self, box: Box) -> Tensor:
         """Returns the elements of a box."""
-        found = self._found()
-        return self._part(box) if found is None else found[box]
+        found = self._computed()
+        return self._make_box(box) if found is None else found[box]
 
-    def whole(self) -> Tensor:
-        """Returns all elements, which nobody can write to."""
-        found = self._found()
+    def read_all(self) -> Tensor:
+        """Returns all elements as a read-only array, and caches them."""
+        found = self._computed()
         if found is None:
             found = np.empty(self.shape, self.dtype)
             for box in boxes(self.shape):
-                found[box] = self._part(box)
+                found[box] = self._make_box(box)
             found.flags.writeable = False
-            self._seen = weakref.ref(found)
+            self._last_result = weakref.ref(found)
         _RECENT.keep(self, found)
         return found
 
-    def _found(self) -> Tensor | None:
-        if (kept := self._kept) is not None:
+    def _computed(self) -> Tensor | None:
+        if (kept := self._cached) is not None:
             return kept
-        return None if self._seen is None else self._seen()
+        return None if self._last_result is None else self._last_result()
 
-    def _part(self, box: Box) -> Tensor:
-        return self._by_runs(box) if self.make is None else self.make(box)
+    def _make_box(self, box: Box) -> Tensor:
+        return self._read_by_ranges(box) if self.make_box is None else self.make_box(box)
 
-    def _by_runs(self, box: Box) -> Tensor:
-        """Returns a box, run by run; of many short ones in what is not large all is read."""
-        assert self.read is not None
+    def _read_by_ranges(self, box: Box) -> Tensor:
+        """Returns a box read as contiguous runs, or cut from all where these are many and short."""
+        assert self.read_range is not None
         sizes = [s.stop - s.start for s in box]
+        # The axes after `axis` are complete, so that each run spans them without a gap.
         axis = len(sizes)
         while axis and (axis == len(sizes) or sizes[axis] == self.shape[axis]):
             axis -= 1
         if 0 in sizes:
             return np.empty(sizes, self.dtype)
-        if math.prod(sizes[:axis]) > _RUNS and self.nbytes <= KEPT // 4:
-            return self.whole()[box]
+        if math.prod(sizes[:axis]) > _MAX_RUNS and self.nbytes <= CACHE_BYTES // 4:
+            return self.read_all()[box]
         steps = [math.prod(self.shape[i + 1 :]) for i in range(len(sizes))]
         length = sizes[axis] * steps[axis] if sizes else 1
         first = box[axis].start * steps[axis] if sizes else 0
@@ -120,161 +129,164 @@ class Parts:
             itertools.product(*(range(s.start, s.stop) for s in box[:axis]))
         ):
             start = first + sum(i * n for i, n in zip(lead, steps, strict=False))
-            found[row] = self.read(start, start + length)
+            found[row] = self.read_range(start, start + length)
         return found.reshape(sizes)
 
 
-class _Recent:
-    """The arrays that were asked for last, as many as fit."""
+class _RecentArrays:
+    """A least-recently-used cache of whole arrays, bounded by CACHE_BYTES."""
 
     def __init__(self) -> None:
-        self._order: OrderedDict[int, tuple[weakref.ref[Parts], int]] = OrderedDict()
+        self._order: OrderedDict[int, tuple[weakref.ref[LazyArray], int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(self, parts: Parts, found: Tensor) -> None:
-        if found.nbytes > KEPT:
+    def keep(self, parts: LazyArray, found: Tensor) -> None:
+        if found.nbytes > CACHE_BYTES:
             return
         with self._lock:
-            parts._kept = found
+            parts._cached = found
             self._order[id(parts)] = weakref.ref(parts), found.nbytes
             self._order.move_to_end(id(parts))
+            # Entries hold weak references: a dead array frees its share of the cache.
             for key in [k for k, (held, _) in self._order.items() if held() is None]:
                 del self._order[key]
-            while sum(size for _, size in self._order.values()) > KEPT:
+            while sum(size for _, size in self._order.values()) > CACHE_BYTES:
                 _, (held, _) = self._order.popitem(last=False)
                 if (old := held()) is not None:
-                    old._kept = None
+                    old._cached = None
 
 
-_RECENT = _Recent()
-Held: TypeAlias = "Tensor | Parts"
-"""Elements that are there, or that are made when they are asked for."""
+_RECENT = _RecentArrays()
+ArrayData: TypeAlias = "Tensor | LazyArray"
+"""Elements in memory, or lazy ones."""
 
 
-def later(
+def lazy_array(
     shape: Sequence[int],
     dtype: np.dtype[np.generic],
     make: Callable[[Box], Tensor],
     bounds: tuple[int, int] | None = None,
-) -> Held:
-    """What a function makes of boxes: at once where there are few elements, else when asked for."""
-    if few(shape):
-        return np.asarray(make(full(shape)), order="C")
-    return Parts(shape, dtype, make, bounds)
+) -> ArrayData:
+    """Returns the lazy array of a function of boxes; a small one is computed at once."""
+    if is_small(shape):
+        return np.asarray(make(full_box(shape)), order="C")
+    return LazyArray(shape, dtype, make, bounds)
 
 
-def few(shape: Sequence[int]) -> bool:
-    """Returns whether so many elements are made at once."""
-    return math.prod(shape) < LEAST
+def is_small(shape: Sequence[int]) -> bool:
+    """Returns whether an array of that shape is computed at once."""
+    return math.prod(shape) < MIN_LAZY_SIZE
 
 
-def full(shape: Sequence[int]) -> Box:
-    """Returns the box of all."""
+def full_box(shape: Sequence[int]) -> Box:
+    """Returns the box that covers a whole array."""
     return tuple(slice(0, size) for size in shape)
 
 
 def boxes(shape: Sequence[int], each: int = 1) -> Iterator[Box]:
-    """Boxes that are runs of an array in its order, one after the other, none of them large.
+    """Yields boxes that together cover an array in C order, each of about PIECE_SIZE elements.
 
-    Where an element stands for several others, `each` says for how many.
+    `each` is how many elements of another array one element stands for, as in packed bytes.
     """
-    most = max(PIECE // each, 1)
+    most = max(PIECE_SIZE // each, 1)
     axis, inner = 0, math.prod(shape[1:])
     while axis < len(shape) - 1 and inner > most:
         axis += 1
         inner = math.prod(shape[axis + 1 :])
     if not shape or 0 in shape:
-        yield full(shape)
+        yield full_box(shape)
         return
     step = 1 << max(most // inner, 1).bit_length() - 1
-    rest = full(shape[axis + 1 :])
+    rest = full_box(shape[axis + 1 :])
     for lead in itertools.product(*(range(size) for size in shape[:axis])):
         before = tuple(slice(i, i + 1) for i in lead)
         for start in range(0, shape[axis], step):
             yield (*before, slice(start, min(start + step, shape[axis])), *rest)
 
 
-def part(held: Held, box: Box) -> Tensor:
+def read_box(held: ArrayData, box: Box) -> Tensor:
     """Returns the elements of a box."""
-    return held.part(box) if isinstance(held, Parts) else held[box]
+    return held.read_box(box) if isinstance(held, LazyArray) else held[box]
 
 
-def whole(held: Held) -> Tensor:
+def read_all(held: ArrayData) -> Tensor:
     """Returns all elements."""
-    return held.whole() if isinstance(held, Parts) else held
+    return held.read_all() if isinstance(held, LazyArray) else held
 
 
-def pieces(held: Held) -> Iterator[Tensor]:
-    """Yields all elements in their order, in runs without gaps."""
-    if not isinstance(held, Parts) and (held.flags.c_contiguous or held.size < LEAST):
+def iter_pieces(held: ArrayData) -> Iterator[Tensor]:
+    """Yields all elements in C order as contiguous arrays."""
+    if not isinstance(held, LazyArray) and (held.flags.c_contiguous or held.size < MIN_LAZY_SIZE):
         yield np.asarray(held, order="C")
         return
     for box in boxes(held.shape):
-        yield np.asarray(part(held, box), order="C")
+        yield np.asarray(read_box(held, box), order="C")
 
 
-def equal(one: Held, other: Held) -> bool:
-    """Returns whether shapes are the same and so are the elements, as numbers."""
+def arrays_equal(one: ArrayData, other: ArrayData) -> bool:
+    """Returns whether shapes and elements are equal, compared piece by piece."""
     if one is other or one.shape != other.shape:
         return one is other
-    return all(np.array_equal(part(one, b), part(other, b)) for b in boxes(one.shape))
+    return all(np.array_equal(read_box(one, b), read_box(other, b)) for b in boxes(one.shape))
 
 
-def turned(held: Held, perm: Sequence[int]) -> Held:
-    """Returns the elements with the axes in another order."""
+def transposed(held: ArrayData, perm: Sequence[int]) -> ArrayData:
+    """Returns the array with its axes permuted."""
     back = [list(perm).index(axis) for axis in range(len(perm))]
 
     def make(box: Box) -> Tensor:
-        found = part(held, tuple(box[axis] for axis in back))
+        found = read_box(held, tuple(box[axis] for axis in back))
         return np.asarray(found.transpose(perm), order="C")
 
     shape = [held.shape[axis] for axis in perm]
-    return later(shape, held.dtype, make, bounds_of(held))
+    return lazy_array(shape, held.dtype, make, bounds_of(held))
 
 
-def reshaped(held: Held, shape: Sequence[int]) -> Held:
+def reshape(held: ArrayData, shape: Sequence[int]) -> ArrayData:
     """Returns the elements, in their order, in another shape."""
     if tuple(shape) == held.shape:
         return held
-    if not isinstance(held, Parts):
+    if not isinstance(held, LazyArray):
         return held.reshape(shape)
-    if held.read is not None:
-        return Parts(shape, held.dtype, None, held.bounds, held.read)
-    return Parts(shape, held.dtype, lambda box: held.whole().reshape(shape)[box], held.bounds)
+    if held.read_range is not None:
+        return LazyArray(shape, held.dtype, None, held.bounds, held.read_range)
+    return LazyArray(
+        shape, held.dtype, lambda box: held.read_all().reshape(shape)[box], held.bounds
+    )
 
 
-def shifted(held: Held, by: int, dtype: np.dtype[np.generic]) -> Held:
-    """Whole numbers plus another, in a type that holds the sums."""
+def add_offset(held: ArrayData, by: int, dtype: np.dtype[np.generic]) -> ArrayData:
+    """Returns integers plus a constant, in a dtype that holds the sums."""
     bounds = bounds_of(held)
 
     def make(box: Box) -> Tensor:
-        return (part(held, box).astype(np.int64) + by).astype(dtype)
+        return (read_box(held, box).astype(np.int64) + by).astype(dtype)
 
     if held.dtype == dtype and not by:
         return held
     moved = None if bounds is None else (bounds[0] + by, bounds[1] + by)
-    return later(held.shape, dtype, make, moved)
+    return lazy_array(held.shape, dtype, make, moved)
 
 
-def cut(held: Held, shape: Sequence[int]) -> Held:
+def crop(held: ArrayData, shape: Sequence[int]) -> ArrayData:
     """Returns the elements of the box of that shape at the start of each axis."""
-    if tuple(shape) == held.shape or not isinstance(held, Parts):
-        return held[full(shape)] if not isinstance(held, Parts) else held
-    read = held.read if len(shape) == 1 else None
-    return Parts(shape, held.dtype, held.part, held.bounds, read)
+    if tuple(shape) == held.shape or not isinstance(held, LazyArray):
+        return held[full_box(shape)] if not isinstance(held, LazyArray) else held
+    read = held.read_range if len(shape) == 1 else None
+    return LazyArray(shape, held.dtype, held.read_box, held.bounds, read)
 
 
-def lying(elements: Tensor) -> Held:
-    """Elements that are in a file, where no multiple of their size does: copied when asked for."""
+def file_array(elements: Tensor) -> ArrayData:
+    """Returns the elements of a memory-mapped file that are not aligned: copied when read."""
 
     def read(first: int, last: int) -> Tensor:
         return elements.reshape(-1)[first:last].copy()
 
-    if few(elements.shape):
+    if is_small(elements.shape):
         return elements.copy()
-    return Parts(elements.shape, elements.dtype, lambda box: elements[box].copy(), None, read)
+    return LazyArray(elements.shape, elements.dtype, lambda box: elements[box].copy(), None, read)
 
 
-def bounds_of(held: Held) -> tuple[int, int] | None:
-    """Returns the least and greatest quantized value, where they are known without a look."""
-    return held.bounds if isinstance(held, Parts) else None
+def bounds_of(held: ArrayData) -> tuple[int, int] | None:
+    """Returns the least and greatest quantized value, where they are known without reading."""
+    return held.bounds if isinstance(held, LazyArray) else None

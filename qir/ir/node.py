@@ -20,7 +20,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Element, QuantType, TensorType
 
 _T = TypeVar("_T")
-NOTHING: Mapping[str, Never] = MappingProxyType({})
+EMPTY_TABLE: Mapping[str, Never] = MappingProxyType({})
 """The one empty table of all nodes whose table is empty; most are."""
 
 
@@ -34,7 +34,7 @@ else:
         return property(attrgetter(f"_{getter.__name__}"), doc=getter.__doc__)
 
 
-def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
+def with_entry(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
     """Returns a node's table with that entry, or without it; the one that all share is left
     empty."""
     own = table if isinstance(table, dict) else {}
@@ -45,7 +45,7 @@ def entered(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str,
     return own
 
 
-def in_line(name: str) -> str:
+def escape_name(name: str) -> str:
     """Returns a name for a prompt, in one line whatever it holds."""
     if name.isprintable():
         return name
@@ -151,7 +151,7 @@ class Value(_Part):
         return next(iter(self._uses)) if len(self._uses) == 1 else None
 
     def __repr__(self) -> str:
-        return f"%{in_line(self._name)} : {self._type!r}"
+        return f"%{escape_name(self._name)} : {self._type!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,12 @@ class Node(_Part):
         self._operands: dict[str, Value] = {}
         self._results: tuple[Value, ...] = ()
         self._origins = origins
-        self._slot_origins: Mapping[str, tuple[Origin, ...]] = NOTHING
+        self._slot_origins: Mapping[str, tuple[Origin, ...]] = EMPTY_TABLE
         self._profile = profile
         self._stages = stages
-        self._schemes: Mapping[str, Scheme] = NOTHING
-        self._inner: Mapping[str, Element] = NOTHING
-        self._bodies: Mapping[str, GraphLike] = NOTHING
+        self._schemes: Mapping[str, Scheme] = EMPTY_TABLE
+        self._inner: Mapping[str, Element] = EMPTY_TABLE
+        self._bodies: Mapping[str, GraphLike] = EMPTY_TABLE
         self._prev: Node | None = None
         self._next: Node | None = None
         self._rank = 0
@@ -341,8 +341,8 @@ class Node(_Part):
         return self._operands.get(slot) if slot else None
 
     def __repr__(self) -> str:
-        made = ", ".join(f"%{in_line(v._name)}" for v in self.results)
-        used = ", ".join(f"{s}=%{in_line(v._name)}" for s, v in self._operands.items())
+        made = ", ".join(f"%{escape_name(v._name)}" for v in self.results)
+        used = ", ".join(f"{s}=%{escape_name(v._name)}" for s, v in self._operands.items())
         kinds = ", ".join(repr(v._type) for v in self.results)
         op = " |> ".join(stage.op for stage in self.stages) or self._op
         op = str(self._attrs["op"]) if op == "foreign" else op

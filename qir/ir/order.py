@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from qir.ir.node import Node
 
 _GAP = 1 << 24
-_SPARSE = 1.6  # how much sparser a range must be for each bit it is wider
+_SPARSITY_PER_BIT = 1.6  # how much sparser a range must be for each bit it is wider
 
 
 class Order:
@@ -84,7 +84,7 @@ def _make_room(node: Node) -> None:
     """
     first = last = node
     count, bits = 1, 0
-    while count * _SPARSE**bits > 1 << bits or bits < 2:
+    while count * _SPARSITY_PER_BIT**bits > 1 << bits or bits < 2:
         bits += 1
         low = node._rank >> bits << bits
         while first._prev and first._prev._rank >= low:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One op of the source model, as the source named it."""
+    """One operator of the source model, by the names it has there."""
 
     framework: str
     op: str = ""
@@ -37,7 +37,7 @@ class Origin:
         ]
 
 
-def defaults(origins: Iterable[Origin]) -> list[str]:
+def default_input_names(origins: Iterable[Origin]) -> list[str]:
     """Names that a source calls inputs and gives a default, which they are in the graph.
 
     They are among the origins of a graph's output.

@@ -14,9 +14,9 @@ from qir.errors import ParseError, QirError
 from qir.ir.array_text import read_array
 from qir.ir.attrs import Attr
 from qir.ir.attrtext import read_attr
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.dtype import DType
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.lexer import Cursor
 from qir.ir.node import Node, Stage, Value
@@ -30,10 +30,10 @@ _MAX_BODIES = 32
 _TEXTS = ("op", "name", "path", "layer")
 
 
-@growth()
+@pause_garbage_collection()
 @checked
 def parse(text: str, arrays: Mapping[str, NDArray[np.generic]] | None = None) -> Graph:
-    """Reads a graph; `arrays` are those that the text names and does not hold.
+    """Reads a graph from its text; `arrays` are those that the text names without elements.
 
     Raises ParseError with line and column of the first fault.
     """
@@ -203,7 +203,7 @@ class _Parser:
         return self.cursor.number()
 
     def _inline(self, items: list[bool | int | float], kind: TensorType, name: str) -> Array:
-        sizes = known(kind.shape)
+        sizes = known_shape(kind.shape)
         if kind.quant or sizes is None or math.prod(sizes) != len(items):
             raise self.cursor.fail(f"{len(items)} elements in line are no {kind}")
         if not all(_holds(kind.dtype, item) for item in items):
@@ -456,7 +456,7 @@ def _strings(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]
         rows = json.loads(data.tobytes())
     except (ValueError, RecursionError):
         rows = None
-    sizes = known(kind.shape)
+    sizes = known_shape(kind.shape)
     if not isinstance(rows, list) or sizes is None or len(rows) != math.prod(sizes):
         raise ParseError(f"the texts of {kind} are no list of so many")
     out = np.empty(len(rows), object)
@@ -485,5 +485,5 @@ class _Stage:
 
     def stage(self, *, final: bool) -> Stage:
         kind = None if final or not self.types else self.types[0]
-        attrs, slots = spec(self.op).complete(self.attrs), tuple(self.operands)
+        attrs, slots = spec(self.op).complete_attrs(self.attrs), tuple(self.operands)
         return Stage(self.op, attrs, slots, self.flow, kind, self.name, tuple(self.origins))

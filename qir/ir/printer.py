@@ -15,10 +15,10 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.lexer import quote, write_name, write_word
 from qir.ir.node import GraphLike, Node, Stage, Value
-from qir.ir.numerals import number
+from qir.ir.numerals import number_text
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
-from qir.ir.types import INLINE, Array, ArrayName, Element, QuantType, TensorType
+from qir.ir.types import MAX_INLINE_PARAMS, Array, ArrayName, Element, QuantType, TensorType
 
 RESERVED = "__metadata__"  # safetensors keeps its own matter under this name
 _PLAIN = {"f32", "f64", "bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"}
@@ -45,7 +45,11 @@ def array_table(graph: GraphLike) -> dict[str, Array]:
 
 def inline(array: Array) -> str | None:
     """Returns the elements in line, where they are few and plain; else None."""
-    if array.type.quant or array.held.size > INLINE or array.type.dtype.name not in _PLAIN:
+    if (
+        array.type.quant
+        or array.contents.size > MAX_INLINE_PARAMS
+        or array.type.dtype.name not in _PLAIN
+    ):
         return None
     data = array.data
     if data.size == 0 or (data.dtype.kind == "f" and not np.isfinite(data).all()):
@@ -56,7 +60,7 @@ def inline(array: Array) -> str | None:
 
 
 def _scalar(value: bool | float, kind: DType) -> str:
-    return str(value).lower() if isinstance(value, bool) else number(value, kind)
+    return str(value).lower() if isinstance(value, bool) else number_text(value, kind)
 
 
 class _Printer:
@@ -195,7 +199,7 @@ class _Printer:
             case bool():
                 return str(value).lower()
             case int() | float():
-                return number(value)
+                return number_text(value)
             case str():
                 return quote(value)
             case bytes():

@@ -1,7 +1,7 @@
-"""Which ops are quantized, in either form of a program.
+"""Finds the ops that run on integers, in a graph of integer form or of QDQ form.
 
-In integer form an op's operands and result are quantized types. In QDQ form it is between
-`dequantize` and `quantize`; an activation that is computed in the same kernel stands with it.
+In integer form an op's operands and result have quantized types. In QDQ form the op is between
+`dequantize` and `quantize`; a fused activation may be between the op and its `quantize`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from qir.ir.node import GraphLike, Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-STRUCTURE = frozenset({"input", "constant", "output"})
+STRUCTURAL_OPS = frozenset({"input", "constant", "output"})
 """Ops that compute nothing."""
-RAW = frozenset({"matmul_integer", "conv_integer"})
-"""Products of plain integers, as files have them that quantize while they run."""
-BRIDGES = frozenset({"quantize", "dequantize", "requantize"})
+PLAIN_INTEGER_PRODUCTS = frozenset({"matmul_integer", "conv_integer"})
+"""Products of plain integers, as in models with dynamic quantization (ONNX MatMulInteger)."""
+CONVERSION_OPS = frozenset({"quantize", "dequantize", "requantize"})
 """Ops between floats and integers, or between two quantized types."""
-RECODES = BRIDGES | {"recode"}
+RETYPING_OPS = CONVERSION_OPS | {"recode"}
 """Ops that give a value another quantized type, or none."""
-CHOOSES = frozenset({"choose_qparams", "qparams"})
+QPARAMS_OPS = frozenset({"choose_qparams", "qparams"})
 """Ops that compute quantization parameters."""
-ROUND_INSIDE = frozenset({"rnn", "lstm", "gru", "attention"})
-"""Ops that round values inside, whose types are inner slots."""
-TYPED = STRUCTURE | RECODES | CHOOSES | {"foreign", "fake_quantize"}
+INNER_ROUNDING_OPS = frozenset({"rnn", "lstm", "gru", "attention"})
+"""Ops with quantized intermediate values, whose types are in `Node.inner`."""
+NON_COMPUTE_OPS = STRUCTURAL_OPS | RETYPING_OPS | QPARAMS_OPS | {"foreign", "fake_quantize"}
 """Ops that compute nothing, or that only give integers a meaning."""
 
 
-def whole(node: Node) -> bool:
-    """Returns whether an op has to do with no floats: with sizes, flags and other whole things
-    alone."""
-    if node.op in ("foreign", "fused") or node.op in RAW or node.bodies:
+def is_integral(node: Node) -> bool:
+    """Returns whether an op works on sizes, flags or other integers alone, never on floats."""
+    if node.op in ("foreign", "fused") or node.op in PLAIN_INTEGER_PRODUCTS or node.bodies:
         return False
     values = (*node.operands.values(), *node.results)
     return node.op in ("shape", "size") or not any(
@@ -41,9 +40,8 @@ def whole(node: Node) -> bool:
     )
 
 
-def widths(node: Node) -> bool:
-    """Returns whether an op makes other floats of floats of 16 bits, or these of others, and
-    nothing more."""
+def is_float_width_cast(node: Node) -> bool:
+    """Returns whether an op is a cast between 16-bit floats and wider ones."""
     if node.op != "cast":
         return False
     ends = (*node.operands.values(), *node.results)
@@ -51,9 +49,8 @@ def widths(node: Node) -> bool:
     return narrow and all(v.type.quant is None and v.type.dtype.is_float for v in ends)
 
 
-def stored(value: Value) -> QuantType | None:
-    """Returns the quantized type of the integers that a value is in memory as: its own, or its only
-    reader's."""
+def stored_quant_type(value: Value) -> QuantType | None:
+    """Returns the quantized type that a value is stored with: its own, or its only `quantize`'s."""
     if value.type.quant is not None:
         return value.type.quant
     use = value.only_use
@@ -62,60 +59,64 @@ def stored(value: Value) -> QuantType | None:
     return None
 
 
-def read(value: Value) -> QuantType | None:
-    """Returns the quantized type of the integers that a value is read from: its own, or what
-    `dequantize` reads."""
+def source_quant_type(value: Value) -> QuantType | None:
+    """Returns the quantized type a value is read from: its own, or its `dequantize` operand's."""
     if value.type.quant is None and value.node.op == "dequantize":
         return value.node.operands["x"].type.quant
     return value.type.quant
 
 
-def in_codes(graph: GraphLike) -> dict[Node, bool]:
-    """For every op that computes: whether it works on quantized values."""
+def quantized_nodes(graph: GraphLike) -> dict[Node, bool]:
+    """Returns for each op that computes whether it runs on quantized values."""
+    # One pass in topological order: `_stays_in_kernel` asks about producers, decided before.
     out: dict[Node, bool] = {}
     for node in graph:
-        if node.op not in STRUCTURE and node.op not in BRIDGES:
-            out[node] = _sums_codes(node) or (_reads_codes(node, out) and _makes_codes(node))
+        if node.op not in STRUCTURAL_OPS and node.op not in CONVERSION_OPS:
+            out[node] = _is_integer_product(node) or (
+                _has_quantized_operands(node, out) and _has_quantized_result(node)
+            )
     return out
 
 
-def _sums_codes(node: Node) -> bool:
-    """Returns whether it is an integer product, or of plain integers, whatever its result is."""
+def _is_integer_product(node: Node) -> bool:
+    """Returns whether an op multiplies integers, even where its result is float."""
     traits = spec(node.op).traits
-    if node.op in RAW or traits.weight is None:
-        return node.op in RAW
+    if node.op in PLAIN_INTEGER_PRODUCTS or traits.weight is None:
+        return node.op in PLAIN_INTEGER_PRODUCTS
     pair = [node.operands.get(slot) for slot in (traits.data, traits.weight)]
     return all(value is not None and value.type.quant is not None for value in pair)
 
 
-def _reads_codes(node: Node, known: dict[Node, bool]) -> bool:
+def _has_quantized_operands(node: Node, known: dict[Node, bool]) -> bool:
     if node.op == "foreign":
         return False
     row = spec(node.op) if not node.stages else spec(node.stages[0].op)
     found = False
     for slot, value in node.operands.items():
         if slot == row.traits.bias or not value.type.express.is_float:
-            continue  # a bias counts in accumulator units, a shape in none
-        if read(value) is None and not _flows_in(node, value, known):
+            continue  # a bias is in accumulator units, a shape is no float: neither decides
+        if source_quant_type(value) is None and not _stays_in_kernel(node, value, known):
             return False
         found = True
     return found
 
 
-def _flows_in(node: Node, value: Value, known: dict[Node, bool]) -> bool:
-    """Returns whether the value stays inside the kernel of an op that works on quantized values."""
+def _stays_in_kernel(node: Node, value: Value, known: dict[Node, bool]) -> bool:
+    """Returns whether a float value stays inside a fused kernel that runs on quantized values."""
+    # The kernel keeps it in registers: elementwise, read once, and quantized nowhere before.
     return (
         spec(node.op).traits.elementwise
         and value.only_use is not None
         and known.get(value.node, False)
-        and stored(value) is None
+        and stored_quant_type(value) is None
     )
 
 
-def _makes_codes(node: Node) -> bool:
+def _has_quantized_result(node: Node) -> bool:
+    # QDQ form: the `quantize` may come after fused activations, so these are skipped.
     value = node.results[0] if node.results else None
     while value is not None:
-        if stored(value) is not None:
+        if stored_quant_type(value) is not None:
             return True
         use = value.only_use
         if use is None or not use.node.results or not _is_activation(use.node):
@@ -125,16 +126,15 @@ def _makes_codes(node: Node) -> bool:
 
 
 def _is_activation(node: Node) -> bool:
-    return node.op not in BRIDGES and spec(node.op).traits.elementwise
+    return node.op not in CONVERSION_OPS and spec(node.op).traits.elementwise
 
 
 def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tuple[Node, ...]:
-    """Returns the longest path of ops that work on quantized values, with nothing in floats between
-    them.
+    """Returns the longest path of ops on quantized values that no float op interrupts.
 
-    `known` says which ops are quantized; the form of the graph does where it is left out.
+    `known` says which ops are quantized; without it `quantized_nodes` does.
     """
-    integer = in_codes(graph) if known is None else known
+    integer = quantized_nodes(graph) if known is None else known
     length: dict[Node, int] = {}
     before: dict[Node, Node | None] = {}
     for node in graph:
@@ -143,8 +143,8 @@ def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tup
         longest = length.get(best, 0) if best is not None else 0
         if integer.get(node, False):
             length[node] = longest + 1
-        else:
-            length[node] = longest if node.op in BRIDGES else 0
+        else:  # quantize and dequantize neither count nor end a path; a float op ends it
+            length[node] = longest if node.op in CONVERSION_OPS else 0
         before[node] = best if longest else None
     end = max(graph, key=lambda n: length[n], default=None)
     path: list[Node] = []

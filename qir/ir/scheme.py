@@ -1,4 +1,4 @@
-"""What is wanted for a tensor: a plan, not a fact. Materializing turns it into a type."""
+"""The quantization that a pass plans for a slot; `materialize` turns the plan into a type."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _RANGE = r"[\w.:\-]+"
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Storage, bounds, symmetry, granularity and range rule wanted for one slot."""
+    """The planned storage, bounds, symmetry, granularity and range rule of one slot."""
 
     storage: DType
     symmetric: bool = False
-    grain: Literal["tensor", "channel"] = "tensor"
+    granularity: Literal["tensor", "channel"] = "tensor"
     bounds: tuple[int, int] | None = None
     range: str = "minmax"
     zero: int | None = None
@@ -32,8 +32,7 @@ class Scheme:
     share: str = ""
     """Name of the share set: slots of one set hold one quantized type."""
     negative: DType | None = None
-    """The storage where some value is negative, `storage` being that where none is; None: one
-    storage, whatever the sign."""
+    """The storage for tensors with negative values, `storage` for others; None: one for all."""
 
     def __post_init__(self) -> None:
         low, high = self.storage.bounds
@@ -44,11 +43,13 @@ class Scheme:
             )
         if self.negative is not None and self.scale is not None:
             raise SchemeError("a storage by sign has no fixed scale")
-        if self.bounds == (low, high):
+        if self.bounds == (low, high):  # one form, as above
             object.__setattr__(self, "bounds", None)
         if not low <= self.low < self.high <= high:
             raise SchemeError(f"bounds {self.low}:{self.high} are not in {self.storage}")
-        if self.scale is not None:  # nothing is left for a range to decide
+        # A fixed scale leaves the range rule nothing to decide: one form, so that equal plans
+        # compare equal.
+        if self.scale is not None:
             object.__setattr__(self, "range", "minmax")
             object.__setattr__(self, "zero", self.zero or 0)
         if not re.fullmatch(_RANGE, self.range):
@@ -66,11 +67,11 @@ class Scheme:
 
     @property
     def storages(self) -> tuple[DType, ...]:
-        """The storages it allows: two where the sign of the values decides."""
+        """The allowed storages: two where the sign of the values decides."""
         return (self.storage,) if self.negative is None else (self.storage, self.negative)
 
-    def stored(self, storage: DType) -> Scheme:
-        """Returns the scheme with one of its storages decided."""
+    def with_storage(self, storage: DType) -> Scheme:
+        """Returns the scheme with one of its allowed storages chosen."""
         return replace(self, storage=storage, negative=None)
 
     def __repr__(self) -> str:
@@ -80,7 +81,7 @@ class Scheme:
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
         sign = f"|{self.negative} by sign" if self.negative else ""
         symmetry = "symmetric" if self.symmetric else "affine"
-        parts = [f"{self.storage}{bounds}{sign}", symmetry, self.grain]
+        parts = [f"{self.storage}{bounds}{sign}", symmetry, self.granularity]
         if self.scale is not None:
             parts.append(f"fixed({self.scale!r}:{self.zero or 0})")
         else:

@@ -69,7 +69,7 @@ class Structure:
 
     @property
     def version(self) -> int:
-        """Rises with every edit, of bodies too; what is derived from a graph is kept by it."""
+        """A number that every edit raises, also one of a body; caches are keyed by it."""
         return self._edits
 
     def has(self, name: str) -> bool:

@@ -8,10 +8,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from qir.errors import QirError, TypeRuleError
-from qir.ir.calls import infer, make_call
+from qir.ir.calls import infer_result_types, make_call
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class _Run:
             self.at = node.name
             bodies = graph._bodies.get(node, {})
             moved = not self.moved.isdisjoint(node.operands.values())
-            for value, kind in _handed_to_bodies(node, bodies):
+            for value, kind in _body_input_types(node, bodies):
                 self.change(node, value, kind, moved)
             for body in bodies.values():
                 self.infer(body)
@@ -91,7 +91,11 @@ class _Run:
             return self.chained(node)
         if node.op == "fused":
             return [value.type for value in bodies["body"].outputs.values()]
-        return () if node.op in GIVEN else infer(node.op, node.operands, node.attrs, bodies)
+        return (
+            ()
+            if node.op in STATED_TYPE_OPS
+            else infer_result_types(node.op, node.operands, node.attrs, bodies)
+        )
 
     def chained(self, node: Node) -> Sequence[TensorType]:
         """Returns the result type of a chain; inner stages get theirs as well."""
@@ -102,7 +106,7 @@ class _Run:
             if stage.flow is not None and flow is not None:
                 call = replace(call, types={**call.types, stage.flow: flow})
             (made,) = spec(stage.op).rule(call)
-            stored = None if stage.type is None else _kept(stage.type, made)
+            stored = None if stage.type is None else _with_stated_parameters(stage.type, made)
             stages.append(stage if stored == stage.type else replace(stage, type=stored))
             flow = stored or made
         if tuple(stages) != node.stages:
@@ -112,8 +116,8 @@ class _Run:
 
     def change(self, node: Node, value: Value, kind: TensorType, moved: bool) -> None:
         """Gives a value the type that was inferred for it, unless that only says less."""
-        kind = _kept(value.type, kind)
-        if not moved and _says_less(kind, value.type):
+        kind = _with_stated_parameters(value.type, kind)
+        if not moved and _is_less_specific(kind, value.type):
             return
         if not moved:
             for operand in node.operands.values():
@@ -125,14 +129,14 @@ class _Run:
             value._type = kind
 
 
-def _says_less(new: TensorType, old: TensorType) -> bool:
+def _is_less_specific(new: TensorType, old: TensorType) -> bool:
     """Returns whether a type is another one with some of its sizes unknown."""
     if new.rank != old.rank or new != old.with_shape(new.shape):
         return False
     return all(a == b or a is None for a, b in zip(new.shape, old.shape, strict=True))
 
 
-def _kept(old: TensorType, new: TensorType) -> TensorType:
+def _with_stated_parameters(old: TensorType, new: TensorType) -> TensorType:
     """Returns the new type, with the quantization parameters that were stated for the same
     floats."""
     if old.quant is not None and old.express is new.express:
@@ -140,7 +144,7 @@ def _kept(old: TensorType, new: TensorType) -> TensorType:
     return new
 
 
-def _handed_to_bodies(
+def _body_input_types(
     node: Node, bodies: Mapping[str, Graph]
 ) -> Iterator[tuple[Value, TensorType]]:
     """Yields the inputs of a node's bodies, each with the type of what the node hands to it."""
@@ -155,13 +159,13 @@ def _handed_to_bodies(
             case "loop":
                 kinds = [value.type for value in body.inputs[:2]] + carried + given
             case "scan":
-                kinds = carried + _slices(node) + given
+                kinds = carried + _scan_slice_types(node) + given
             case _:
                 kinds = []
         yield from zip(body.inputs, kinds, strict=False)
 
 
-def _slices(node: Node) -> list[TensorType]:
+def _scan_slice_types(node: Node) -> list[TensorType]:
     """Returns what a scan hands to its body of each sequence: one entry along its axis."""
     parts = [value.type for value in node.variadic("ss")]
     named = node.attrs.get("axes")

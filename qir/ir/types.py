@@ -19,13 +19,13 @@ from qir.errors import GraphError, TypeRuleError
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import F32, F64, STRING, DType, dtype_of
-from qir.ir.lazy_arrays import Held, Parts, pieces
-from qir.ir.numerals import check_zeros, number, rounded
+from qir.ir.lazy_arrays import ArrayData, LazyArray, iter_pieces
+from qir.ir.numerals import check_zeros, fit_in_64_bits, item_bytes, number_text, round_to_dtype
 
-_MOST_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
-_MOST_SIZE = 10**18  # elements along one axis
-_MOST_AXES = 64  # NumPy has no more
-INLINE = 8
+_MAX_DEPTH = 8  # arrays of scales whose scales are arrays whose scales ...
+_MAX_SIZE = 10**18  # elements along one axis
+_MAX_AXES = 64  # NumPy has no more
+MAX_INLINE_PARAMS = 8
 """So many parameters print in line; more are an array."""
 
 Param: TypeAlias = "tuple[float, ...] | tuple[int, ...] | Array | None"
@@ -43,14 +43,14 @@ class Array:
     GraphError where elements and type do not fit.
     """
 
-    __slots__ = ("_digest", "depth", "held", "name", "type")
+    __slots__ = ("_digest", "contents", "depth", "name", "type")
     _digest: str
     depth: int
-    held: Held
+    contents: ArrayData
     name: str
     type: TensorType
 
-    def __init__(self, data: Held, type: TensorType, name: str = "") -> None:
+    def __init__(self, data: ArrayData, type: TensorType, name: str = "") -> None:
         kind = type.dtype
         if kind.is_opaque:
             raise GraphError(f"array {name or '?'}: {type} is no tensor, and no constant holds it")
@@ -60,15 +60,15 @@ class Array:
         depth = 1
         if kind is not type.element:
             depth += max((a.depth for a in type.arrays()), default=0)
-        if depth > _MOST_DEPTH:
-            raise GraphError(f"array {name or '?'}: arrays within types, over {_MOST_DEPTH} deep")
-        if not isinstance(data, Parts):
+        if depth > _MAX_DEPTH:
+            raise GraphError(f"array {name or '?'}: arrays within types, over {_MAX_DEPTH} deep")
+        if not isinstance(data, LazyArray):
             if data.flags.writeable:
                 data = data.copy()
                 data.flags.writeable = False
             data = data.view() if data.base is None else data
         put = object.__setattr__
-        put(self, "held", data)
+        put(self, "contents", data)
         put(self, "type", type)
         put(self, "name", name)
         put(self, "depth", depth)
@@ -80,8 +80,8 @@ class Array:
     @property
     def data(self) -> NDArray[np.generic]:
         """All elements."""
-        held = self.held
-        return held.whole() if isinstance(held, Parts) else held
+        held = self.contents
+        return held.read_all() if isinstance(held, LazyArray) else held
 
     @classmethod
     def of(cls, data: NDArray[np.generic], name: str = "") -> Array:
@@ -97,12 +97,12 @@ class Array:
         """Hash of type and elements; equal arrays have equal ones."""
         if not self._digest:
             state = hashlib.blake2b(str(self.type).encode(), digest_size=16)
-            if self.held.dtype.kind == "O":
+            if self.contents.dtype.kind == "O":
                 for item in self.data.flat:
-                    text = _bytes(item)
+                    text = item_bytes(item)
                     state.update(len(text).to_bytes(8, "little") + text)
             else:
-                for piece in pieces(self.held):
+                for piece in iter_pieces(self.contents):
                     state.update(piece.reshape(-1).view(np.uint8).data)
             object.__setattr__(self, "_digest", state.hexdigest())
         return self._digest
@@ -119,24 +119,20 @@ class Array:
         return f"<array @{self.name or '?'} : {self.type!r}>"
 
 
-def _bytes(item: object) -> bytes:
-    return item if isinstance(item, bytes) else str(item).encode(errors="surrogatepass")
-
-
 def _by_content(array: Array) -> str:
     return f"@{array.digest[:12]}"
 
 
-def _briefly(array: Array) -> str:
+def _range_text(array: Array) -> str:
     """For a prompt: how many numbers, the least and the greatest."""
-    if array.held.dtype.kind == "O" or not array.held.size:
-        return f"[{array.held.size}]"
+    if array.contents.dtype.kind == "O" or not array.contents.size:
+        return f"[{array.contents.size}]"
     numbers = array.data.astype(np.float64)
     return f"[{numbers.size} in {numbers.min():.4g}..{numbers.max():.4g}]"
 
 
 @dataclass(frozen=True, slots=True)
-class Grain:
+class Granularity:
     """Which elements share parameters: on each named axis, blocks of so many indices."""
 
     blocks: tuple[tuple[int, int], ...]
@@ -174,7 +170,7 @@ class Grain:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredBounds:
     """The range a framework's file declares, kept as it was: low, high and the level at high."""
 
     low: tuple[float, ...] | Array
@@ -182,8 +178,8 @@ class Declared:
     level: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "low", _held(self.low, F32))
-        object.__setattr__(self, "high", _held(self.high, F32))
+        object.__setattr__(self, "low", _rounded_to(self.low, F32))
+        object.__setattr__(self, "high", _rounded_to(self.high, F32))
         if isinstance(self.level, int):  # as its text reads
             object.__setattr__(self, "level", float(self.level))
 
@@ -196,11 +192,11 @@ class QuantType:
     express: DType = F32
     scale: Param = (1.0,)
     zero: Param = ()
-    grain: Grain | None = None
+    granularity: Granularity | None = None
     bounds: tuple[int, int] | None = None
     scale_dtype: DType | None = None
     plus: tuple[float, ...] | Array | None = None
-    declared: Declared | None = None
+    declared: DeclaredBounds | None = None
     kind: Literal["uniform", "lut"] = "uniform"
     codes: tuple[float, ...] | Array | None = None
     signs: tuple[bool | str, ...] = field(init=False, repr=False)
@@ -220,8 +216,8 @@ class QuantType:
                 raise TypeRuleError(f"bounds {low}:{high} are not in {self.storage}")
         if self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
-        object.__setattr__(self, "scale", _held(self.scale, self.scale_dtype or self.express))
-        object.__setattr__(self, "plus", _held(self.plus, self.express))
+        object.__setattr__(self, "scale", _rounded_to(self.scale, self.scale_dtype or self.express))
+        object.__setattr__(self, "plus", _rounded_to(self.plus, self.express))
         if isinstance(self.zero, tuple) and self.zero:
             if all(type(z) is int and z == 0 for z in self.zero):
                 object.__setattr__(self, "zero", ())
@@ -257,25 +253,27 @@ class QuantType:
         most = self.high - self.low + 1
         if (count := _count(codes)) > most:
             raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} values")
-        if not _all(math.isfinite, codes):
+        if not _all_satisfy(math.isfinite, codes):
             raise TypeRuleError("an entry of a table is not finite")
 
     def _check_counts(self) -> None:
-        if isinstance(self.scale, tuple) and not 1 <= len(self.scale) <= INLINE:
-            raise TypeRuleError(f"{len(self.scale)} scales in line; one to {INLINE}, else an array")
-        if self.grain is None and (count := _count(self.scale)) != 1:
+        if isinstance(self.scale, tuple) and not 1 <= len(self.scale) <= MAX_INLINE_PARAMS:
+            raise TypeRuleError(
+                f"{len(self.scale)} scales in line; one to {MAX_INLINE_PARAMS}, else an array"
+            )
+        if self.granularity is None and (count := _count(self.scale)) != 1:
             raise TypeRuleError(f"{count} scales for a whole tensor; name an axis")
         declared = (self.declared.low, self.declared.high) if self.declared else ()
         for part in (self.plus, *declared):
-            if self.grain is None and _count(part) != 1:
+            if self.granularity is None and _count(part) != 1:
                 raise TypeRuleError(f"{_count(part)} offsets or range ends for a whole tensor")
-        if self.plus is not None and not _all(_numeric, self.plus):
+        if self.plus is not None and not _all_satisfy(_is_not_nan, self.plus):
             raise TypeRuleError("an offset is no number")
-        if not all(_all(_numeric, end) for end in declared):
+        if not all(_all_satisfy(_is_not_nan, end) for end in declared):
             raise TypeRuleError("an end of a declared range is no number")
         if _count(self.codes) == 0:
             raise TypeRuleError("a table of no quantized values")
-        if isinstance(self.zero, tuple) and not _in_64_bits(self.zero):
+        if isinstance(self.zero, tuple) and not fit_in_64_bits(self.zero):
             raise TypeRuleError("a zero point of more than 64 bits")
         if isinstance(self.zero, tuple) and isinstance(self.scale, tuple) and self.zero:
             if len(self.zero) != len(self.scale):
@@ -294,7 +292,7 @@ class QuantType:
     @property
     def axis(self) -> int | None:
         """The axis of a per-axis type, None for a whole tensor (and for blocks)."""
-        return self.grain.axis if self.grain else None
+        return self.granularity.axis if self.granularity else None
 
     @property
     def dynamic(self) -> bool:
@@ -302,7 +300,7 @@ class QuantType:
         return self.scale is None or self.zero is None
 
     @property
-    def real_zero(self) -> bool:
+    def has_float_zero(self) -> bool:
         """Whether the zero is a float value and not a quantized value."""
         if isinstance(self.zero, Array):
             return self.zero.type.dtype.is_float
@@ -315,7 +313,7 @@ class QuantType:
         if isinstance(self.scale, Array):
             return self.scale.data  # type: ignore[return-value]
         out = np.array(self.scale, (self.scale_dtype or self.express).carrier)
-        return out if self.grain else out[0]
+        return out if self.granularity else out[0]
 
     def zeros(self) -> NDArray[np.generic]:
         """Returns the zeros, shaped as the scales; int64 unless they are float."""
@@ -323,7 +321,7 @@ class QuantType:
             raise TypeRuleError(f"{self}: the zero comes from a companion slot")
         if isinstance(self.zero, Array):
             data = self.zero.data
-            if self.real_zero or (
+            if self.has_float_zero or (
                 data.dtype == np.uint64 and np.greater_equal(data, 1 << 63).any()
             ):
                 return data
@@ -331,23 +329,25 @@ class QuantType:
         if not self.zero:
             return np.zeros(() if self.scale is None else np.shape(self.scales()), np.int64)
         whole = np.uint64 if max(self.zero) >= 2**63 else np.int64
-        out = np.array(self.zero, np.float64 if self.real_zero else whole)
-        return out if self.grain else out[0]
+        out = np.array(self.zero, np.float64 if self.has_float_zero else whole)
+        return out if self.granularity else out[0]
 
-    def same_map(self, other: QuantType) -> bool:
+    def has_same_mapping(self, other: QuantType) -> bool:
         """Returns whether equal integers mean equal floats, so that both may share storage."""
         if self is other or (self.declared is None and other.declared is None):
             return self == other
         return replace(self, declared=None) == replace(other, declared=None)
 
-    def with_map(self, scale: Param, zero: Param = (), *, grain: Grain | None = None) -> QuantType:
+    def with_parameters(
+        self, scale: Param, zero: Param = (), *, grain: Granularity | None = None
+    ) -> QuantType:
         """Returns the type with other parameters, without the declared range."""
-        return replace(self, scale=scale, zero=zero, grain=grain, declared=None)
+        return replace(self, scale=scale, zero=zero, granularity=grain, declared=None)
 
     def arrays(self) -> Iterator[Array]:
         """Yields the arrays this type refers to, nested ones after those that name them."""
         declared = (self.declared.low, self.declared.high) if self.declared else ()
-        by = self.grain.by if self.grain else None
+        by = self.granularity.by if self.granularity else None
         for part in (self.scale, self.zero, by, self.plus, *declared, self.codes):
             if isinstance(part, Array):
                 yield part
@@ -357,14 +357,14 @@ class QuantType:
         return self.text(_by_content)
 
     def __repr__(self) -> str:
-        return self.text(_briefly)
+        return self.text(_range_text)
 
     def text(self, name: ArrayName) -> str:
         """Returns the printed form; `name` gives each array's."""
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
         head = f"{self.storage}{bounds}:{self.express}"
-        if self.grain:
-            head += f":{self.grain.text(name)}"
+        if self.granularity:
+            head += f":{self.granularity.text(name)}"
         parts = [head, self._params(name), *self._clauses(name)]
         return f"!quant.{self.kind}<{', '.join(parts)}>"
 
@@ -373,10 +373,10 @@ class QuantType:
         zero = self.zero
         if isinstance(self.scale, tuple) and isinstance(zero, tuple):
             ones = [
-                number(s, kind) + (f":{number(zero[i])}" if zero else "")
+                number_text(s, kind) + (f":{number_text(zero[i])}" if zero else "")
                 for i, s in enumerate(self.scale)
             ]
-            return ones[0] if self.grain is None else f"{{{', '.join(ones)}}}"
+            return ones[0] if self.granularity is None else f"{{{', '.join(ones)}}}"
         scale = _param(self.scale, kind, name)
         return scale + ("" if zero == () else f":{_param(zero, None, name)}")
 
@@ -389,9 +389,9 @@ class QuantType:
             low = _param(self.declared.low, F32, name)
             high = _param(self.declared.high, F32, name)
             level = self.declared.level
-            yield f"from {low}..{high}" + ("" if level is None else f" / {number(level)}")
+            yield f"from {low}..{high}" + ("" if level is None else f" / {number_text(level)}")
         if isinstance(self.codes, tuple):
-            yield f"codes [{', '.join(number(c) for c in self.codes)}]"
+            yield f"codes [{', '.join(number_text(c) for c in self.codes)}]"
         elif self.codes is not None:
             yield f"codes {name(self.codes)}"
 
@@ -402,27 +402,21 @@ def _param(value: Param, kind: DType | None, name: ArrayName) -> str:
     if isinstance(value, Array):
         return name(value)
     if len(value) == 1:
-        return number(value[0], kind)
-    return f"{{{', '.join(number(v, kind) for v in value)}}}"
-
-
-def _in_64_bits(zeros: tuple[float, ...]) -> bool:
-    whole = [z for z in zeros if isinstance(z, int)]
-    low, high = min(whole, default=0), max(whole, default=0)
-    return -(2**63) <= low and high < 2 ** (64 if low >= 0 else 63)
+        return number_text(value[0], kind)
+    return f"{{{', '.join(number_text(v, kind) for v in value)}}}"
 
 
 def _count(value: Param) -> int:
     if value is None:
         return 1
-    return math.prod(value.held.shape) if isinstance(value, Array) else len(value)
+    return math.prod(value.contents.shape) if isinstance(value, Array) else len(value)
 
 
-def _numeric(value: float) -> bool:
+def _is_not_nan(value: float) -> bool:
     return value == value
 
 
-def _all(test: Callable[[float], bool], values: tuple[float, ...] | Array) -> bool:
+def _all_satisfy(test: Callable[[float], bool], values: tuple[float, ...] | Array) -> bool:
     """Returns whether a test holds for all numbers; quantized ones are not tested."""
     if not isinstance(values, Array):
         return all(map(test, values))
@@ -431,16 +425,16 @@ def _all(test: Callable[[float], bool], values: tuple[float, ...] | Array) -> bo
     return all(map(test, values.data.astype(np.float64).reshape(-1).tolist()))
 
 
-def _held(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
+def _rounded_to(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
     """Numbers in line, as the type that holds them holds them."""
-    return tuple(rounded(v, kind) for v in value) if isinstance(value, tuple) else value
+    return tuple(round_to_dtype(v, kind) for v in value) if isinstance(value, tuple) else value
 
 
-def param(values: NDArray[np.generic], grain: Grain | None, name: str) -> Param:
+def make_param(values: NDArray[np.generic], grain: Granularity | None, name: str) -> Param:
     """Parameters in their one form: numbers in line where they are few, else an array."""
     flat = np.asarray(values).reshape(-1)
     simple = grain is None or grain.axis is not None
-    if simple and flat.size <= INLINE:
+    if simple and flat.size <= MAX_INLINE_PARAMS:
         return tuple(flat.astype(np.int64 if flat.dtype.kind in "iu" else np.float64).tolist())
     return Array.of(np.ascontiguousarray(values), name)
 
@@ -455,11 +449,11 @@ def uniform(
     express: DType = F32,
     name: str = "",
 ) -> QuantType:
-    """Returns the uniform type with these numbers, whole-tensor or one scale an index of `axis`.
+    """Returns a uniform quantized type: one scale for the tensor, or one an index of `axis`.
 
     TypeRuleError for a zero point that the storage type cannot hold, and a scale that is NaN.
     """
-    grain = None if axis is None else Grain(((axis, 1),))
+    grain = None if axis is None else Granularity(((axis, 1),))
     scale, zeros = np.asarray(scale), np.asarray(zero)
     kind = dtype_of(scale)
     if kind.is_integer:
@@ -477,9 +471,11 @@ def uniform(
     return QuantType(
         storage,
         express,
-        scale=param(scale, grain, f"{name}.scale"),
-        zero=() if not zeros.any() else param(zeros.astype(storage.carrier), grain, f"{name}.zero"),
-        grain=grain,
+        scale=make_param(scale, grain, f"{name}.scale"),
+        zero=()
+        if not zeros.any()
+        else make_param(zeros.astype(storage.carrier), grain, f"{name}.zero"),
+        granularity=grain,
         bounds=bounds,
         scale_dtype=kind,
     )
@@ -489,7 +485,7 @@ Element: TypeAlias = DType | QuantType
 """The type of each element of a tensor: a plain type, or a quantized one."""
 
 
-class _Hashed:
+class _HashSlot:
     """Room for a hash, which is asked for often."""
 
     __slots__ = ("_hash",)
@@ -497,7 +493,7 @@ class _Hashed:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType(_Hashed):
+class TensorType(_HashSlot):
     """Shape and element; the element is a plain or a quantized type."""
 
     shape: Shape
@@ -516,20 +512,20 @@ class TensorType(_Hashed):
             if not isinstance(self.shape, list):
                 raise TypeRuleError(f"a shape of {self.shape!r}; it is a tuple of sizes")
             object.__setattr__(self, "shape", tuple(self.shape))
-        if len(self.shape) > _MOST_AXES:
-            raise TypeRuleError(f"a tensor of {len(self.shape)} axes; {_MOST_AXES} are possible")
+        if len(self.shape) > _MAX_AXES:
+            raise TypeRuleError(f"a tensor of {len(self.shape)} axes; {_MAX_AXES} are possible")
         for dim in self.shape:
             if dim is None or dim.__class__ is Sym:
                 continue
             if dim.__class__ is not int:
                 object.__setattr__(self, "shape", tuple(map(dims.size, self.shape)))
                 return self.__post_init__()
-            if not 0 <= dim < _MOST_SIZE:
+            if not 0 <= dim < _MAX_SIZE:
                 raise TypeRuleError(f"an axis of {dim} elements; 0 to 10^18 are possible")
         if isinstance(self.element, DType) and self.element.is_opaque and self.shape:
             raise TypeRuleError(f"{self}: what is no tensor has no axes")
-        if isinstance(self.element, QuantType) and self.element.grain:
-            for axis, _ in self.element.grain.blocks:
+        if isinstance(self.element, QuantType) and self.element.granularity:
+            for axis, _ in self.element.granularity.blocks:
                 if axis >= len(self.shape):
                     raise TypeRuleError(f"{self}: axis {axis}, but it has {len(self.shape)}")
 
@@ -580,7 +576,7 @@ class TensorType(_Hashed):
         return self.text(_by_content)
 
     def __repr__(self) -> str:
-        return self.text(_briefly)
+        return self.text(_range_text)
 
     def text(self, name: ArrayName) -> str:
         """Returns the printed form; `name` gives each array's."""

@@ -12,7 +12,7 @@ from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.dtype import DType, dtype, opaque
 from qir.ir.lexer import Cursor
-from qir.ir.types import Array, Declared, Element, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, DeclaredBounds, Element, Granularity, Param, QuantType, TensorType
 
 FindArray: TypeAlias = Callable[[str], Array]
 
@@ -171,7 +171,7 @@ class _Clauses:
         self.seen: set[str] = set()
         self.scale_dtype: DType | None = None
         self.plus: tuple[float, ...] | Array | None = None
-        self.declared: Declared | None = None
+        self.declared: DeclaredBounds | None = None
         self.codes: tuple[float, ...] | Array | None = None
 
     def read(self, cursor: Cursor, find: FindArray) -> None:
@@ -188,7 +188,7 @@ class _Clauses:
             cursor.expect("..")
             high = _floats(cursor, find)
             level = float(cursor.number()) if cursor.take("/") else None
-            self.declared = Declared(low, high, level)
+            self.declared = DeclaredBounds(low, high, level)
         elif word == "codes":
             self.codes = _codes(cursor, find)
         else:
@@ -221,7 +221,7 @@ def _array(cursor: Cursor, find: FindArray) -> Array:
         raise cursor.fail(str(error)) from None
 
 
-def _grain(cursor: Cursor, find: FindArray) -> Grain:
+def _grain(cursor: Cursor, find: FindArray) -> Granularity:
     blocks: list[tuple[int, int]] = []
     if not cursor.take("{"):
         return _blocks(cursor, [(_whole(cursor), 1)], None)
@@ -239,9 +239,9 @@ def _grain(cursor: Cursor, find: FindArray) -> Grain:
     return _blocks(cursor, blocks, by)
 
 
-def _blocks(cursor: Cursor, blocks: list[tuple[int, int]], by: Array | None) -> Grain:
+def _blocks(cursor: Cursor, blocks: list[tuple[int, int]], by: Array | None) -> Granularity:
     try:
-        return Grain(tuple(blocks), by)
+        return Granularity(tuple(blocks), by)
     except QirError as error:
         raise cursor.fail(str(error)) from None
 

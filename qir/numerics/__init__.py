@@ -7,20 +7,20 @@ from qir.numerics.fields import Choose, MethodField, Rule
 from qir.numerics.maps import AnyMap, Map, same_map
 from qir.numerics.packing import pack, recode, unpack
 from qir.numerics.quantize import (
-    bias_codes,
     convert,
     dequantize,
     multiplier,
     quantize,
+    quantize_bias,
     requantize,
-    rescaled_bias,
+    requantize_bias,
     scale_sum,
 )
-from qir.numerics.ranges import NAMED, choose
+from qir.numerics.ranges import NAMED_RULES, choose
 from qir.numerics.typed import map_of
 
 __all__ = [
-    "NAMED",
+    "NAMED_RULES",
     "Affine",
     "AnyMap",
     "Choose",
@@ -29,7 +29,6 @@ __all__ = [
     "Rule",
     "affine",
     "affine_of",
-    "bias_codes",
     "choose",
     "convert",
     "dequantize",
@@ -37,9 +36,10 @@ __all__ = [
     "multiplier",
     "pack",
     "quantize",
+    "quantize_bias",
     "recode",
     "requantize",
-    "rescaled_bias",
+    "requantize_bias",
     "same_map",
     "scale_sum",
     "unpack",

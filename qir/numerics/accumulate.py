@@ -1,4 +1,4 @@
-"""Exact sums of integer products: what every integer kernel adds up before it rounds."""
+"""Exact sums of integer products, as an integer kernel's accumulator holds them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from qir.errors import OpError, ProfileError
 from qir.numerics import consistency
 from qir.numerics.fields import Acc, Rule
 
-Codes = NDArray[np.generic]
+Integers = NDArray[np.generic]
 Sums = NDArray[np.integer]
 """Whole sums; where a rule holds them in floats, these are float32."""
-PLAIN = Acc()
+WRAPPING_INT32 = Acc()
 """Sums of 32 bits that wrap."""
 
 # Sums of so many products of two 16-bit differences are exact in float64.
-_TERMS = 1 << 19
+_MAX_TERMS = 1 << 19
 
 
-def wrap(total: NDArray[np.floating]) -> NDArray[np.int32]:
-    """Whole numbers below 2^53 as 32-bit integers that wrap."""
+def wrap_to_int32(total: NDArray[np.floating]) -> NDArray[np.int32]:
+    """Converts integral floats below 2^53 to int32, wrapping."""
     return total.astype(np.int64).astype(np.int32)
 
 
-def closed(total: NDArray[np.float64], how: Acc) -> Sums:
-    """Whole numbers below 2^53 in the type that sums have."""
+def to_accumulator_type(total: NDArray[np.float64], how: Acc) -> Sums:
+    """Converts integral floats below 2^53 to the accumulator type of the rule."""
     if how.type == "f32":
         return cast("Sums", total.astype(np.float32))
     if how.type == "i64":
         return total.astype(np.int64)
     if how.overflow == "saturate":
         return np.clip(total, -(2.0**31), 2.0**31 - 1).astype(np.int32)
-    return wrap(total)
+    return wrap_to_int32(total)
 
 
 def check(rule: Rule) -> None:
@@ -46,7 +46,7 @@ def check(rule: Rule) -> None:
     consistency.check(rule)
 
 
-def added(acc: Codes, bias: Codes, how: Acc) -> Codes:
+def add_bias(acc: Integers, bias: Integers, how: Acc) -> Integers:
     """Sums with whole numbers in their own unit added."""
     if how.type == "f32":
         return np.asarray(acc.astype(np.float64) + bias.astype(np.float64), np.float32)
@@ -58,8 +58,8 @@ def added(acc: Codes, bias: Codes, how: Acc) -> Codes:
     return total.astype(np.int32)
 
 
-def centred(
-    codes: Codes, zero: int | NDArray[np.integer], axis: int | None = None
+def subtract_zero(
+    codes: Integers, zero: int | NDArray[np.integer], axis: int | None = None
 ) -> NDArray[np.float64]:
     """q - zero as whole numbers in float64, zero points lying along an axis if they are many."""
     zeros = np.asarray(zero, np.int64)
@@ -71,33 +71,37 @@ def centred(
 
 
 def matmul(
-    a: Codes,
-    b: Codes,
+    a: Integers,
+    b: Integers,
     a_zero: int | NDArray[np.integer] = 0,
     b_zero: int | NDArray[np.integer] = 0,
     *,
-    how: Acc = PLAIN,
-    raw: tuple[Codes, Codes] | None = None,
+    how: Acc = WRAPPING_INT32,
+    raw: tuple[Integers, Integers] | None = None,
 ) -> Sums:
     """Sums of (a - a_zero) * (b - b_zero), NumPy's matmul rules; b's zero points are along columns.
 
     `raw` are the quantized values where a and b are less their zeros already. Raises OpError for a
     dot product of more terms than are summed exactly.
     """
-    if a.shape[-1] > _TERMS:
-        raise OpError(f"a dot product of {a.shape[-1]} terms; up to {_TERMS} are summed exactly")
-    left = centred(a, a_zero)
-    right = centred(b, b_zero, -1)
+    if a.shape[-1] > _MAX_TERMS:
+        raise OpError(
+            f"a dot product of {a.shape[-1]} terms; up to {_MAX_TERMS} are summed exactly"
+        )
+    left = subtract_zero(a, a_zero)
+    right = subtract_zero(b, b_zero, -1)
     total = np.matmul(left, right)
-    if _short(how) and (found := _bytes(*(raw or (a, b)))):
+    if _short(how) and (found := _as_u8_and_i8(*(raw or (a, b)))):
         rows, columns = found
         rows = rows[None] if rows.ndim == 1 else rows
         columns = columns[:, None] if columns.ndim == 1 else columns
-        total = total + _cut_pairs(rows, columns).reshape(np.shape(total))
-    return closed(np.asarray(total), how)
+        total = total + _pair_saturation_loss(rows, columns).reshape(np.shape(total))
+    return to_accumulator_type(np.asarray(total), how)
 
 
-def _bytes(data: Codes, weight: Codes) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+def _as_u8_and_i8(
+    data: Integers, weight: Integers
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """8-bit data as unsigned bytes, and i8 weights; None where no pairs of 16 bits are summed."""
     if data.dtype.itemsize > 1 or weight.dtype != np.int8 or data.dtype.kind not in "iu":
         return None
@@ -105,7 +109,7 @@ def _bytes(data: Codes, weight: Codes) -> tuple[NDArray[np.int64], NDArray[np.in
     return data.astype(np.int64) + moved, weight.astype(np.int64)
 
 
-def _cut_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.float64]:
+def _pair_saturation_loss(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.float64]:
     """Returns what sums of a @ b lose where terms 2i and 2i + 1 are added in 16 bits that
     saturate."""
     lost = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
@@ -125,8 +129,8 @@ def _cut_pairs(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.flo
 
 
 def conv2d(
-    x: Codes,
-    w: Codes,
+    x: Integers,
+    w: Integers,
     x_zero: int | NDArray[np.integer] = 0,
     w_zero: int | NDArray[np.integer] = 0,
     *,
@@ -135,7 +139,7 @@ def conv2d(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
     layout: str = "NCHW",
-    how: Acc = PLAIN,
+    how: Acc = WRAPPING_INT32,
 ) -> Sums:
     """Sums of a quantized convolution; padding counts as the zero point. Weights are OIHW.
 
@@ -152,9 +156,11 @@ def conv2d(
         )
     sides = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
     border = 0 if how.pad == "zero_code" else int(np.asarray(x_zero))
-    padded = centred(np.pad(nchw, sides, constant_values=border), x_zero)
+    padded = subtract_zero(np.pad(nchw, sides, constant_values=border), x_zero)
     halved = how.pairs == "halve_signed" and x.dtype == np.int8 and w.dtype == np.int8
-    weights = 2 * np.rint(centred(w, w_zero, 0) / 2) if halved else centred(w, w_zero, 0)
+    weights = (
+        2 * np.rint(subtract_zero(w, w_zero, 0) / 2) if halved else subtract_zero(w, w_zero, 0)
+    )
     n, oh, ow = nchw.shape[0], *_sizes(padded.shape[2:], w.shape[2:], stride, dilation)
     total = np.zeros((n, w.shape[0], oh, ow))
     split = padded.reshape(n, groups, channels // groups, *padded.shape[2:])
@@ -163,7 +169,7 @@ def conv2d(
     short = _short(how) and not halved
     least = -128 if x.dtype.kind == "i" else 0
     beyond = least if how.pad == "left_out" else border
-    raw = _bytes(np.pad(nchw, sides, constant_values=beyond), w) if short else None
+    raw = _as_u8_and_i8(np.pad(nchw, sides, constant_values=beyond), w) if short else None
     # A product of matrices for each tap of the kernel: no copy of all windows, and fast.
     for i, j in np.ndindex(*w.shape[2:]):
         rows = slice(i * dilation[0], i * dilation[0] + (oh - 1) * stride[0] + 1, stride[0])
@@ -175,7 +181,7 @@ def conv2d(
             sums += np.matmul(by_group[..., i, j], tap)
         if raw is not None and not _whole(how, w.shape[1]):
             seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
-            sums += _cut_pairs(raw[1].reshape(by_group.shape)[..., i, j], seen)
+            sums += _pair_saturation_loss(raw[1].reshape(by_group.shape)[..., i, j], seen)
     if raw is not None and how.pairs == "saturate_rows" and _whole(how, w.shape[1]):
         data = raw[0].reshape(split.shape)
         sums += _cut_rows(raw[1].reshape(by_group.shape), data, (oh, ow), stride, dilation)
@@ -185,7 +191,7 @@ def conv2d(
         sums += _cut_taps(raw[1].reshape(by_group.shape), data, *inside)
         zeros = np.broadcast_to(np.asarray(w_zero, np.int64), w.shape[0]).reshape(groups, -1)
         sums += _cut_codes(zeros, data, w[0].size, w.shape[2:], *inside)
-    out = closed(total, how)
+    out = to_accumulator_type(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
 
 
@@ -215,7 +221,7 @@ def _cut_rows(
         )
         windows[:, :, number] = x[..., rows, columns]
     flat = np.moveaxis(w, 2, -1).reshape(*w.shape[:2], terms)
-    return _cut_pairs(flat, windows.reshape(*x.shape[:2], terms, sizes[0] * sizes[1]))
+    return _pair_saturation_loss(flat, windows.reshape(*x.shape[:2], terms, sizes[0] * sizes[1]))
 
 
 def _cut_taps(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType, dtype
 from qir.ir.types import Array, QuantType
-from qir.numerics.wide_integers import whole_zeros
+from qir.numerics.wide_integers import integer_zeros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +119,7 @@ def affine(
     scales = np.asarray(scale if isinstance(scale, np.ndarray | np.generic) else np.float32(scale))
     if scales.dtype.kind != "f":
         raise OpError(f"scales are floats, not {scales.dtype}")
-    zeros = whole_zeros(np.asarray(zero))
+    zeros = integer_zeros(np.asarray(zero))
     if (axis is None) != (scales.ndim == 0):
         raise OpError(f"{scales.size} scales {'without an' if axis is None else 'for an'} axis")
     if zeros.ndim == 0 and scales.ndim:
@@ -139,18 +139,25 @@ def affine_of(kind: QuantType) -> Affine:
     Raises OpError for tables, offsets, float zero points, quantized floats and blocks: `map_of`
     takes these, and no integer kernel does.
     """
-    if kind.kind != "uniform" or kind.plus is not None or kind.real_zero or kind.storage.is_float:
+    if (
+        kind.kind != "uniform"
+        or kind.plus is not None
+        or kind.has_float_zero
+        or kind.storage.is_float
+    ):
         raise OpError(f"{kind} is not a plain scale and integer zero point")
-    if kind.grain is not None and kind.axis is None:
+    if kind.granularity is not None and kind.axis is None:
         raise OpError(f"{kind} has blocks of scales; integer kernels take one scale an axis")
     if isinstance(kind.scale, Array) and kind.scale.type.quant is not None:
         raise OpError(f"{kind} has quantized scales; integer kernels take plain ones")
-    scale, zero = np.asarray(kind.scales()), whole_zeros(np.asarray(kind.zeros()))
-    plain = affine(kind.storage, widened(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high))
-    return replace(plain, express=kind.express, ends=ends_of(kind))
+    scale, zero = np.asarray(kind.scales()), integer_zeros(np.asarray(kind.zeros()))
+    plain = affine(
+        kind.storage, as_float32_or_64(scale), zero, axis=kind.axis, bounds=(kind.low, kind.high)
+    )
+    return replace(plain, express=kind.express, ends=declared_range_of(kind))
 
 
-def ends_of(kind: QuantType) -> DeclaredRange | None:
+def declared_range_of(kind: QuantType) -> DeclaredRange | None:
     """Returns the range that a type declares, as many ends as it has scales."""
     if kind.declared is None:
         return None
@@ -166,7 +173,7 @@ def ends_of(kind: QuantType) -> DeclaredRange | None:
     )
 
 
-def widened(reals: NDArray[np.generic]) -> NDArray[np.floating]:
+def as_float32_or_64(reals: NDArray[np.generic]) -> NDArray[np.floating]:
     """Float values of any float type as float64 if they are that, else as float32, which
     is exact."""
     return reals.astype(np.float64 if reals.dtype == np.float64 else np.float32, copy=False)

@@ -16,19 +16,19 @@ from qir.numerics.definition import F32, F64
 from qir.numerics.fields import Rule
 from qir.numerics.layout import RowLayout, along, layout
 from qir.numerics.maps import AnyMap, Map
-from qir.numerics.rounding import narrowed
+from qir.numerics.rounding import round_to_float_type
 
-Codes = NDArray[np.integer]
-Reals = NDArray[np.floating]
+Integers = NDArray[np.integer]
+Floats = NDArray[np.floating]
 
-LEAST = 2048  # elements; with fewer of them NumPy is as quick
-_REACH = 1 << 16  # zero points of quantized values up to 16 bits
+MIN_COMPILED_SIZE = 2048  # elements; with fewer of them NumPy is as quick
+_MAX_ZERO_POINT = 1 << 16  # zero points of quantized values up to 16 bits
 
 
-def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
+def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Integers | None:
     """Quantized values of floats, for integers up to 32 bits."""
     q = rule.quantize
-    if x.size < LEAST or q.by not in ("divide", "reciprocal") or q.compute == "f16":
+    if x.size < MIN_COMPILED_SIZE or q.by not in ("divide", "reciprocal") or q.compute == "f16":
         return None
     if (
         q.zero in ("pair", "pair_once", "fused")
@@ -38,7 +38,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
     ):
         return None
     if isinstance(to, Map) and to.table is not None:
-        return _nearest(x, to, to.table, rule)
+        return _quantize_to_table(x, to, to.table, rule)
     if q.sum == "real" or q.far != "end":
         return None
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
@@ -46,40 +46,42 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes | None:
     zero = np.zeros_like(to.zero) if q.zero == "none" else to.zero
     inside = q.zero == "before" or zero.dtype.kind == "f"
     clipped = q.clip == "reals_first" and not inside
-    if not _holds(to, low, high, zero, kind if clipped else None):
+    if not _fits_loops(to, low, high, zero, kind if clipped else None):
         return None
     rows = layout(x.shape, to)
     told = q.nan != "unspecified"
-    nan = definition.nan_codes(zero, low, high, to.carrier, rule) if told else np.zeros(())
+    nan = definition.nan_results(zero, low, high, to.carrier, rule) if told else np.zeros(())
     codes = np.empty(x.shape, to.carrier)
     with np.errstate(all="ignore"):
         plus = to.plus if isinstance(to, Map) else None
         found = _codes.encode(
-            _bytes(np.ascontiguousarray(x, kind)),
-            _bytes(codes),
+            _as_bytes(np.ascontiguousarray(x, kind)),
+            _as_bytes(codes),
             rows.rows,
             wide=kind == F64,
             itemsize=codes.itemsize,
-            round=_ROUNDS.get(q.round, q.round),
+            round=_ROUND_ALIASES.get(q.round, q.round),
             low=low,
             high=high,
-            factor=_bytes(rows.listed(definition.factor(to.scale, rule))),
-            after=_whole(rows, np.zeros(()) if inside else zero),
-            nan=_whole(rows, nan),
-            minus=None if plus is None else _reals(rows, plus, kind),
-            before=_reals(rows, zero, kind) if inside else None,
+            factor=_as_bytes(rows.listed(definition.scale_factor(to.scale, rule))),
+            after=_int32_rows(rows, np.zeros(()) if inside else zero),
+            nan=_int32_rows(rows, nan),
+            minus=None if plus is None else _float_rows(rows, plus, kind),
+            before=_float_rows(rows, zero, kind) if inside else None,
             divide=q.by == "divide",
         )
     if found and not told:
-        raise definition.no_code(rule)
+        raise definition.nan_unspecified_error(rule)
     return codes
 
 
-def _nearest(x: NDArray[np.generic], to: Map, table: Reals, rule: Rule) -> Codes | None:
+def _quantize_to_table(
+    x: NDArray[np.generic], to: Map, table: Floats, rule: Rule
+) -> Integers | None:
     """Quantized values of the nearest entries of a table that is not long."""
     q = rule.quantize
-    middles, first = definition.neighbours(table)
-    if table.size > _ENTRIES or not _holds(to, to.low, to.high, to.zero, None):
+    middles, first = definition.table_midpoints(table)
+    if table.size > _MAX_TABLE_ENTRIES or not _fits_loops(to, to.low, to.high, to.zero, None):
         return None
     if q.nan in ("high", "zero_code"):
         return None
@@ -95,32 +97,32 @@ def _nearest(x: NDArray[np.generic], to: Map, table: Reals, rule: Rule) -> Codes
     codes = np.empty(x.shape, to.carrier)
     with np.errstate(all="ignore"):
         found = _codes.encode(
-            _bytes(np.ascontiguousarray(x, kind)),
-            _bytes(codes),
+            _as_bytes(np.ascontiguousarray(x, kind)),
+            _as_bytes(codes),
             rows.rows,
             wide=kind == F64,
             itemsize=codes.itemsize,
             round="even",
             low=to.low,
             high=to.high,
-            factor=_bytes(rows.listed(definition.factor(to.scale, rule))),
-            after=_whole(rows, np.zeros(())),
-            nan=_whole(rows, nan),
-            minus=None if to.plus is None else _reals(rows, to.plus, kind),
-            steps=_bytes(steps),
+            factor=_as_bytes(rows.listed(definition.scale_factor(to.scale, rule))),
+            after=_int32_rows(rows, np.zeros(())),
+            nan=_int32_rows(rows, nan),
+            minus=None if to.plus is None else _float_rows(rows, to.plus, kind),
+            steps=_as_bytes(steps),
             table=entries,
             divide=q.by == "divide",
         )
     if found and q.nan == "unspecified":
-        raise definition.no_code(rule)
+        raise definition.nan_unspecified_error(rule)
     return codes
 
 
-_ENTRIES = 256  # of a table each of which is compared with
-_ROUNDS = {"down": "zero"}
+_MAX_TABLE_ENTRIES = 256  # of a table each of which is compared with
+_ROUND_ALIASES = {"down": "zero"}
 
 
-def _holds(
+def _fits_loops(
     of: AnyMap,
     low: int,
     high: int,
@@ -131,7 +133,7 @@ def _holds(
     clipped first."""
     if not of.storage.is_integer or of.carrier.itemsize > 4 or high >= 1 << 31:
         return False
-    reach = 1 << 31 if of.carrier.itemsize == 4 else _REACH
+    reach = 1 << 31 if of.carrier.itemsize == 4 else _MAX_ZERO_POINT
     if zero.dtype.kind != "f" and zero.size and not -reach <= zero.min() <= zero.max() < reach:
         return False
     if clipped is None or of.carrier.itemsize < 4:
@@ -140,7 +142,7 @@ def _holds(
     return not zero.any() and bool(clipped.type(low) <= low and clipped.type(high) >= high)
 
 
-def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | None:
+def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats | None:
     """Float values of integers: whole ones up to 32 bits, and all that are eight bits or fewer."""
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
@@ -148,9 +150,9 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | No
         return None
     if d.by == "q*s+plus" and of.zero.any():
         return None
-    table = _table(codes, of, kind)
+    table = _byte_table(codes, of, kind)
     real = of.zero.dtype.kind == "f"
-    if codes.size < LEAST or codes.dtype != of.carrier or of.carrier.itemsize > 4:
+    if codes.size < MIN_COMPILED_SIZE or codes.dtype != of.carrier or of.carrier.itemsize > 4:
         return None
     if table is None and (
         not of.storage.is_integer or (isinstance(of, Map) and of.table is not None)
@@ -165,21 +167,23 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals | No
     with np.errstate(all="ignore"):
         scale = of.scale.astype(kind)
         _codes.decode(
-            _bytes(np.ascontiguousarray(codes)),
-            _bytes(y),
+            _as_bytes(np.ascontiguousarray(codes)),
+            _as_bytes(y),
             rows.rows,
             wide=kind == F64,
             carrier="u1" if table is not None else f"{codes.dtype.kind}{codes.itemsize}",
-            scale=_bytes(rows.listed(scale)),
-            zero=None if two or not of.zero.any() else _reals(rows, of.zero, kind),
-            minus=_reals(rows, of.zero.astype(kind) * scale, kind) if two else None,
-            plus=None if plus is None else _reals(rows, plus, kind),
-            table=None if table is None else _bytes(table),
+            scale=_as_bytes(rows.listed(scale)),
+            zero=None if two or not of.zero.any() else _float_rows(rows, of.zero, kind),
+            minus=_float_rows(rows, of.zero.astype(kind) * scale, kind) if two else None,
+            plus=None if plus is None else _float_rows(rows, plus, kind),
+            table=None if table is None else _as_bytes(table),
         )
-    return narrowed(y, definition.result_of(of))
+    return round_to_float_type(y, definition.express_dtype(of))
 
 
-def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals | None:
+def _byte_table(
+    codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]
+) -> Floats | None:
     """Returns what each byte stands for, where integers are floats or name the entries of a
     table."""
     if of.carrier.itemsize > 1:
@@ -197,8 +201,8 @@ def _table(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) 
 
 
 def requantize(
-    acc: NDArray[np.generic], factor: Reals, y: Affine, rule: Rule, axis: int
-) -> Codes | None:
+    acc: NDArray[np.generic], factor: Floats, y: Affine, rule: Rule, axis: int
+) -> Integers | None:
     """Quantized values of sums, by factors that are floats or are shifted."""
     r = rule.requant
     if r.multiplier not in ("f32", "f64", "q31") or next(clashes(rule), None):
@@ -207,57 +211,57 @@ def requantize(
         return None
     if r.clip == "codes_32":
         return None
-    if acc.size < LEAST or acc.dtype != np.int32 or factor.dtype not in (F32, F64):
+    if acc.size < MIN_COMPILED_SIZE or acc.dtype != np.int32 or factor.dtype not in (F32, F64):
         return None
     if y.axis is not None and (y.axis % acc.ndim != axis % acc.ndim or not factor.ndim):
         return None
     kind = factor.dtype
     after = y.zero if r.zero == "after" else np.zeros_like(y.zero)
-    if not _holds(y, y.low, y.high, after, kind if r.clip == "reals" else None):
+    if not _fits_loops(y, y.low, y.high, after, kind if r.clip == "reals" else None):
         return None
     rows = along(acc.shape, axis if factor.ndim else None)
     if r.multiplier == "q31":
-        return _fixed(acc, factor, y, after, rows, r.round == "double")
+        return _requantize_fixed_point(acc, factor, y, after, rows, r.round == "double")
     codes = np.empty(acc.shape, y.carrier)
     _codes.encode(
-        _bytes(np.ascontiguousarray(acc)),
-        _bytes(codes),
+        _as_bytes(np.ascontiguousarray(acc)),
+        _as_bytes(codes),
         rows.rows,
         wide=kind == F64,
         itemsize=codes.itemsize,
         round=r.round,
         low=y.low,
         high=y.high,
-        factor=_bytes(rows.listed(factor)),
-        after=_whole(rows, after),
-        nan=_whole(rows, np.asarray(y.low)),
-        before=_reals(rows, y.zero, kind) if r.zero == "before" else None,
+        factor=_as_bytes(rows.listed(factor)),
+        after=_int32_rows(rows, after),
+        nan=_int32_rows(rows, np.asarray(y.low)),
+        before=_float_rows(rows, y.zero, kind) if r.zero == "before" else None,
         sums=True,
     )
     return codes
 
 
-def _fixed(
+def _requantize_fixed_point(
     acc: NDArray[np.generic],
-    factor: Reals,
+    factor: Floats,
     y: Affine,
     zero: NDArray[np.generic],
     rows: RowLayout,
     twice: bool,
-) -> Codes | None:
+) -> Integers | None:
     """Quantized values of sums by 31-bit multipliers and shifts that are not longer."""
     if not (np.isfinite(factor) & (factor > 2.0**-29) & (factor < 2.0**29)).all():
         return None
-    q, exponent = definition.mantissa(factor)
+    q, exponent = definition.fixed_point_multiplier(factor)
     codes = np.empty(acc.shape, y.carrier)
     _codes.fixed(
         np.ascontiguousarray(acc).reshape(-1),
-        _bytes(codes),
+        _as_bytes(codes),
         rows.rows,
-        multiplier=_whole(rows, q),
-        left=_whole(rows, np.maximum(exponent, 0)),
-        right=_whole(rows, np.maximum(-exponent, 0)),
-        zero=_whole(rows, zero),
+        multiplier=_int32_rows(rows, q),
+        left=_int32_rows(rows, np.maximum(exponent, 0)),
+        right=_int32_rows(rows, np.maximum(-exponent, 0)),
+        zero=_int32_rows(rows, zero),
         itemsize=codes.itemsize,
         low=y.low,
         high=y.high,
@@ -266,29 +270,29 @@ def _fixed(
     return codes
 
 
-def looked_up(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
+def lookup(codes: NDArray[np.generic], table: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns the table's entry for each quantized value of one byte or two, taken as unsigned."""
     out = np.empty(codes.shape, table.dtype)
     _codes.lookup(
-        _bytes(np.ascontiguousarray(codes)),
-        _bytes(table),
-        _bytes(out),
+        _as_bytes(np.ascontiguousarray(codes)),
+        _as_bytes(table),
+        _as_bytes(out),
         itemsize=codes.itemsize,
         entry=table.itemsize,
     )
     return out
 
 
-def _bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
+def _as_bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Returns the bytes of an array without gaps."""
     return array.reshape(-1).view(np.uint8)
 
 
-def _reals(
+def _float_rows(
     rows: RowLayout, values: NDArray[np.generic], kind: np.dtype[np.floating]
 ) -> NDArray[np.uint8]:
-    return _bytes(rows.listed(values.astype(kind)))
+    return _as_bytes(rows.listed(values.astype(kind)))
 
 
-def _whole(rows: RowLayout, values: NDArray[np.generic]) -> NDArray[np.int32]:
+def _int32_rows(rows: RowLayout, values: NDArray[np.generic]) -> NDArray[np.int32]:
     return rows.listed(values.astype(np.int32))  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qir.errors import ProfileError
 from qir.ir.ops import spec
 from qir.numerics.fields import Rule
-from qir.numerics.rounding import TWICE
+from qir.numerics.rounding import SECOND_ROUNDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,14 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     if r.plus == "ends" and r.multiplier != "divide":
         why = "floats are quantized; multiplier = 'divide'"
         yield Clash(("requant.plus", name), why)
-    if r.round in TWICE and r.multiplier != "q31":
+    if r.round in SECOND_ROUNDINGS and r.multiplier != "q31":
         yield Clash(("requant.round", name), "only a 31-bit multiplier rounds twice; 'half_up'")
-    if r.round in TWICE and r.zero == "before":
+    if r.round in SECOND_ROUNDINGS and r.zero == "before":
         why = "what is rounded twice gets its zero point after; zero = 'after'"
         yield Clash(("requant.zero", "requant.round"), why)
-    if r.clip == "codes_32" and (r.multiplier != "q31" or r.round in TWICE or r.zero != "after"):
+    if r.clip == "codes_32" and (
+        r.multiplier != "q31" or r.round in SECOND_ROUNDINGS or r.zero != "after"
+    ):
         why = "steps of a 31-bit multiplier, rounded once, get it then; 'q31', 'half_up', 'after'"
         yield Clash(("requant.clip", name, "requant.round", "requant.zero"), why)
     if r.multiplier in _WHOLE:
@@ -153,7 +155,7 @@ def repeated(items: Sequence[str]) -> str:
     return next((item for i, item in enumerate(items) if item in items[:i]), "")
 
 
-def behind(op: str) -> bool:
+def requantize_after_method(op: str) -> bool:
     """Returns whether an op may be after another in one kernel: what takes one tensor, or adds
     two."""
     return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]

@@ -1,6 +1,6 @@
-"""What quantize, dequantize and requantize are, field by field of a rule: in NumPy.
+"""Defines quantize, dequantize and requantize in NumPy, field by field of a profile's rule.
 
-`quantize.py` computes the same bytes faster where it can; this is what it answers to.
+`compiled.py` computes the same bytes with compiled loops; tests compare it with this module.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from qir.numerics.fields import Levels, Rule, level_of
 from qir.numerics.maps import AnyMap, Map
 from qir.numerics.rounding import (
     ROUNDINGS,
-    TWICE,
-    divide_whole,
+    SECOND_ROUNDINGS,
+    divide_integers,
+    doubling_high_multiply,
     fma,
-    high_multiply,
-    narrowed,
+    round_to_float_type,
     shift_right,
 )
-from qir.numerics.wide_integers import added, difference
+from qir.numerics.wide_integers import add_saturating, subtract_rounding_once
 
-Codes = NDArray[np.integer]
-Reals = NDArray[np.floating]
+Integers = NDArray[np.integer]
+Floats = NDArray[np.floating]
 _Kind = TypeVar("_Kind", bound=np.generic)
 F32: np.dtype[np.floating] = np.dtype(np.float32)
 F64: np.dtype[np.floating] = np.dtype(np.float64)
-_ABOVE = np.frompyfunc(attrgetter("numerator"), 1, 1)
-_BELOW = np.frompyfunc(attrgetter("denominator"), 1, 1)
+_NUMERATOR = np.frompyfunc(attrgetter("numerator"), 1, 1)
+_DENOMINATOR = np.frompyfunc(attrgetter("denominator"), 1, 1)
 
 
 # -- quantize -------------------------------------------------------------------------------------
 
 
 def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.generic]:
-    """Quantized values of float values.
+    """Quantizes floats.
 
     A float zero is added before rounding, wherever the rule has whole ones. Float quantized values
     saturate, infinities too. Of a table the nearest entry is taken, of two as near the one with the
@@ -50,59 +50,60 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     numbers = to.over(np.shape(x))
     q = rule.quantize
     check(rule)
-    scaled, zero = _scaled(np.asarray(x), numbers, to, rule)
+    scaled, zero = _scale_input(np.asarray(x), numbers, to, rule)
     nan = np.isnan(scaled)
     if isinstance(to, Map) and to.table is not None:
-        return _nearest(scaled, nan, to.table, to, rule)
+        return _to_table(scaled, nan, to.table, to, rule)
     if to.storage.is_float:
-        return _saturated(scaled, nan, to, rule)
+        return _to_float_storage(scaled, nan, to, rule)
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
     inside = q.zero in ("before", "fused") or zero.dtype.kind == "f"
     with np.errstate(invalid="ignore", over="ignore"):
         if q.clip == "reals_first" and not inside and to.storage.bits <= 32:
             # low - zero and high - zero are whole: clipping before rounding is exact.
-            scaled = np.clip(scaled, _real(low - zero, scaled), _real(high - zero, scaled))
+            scaled = np.clip(scaled, _as_float(low - zero, scaled), _as_float(high - zero, scaled))
         near = ROUNDINGS[q.round](scaled)
         if q.sum == "real" and not inside:
-            near, inside = near + _real(zero, scaled), True
+            near, inside = near + _as_float(zero, scaled), True
         whole = near.astype(F64)
     moved = np.zeros((), np.int64) if inside else zero
     if q.far in WRAPS:
-        whole = _wrapped(_clipped_32(whole) if q.far == "clip_32" else whole, moved)
+        whole = _wrap_to_int32(_clip_below_2_31(whole) if q.far == "clip_32" else whole, moved)
         moved = np.zeros((), np.int64)
         nan = nan & (q.nan != "far")
-    codes = stored(np.where(nan, 0, whole), low, high, to.carrier, moved)
-    if q.far in _UNHELD:
-        codes = np.where(whole + moved.astype(F64) >= _UNHELD[q.far], to.carrier.type(low), codes)
+    codes = saturate(np.where(nan, 0, whole), low, high, to.carrier, moved)
+    if q.far in _OVERFLOW_THRESHOLDS:
+        codes = np.where(
+            whole + moved.astype(F64) >= _OVERFLOW_THRESHOLDS[q.far], to.carrier.type(low), codes
+        )
     if not nan.any():
         return codes
-    return np.where(nan, nan_codes(zero, low, high, to.carrier, rule), codes)
+    return np.where(nan, nan_results(zero, low, high, to.carrier, rule), codes)
 
 
-def _wrapped(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Whole numbers as 32 bits, the lowest of all where these do not hold them, and a zero point
-    added in 32 bits, beyond whose ends it wraps."""
+def _wrap_to_int32(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[np.float64]:
+    """Converts to int32, INT32_MIN on overflow as cvtps2dq does, and adds a zero point."""
     held = np.where((whole >= -(2.0**31)) & (whole < 2.0**31), whole, -(2.0**31))
     return (held.astype(np.int64) + zero.astype(np.int64)).astype(np.int32).astype(np.float64)
 
 
-def _clipped_32(whole: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Whole numbers that end at the last float32 that 32 bits hold; a NaN is one above."""
-    return np.where(whole < _LAST, whole, _LAST)
+def _clip_below_2_31(whole: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Clips to the greatest float32 below 2^31; a NaN becomes that too."""
+    return np.where(whole < _MAX_F32_BELOW_2_31, whole, _MAX_F32_BELOW_2_31)
 
 
-_LAST = 2.0**31 - 128
+_MAX_F32_BELOW_2_31 = 2.0**31 - 128
 """The greatest float32 below 2^31, where torch's vectors end."""
-_WORD = 2**31
+_INT32_END = 2**31
 """What 32 bits end before."""
-_UNHELD = {"low_32": 2.0**31, "low_64": 2.0**63}
-_KINDS: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float16)}
+_OVERFLOW_THRESHOLDS = {"low_32": 2.0**31, "low_64": 2.0**63}
+_COMPUTE_DTYPES: dict[str, np.dtype[np.floating]] = {"f64": F64, "f16": np.dtype(np.float16)}
 
 
-def factor(scale: Reals, rule: Rule) -> Reals:
-    """What float values are divided by or multiplied with, in the type that is computed in."""
+def scale_factor(scale: Floats, rule: Rule) -> Floats:
+    """Returns what floats are divided by or multiplied with, in the rule's compute type."""
     q = rule.quantize
-    kind = _KINDS.get(q.compute, F32)
+    kind = _COMPUTE_DTYPES.get(q.compute, F32)
     with np.errstate(all="ignore"):
         if q.by in ("divide", "low_end"):
             return scale.astype(kind)
@@ -111,110 +112,111 @@ def factor(scale: Reals, rule: Rule) -> Reals:
         return np.asarray(kind.type(1) / scale.astype(kind))
 
 
-def in_codes(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
-    """Float values in units of the scale, or from the low end in units of a span; no zero point
-    yet."""
+def in_scale_units(
+    x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> Floats:
+    """Returns x / scale, or (x - low) * levels / span, before the zero point is added."""
     q = rule.quantize
-    by = _encoding(numbers, to, rule)
+    by = _quantize_factor(numbers, to, rule)
     with np.errstate(all="ignore"):
-        values: Reals = x.astype(by.dtype)
-        if numbers.plus is not None and not _from_low(rule):
+        values: Floats = x.astype(by.dtype)
+        if numbers.plus is not None and not _counts_from_low_end(rule):
             values = values - numbers.plus.astype(by.dtype)
         if q.by == "low_end":
             return _above_low(values, by, numbers, to, rule)
         if q.clip == "range_first":
-            values = _within(values, by, numbers, to, rule)
+            values = _clip_range(values, by, numbers, to, rule)
         if q.by == "divide":
             return np.asarray(values / by)
         if q.by == "span" and q.zero not in ("pair", "pair_once"):
-            values = values - _far_ends(numbers, to, by.dtype)[0]
+            values = values - _range_of(numbers, to, by.dtype)[0]
         return np.asarray(values * by)
 
 
 def _above_low(
-    values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule
-) -> Reals:
-    """Steps from what the lowest quantized value means, less those from there to the zero point."""
-    ends = _far_ends(AffineParameters(numbers.scale, numbers.zero), to, by.dtype)
+    values: Floats, by: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> Floats:
+    """Returns (x - low end) / scale, minus the steps from the low end to the zero point."""
+    ends = _range_of(AffineParameters(numbers.scale, numbers.zero), to, by.dtype)
     if rule.quantize.clip == "range_first":
         values = np.clip(values, *ends)
-    return np.asarray((values - ends[0]) / by - (_real(numbers.zero, by) - by.dtype.type(to.low)))
+    return np.asarray(
+        (values - ends[0]) / by - (_as_float(numbers.zero, by) - by.dtype.type(to.low))
+    )
 
 
-def _from_low(rule: Rule) -> bool:
-    """Returns whether integers are counted from the low end of the range, which an offset moves
-    along."""
+def _counts_from_low_end(rule: Rule) -> bool:
+    """Returns whether integers are counted from the low end, which includes the offset."""
     return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
-def _encoding(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
-    """The factor of the way float values are quantized."""
+def _quantize_factor(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Floats:
+    """Returns the scale, reciprocal or gain that the rule's `by` uses."""
     q = rule.quantize
     if q.by in ("divide", "reciprocal", "low_end"):
-        return factor(numbers.scale, rule)
-    wide = F64 if q.compute == "f64_reciprocal" else _KINDS.get(q.compute, F32)
-    level = _level(q.levels, to, rule)
+        return scale_factor(numbers.scale, rule)
+    wide = F64 if q.compute == "f64_reciprocal" else _COMPUTE_DTYPES.get(q.compute, F32)
+    level = _level_for(q.levels, to, rule)
     with np.errstate(all="ignore"):
         if q.by == "span":
-            low, high = _far_ends(numbers, to, wide)
+            low, high = _range_of(numbers, to, wide)
             steps = wide.type(level or to.high - to.low)
-            found: Reals = np.asarray(steps / (high - low))
+            found: Floats = np.asarray(steps / (high - low))
         else:
             found = _gain(numbers.scale, numbers.ends, to, rule, wide, level)
     return found.astype(F32) if q.compute == "f64_reciprocal" else found
 
 
-def _far_ends(
+def _range_of(
     numbers: AffineParameters, to: AnyMap, kind: np.dtype[np.floating]
-) -> tuple[Reals, Reals]:
-    """Returns the range that is declared, else what the lowest and the highest quantized value
-    mean."""
+) -> tuple[Floats, Floats]:
+    """Returns the declared range, else the dequantized lowest and highest quantized values."""
     if numbers.ends is not None:
         return numbers.ends.low.astype(kind), numbers.ends.high.astype(kind)
     scale, zero = numbers.scale.astype(kind), numbers.zero.astype(kind)
-    low, high = ((_real(np.asarray(end), scale) - zero) * scale for end in (to.low, to.high))
+    low, high = ((_as_float(np.asarray(end), scale) - zero) * scale for end in (to.low, to.high))
     plus = scale.dtype.type(0) if numbers.plus is None else numbers.plus.astype(kind)
     return np.asarray(low + plus), np.asarray(high + plus)
 
 
-def _within(values: Reals, by: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
-    """Float values cut at the ends of the range; of a gain, at what the ends of the integers mean
-    by it."""
+def _clip_range(
+    values: Floats, by: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> Floats:
+    """Clips floats to the range; by a gain, to the dequantized ends of the integers."""
     q = rule.quantize
-    if q.by == "gain" and not _from_low(rule):
+    if q.by == "gain" and not _counts_from_low_end(rule):
         zero = numbers.zero.astype(by.dtype)
-        least, most = (_real(np.asarray(end), by) - zero for end in (to.low, to.high))
+        least, most = (_as_float(np.asarray(end), by) - zero for end in (to.low, to.high))
         return np.asarray(np.clip(values, least / by, most / by))
-    return np.asarray(np.clip(values, *_far_ends(numbers, to, by.dtype)))
+    return np.asarray(np.clip(values, *_range_of(numbers, to, by.dtype)))
 
 
-def _level(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
+def _level_for(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
     """Returns the level of a quantized type, if one is named."""
     grain = "channel" if of.scale.size > 1 else "tensor"
     return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
 
 
 def _gain(
-    scale: Reals,
+    scale: Floats,
     ends: DeclaredRange | None,
     of: AnyMap,
     rule: Rule,
     kind: np.dtype[np.floating],
     level: float | None,
-) -> Reals:
-    """Quantized values a float unit: a level over what the declared range reaches, else over level
-    * scale.
+) -> Floats:
+    """Returns the gain: level / (reach of the declared range), else level / (level * scale).
 
-    `level` None: the one that readers use, and 1 / scale where nothing names one.
+    `level` None: the level of `choose`, and 1 / scale where the rule names none.
     """
-    read = _level(rule.choose.levels, of, rule)
+    read = _level_for(rule.choose.levels, of, rule)
     if ends is not None and ends.gain is not None:
         return ends.gain.astype(kind)
     if ends is not None and ends.level is not None:
         read = ends.level
     far = level or read
     if ends is not None and rule.choose.reach == "sides":
-        return _by_sides(ends, of, kind)
+        return _gain_within_both_sides(ends, of, kind)
     if ends is not None and far is not None:
         low, high = ends.low.astype(kind), ends.high.astype(kind)
         reach = {"max": np.maximum(low, high), "span": high - low}.get(
@@ -228,8 +230,8 @@ def _gain(
     return np.asarray(kind.type(level) / (scale.astype(kind) * kind.type(half)))
 
 
-def _by_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """Returns the gain by which neither side leaves the quantized values."""
+def _gain_within_both_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> Floats:
+    """Returns the largest gain with which both range ends stay within the integers."""
     low, high = ends.low.astype(kind), ends.high.astype(kind)
     most = np.finfo(kind).max
     below = np.where(low * of.low > 0, kind.type(of.low) / low, most)
@@ -237,67 +239,73 @@ def _by_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> R
     return np.asarray(np.minimum(below, above), kind)
 
 
-def _scaled(
+def _scale_input(
     x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule
-) -> tuple[Reals, NDArray[np.generic]]:
-    """x in units of the scale, with the zero point in it where that comes before rounding, and
-    the zero point; of a span the low quantized value, of a pair that less the rounded low end."""
+) -> tuple[Floats, NDArray[np.generic]]:
+    """Returns x in units of the scale, and the zero point that is still to be added.
+
+    A zero point that the rule adds before rounding is in x already.
+    """
     q = rule.quantize
     zero = numbers.zero
     if q.zero == "fused":
-        return _fused(x, numbers, to, rule), zero
-    out = in_codes(x, numbers, to, rule)
+        return _scale_fused(x, numbers, to, rule), zero
+    out = in_scale_units(x, numbers, to, rule)
     with np.errstate(all="ignore"):
         if q.zero == "pair_once":
             out = out - np.asarray(
-                _far_ends(numbers, to, out.dtype)[0] * _encoding(numbers, to, rule)
+                _range_of(numbers, to, out.dtype)[0] * _quantize_factor(numbers, to, rule)
             )
             zero = np.asarray(to.low, np.int64)
         elif q.zero == "pair":
-            zero = _paired(out, numbers, to, rule)
+            zero = _paired_zero(out, numbers, to, rule)
         elif q.by == "span":
             zero = np.asarray(to.low, np.int64)
         if q.zero == "none" and q.by != "span":
             zero = np.zeros_like(zero)
         if q.zero == "before" or zero.dtype.kind == "f":
-            out = out + _real(zero, out)
+            out = out + _as_float(zero, out)
     return out, zero
 
 
-def _fused(x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule) -> Reals:
-    """x in units of the scale and the zero point, in one rounding."""
+def _scale_fused(
+    x: NDArray[np.generic], numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> Floats:
+    """Returns fma(x, factor, zero): scaled and shifted with one rounding."""
     with np.errstate(all="ignore"):
         values = x.astype(F32)
         if numbers.plus is not None:
             values = values - numbers.plus.astype(F32)
-        parts = (values, _encoding(numbers, to, rule).astype(F32), numbers.zero.astype(F32))
+        parts = (values, _quantize_factor(numbers, to, rule).astype(F32), numbers.zero.astype(F32))
         return fma(*np.broadcast_arrays(*parts))
 
 
-def _paired(like: Reals, numbers: AffineParameters, to: AnyMap, rule: Rule) -> NDArray[np.int64]:
-    """Returns the low quantized value, less the low end of the range rounded as floats are."""
-    by = _encoding(numbers, to, rule)
-    low = _far_ends(numbers, to, like.dtype)[0]
+def _paired_zero(
+    like: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule
+) -> NDArray[np.int64]:
+    """Returns qmin - round(low end / scale), the zero point that the rounded low end implies."""
+    by = _quantize_factor(numbers, to, rule)
+    low = _range_of(numbers, to, like.dtype)[0]
     steps = low / by if rule.quantize.by == "divide" else low * by
     whole = ROUNDINGS[rule.quantize.round](np.asarray(steps, like.dtype)).astype(F64)
     return np.asarray(to.low - np.nan_to_num(whole)).astype(np.int64)
 
 
-def _real(whole: NDArray[np.generic], like: Reals) -> Reals:
+def _as_float(whole: NDArray[np.generic], like: Floats) -> Floats:
     with np.errstate(over="ignore"):
         return np.asarray(whole).astype(like.dtype)
 
 
-def stored(
+def saturate(
     whole: NDArray[np.float64],
     low: int,
     high: int,
     carrier: np.dtype[np.generic],
     zero: NDArray[np.generic] | None = None,
-) -> Codes:
-    """Whole numbers in float64, and a zero point to them, as quantized values that saturate."""
+) -> Integers:
+    """Adds a zero point to integral float64 values and saturates to the storage type."""
     if zero is not None and carrier.itemsize == 8 and zero.any():
-        return added(whole, zero, low, high, carrier)
+        return add_saturating(whole, zero, low, high, carrier)
     whole = whole if zero is None else np.asarray(np.add(whole, zero), F64)
     most = float(high)
     if int(most) <= high:
@@ -307,35 +315,34 @@ def stored(
     return np.where(whole >= most, carrier.type(high), below).astype(carrier)
 
 
-def nan_codes(
+def nan_results(
     zero: NDArray[np.generic], low: int, high: int, carrier: np.dtype[np.generic], rule: Rule
-) -> Codes:
-    """Returns what a NaN becomes, by the zero of its block; raises OpError where the profile does
-    not say."""
+) -> Integers:
+    """Returns what a NaN becomes, one for each zero point; OpError if the rule does not say."""
     match rule.quantize.nan:
         case "low":
             return np.full(zero.shape, low, carrier)
         case "high":
             return np.full(zero.shape, high, carrier)
         case "zero" if zero.dtype.kind == "f":
-            return stored(np.nan_to_num(np.rint(zero.astype(F64))), low, high, carrier)
+            return saturate(np.nan_to_num(np.rint(zero.astype(F64))), low, high, carrier)
         case "zero":
             return zero.astype(carrier)
         case "zero_code":
             return np.full(zero.shape, min(max(low, 0), high), carrier)
         case _:
-            raise no_code(rule)
+            raise nan_unspecified_error(rule)
 
 
-def no_code(rule: Rule) -> OpError:
+def nan_unspecified_error(rule: Rule) -> OpError:
     """Returns the error for a NaN where the profile does not say what becomes of it."""
     return OpError(f"NaN has no quantized value in profile {rule.profile or '(unnamed)'}")
 
 
-def _saturated(
-    scaled: Reals, nan: NDArray[np.bool_], to: AnyMap, rule: Rule
+def _to_float_storage(
+    scaled: Floats, nan: NDArray[np.bool_], to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """Float quantized values: the nearest there is; NaN stays where the type has it."""
+    """Rounds to the nearest value of a float storage type; keeps NaN where the type has one."""
     info = ml_dtypes.finfo(to.carrier)  # type: ignore[no-untyped-call]
     low, high = float(info.min), float(info.max)
     if rule.quantize.round != "even":
@@ -343,24 +350,24 @@ def _saturated(
         step = np.ldexp(1.0, exponent - int(info.nmant))
         scaled = np.clip(scaled.astype(F64), low, high)
         scaled = np.asarray(ROUNDINGS[rule.quantize.round](scaled / step) * step)
-    codes = narrowed(np.clip(scaled, low, high), to.carrier)
+    codes = round_to_float_type(np.clip(scaled, low, high), to.carrier)
     if not nan.any() or np.isnan(np.asarray(np.nan).astype(to.carrier)):
         return codes
     if rule.quantize.nan == "unspecified":
-        raise no_code(rule)
+        raise nan_unspecified_error(rule)
     met = {"low": low, "high": high}.get(rule.quantize.nan, 0.0)
     return np.where(nan, np.asarray(met, to.carrier), codes)
 
 
-def _nearest(
-    scaled: Reals, nan: NDArray[np.bool_], table: Reals, to: AnyMap, rule: Rule
+def _to_table(
+    scaled: Floats, nan: NDArray[np.bool_], table: Floats, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
-    """Returns the quantized value whose entry is nearest, the lower one of two."""
-    middles, first = neighbours(table)
+    """Returns the index of the nearest table entry, of two as near the lower index."""
+    middles, first = table_midpoints(table)
     wanted = scaled.astype(F64)
     if nan.any():
         if rule.quantize.nan == "unspecified":
-            raise no_code(rule)
+            raise nan_unspecified_error(rule)
         met = {"low": -np.inf, "high": np.inf}.get(rule.quantize.nan, 0.0)
         wanted = np.where(nan, met, wanted)
     below, above = (first[np.searchsorted(middles, wanted, side)] for side in ("left", "right"))
@@ -372,12 +379,8 @@ def _nearest(
     return (index + to.low).astype(to.carrier)
 
 
-def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns the middles between the entries of a table as they rise, in float64, and each entry's
-    index.
-
-    Of equal entries the first counts.
-    """
+def table_midpoints(table: Floats) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns the midpoints of the sorted table, and the first index of each entry."""
     values, first = np.unique(table.astype(F64), return_index=True)
     with np.errstate(over="ignore", invalid="ignore"):
         return (values[:-1] + values[1:]) / 2, first
@@ -386,7 +389,7 @@ def neighbours(table: Reals) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 # -- dequantize -----------------------------------------------------------------------------------
 
 
-def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
+def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
     """Dequantizes integers to the type that they express."""
     codes = np.asarray(codes)
     numbers = of.over(codes.shape)
@@ -394,35 +397,35 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
     kind = F64 if d.compute == "f64" else F32
     half = rule.params.round == "f16"
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        s = _packed(numbers.scale.astype(kind), half)
+        s = _round_packed(numbers.scale.astype(kind), half)
         plus = None if numbers.plus is None else numbers.plus.astype(kind)
         if d.by == "q*s+plus" and numbers.zero.any():
             plus = (0 if plus is None else plus) - numbers.zero.astype(kind) * s
-            out = _values(codes, of, kind) * s
+            out = _stored_values(codes, of, kind) * s
         elif d.by == "q*s-z*s":
-            out = _values(codes, of, kind) * s - numbers.zero.astype(kind) * s
+            out = _stored_values(codes, of, kind) * s - numbers.zero.astype(kind) * s
         elif d.by == "q/gain":
             gain = _gain(numbers.scale, numbers.ends, of, rule, kind, None)
-            out = _centred(codes, of, numbers.zero, kind, rule) / _packed(gain, half)
+            out = _subtract_zero(codes, of, numbers.zero, kind, rule) / _round_packed(gain, half)
         else:
-            out = _centred(codes, of, numbers.zero, kind, rule) * s
+            out = _subtract_zero(codes, of, numbers.zero, kind, rule) * s
         if plus is not None:
-            out = out + _packed(np.asarray(plus, kind), half)
-        return narrowed(np.asarray(out), result_of(of))
+            out = out + _round_packed(np.asarray(plus, kind), half)
+        return round_to_float_type(np.asarray(out), express_dtype(of))
 
 
-def _packed(numbers: Reals, half: bool) -> Reals:
-    """Numbers as packing leaves them."""
+def _round_packed(numbers: Floats, half: bool) -> Floats:
+    """Rounds parameters to float16 where a kernel packs them so."""
     return numbers.astype(np.float16).astype(numbers.dtype) if half else numbers
 
 
-def result_of(of: AnyMap) -> np.dtype[np.generic]:
+def express_dtype(of: AnyMap) -> np.dtype[np.generic]:
     """Returns the NumPy type of the float values that quantized values mean."""
     return of.scale.dtype if of.express is None else of.express.carrier
 
 
-def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Reals:
-    """Returns what quantized values stand for before scale and zero."""
+def _stored_values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating]) -> Floats:
+    """Returns the table entries of integers, or the integers, as floats."""
     if not isinstance(of, Map) or of.table is None:
         return codes.astype(kind)
     index = codes.astype(np.int64) - of.low
@@ -432,21 +435,20 @@ def _values(codes: NDArray[np.generic], of: AnyMap, kind: np.dtype[np.floating])
     return of.table.astype(kind)[index]
 
 
-def _centred(
+def _subtract_zero(
     codes: NDArray[np.generic],
     of: AnyMap,
     zero: NDArray[np.generic],
     kind: np.dtype[np.floating],
     rule: Rule,
-) -> Reals:
-    """q - zero in one rounding, or of quantized values that are rounded first; what has no whole
-    zero is only converted."""
+) -> Floats:
+    """Returns q - zero rounded once, or from values rounded first where `codes` is "real"."""
     if zero.dtype.kind == "f" or rule.dequantize.codes == "real":
-        return np.asarray(_values(codes, of, kind) - zero.astype(kind))
+        return np.asarray(_stored_values(codes, of, kind) - zero.astype(kind))
     if not zero.any():
-        return _values(codes, of, kind)
+        return _stored_values(codes, of, kind)
     if of.storage.bits > 32:
-        return difference(codes, zero, kind)
+        return subtract_rounding_once(codes, zero, kind)
     return np.asarray((codes.astype(np.int64) - zero.astype(np.int64)).astype(kind))
 
 
@@ -455,27 +457,27 @@ def _centred(
 
 def requantize(
     acc: NDArray[np.generic], factor: NDArray[np.generic], y: Affine, rule: Rule, *, axis: int = 1
-) -> Codes:
-    """Quantized values of the result from sums, bias included, and what `multiplier` gave."""
+) -> Integers:
+    """Requantizes int32 sums, bias included, by the factor that `multiplier` returned."""
     r = rule.requant
     check(rule)
-    m = shaped(factor, acc.ndim, axis)
+    m = broadcastable_factor(factor, acc.ndim, axis)
     scale, zero = y.along(acc.ndim)
     if r.multiplier == "exact":
-        return _exact(acc, m, zero, y, rule)
+        return _requantize_exact(acc, m, zero, y, rule)
     real = m.astype(m.dtype if m.dtype.kind == "f" else F64)
     if r.multiplier in ("q31", "q15"):
-        return _fixed_point(acc, real, zero.astype(np.int64), y, rule)
+        return _requantize_fixed_point(acc, real, zero.astype(np.int64), y, rule)
     with np.errstate(all="ignore"):
         scaled = np.asarray(acc.astype(real.dtype) * real)
         if r.multiplier == "divide":
             gain = gains(y, rule, scaled.dtype).reshape(scale.shape)
-            scaled = in_steps(scaled, scale, gain, rule)
-        return rounded(scaled, zero, y, rule)
+            scaled = in_result_units(scaled, scale, gain, rule)
+        return round_saturate(scaled, zero, y, rule)
 
 
-def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
-    """Float values in units of the result, in the type they have."""
+def in_result_units(reals: Floats, scale: Floats, gain: Floats, rule: Rule) -> Floats:
+    """Divides floats by the result's scale, in the order and way of the rule."""
     with np.errstate(all="ignore"):
         match rule.requant.order:
             case "gy/gx/gw" | "(x*w)*gy":
@@ -489,24 +491,26 @@ def in_steps(reals: Reals, scale: Reals, gain: Reals, rule: Rule) -> Reals:
                 return np.asarray(reals / scale.astype(reals.dtype))
 
 
-def rounded(scaled: Reals, zero: NDArray[np.generic], y: Affine, rule: Rule) -> Codes:
-    """Quantized values of floats that are in units of the result."""
+def round_saturate(scaled: Floats, zero: NDArray[np.generic], y: Affine, rule: Rule) -> Integers:
+    """Adds the zero point, rounds and saturates floats that are in units of the result."""
     r = rule.requant
     after = zero if r.zero == "after" else np.zeros_like(zero)
     with np.errstate(over="ignore", invalid="ignore"):
         if r.zero == "before":
-            scaled = scaled + _real(zero, scaled)
+            scaled = scaled + _as_float(zero, scaled)
         if r.clip == "reals" and y.storage.bits <= 32:
-            scaled = np.clip(scaled, _real(y.low - after, scaled), _real(y.high - after, scaled))
+            scaled = np.clip(
+                scaled, _as_float(y.low - after, scaled), _as_float(y.high - after, scaled)
+            )
         whole = ROUNDINGS[r.round](scaled).astype(F64)
     nan = np.isnan(whole)
-    codes = stored(np.where(nan, 0, whole), y.low, y.high, y.carrier, after)
+    codes = saturate(np.where(nan, 0, whole), y.low, y.high, y.carrier, after)
     # maxps and minps give their second operand for a NaN: the low end.
     return np.where(nan, y.carrier.type(y.low), codes) if nan.any() else codes
 
 
-def shaped(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
-    """Returns one factor, one a channel, or one for each sum, to go with an array of that rank."""
+def broadcastable_factor(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
+    """Reshapes a per-tensor, per-channel or per-sum factor to broadcast over that rank."""
     if factor.ndim == 0 or (factor.ndim == rank and rank > 1):
         return factor
     shape = [1] * rank
@@ -514,51 +518,54 @@ def shaped(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
     return factor.reshape(shape)
 
 
-def mantissa(m: Reals) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Whole numbers below 2^31 and exponents: m is q * 2^(exponent - 31)."""
+def fixed_point_multiplier(m: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Returns q and exponent with m = q * 2^(exponent - 31), as gemmlowp's QuantizeMultiplier."""
     fraction, exponent = np.frexp(m.astype(np.float64))
     q = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
     over = q == 1 << 31
     return np.where(over, 1 << 30, q), exponent.astype(np.int64) + over
 
 
-def _fixed_point(
-    acc: NDArray[np.generic], m: Reals, zero: NDArray[np.int64], y: Affine, rule: Rule
-) -> Codes:
-    """gemmlowp's multiplier of 31 bits, or TFLite's of 15, and a shift; rounded twice or once."""
+def _requantize_fixed_point(
+    acc: NDArray[np.generic], m: Floats, zero: NDArray[np.int64], y: Affine, rule: Rule
+) -> Integers:
+    """Requantizes by gemmlowp's 31-bit multiplier, or TFLite's 15-bit one, and a shift."""
     r = rule.requant
-    q, exponent = mantissa(m)
+    q, exponent = fixed_point_multiplier(m)
     sums = acc.astype(np.int64)
-    if r.round in TWICE:
+    if r.round in SECOND_ROUNDINGS:
         left, right = np.maximum(exponent, 0), np.maximum(-exponent, 0)
         moved = (sums << left).astype(np.int32)
-        whole = TWICE[r.round](high_multiply(moved, q.astype(np.int32)), right).astype(np.int64)
+        whole = SECOND_ROUNDINGS[r.round](
+            doubling_high_multiply(moved, q.astype(np.int32)), right
+        ).astype(np.int64)
     else:
         bits = 31
         if r.multiplier == "q15":
             bits, q = 15, np.where(q < 0x7FFF0000, (q + (1 << 15)) >> 16, 0x7FFF)
         if r.clip == "codes_32":
-            q, exponent = np.where(exponent <= 30, q, _WORD - 1), np.minimum(exponent, 30)
+            q, exponent = np.where(exponent <= 30, q, _INT32_END - 1), np.minimum(exponent, 30)
         inside = zero if r.zero == "before" else np.zeros((), np.int64)
         whole = shift_right(sums * q, bits - exponent, r.round, inside)
         if r.multiplier == "q15":  # what is made is a number of 32 bits
             whole = whole.astype(np.int32).astype(np.int64)
     if r.clip == "codes_32":
-        total = (np.clip(whole, -_WORD, _WORD - 1) + zero).astype(np.int32).astype(np.int64)
+        total = (
+            (np.clip(whole, -_INT32_END, _INT32_END - 1) + zero).astype(np.int32).astype(np.int64)
+        )
     else:
         total = whole + (0 if r.zero == "none" else zero)
     return np.asarray(np.clip(total, y.low, y.high).astype(y.carrier))
 
 
-def _exact(
+def _requantize_exact(
     acc: NDArray[np.generic],
     m: NDArray[np.generic],
     zero: NDArray[np.integer],
     y: Affine,
     rule: Rule,
-) -> Codes:
-    """Quantized values as if numbers had no end of digits: float64, and fractions where that is
-    near a tie."""
+) -> Integers:
+    """Requantizes as in exact arithmetic: float64, and fractions where that is near a tie."""
     r = rule.requant
     with np.errstate(all="ignore"):
         scaled = np.asarray(acc.astype(F64) * m.astype(F64))
@@ -569,14 +576,16 @@ def _exact(
     near &= (scaled + moved > y.low - 1.0) & (scaled + moved < y.high + 1.0)
     if near.any():
         inside = (zeros if r.zero == "before" else np.zeros_like(zeros))[near]
-        above, below = (np.broadcast_to(part(m), scaled.shape)[near] for part in (_ABOVE, _BELOW))
+        above, below = (
+            np.broadcast_to(part(m), scaled.shape)[near] for part in (_NUMERATOR, _DENOMINATOR)
+        )
         sums = acc[near].astype(np.int64).astype(object)
-        found = divide_whole(above * sums, below, r.round, inside.astype(object))
+        found = divide_integers(above * sums, below, r.round, inside.astype(object))
         whole[near] = found.astype(F64)
-    return stored(whole, y.low, y.high, y.carrier, moved)
+    return saturate(whole, y.low, y.high, y.carrier, moved)
 
 
-def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Reals:
-    """Quantized values a float unit, as readers have it, in the shape of the scales."""
+def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Floats:
+    """Returns 1 / scale as kernels that carry ranges compute it, in the shape of the scales."""
     with np.errstate(all="ignore"):
         return _gain(of.scale, of.ends, of, rule, kind, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qir.ir.scheme import Scheme
 from qir.numerics.fields import Choose, level_of
-from qir.numerics.ranges import middle_of, reduced
+from qir.numerics.ranges import seven_bit_range, symmetric_zero
 
 
 def formula(rule: Choose, scheme: Scheme, *, weight: bool = False) -> str:
@@ -14,14 +14,14 @@ def formula(rule: Choose, scheme: Scheme, *, weight: bool = False) -> str:
     """
     codes = scheme.low, scheme.high
     custom = codes != scheme.storage.bounds
-    seven = reduced(rule, scheme.storage, codes, weight)
+    seven = seven_bit_range(rule, scheme.storage, codes, weight)
     codes = seven or codes
     if scheme.symmetric:
-        level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
+        level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.granularity)
         scale = _symmetric(rule, codes, None if seven else level)
         zero = scheme.zero
         if zero is None:
-            zero = middle_of(codes, scheme.storage, rule, custom=custom)
+            zero = symmetric_zero(codes, scheme.storage, rule, custom=custom)
         return f"scale = {scale}" + (f", zero_point = {zero}" if zero else "")
     return f"scale = (rmax-rmin)/{codes[1] - codes[0]}{_zero(rule, codes[0])}"
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir._kernels._codes import Rows
-from qir.ir.types import Grain
+from qir.ir.types import Granularity
 from qir.numerics.affine import Affine
 from qir.numerics.maps import AnyMap
 
@@ -57,10 +57,10 @@ def along(shape: tuple[int, ...], axis: int | None) -> RowLayout:
         return _layout(shape, None, (1,) * len(shape))
     axis %= len(shape)
     grid = tuple(size if i == axis else 1 for i, size in enumerate(shape))
-    return _layout(shape, Grain(((axis, 1),)), grid)
+    return _layout(shape, Granularity(((axis, 1),)), grid)
 
 
-def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) -> RowLayout:
+def _layout(shape: tuple[int, ...], grain: Granularity | None, grid: tuple[int, ...]) -> RowLayout:
     many = [axis for axis, count in enumerate(grid) if count > 1]
     if grain is None or not many:
         size = math.prod(shape)
@@ -85,7 +85,7 @@ def _layout(shape: tuple[int, ...], grain: Grain | None, grid: tuple[int, ...]) 
     return RowLayout(rows, grid, last, each, tiles)
 
 
-def _blocks(grain: Grain, axis: int, size: int) -> NDArray[np.int64]:
+def _blocks(grain: Granularity, axis: int, size: int) -> NDArray[np.int64]:
     """Returns the block of each index of an axis."""
     if grain.by is not None and axis == grain.blocks[-1][0]:
         return grain.by.data.astype(np.int64)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.dtype import DType
-from qir.ir.types import Grain
+from qir.ir.types import Granularity
 from qir.numerics.affine import Affine, AffineParameters, DeclaredRange
 
-Reals = NDArray[np.floating]
+Floats = NDArray[np.floating]
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 
@@ -29,13 +29,13 @@ class Map:
 
     storage: DType
     express: DType
-    scale: Reals
+    scale: Floats
     zero: NDArray[np.generic]
     low: int
     high: int
-    grain: Grain | None = None
-    plus: Reals | None = None
-    table: Reals | None = None
+    grain: Granularity | None = None
+    plus: Floats | None = None
+    table: Floats | None = None
     ends: DeclaredRange | None = None
 
     @property
@@ -121,7 +121,7 @@ AnyMap: TypeAlias = Affine | Map
 """A quantized type as the arithmetic needs it: affine, or a table."""
 
 
-def _same(one: Reals | None, other: Reals | None) -> bool:
+def _same(one: Floats | None, other: Floats | None) -> bool:
     if one is None or other is None:
         return one is other
     return np.array_equal(one, other)

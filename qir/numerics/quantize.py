@@ -17,8 +17,8 @@ from qir.numerics.fields import Rule
 from qir.numerics.maps import AnyMap, same_map
 from qir.numerics.rounding import ROUNDINGS
 
-Codes = NDArray[np.integer]
-Reals = NDArray[np.floating]
+Integers = NDArray[np.integer]
+Floats = NDArray[np.floating]
 F32: np.dtype[np.floating] = np.dtype(np.float32)
 F64: np.dtype[np.floating] = np.dtype(np.float64)
 _FRACTION = np.frompyfunc(Fraction, 1, 1)
@@ -27,7 +27,7 @@ _FRACTION = np.frompyfunc(Fraction, 1, 1)
 # -- quantize and dequantize ----------------------------------------------------------------------
 
 
-def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
+def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Integers:
     """Quantizes floats; the result of a float storage type has that type.
 
     Raises ProfileError for a field that cannot be executed yet, OpError for a NaN where the
@@ -41,7 +41,7 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> Codes:
     return codes
 
 
-def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
+def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
     """Dequantizes integers to the type that they express.
 
     Raises ProfileError for a field that cannot be executed yet, OpError for numbers that do not
@@ -53,7 +53,7 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Reals:
     return definition.dequantize(codes, of, rule) if reals is None else reals
 
 
-def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Codes:
+def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> Integers:
     """Requantizes: keeps the integers where both types agree, else dequantizes and quantizes.
 
     Raises as these two do.
@@ -62,22 +62,22 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> C
     of.check(codes.shape)
     if same_map(of, to):
         return codes  # type: ignore[return-value]
-    if codes.size > 2 << 8 * codes.itemsize and _by_table(of, to):
+    if codes.size > 2 << 8 * codes.itemsize and _is_elementwise(of, to):
         try:
-            table = quantize(dequantize(_every(of.carrier), of, rule), to, rule)
-            return compiled.looked_up(codes, table)  # type: ignore[return-value]
+            table = quantize(dequantize(_all_integers(of.carrier), of, rule), to, rule)
+            return compiled.lookup(codes, table)  # type: ignore[return-value]
         except OpError:  # an integer that does not occur may have no float value, or none back
             pass
     return quantize(dequantize(codes, of, rule), to, rule)
 
 
-def _by_table(of: AnyMap, to: AnyMap) -> bool:
+def _is_elementwise(of: AnyMap, to: AnyMap) -> bool:
     """Returns whether equal quantized values become equal quantized values, wherever they stand."""
     one = all(n.size == 1 for m in (of, to) for n in m.numbers())
     return one and of.storage.bits <= 16
 
 
-def _every(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
+def _all_integers(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
     """Returns every integer that a carrier of one byte or two can hold, in the order of its
     bits."""
     return np.arange(1 << 8 * carrier.itemsize).astype(f"u{carrier.itemsize}").view(carrier)
@@ -98,16 +98,16 @@ def multiplier(
     check(rule)
     r = rule.requant
     if r.multiplier == "exact" and y is not None:
-        return _fractions(x, w, y, gain)
+        return _exact_multiplier(x, w, y, gain)
     if r.unit == "f32":
         with np.errstate(all="ignore"):
             one = x.scale.astype(F32) * w.scale.astype(F32)
         x, w = replace(x, scale=np.ones((), F32), axis=None), replace(w, scale=one)
     kind = F64 if r.compute == "f64" else F32
     if y is None or r.multiplier == "divide":
-        return _unit(x, w, rule, kind, gain)
-    sx, sw = (scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
-    sx, sy = _times(sx, gain), y.scale.astype(kind)
+        return _accumulator_unit(x, w, rule, kind, gain)
+    sx, sw = (kernel_scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
+    sx, sy = _apply_gain(sx, gain), y.scale.astype(kind)
     with np.errstate(all="ignore"):
         match r.order:
             case "(x*w)/y":
@@ -118,23 +118,23 @@ def multiplier(
                 found = (sx * sw) * (kind.type(1) / sy)
             case _:
                 gx, gw, gy = (definition.gains(of, rule, kind) for of in (x, w, y))
-                found = _times(gy, gain) / gx / gw
+                found = _apply_gain(gy, gain) / gx / gw
     return np.asarray(found.astype(np.float32 if r.multiplier == "f32" else np.float64))
 
 
-def _unit(
+def _accumulator_unit(
     x: Affine, w: Affine, rule: Rule, kind: np.dtype[np.floating], gain: float
 ) -> NDArray[np.floating]:
     """Returns what one step of a sum means."""
     with np.errstate(all="ignore"):
         if rule.requant.order == "gy/gx/gw":
             gx, gw = (definition.gains(of, rule, kind) for of in (x, w))
-            return np.asarray(_times(np.asarray(kind.type(1) / gx), gain) / gw)
-        sx, sw = (scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
-        return np.asarray(_times(sx, gain) * sw)
+            return np.asarray(_apply_gain(np.asarray(kind.type(1) / gx), gain) / gw)
+        sx, sw = (kernel_scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
+        return np.asarray(_apply_gain(sx, gain) * sw)
 
 
-def scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
+def kernel_scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
     """Returns the scales of the data, `x`, or of the weights, as a kernel keeps them."""
     kept = rule.requant.scales
     if kept == "given" or (kept == "x_inverted" and slot != "x"):
@@ -145,13 +145,13 @@ def scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
         return np.asarray(one / inverse)
 
 
-def _times(values: NDArray[np.floating], gain: float) -> NDArray[np.floating]:
+def _apply_gain(values: NDArray[np.floating], gain: float) -> NDArray[np.floating]:
     if gain == 1.0:
         return values
     return np.asarray(values.dtype.type(np.float32(gain)) * values, values.dtype)
 
 
-def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.floating]:
+def _exact_multiplier(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.floating]:
     """Scales' exact quotients; raises OpError for scales that have none."""
     scales = np.broadcast_arrays(x.scale, w.scale, y.scale)
     if not all(np.isfinite(s).all() for s in scales) or not scales[2].all():
@@ -160,7 +160,7 @@ def _fractions(x: Affine, w: Affine, y: Affine, gain: float) -> NDArray[np.float
     return np.asarray(Fraction(float(np.float32(gain))) * a * b / c)
 
 
-def bias_codes(
+def quantize_bias(
     bias: NDArray[np.generic], x: Affine, w: Affine, rule: Rule
 ) -> NDArray[np.signedinteger]:
     """Returns a float bias in units of the accumulator: round(bias / (scale_x * scale_w)).
@@ -173,10 +173,12 @@ def bias_codes(
     b = rule.bias
     kind = F64 if b.compute == "f64" else F32
     with np.errstate(all="ignore"):
-        return _fitting(_in_steps(np.asarray(bias).astype(kind), x, w, rule), rule)
+        return _round_bias(
+            _bias_in_accumulator_units(np.asarray(bias).astype(kind), x, w, rule), rule
+        )
 
 
-def rescaled_bias(
+def requantize_bias(
     bias: NDArray[np.generic], of: Affine, x: Affine, w: Affine, rule: Rule
 ) -> NDArray[np.signedinteger]:
     """Requantizes a bias with a scale of its own to units of the accumulator.
@@ -192,10 +194,12 @@ def rescaled_bias(
         else:
             ratio = of.scale.astype(kind) / (x.scale.astype(kind) * w.scale.astype(kind))
         centred = (bias.astype(np.int64) - of.zero).astype(kind)
-        return _fitting(np.asarray(centred * ratio), rule)
+        return _round_bias(np.asarray(centred * ratio), rule)
 
 
-def _in_steps(bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule) -> NDArray[np.floating]:
+def _bias_in_accumulator_units(
+    bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule
+) -> NDArray[np.floating]:
     if rule.requant.order == "gy/gx/gw":
         gx, gw = (definition.gains(of, rule, bias.dtype) for of in (x, w))
         return np.asarray(bias * (gx * gw))
@@ -205,7 +209,7 @@ def _in_steps(bias: NDArray[np.floating], x: Affine, w: Affine, rule: Rule) -> N
     return np.asarray(bias / unit.astype(bias.dtype))
 
 
-def _fitting(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.signedinteger]:
+def _round_bias(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.signedinteger]:
     """Float values as whole numbers, as `round` and `overflow` of a bias say."""
     b = rule.bias
     whole = ROUNDINGS[b.round](steps).astype(F64)
@@ -237,8 +241,8 @@ def requantize(
     rule: Rule,
     *,
     axis: int = 1,
-) -> Codes:
-    """Quantized values of the result from sums, bias included, and what `multiplier` gave.
+) -> Integers:
+    """Returns the quantized result of integer sums, bias included, by what `multiplier` gave.
 
     `axis` is where `factor` is if it has more than one number. Raises ProfileError for fields
     that do not go together.
@@ -251,4 +255,6 @@ def scale_sum(
     acc: NDArray[np.integer], factor: NDArray[np.floating], *, axis: int = 1
 ) -> NDArray[np.float32]:
     """Returns the float result of a sum that is not quantized: float32(sum) * factor."""
-    return acc.astype(np.float32) * definition.shaped(factor, acc.ndim, axis).astype(np.float32)
+    return acc.astype(np.float32) * definition.broadcastable_factor(factor, acc.ndim, axis).astype(
+        np.float32
+    )

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError
 from qir.ir.dtype import DType
 from qir.numerics.fields import Choose, level_of
-from qir.numerics.rounding import ROUNDINGS, narrowed
+from qir.numerics.rounding import ROUNDINGS, round_to_float_type
 
-Reals = NDArray[np.floating]
+Floats = NDArray[np.floating]
 Numbers = tuple[NDArray[np.floating], NDArray[np.int64]]
 """Scales and zero points; a rule that asks for float ones gives floats for these."""
 
 _SYMMETRIC_127 = Choose(levels=(("i8", 127.0),))
 """TensorFlow, IPEX and MXNet, int8: 2 * max(|min|, |max|) / (127 + 128 - 1)."""
 
-NAMED: Mapping[str, Choose] = {
+NAMED_RULES: Mapping[str, Choose] = {
     "onednn.i8": _SYMMETRIC_127,
     "onednn.u8": Choose(reach="max", levels=(("u8", 255.0),)),
     "fbgemm.symmetric": Choose(levels=(("*", 127.5),)),
@@ -70,18 +70,18 @@ class Formula:
         return " ".join(part for part in (" or ".join(self.storages) or "any", how) if part)
 
 
-_EIGHT = ("u8", "i8")
-_ABOUT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
-_AFFINE = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
+_EIGHT_BIT = ("u8", "i8")
+_SYMMETRIC_TEXT = "scale = 2*max(|rmin|,|rmax|)/(127+128-1)"
+_AFFINE_TEXT = "scale = (rmax-rmin)/255, zero_point = 0 - round(rmin/scale)"
 FORMULAS: Mapping[str, Formula] = {
-    "onednn.i8": Formula(_ABOUT, ("i8",), True),
+    "onednn.i8": Formula(_SYMMETRIC_TEXT, ("i8",), True),
     "onednn.u8": Formula("scale = max(rmin,rmax)/255", ("u8",), True),
     "fbgemm.symmetric": Formula(
-        "scale = max(|rmin|,|rmax|)/(255/2)", _EIGHT, True, "zero_point = 128 of u8"
+        "scale = max(|rmin|,|rmax|)/(255/2)", _EIGHT_BIT, True, "zero_point = 128 of u8"
     ),
-    "fbgemm.affine": Formula(_AFFINE, _EIGHT, False),
-    "onnxruntime.i8": Formula(_ABOUT, ("i8",), True),
-    "onnxruntime.u8": Formula(_AFFINE, ("u8",), False),
+    "fbgemm.affine": Formula(_AFFINE_TEXT, _EIGHT_BIT, False),
+    "onnxruntime.i8": Formula(_SYMMETRIC_TEXT, ("i8",), True),
+    "onnxruntime.u8": Formula(_AFFINE_TEXT, ("u8",), False),
     "onnxruntime.tool": Formula(
         "in float64: scale = (rmax-rmin)/255, zero_point = round(0 - rmin/scale)"
     ),
@@ -105,7 +105,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 def known_scales(word: str) -> str:
     """Returns the name of a range rule, or of a family of them, or `profile`; raises ProfileError
     for others."""
-    known = ("profile", *FAMILIES, *NAMED)
+    known = ("profile", *FAMILIES, *NAMED_RULES)
     if word not in known:
         raise ProfileError(f"no rule of scales {word[:40]!r}; known: {', '.join(known)}")
     return word
@@ -122,7 +122,7 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
     if known_scales(word) == "profile":
         return None
     name, how = named_rule(word, storage, symmetric)
-    return NAMED[name], how
+    return NAMED_RULES[name], how
 
 
 def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
@@ -143,15 +143,15 @@ def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
     )
 
 
-_REALS: dict[str, np.dtype[np.floating]] = {
+_FLOAT_DTYPES: dict[str, np.dtype[np.floating]] = {
     "f64": np.dtype(np.float64),
     "f32_f64": np.dtype(np.float64),
     "f16": np.dtype(np.float16),
 }
 _F32: np.dtype[np.floating] = np.dtype(np.float32)
 _F64: np.dtype[np.floating] = np.dtype(np.float64)
-_POWERS = ("e8m0_floor", "e8m0_up", "pow2")
-_SEVEN = {
+_POWER_OF_TWO_STORES = ("e8m0_floor", "e8m0_up", "pow2")
+_SEVEN_BIT_RANGES = {
     ("activations7", True): (-64, 63),
     ("weights7", True): (-64, 64),
     ("activations7", False): (0, 127),
@@ -161,8 +161,8 @@ _SEVEN = {
 
 
 def choose(
-    low: Reals | float,
-    high: Reals | float,
+    low: Floats | float,
+    high: Floats | float,
     storage: DType,
     rule: Choose,
     *,
@@ -180,10 +180,12 @@ def choose(
     counts, for signed integers and for ranges with nothing above zero. Zero alone has scale 0,
     unless `small` says otherwise.
     """
-    kind = _REALS.get(rule.compute, _F32)
+    kind = _FLOAT_DTYPES.get(rule.compute, _F32)
     least, most = np.asarray(low), np.asarray(high)
     if not np.all(fine := np.isfinite(least) & np.isfinite(most) & (least <= most)):
-        raise ProfileError(f"a range {_first(least, ~fine)}..{_first(most, ~fine)} has no scale")
+        raise ProfileError(
+            f"a range {_first_wrong(least, ~fine)}..{_first_wrong(most, ~fine)} has no scale"
+        )
     codes = bounds or storage.bounds
     if symmetric and rule.reach == "max" and codes[0] < 0:
         raise ProfileError(
@@ -192,58 +194,58 @@ def choose(
     upward = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
     if symmetric and upward and np.any(below := (most <= 0) & (least < 0)):
         raise ProfileError(
-            f"a range {_first(least, below)}..{_first(most, below)} holds nothing above zero, and "
-            f"choose.reach = {rule.reach!r} gives it no scale"
+            f"a range {_first_wrong(least, below)}..{_first_wrong(most, below)} holds nothing "
+            f"above zero, and choose.reach = {rule.reach!r} gives it no scale"
         )
     custom = codes != storage.bounds
-    seven = reduced(rule, storage, codes, weight)
+    seven = seven_bit_range(rule, storage, codes, weight)
     codes = seven or codes
-    fixed = _fixed(rule, storage, codes, profile)
-    least, most = _widened(least, most, rule, kind, symmetric=symmetric, weight=weight)
+    fixed = _fixed_zero(rule, storage, codes, profile)
+    least, most = _stored_range(least, most, rule, kind, symmetric=symmetric, weight=weight)
     if rule.nudge == "range_to_grid" and not symmetric:
-        least, most = _on_grid(least, most, codes)
+        least, most = _align_zero_to_grid(least, most, codes)
     low_end, high_end = least, most
     if rule.compute == "f32_f64":
         low_end, high_end = least.astype(_F32), most.astype(_F32)
     if symmetric:
         named = None if seven else level_of(rule.levels, rule.zero, storage, codes, grain)
-        scale = _kept(_reach(low_end, high_end, codes, named, rule), rule)
-        middle = middle_of(codes, storage, rule, custom=custom) if fixed is None else fixed
+        scale = _scale_before_zero(_symmetric_scale(low_end, high_end, codes, named, rule), rule)
+        middle = symmetric_zero(codes, storage, rule, custom=custom) if fixed is None else fixed
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
         width = high_end - low_end
         if rule.width == "f32":
             width = (high_end.astype(_F32) - low_end.astype(_F32)).astype(width.dtype)
-        scale = _kept(width / low_end.dtype.type(codes[1] - codes[0]), rule)
+        scale = _scale_before_zero(width / low_end.dtype.type(codes[1] - codes[0]), rule)
         if rule.small.startswith("amplify_below"):
-            least, most, scale = _amplified(least, most, scale, codes, rule)
+            least, most, scale = _amplify_small_ranges(least, most, scale, codes, rule)
         zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)
         if fixed is None:
-            zero = _zero(least, most, scale.astype(least.dtype), codes, rule)
-    return _replaced(scale, zero, rule)
+            zero = _affine_zero(least, most, scale.astype(least.dtype), codes, rule)
+    return _replace_small_scales(scale, zero, rule)
 
 
 def declared_ends(
-    low: Reals | float,
-    high: Reals | float,
+    low: Floats | float,
+    high: Floats | float,
     storage: DType,
     rule: Choose,
     *,
     weight: bool = False,
-) -> tuple[Reals, Reals]:
+) -> tuple[Floats, Floats]:
     """Returns the range of a symmetric scheme as runtimes that carry ranges declare it, in float32.
 
     It reaches as far to either side as the data do, widened as `choose` widens them; unsigned
     values begin at 0.
     """
-    kind = _REALS.get(rule.compute, _F32)
+    kind = _FLOAT_DTYPES.get(rule.compute, _F32)
     given = np.asarray(low), np.asarray(high)
-    least, most = _widened(*given, rule, kind, symmetric=True, weight=weight)
+    least, most = _stored_range(*given, rule, kind, symmetric=True, weight=weight)
     reach = np.maximum(np.abs(least), np.abs(most)).astype(_F32)
     return (np.zeros_like(reach) if storage.bounds[0] >= 0 else -reach), reach
 
 
-def reduced(
+def seven_bit_range(
     rule: Choose, storage: DType, codes: tuple[int, int], weight: bool
 ) -> tuple[int, int] | None:
     """Returns the quantized values of a tensor that is held to seven bits, which fewer are already;
@@ -253,29 +255,29 @@ def reduced(
     """
     if storage.bits != 8 or storage.is_float or (rule.reduce == "weights7") != weight:
         return None
-    seven = _SEVEN.get((rule.reduce, storage.bounds[0] < 0))
+    seven = _SEVEN_BIT_RANGES.get((rule.reduce, storage.bounds[0] < 0))
     if seven is None:
         return None
     cut = max(seven[0], codes[0]), min(seven[1], codes[1])
     return cut if weight or cut == codes else (codes[0] // 2, codes[1] // 2)
 
 
-def _widened(
-    least: Reals,
-    most: Reals,
+def _stored_range(
+    least: Floats,
+    most: Floats,
     rule: Choose,
     kind: np.dtype[np.floating],
     *,
     symmetric: bool,
     weight: bool = False,
-) -> tuple[Reals, Reals]:
+) -> tuple[Floats, Floats]:
     """Returns the range that is stored: written with few digits, with zero in it, not too narrow.
 
     Kernels that quantize data widen narrow ranges; weights are quantized before, and only a range
     of zeros alone is widened.
     """
     if rule.decimals != "exact":
-        least, most = (_written(end, int(rule.decimals)) for end in (least, most))
+        least, most = (_after_text_format(end, int(rule.decimals)) for end in (least, most))
     if rule.range == "widen_to_zero":
         least, most = np.minimum(least, 0), np.maximum(most, 0)
     least, most = least.astype(kind), most.astype(kind)
@@ -296,9 +298,9 @@ def _widened(
     return np.asarray(least), np.asarray(most)
 
 
-def _amplified(
-    least: Reals, most: Reals, scale: Reals, codes: tuple[int, int], rule: Choose
-) -> tuple[Reals, Reals, Reals]:
+def _amplify_small_ranges(
+    least: Floats, most: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
+) -> tuple[Floats, Floats, Floats]:
     """Ranges whose scale is too small, stretched until it is not; ends are float32."""
     limit, _, other = rule.small.partition(":")[2].partition(":")
     bound, span = _F32.type(limit), _F32.type(codes[1] - codes[0])
@@ -315,12 +317,14 @@ def _amplified(
     return least, most, scale
 
 
-def _written(end: Reals, digits: int) -> Reals:
+def _after_text_format(end: Floats, digits: int) -> Floats:
     """Returns a number as it is read back after `%.nf`."""
     return np.char.mod(f"%.{digits}f", end.astype(np.float64)).astype(np.float64)
 
 
-def _on_grid(least: Reals, most: Reals, codes: tuple[int, int]) -> tuple[Reals, Reals]:
+def _align_zero_to_grid(
+    least: Floats, most: Floats, codes: tuple[int, int]
+) -> tuple[Floats, Floats]:
     """The range with one end moved out so that zero is an integer: the wider one of the two."""
     kind = least.dtype.type
     steps = kind(codes[1] - codes[0])
@@ -334,7 +338,7 @@ def _on_grid(least: Reals, most: Reals, codes: tuple[int, int]) -> tuple[Reals, 
     return low, np.where(down | still, most, upper).astype(least.dtype)
 
 
-def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
+def _fixed_zero(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
     """Returns the zero point that a rule fixes, if it does."""
     if not rule.zero.startswith("fixed:"):
         return None
@@ -347,15 +351,15 @@ def _fixed(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -
     return int(zero)
 
 
-def _first(ends: NDArray[np.generic], wrong: NDArray[np.bool_]) -> np.generic:
+def _first_wrong(ends: NDArray[np.generic], wrong: NDArray[np.bool_]) -> np.generic:
     """The end of the first range that is at fault."""
     found: np.generic = np.broadcast_to(ends, wrong.shape)[wrong][0]
     return found
 
 
-def _reach(
-    least: Reals, most: Reals, codes: tuple[int, int], named: float | None, rule: Choose
-) -> Reals:
+def _symmetric_scale(
+    least: Floats, most: Floats, codes: tuple[int, int], named: float | None, rule: Choose
+) -> Floats:
     """Returns the scale of a symmetric scheme."""
     kind = least.dtype.type
     span = codes[1] - codes[0]
@@ -373,7 +377,7 @@ def _reach(
     return np.asarray(reach / level)
 
 
-def _kept(scale: Reals, rule: Choose) -> Reals:
+def _scale_before_zero(scale: Floats, rule: Choose) -> Floats:
     """Returns the scale from which the zero point is computed."""
     word, _, least = rule.small.partition(":")
     if word == "floor":
@@ -382,14 +386,14 @@ def _kept(scale: Reals, rule: Choose) -> Reals:
         scale = np.asarray(np.maximum(scale, scale.max() * scale.dtype.type(least)))
     if rule.keep == "gain":
         with np.errstate(divide="ignore"):
-            gain = _stored(np.asarray(scale.dtype.type(1) / scale), rule)
+            gain = _round_to_store_type(np.asarray(scale.dtype.type(1) / scale), rule)
             scale = np.asarray(scale.dtype.type(1) / gain.astype(scale.dtype))
-    if rule.store in _POWERS:
-        return _power(scale, rule.store)
+    if rule.store in _POWER_OF_TWO_STORES:
+        return _power_of_two(scale, rule.store)
     return scale
 
 
-def _power(scale: Reals, how: str) -> Reals:
+def _power_of_two(scale: Floats, how: str) -> Floats:
     """Returns a power of two instead of a scale."""
     part, exponent = np.frexp(scale.astype(np.float64))
     half = {"e8m0_floor": 2.0, "e8m0_up": np.nextafter(0.5, 1)}.get(how, np.sqrt(0.5))
@@ -400,15 +404,17 @@ def _power(scale: Reals, how: str) -> Reals:
     return np.asarray(np.ldexp(1.0, held), scale.dtype)
 
 
-def _stored(scale: Reals, rule: Choose) -> Reals:
+def _round_to_store_type(scale: Floats, rule: Choose) -> Floats:
     """A number in the type it is stored in; bf16 and powers of two are held by float32."""
     with np.errstate(over="ignore", under="ignore"):
         if rule.store == "bf16":
-            return np.asarray(narrowed(scale, np.dtype(ml_dtypes.bfloat16)).astype(np.float32))
-        return scale.astype(_REALS.get(rule.store, _F32))
+            return np.asarray(
+                round_to_float_type(scale, np.dtype(ml_dtypes.bfloat16)).astype(np.float32)
+            )
+        return scale.astype(_FLOAT_DTYPES.get(rule.store, _F32))
 
 
-def middle_of(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: bool) -> int:
+def symmetric_zero(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: bool) -> int:
     """Returns the quantized value of zero in a symmetric scheme: the lowest where all count from
     it, else the middle.
 
@@ -427,14 +433,14 @@ def middle_of(codes: tuple[int, int], storage: DType, rule: Choose, *, custom: b
     return round((codes[0] + codes[1]) / 2)
 
 
-def _zero(
-    least: Reals, most: Reals, scale: Reals, codes: tuple[int, int], rule: Choose
+def _affine_zero(
+    least: Floats, most: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
 ) -> NDArray[np.generic]:
     if rule.zero == "none":
         return np.zeros(scale.shape, np.int64)
     kind = _F32 if rule.compute == "f32_f64" else scale.dtype
 
-    def rounding(exact: Reals) -> Reals:
+    def rounding(exact: Floats) -> Floats:
         return ROUNDINGS[rule.zero_round](exact.astype(kind))
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -455,16 +461,18 @@ def _zero(
     return (np.clip(zero, *codes) if rule.zero_clamp else zero).astype(np.int64)
 
 
-def _replaced(scale: Reals, zero: NDArray[np.generic], rule: Choose) -> Numbers:
+def _replace_small_scales(scale: Floats, zero: NDArray[np.generic], rule: Choose) -> Numbers:
     """A scale too small to be stored gives way to another, and the zero point to 0."""
     word, _, rest = rule.small.partition(":")
     if word == "replace_below":
         limit, _, value = rest.partition(":")
-        store = np.finfo(_REALS.get(rule.store, _F32))
+        store = np.finfo(_FLOAT_DTYPES.get(rule.store, _F32))
         least = float(store.tiny) if limit == "tiny" else float(limit)
         tiny = scale < least
         scale = np.where(tiny, float(value), scale)
         zero = np.where(tiny, 0, zero)
     if zero.dtype.kind == "f":
-        return _stored(scale, rule), cast("NDArray[np.int64]", _stored(zero.astype(_F64), rule))
-    return _stored(scale, rule), np.array(zero, np.int64)
+        return _round_to_store_type(scale, rule), cast(
+            "NDArray[np.int64]", _round_to_store_type(zero.astype(_F64), rule)
+        )
+    return _round_to_store_type(scale, rule), np.array(zero, np.int64)

@@ -7,46 +7,46 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Reals = NDArray[np.floating]
+Floats = NDArray[np.floating]
 
 
 # Cutting towards zero leaves a rest that is exact; x - floor(x) would be rounded.
 
 
-def _away(x: Reals) -> Reals:
-    whole: Reals = np.trunc(x)
-    return _moved(whole, x - whole >= 0.5, x - whole <= -0.5)
+def _half_away(x: Floats) -> Floats:
+    whole: Floats = np.trunc(x)
+    return _step_up_or_down(whole, x - whole >= 0.5, x - whole <= -0.5)
 
 
-def _half_up(x: Reals) -> Reals:
-    whole: Reals = np.trunc(x)
-    return _moved(whole, x - whole >= 0.5, x - whole < -0.5)
+def _half_up(x: Floats) -> Floats:
+    whole: Floats = np.trunc(x)
+    return _step_up_or_down(whole, x - whole >= 0.5, x - whole < -0.5)
 
 
-def _half_added(x: Reals) -> Reals:
+def _half_added(x: Floats) -> Floats:
     return np.floor(x + x.dtype.type(0.5))
 
 
-def _half_down(x: Reals) -> Reals:
-    whole: Reals = np.trunc(x)
-    return _moved(whole, x - whole > 0.5, x - whole <= -0.5)
+def _half_down(x: Floats) -> Floats:
+    whole: Floats = np.trunc(x)
+    return _step_up_or_down(whole, x - whole > 0.5, x - whole <= -0.5)
 
 
-def _moved(whole: Reals, up: NDArray[np.bool_], down: NDArray[np.bool_]) -> Reals:
+def _step_up_or_down(whole: Floats, up: NDArray[np.bool_], down: NDArray[np.bool_]) -> Floats:
     return np.asarray(whole + up.astype(whole.dtype) - down.astype(whole.dtype), whole.dtype)
 
 
-def _up(x: Reals) -> Reals:
+def _away_from_zero(x: Floats) -> Floats:
     return np.asarray(np.where(x < 0, np.floor(x), np.ceil(x)), x.dtype)
 
 
-ROUNDINGS: dict[str, Callable[[Reals], Reals]] = {
+ROUNDINGS: dict[str, Callable[[Floats], Floats]] = {
     "even": np.rint,
-    "away": _away,  # halves away from zero
+    "away": _half_away,  # halves away from zero
     "half_up": _half_up,  # halves towards plus infinity
     "half_added": _half_added,  # down, after a half was added and that sum rounded
     "half_down": _half_down,  # halves towards minus infinity
-    "up": _up,  # away from zero
+    "up": _away_from_zero,  # away from zero
     "down": np.trunc,
     "zero": np.trunc,  # towards zero, under both names
     "floor": np.floor,
@@ -55,7 +55,7 @@ ROUNDINGS: dict[str, Callable[[Reals], Reals]] = {
 """Rounding of finite float values by the names that profiles use; the dtype stays."""
 
 
-def narrowed(x: Reals, to: np.dtype[np.generic]) -> Reals:
+def round_to_float_type(x: Floats, to: np.dtype[np.generic]) -> Floats:
     """x rounded once, to nearest even, to a float type.
 
     ml_dtypes goes from float64 to its types by way of float32, which alone would round twice.
@@ -64,11 +64,11 @@ def narrowed(x: Reals, to: np.dtype[np.generic]) -> Reals:
         return x
     with np.errstate(all="ignore"):
         if x.dtype == np.float64 and to not in (np.float32, np.float16):
-            return np.asarray(to_odd(x.astype(np.float64)).astype(to))
+            return np.asarray(round_to_odd_float32(x.astype(np.float64)).astype(to))
         return np.asarray(x.astype(to))
 
 
-def to_odd(x: NDArray[np.float64]) -> NDArray[np.float32]:
+def round_to_odd_float32(x: NDArray[np.float64]) -> NDArray[np.float32]:
     """float32 rounded to odd: rounding that again to a narrower type equals rounding x once."""
     near = np.atleast_1d(x.astype(np.float32))
     bits = near.view(np.uint32)
@@ -98,7 +98,7 @@ def fma(
     return odd.astype(np.float32)
 
 
-def high_multiply(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]:
+def doubling_high_multiply(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]:
     """Returns the saturating, rounding, doubling high half of a product (gemmlowp's first
     rounding)."""
     product = a.astype(np.int64) * b.astype(np.int64)
@@ -123,7 +123,7 @@ def shift_right_up(x: NDArray[np.int32], exponent: NDArray[np.integer]) -> NDArr
     return np.asarray((wide + half) >> exponent).astype(np.int32)
 
 
-TWICE = {"double": shift_right_away, "double_up": shift_right_up}
+SECOND_ROUNDINGS = {"double": shift_right_away, "double_up": shift_right_up}
 """The second step of what is rounded twice, by the names that profiles use."""
 
 
@@ -150,7 +150,7 @@ def shift_right(
     return np.where(exponent > 62, 0, floor + up)
 
 
-def divide_whole(
+def divide_integers(
     above: NDArray[np.object_], below: NDArray[np.object_], how: str, inside: NDArray[np.object_]
 ) -> NDArray[np.object_]:
     """Quotients of whole numbers of any size as whole numbers, ties as in `shift_right`."""

@@ -1,4 +1,4 @@
-"""From sums to integers where more than one factor is at work: float biases, summands, floats."""
+"""Requantizes sums with a float bias or a summand, where one multiplier is not enough."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from qir.errors import OpError
 from qir.numerics import definition
 from qir.numerics.affine import Affine
 from qir.numerics.consistency import ONE_BY_ONE
-from qir.numerics.definition import F32, F64, Codes, Reals, in_steps, shaped
+from qir.numerics.definition import (
+    F32,
+    F64,
+    Floats,
+    Integers,
+    broadcastable_factor,
+    in_result_units,
+)
 from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
-from qir.numerics.quantize import multiplier, scales
+from qir.numerics.quantize import kernel_scales, multiplier
 from qir.numerics.rounding import ROUNDINGS, fma
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum:
-    """Sums of integer products, and the maps whose scales go with them along one axis."""
+    """Integer sums with the quantized types of the operands and a bias not yet added."""
 
     acc: NDArray[np.generic]
     x: Affine
@@ -30,9 +37,9 @@ class Sum:
     gain: float = 1.0
     steps: NDArray[np.generic] | None = None
     """A bias in units of the sums, to be added as floats."""
-    share: Reals | None = None
+    share: Floats | None = None
     """What `steps` is multiplied with as it is added, in one rounding."""
-    bias: Reals | None = None
+    bias: Floats | None = None
     """A float bias."""
 
     @property
@@ -49,13 +56,13 @@ class Summand:
     of: Affine
 
 
-def unit(of: Sum) -> Reals:
-    """Returns what one step of the sums means, shaped to go with them."""
+def accumulator_unit(of: Sum) -> Floats:
+    """Returns the float value of one accumulator step, shaped to broadcast over the sums."""
     found = multiplier(of.x, of.w, None, of.rule, gain=of.gain)
-    return shaped(found, of.acc.ndim, of.axis)
+    return broadcastable_factor(found, of.acc.ndim, of.axis)
 
 
-def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
+def _sums_as_floats(of: Sum, kind: np.dtype[np.floating]) -> Floats:
     sums = of.acc.astype(kind)
     if of.steps is None:
         return sums
@@ -64,49 +71,53 @@ def _floats(of: Sum, kind: np.dtype[np.floating]) -> Reals:
     return np.asarray(sums + of.steps.astype(kind))
 
 
-def _meant(of: Sum, sums: Reals) -> Reals:
-    """Returns what sums mean without a bias."""
+def _dequantized_sums(of: Sum, sums: Floats) -> Floats:
+    """Returns the dequantized sums without the bias."""
     if of.rule.requant.order not in ONE_BY_ONE:
-        return np.asarray(sums * unit(of))
-    found = (scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w")))
-    x, w = (shaped(np.asarray(s), of.acc.ndim, of.axis) for s in found)
+        return np.asarray(sums * accumulator_unit(of))
+    found = (
+        kernel_scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w"))
+    )
+    x, w = (broadcastable_factor(np.asarray(s), of.acc.ndim, of.axis) for s in found)
     return np.asarray((sums * (of.kind.type(of.gain) * x)) * w)
 
 
-def reals(of: Sum) -> Reals:
-    """Returns the float values that sums are, with their bias."""
+def dequantize_sum(of: Sum) -> Floats:
+    """Returns the dequantized sums with their bias."""
     with np.errstate(all="ignore"):
-        sums = _floats(of, of.kind)
+        sums = _sums_as_floats(of, of.kind)
         if of.bias is None:
-            return _meant(of, sums)
+            return _dequantized_sums(of, sums)
         added = of.bias.astype(of.kind)
         if of.rule.bias.by == "fma":
-            return fma(*np.broadcast_arrays(sums, unit(of), added))
-        return np.asarray(_meant(of, sums) + added)
+            return fma(*np.broadcast_arrays(sums, accumulator_unit(of), added))
+        return np.asarray(_dequantized_sums(of, sums) + added)
 
 
-def codes(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Codes:
+def quantize_sum(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Integers:
     """Quantized values of the result; `flat` is its quantized type with scales shaped as the
     operands' are."""
     rule, rank = of.rule, of.acc.ndim
     if rule.requant.wide == "rescaled" and y.storage.bits >= 32 and of.w.scale.size > 1:
-        return _rescaled(of, y)
+        return _quantize_by_largest_scale(of, y)
     if rule.requant.multiplier == "divide":
-        return from_reals(reals(of), y, rule)
+        return quantize_floats(dequantize_sum(of), y, rule)
     scale, zero = y.along(rank)
-    m = shaped(multiplier(of.x, of.w, flat, rule, gain=of.gain), rank, of.axis)
+    m = broadcastable_factor(multiplier(of.x, of.w, flat, rule, gain=of.gain), rank, of.axis)
     gain = definition.gains(y, rule, of.kind).reshape(scale.shape)
     with np.errstate(all="ignore"):
-        scaled: Reals = np.asarray(_floats(of, m.dtype) * m)
+        scaled: Floats = np.asarray(_sums_as_floats(of, m.dtype) * m)
         if of.bias is not None:
-            offset = in_steps(of.bias.astype(m.dtype), scale, gain, rule)
+            offset = in_result_units(of.bias.astype(m.dtype), scale, gain, rule)
             scaled = scaled + offset
         if summand is not None:
-            scaled = _with_summand(scaled, summand, scale, gain, rule)
-    return definition.rounded(scaled, zero, y, rule)
+            scaled = _add_summand(scaled, summand, scale, gain, rule)
+    return definition.round_saturate(scaled, zero, y, rule)
 
 
-def _with_summand(scaled: Reals, summand: Summand, scale: Reals, gain: Reals, rule: Rule) -> Reals:
+def _add_summand(
+    scaled: Floats, summand: Summand, scale: Floats, gain: Floats, rule: Rule
+) -> Floats:
     """Sums and a summand in units of the result, by the ratio of scales, or of gains.
 
     float32 is multiplied and added in one rounding.
@@ -115,24 +126,24 @@ def _with_summand(scaled: Reals, summand: Summand, scale: Reals, gain: Reals, ru
     own, zero = summand.of.along(summand.codes.ndim)
     steps = (summand.codes.astype(np.int64) - zero).astype(kind)
     if rule.requant.order == "gy/gx/gw":
-        ratio: Reals = gain / definition.gains(summand.of, rule, gain.dtype).reshape(own.shape)
+        ratio: Floats = gain / definition.gains(summand.of, rule, gain.dtype).reshape(own.shape)
     else:
-        ratio = in_steps(own.astype(kind), scale, gain, rule)
+        ratio = in_result_units(own.astype(kind), scale, gain, rule)
     if kind == F32:
         return fma(*np.broadcast_arrays(steps, ratio.astype(F32), scaled))
     return np.asarray(scaled + steps * ratio.astype(kind))
 
 
-def from_reals(values: Reals, y: Affine, rule: Rule) -> Codes:
+def quantize_floats(values: Floats, y: Affine, rule: Rule) -> Integers:
     """Quantized values of floats as a kernel's last step makes them."""
     kind = F64 if rule.requant.compute == "f64" else F32
     scale, zero = y.along(values.ndim)
     gain = definition.gains(y, rule, kind).reshape(scale.shape)
-    scaled = in_steps(values.astype(kind), scale, gain, rule)
-    return definition.rounded(scaled, zero, y, rule)
+    scaled = in_result_units(values.astype(kind), scale, gain, rule)
+    return definition.round_saturate(scaled, zero, y, rule)
 
 
-def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
+def data_offset_term(weights: NDArray[np.generic], x: Affine, w: Affine) -> Floats:
     """Returns what integer sums lack whose quantized type has an offset: the low end times the sum
     of the weights.
 
@@ -152,7 +163,7 @@ def offset(weights: NDArray[np.generic], x: Affine, w: Affine) -> Reals:
         return np.asarray((weights.astype(F32) * steps) / (levels / (span * reach)), F32)
 
 
-def from_ends(values: Reals, y: Map, rule: Rule) -> Codes:
+def quantize_by_range(values: Floats, y: Map, rule: Rule) -> Integers:
     """Quantized values of floats between the ends of a declared range: one multiply-add, from the
     low end."""
     if y.ends is None or y.ends.low.size > 1:
@@ -169,9 +180,11 @@ def from_ends(values: Reals, y: Map, rule: Rule) -> Codes:
     return np.asarray(whole.astype(np.int64) + begin).astype(y.carrier)
 
 
-def _rescaled(of: Sum, y: Affine) -> Codes:
+def _quantize_by_largest_scale(of: Sum, y: Affine) -> Integers:
     """Sums of many scales brought to the largest, whatever scale the result declares."""
     step = of.w.scale.astype(of.kind)
-    ratio = shaped(np.asarray(step / step.max()), of.acc.ndim, of.axis)
+    ratio = broadcastable_factor(np.asarray(step / step.max()), of.acc.ndim, of.axis)
     zero = np.zeros((), np.int64)
-    return definition.rounded(np.asarray(_floats(of, of.kind) * ratio), zero, y, of.rule)
+    return definition.round_saturate(
+        np.asarray(_sums_as_floats(of, of.kind) * ratio), zero, y, of.rule
+    )

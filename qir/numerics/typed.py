@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.types import Array, QuantType
-from qir.numerics.affine import ends_of, widened
+from qir.numerics.affine import as_float32_or_64, declared_range_of
 from qir.numerics.definition import dequantize
 from qir.numerics.fields import Rule
 from qir.numerics.maps import Map
-from qir.numerics.wide_integers import whole_zeros
+from qir.numerics.wide_integers import integer_zeros
 
-Reals = NDArray[np.floating]
+Floats = NDArray[np.floating]
 
 
 def map_of(
@@ -29,22 +29,22 @@ def map_of(
     tables that are quantized themselves are dequantized first. Raises OpError for missing
     parameters, or a zero point where the storage has none.
     """
-    scales = scale if kind.scale is None else _reals(kind.scale, kind.scales())
-    zeros = zero if kind.zero is None else _zeros(kind)
+    scales = scale if kind.scale is None else _dequantized_parameters(kind.scale, kind.scales())
+    zeros = zero if kind.zero is None else _zero_values(kind)
     if scales is None or zeros is None:
         raise OpError(f"{kind}: the numbers come from companion slots, which are not given")
     whole = zeros.dtype.kind in "iu"
     made = Map(
         kind.storage,
         kind.express,
-        widened(np.asarray(scales)),
-        whole_zeros(zeros) if whole else widened(np.asarray(zeros)),
+        as_float32_or_64(np.asarray(scales)),
+        integer_zeros(zeros) if whole else as_float32_or_64(np.asarray(zeros)),
         kind.low,
         kind.high,
-        kind.grain,
-        None if kind.plus is None else _listed(kind.plus, kind.express),
-        None if kind.codes is None else _listed(kind.codes, None),
-        ends_of(kind) if scale is None else None,
+        kind.granularity,
+        None if kind.plus is None else _parameter_values(kind.plus, kind.express),
+        None if kind.codes is None else _parameter_values(kind.codes, None),
+        declared_range_of(kind) if scale is None else None,
     )
     if (kind.storage.is_float or made.table is not None) and made.zero.any():
         what = "a table" if made.table is not None else f"{kind.storage}"
@@ -60,27 +60,27 @@ def map_of(
     return made
 
 
-def _reals(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
+def _dequantized_parameters(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns the float values of an array of parameters, which may have a quantized type of its
     own."""
     if isinstance(held, Array) and held.type.quant is not None:
-        return _plain(data, map_of(held.type.quant))
+        return _dequantize_plain(data, map_of(held.type.quant))
     return data
 
 
-def _zeros(kind: QuantType) -> NDArray[np.generic]:
+def _zero_values(kind: QuantType) -> NDArray[np.generic]:
     held = kind.zero
     if isinstance(held, Array) and held.type.quant is not None:
-        return _plain(held.data, map_of(held.type.quant))
+        return _dequantize_plain(held.data, map_of(held.type.quant))
     return kind.zeros() if kind.zero else np.zeros((), np.int64)
 
 
-def _listed(held: tuple[float, ...] | Array, kind: DType | None) -> Reals:
+def _parameter_values(held: tuple[float, ...] | Array, kind: DType | None) -> Floats:
     if isinstance(held, Array):
-        return widened(_reals(held, held.data))
+        return as_float32_or_64(_dequantized_parameters(held, held.data))
     out = np.array(held, np.float64 if kind is None else kind.carrier)
-    return widened(out)
+    return as_float32_or_64(out)
 
 
-def _plain(codes: NDArray[np.generic], of: Map) -> Reals:
+def _dequantize_plain(codes: NDArray[np.generic], of: Map) -> Floats:
     return dequantize(codes, of, Rule())

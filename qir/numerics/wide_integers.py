@@ -10,34 +10,34 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-_HALF = 1 << 32
-Whole = NDArray[np.int64]
-Halves: TypeAlias = tuple[Whole, Whole]
+_TWO_32 = 1 << 32
+Integers = NDArray[np.int64]
+SplitIntegers: TypeAlias = tuple[Integers, Integers]
 
 
-def whole_zeros(zeros: NDArray[np.generic]) -> NDArray[np.int64] | NDArray[np.uint64]:
+def integer_zeros(zeros: NDArray[np.generic]) -> NDArray[np.int64] | NDArray[np.uint64]:
     """Whole zero points as int64; as uint64 where one needs it."""
     if zeros.dtype == np.uint64 and zeros.size and zeros.max() >= 1 << 63:
         return zeros.astype(np.uint64)
     return zeros.astype(np.int64)
 
 
-def _halves(whole: NDArray[np.generic]) -> Halves:
+def _split_integers(whole: NDArray[np.generic]) -> SplitIntegers:
     """Integers of any type as two halves."""
     kind = np.uint64 if whole.dtype == np.uint64 else np.int64
     wide = whole.astype(kind)
-    low = wide & kind(_HALF - 1)
+    low = wide & kind(_TWO_32 - 1)
     return (wide >> kind(32)).astype(np.int64), low.astype(np.int64)
 
 
-def _real_halves(whole: NDArray[np.float64]) -> Halves:
+def _split_floats(whole: NDArray[np.float64]) -> SplitIntegers:
     """Whole float values as two halves; what is beyond 2^66 comes as that."""
     near = np.clip(whole, -(2.0**66), 2.0**66)
-    high = np.floor(near / _HALF)
-    return high.astype(np.int64), (near - high * _HALF).astype(np.int64)
+    high = np.floor(near / _TWO_32)
+    return high.astype(np.int64), (near - high * _TWO_32).astype(np.int64)
 
 
-def added(
+def add_saturating(
     whole: NDArray[np.float64],
     zero: NDArray[np.generic],
     low: int,
@@ -45,22 +45,24 @@ def added(
     carrier: np.dtype[np.generic],
 ) -> NDArray[np.integer]:
     """whole + zero exactly, as quantized values of 64 bits that saturate."""
-    high_sum, low_sum = (a + b for a, b in zip(_real_halves(whole), _halves(zero), strict=True))
-    above, below = high_sum + (low_sum >> 32), low_sum & (_HALF - 1)
+    high_sum, low_sum = (
+        a + b for a, b in zip(_split_floats(whole), _split_integers(zero), strict=True)
+    )
+    above, below = high_sum + (low_sum >> 32), low_sum & (_TWO_32 - 1)
     codes = (above.astype(np.uint64) << np.uint64(32)) | below.astype(np.uint64)
     for end, beyond in ((low, np.less), (high, np.greater)):
-        far, near = end >> 32, end & (_HALF - 1)
+        far, near = end >> 32, end & (_TWO_32 - 1)
         past = beyond(above, far) | ((above == far) & beyond(below, near))
         codes = np.where(past, np.uint64(end % (1 << 64)), codes)
     return codes.astype(carrier)
 
 
-def difference(
+def subtract_rounding_once(
     codes: NDArray[np.generic], zero: NDArray[np.generic], kind: np.dtype[np.floating]
 ) -> NDArray[np.floating]:
     """quantized values - zero, rounded once."""
-    (high, low), (zero_high, zero_low) = _halves(codes), _halves(zero)
-    above = (high - zero_high).astype(np.float64) * _HALF
+    (high, low), (zero_high, zero_low) = _split_integers(codes), _split_integers(zero)
+    above = (high - zero_high).astype(np.float64) * _TWO_32
     below = (low - zero_low).astype(np.float64)
     near = np.asarray(above + below)
     if kind == np.float64:

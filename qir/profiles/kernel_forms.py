@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Axis:
         return max(room // self.stride + 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelLayer:
     """What forms look at: a convolution, a product, a sum, a pool or a concat."""
 
@@ -93,7 +94,7 @@ class KernelLayer:
         pad, n = self.ints("pad"), self.rank
         return tuple((pad[i], pad[i + n]) for i in range(n))
 
-    @property
+    @cached_property  # many forms of a convolution ask for it
     def axes(self) -> tuple[Axis, ...]:
         """The spatial axes of a convolution."""
         steps = (self.ints("stride"), self.ints("dilation"))
@@ -126,7 +127,7 @@ SHARED: Mapping[str, Form] = {
     "held_ranges": Form(
         "concat whose result has a range that holds that of each operand, as in runtimes that "
         "compute the range themselves",
-        lambda of: holds_ranges(of.result, of.joined),
+        lambda of: has_declared_ranges(of.result, of.joined),
         ("concat",),
     ),
 }
@@ -157,11 +158,11 @@ def forms_of(
     """Returns the forms of an op on operands of these types; none where sizes or types are
     unknown."""
     named = [(name, form) for name, form in forms().items() if op in form.ops]
-    layer = _layer(op, types, attrs, result) if named else None
+    layer = _kernel_layer(op, types, attrs, result) if named else None
     return () if layer is None else tuple(name for name, form in named if form.has(layer))
 
 
-def _layer(
+def _kernel_layer(
     op: str, types: Mapping[str, TensorType], attrs: Mapping[str, Attr], result: QuantType | None
 ) -> KernelLayer | None:
     """Returns what forms look at, or None for a convolution of unknown weights and the like."""
@@ -196,7 +197,7 @@ def _known(shape: Iterable[Dim]) -> tuple[int | None, ...]:
     return tuple(d if isinstance(d, int) else None for d in shape)
 
 
-def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
+def has_declared_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
     """Returns whether a result's range reaches as far as those of all operands."""
     made = _range(result)
     parts = [_range(one) for one in joined]
@@ -207,7 +208,7 @@ def holds_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -
 
 def _range(quant: QuantType | None) -> tuple[np.float32, np.float32] | None:
     """Returns what a type of one scale declares, else what its ends mean."""
-    if quant is None or quant.scale is None or quant.grain is not None or quant.dynamic:
+    if quant is None or quant.scale is None or quant.granularity is not None or quant.dynamic:
         return None
     if not quant.storage.is_integer:
         return None

@@ -1,4 +1,4 @@
-"""The profiles that are installed, by name, and what passes ask of them."""
+"""Finds installed profiles by name, and answers what passes ask of a profile."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import PluginError, ProfileError
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, Declared, Grain, QuantType, param
+from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType, make_param
 from qir.numerics.fields import Choose, Rule, level_of, levels_of
 from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.ranges import choose, declared_ends, named_scales
 from qir.numerics.typed import map_of
 from qir.profiles.parser import load, parse
-from qir.profiles.profile import Profile, Query, choosing, dequantizing, quantizing
+from qir.profiles.profile import Profile, Query, choose_query, dequantize_query, quantize_query
 
 PROFILES = Path(__file__).parent
 """The folder of the profiles that the core holds."""
-_SHOWN = 6
+_MAX_SHOWN_NAMES = 6
 _NAME = re.compile(r"[\w.+-]{1,80}")
 
 
@@ -53,48 +53,51 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted({p.stem for folder in _folders()[0] for p in folder.glob("*.toml")}))
 
 
-_STANDING: ContextVar[Mapping[str, Profile]] = ContextVar("standing", default=MappingProxyType({}))
-"""Profiles that stand for others of their name in this thread."""
-_GUESTS: dict[str, Profile] = {}
-"""Profiles that no file here holds: brought along by a model, or put in to try a change."""
+_OVERRIDES: ContextVar[Mapping[str, Profile]] = ContextVar(
+    "overrides", default=MappingProxyType({})
+)
+"""Profiles that replace others of their name in this thread or task."""
+_UNINSTALLED_PROFILES: dict[str, Profile] = {}
+"""Profiles without an installed file: from a model file, or set by `override_profile`."""
 
 
 def profile(name: str) -> Profile:
     """Returns the profile of that name, ours or a plugin's; raises ProfileError if there is
     none."""
-    return _STANDING.get().get(name) or _GUESTS.get(name) or _installed(name)
+    return _OVERRIDES.get().get(name) or _UNINSTALLED_PROFILES.get(name) or _installed(name)
 
 
-_READ: dict[str, Profile] = {}
+_READ_PROFILES: dict[str, Profile] = {}
 """The profiles that were read from files."""
 
 
 def _installed(name: str, above: tuple[str, ...] = ()) -> Profile:
-    found = _READ.get(name)
+    found = _READ_PROFILES.get(name)
     if found is None:
-        found = _READ[name] = _read(name, above)
+        found = _READ_PROFILES[name] = _read(name, above)
     return found
 
 
-def bring(name: str, text: str) -> bool:
-    """Takes a profile that a model brings along, where none of that name is installed.
+def register_profile(name: str, text: str) -> bool:
+    """Registers a profile that a model file contains, unless one of that name is installed.
 
-    Says whether the name now means that text. Raises ProfileError for text that is no profile, and
-    where the name means another text already: graphs that name it would compute otherwise.
+    Returns whether the name now stands for that text. Raises ProfileError for text that is no
+    profile, and where the name means another text already: graphs that name it would compute
+    otherwise.
     """
     if name in profile_names():
         return profile_text(name) == text
-    found, known = parse(text, f"{name}.toml", profile), _GUESTS.get(name)
+    found, known = parse(text, f"{name}.toml", profile), _UNINSTALLED_PROFILES.get(name)
     if known is not None and known.text != text:
         raise ProfileError(
             f"profile {name} is in use with another text; give one of the two another name, or "
             "use a process for each"
         )
-    _GUESTS[name] = found
+    _UNINSTALLED_PROFILES[name] = found
     return True
 
 
-def given(said: str) -> str:
+def resolve_profile_name(said: str) -> str:
     """Returns the name of the profile that a user names, by its name or by the path of a `.toml`
     file.
 
@@ -106,8 +109,8 @@ def given(said: str) -> str:
     path = Path(said)
     found = load(path, profile)
     if not _NAME.fullmatch(found.name):
-        raise ProfileError(f"{path.name}, line 1: {_no_name(found.name)}")
-    if not bring(found.name, found.text):
+        raise ProfileError(f"{path.name}, line 1: {_invalid_name_text(found.name)}")
+    if not register_profile(found.name, found.text):
         raise ProfileError(
             f"{path.name}: an installed profile is named {found.name} and says something else; "
             f"give this one another name"
@@ -116,35 +119,35 @@ def given(said: str) -> str:
 
 
 @contextmanager
-def standing(others: Mapping[str, Profile]) -> Iterator[None]:
-    """Lets these profiles stand for those of their names for a while, in this thread alone."""
-    before = _STANDING.set({**_STANDING.get(), **others})
+def override_profiles(others: Mapping[str, Profile]) -> Iterator[None]:
+    """Replaces profiles by name inside the block, in this thread or task alone."""
+    before = _OVERRIDES.set({**_OVERRIDES.get(), **others})
     try:
         yield
     finally:
-        _STANDING.reset(before)
+        _OVERRIDES.reset(before)
 
 
 @contextmanager
-def replaced(other: Profile) -> Iterator[None]:
-    """Lets another profile stand under its name for a while, to see what a change does."""
-    before = _GUESTS.get(other.name)
-    _GUESTS[other.name] = other
+def override_profile(other: Profile) -> Iterator[None]:
+    """Replaces one profile by name inside the block, in all threads, to try a change."""
+    before = _UNINSTALLED_PROFILES.get(other.name)
+    _UNINSTALLED_PROFILES[other.name] = other
     try:
         yield
     finally:
-        _GUESTS.pop(other.name)
+        _UNINSTALLED_PROFILES.pop(other.name)
         if before is not None:
-            _GUESTS[other.name] = before
+            _UNINSTALLED_PROFILES[other.name] = before
 
 
-def _no_name(name: str) -> str:
+def _invalid_name_text(name: str) -> str:
     return f"{name[:40]!r} is no name of a profile: letters, digits and . + - _"
 
 
 def _read(name: str, above: tuple[str, ...]) -> Profile:
     if not _NAME.fullmatch(name):
-        raise ProfileError(_no_name(name))
+        raise ProfileError(_invalid_name_text(name))
     line = (*above, name)
     core = PROFILES / f"{name}.toml"
     folders, broken = ([PROFILES], []) if core.exists() else _folders()
@@ -154,7 +157,7 @@ def _read(name: str, above: tuple[str, ...]) -> Profile:
             return load(path, lambda base: _installed(base, line), above=above)
     known = profile_names()
     near = difflib.get_close_matches(name, known, 1)
-    some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+    some = ", ".join(known[:_MAX_SHOWN_NAMES]) + (", ..." if len(known) > _MAX_SHOWN_NAMES else "")
     hint = f"did you mean {near[0]!r}?" if near else f"known: {some}"
     raise ProfileError("; ".join([f"no profile {name[:40]!r}; {hint}", *broken]))
 
@@ -164,7 +167,7 @@ def profile_text(name: str) -> str:
     return profile(name).text
 
 
-def numbers_for(
+def parameters_for_range(
     profile: Profile,
     low: NDArray[np.generic],
     high: NDArray[np.generic],
@@ -173,7 +176,7 @@ def numbers_for(
     weight: bool = False,
     scales: str = "profile",
 ) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-    """Scale and zero point, or arrays of them, for ranges stored as a scheme wants it.
+    """Returns scale and zero point, or arrays of them, for ranges and a scheme.
 
     `scales` names a range rule, or a family of them, that takes the place of the profile's. A zero
     point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
@@ -181,9 +184,10 @@ def numbers_for(
     storage = str(scheme.storage)
     named = named_scales(scales, storage, scheme.symmetric)
     if named is None:
-        rule = chosen_by(profile, scheme)
+        rule = choose_rule_for(profile, scheme)
         symmetric = scheme.symmetric
-        rule = replace(rule, decimals="exact") if weight else rule  # they are in no file
+        # `decimals` models ranges written to a text file; weight ranges are in none.
+        rule = replace(rule, decimals="exact") if weight else rule
     else:
         rule, symmetric = named
         if rule.reach == "max" and np.min(low, initial=0) < 0:
@@ -199,7 +203,7 @@ def numbers_for(
         rule,
         bounds=scheme.bounds,
         symmetric=symmetric,
-        grain=scheme.grain,
+        grain=scheme.granularity,
         weight=weight,
         profile=profile.name,
     )
@@ -212,25 +216,25 @@ def numbers_for(
     return scale, zero if scheme.zero is None else np.full_like(zero, scheme.zero)
 
 
-def chosen_by(profile: Profile, scheme: Scheme) -> Choose:
+def choose_rule_for(profile: Profile, scheme: Scheme) -> Choose:
     """Returns how a profile makes scale and zero point of a range for a scheme.
 
     Symmetric values that all count from a fixed zero point up reach the greatest of them, unless
     the profile names another level.
     """
-    rule = _chosen(profile, scheme)
+    rule = _profile_choose_rule(profile, scheme)
     upward = scheme.symmetric and scheme.zero == scheme.low
-    if not upward or levels_of(rule.levels, str(scheme.storage), scheme.grain) is not None:
+    if not upward or levels_of(rule.levels, str(scheme.storage), scheme.granularity) is not None:
         return rule
     low, high = scheme.storage.bounds
     return replace(rule, zero="none", levels=((str(scheme.storage), float(high - low)),))
 
 
-def _chosen(profile: Profile, scheme: Scheme) -> Choose:
-    return _resolved(profile, choosing(str(scheme.storage), scheme.grain)).choose
+def _profile_choose_rule(profile: Profile, scheme: Scheme) -> Choose:
+    return _resolve_cached(profile, choose_query(str(scheme.storage), scheme.granularity)).choose
 
 
-def declared_for(
+def declared_range_for(
     profile: Profile,
     low: NDArray[np.generic],
     high: NDArray[np.generic],
@@ -239,15 +243,15 @@ def declared_for(
     name: str = "",
     *,
     weight: bool = False,
-) -> Declared | None:
+) -> DeclaredBounds | None:
     """Returns the range that goes with a scale, where a profile's runtime carries ranges.
 
     That is one without zero points that names a level; None for others, and for a scale that is not
     what the range reaches over that level. Zeros alone have the range that their scale stands for.
     """
-    rule = _chosen(profile, scheme)
+    rule = _profile_choose_rule(profile, scheme)
     codes = scheme.low, scheme.high
-    level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.grain)
+    level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.granularity)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
     rule = replace(rule, decimals="exact") if weight else rule
@@ -257,45 +261,48 @@ def declared_for(
     ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
-    grain = Grain(((0, 1),)) if scale.size > 1 else None
+    grain = Granularity(((0, 1),)) if scale.size > 1 else None
     lows, highs = (
-        cast("tuple[float, ...] | Array", param(end, grain, f"{name}.{which}"))
+        cast("tuple[float, ...] | Array", make_param(end, grain, f"{name}.{which}"))
         for which, end in zip(("low", "high"), ends, strict=True)
     )
-    return Declared(lows, highs, level)
+    return DeclaredBounds(lows, highs, level)
 
 
-_Asked: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"
-_RESOLVED: dict[_Asked, tuple[Profile, Rule]] = {}
-_MOST = 4096
+_RuleKey: TypeAlias = "tuple[int, str, tuple[tuple[str, str], ...], str, str]"
+_RESOLVED_RULES: dict[_RuleKey, tuple[Profile, Rule]] = {}
+_MAX_RESOLVED_RULES = 4096
 
 
-def _resolved(profile: Profile, asked: Query) -> Rule:
-    """Returns what a profile says of one plain quantized type; the same is asked for every tensor
-    of a model."""
+def _resolve_cached(profile: Profile, asked: Query) -> Rule:
+    """Resolves a query with a cache: passes ask the same for every tensor of a model."""
     key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
-    held = _RESOLVED.get(key)
+    held = _RESOLVED_RULES.get(key)
     if held is None or held[0] is not profile:
-        if len(_RESOLVED) > _MOST:
-            _RESOLVED.clear()
-        held = _RESOLVED[key] = profile, profile.resolve(asked)
+        if len(_RESOLVED_RULES) > _MAX_RESOLVED_RULES:
+            _RESOLVED_RULES.clear()
+        held = _RESOLVED_RULES[key] = profile, profile.resolve(asked)
     return held[1]
 
 
-def codes_of(profile: Profile, data: NDArray[np.generic], kind: QuantType) -> NDArray[np.integer]:
+def quantize_by_profile(
+    profile: Profile, data: NDArray[np.generic], kind: QuantType
+) -> NDArray[np.integer]:
     """Quantizes floats by a profile's `quantize` rule. Raises as `quantize` does."""
     reals = np.asarray(data)
     return quantize(
         reals if reals.dtype.kind == "f" else reals.astype(np.float32),
         map_of(kind),
-        _resolved(profile, quantizing(kind)),
+        _resolve_cached(profile, quantize_query(kind)),
     )
 
 
-def reals_of(profile: Profile, codes: NDArray[np.generic], kind: QuantType) -> NDArray[np.floating]:
+def dequantize_by_profile(
+    profile: Profile, codes: NDArray[np.generic], kind: QuantType
+) -> NDArray[np.floating]:
     """Dequantizes integers by a profile's `dequantize` rule. Raises as `dequantize` does."""
     return dequantize(
         np.asarray(codes),
         map_of(kind),
-        _resolved(profile, dequantizing(kind)),
+        _resolve_cached(profile, dequantize_query(kind)),
     )

@@ -129,7 +129,7 @@ def _tables() -> Iterator[Mapping[str, PluginMethod]]:
             yield found
 
 
-def own(name: str) -> bool:
+def core_methods(name: str) -> bool:
     """Returns whether a name is built in, or that of a method in a table."""
     return name in BUILT_IN or any(name in table for table in _tables())
 

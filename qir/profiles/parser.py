@@ -17,8 +17,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import dtype
 from qir.ir.ops import OPS, spec
 from qir.ir.scheme import RESULT
-from qir.numerics.consistency import behind, repeated, unmoved
 from qir.numerics.consistency import clashes as clashing
+from qir.numerics.consistency import repeated, requantize_after_method, unmoved
 from qir.numerics.fields import (
     BLOCKS,
     TEXTS,
@@ -32,13 +32,18 @@ from qir.numerics.fields import (
 )
 from qir.profiles import old_heads
 from qir.profiles.conditions import conditions
-from qir.profiles.evidence import counted, lacking
+from qir.profiles.evidence import parse_counts, why_insufficient
 from qir.profiles.kernel_forms import forms, why_never
-from qir.profiles.measured import has_numbers, measured, otherwise, rests
+from qir.profiles.measured import (
+    computed_differently,
+    has_measured_origin,
+    has_numbers,
+    is_supported_by_rule,
+)
 from qir.profiles.methods import computes, fault, method_names, moving, reads
-from qir.profiles.preparation import USUAL, preparation_steps
+from qir.profiles.preparation import DEFAULT_STEPS, preparation_steps
 from qir.profiles.profile import (
-    REAL,
+    FLOAT_STORAGE,
     Field,
     GroupEntry,
     Profile,
@@ -47,10 +52,10 @@ from qir.profiles.profile import (
     RuleEntry,
     When,
     clashes,
-    met,
+    example_query,
 )
 from qir.profiles.toml_positions import Path as Path_
-from qir.profiles.toml_positions import misheaded, places
+from qir.profiles.toml_positions import misplaced_header, value_positions
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json]"
 Find: TypeAlias = Callable[[str], Profile]
@@ -69,7 +74,7 @@ _LONGEST = 239
 _RULE = ("op", "when", *BLOCKS, *TEXTS, "method", "evidence")
 GROUP = ("chain", "when", "needs", "result", "propagates", "claim", "evidence")
 WHEN = ("storage", "grain", "attrs", "isa", "bounds", "form")
-_BEHIND = frozenset({("stage", "ends")})
+_AFTER_TABLES = frozenset({("stage", "ends")})
 """Fields that speak of what follows an op, by whatever method it is computed."""
 _GRAINS, _BOUNDS = ("tensor", "channel"), ("full", "narrow")
 _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn f8e5m2".split())
@@ -103,7 +108,7 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        if wrong := misheaded(text, ("rule", "group"), BLOCKS):
+        if wrong := misplaced_header(text, ("rule", "group"), BLOCKS):
             raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}") from error
         said, _, place = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", place)
@@ -113,7 +118,7 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
         long = "a whole number has too many digits", "its tables are nested too deep"
         raise ProfileError(f"{name}: {long[isinstance(error, RecursionError)]}") from error
     if any(isinstance(data.get(block), list) for block in BLOCKS):
-        if wrong := misheaded(text, (), BLOCKS):
+        if wrong := misplaced_header(text, (), BLOCKS):
             raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}")
     return _Reader(name, text, find).profile(data)
 
@@ -151,8 +156,10 @@ class _Reader:
         """Returns the line of a key in the present table, such as `zero` or `requant.zero`, or of
         an item within it; else the line of the table itself."""
         table, tail = self.place.path, tuple(key.split(".") if key else ())
+        if not tail:
+            return self._places.get(table, 1)
         within = [p for p in self._places if p[: len(table)] == table]
-        found = [p for p in within if tail and p[-len(tail) :] == tail]
+        found = [p for p in within if p[-len(tail) :] == tail]
         if not found:
             return self._places.get(table, 1)
         path = min(found, key=len)
@@ -162,7 +169,7 @@ class _Reader:
 
     @cached_property
     def _places(self) -> dict[Path_, int]:
-        return places(self.text)
+        return value_positions(self.text)
 
     def known(
         self, keys: Iterable[str], allowed: Iterable[str], what: str, *, at: str = ""
@@ -211,7 +218,7 @@ class _Reader:
         made = Profile(head, defaults, rules, groups, base, self.text)
         self.check_groups(made)
         self.check_sense(made)
-        for index, why in otherwise(made, self.find):
+        for index, why in computed_differently(made, self.find):
             self.place = _Place("rule", index)
             raise self.error("evidence", why)
         return made
@@ -236,7 +243,7 @@ class _Reader:
         for layer in made.layers:
             for index, entry in enumerate(layer.rules):
                 for op in entry.ops:
-                    rule = made.resolve(met(op, entry.when))
+                    rule = made.resolve(example_query(op, entry.when))
                     self.check_fields(made, rule, index if layer is made else None)
 
     def check_fields(self, made: Profile, rule: Rule, index: int | None) -> None:
@@ -260,7 +267,7 @@ class _Reader:
 
             def known(op: str, name: str, entry: RuleEntry = entry) -> bool:
                 if name in ("", head.name):
-                    return measured(op, entry, rules, base)
+                    return has_measured_origin(op, entry, rules, base)
                 try:
                     return self.find is not None and has_numbers(
                         op, self.find(name), _text(entry, "claim")
@@ -271,7 +278,7 @@ class _Reader:
             evidence, method = _text(entry, "evidence"), entry.fields.get(("", "method"))
             moves = isinstance(method, MethodField) and method.name in ("move", "reals")
             moves = moves and set(entry.ops) <= {*moving(), "clip"}
-            if why := lacking(_text(entry, "claim"), evidence, moves, known):
+            if why := why_insufficient(_text(entry, "claim"), evidence, moves, known):
                 raise self.error("evidence" if evidence else "claim", why)
 
     def check_groups(self, made: Profile) -> None:
@@ -284,11 +291,11 @@ class _Reader:
                 continue
             if not group.evidence:
                 raise self.error(key, f"claim = {group.claim!r} of a group needs evidence")
-            if counted(group.evidence) is not None:
-                if why := lacking(group.claim, group.evidence, False, lambda *_: False):
+            if parse_counts(group.evidence) is not None:
+                if why := why_insufficient(group.claim, group.evidence, False, lambda *_: False):
                     raise self.error(key, why)
                 continue
-            if not rests(group, made):
+            if not is_supported_by_rule(group, made):
                 raise self.error(
                     key,
                     f"claim = {group.claim!r} needs evidence with how many results were compared "
@@ -310,13 +317,13 @@ class _Reader:
                     why = f"method {own.name} computes {what}, not {strange[0]}"
                     raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):
-                below = base.resolve(met(op, entry.when)).method if base else None
+                below = base.resolve(example_query(op, entry.when)).method if base else None
                 method = entry.fields.get(("", "method"), below)
                 if isinstance(method, MethodField):
                     self.check_method(op, method.name, entry)
 
     def check_method(self, op: str, method: str, entry: RuleEntry) -> None:
-        said = [key for key in entry.fields if key[0] and key not in _BEHIND]
+        said = [key for key in entry.fields if key[0] and key not in _AFTER_TABLES]
         for block in dict.fromkeys(block for block, _ in said):
             if block not in reads(method):
                 why = f"{op} is computed by method {method}, which does not read {block}"
@@ -357,7 +364,7 @@ class _Reader:
             key = next(iter(old))
             raise self.error(key, f"{key} is an old word for steps of prepare: name one or other")
         if old:
-            found = old_heads.steps_of(old, base.prepare if base else USUAL)
+            found = old_heads.steps_of(old, base.prepare if base else DEFAULT_STEPS)
         elif "prepare" in data:
             found = self.words("prepare", data["prepare"])
         else:
@@ -463,7 +470,7 @@ class _Reader:
             raise self.error("", "a group has a chain of ops")
         self.known([op for op in chain if op not in OPS], OPS, "op", at="chain")
         for i, op in enumerate(chain):
-            if i and not behind(op):
+            if i and not requantize_after_method(op):
                 raise self.error("chain", f"{op} takes more than what flows: it heads a kernel", op)
             if spec(op).results != 1:
                 raise self.error("chain", f"{op} gives more than one result: no kernel of a group")
@@ -519,7 +526,7 @@ class _Reader:
         strangers = [s for s in table if not any(row.slot(s) for row in rows)]
         self.known(strangers, dict.fromkeys(("data", RESULT, *names)), "slot", at="storage")
         found = {slot: self.words("storage", kinds) for slot, kinds in table.items()}
-        for kind in (k for kinds in found.values() for k in kinds if k != REAL):
+        for kind in (k for kinds in found.values() for k in kinds if k != FLOAT_STORAGE):
             self.element(kind, "storage")
         return found
 
@@ -531,7 +538,7 @@ class _Reader:
         self.known(attrs, dict.fromkeys(spec.name for spec in specs), said)
         for name, value in attrs.items():
             found = [spec for spec in specs if spec.name == name]
-            if not any(spec.takes(value) for spec in found):
+            if not any(spec.accepts(value) for spec in found):
                 raise self.error(name, f"{name} = {value!r} is not {found[0].kind}")
 
     def attr(self, name: str, value: Json) -> Attr:

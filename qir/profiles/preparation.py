@@ -15,7 +15,7 @@ from qir.ir.graph import Graph
 
 KIND = "qir.prepare"
 """The entry points of preparation steps; each names a `PreparationStep` or a table of them."""
-USUAL = ("quantize_constants", "move_pairs", "linear_layers")
+DEFAULT_STEPS = ("quantize_constants", "move_pairs", "linear_layers")
 """The steps of a profile that names none, nor does one that it extends."""
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from qir.errors import ProfileError, UsageError
-from qir.profiles.library import profile, standing
+from qir.profiles.library import override_profiles, profile
 from qir.profiles.parser import INSTRUCTION_SETS
 from qir.profiles.profile import Profile
 
@@ -44,17 +44,17 @@ def depends(of: Profile, isa: str) -> bool:
     return any(rule.fields.get(("", "claim"), "unknown") != "unknown" for rule in rules)
 
 
-_MOVED: dict[tuple[int, str], tuple[Profile, Profile]] = {}
-_MOST = 64
+_MOVED_PROFILES: dict[tuple[int, str], tuple[Profile, Profile]] = {}
+_MAX_CACHED = 64
 
 
 def _on(of: Profile, isa: str) -> Profile:
     """Returns the profile there, the same object each time."""
-    held = _MOVED.get((id(of), isa))
+    held = _MOVED_PROFILES.get((id(of), isa))
     if held is None or held[0] is not of:
-        if len(_MOVED) >= _MOST:
-            _MOVED.clear()
-        held = _MOVED[id(of), isa] = of, of.on(isa)
+        if len(_MOVED_PROFILES) >= _MAX_CACHED:
+            _MOVED_PROFILES.clear()
+        held = _MOVED_PROFILES[id(of), isa] = of, of.on(isa)
     return held[1]
 
 
@@ -83,5 +83,5 @@ def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]
 @contextmanager
 def on_processor(names: Iterable[str], isa: str | None = None) -> Iterator[None]:
     """Lets profiles say for a while what they say of a processor, as `moved` finds them."""
-    with standing(moved(names, isa)):
+    with override_profiles(moved(names, isa)):
         yield

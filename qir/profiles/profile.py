@@ -13,9 +13,9 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType, TensorType
 from qir.numerics.fields import BLOCKS, Levels, MethodField, Rule
-from qir.profiles.evidence import weaker
+from qir.profiles.evidence import weaker_claim
 from qir.profiles.kernel_forms import forms_of
-from qir.profiles.preparation import USUAL
+from qir.profiles.preparation import DEFAULT_STEPS
 
 Field: TypeAlias = "str | bool | Levels | MethodField | None"
 Fields: TypeAlias = "Mapping[tuple[str, str], Field]"
@@ -28,13 +28,13 @@ DATA_SLOTS = ("x", "a", "xs.0")
 CONVERSIONS = frozenset({"quantize", "dequantize", "requantize", "fake_quantize"})
 """Ops that have no weights: their granularity is that of the quantized type they make or take."""
 
-REAL = "real"
+FLOAT_STORAGE = "real"
 """What conditions call the storage of a slot that is not quantized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked: an op, the storage type in each quantized slot, and how it is used."""
+    """What a profile is asked: an op, the storage type in each quantized slot, and its use."""
 
     op: str
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -52,21 +52,23 @@ class Query:
         return next((self.storage[s] for s in DATA_SLOTS if s in self.storage), "")
 
 
-def query_of(node: Node, *, isa: str = "any") -> Query:
+def query_for_node(node: Node, *, isa: str = "any") -> Query:
     """Returns what a profile is asked for a node: a group is asked for by its first stage."""
     operands, result = node.operands, node.results[0].type if node.results else None
     if not node.stages:
-        return query_on(node.op, node.attrs, _types(operands), result, isa=isa)
+        return query_for_op(node.op, node.attrs, _operand_types(operands), result, isa=isa)
     first = node.stages[0]
     result = first.type or result
-    return query_on(first.op, first.attrs, _types(node.stage_operands(0)), result, isa=isa)
+    return query_for_op(
+        first.op, first.attrs, _operand_types(node.stage_operands(0)), result, isa=isa
+    )
 
 
-def _types(operands: Mapping[str, Value]) -> dict[str, TensorType]:
+def _operand_types(operands: Mapping[str, Value]) -> dict[str, TensorType]:
     return {slot: value.type for slot, value in operands.items()}
 
 
-def query_on(
+def query_for_op(
     op: str,
     attrs: Mapping[str, Attr],
     types: Mapping[str, TensorType],
@@ -82,40 +84,46 @@ def query_on(
     does.
     """
     row = spec(op)
-    kinds = {slot: kind for slot, kind in types.items() if not row.companion(slot)}
+    kinds = {slot: kind for slot, kind in types.items() if not row.is_companion(slot)}
     quants = {slot: kind.quant for slot, kind in kinds.items() if kind.quant is not None}
     made = result.quant if result is not None else None
     storage = {slot: str(quant.storage) for slot, quant in quants.items()}
     if made is not None:
         storage["result"] = str(made.storage)
     if op in CONVERSIONS:
-        several = any(q.grain is not None for q in (*quants.values(), *([made] if made else [])))
+        several = any(
+            q.granularity is not None for q in (*quants.values(), *([made] if made else []))
+        )
     else:
         weight = quants.get(row.traits.weight or "")
-        several = weight is not None and weight.grain is not None
-    bounds = bounds_of(made) if made else "full"
+        several = weight is not None and weight.granularity is not None
+    bounds = bounds_kind(made) if made else "full"
     forms = forms_of(op, kinds, attrs, made)
     return Query(op, storage, "channel" if several else "tensor", attrs, isa, bounds, forms)
 
 
-def quantizing(kind: QuantType) -> Query:
+def quantize_query(kind: QuantType) -> Query:
     """Returns the query of a profile for quantizing to a type."""
-    return choosing(str(kind.storage), "channel" if kind.grain else "tensor", bounds_of(kind))
+    return choose_query(
+        str(kind.storage), "channel" if kind.granularity else "tensor", bounds_kind(kind)
+    )
 
 
-def choosing(storage: str, grain: str = "tensor", bounds: str = "full") -> Query:
+def choose_query(storage: str, grain: str = "tensor", bounds: str = "full") -> Query:
     """Returns the query of a profile for scales and zero points of ranges."""
-    attrs = spec("quantize").complete({})
+    attrs = spec("quantize").complete_attrs({})
     return Query("quantize", {"result": storage}, grain, attrs, bounds=bounds)
 
 
-def dequantizing(kind: QuantType) -> Query:
+def dequantize_query(kind: QuantType) -> Query:
     """Returns the query of a profile for dequantizing a type."""
-    grain = "channel" if kind.grain else "tensor"
-    return Query("dequantize", {"x": str(kind.storage)}, grain, spec("dequantize").complete({}))
+    grain = "channel" if kind.granularity else "tensor"
+    return Query(
+        "dequantize", {"x": str(kind.storage)}, grain, spec("dequantize").complete_attrs({})
+    )
 
 
-def bounds_of(kind: QuantType) -> str:
+def bounds_kind(kind: QuantType) -> str:
     """`narrow` where a type does not use all integers of its storage, else `full`."""
     return "narrow" if kind.bounds else "full"
 
@@ -152,7 +160,11 @@ class When:
         )
 
     def _stored(self, query: Query, slot: str) -> str:
-        return query.data or REAL if slot == "data" else query.storage.get(slot, REAL)
+        return (
+            query.data or FLOAT_STORAGE
+            if slot == "data"
+            else query.storage.get(slot, FLOAT_STORAGE)
+        )
 
     def meets(self, other: When) -> bool:
         """Returns whether some query could meet both."""
@@ -235,8 +247,8 @@ class ProfileHead:
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a profile, which never changes, need not look for a second time."""
+class _LookupCache:
+    """Lookups of a profile, cached because a profile is immutable."""
 
     rules: dict[str, tuple[RuleEntry, ...]] = field(default_factory=dict)
     """Those that may speak of an op."""
@@ -245,7 +257,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One backend's numerics, with those it extends below it."""
+    """How one runtime computes: its rules, and those of the profiles that it extends."""
 
     head: ProfileHead
     defaults: Fields
@@ -253,7 +265,9 @@ class Profile:
     own_groups: tuple[GroupEntry, ...]
     base: Profile | None
     text: str = field(compare=False, repr=False)
-    _found: _Found = field(default_factory=_Found, init=False, compare=False, repr=False)
+    _found: _LookupCache = field(
+        default_factory=_LookupCache, init=False, compare=False, repr=False
+    )
 
     @property
     def name(self) -> str:
@@ -274,7 +288,7 @@ class Profile:
     def prepare(self) -> tuple[str, ...]:
         """The preparation steps, in order: its own, else those of what it extends."""
         said = (p.head.prepare for p in reversed(self.layers))
-        return next((steps for steps in said if steps is not None), USUAL)
+        return next((steps for steps in said if steps is not None), DEFAULT_STEPS)
 
     def on(self, isa: str) -> Profile:
         """Returns the profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or
@@ -283,7 +297,7 @@ class Profile:
 
     @property
     def groups(self) -> tuple[GroupEntry, ...]:
-        """All groups; one with the chain, result and conditions of one below replaces it."""
+        """All groups, those of the profiles that it extends included unless replaced."""
         if self._found.groups is None:
             self._found.groups = self._all_groups()
         return self._found.groups
@@ -306,19 +320,19 @@ class Profile:
         return state.hexdigest()
 
     def resolve(self, query: Query) -> Rule:
-        """Returns the one record for a query; one that names no instruction set asks for the
-        profile's.
+        """Returns the rule that answers a query, by default on the profile's instruction set.
 
         Defaults from the lowest profile up, then from the lowest up the most specific rule of each
         that applies. What changes numbers without a claim of its own claims nothing.
         """
         query, layers = self.asked(query), self.layers
         chosen = tuple(layer.entry(query) for layer in layers)
+        # Ids are a valid key: the cached entry keeps its profiles and rules alive.
         key = (*map(id, layers), *map(id, chosen))
-        if (held := _RECORDS.get(key)) is None:
-            if len(_RECORDS) >= _MOST_RECORDS:
-                _RECORDS.clear()
-            held = _RECORDS[key] = (layers, chosen, _resolved(self.name, layers, chosen))
+        if (held := _RULES.get(key)) is None:
+            if len(_RULES) >= _MAX_RULES:
+                _RULES.clear()
+            held = _RULES[key] = (layers, chosen, _merge_layers(self.name, layers, chosen))
         return held[2]
 
     def asked(self, query: Query) -> Query:
@@ -350,24 +364,26 @@ class Profile:
         if found is None:
             return None
         head = self.resolve(query).claim
-        if result == REAL and head.startswith("within:"):
+        if result == FLOAT_STORAGE and head.startswith("within:"):
             head = "unknown"
-        claim = weaker(found.claim, head)
+        claim = weaker_claim(found.claim, head)
         return found if claim == found.claim else replace(found, claim=claim)
 
 
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
     """Returns what decides the numbers of a node under a profile, on an instruction set."""
-    return profile.resolve(query_of(node, isa=isa))
+    return profile.resolve(query_for_node(node, isa=isa))
 
 
-_MOST_RECORDS = 4096
-_RECORDS: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[RuleEntry | None, ...], Rule]] = {}
+_MAX_RULES = 4096
+_RULES: dict[tuple[int, ...], tuple[tuple[Profile, ...], tuple[RuleEntry | None, ...], Rule]] = {}
 """Records by the profiles and rules that they are made of, which are kept so that none is another;
 few are ever asked for."""
 
 
-def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[RuleEntry | None, ...]) -> Rule:
+def _merge_layers(
+    name: str, layers: tuple[Profile, ...], chosen: tuple[RuleEntry | None, ...]
+) -> Rule:
     said: dict[tuple[str, str], Field] = {}
     for layer in layers:
         said.update(layer.defaults)
@@ -376,10 +392,10 @@ def _resolved(name: str, layers: tuple[Profile, ...], chosen: tuple[RuleEntry | 
             if ("", "claim") not in entry.fields:
                 said.update({("", "claim"): "unknown", ("", "evidence"): ""})
             said.update(entry.fields)
-    return _record(name, said)
+    return _make_rule(name, said)
 
 
-def _record(profile: str, said: Fields) -> Rule:
+def _make_rule(profile: str, said: Fields) -> Rule:
     blocks: dict[str, dict[str, Field]] = {}
     for (block, name), value in said.items():
         blocks.setdefault(block, {})[name] = value
@@ -388,9 +404,9 @@ def _record(profile: str, said: Fields) -> Rule:
     return replace(plain, **made)
 
 
-def met(op: str, when: When) -> Query:
+def example_query(op: str, when: When) -> Query:
     """Returns a query of an op that meets conditions."""
-    storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != REAL}
+    storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != FLOAT_STORAGE}
     if data := storage.pop("data", ""):
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
     grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")

@@ -23,7 +23,7 @@ _STRING = re.compile(
 _BARE = re.compile(r"[^,\]}\n#]*")
 
 
-def places(text: str) -> dict[Path, int]:
+def value_positions(text: str) -> dict[Path, int]:
     """Returns the line of every key and item of a text that is TOML, from 1."""
     scanner = _Scanner(text)
     scanner.run()
@@ -33,7 +33,9 @@ def places(text: str) -> dict[Path, int]:
 _HEAD = re.compile(r"\s*(\[\[?)\s*([\w-]+)(\.[\w.-]*)?\s*\]")
 
 
-def misheaded(text: str, many: Container[str], single: Container[str]) -> tuple[int, str] | None:
+def misplaced_header(
+    text: str, many: Container[str], single: Container[str]
+) -> tuple[int, str] | None:
     """Returns the first head with other brackets than its table's, whether or not a text is TOML:
     its line, and how it is written."""
     bare = _STRING.sub(lambda found: "\n" * found[0].count("\n"), text)

@@ -10,33 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 _PERMUTED = re.compile(r"permuted\(([\d, ]+)\)")
 
-Held: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
+ArrayOrType: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
 """Elements and, where they are quantized, their map."""
 
 
-def in_one_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
+def in_source_axis_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
     """Returns both types with the axes in the source's order, where the two orders differ."""
-    found = orders(a, b)
+    found = source_axis_orders(a, b)
     if found is None:
         return a.type, b.type
-    return turned(a.type, found[0]), turned(b.type, found[1])
+    return permute(a.type, found[0]), permute(b.type, found[1])
 
 
-def orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
+def source_axis_orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
     """Returns the axis order of the source for both values; None where they have one layout."""
     if a.type.rank != b.type.rank:
         return None
-    found = (_order(a), _order(b)) if a.lineage.tensor == b.lineage.tensor else None
-    if (found is None or found[0] == found[1]) and _flipped(a) != _flipped(b):
-        return ([0, 1], [1, 0]) if _flipped(b) else ([1, 0], [0, 1])
+    found = (_source_axes(a), _source_axes(b)) if a.lineage.tensor == b.lineage.tensor else None
+    if (found is None or found[0] == found[1]) and _is_read_transposed(a) != _is_read_transposed(b):
+        return ([0, 1], [1, 0]) if _is_read_transposed(b) else ([1, 0], [0, 1])
     return None if found is None or found[0] == found[1] else found
 
 
-def _order(value: Value) -> list[int]:
+def _source_axes(value: Value) -> list[int]:
     """Returns the source's axis that each axis of a value is."""
     axes = list(range(value.type.rank))
     for step in value.lineage.how:
@@ -47,7 +47,7 @@ def _order(value: Value) -> list[int]:
     return axes
 
 
-def _flipped(value: Value) -> bool:
+def _is_read_transposed(value: Value) -> bool:
     """Returns whether a matrix is read with its axes the other way round, through its integers
     too."""
     if value.type.rank != 2 or (value.node.op not in ("constant", "dequantize")):
@@ -61,19 +61,19 @@ def _flipped(value: Value) -> bool:
     return attrs.get(f"trans_{use.slot}") is True
 
 
-def turned(kind: TensorType, axes: list[int]) -> TensorType:
+def permute(kind: TensorType, axes: list[int]) -> TensorType:
     """Returns a type with its axes moved to where they are in the source."""
     shape = tuple(kind.shape[axes.index(i)] for i in range(kind.rank))
     quant = kind.quant
-    if quant is None or quant.grain is None or quant.axis is None:
+    if quant is None or quant.granularity is None or quant.axis is None:
         return TensorType(shape, kind.element)
-    grain = Grain(((axes[quant.axis], 1),))
-    return TensorType(shape, replace(quant, grain=grain))
+    grain = Granularity(((axes[quant.axis], 1),))
+    return TensorType(shape, replace(quant, granularity=grain))
 
 
-def aligned(array: Array, quant: QuantType | None, axes: list[int] | None) -> Held:
+def align_to_source(array: Array, quant: QuantType | None, axes: list[int] | None) -> ArrayOrType:
     """Returns elements and their type, with the axes in the source's order where that is given."""
     if axes is None:
         return array.data, quant
-    kind = turned(TensorType(array.type.shape, quant or array.type.dtype), axes)
+    kind = permute(TensorType(array.type.shape, quant or array.type.dtype), axes)
     return np.transpose(array.data, [axes.index(i) for i in range(len(axes))]), kind.quant

@@ -61,6 +61,6 @@ def _call_macs(call: Call, result: TensorType | None, sizes: Mapping[str, int]) 
         return 0
     types = {s: t.with_shape(bound(t.shape, sizes)) for s, t in call.types.items()}
     shape = bound(result.shape, sizes)
-    if any(dims.known(s) is None for s in (shape, *(t.shape for t in types.values()))):
+    if any(dims.known_shape(s) is None for s in (shape, *(t.shape for t in types.values()))):
         return None
     return cost(Call(call.op, types, call.attrs, call.constants), shape)

@@ -20,16 +20,21 @@ from qir.arguments import checked
 from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.node import GraphLike, Node, Value
-from qir.ir.ops.layers import CONTROL
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
 from qir.ir.types import Array, QuantType, TensorType
-from qir.query.alignment import Held, aligned, in_one_order, orders
-from qir.query.display import codes, shape
+from qir.query.alignment import (
+    ArrayOrType,
+    align_to_source,
+    in_source_axis_order,
+    source_axis_orders,
+)
+from qir.query.display import parameters_text, shape
 from qir.query.html import rows_html
-from qir.query.measure import Measure, alike, measure, number, reals
+from qir.query.measure import Measure, dequantize_for_measure, measure, number, same_bits
 from qir.query.pairing import How, Pairing, holders, ops, pair
-from qir.query.raw_integers import raw_map
+from qir.query.raw_integers import plain_integer_mapping
 
-_MOST_ROWS = 60
+_MAX_ROWS = 60
 What: TypeAlias = Literal[
     "op",
     "attribute",
@@ -52,7 +57,7 @@ What: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class GraphChange:
-    """One thing that is another in the second graph."""
+    """One fact that differs between two graphs."""
 
     what: What
     where: str
@@ -79,12 +84,12 @@ class GraphChange:
             parts = []
         elif first is not None and first.texts != (self.a, self.b):
             parts.append(f"first {first.place}: {first.a} -> {first.b}")
-        if by := _by(self.what, found):
+        if by := _distance_text(self.what, found):
             parts.append(f"by up to {by}" if found.elements > 1 else f"by {by}")
         return ", ".join(parts)
 
 
-def _by(what: What, found: Measure) -> str:
+def _distance_text(what: What, found: Measure) -> str:
     """Returns the largest distance, in the unit that suits it."""
     if found.ulps is not None and found.ulps < 1000:
         ulps = f"{found.ulps} ulp{'' if found.ulps == 1 else 's'}"
@@ -164,7 +169,7 @@ class GraphDifference:
             yield from body.changes(*what)
 
     def to_json(self) -> dict[str, object]:
-        """Returns all but the pairs, of which it has the counts, as JSON takes it."""
+        """Returns the difference as JSON takes it: the counts of pairs, and all else."""
         return {
             "equal": self.equal,
             "nodes": list(self.nodes),
@@ -185,7 +190,7 @@ class GraphDifference:
         rows += [(path, "body", "", "", str(found), "") for path, found in self.bodies.items()]
         heads = ("node", "what", "where", "a", "b", "how far")
         rows = rows or [("", "no difference", "", "", "", "")]
-        return rows_html(heads, rows[:_MOST_ROWS], max(len(rows) - _MOST_ROWS, 0))
+        return rows_html(heads, rows[:_MAX_ROWS], max(len(rows) - _MAX_ROWS, 0))
 
     def __str__(self) -> str:
         if self.equal:
@@ -212,11 +217,13 @@ def _diff(a: GraphLike, b: GraphLike, *, placed: bool = False) -> GraphDifferenc
     inner: list[Pair] = []
     for one, other in pairs.of_a.items():
         ends = placed and one.op in ("input", "output")
-        if changes := tuple((_ends if ends else _changes)(pairs, a, b, one, other)):
+        if changes := tuple(
+            (_body_interface_changes if ends else _changes)(pairs, a, b, one, other)
+        ):
             how = pairs.how[one]
             changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
         for name in sorted(one.bodies.keys() & other.bodies.keys()):
-            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in CONTROL)
+            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in CONTROL_FLOW_OPS)
             paths = f"{one.name}/{name}", f"{other.name}/{name}"
             inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
             if not within.equal:
@@ -286,11 +293,11 @@ def _changes(
         yield from _operands(pairs, one, other)
     yield from _results(one, other)
     for slot in _union(one.schemes, other.schemes):
-        plans = _told(one.schemes.get(slot)), _told(other.schemes.get(slot))
+        plans = _value_text(one.schemes.get(slot)), _value_text(other.schemes.get(slot))
         if plans[0] != plans[1]:
             yield GraphChange("plan", slot, *plans)
     for name in _union(one.inner, other.inner):
-        inner = _told(one.inner.get(name)), _told(other.inner.get(name))
+        inner = _value_text(one.inner.get(name)), _value_text(other.inner.get(name))
         if inner[0] != inner[1]:
             yield GraphChange("type", name, *inner)
     for name in sorted(one.bodies.keys() ^ other.bodies.keys()):
@@ -300,7 +307,7 @@ def _changes(
         yield from _constants(one.result, other.result)
 
 
-def _ends(
+def _body_interface_changes(
     pairs: Pairing, a: GraphLike, b: GraphLike, one: Node, other: Node
 ) -> Iterator[GraphChange]:
     """Yields what differs between the inputs or outputs of two bodies that are bound by order."""
@@ -317,7 +324,7 @@ def _union(a: Iterable[str], b: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*a, *b]))
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     return "nothing" if value is None else str(value)
 
 
@@ -328,11 +335,15 @@ def _attributes(a: Node, b: Node) -> Iterator[GraphChange]:
                 texts = _attr(mine.get(name, "nothing")), _attr(theirs.get(name, "nothing"))
                 yield GraphChange("attribute", prefix + name, *texts)
             elif name != "data" and not attributes.same(mine[name], theirs[name]):
-                yield GraphChange("attribute", prefix + name, *_apart(mine[name], theirs[name]))
+                yield GraphChange(
+                    "attribute", prefix + name, *_difference_text(mine[name], theirs[name])
+                )
     if ops(a) == ops(b):
         for i, (one, other) in enumerate(zip(a.stages, b.stages, strict=False)):
             if one.type != other.type:
-                yield GraphChange("type", f"stage {i}", _told(one.type), _told(other.type))
+                yield GraphChange(
+                    "type", f"stage {i}", _value_text(one.type), _value_text(other.type)
+                )
 
 
 def _stages(a: Node, b: Node) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
@@ -361,7 +372,7 @@ def _attr(value: Attr) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _apart(a: Attr, b: Attr) -> tuple[str, str]:
+def _difference_text(a: Attr, b: Attr) -> tuple[str, str]:
     """Formats two differing attributes so that their texts differ too."""
     if isinstance(a, Array) and isinstance(b, Array):
         found = measure(a.data, b.data) if a.type.element == b.type.element else None
@@ -374,7 +385,7 @@ def _apart(a: Attr, b: Attr) -> tuple[str, str]:
             if not attributes.same(one, other):
                 named = isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
                 name = f"{one[0]!s} = " if named and isinstance(one, tuple) else ""
-                mine, theirs = _apart(one, other)
+                mine, theirs = _difference_text(one, other)
                 return f"{name}{mine}", f"{name}{theirs}"
     return f"{texts[0]} ({type(a).__name__})", f"{texts[1]} ({type(b).__name__})"
 
@@ -400,7 +411,7 @@ def _results(a: Node, b: Node) -> Iterator[GraphChange]:
         yield GraphChange("results", "", f"{len(a.results)}", f"{len(b.results)}")
     for mine, theirs in zip(a.results, b.results, strict=False):
         where = mine.name if len(a.results) > 1 else ""
-        yield from _types(where, *in_one_order(mine, theirs))
+        yield from _types(where, *in_source_axis_order(mine, theirs))
 
 
 def _types(where: str, a: TensorType, b: TensorType) -> Iterator[GraphChange]:
@@ -416,7 +427,7 @@ def _types(where: str, a: TensorType, b: TensorType) -> Iterator[GraphChange]:
 
 
 def _element(kind: TensorType) -> str:
-    return codes(kind.quant) if kind.quant else str(kind.dtype)
+    return parameters_text(kind.quant) if kind.quant else str(kind.dtype)
 
 
 def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
@@ -429,27 +440,31 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
     ]
     if mine != theirs:
         yield GraphChange("type", where, mine, theirs)
-    if a.grain != b.grain:
-        yield GraphChange("grain", where, str(a.grain or "tensor"), str(b.grain or "tensor"))
+    if a.granularity != b.granularity:
+        yield GraphChange(
+            "grain", where, str(a.granularity or "tensor"), str(b.granularity or "tensor")
+        )
     if a.scale != b.scale:
         measured = None
         if a.scale is not None and b.scale is not None:
             measured = measure(np.asarray(a.scales()), np.asarray(b.scales()))
-        yield _moved("scale", where, (_scale(a), _scale(b)), measured)
-    if a.zero != b.zero or a.real_zero != b.real_zero:
+        yield _number_change("scale", where, (_scale(a), _scale(b)), measured)
+    if a.zero != b.zero or a.has_float_zero != b.has_float_zero:
         measured = None
         known = None not in (a.zero, b.zero, a.scale, b.scale)
-        if known and a.real_zero == b.real_zero:
+        if known and a.has_float_zero == b.has_float_zero:
             measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
-        yield _moved("zero", where, (_zero(a), _zero(b)), measured)
-    offsets = [(q.plus, q.declared, q.codes, q.signs[q.real_zero :]) for q in (a, b)]
+        yield _number_change("zero", where, (_zero(a), _zero(b)), measured)
+    offsets = [(q.plus, q.declared, q.codes, q.signs[q.has_float_zero :]) for q in (a, b)]
     if offsets[0] != offsets[1]:
         yield GraphChange(
             "type", f"{where} offset, declared range or table".strip(), str(a), str(b)
         )
 
 
-def _moved(what: What, where: str, texts: tuple[str, str], measured: Measure | None) -> GraphChange:
+def _number_change(
+    what: What, where: str, texts: tuple[str, str], measured: Measure | None
+) -> GraphChange:
     """Returns a change of numbers; of the first that differs where both look alike in short."""
     if texts[0] == texts[1] and measured is not None and measured.first is not None:
         texts = measured.first.texts
@@ -465,7 +480,7 @@ def _zero(quant: QuantType) -> str:
     if held is None:
         return "?"
     text = _numbers(np.asarray(held)) if len(held) else "0"
-    return f"real {text}" if quant.real_zero else text
+    return f"real {text}" if quant.has_float_zero else text
 
 
 def _numbers(held: NDArray[np.generic]) -> str:
@@ -480,33 +495,35 @@ def _numbers(held: NDArray[np.generic]) -> str:
 
 # -- constants --------------------------------------------------------------------------------
 
-_IDLE = re.compile("coded|permuted")  # steps that leave every float value as it was
+_NEUTRAL_STEPS = re.compile("coded|permuted")  # steps that leave every float value as it was
 
 
 def _constants(a: Value, b: Value) -> Iterator[GraphChange]:
     one, other = a.constant, b.constant
     if one is None or other is None or one is other:
         return
-    axes = orders(a, b) or (None, None)
-    maps = [v.type.quant or raw_map(v) for v in (a, b)]
-    x, y = (aligned(h, q, o) for h, q, o in zip((one, other), maps, axes, strict=True))
+    axes = source_axis_orders(a, b) or (None, None)
+    maps = [v.type.quant or plain_integer_mapping(v) for v in (a, b)]
+    x, y = (align_to_source(h, q, o) for h, q, o in zip((one, other), maps, axes, strict=True))
     if x[0].shape != y[0].shape:
         return  # the types say so
-    steps = [{s for s in v.lineage.how if not _IDLE.match(s)} for v in (a, b)]
+    steps = [{s for s in v.lineage.how if not _NEUTRAL_STEPS.match(s)} for v in (a, b)]
     if a.lineage.tensor == b.lineage.tensor and steps[0] != steps[1]:
         yield GraphChange(
-            "elements", ", ".join(sorted(steps[0] ^ steps[1])), _held(one), _held(other)
+            "elements", ", ".join(sorted(steps[0] ^ steps[1])), _array_text(one), _array_text(other)
         )
         return
-    if maps[0] == maps[1] and alike(x[0], y[0]):
+    if maps[0] == maps[1] and same_bits(x[0], y[0]):
         return
-    in_codes = _codes(x, y)
-    found = in_codes or _elements(x, y)
+    in_codes = _integer_measure(x, y)
+    found = in_codes or _element_measure(x, y)
     if found is not None and found.differ:
-        yield _moved("codes" if in_codes else "elements", "", (_held(one), _held(other)), found)
+        yield _number_change(
+            "codes" if in_codes else "elements", "", (_array_text(one), _array_text(other)), found
+        )
 
 
-def _codes(a: Held, b: Held) -> Measure | None:
+def _integer_measure(a: ArrayOrType, b: ArrayOrType) -> Measure | None:
     """Returns the distance of two arrays of one kind of quantized values, where both hold
     integers."""
     storages = {q.storage for _, q in (a, b) if q is not None}
@@ -515,7 +532,7 @@ def _codes(a: Held, b: Held) -> Measure | None:
     return measure(a[0], b[0], np.ones(()))
 
 
-def _elements(a: Held, b: Held) -> Measure | None:
+def _element_measure(a: ArrayOrType, b: ArrayOrType) -> Measure | None:
     """Returns the distance of the float values; in steps where one of the two is quantized."""
     values, shown, step = [], [], None
     for data, quant in (a, b):
@@ -523,7 +540,7 @@ def _elements(a: Held, b: Held) -> Measure | None:
             values.append(data)
             shown.append(data)
             continue
-        if (found := reals(data, quant)) is None:
+        if (found := dequantize_for_measure(data, quant)) is None:
             return None
         values.append(found[0])
         shown.append(found[0].astype(quant.express.carrier))
@@ -533,7 +550,7 @@ def _elements(a: Held, b: Held) -> Measure | None:
     return measure(values[0], values[1], step, (shown[0], shown[1]))
 
 
-def _held(array: Array) -> str:
-    if array.held.size == 1 and array.held.dtype.kind in "iufb":
+def _array_text(array: Array) -> str:
+    if array.contents.size == 1 and array.contents.dtype.kind in "iufb":
         return str(array.data.reshape(-1)[0])
     return f"{shape(array.type)}x{array.type.dtype}" if array.type.rank else f"{array.type.dtype}"

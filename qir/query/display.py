@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qir.ir.dtype import DType
-from qir.ir.node import GraphLike, Node, Value, in_line
+from qir.ir.node import GraphLike, Node, Value, escape_name
 from qir.ir.types import Array, Param, QuantType, TensorType
-from qir.query.facts import coded
+from qir.query.facts import value_quant_type
 
 FAMILIES = ("int4", "int8", "int16", "int32", "float8", "float16", "float32", "other")
 """Storage types as they are coloured, fewest bits first."""
@@ -24,7 +24,7 @@ def family(kind: DType) -> str:
 
 def storage(value: Value) -> DType:
     """Returns what a value is in memory as, in either form of a program."""
-    quant = coded(value)
+    quant = value_quant_type(value)
     return quant.storage if quant else value.type.dtype
 
 
@@ -78,27 +78,29 @@ def span(value: Param) -> str:
     return f"{held.size} of {low}" if low == high else f"{held.size} in {low}..{high}"
 
 
-def codes(quant: QuantType) -> str:
+def parameters_text(quant: QuantType) -> str:
     """Formats parameters: `u8 0.0235:128`; `i8 axis 0, 64 in 0.0012..0.02`."""
     bounds = f"<{quant.bounds[0]}:{quant.bounds[1]}>" if quant.bounds else ""
     if quant.kind == "lut":
         return f"{quant.storage}{bounds} table, {span(quant.scale)}"
-    if quant.grain is None:
+    if quant.granularity is None:
         grain = ""
     elif quant.axis is not None:
         grain = f" axis {quant.axis},"
     else:
-        grain = " blocks " + " ".join(f"{axis}:{size}" for axis, size in quant.grain.blocks) + ","
+        grain = (
+            " blocks " + " ".join(f"{axis}:{size}" for axis, size in quant.granularity.blocks) + ","
+        )
     zero = "" if quant.zero == () else f":{span(quant.zero)}"
     return f"{quant.storage}{bounds}{grain} {span(quant.scale)}{zero}"
 
 
 def element(value: Value) -> str:
     """Returns what the elements are: quantized values with their numbers, else the type."""
-    quant = coded(value)
+    quant = value_quant_type(value)
     if quant is None:
         return str(value.type.dtype)
-    return codes(quant) + ("" if value.type.quant else f" as {value.type.dtype}")
+    return parameters_text(quant) + ("" if value.type.quant else f" as {value.type.dtype}")
 
 
 def brief_graph(graph: GraphLike) -> str:
@@ -112,4 +114,4 @@ def brief_graph(graph: GraphLike) -> str:
     codes = f", {held:,} quantized values" if held else ""
     count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
     said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
-    return in_line(said)
+    return escape_name(said)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from qir.query.facts import Item
 
 Comparison: TypeAlias = Callable[[Item, Item], bool]
-Reckoning: TypeAlias = "Callable[[int | float, int | float], int | float]"
+Arithmetic: TypeAlias = "Callable[[int | float, int | float], int | float]"
 
 
 def _same(a: Item, b: Item) -> bool:
@@ -62,7 +62,7 @@ COMPARISONS: dict[str, Comparison] = {
 }
 
 
-ARITHMETIC: dict[str, Reckoning] = {
+ARITHMETIC: dict[str, Arithmetic] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,

@@ -19,17 +19,17 @@ from qir.query.evaluation import (
     ARITHMETIC,
     COMPARISONS,
     FUNCTIONS,
+    Arithmetic,
     Comparison,
-    Reckoning,
     glob_pattern,
     matches,
     negative,
 )
 from qir.query.facts import Item, attribute, fact, truth
 
-MOST_LETTERS = 10_000
-MOST_DEPTH = 80
-_MOST_DIGITS = 18
+MAX_EXPRESSION_LENGTH = 10_000
+MAX_EXPRESSION_DEPTH = 80
+_MAX_DIGITS = 18
 
 _TOKEN = re.compile(
     r"""[ \t\r\n]*(?:
@@ -140,8 +140,8 @@ def compile_expression(text: str, names: Names) -> Code:
     """Returns the function of an expression; raises ParseError with the column where it is none."""
     if not isinstance(text, str):
         raise ParseError(f"an expression is a text, not {text!r:.40}")
-    if len(text) > MOST_LETTERS:
-        raise ParseError(f"an expression of {len(text)} letters; at most {MOST_LETTERS}")
+    if len(text) > MAX_EXPRESSION_LENGTH:
+        raise ParseError(f"an expression of {len(text)} letters; at most {MAX_EXPRESSION_LENGTH}")
     return _Parser(_tokens(text), names).whole().code
 
 
@@ -215,8 +215,8 @@ class _Parser:
     def parse(self, least: int) -> ExpressionPart:
         """Returns an expression of operators at least so strong."""
         self.depth += 1
-        if self.depth > MOST_DEPTH:
-            fail(self.next.column, f"parts within parts, more than {MOST_DEPTH} deep")
+        if self.depth > MAX_EXPRESSION_DEPTH:
+            fail(self.next.column, f"parts within parts, more than {MAX_EXPRESSION_DEPTH} deep")
         part = self.prefix(least)
         while (power := self.power()) >= least:
             part = self.row(part, power)
@@ -455,8 +455,8 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 def _number(token: Token) -> int | float:
     if token.text.isdecimal():
-        if len(token.text) > _MOST_DIGITS:
-            fail(token.column, f"a whole number of more than {_MOST_DIGITS} digits")
+        if len(token.text) > _MAX_DIGITS:
+            fail(token.column, f"a whole number of more than {_MAX_DIGITS} digits")
         return int(token.text)
     return float(token.text)
 
@@ -568,7 +568,7 @@ def _compared(operators: list[Comparison], codes: list[Code]) -> Code:
     return run
 
 
-def _reckoned(operators: list[Reckoning], codes: list[Code]) -> Code:
+def _reckoned(operators: list[Arithmetic], codes: list[Code]) -> Code:
     """Numbers from left to right; nothing where a part is none, or is divided by zero."""
 
     def run(scope: Scope) -> Item:

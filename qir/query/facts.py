@@ -26,7 +26,7 @@ Item: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Value | Node | 
 """What an expression comes to; None is what is not there."""
 
 
-def coded(value: Value) -> QuantType | None:
+def value_quant_type(value: Value) -> QuantType | None:
     """Returns the quantized type that a value is stored with, in either form of a program."""
     if value.type.quant is not None:
         return value.type.quant
@@ -56,14 +56,14 @@ def _numbers(found: NDArray[np.generic]) -> Item:
 
 def _of_map(ask: Callable[[QuantType], Item]) -> Callable[[Value], Item]:
     def answer(value: Value) -> Item:
-        quant = coded(value)
+        quant = value_quant_type(value)
         return None if quant is None else ask(quant)
 
     return answer
 
 
 def _storage(value: Value) -> DType:
-    quant = coded(value)
+    quant = value_quant_type(value)
     return quant.storage if quant else value.type.dtype
 
 
@@ -78,7 +78,7 @@ def _zero(quant: QuantType) -> Item:
     return None if quant.zero is None else _numbers(np.asarray(quant.zeros()))
 
 
-def _reals(quant: QuantType, code: int) -> NDArray[np.float64] | None:
+def _dequantized(quant: QuantType, code: int) -> NDArray[np.float64] | None:
     """Returns what a quantized value means under each scale."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
@@ -89,12 +89,12 @@ def _reals(quant: QuantType, code: int) -> NDArray[np.float64] | None:
 
 
 def _least(quant: QuantType) -> Item:
-    reals = _reals(quant, quant.low)
+    reals = _dequantized(quant, quant.low)
     return None if reals is None else float(reals.min())
 
 
 def _greatest(quant: QuantType) -> Item:
-    reals = _reals(quant, quant.high)
+    reals = _dequantized(quant, quant.high)
     return None if reals is None else float(reals.max())
 
 
@@ -117,7 +117,7 @@ VALUE: Mapping[str, Callable[[Value], Item]] = {
     "min": _of_map(_least),
     "name": lambda value: value.name,
     "node": lambda value: value.node,
-    "quantized": lambda value: coded(value) is not None,
+    "quantized": lambda value: value_quant_type(value) is not None,
     "rank": lambda value: value.type.rank,
     "scale": _of_map(_scale),
     "shape": lambda value: tuple(map(_size, value.type.shape)),

@@ -13,12 +13,12 @@ from qir.ir.attrs import Attr
 from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
-from qir.query.display import FAMILIES, codes, element, family, op_name, shape, storage
-from qir.query.facts import coded
+from qir.query.display import FAMILIES, element, family, op_name, parameters_text, shape, storage
+from qir.query.facts import value_quant_type
 
-MOST_ROWS = 300
-_MOST_PARTS = 12
-_MOST_LETTERS = 160
+MAX_ROWS = 300
+_MAX_PARTS = 12
+_MAX_LETTERS = 160
 _HEADS = ("node", "op", "reads", "makes", "numbers")
 _TINTS = (
     "20,160,140",
@@ -49,13 +49,13 @@ def graph_html(graph: GraphLike) -> str:
     """Returns the table of a graph; what is over some hundred rows is only counted."""
     head = _text(f"{graph.name} as {graph.profile}")
     counts = f"{sum(1 for _ in graph):,} nodes"
-    inside = _table(graph, [MOST_ROWS])
+    inside = _table(graph, [MAX_ROWS])
     return _page(f"<div><strong>{head}</strong> <small>{counts}</small></div>{inside}")
 
 
 def node_html(node: Node) -> str:
     """Returns a node as one row of such a table."""
-    return _page(_framed(_HEADS, [_row(node, [MOST_ROWS])]))
+    return _page(_framed(_HEADS, [_row(node, [MAX_ROWS])]))
 
 
 def value_html(value: Value) -> str:
@@ -176,22 +176,22 @@ def _chip(value: Value) -> str:
 
 
 def _numbers(value: Value) -> str:
-    quant = coded(value)
-    return f"<code>{_text(codes(quant).partition(' ')[2])}</code>" if quant else ""
+    quant = value_quant_type(value)
+    return f"<code>{_text(parameters_text(quant).partition(' ')[2])}</code>" if quant else ""
 
 
 def _joined(parts: Iterator[str]) -> str:
     """Returns a line for each; of very many, the first."""
     told = list(parts)
-    if len(told) > _MOST_PARTS:
-        told = [*told[:_MOST_PARTS], f"<small>and {len(told) - _MOST_PARTS:,} more</small>"]
+    if len(told) > _MAX_PARTS:
+        told = [*told[:_MAX_PARTS], f"<small>and {len(told) - _MAX_PARTS:,} more</small>"]
     return "<br>".join(told)
 
 
 def _text(text: str) -> str:
     """Text that HTML takes for nothing else; what is very long loses its end."""
-    if len(text) > _MOST_LETTERS:
-        text = f"{text[:_MOST_LETTERS]}.."
+    if len(text) > _MAX_LETTERS:
+        text = f"{text[:_MAX_LETTERS]}.."
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return html.escape(text)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir import dims
-from qir.ir.types import Grain, QuantType
+from qir.ir.types import Granularity, QuantType
 
-_PART = 1 << 20
+_PART_SIZE = 1 << 20
 """Bytes that are compared at a time."""
 
 
@@ -67,7 +67,7 @@ def measure(
     if a.shape != b.shape:
         return None
     texts = "O" in (a.dtype.kind, b.dtype.kind)
-    if not texts and alike(a, b):
+    if not texts and same_bits(a, b):
         return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
     if texts:
         differ = np.asarray(a != b).reshape(a.shape)
@@ -77,7 +77,7 @@ def measure(
     tops: list[tuple[float, float, float]] = []
     ulps: list[int | None] = []
     for part in _parts(a):
-        differ = _differ(a[part], b[part])
+        differ = _difference_mask(a[part], b[part])
         if not (some := int(differ.sum())):
             continue
         if first is None:
@@ -86,7 +86,7 @@ def measure(
             first = _first(differ, one[part], other[part], start)
         count += some
         x, y = a[part][differ], b[part][differ]
-        gaps = _gaps(x, y)
+        gaps = _absolute_differences(x, y)
         codes = 0.0 if steps is None else float((gaps / steps[part][differ]).max())
         tops.append((float(gaps.max()), _relative(x, gaps), codes))
         ulps.append(_ulps(x, y) if steps is None else None)
@@ -109,11 +109,11 @@ def _parts(a: NDArray[np.generic]) -> list[slice | EllipsisType]:
     """Places along the first axis that are looked at one after the other."""
     if not a.ndim:
         return [...]
-    rows = max(1, _PART * len(a) // max(a.nbytes, 1))
+    rows = max(1, _PART_SIZE * len(a) // max(a.nbytes, 1))
     return [slice(i, i + rows) for i in range(0, len(a), rows)]
 
 
-def alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
+def same_bits(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
     """Returns whether two arrays of one type and shape hold the same bits, found with room for a
     part."""
     if a.dtype != b.dtype or a.shape != b.shape or a.dtype.kind == "O":
@@ -150,7 +150,7 @@ def _finite(number: float) -> float | None:
     return number if np.isfinite(number) else None
 
 
-def _differ(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]:
+def _difference_mask(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]:
     """Returns which elements differ; of floats of one type, those whose bits do."""
     same: NDArray[np.bool_]
     if a.dtype == b.dtype and a.dtype.itemsize in (1, 2, 4, 8):
@@ -164,7 +164,7 @@ def _differ(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]
     return ~np.asarray(same).reshape(a.shape)
 
 
-def _gaps(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
+def _absolute_differences(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
     if a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8:
         high, low = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)
         return np.asarray((high - low).astype(np.float64))
@@ -180,11 +180,11 @@ def _relative(a: NDArray[np.generic], gaps: NDArray[np.float64]) -> float:
 def _ulps(a: NDArray[np.generic], b: NDArray[np.generic]) -> int | None:
     if a.dtype != b.dtype or a.dtype.kind not in "fV":
         return None
-    x, y = _ordered(a), _ordered(b)
+    x, y = _ordered_bits(a), _ordered_bits(b)
     return int((np.maximum(x, y) - np.minimum(x, y)).max())
 
 
-def _ordered(values: NDArray[np.generic]) -> NDArray[np.uint64]:
+def _ordered_bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
     """Numbers that rise with the floats, one apart for neighbours; both zeros are one."""
     bits = 8 * values.dtype.itemsize
     raw = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
@@ -193,7 +193,7 @@ def _ordered(values: NDArray[np.generic]) -> NDArray[np.uint64]:
     return np.where(raw & middle, middle - size, middle + size)
 
 
-def reals(
+def dequantize_for_measure(
     codes: NDArray[np.generic], quant: QuantType
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Returns the floats of a uniform type's integers in float64, and the scale at each; None for
@@ -201,15 +201,15 @@ def reals(
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     scale, zero = np.asarray(quant.scales()), np.asarray(quant.zeros())
-    wide = spread(scale.astype(np.float64), quant.grain, codes.shape)
-    base = spread(zero.astype(np.float64), quant.grain, codes.shape)
+    wide = spread(scale.astype(np.float64), quant.granularity, codes.shape)
+    base = spread(zero.astype(np.float64), quant.granularity, codes.shape)
     if wide is None or base is None:
         return None
     return (codes.astype(np.float64) - base) * wide, wide
 
 
 def spread(
-    values: NDArray[np.float64], grain: Grain | None, shape: tuple[int, ...]
+    values: NDArray[np.float64], grain: Granularity | None, shape: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
     """Reshapes parameters to broadcast with elements; None where an array names the groups."""
     if grain is None or values.size == 1:
@@ -219,7 +219,7 @@ def spread(
     if (axis := grain.axis) is not None and values.ndim == 1:
         return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if values.ndim != len(shape):
-        grid = dims.known(grain.grid(shape))
+        grid = dims.known_shape(grain.grid(shape))
         if grid is None or values.size != math.prod(grid):
             return None
         values = values.reshape(grid)

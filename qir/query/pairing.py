@@ -16,16 +16,16 @@ from qir.ir.attrs import Attr
 from qir.ir.node import GraphLike, Node, Value
 from qir.ir.origin import Origin
 from qir.ir.printer import print_graph
-from qir.ir.quantized_ops import RECODES, STRUCTURE
+from qir.ir.quantized_ops import RETYPING_OPS, STRUCTURAL_OPS
 
 How: TypeAlias = Literal["lineage", "origin", "structure"]
-_APART = RECODES | STRUCTURE
+_SEPARATED_OPS = RETYPING_OPS | STRUCTURAL_OPS
 _FORMS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_integer"), "conv"),
     **dict.fromkeys(("matmul", "gemm", "linear", "matmul_integer"), "matmul"),
 }
 """What an op does, whatever form its numbers have."""
-_CODED = re.compile(r"(_MatMul)?_quant(ized)?\Z")
+_QUANTIZED_FORMS = re.compile(r"(_MatMul)?_quant(ized)?\Z")
 """What quantizers add to the name of an op or a weight that they write in integers."""
 
 
@@ -65,7 +65,7 @@ class Pairing:
     def bare(self, value: Value, table: dict[Node, Node]) -> Value:
         """Returns what a value stands for, through quantized values that the other graph does not
         have."""
-        while value.node.op in RECODES and value.node not in table and value.node.operands:
+        while value.node.op in RETYPING_OPS and value.node not in table and value.node.operands:
             value = next(iter(value.node.operands.values()))
         return value
 
@@ -76,16 +76,16 @@ def pair(a: GraphLike, b: GraphLike) -> Pairing:
     mine, theirs = list(a), list(b)
     _ends(found, mine, theirs)
     _by_key(found, mine, theirs, "origin", _origin)
-    _by_key(found, mine, theirs, "lineage", _told_lineage)
+    _by_key(found, mine, theirs, "lineage", _reported_lineage)
     _by_key(found, mine, theirs, "origin", _float_origin)
     _by_key(found, mine, theirs, "lineage", _float_lineage)
     _by_structure(found, mine, theirs)
     _spread(found, mine)
     _by_key(found, mine, theirs, "lineage", _lineage)
     _spread(found, mine)
-    _replaced(found, mine)
+    _join_replaced(found, mine)
     _by_key(found, mine, theirs, "origin", _origin, strict=False)
-    _by_key(found, mine, theirs, "lineage", _told_lineage, strict=False)
+    _by_key(found, mine, theirs, "lineage", _reported_lineage, strict=False)
     _spread(found, mine)
     return found
 
@@ -97,13 +97,13 @@ def ops(node: Node) -> tuple[str, ...]:
     return tuple(stage.op for stage in node.stages) or (node.op,)
 
 
-def _akin(a: Node, b: Node) -> bool:
+def _may_match(a: Node, b: Node) -> bool:
     """Returns whether one does what the other does, in whatever form, or a part of it."""
     return not {_FORMS.get(op, op) for op in ops(a)}.isdisjoint(_FORMS.get(op, op) for op in ops(b))
 
 
 def _role(node: Node) -> str:
-    return node.op if node.op in _APART else "op"
+    return node.op if node.op in _SEPARATED_OPS else "op"
 
 
 def _ends(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
@@ -130,7 +130,7 @@ def _lineage(node: Node) -> Hashable | None:
     return node.results[0].lineage.tensor if node.results else None
 
 
-def _told_lineage(node: Node) -> Hashable | None:
+def _reported_lineage(node: Node) -> Hashable | None:
     """Returns the source tensor, unless it is only a name that a graph made up."""
     if not node.results:
         return None
@@ -148,15 +148,15 @@ def _origin(node: Node) -> Hashable | None:
 
 def _float_origin(node: Node) -> Hashable | None:
     """Returns where an op or weight stood before a quantizer wrote it in integers."""
-    if node.op in RECODES or len(node.origins) != 1 or not node.origins[0].name:
+    if node.op in RETYPING_OPS or len(node.origins) != 1 or not node.origins[0].name:
         return None
     name, path, call = _place(node.origins[0])
-    return _CODED.sub("", name), path, call
+    return _QUANTIZED_FORMS.sub("", name), path, call
 
 
 def _float_lineage(node: Node) -> Hashable | None:
     """Returns the tensor that a weight was before a quantizer wrote it in integers."""
-    return _CODED.sub("", node.result.lineage.tensor) if node.op == "constant" else None
+    return _QUANTIZED_FORMS.sub("", node.result.lineage.tensor) if node.op == "constant" else None
 
 
 def _place(origin: Origin) -> tuple[str, str, int]:
@@ -182,7 +182,7 @@ def _by_key(
         others = theirs.get(told, [])
         alone = len(nodes) == len(others) == 1
         loose = not strict and all(side and side[0].origins for side in (nodes, others))
-        if alone and (loose or _akin(nodes[0], others[0])):
+        if alone and (loose or _may_match(nodes[0], others[0])):
             found.join(nodes[0], others[0], how)
         elif len(nodes) == len(others) and list(map(ops, nodes)) == list(map(ops, others)):
             for one, other in zip(nodes, others, strict=True):
@@ -214,7 +214,7 @@ def _by_structure(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
         for node in nodes:
             if node in taken:
                 continue
-            said = _said(node, tokens)
+            said = _signature(node, tokens)
             number = numbers.setdefault(said, len(numbers))
             tokens[node] = number
             alike.setdefault(number, []).append(node)
@@ -226,7 +226,7 @@ def _by_structure(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
                 found.join(one, other, "structure")
 
 
-def _said(node: Node, tokens: dict[Node, Hashable]) -> Hashable:
+def _signature(node: Node, tokens: dict[Node, Hashable]) -> Hashable:
     """Returns all that a node computes, with what it computes it from."""
     used = tuple(sorted(((s, v.index, str(tokens.get(v.node))) for s, v in node.operands.items())))
     stages = tuple((s.op, _attrs(s.attrs.items()), s.slots, s.flow, s.type) for s in node.stages)
@@ -273,7 +273,7 @@ def _after(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
                 yield from zip(nodes, others, strict=True)
 
 
-def _replaced(found: Pairing, nodes: Sequence[Node]) -> None:
+def _join_replaced(found: Pairing, nodes: Sequence[Node]) -> None:
     """Joins an op with the other op that is in its place, between the same values."""
     for a in nodes:
         if (b := found.of_a.get(a)) is None:
@@ -295,7 +295,7 @@ def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
         for node, slot in todo.pop().uses:
             if node not in taken:
                 out.setdefault((ops(node), slot), []).append(node)
-                if node.op in RECODES:
+                if node.op in RETYPING_OPS:
                     todo += node.results
     return out
 
@@ -325,18 +325,18 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
     def holder(node: Node) -> Node | None:
         places = map(_place, node.origins)
         held = next((by_origin[place] for place in places if place in by_origin), None)
-        if held is not None or node.op in STRUCTURE:
+        if held is not None or node.op in STRUCTURAL_OPS:
             return held
-        return next((by_name[t] for t in _after_codes(node) if t in by_name), None)
+        return next((by_name[t] for t in _after_quantized(node) if t in by_name), None)
 
     return holder
 
 
-def _after_codes(node: Node) -> Iterator[str]:
+def _after_quantized(node: Node) -> Iterator[str]:
     """Yields the tensors that a node makes, and the quantized values that these become."""
     for value in node.results:
         yield value.lineage.tensor
-        if (use := value.only_use) is not None and use.node.op in RECODES:
+        if (use := value.only_use) is not None and use.node.op in RETYPING_OPS:
             yield from (result.lineage.tensor for result in use.node.results)
 
 

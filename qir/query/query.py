@@ -25,7 +25,7 @@ from qir.ir.node import GraphLike, Node, Value
 from qir.query.expression import Effort, Names, Scope, compile_expression
 from qir.query.facts import ATTRS, KNOWN, OF_NODES, SLOTS, VALUE, truth
 
-_MOST_LOOKS = 5_000_000
+_MAX_EVALUATIONS = 5_000_000
 """So many elements may one query look at, and a hundred more for each node."""
 _PLAIN = frozenset({"name", "users", "uses", "axis", "max", "min"})
 """Facts of values that mean something of a node too: its own facts, and common attributes."""
@@ -68,7 +68,7 @@ def search(graph: GraphLike, expression: str) -> list[QueryMatch]:
     """Returns nodes as `query` does, each with its path: `loop/body` for a node in that body."""
     code = compile_expression(expression, _NODES)
     walk = list(_walk(graph, (), graph.profile))
-    effort = Effort(_MOST_LOOKS + 100 * len(walk))
+    effort = Effort(_MAX_EVALUATIONS + 100 * len(walk))
     return [m for m, profile in walk if truth(code(Scope(m.node, effort, profile)))]
 
 
@@ -81,7 +81,7 @@ def query_values(graph: GraphLike, expression: str) -> list[Value]:
     """
     code = compile_expression(expression, _VALUES)
     walk = list(_walk(graph, (), graph.profile))
-    effort = Effort(_MOST_LOOKS + 100 * len(walk))
+    effort = Effort(_MAX_EVALUATIONS + 100 * len(walk))
     return [
         value
         for match, profile in walk
@@ -93,13 +93,13 @@ def query_values(graph: GraphLike, expression: str) -> list[Value]:
 def ask_node(expression: str) -> Callable[[Node], bool]:
     """Returns an expression as a question to one node; raises ParseError where it is none."""
     code = compile_expression(expression, _NODES)
-    return lambda node: truth(code(Scope(node, Effort(_MOST_LOOKS))))
+    return lambda node: truth(code(Scope(node, Effort(_MAX_EVALUATIONS))))
 
 
 def ask_value(expression: str) -> Callable[[Value], bool]:
     """Returns an expression as a question to one value; raises ParseError where it is none."""
     code = compile_expression(expression, _VALUES)
-    return lambda value: truth(code(Scope(value, Effort(_MOST_LOOKS))))
+    return lambda value: truth(code(Scope(value, Effort(_MAX_EVALUATIONS))))
 
 
 def _walk(graph: GraphLike, path: tuple[str, ...], outer: str) -> Iterator[tuple[QueryMatch, str]]:

@@ -17,7 +17,7 @@ _WEIGHTS = {("conv_integer", "w"): 0, ("matmul_integer", "b"): -1}
 """Where an integer product has its weights, and the axis of their channels."""
 
 
-def raw_map(value: Value) -> QuantType | None:
+def plain_integer_mapping(value: Value) -> QuantType | None:
     """Returns the quantized type of a constant of plain integers; None where it has its own, or
     none is known."""
     use = value.only_use
@@ -25,12 +25,18 @@ def raw_map(value: Value) -> QuantType | None:
         return None
     if (axis := _WEIGHTS.get((use.node.op, use.slot))) is not None:
         scale = _multiplier(use.node.result)
-        return None if scale is None else _map(value, scale, axis % max(value.type.rank, 1), use)
+        return (
+            None
+            if scale is None
+            else _slot_mapping(value, scale, axis % max(value.type.rank, 1), use)
+        )
     scale = _unit(use.node, use.slot)
-    return None if scale is None else _map(value, scale, 0, None)
+    return None if scale is None else _slot_mapping(value, scale, 0, None)
 
 
-def _map(value: Value, given: NDArray[np.generic], axis: int, use: Use | None) -> QuantType | None:
+def _slot_mapping(
+    value: Value, given: NDArray[np.generic], axis: int, use: Use | None
+) -> QuantType | None:
     beside = use.node.operands.get(f"{use.slot}.zero") if use is not None else None
     zero: NDArray[np.generic] = np.zeros((), np.int64)
     if beside is not None:
@@ -71,6 +77,6 @@ def _unit(node: Node, slot: str) -> NDArray[np.generic] | None:
     if x is None or w is None or x.scale is None or w.scale is None:
         return None
     scales = np.asarray(x.scales()), np.asarray(w.scales())
-    if scales[0].size != 1 or (w.grain is not None and w.axis is None):
+    if scales[0].size != 1 or (w.granularity is not None and w.axis is None):
         return None
     return np.asarray(scales[0].reshape(()) * scales[1])

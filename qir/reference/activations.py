@@ -13,17 +13,17 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.ops.activations import SELU_ALPHA, SELU_GAMMA
-from qir.reference.operands import Array, Wide, floats, narrow, wide
+from qir.reference.operands import Array, Float64Array, require_floats, round_to_dtype, to_float64
 from qir.reference.unary import by_element, on_floats
 
 
-def _exact(op: str, x: Array) -> Wide:
-    floats(op, x=x)
-    return wide(x).astype(np.float64, copy=False)
+def _exact(op: str, x: Array) -> Float64Array:
+    require_floats(op, x=x)
+    return to_float64(x).astype(np.float64, copy=False)
 
 
 def _rounded(value: object, x: Array) -> Array:
-    return np.asarray(narrow(np.asarray(value), x.dtype))
+    return np.asarray(round_to_dtype(np.asarray(value), x.dtype))
 
 
 @np.errstate(all="ignore")
@@ -40,20 +40,20 @@ def leaky_relu(x: Array, *, alpha: float = 0.01) -> Array:
 @np.errstate(all="ignore")
 def prelu(x: Array, slope: Array) -> Array:
     """x, times slope where it is negative; OpError unless slope broadcasts to x."""
-    floats("prelu", x=x, slope=slope)
+    require_floats("prelu", x=x, slope=slope)
     try:
-        factor = np.broadcast_to(wide(slope), x.shape)
+        factor = np.broadcast_to(to_float64(slope), x.shape)
     except ValueError:
         shapes = f"slope {list(slope.shape)}, x {list(x.shape)}"
         raise OpError(f"prelu: {shapes}: slope does not broadcast to x") from None
-    value = wide(x)
+    value = to_float64(x)
     return _rounded(np.where(np.less(value, 0), np.multiply(factor, value), value), x)
 
 
 def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
     """x where it is greater than alpha, else 0; OpError unless x is float."""
     value = _exact("thresholded_relu", x)
-    return np.where(value <= float(narrow(np.array(alpha), x.dtype)), x.dtype.type(0), x)
+    return np.where(value <= float(round_to_dtype(np.array(alpha), x.dtype)), x.dtype.type(0), x)
 
 
 @np.errstate(all="ignore")
@@ -123,7 +123,7 @@ def logit(x: Array, *, eps: float | None = None) -> Array:
     return _rounded(np.where(np.abs(value - 0.5) < 0.25, 2 * np.arctanh(2 * value - 1), low), x)
 
 
-def _tanh_rest(value: Wide) -> Wide:
+def _tanh_rest(value: Float64Array) -> Float64Array:
     """x - tanh(x), by its series where the two are close."""
     square = value * value
     terms = (1 / 3, -2 / 15, 17 / 315, -62 / 2835, 1382 / 155925, -21844 / 6081075)
@@ -134,12 +134,12 @@ def _tanh_rest(value: Wide) -> Wide:
     return np.where(np.abs(value) < 0.125, value * square * series, value - np.tanh(value))
 
 
-def _logistic(value: Wide) -> Wide:
+def _logistic(value: Float64Array) -> Float64Array:
     small = np.exp(-np.abs(value))
     return np.asarray(np.where(value < 0, small, 1.0) / (1.0 + small))
 
 
-def _softplus(value: Wide) -> Wide:
+def _softplus(value: Float64Array) -> Float64Array:
     return np.asarray(np.log1p(np.exp(-np.abs(value))) + np.maximum(value, 0))
 
 

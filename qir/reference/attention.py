@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.ops.attention import SHOWN
-from qir.reference.operands import Array, Wide, floats, narrow
+from qir.reference.operands import Array, Float64Array, require_floats, round_to_dtype
 from qir.reference.product import product
 from qir.reference.recurrent import NOWHERE, Places
 
@@ -39,7 +39,7 @@ def attention(
     inner: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """Returns what q finds in v by way of k; raises OpError for operands that do not fit."""
-    floats("attention", q=q, k=k, v=v, past_k=past_k, past_v=past_v)
+    require_floats("attention", q=q, k=k, v=v, past_k=past_k, past_v=past_v)
     if qk not in SHOWN:
         raise OpError(f"attention: qk {qk!r} is none of {', '.join(SHOWN)}")
     flat = q.ndim == 3
@@ -63,15 +63,15 @@ def attention(
     results = [y, *([keys, values] if present else [])]
     shown = {"raw": raw, "capped": capped, "masked": masked, "probs": probs}
     results += [shown[qk]] if qk in shown else []
-    return tuple(np.asarray(narrow(data, q.dtype), order="C") for data in results)
+    return tuple(np.asarray(round_to_dtype(data, q.dtype), order="C") for data in results)
 
 
-def _at(inner: Places, place: str, x: Wide) -> Wide:
+def _at(inner: Places, place: str, x: Float64Array) -> Float64Array:
     rounded = inner.get(place)
     return x if rounded is None else rounded(x)
 
 
-def _headed(op: str, slot: str, x: Array, heads: int | None) -> Wide:
+def _headed(op: str, slot: str, x: Array, heads: int | None) -> Float64Array:
     """x as [batch, heads, length, size]."""
     full = x.astype(np.float64, copy=False)
     if x.ndim == 4 and heads in (None, x.shape[1]):
@@ -83,7 +83,7 @@ def _headed(op: str, slot: str, x: Array, heads: int | None) -> Wide:
     return np.swapaxes(full.reshape(*x.shape[:2], heads, x.shape[2] // heads), 1, 2)
 
 
-def _behind(slot: str, past: Array | None, x: Wide) -> Wide:
+def _behind(slot: str, past: Array | None, x: Float64Array) -> Float64Array:
     """x after its past."""
     if past is None:
         return x
@@ -93,14 +93,14 @@ def _behind(slot: str, past: Array | None, x: Wide) -> Wide:
     return np.concatenate([past.astype(np.float64, copy=False), x], axis=2)
 
 
-def _fit(q: Wide, k: Wide, v: Wide) -> None:
+def _fit(q: Float64Array, k: Float64Array, v: Float64Array) -> None:
     fits = q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3] and k.shape[:3] == v.shape[:3]
     if not fits or not k.shape[1] or q.shape[1] % k.shape[1]:
         shapes = ", ".join(str(list(x.shape)) for x in (q, k, v))
         raise OpError(f"attention: q, k and v do not fit: {shapes} by batch, heads, length, size")
 
 
-def _grouped(a: Wide, b: Wide, groups: int) -> Wide:
+def _grouped(a: Float64Array, b: Float64Array, groups: int) -> Float64Array:
     """a @ b, each head of b serving so many heads of a."""
     if not groups:  # a has no head
         return product(a, b[:, :0]).astype(np.float64, copy=False)
@@ -142,7 +142,7 @@ def _window(
     return allowed
 
 
-def _masked(scores: Wide, mask: Array | None, allowed: NDArray[np.bool_]) -> Wide:
+def _masked(scores: Float64Array, mask: Array | None, allowed: NDArray[np.bool_]) -> Float64Array:
     """Returns the scores with the mask added, -inf where nothing is looked at."""
     if mask is None:
         return np.where(allowed, scores, -np.inf)
@@ -153,7 +153,7 @@ def _masked(scores: Wide, mask: Array | None, allowed: NDArray[np.bool_]) -> Wid
     if mask.dtype == np.bool_:
         added = np.where(mask, 0.0, -np.inf)
     else:
-        floats("attention", mask=mask)
+        require_floats("attention", mask=mask)
         added = mask.astype(np.float64, copy=False)
     if short:
         added = np.pad(added, [(0, 0)] * (added.ndim - 1) + [(0, short)], constant_values=-np.inf)
@@ -165,17 +165,17 @@ def _masked(scores: Wide, mask: Array | None, allowed: NDArray[np.bool_]) -> Wid
     return np.where(allowed & (added != -np.inf), scores + added, -np.inf)
 
 
-def _softmax(scores: Wide, like: Array, precision: DType | None) -> Wide:
+def _softmax(scores: Float64Array, like: Array, precision: DType | None) -> Float64Array:
     """Each row's weights; a row of nothing but -inf has none."""
     narrower = precision is not None and precision.bits < 8 * like.dtype.itemsize
     if precision is not None and narrower:
-        scores = narrow(scores, precision.carrier).astype(np.float64)
+        scores = round_to_dtype(scores, precision.carrier).astype(np.float64)
     most = scores.max(-1, keepdims=True, initial=-np.inf)
     raised = np.exp(scores - np.where(most == -np.inf, 0.0, most))
     total = raised.sum(-1, keepdims=True)
-    probs: Wide = raised / np.where(total == 0, 1.0, total)
+    probs: Float64Array = raised / np.where(total == 0, 1.0, total)
     if precision is not None and narrower:
-        probs = narrow(probs, precision.carrier).astype(np.float64)
+        probs = round_to_dtype(probs, precision.carrier).astype(np.float64)
     return probs
 
 
@@ -191,7 +191,7 @@ def rotary(
     heads: int | None = None,
 ) -> Array:
     """x with pairs of elements turned by their place; OpError for operands that do not fit."""
-    floats("rotary", x=x, cos=cos, sin=sin)
+    require_floats("rotary", x=x, cos=cos, sin=sin)
     full = _headed("rotary", "x", x, heads)
     turned = dim or full.shape[3]
     if turned % 2 or turned > full.shape[3]:
@@ -205,10 +205,12 @@ def rotary(
     rows = np.stack(pair, -1).reshape(part.shape) if interleaved else np.concatenate(pair, -1)
     out = np.concatenate([rows, full[..., turned:]], -1)
     out = np.swapaxes(out, 1, 2).reshape(x.shape) if x.ndim == 3 else out
-    return np.asarray(narrow(out, x.dtype), order="C")
+    return np.asarray(round_to_dtype(out, x.dtype), order="C")
 
 
-def _angles(slot: str, table: Array, positions: Array | None, shape: tuple[int, int, int]) -> Wide:
+def _angles(
+    slot: str, table: Array, positions: Array | None, shape: tuple[int, int, int]
+) -> Float64Array:
     """Returns one number a pair, [batch, 1, length, pairs]."""
     full = table.astype(np.float64, copy=False)
     if positions is None:

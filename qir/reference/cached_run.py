@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.reference.interpreter import bind_inputs, profile_of, run_node
+from qir.reference.interpreter import bind_inputs, profile_name_of, run_node
 
 Tensor = NDArray[np.generic]
 Keys = dict[Value, tuple[int, int]]
@@ -80,7 +80,7 @@ class CachedRun:
         given = {slot: self._value(v, keys, live) for slot, v in node.operands.items()}
         self.computed += node.op != "constant"
         try:
-            return run_node(node, given, profile_of(graph, node))
+            return run_node(node, given, profile_name_of(graph, node))
         except QirError as error:
             raise type(error)(f"{node.name}: {error}") from error
 
@@ -121,7 +121,7 @@ def _own(graph: Graph, node: Node) -> Iterator[Hashable]:
     elif (constant := node.result.constant if node.op == "constant" else None) is not None:
         yield constant.digest
     else:
-        yield profile_of(graph, node)
+        yield profile_name_of(graph, node)
         yield tuple((name, value, repr(value)) for name, value in sorted(node.attrs.items()))
         yield tuple(sorted(node.inner.items()))
         yield tuple(value.type for value in node.results)

@@ -1,4 +1,4 @@
-"""Groups printed as chains: several ops of one kernel, each on what the one before it gives."""
+"""Runs fused chains: an anchor op and the epilogue ops that one kernel computes with it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ from numpy.typing import NDArray
 from qir.ir.dtype import I8, U8, DType, dtype_of
 from qir.ir.node import Node, Stage
 from qir.ir.ops import Call, spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import Element, QuantType, TensorType
 from qir.numerics import Rule, affine_of, dequantize, map_of, quantize
 from qir.numerics.rounding import fma
-from qir.numerics.sums import Summand, from_ends, from_reals
-from qir.profiles import dequantizing, profile, quantizing, query_on
-from qir.reference.companions import resolved
-from qir.reference.curves import STEPS
-from qir.reference.methods import bounding
-from qir.reference.operands import wrapped
-from qir.reference.products import ProductKernel, any_map, between_ends, integral, plain, product
-from qir.reference.quantized import bounds, in_reals, run_op
+from qir.numerics.sums import Summand, quantize_by_range, quantize_floats
+from qir.profiles import dequantize_query, profile, quantize_query, query_for_op
+from qir.reference.companions import resolve_companions
+from qir.reference.curves import STEPWISE_FUNCTIONS
+from qir.reference.methods import applies_relu
+from qir.reference.operands import wrap_to_width
+from qir.reference.products import (
+    ProductKernel,
+    integer_product,
+    is_affine,
+    is_integer_product,
+    is_quantized_by_range,
+    mapping_of,
+)
+from qir.reference.quantized import activation_bounds, run_on_floats, run_op
 from qir.reference.table import Operands, compute
-from qir.reference.weights import coded
+from qir.reference.weights import quantize_weights
 
-Codes = NDArray[np.generic]
-_TAILS = frozenset({"relu", "clip"})
+Integers = NDArray[np.generic]
+_BOUNDING_OPS = frozenset({"relu", "clip"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One stage, its operands' types and arrays, and the type of what it gives."""
+    """One stage of a chain with its operand types, arrays and result type."""
 
     stage: Stage
     types: Mapping[str, TensorType]
@@ -40,45 +47,48 @@ class _Link:
     result: TensorType
 
 
-def run_chain(node: Node, operands: Operands, profile_name: str) -> Codes:
-    """Returns a group: an op and activations that only bound its quantized values, or with a
-    summand in units of its result, else stage by stage in float.
+def run_chain(node: Node, operands: Operands, profile_name: str) -> Integers:
+    """Runs a fused chain; on integers where the epilogue allows it, else stage by stage in float.
 
-    Rounding is monotone and zero is a quantized value, so bounding the quantized values is bounding
-    the float values first.
+    The epilogue may clamp (relu, clip) or add one quantized summand. Rounding is monotone and zero
+    is a quantized value, so clamping the integers equals clamping the floats first.
     """
     stages = node.stages
     quant = node.result.type.quant
     if quant is None or any(s.type is not None for s in stages):
-        return _by_stages(node, operands, profile_name)
+        return _run_stage_by_stage(node, operands, profile_name)
     head = _link(node, 0, operands, node.result.type, profile_name)
     out = head.result.quant
     assert out is not None
-    if not plain(out):
-        return _by_stages(node, operands, profile_name)
+    if not is_affine(out):
+        return _run_stage_by_stage(node, operands, profile_name)
     made, done, written = None, 1, head.result
     if len(stages) > 1 and stages[1].op == "add":
-        written = _buffer(node, head, operands, profile_name)
-        made, done = _with_summand(node, head, operands, profile_name), 2
-    others = any(s.op not in _TAILS for s in stages[done:])
+        written = _sum_buffer_type(node, head, operands, profile_name)
+        made, done = _product_with_summand(node, head, operands, profile_name), 2
+    others = any(s.op not in _BOUNDING_OPS for s in stages[done:])
     apart = len(stages) > done and _rule(head, profile_name).stage.relu == "apart"
     if others or (made is None and (done == 2 or apart)):
-        return _by_stages(node, operands, profile_name)
+        return _run_stage_by_stage(node, operands, profile_name)
     if made is None:
         first, given = stages[0], (head.types, head.arrays, head.result)
-        own = [s.op for s in stages[1:2] if s.op == "relu" and bounding(_rule(head, profile_name))]
+        own = [
+            s.op for s in stages[1:2] if s.op == "relu" and applies_relu(_rule(head, profile_name))
+        ]
         made = run_op(first.op, first.attrs, *given, profile_name, tuple(own))
         done += len(own)
-    made = _bounded(made, stages[done:], replace(head, result=written), profile_name)
-    return _labelled(made, out)
+    made = _apply_bounds(made, stages[done:], replace(head, result=written), profile_name)
+    return _reinterpret_as_result(made, out)
 
 
-def _bounded(codes: Codes, tails: tuple[Stage, ...], head: _Link, profile_name: str) -> Codes:
+def _apply_bounds(
+    codes: Integers, tails: tuple[Stage, ...], head: _Link, profile_name: str
+) -> Integers:
     quant, ends = head.result.quant, _rule(head, profile_name).stage.ends
     assert quant is not None
     for stage in tails:
-        rule = profile(profile_name).resolve(quantizing(quant))
-        low, high = bounds(stage.op, stage.attrs, affine_of(quant), rule, ends)
+        rule = profile(profile_name).resolve(quantize_query(quant))
+        low, high = activation_bounds(stage.op, stage.attrs, affine_of(quant), rule, ends)
         codes = np.clip(codes, low, high).astype(codes.dtype)
     return codes
 
@@ -89,47 +99,53 @@ def _link(node: Node, index: int, operands: Operands, kind: TensorType, profile_
     values = node.stage_operands(index)
     groups = dict(zip(stage.slots, node.stages[index].group_slots(index), strict=True))
     arrays = {slot: operands[groups[slot]] for slot in values}
-    given = resolved(stage.op, values, arrays, (kind,), profile_name)
+    given = resolve_companions(stage.op, values, arrays, (kind,), profile_name)
     return _Link(stage, given.types, given.arrays, given.results[0])
 
 
 def _rule(link: _Link, profile_name: str) -> Rule:
-    asked = query_on(link.stage.op, link.stage.attrs, link.types, link.result)
+    asked = query_for_op(link.stage.op, link.stage.attrs, link.types, link.result)
     return profile(profile_name).resolve(asked)
 
 
 # -- sums -----------------------------------------------------------------------------------------
 
 
-def _with_summand(node: Node, head: _Link, operands: Operands, profile_name: str) -> Codes | None:
+def _product_with_summand(
+    node: Node, head: _Link, operands: Operands, profile_name: str
+) -> Integers | None:
     """Returns a product and a summand of integers in units of the result; None where they are not
     that."""
     rule = _rule(head, profile_name)
-    if rule.stage.sum != "ratio" or head.stage.op not in PRODUCTS or rule.method is not None:
+    if (
+        rule.stage.sum != "ratio"
+        or head.stage.op not in INTEGER_SUM_LAYERS
+        or rule.method is not None
+    ):
         return None
-    kernel, arrays = coded(
+    kernel, arrays = quantize_weights(
         ProductKernel(head.stage.op, head.stage.attrs, head.types, head.result, rule), head.arrays
     )
     other = _link(node, 1, operands, head.result, profile_name)
     ((slot, kind),) = other.types.items()
-    if not integral(kernel) or kind.quant is None or not plain(kind.quant):
+    if not is_integer_product(kernel) or kind.quant is None or not is_affine(kind.quant):
         return None
     assert head.result.quant is not None
-    summand = _read(other.arrays[slot], kind.quant, head.result.quant, rule)
-    kernel = replace(kernel, result=_held(kind.quant, head.result, rule))
-    made = product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
-    return _written(made, kind.quant, head.result.quant, rule)
+    summand = _read_summand(other.arrays[slot], kind.quant, head.result.quant, rule)
+    kernel = replace(kernel, result=_sum_storage_type(kind.quant, head.result, rule))
+    made = integer_product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
+    return _write_sum(made, kind.quant, head.result.quant, rule)
 
 
-def _buffer(node: Node, head: _Link, operands: Operands, profile_name: str) -> TensorType:
+def _sum_buffer_type(node: Node, head: _Link, operands: Operands, profile_name: str) -> TensorType:
     """Returns the type in which a product and a summand are written."""
     rule, found = _rule(head, profile_name), None
     if rule.stage.sum_reads == "summand_type":
-        found = _summand(_link(node, 1, operands, head.result, profile_name))
-    return head.result if found is None else _held(found, head.result, rule)
+        found = _summand_type(_link(node, 1, operands, head.result, profile_name))
+    return head.result if found is None else _sum_storage_type(found, head.result, rule)
 
 
-def _held(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
+def _sum_storage_type(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
     """Returns the type in which a sum is written: the result's, or with the storage of the
     summand."""
     out = result.quant
@@ -139,13 +155,13 @@ def _held(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
     return result.with_element(replace(out, storage=summand.storage, bounds=None))
 
 
-def _labelled(codes: Codes, result: QuantType) -> Codes:
+def _reinterpret_as_result(codes: Integers, result: QuantType) -> Integers:
     """Returns the bytes of a sum, read as the result's quantized values."""
     kind = np.dtype(result.storage.carrier)
     return codes if codes.dtype == kind or codes.itemsize != 1 else codes.view(kind)
 
 
-def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
+def _read_summand(codes: Integers, of: QuantType, result: QuantType, rule: Rule) -> Integers:
     """Returns a summand as it is read: unsigned integers next to an i8 result may end at 127."""
     mixed = (of.storage, result.storage) == (U8, I8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
@@ -153,7 +169,7 @@ def _read(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
     return np.minimum(codes, codes.dtype.type(127))
 
 
-def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Codes:
+def _write_sum(codes: Integers, of: QuantType, result: QuantType, rule: Rule) -> Integers:
     """Returns a result where an i8 summand lay: unsigned integers may end at 127."""
     mixed = (of.storage, result.storage) == (I8, U8)
     if rule.stage.sum_reads != "i8_saturated" or not mixed:
@@ -164,9 +180,9 @@ def _written(codes: Codes, of: QuantType, result: QuantType, rule: Rule) -> Code
 # -- stage by stage -------------------------------------------------------------------------------
 
 
-def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
+def _run_stage_by_stage(node: Node, operands: Operands, profile_name: str) -> Integers:
     """Returns every stage in float, rounded where a type is after it and at the end."""
-    flow: Codes | None = None
+    flow: Integers | None = None
     kind: DType | None = None
     rule: Rule | None = None
     summand: QuantType | None = None
@@ -175,50 +191,52 @@ def _by_stages(node: Node, operands: Operands, profile_name: str) -> Codes:
         stored = node.result.type if last else stage.type or node.result.type
         link = _link(node, i, operands, stored, profile_name)
         out = link.result.quant
-        codes: Codes | None = None
+        codes: Integers | None = None
         if i == 0:
-            rule = _head_rule(link, profile_name)
+            rule = _anchor_rule(link, profile_name)
         if flow is None or stage.flow is None:
-            flow, kind = _plain_stage(link, profile_name)
-        elif rule is not None and out is not None and _on_codes(link, rule):
-            codes = _coded_stage(link, flow, node.result.type, rule, profile_name)
-        elif rule is not None and (found := _summand(link)) is not None:
-            flow, summand = _summed(flow, link, node.result.type, rule), found
-        elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPS:
-            flow, kind = STEPS[stage.op](flow.astype(np.float32), stage.attrs), None
+            flow, kind = _unquantized_stage(link, profile_name)
+        elif rule is not None and out is not None and _runs_on_integers(link, rule):
+            codes = _quantized_stage(link, flow, node.result.type, rule, profile_name)
+        elif rule is not None and (found := _summand_type(link)) is not None:
+            flow, summand = _add_summand(flow, link, node.result.type, rule), found
+        elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPWISE_FUNCTIONS:
+            flow, kind = STEPWISE_FUNCTIONS[stage.op](flow.astype(np.float32), stage.attrs), None
         else:
-            flow, kind = _plain_stage(_fed(link, flow, kind), profile_name)
+            flow, kind = _unquantized_stage(_with_flow(link, flow, kind), profile_name)
         if out is None or not (last or stage.type is not None or codes is not None):
             continue
         if codes is None:
             held = link.result
             if summand is not None and rule is not None:
-                held = _held(summand, held, rule)
+                held = _sum_storage_type(summand, held, rule)
             assert held.quant is not None
-            codes = _labelled(_rounded(flow, held.quant, rule, profile_name), out)
+            codes = _reinterpret_as_result(
+                _quantize_flow(flow, held.quant, rule, profile_name), out
+            )
             if summand is not None and rule is not None:
-                codes = _written(codes, summand, out, rule)
+                codes = _write_sum(codes, summand, out, rule)
         rule = rule if stage.type is None else None
         if last:
             return codes
-        back = profile(profile_name).resolve(dequantizing(out))
-        flow, kind = dequantize(codes, any_map(out), back), None
+        back = profile(profile_name).resolve(dequantize_query(out))
+        flow, kind = dequantize(codes, mapping_of(out), back), None
     assert flow is not None
     return flow
 
 
-def _head_rule(link: _Link, profile_name: str) -> Rule | None:
+def _anchor_rule(link: _Link, profile_name: str) -> Rule | None:
     """Returns the rule of an integer product, which says what its kernel's later stages work on."""
     rule = _rule(link, profile_name)
     kernel = ProductKernel(link.stage.op, link.stage.attrs, link.types, link.result, rule)
-    if link.stage.op not in PRODUCTS or rule.method is not None:
+    if link.stage.op not in INTEGER_SUM_LAYERS or rule.method is not None:
         return None
     if rule.stage.relu == "apart":
         rule = replace(rule, requant=replace(rule.requant, multiplier="divide"))
-    return rule if integral(coded(kernel, link.arrays)[0]) else None
+    return rule if is_integer_product(quantize_weights(kernel, link.arrays)[0]) else None
 
 
-def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
+def _with_flow(link: _Link, flow: Integers, element: Element | None) -> _Link:
     """Returns a stage with what flows in: float values, or quantized values."""
     assert link.stage.flow is not None
     kind = TensorType(flow.shape, element or dtype_of(flow))
@@ -226,80 +244,84 @@ def _fed(link: _Link, flow: Codes, element: Element | None) -> _Link:
     return _Link(link.stage, types, {**link.arrays, link.stage.flow: flow}, link.result)
 
 
-def _plain_stage(link: _Link, profile_name: str) -> tuple[Codes, DType | None]:
+def _unquantized_stage(link: _Link, profile_name: str) -> tuple[Integers, DType | None]:
     """Returns what one stage gives without a quantized type, and its element type where that is an
     integer of a width that no NumPy type has."""
-    made = _real_stage(link, profile_name)
+    made = _float_stage(link, profile_name)
     kinds = [t.dtype for t in link.types.values() if t.quant is None]
     kinds += [to for to in link.stage.attrs.values() if isinstance(to, DType)]
     if not any(k.is_integer and k.bits < 8 * k.carrier.itemsize for k in kinds):
         return made, None
     (found,) = spec(link.stage.op).rule(Call(link.stage.op, link.types, link.stage.attrs))
-    return wrapped(made, found.dtype), found.dtype
+    return wrap_to_width(made, found.dtype), found.dtype
 
 
-def _real_stage(link: _Link, profile_name: str) -> Codes:
+def _float_stage(link: _Link, profile_name: str) -> Integers:
     """Returns the float values that one stage gives: exact integer sums where there are, else in
     float."""
     stage, arrays = link.stage, link.arrays
     if not any(t.quant for t in link.types.values()):
         return compute(stage.op, arrays, stage.attrs)
     real = link.result.with_element(link.result.express)
-    rule = profile(profile_name).resolve(query_on(stage.op, stage.attrs, link.types, real))
-    kernel, arrays = coded(ProductKernel(stage.op, stage.attrs, link.types, real, rule), arrays)
-    if stage.op in PRODUCTS and integral(kernel):
-        return product(kernel, arrays)
-    return in_reals(kernel, arrays)
+    rule = profile(profile_name).resolve(query_for_op(stage.op, stage.attrs, link.types, real))
+    kernel, arrays = quantize_weights(
+        ProductKernel(stage.op, stage.attrs, link.types, real, rule), arrays
+    )
+    if stage.op in INTEGER_SUM_LAYERS and is_integer_product(kernel):
+        return integer_product(kernel, arrays)
+    return run_on_floats(kernel, arrays)
 
 
-def _rounded(flow: Codes, quant: QuantType, rule: Rule | None, profile_name: str) -> Codes:
+def _quantize_flow(
+    flow: Integers, quant: QuantType, rule: Rule | None, profile_name: str
+) -> Integers:
     """Quantized values of what flows: by the last step of a product that were dequantized, else as
     floats are."""
-    if rule is not None and rule.requant.multiplier == "divide" and plain(quant):
-        return from_reals(flow.astype(np.float32), affine_of(quant), rule)
-    if rule is not None and between_ends(quant, rule):
-        return from_ends(flow.astype(np.float32), map_of(quant), rule)
-    return quantize(flow, any_map(quant), profile(profile_name).resolve(quantizing(quant)))
+    if rule is not None and rule.requant.multiplier == "divide" and is_affine(quant):
+        return quantize_floats(flow.astype(np.float32), affine_of(quant), rule)
+    if rule is not None and is_quantized_by_range(quant, rule):
+        return quantize_by_range(flow.astype(np.float32), map_of(quant), rule)
+    return quantize(flow, mapping_of(quant), profile(profile_name).resolve(quantize_query(quant)))
 
 
-def _on_codes(link: _Link, rule: Rule) -> bool:
+def _runs_on_integers(link: _Link, rule: Rule) -> bool:
     """Returns whether a stage is one that the kernel computes on quantized values."""
-    others = link.stage.op not in (*_TAILS, "add") and not link.arrays
+    others = link.stage.op not in (*_BOUNDING_OPS, "add") and not link.arrays
     return others and rule.stage.other != "float"
 
 
-def _coded_stage(
-    link: _Link, flow: Codes, result: TensorType, rule: Rule, profile_name: str
-) -> Codes:
+def _quantized_stage(
+    link: _Link, flow: Integers, result: TensorType, rule: Rule, profile_name: str
+) -> Integers:
     """Another quantized activation of the result's quantized type, by a table or as its own rule
     says."""
     assert result.quant is not None
-    codes = _rounded(flow, result.quant, rule, profile_name)
-    fed = _fed(link, codes, result.quant)
+    codes = _quantize_flow(flow, result.quant, rule, profile_name)
+    fed = _with_flow(link, codes, result.quant)
     if rule.stage.other == "method":
         stage = link.stage
         return run_op(stage.op, stage.attrs, fed.types, fed.arrays, link.result, profile_name)
     own = _rule(fed, profile_name)
-    return in_reals(
+    return run_on_floats(
         ProductKernel(link.stage.op, link.stage.attrs, fed.types, link.result, own), fed.arrays
     )
 
 
-def _summand(link: _Link) -> QuantType | None:
+def _summand_type(link: _Link) -> QuantType | None:
     """Returns the quantized type that a stage adds; None for other stages."""
     if link.stage.op != "add" or len(link.types) != 1:
         return None
     quant = next(iter(link.types.values())).quant
-    return quant if quant is not None and plain(quant) else None
+    return quant if quant is not None and is_affine(quant) else None
 
 
-def _summed(flow: Codes, link: _Link, result: TensorType, rule: Rule) -> Codes:
+def _add_summand(flow: Integers, link: _Link, result: TensorType, rule: Rule) -> Integers:
     """Float values and what the quantized values of a summand mean."""
     ((slot, kind),) = link.types.items()
     assert kind.quant is not None
     codes, of = link.arrays[slot], affine_of(kind.quant)
     if result.quant is not None:
-        codes = _read(codes, kind.quant, result.quant, rule)
+        codes = _read_summand(codes, kind.quant, result.quant, rule)
     scale, zero = of.along(codes.ndim)
     steps = (codes.astype(np.int64) - zero).astype(np.float32)
     unit, reals = scale.astype(np.float32), flow.astype(np.float32)

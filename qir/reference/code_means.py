@@ -10,17 +10,23 @@ from numpy.typing import NDArray
 
 from qir.numerics.affine import Affine
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.method import Codes, F, handed_on, one_scale, stored
-from qir.reference.windows import channels_back, channels_first, padded, windows
+from qir.reference.method import (
+    Integers,
+    float32,
+    require_per_tensor,
+    require_same_parameters,
+    saturate,
+)
+from qir.reference.windows import channels_first, padded, restore_layout, windows
 
 Whole = NDArray[np.int64]
 AVERAGES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
-WHOLE_MEANS = ("global_avg_pool", "adaptive_avg_pool")
-ALL_MEANS = (*AVERAGES, *WHOLE_MEANS, "reduce_mean")
+GLOBAL_MEANS = ("global_avg_pool", "adaptive_avg_pool")
+ALL_MEANS = (*AVERAGES, *GLOBAL_MEANS, "reduce_mean")
 
 
-def code_sums(
-    x: Codes,
+def sum_quantized(
+    x: Integers,
     kernel: Sequence[int],
     stride: Sequence[int],
     pad: Sequence[int],
@@ -45,8 +51,8 @@ def code_sums(
     return total, count
 
 
-def raw_mean(
-    x: Codes,
+def integer_mean(
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
@@ -57,24 +63,24 @@ def raw_mean(
     count_pad: bool = False,
     layout: str = "NCHW",
     divide: bool = False,
-) -> Codes:
+) -> Integers:
     """Average pooling of raw integers, halves to even; padding that counts counts as quantized
     value zero.
 
     A sum is divided by their number in float32, or multiplied by what 1 divided by it is there.
     """
-    one_scale("raw_mean", x_map, out)
-    handed_on("avg_pool2d", x_map, out)
-    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
+    require_per_tensor("raw_mean", x_map, out)
+    require_same_parameters("avg_pool2d", x_map, out)
+    total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
     divisor = math.prod(kernel) if count_pad else count
-    sums, divisor = total.astype(F), np.asarray(divisor, F)
-    whole = np.rint(sums / divisor if divide else sums * (F(1) / divisor)).astype(np.int64)
-    return channels_back(stored(whole, out), layout)
+    sums, divisor = total.astype(float32), np.asarray(divisor, float32)
+    whole = np.rint(sums / divisor if divide else sums * (float32(1) / divisor)).astype(np.int64)
+    return restore_layout(saturate(whole, out), layout)
 
 
 METHODS: Mapping[str, PluginMethod] = {
     "raw_mean": PluginMethod(
-        raw_mean,
+        integer_mean,
         AVERAGES,
         slots=("x",),
         attrs=("kernel", "stride", "pad", "ceil", "count_pad", "layout"),

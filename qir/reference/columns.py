@@ -9,9 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.ir.ops.columns import MODES, OUTSIDE
-from qir.reference.operands import Array, Wide, element, floats, narrow, rank, wide
-from qir.reference.windows import Window, framed, windows_along
+from qir.ir.ops.columns import MODES, PADDING_MODES
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    numeric_dtype,
+    require_floats,
+    require_rank,
+    round_to_dtype,
+    to_float64,
+)
+from qir.reference.windows import SlidingWindow, pad_window, windows_along_axis
 
 Ints = Sequence[int]
 CUBIC = -0.75
@@ -19,25 +27,25 @@ CUBIC = -0.75
 
 def _along(
     op: str, sizes: Ints, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints
-) -> tuple[Window, ...]:
+) -> tuple[SlidingWindow, ...]:
     if len(kernel) != len(sizes) or not kernel:
         raise OpError(f"{op}: kernel {tuple(kernel)} for {len(sizes)} axes")
-    along = windows_along(op, sizes, kernel, stride, pad, dilation)
+    along = windows_along_axis(op, sizes, kernel, stride, pad, dilation)
     if not all(w.count for w in along):
         raise OpError(f"{op}: no window of {tuple(kernel)} is in {tuple(sizes)}")
     return along
 
 
-def _places(along: Sequence[Window], tap: Ints) -> tuple[slice, ...]:
+def _places(along: Sequence[SlidingWindow], tap: Ints) -> tuple[slice, ...]:
     """Returns what one element of the kernel sees of all images and channels."""
     return (slice(None),) * 2 + tuple(w.tap(t) for w, t in zip(along, tap, strict=True))
 
 
 def unfold(x: Array, *, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -> Array:
     """Each window a column, zeros where it sees padding; OpError for misfits."""
-    rank("unfold", "x", x, len(kernel) + 2)
+    require_rank("unfold", "x", x, len(kernel) + 2)
     along = _along("unfold", x.shape[2:], kernel, stride, pad, dilation)
-    ground = framed(x, along, np.zeros((), x.dtype))
+    ground = pad_window(x, along, np.zeros((), x.dtype))
     counts, taps = tuple(w.count for w in along), list(np.ndindex(*kernel))
     out = np.empty((*x.shape[:2], len(taps), math.prod(counts)), x.dtype)
     for i, tap in enumerate(taps):
@@ -49,20 +57,20 @@ def unfold(x: Array, *, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -
 @np.errstate(all="ignore")
 def fold(x: Array, *, size: Ints, kernel: Ints, stride: Ints, pad: Ints, dilation: Ints) -> Array:
     """Columns added where unfold took them from; raises OpError for misfits."""
-    element("fold", "x", x)
-    rank("fold", "x", x, 3)
+    numeric_dtype("fold", "x", x)
+    require_rank("fold", "x", x, 3)
     along, area = _along("fold", size, kernel, stride, pad, dilation), math.prod(kernel)
     counts = tuple(w.count for w in along)
     if x.shape[1] % area or x.shape[2] != math.prod(counts):
         raise OpError(f"fold: x {list(x.shape)} is no {counts} windows of {tuple(kernel)}")
-    parts = wide(x).reshape(len(x), x.shape[1] // area, area, *counts)
+    parts = to_float64(x).reshape(len(x), x.shape[1] // area, area, *counts)
     spans = [max(w.span, w.before + w.size) for w in along]
     out = np.zeros((*parts.shape[:2], *spans), parts.dtype)
     for i, tap in enumerate(np.ndindex(*kernel)):
         at = _places(along, tap)
         out[at] = np.add(out[at], parts[:, :, i])
     inside = (slice(None),) * 2 + tuple(slice(w.before, w.before + w.size) for w in along)
-    return np.ascontiguousarray(narrow(out[inside], x.dtype))
+    return np.ascontiguousarray(round_to_dtype(out[inside], x.dtype))
 
 
 # -- samples ------------------------------------------------------------------------------------
@@ -79,13 +87,13 @@ def grid_sample(
 ) -> Array:
     """x between its elements, where the grid says; OpError for misfits."""
     op, n = "grid_sample", x.ndim - 2
-    floats(op, x=x, grid=grid)
+    require_floats(op, x=x, grid=grid)
     if n < 1 or grid.ndim != x.ndim or grid.shape[-1] != n or len(grid) != len(x):
         raise OpError(f"{op}: x {list(x.shape)} and grid {list(grid.shape)} do not fit")
-    if mode not in MODES or outside not in OUTSIDE or 0 in x.shape[2:]:
+    if mode not in MODES or outside not in PADDING_MODES or 0 in x.shape[2:]:
         raise OpError(f"{op}: mode {mode!r}, outside {outside!r}, x {list(x.shape)}")
-    places = wide(grid).astype(np.float64, copy=False)
-    held = wide(x).astype(np.float64, copy=False)
+    places = to_float64(grid).astype(np.float64, copy=False)
+    held = to_float64(x).astype(np.float64, copy=False)
     axes = []
     for i, size in enumerate(x.shape[2:]):
         at = _unscaled(places[..., n - 1 - i], size, align_corners)
@@ -101,15 +109,15 @@ def grid_sample(
             share = share * part
         seen = np.moveaxis(held, 1, -1)[(images, *(at for at, _ in taps))]
         out = out + np.where(share[..., None] == 0, 0.0, seen * share[..., None])
-    return np.ascontiguousarray(narrow(np.moveaxis(out, -1, 1), x.dtype))
+    return np.ascontiguousarray(round_to_dtype(np.moveaxis(out, -1, 1), x.dtype))
 
 
-def _unscaled(at: Wide, size: int, corners: bool) -> Wide:
+def _unscaled(at: Float64Array, size: int, corners: bool) -> Float64Array:
     """From -1..1 to the numbers of elements."""
     return (at + 1) / 2 * (size - 1) if corners else ((at + 1) * size - 1) / 2
 
 
-def _kept(at: Wide, size: int, outside: str, corners: bool) -> Wide:
+def _kept(at: Float64Array, size: int, outside: str, corners: bool) -> Float64Array:
     """Places brought inside by the border, or by reflection; NaN counts as the lowest place."""
     if outside == "zeros":
         return at
@@ -120,7 +128,7 @@ def _kept(at: Wide, size: int, outside: str, corners: bool) -> Wide:
     return np.where(at < size - 1, at, size - 1.0)
 
 
-def _reflected(at: Wide, low: float, high: float) -> Wide:
+def _reflected(at: Float64Array, low: float, high: float) -> Float64Array:
     if high <= low:
         return np.zeros_like(at)
     away = np.abs(at - low)
@@ -128,7 +136,7 @@ def _reflected(at: Wide, low: float, high: float) -> Wide:
     return np.where(np.mod(flips, 2) == 0, low + extra, high - extra)
 
 
-def _taps(at: Wide, mode: str) -> list[tuple[Wide, Wide]]:
+def _taps(at: Float64Array, mode: str) -> list[tuple[Float64Array, Float64Array]]:
     """Returns the whole places that each sample takes from along an axis, and how much of each."""
     if mode == "nearest":
         return [(np.rint(at), np.ones(at.shape))]
@@ -139,15 +147,15 @@ def _taps(at: Wide, mode: str) -> list[tuple[Wide, Wide]]:
     return [(base + i, _spline(np.abs(rest - i))) for i in range(-1, 3)]
 
 
-def _spline(away: Wide) -> Wide:
+def _spline(away: Float64Array) -> Float64Array:
     near = ((CUBIC + 2) * away - (CUBIC + 3)) * away * away + 1
     far = ((CUBIC * away - 5 * CUBIC) * away + 8 * CUBIC) * away - 4 * CUBIC
     return np.where(away <= 1, near, far)
 
 
 def _tap(
-    tap: tuple[Wide, Wide], size: int, outside: str, corners: bool
-) -> tuple[NDArray[np.int64], Wide]:
+    tap: tuple[Float64Array, Float64Array], size: int, outside: str, corners: bool
+) -> tuple[NDArray[np.int64], Float64Array]:
     """Returns a place inside, with no share where it is not and zeros stand outside."""
     at, share = tap
     if outside != "zeros":
@@ -161,22 +169,22 @@ def _tap(
 def affine_grid(theta: Array, size: Array, *, align_corners: bool = False) -> Array:
     """Returns the places that each matrix maps an image of that size to; raises OpError for
     misfits."""
-    floats("affine_grid", theta=theta)
+    require_floats("affine_grid", theta=theta)
     wanted = [int(s) for s in size.reshape(-1)]
     n = len(wanted) - 2
     if n < 1 or min(wanted) < 1 or theta.shape != (wanted[0], n, n + 1):
         raise OpError(f"affine_grid: theta {list(theta.shape)}, size {wanted}")
     axes = [_spread(s, align_corners) for s in wanted[2:]]
     places = [*np.meshgrid(*axes, indexing="ij")][::-1]
-    matrix = wide(theta).astype(np.float64, copy=False)
+    matrix = to_float64(theta).astype(np.float64, copy=False)
     out = np.zeros((wanted[0], *wanted[2:], n))
     for i in range(n):
         for j, place in enumerate((*places, np.ones(wanted[2:]))):
             out[..., i] += matrix[:, i, j].reshape(-1, *(1,) * n) * place
-    return narrow(out, theta.dtype)
+    return round_to_dtype(out, theta.dtype)
 
 
-def _spread(size: int, corners: bool) -> Wide:
+def _spread(size: int, corners: bool) -> Float64Array:
     steps = np.arange(size, dtype=np.float64)
     if corners:
         return steps * 2 / (size - 1) - 1 if size > 1 else np.zeros(1)
@@ -186,14 +194,14 @@ def _spread(size: int, corners: bool) -> Wide:
 # -- matrices -----------------------------------------------------------------------------------
 
 
-def _eliminated(op: str, x: Array, beside: Wide) -> tuple[Wide, Wide]:
+def _eliminated(op: str, x: Array, beside: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Each matrix to the identity row by row, and what is next to it; its determinants."""
-    floats(op, x=x)
+    require_floats(op, x=x)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise OpError(f"{op}: x has {list(x.shape)}, it takes square matrices")
     n = x.shape[-1]
     count = math.prod(x.shape[:-2])
-    work = np.array(wide(x).astype(np.float64, copy=False)).reshape(count, n, n)
+    work = np.array(to_float64(x).astype(np.float64, copy=False)).reshape(count, n, n)
     rest = np.array(np.broadcast_to(beside, (len(work), *beside.shape)))
     sizes, every = np.ones(len(work)), np.arange(len(work))
     for i in range(n):
@@ -219,7 +227,7 @@ def det(x: Array) -> Array:
     square."""
     n = x.shape[-1] if x.ndim else 0
     _, sizes = _eliminated("det", x, np.zeros((n, 0)))
-    return narrow(sizes.reshape(x.shape[:-2]), x.dtype)
+    return round_to_dtype(sizes.reshape(x.shape[:-2]), x.dtype)
 
 
 @np.errstate(all="ignore")
@@ -229,7 +237,7 @@ def inverse(x: Array) -> Array:
     made, sizes = _eliminated("inverse", x, np.eye(n))
     if (sizes == 0).any():
         raise OpError(f"inverse: matrix {int(np.argmax(sizes == 0))} has none")
-    return narrow(made.reshape(x.shape), x.dtype)
+    return round_to_dtype(made.reshape(x.shape), x.dtype)
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {

@@ -18,7 +18,7 @@ from qir.reference.table import compute_all
 _FILLS = frozenset({"pad", "trilu"})
 
 
-def computed(
+def compute_constants(
     node: Node, operands: Mapping[str, NDArray[np.generic]], profile: str
 ) -> tuple[NDArray[np.generic], ...]:
     """Returns what a node makes of these operands; nothing where it cannot be computed.
@@ -34,7 +34,7 @@ def computed(
 
 
 def constant_value(graph: Graph, value: Value | str) -> NDArray[np.generic]:
-    """Computes a value that depends on constants only; a quantized one as its integers.
+    """Returns the elements of a value that depends on constants alone: integers if quantized.
 
     Raises GraphError, naming an input that the value depends on.
     """

@@ -10,9 +10,9 @@ import numpy as np
 from qir.errors import OpError
 from qir.ir.attrs import Attr
 from qir.ir.types import TensorType
-from qir.reference.operands import Array, axis_of
+from qir.reference.operands import Array, normalize_axis
 
-_MOST_ROUNDS = 1 << 24
+_MAX_ROUNDS = 1 << 24
 
 
 class RunnableBody(Protocol):
@@ -46,7 +46,7 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
     """
     body, given = bodies["body"], _many(operands, "xs")
     carried = _many(operands, "vs")
-    n, most = len(carried), _MOST_ROUNDS
+    n, most = len(carried), _MAX_ROUNDS
     if "count" in operands:
         most = min(most, int(operands["count"].reshape(())))
     go = _true("loop", operands["cond"]) if "cond" in operands else True
@@ -58,7 +58,7 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
         go = _true("loop", made[0])
         carried = made[1 : 1 + n]
         rounds.append(made[1 + n :])
-    if go and most == _MOST_ROUNDS:
+    if go and most == _MAX_ROUNDS:
         raise OpError(f"loop: its condition still holds after {most} rounds")
     kinds = body.kinds[1 + n :]
     parts = [[made[i] for made in rounds] for i in range(len(kinds))]
@@ -74,7 +74,7 @@ def scan(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
     carried, sequences = _many(operands, "vs"), _many(operands, "ss")
     n = len(carried)
     axes, reverse = _ways(attrs, "axes", "reverse", len(sequences))
-    along = [axis_of("scan", a, s.ndim) for a, s in zip(axes, sequences, strict=True)]
+    along = [normalize_axis("scan", a, s.ndim) for a, s in zip(axes, sequences, strict=True)]
     lengths = {s.shape[axis] for s, axis in zip(sequences, along, strict=True)}
     if len(lengths) != 1:
         raise OpError(f"scan: the sequences have {sorted(lengths)} entries")
@@ -127,11 +127,11 @@ def _stack(op: str, parts: Sequence[Array], kind: TensorType, axis: int) -> Arra
     """Returns the parts along a new axis; none of them: an empty tensor of their type."""
     if not parts:
         shape = [d if isinstance(d, int) else 0 for d in kind.shape]
-        shape.insert(axis_of(op, axis, kind.rank + 1), 0)
+        shape.insert(normalize_axis(op, axis, kind.rank + 1), 0)
         return np.zeros(shape, kind.dtype.carrier)
     first = parts[0]
     for part in parts:
         if part.shape != first.shape:
             sizes = f"{list(first.shape)} and {list(part.shape)}"
             raise OpError(f"{op}: the parts of two rounds are {sizes} and cannot be stacked")
-    return np.stack(parts, axis_of(op, axis, first.ndim + 1))
+    return np.stack(parts, normalize_axis(op, axis, first.ndim + 1))

@@ -11,14 +11,21 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from qir.errors import OpError
-from qir.reference.operands import Array, agree, narrow, rank, wide, wide_dtype
+from qir.reference.operands import (
+    Array,
+    common_dtype,
+    compute_dtype,
+    require_rank,
+    round_to_dtype,
+    to_float64,
+)
 from qir.reference.product import product
 from qir.reference.windows import (
-    Window,
+    SlidingWindow,
     blocks,
-    channels_back,
     channels_first,
     padded,
+    restore_layout,
     windows,
 )
 
@@ -39,9 +46,9 @@ def conv2d(
     layout: str = "NCHW",
 ) -> Array:
     """2-d convolution with w [out, in / groups, height, width]; OpError for misfits."""
-    agree("conv2d", x=x, w=w, bias=bias)
-    rank("conv2d", "x", x, 4)
-    rank("conv2d", "w", w, 4)
+    common_dtype("conv2d", x=x, w=w, bias=bias)
+    require_rank("conv2d", "x", x, 4)
+    require_rank("conv2d", "w", w, 4)
     x = channels_first("conv2d", x, layout)
     _fit(x, w, bias, groups)
     kernel = (w.shape[2], w.shape[3])
@@ -49,10 +56,10 @@ def conv2d(
     height, width = windows("conv2d", sizes, kernel, stride, pad, dilation)
     out = np.empty((len(x), len(w), height.count, width.count), x.dtype)
     if out.size:
-        shift = wide(np.zeros(len(w), x.dtype) if bias is None else bias.reshape(-1))
+        shift = to_float64(np.zeros(len(w), x.dtype) if bias is None else bias.reshape(-1))
         fold = _depthwise if w.shape[1] == 1 and groups > 1 else _dense
-        fold(x, wide(w), shift[:, None, None], groups, height, width, out)
-    return channels_back(out, layout)
+        fold(x, to_float64(w), shift[:, None, None], groups, height, width, out)
+    return restore_layout(out, layout)
 
 
 def _fit(x: Array, w: Array, bias: Array | None, groups: int) -> None:
@@ -66,13 +73,19 @@ def _fit(x: Array, w: Array, bias: Array | None, groups: int) -> None:
 
 
 def _dense(
-    x: Array, w: Array, bias: Array, groups: int, height: Window, width: Window, out: Array
+    x: Array,
+    w: Array,
+    bias: Array,
+    groups: int,
+    height: SlidingWindow,
+    width: SlidingWindow,
+    out: Array,
 ) -> None:
     """Unfolds the windows into columns and multiplies, block by block."""
     depth = w[0].size
     kernels = w.reshape(groups, len(w) // groups, depth)
     line = groups * depth * width.count
-    zero = np.zeros((), wide_dtype(x))
+    zero = np.zeros((), compute_dtype(x))
     for images in blocks(len(x), line * height.count, _COLUMNS):
         seen = sliding_window_view(
             padded(x[images], height, width, zero),
@@ -85,18 +98,24 @@ def _dense(
             columns = block.reshape(len(block), groups, depth, block.shape[-2] * width.count)
             target = out[images, :, lines]
             sums = product(kernels, columns).reshape(target.shape)
-            target[...] = narrow(np.add(sums, bias), out.dtype)
+            target[...] = round_to_dtype(np.add(sums, bias), out.dtype)
 
 
 def _depthwise(
-    x: Array, w: Array, bias: Array, groups: int, height: Window, width: Window, out: Array
+    x: Array,
+    w: Array,
+    bias: Array,
+    groups: int,
+    height: SlidingWindow,
+    width: SlidingWindow,
+    out: Array,
 ) -> None:
     """Adds one tap of the kernel after the other, for a few channels at a time."""
     times = len(w) // groups
     kernels = w.reshape(groups, times, *w.shape[2:])
     shifts = bias.reshape(groups, times, 1, 1)
     split = out.reshape(len(x), groups, times, height.count, width.count)
-    zero = np.zeros((), wide_dtype(x))
+    zero = np.zeros((), compute_dtype(x))
     area = times * height.count * width.count
     for images in blocks(len(x), area * groups, _CACHED):
         for some in blocks(groups, area * (images.stop - images.start), _CACHED):
@@ -105,4 +124,4 @@ def _depthwise(
             for i, j in np.ndindex(w.shape[2:]):
                 tap = ground[:, :, None, height.tap(i), width.tap(j)]
                 np.add(sums, np.multiply(tap, kernels[some, :, i, j, None, None]), out=sums)
-            split[images, some] = narrow(np.add(sums, shifts[some]), out.dtype)
+            split[images, some] = round_to_dtype(np.add(sums, shifts[some]), out.dtype)

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.operands import Array, agree, narrow, rank, whole, wide
+from qir.reference.operands import (
+    Array,
+    common_dtype,
+    int_tuple,
+    require_rank,
+    round_to_dtype,
+    to_float64,
+)
 from qir.reference.product import product
 
 Ints = Sequence[int]
@@ -31,12 +38,12 @@ def _conv(n: int) -> Callable[..., Array]:
         s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
         if x.shape[1] != w.shape[1] * groups or len(w) % groups:
             raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
-        ground = np.pad(wide(x), [(0, 0), (0, 0), *zip(p[:n], p[n:], strict=True)])
+        ground = np.pad(to_float64(x), [(0, 0), (0, 0), *zip(p[:n], p[n:], strict=True)])
         reach = [(k - 1) * b + 1 for k, b in zip(w.shape[2:], d, strict=True)]
         sizes = [(g - r) // a + 1 for g, r, a in zip(ground.shape[2:], reach, s, strict=True)]
         if min(sizes) < 0:
             raise OpError(f"{op}: a window of {reach} is larger than the padded input")
-        kernels = wide(w).reshape(groups, len(w) // groups, *w.shape[1:])
+        kernels = to_float64(w).reshape(groups, len(w) // groups, *w.shape[1:])
         sums = np.zeros((len(x), groups, len(w) // groups, int(np.prod(sizes))), ground.dtype)
         for tap in np.ndindex(w.shape[2:]):
             seen = ground[(slice(None), slice(None), *_places(tap, d, s, sizes))]
@@ -63,7 +70,7 @@ def _transposed(n: int) -> Callable[..., Array]:
         output_pad: Ints = (0,) * n,
     ) -> Array:
         s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
-        more = whole(op, "output_pad", output_pad, n, 0)
+        more = int_tuple(op, "output_pad", output_pad, n, 0)
         if x.shape[1] != len(w) or len(w) % groups:
             raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
         whole_sizes = [
@@ -73,8 +80,8 @@ def _transposed(n: int) -> Callable[..., Array]:
         sizes = [q - p[i] - p[i + n] for i, q in enumerate(whole_sizes)]
         if min(sizes) < 0:
             raise OpError(f"{op}: pad {p} takes away more than {whole_sizes}")
-        kernels = wide(w).reshape(groups, len(w) // groups, *w.shape[1:])
-        columns = wide(x).reshape(len(x), groups, len(w) // groups, math.prod(x.shape[2:]))
+        kernels = to_float64(w).reshape(groups, len(w) // groups, *w.shape[1:])
+        columns = to_float64(x).reshape(len(x), groups, len(w) // groups, math.prod(x.shape[2:]))
         sums = np.zeros((len(x), w.shape[1] * groups, *whole_sizes), columns.dtype)
         for tap in np.ndindex(w.shape[2:]):
             made = product(kernels[(..., *tap)].swapaxes(1, 2), columns)
@@ -95,16 +102,16 @@ def _check(
     lists: tuple[Ints, Ints, Ints],
     groups: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    agree(op, x=x, w=w, bias=bias)
-    rank(op, "x", x, n + 2)
-    rank(op, "w", w, n + 2)
+    common_dtype(op, x=x, w=w, bias=bias)
+    require_rank(op, "x", x, n + 2)
+    require_rank(op, "w", w, n + 2)
     if groups < 1:
         raise OpError(f"{op}: groups {groups}")
     stride, dilation, pad = lists
     return (
-        whole(op, "stride", stride, n, 1),
-        whole(op, "dilation", dilation, n, 1),
-        whole(op, "pad", pad, 2 * n, 0),
+        int_tuple(op, "stride", stride, n, 1),
+        int_tuple(op, "dilation", dilation, n, 1),
+        int_tuple(op, "pad", pad, 2 * n, 0),
     )
 
 
@@ -123,8 +130,8 @@ def _finish(sums: Array, bias: Array | None, x: Array) -> Array:
     if bias is not None:
         if bias.size != sums.shape[1]:
             raise OpError(f"a bias of {bias.size} numbers for {sums.shape[1]} channels")
-        sums = np.add(sums, wide(bias).reshape(-1, *(1,) * (sums.ndim - 2)))
-    return np.ascontiguousarray(narrow(sums, x.dtype))
+        sums = np.add(sums, to_float64(bias).reshape(-1, *(1,) * (sums.ndim - 2)))
+    return np.ascontiguousarray(round_to_dtype(sums, x.dtype))
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {

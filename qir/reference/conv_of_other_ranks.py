@@ -12,19 +12,19 @@ from qir.errors import OpError
 from qir.ir.types import TensorType
 from qir.profiles.methods import PluginMethod
 from qir.reference.method import (
-    Codes,
+    Integers,
     MethodCall,
-    integers,
+    int_list,
 )
-from qir.reference.products import ProductKernel, product
+from qir.reference.products import ProductKernel, integer_product
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 
 
-def as_conv2d(call: MethodCall, arrays: Arrays) -> Codes:
+def run_as_conv2d(call: MethodCall, arrays: Arrays) -> Integers:
     """conv1d and conv3d as the convolution of images that they are: one sum, rounded once."""
     x, w = arrays["x"], arrays["w"]
-    stride, pad, dilation = (integers(call.attrs, name) for name in ("stride", "pad", "dilation"))
+    stride, pad, dilation = (int_list(call.attrs, name) for name in ("stride", "pad", "dilation"))
     depth: tuple[int, ...] | None = None
     if call.op == "conv1d":
         x, w = x[:, :, None], w[:, :, None]
@@ -48,7 +48,7 @@ def as_conv2d(call: MethodCall, arrays: Arrays) -> Codes:
     )
     result = TensorType((1,) * 4, call.result.element)
     image = ProductKernel("conv2d", attrs, types, result, replace(call.rule, method=None))
-    made = product(image, {**arrays, "x": x, "w": w})
+    made = integer_product(image, {**arrays, "x": x, "w": w})
     if depth is None:
         return made[:, :, 0]
     batch, sides = len(arrays["x"]), depth[1:] or made.shape[2:]
@@ -57,8 +57,8 @@ def as_conv2d(call: MethodCall, arrays: Arrays) -> Codes:
 
 
 def _slices(
-    x: Codes, w: Codes, call: MethodCall, stride: int, pad: tuple[int, int], dilation: int
-) -> tuple[Codes, Codes, tuple[int]]:
+    x: Integers, w: Integers, call: MethodCall, stride: int, pad: tuple[int, int], dilation: int
+) -> tuple[Integers, Integers, tuple[int]]:
     """Each place along the depth as an image whose channels are those of the slices it sees, of
     each group those of one slice after those of another."""
     (channels, taps), zero = w.shape[1:3], call.affine("x").zero
@@ -74,8 +74,13 @@ def _slices(
 
 
 def _windows(
-    x: Codes, w: Codes, call: MethodCall, stride: list[int], pad: list[int], dilation: list[int]
-) -> tuple[Codes, Codes, tuple[int, ...]]:
+    x: Integers,
+    w: Integers,
+    call: MethodCall,
+    stride: list[int],
+    pad: list[int],
+    dilation: list[int],
+) -> tuple[Integers, Integers, tuple[int, ...]]:
     """Each place as one element whose channels are what its window sees, of each group the
     channels of one tap after those of another."""
     sides = [(0, 0), (0, 0), *zip(pad[:3], pad[3:], strict=True)]
@@ -109,7 +114,7 @@ def _places(size: int, taps: int, stride: int, dilation: int) -> int:
 
 METHODS: Mapping[str, PluginMethod] = {
     "as_conv2d": PluginMethod(
-        as_conv2d, ("conv1d", "conv3d"), reads=("acc", "bias", "requant", "stage"), reals=True
+        run_as_conv2d, ("conv1d", "conv3d"), reads=("acc", "bias", "requant", "stage"), reals=True
     ),
 }
 """The methods of this module, by the name that profiles use."""

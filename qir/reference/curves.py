@@ -8,44 +8,47 @@ import numpy as np
 
 from qir.ir.attrs import Attr
 from qir.numerics.rounding import fma
-from qir.reference.method import F, Real32
+from qir.reference.method import Float32Array, float32
 
-_LOW, _HIGH = F(-87.33655), F(88.72284)
+_LOW, _HIGH = float32(-87.33655), float32(88.72284)
 """The logarithms of the least normal number and the greatest."""
-_TERMS = tuple(F(v) for v in (0.041897822, 0.16667652, 0.4999915, 0.9999997, 1.0))
-_HIGHEST = F(44.361416)
+_TERMS = tuple(float32(v) for v in (0.041897822, 0.16667652, 0.4999915, 0.9999997, 1.0))
+_HIGHEST = float32(44.361416)
 """Where squares of powers come to an end."""
 
 
 @np.errstate(over="ignore")
-def exponential(x: Real32) -> Real32:
+def exponential(x: Float32Array) -> Float32Array:
     """e ^ x, by a polynomial of five terms about the nearest power of two."""
     near = np.maximum(np.minimum(x, _HIGH), _LOW)
-    power = np.floor(near * F(1.442695) + F(0.5))
-    rest = fma(-power, np.full_like(power, F(0.6931472)), near)
-    made = np.full_like(rest, F(0.008289291))
+    power = np.floor(near * float32(1.442695) + float32(0.5))
+    rest = fma(-power, np.full_like(power, float32(0.6931472)), near)
+    made = np.full_like(rest, float32(0.008289291))
     for term in _TERMS:
         made = fma(made, rest, np.full_like(rest, term))
-    half = np.ldexp(F(1), (power - F(1)).astype(np.int32))
-    return np.asarray(made * np.where(x < _LOW, F(0), half) * F(2), F)
+    half = np.ldexp(float32(1), (power - float32(1)).astype(np.int32))
+    return np.asarray(made * np.where(x < _LOW, float32(0), half) * float32(2), float32)
 
 
-def silu(x: Real32, attrs: Mapping[str, Attr]) -> Real32:
+def silu(x: Float32Array, attrs: Mapping[str, Attr]) -> Float32Array:
     """x times the share that a power has of itself and 1."""
     alpha = attrs["alpha"]
     assert isinstance(alpha, float)
-    inner = np.asarray(x * F(alpha), F)
+    inner = np.asarray(x * float32(alpha), float32)
     power = exponential(-np.abs(inner))
-    share = power / (power + F(1))
-    return np.asarray(x * np.where(np.signbit(inner), share, F(1) - share), F)
+    share = power / (power + float32(1))
+    return np.asarray(x * np.where(np.signbit(inner), share, float32(1) - share), float32)
 
 
-def mish(x: Real32, attrs: Mapping[str, Attr]) -> Real32:
+def mish(x: Float32Array, attrs: Mapping[str, Attr]) -> Float32Array:
     """x times the hyperbolic tangent of ln(1 + e^x), said by the square of 1 + e^x."""
-    whole = exponential(np.minimum(x, _HIGHEST)) + F(1)
+    whole = exponential(np.minimum(x, _HIGHEST)) + float32(1)
     square = whole * whole
-    return np.asarray(x * ((square - F(1)) / (square + F(1))), F)
+    return np.asarray(x * ((square - float32(1)) / (square + float32(1))), float32)
 
 
-STEPS: Mapping[str, Callable[[Real32, Mapping[str, Attr]], Real32]] = {"silu": silu, "mish": mish}
+STEPWISE_FUNCTIONS: Mapping[str, Callable[[Float32Array, Mapping[str, Attr]], Float32Array]] = {
+    "silu": silu,
+    "mish": mish,
+}
 """The activations that are computed so where a profile says `stage.curves = "steps"`."""

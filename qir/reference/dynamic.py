@@ -14,12 +14,12 @@ from qir.errors import OpError
 from qir.ir.dtype import DType
 from qir.ir.node import Node
 from qir.ir.types import Array, QuantType, TensorType
-from qir.numerics import NAMED, Map, accumulate, choose, dequantize, recode
-from qir.numerics.rounding import narrowed
-from qir.profiles import choosing, dequantizing, profile
-from qir.reference.companions import concrete, resolved
-from qir.reference.products import any_map
-from qir.reference.quantized import fake_quantized
+from qir.numerics import NAMED_RULES, Map, accumulate, choose, dequantize, recode
+from qir.numerics.rounding import round_to_float_type
+from qir.profiles import choose_query, dequantize_query, profile
+from qir.reference.companions import resolve_companions, with_companion_parameters
+from qir.reference.products import mapping_of
+from qir.reference.quantized import fake_quantize
 from qir.reference.ranges import RULES, Wanted, extremes
 from qir.reference.table import Operands
 
@@ -51,16 +51,16 @@ class _Run:
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
     """Returns one of these ops on arrays by slot, companions among them."""
-    if node.op in _RAW:
+    if node.op in _PLAIN_INTEGER_PRODUCTS:
         own = {s: node.operands[s].type for s in operands}
-        return _RAW[node.op](_Run(node, own, operands, operands, profile_name))
+        return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, own, operands, operands, profile_name))
     results = tuple(value.type for value in node.results)
     beside = {s: a for s, a in operands.items() if s != "x"}
     if node.op in ("recode", "fake_quantize"):
         x = {"x": operands["x"]}
         kinds = {"x": node.operands["x"].type}
         return _FUNCTIONS[node.op](_Run(node, kinds, x, beside, profile_name))
-    given = resolved(node.op, node.operands, operands, results, profile_name)
+    given = resolve_companions(node.op, node.operands, operands, results, profile_name)
     return _FUNCTIONS[node.op](_Run(node, given.types, given.arrays, beside, profile_name))
 
 
@@ -76,7 +76,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
     storage, scale_type = run.dtype("storage"), run.dtype("scale_type")
     assert storage is not None
     assert scale_type is not None
-    low, high = extremes(_reals(run), run.wholes("keep"), run.wholes("blocks"))
+    low, high = extremes(_float_values(run), run.wholes("keep"), run.wholes("blocks"))
     bounds = run.wholes("bounds") or storage.bounds
     wanted = Wanted(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
     rule, name = RULES.get(run.text("rule")), run.text("rule")
@@ -86,7 +86,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
         scale, zero = _by_profile(run, name, low, high, wanted)
     kind = (run.dtype("zero_type") or storage).carrier
     return (
-        narrowed(np.asarray(scale), scale_type.carrier),
+        round_to_float_type(np.asarray(scale), scale_type.carrier),
         np.asarray(np.asarray(zero).astype(kind)),
     )
 
@@ -97,11 +97,11 @@ def _by_profile(
     """Returns a range rule of the core by its name, or the one of the node's own profile."""
     storage, grain = str(wanted.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
-        rule = profile(run.profile).resolve(choosing(storage, grain)).choose
-    elif name in NAMED:
-        rule = NAMED[name]
+        rule = profile(run.profile).resolve(choose_query(storage, grain)).choose
+    elif name in NAMED_RULES:
+        rule = NAMED_RULES[name]
     else:
-        known = ", ".join(sorted(("profile", *RULES, *NAMED)))
+        known = ", ".join(sorted(("profile", *RULES, *NAMED_RULES)))
         raise OpError(f"choose_qparams: no range rule {name!r}; known: {known}")
     scale, zero = choose(
         low.astype(np.float64),
@@ -116,13 +116,13 @@ def _by_profile(
     return scale, zero
 
 
-def _reals(run: _Run) -> Tensor:
+def _float_values(run: _Run) -> Tensor:
     """Returns the float values of x, which may be quantized."""
     quant = run.types["x"].quant
     if quant is None:
         return run.arrays["x"]
-    rule = profile(run.profile).resolve(dequantizing(quant))
-    return dequantize(run.arrays["x"], any_map(quant), rule)
+    rule = profile(run.profile).resolve(dequantize_query(quant))
+    return dequantize(run.arrays["x"], mapping_of(quant), rule)
 
 
 def _qparams(run: _Run) -> tuple[Tensor, ...]:
@@ -133,27 +133,27 @@ def _qparams(run: _Run) -> tuple[Tensor, ...]:
     quant = run.types["x"].quant
     assert quant is not None
     made = [
-        found if found is not None else _number(quant, name, kind)
+        found if found is not None else _parameter(quant, name, kind)
         for found, name, kind in zip(given, names, kinds, strict=True)
     ]
     return tuple(made)
 
 
-def _number(quant: QuantType, name: str, kind: TensorType) -> Tensor:
+def _parameter(quant: QuantType, name: str, kind: TensorType) -> Tensor:
     carrier, sizes = kind.dtype.carrier, kind.shape
     if name in ("min", "max"):
-        found = _end(quant, name)
+        found = _range_end(quant, name)
     elif name == "scale":
-        found = np.asarray(any_map(quant).scale)
+        found = np.asarray(mapping_of(quant).scale)
     else:
-        found = np.asarray(any_map(quant).zero)
+        found = np.asarray(mapping_of(quant).zero)
     whole = found.size == 1 and all(isinstance(d, int) for d in sizes)
     if whole:
         found = np.broadcast_to(found.reshape(()), [d for d in sizes if isinstance(d, int)])
     return np.asarray(found.astype(carrier), order="C")
 
 
-def _end(quant: QuantType, name: str) -> Tensor:
+def _range_end(quant: QuantType, name: str) -> Tensor:
     """Returns the least or greatest float value: the declared one, else what the extreme integer
     means."""
     if quant.declared is not None:
@@ -162,24 +162,24 @@ def _end(quant: QuantType, name: str) -> Tensor:
     if not quant.storage.is_integer or quant.kind != "uniform":
         raise OpError(f"qparams: quantized values of {quant} have no bounds; read scale and zero")
     code = quant.low if name == "min" else quant.high
-    through = any_map(quant)
+    through = mapping_of(quant)
     reals = (code - np.asarray(through.zero, np.float64)) * np.asarray(through.scale, np.float64)
     plus = through.plus if isinstance(through, Map) else None
     return reals if plus is None else reals + np.asarray(plus, np.float64).reshape(reals.shape)
 
 
-def _fake(run: _Run) -> tuple[Tensor, ...]:
+def _run_fake_quantize(run: _Run) -> tuple[Tensor, ...]:
     x, node = run.arrays["x"], run.node
     if node.attrs["enabled"] is not True:
         return (x,)
     element = node.inner.get("code")
     if not isinstance(element, QuantType):
         raise OpError("fake_quantize: the inner slot `code` has no quantized type")
-    code = concrete(element, "code", run.beside, run.profile)
+    code = with_companion_parameters(element, "code", run.beside, run.profile)
     if code.dynamic:
         raise OpError(f"fake_quantize: code is {element}; code.scale is to give the number")
     kind = TensorType(node.operands["x"].type.shape, code)
-    return (fake_quantized(x, kind, node.attrs, run.profile),)
+    return (fake_quantize(x, kind, node.attrs, run.profile),)
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ def _fake(run: _Run) -> tuple[Tensor, ...]:
 
 def _matmul_integer(run: _Run) -> tuple[Tensor, ...]:
     """Sums of (a - a.zero) * (b - b.zero); a list of zeros is along rows, or columns."""
-    a = _less(run.arrays["a"], run.beside.get("a.zero"), rows=True)
-    b = _less(run.arrays["b"], run.beside.get("b.zero"), rows=False)
+    a = _subtract_zero(run.arrays["a"], run.beside.get("a.zero"), rows=True)
+    b = _subtract_zero(run.arrays["b"], run.beside.get("b.zero"), rows=False)
     return (accumulate.matmul(a, b),)
 
 
-def _less(data: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
+def _subtract_zero(data: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
     """Returns the numbers less their zeros, one for all or one a row or column."""
     if zero is None:
         return data
@@ -214,7 +214,7 @@ def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
     groups = run.node.attrs["groups"]
     assert isinstance(groups, int)
     x_zero, w_zero = run.beside.get("x.zero"), run.beside.get("w.zero")
-    left = _less(x, x_zero, rows=False)
+    left = _subtract_zero(x, x_zero, rows=False)
     right = w.astype(np.int64)
     if w_zero is not None:
         shape = (-1,) + (1,) * (w.ndim - 1) if w_zero.size > 1 else ()
@@ -223,10 +223,10 @@ def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
         raise OpError(f"conv_integer: sums of {terms} terms; up to {1 << 19} are exact")
     sides = [(0, 0), (0, 0), *((pad[i], pad[i + axes]) for i in range(axes))]
     framed = np.pad(left.astype(np.float64), sides)
-    return (_slid(framed, right.astype(np.float64), stride, dilation, groups),)
+    return (_convolve(framed, right.astype(np.float64), stride, dilation, groups),)
 
 
-def _slid(
+def _convolve(
     x: NDArray[np.float64],
     w: NDArray[np.float64],
     stride: tuple[int, ...],
@@ -253,18 +253,18 @@ def _slid(
         seen = split[(slice(None), slice(None), slice(None), *at)]
         seen = seen.reshape(n, groups, each, int(np.prod(counts)))
         total += np.matmul(by_group[(slice(None), slice(None), slice(None), *tap)], seen)
-    return accumulate.wrap(total).reshape(n, out, *counts)
+    return accumulate.wrap_to_int32(total).reshape(n, out, *counts)
 
 
 _FUNCTIONS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
     "recode": _recode,
     "choose_qparams": _choose,
     "qparams": _qparams,
-    "fake_quantize": _fake,
+    "fake_quantize": _run_fake_quantize,
 }
-_RAW: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
+_PLAIN_INTEGER_PRODUCTS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {
     "matmul_integer": _matmul_integer,
     "conv_integer": _conv_integer,
 }
-OPS = frozenset((*_FUNCTIONS, *_RAW))
+OPS = frozenset((*_FUNCTIONS, *_PLAIN_INTEGER_PRODUCTS))
 """The ops that are computed here."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from qir.errors import OpError, TypeRuleError
 from qir.ir.ops import einsum as rules
-from qir.reference.operands import Array, agree, narrow, wide
+from qir.reference.operands import Array, common_dtype, round_to_dtype, to_float64
 from qir.reference.product import product
 
 Labels = tuple[str, ...]
@@ -21,21 +21,21 @@ def einsum(xs: Sequence[Array], *, equation: str) -> Array:
     """Returns the sums of products that the equation says; raises OpError for misfits."""
     if not xs:
         raise OpError("einsum: it takes an operand or more")
-    agree("einsum", **{f"xs.{i}": x for i, x in enumerate(xs)})
+    common_dtype("einsum", **{f"xs.{i}": x for i, x in enumerate(xs)})
     try:
         found = rules.equation(equation, tuple(x.ndim for x in xs))
         sizes = rules.sizes(found, tuple(x.shape for x in xs))
     except TypeRuleError as error:
         raise OpError(f"einsum: {error}") from None
     wanted = {n: s for n, s in sizes.items() if isinstance(s, int)}
-    parts = [_diagonal(wide(x), t, wanted) for x, t in zip(xs, found.terms, strict=True)]
+    parts = [_diagonal(to_float64(x), t, wanted) for x, t in zip(xs, found.terms, strict=True)]
     data, labels = parts[0]
     for i, (other, theirs) in enumerate(parts[1:], 1):
         later = {n for _, names in parts[i + 1 :] for n in names}
         data, labels = _joined(data, labels, other, theirs, later | set(found.result))
     data, labels = _summed(data, labels, set(found.result))
     out = data.transpose([labels.index(n) for n in found.result])
-    return np.asarray(narrow(out, xs[0].dtype), order="C")
+    return np.asarray(round_to_dtype(out, xs[0].dtype), order="C")
 
 
 def _diagonal(x: Array, labels: Labels, sizes: dict[str, int]) -> tuple[Array, Labels]:

@@ -14,56 +14,64 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.dtype import DType
-from qir.reference.operands import Array, agree, cut, element, floats, narrow, wide
+from qir.reference.operands import (
+    Array,
+    common_dtype,
+    numeric_dtype,
+    require_floats,
+    round_to_dtype,
+    to_float64,
+    truncate_to_integer,
+)
 
 
 @np.errstate(all="ignore")
 def add(a: Array, b: Array) -> Array:
     """a + b; OpError if types or shapes do not fit."""
-    _meet("add", a, b)
+    _require_broadcastable("add", a, b)
     return np.asarray(np.add(a, b))
 
 
 @np.errstate(all="ignore")
 def sub(a: Array, b: Array) -> Array:
     """a - b; OpError if types or shapes do not fit."""
-    _meet("sub", a, b)
+    _require_broadcastable("sub", a, b)
     return np.asarray(np.subtract(a, b))
 
 
 @np.errstate(all="ignore")
 def mul(a: Array, b: Array) -> Array:
     """a * b; OpError if types or shapes do not fit."""
-    _meet("mul", a, b)
+    _require_broadcastable("mul", a, b)
     return np.asarray(np.multiply(a, b))
 
 
 @np.errstate(all="ignore")
 def div(a: Array, b: Array) -> Array:
     """a / b, for integers cut toward zero; OpError for misfits and an integer divisor of 0."""
-    kind = _meet("div", a, b)
+    kind = _require_broadcastable("div", a, b)
     if kind.is_float:
         return np.asarray(np.divide(a, b))
     if not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"div: b is 0 at {at}, and {kind} has no value for a / 0")
-    return cut_divide(a, b)
+    return truncating_divide(a, b)
 
 
-def cut_divide(a: Array, b: Array) -> Array:
+def truncating_divide(a: Array, b: Array) -> Array:
     """Returns the quotient of integers without its fraction; b is nowhere 0."""
     return np.asarray(np.floor_divide(np.subtract(a, np.fmod(a, b)), b))
 
 
 def relu(x: Array) -> Array:
     """x where it is not negative, else 0; NaN stays. OpError if x holds no numbers."""
-    element("relu", "x", x)
+    numeric_dtype("relu", "x", x)
     return np.where(np.less(x, x.dtype.type(0)), x.dtype.type(0), x)
 
 
 def clip(x: Array, *, min: float | None = None, max: float | None = None) -> Array:
     """min(max(x, min), max), so max where the bounds cross; NaN stays. OpError for bad bounds."""
-    kind = element("clip", "x", x)
+    kind = numeric_dtype("clip", "x", x)
     out = x.copy()
     if min is not None:
         low = _bound("min", min, kind, x)
@@ -77,10 +85,10 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> Arr
 @np.errstate(all="ignore")
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow on either side; OpError unless x is float."""
-    floats("sigmoid", x=x)
-    value = wide(x).astype(np.float64, copy=False)
+    require_floats("sigmoid", x=x)
+    value = to_float64(x).astype(np.float64, copy=False)
     small = np.exp(-np.abs(value))
-    return narrow(np.where(value < 0, small, 1.0) / (1.0 + small), x.dtype)
+    return round_to_dtype(np.where(value < 0, small, 1.0) / (1.0 + small), x.dtype)
 
 
 @np.errstate(all="ignore")
@@ -90,15 +98,15 @@ def power(a: Array, b: Array) -> Array:
     Integers to integers wrap, and to less than 0 lose their fraction; to floats they are computed
     in float64 and cast back.
     """
-    kind, by = element("pow", "a", a), element("pow", "b", b)
+    kind, by = numeric_dtype("pow", "a", a), numeric_dtype("pow", "b", b)
     _shape("pow", a, b)
     if kind.is_integer and by.is_integer:
         return _whole_power(a, b)
-    exponent = wide(b).astype(np.float64, copy=False)
-    exact = np.power(wide(a).astype(np.float64, copy=False), exponent)
+    exponent = to_float64(b).astype(np.float64, copy=False)
+    exact = np.power(to_float64(a).astype(np.float64, copy=False), exponent)
     if kind.is_integer:
-        return cut(np.asarray(exact), kind)
-    return np.asarray(narrow(np.asarray(exact), a.dtype))
+        return truncate_to_integer(np.asarray(exact), kind)
+    return np.asarray(round_to_dtype(np.asarray(exact), a.dtype))
 
 
 def _whole_power(a: Array, b: Array) -> Array:
@@ -117,57 +125,59 @@ def _whole_power(a: Array, b: Array) -> Array:
 def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
     """Returns what division leaves, with the sign of b, or of a; raises OpError for an integer
     divisor of 0."""
-    kind = _meet("mod", a, b)
+    kind = _require_broadcastable("mod", a, b)
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"mod: b is 0 at {at}, and nothing is left of a / 0")
-    left = (np.fmod if fmod else np.mod)(wide(a), wide(b))
-    return np.asarray(narrow(np.asarray(left), a.dtype))
+    left = (np.fmod if fmod else np.mod)(to_float64(a), to_float64(b))
+    return np.asarray(round_to_dtype(np.asarray(left), a.dtype))
 
 
 @np.errstate(all="ignore")
 def floor_div(a: Array, b: Array) -> Array:
     """Returns the greatest whole number not above a / b; raises OpError for an integer divisor of
     0."""
-    kind = _meet("floor_div", a, b)
+    kind = _require_broadcastable("floor_div", a, b)
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"floor_div: b is 0 at {at}, and {kind} has no value for a / 0")
-    whole = np.floor_divide(wide(a), wide(b))
-    return np.asarray(narrow(np.asarray(whole), a.dtype))
+    whole = np.floor_divide(to_float64(a), to_float64(b))
+    return np.asarray(round_to_dtype(np.asarray(whole), a.dtype))
 
 
 @np.errstate(all="ignore")
 def squared_difference(a: Array, b: Array) -> Array:
     """(a - b)^2, of integers wrapped; OpError if types or shapes do not fit."""
-    if not _meet("squared_difference", a, b).is_float:
+    if not _require_broadcastable("squared_difference", a, b).is_float:
         return np.asarray(np.square(np.subtract(a, b)))
-    return np.asarray(narrow(np.asarray(np.square(np.subtract(wide(a), wide(b)))), a.dtype))
+    return np.asarray(
+        round_to_dtype(np.asarray(np.square(np.subtract(to_float64(a), to_float64(b)))), a.dtype)
+    )
 
 
 @np.errstate(all="ignore")
 def atan2(a: Array, b: Array) -> Array:
     """Returns the angle of the point (b, a); raises OpError unless the operands are floats that
     fit."""
-    floats("atan2", a=a, b=b)
+    require_floats("atan2", a=a, b=b)
     _shape("atan2", a, b)
-    return np.asarray(narrow(np.asarray(np.arctan2(wide(a), wide(b))), a.dtype))
+    return np.asarray(round_to_dtype(np.asarray(np.arctan2(to_float64(a), to_float64(b))), a.dtype))
 
 
-def least(xs: Sequence[Array]) -> Array:
+def elementwise_min(xs: Sequence[Array]) -> Array:
     """Returns the least of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("min", np.minimum, xs)
 
 
-def greatest(xs: Sequence[Array]) -> Array:
+def elementwise_max(xs: Sequence[Array]) -> Array:
     """Returns the greatest of all operands, element by element; NaN wins. OpError for misfits."""
     return _fold("max", np.maximum, xs)
 
 
-def total(xs: Sequence[Array]) -> Array:
+def elementwise_sum(xs: Sequence[Array]) -> Array:
     """Returns the sum of all operands, rounded once, of integers wrapped; raises OpError for
     misfits."""
-    if agree("sum", **_named("sum", xs)).is_integer:
+    if common_dtype("sum", **_named("sum", xs)).is_integer:
         return _fold("sum", np.add, xs)
     return _sum("sum", xs, 1)
 
@@ -180,15 +190,15 @@ def mean(xs: Sequence[Array]) -> Array:
 
 @np.errstate(all="ignore")
 def _sum(op: str, xs: Sequence[Array], count: int) -> Array:
-    floats(op, **_named(op, xs))
+    require_floats(op, **_named(op, xs))
     _shape(op, *xs)
-    exact = reduce(np.add, (wide(x).astype(np.float64, copy=False) for x in xs))
-    return np.asarray(narrow(np.asarray(exact / count), xs[0].dtype))
+    exact = reduce(np.add, (to_float64(x).astype(np.float64, copy=False) for x in xs))
+    return np.asarray(round_to_dtype(np.asarray(exact / count), xs[0].dtype))
 
 
 @np.errstate(all="ignore")
 def _fold(op: str, function: np.ufunc, xs: Sequence[Array]) -> Array:
-    agree(op, **_named(op, xs))
+    common_dtype(op, **_named(op, xs))
     _shape(op, *xs)
     return np.array(reduce(function, xs))
 
@@ -207,8 +217,8 @@ def _shape(op: str, *operands: Array) -> None:
         raise OpError(f"{op}: {shapes} do not broadcast") from None
 
 
-def _meet(op: str, a: Array, b: Array) -> DType:
-    kind = agree(op, a=a, b=b)
+def _require_broadcastable(op: str, a: Array, b: Array) -> DType:
+    kind = common_dtype(op, a=a, b=b)
     try:
         np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
@@ -221,7 +231,7 @@ def _bound(name: str, value: float, kind: DType, x: Array) -> np.generic:
     if math.isnan(value):
         raise OpError(f"clip: {name} is NaN")
     if kind.is_float:
-        bound: np.generic = narrow(np.array([value]), x.dtype)[0]
+        bound: np.generic = round_to_dtype(np.array([value]), x.dtype)[0]
         return bound
     low, high = kind.bounds
     if math.isfinite(value) and value != int(value):

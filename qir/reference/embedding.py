@@ -10,12 +10,19 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.ops.embedding import MODES
-from qir.reference.operands import Array, Wide, floats, narrow, rank, wide
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    require_floats,
+    require_rank,
+    round_to_dtype,
+    to_float64,
+)
 
 
 def _rows(op: str, w: Array, indices: Array, padding: int | None) -> NDArray[np.int64]:
     """Returns the numbers of rows; raises OpError for one that w has not."""
-    rank(op, "w", w, 2)
+    require_rank(op, "w", w, 2)
     if indices.dtype.kind not in "iu":
         raise OpError(f"{op}: indices are {indices.dtype}, they must be whole numbers")
     if padding is not None and not -len(w) <= padding < len(w):
@@ -43,24 +50,24 @@ def embedding_bag(
 ) -> Array:
     """Rows of w bag by bag; a bag of nothing gives zeros. OpError for misfits."""
     op = "embedding_bag"
-    floats(op, w=w, weights=weights)
+    require_floats(op, w=w, weights=weights)
     rows = _rows(op, w, indices, padding)
     if mode not in MODES or (weights is not None and mode != "sum"):
         raise OpError(f"{op}: mode {mode!r}{' with weights' if weights is not None else ''}")
     if weights is not None and weights.shape != indices.shape:
         raise OpError(f"{op}: weights {list(weights.shape)}, indices {list(indices.shape)}")
-    starts = starts_of(op, rows, offsets, last)
+    starts = bag_starts(op, rows, offsets, last)
     flat = rows.reshape(-1)
-    share = np.ones(flat.shape) if weights is None else wide(weights).reshape(-1)
+    share = np.ones(flat.shape) if weights is None else to_float64(weights).reshape(-1)
     counts = np.ones(flat.shape, np.bool_) if padding is None else flat != padding % len(w)
     out = np.zeros((len(starts) - 1, w.shape[1]))
     for i, (start, end) in enumerate(pairwise(starts)):
         kept = np.flatnonzero(counts[start:end]) + start
-        out[i] = _bag(wide(w[flat[kept]]).astype(np.float64), share[kept], mode)
-    return narrow(out, w.dtype)
+        out[i] = _bag(to_float64(w[flat[kept]]).astype(np.float64), share[kept], mode)
+    return round_to_dtype(out, w.dtype)
 
 
-def _bag(rows: Wide, share: Array, mode: str) -> Wide:
+def _bag(rows: Float64Array, share: Array, mode: str) -> Float64Array:
     if not len(rows):
         return np.zeros(rows.shape[1])
     if mode == "max":
@@ -69,13 +76,13 @@ def _bag(rows: Wide, share: Array, mode: str) -> Wide:
     return np.asarray(total / len(rows) if mode == "mean" else total)
 
 
-def starts_of(op: str, rows: Array, offsets: Array | None, last: bool) -> list[int]:
+def bag_starts(op: str, rows: Array, offsets: Array | None, last: bool) -> list[int]:
     """Where each bag starts among all rows, and at the end where the last one ends."""
     if offsets is None:
-        rank(op, "indices", rows, 2)
+        require_rank(op, "indices", rows, 2)
         return [i * rows.shape[1] for i in range(len(rows) + 1)]
-    rank(op, "indices", rows, 1)
-    rank(op, "offsets", offsets, 1)
+    require_rank(op, "indices", rows, 1)
+    require_rank(op, "offsets", offsets, 1)
     starts = [int(v) for v in offsets]
     ends = starts if last else [*starts, len(rows)]
     rising = all(a <= b for a, b in pairwise(ends))

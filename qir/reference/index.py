@@ -15,7 +15,15 @@ from qir.errors import OpError
 from qir.ir.dtype import DType, dtype_of
 from qir.ir.ops.index import REDUCTIONS
 from qir.reference.moves import axes_of
-from qir.reference.operands import Array, agree, axis_of, element, floats, narrow, wide
+from qir.reference.operands import (
+    Array,
+    common_dtype,
+    normalize_axis,
+    numeric_dtype,
+    require_floats,
+    round_to_dtype,
+    to_float64,
+)
 
 Places = NDArray[np.int64]
 
@@ -34,7 +42,7 @@ def picked(op: str, indices: Array, size: int) -> Places:
 def _grid(op: str, x: Array, indices: Array, axis: int) -> tuple[Places, ...]:
     """Returns the full place of each index that names one along the axis; raises OpError for
     misfits."""
-    along = axis_of(op, axis, x.ndim)
+    along = normalize_axis(op, axis, x.ndim)
     if indices.ndim != x.ndim:
         raise OpError(f"{op}: indices have {indices.ndim} axes, x has {x.ndim}")
     for i, (size, held) in enumerate(zip(indices.shape, x.shape, strict=True)):
@@ -81,11 +89,11 @@ def _placed(op: str, x: Array, places: tuple[Places, ...], updates: Array, reduc
         out = x.copy()
         out[places] = updates
         return out
-    agree(op, x=x, updates=updates)
-    out = np.array(wide(x))
+    common_dtype(op, x=x, updates=updates)
+    out = np.array(to_float64(x))
     change = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}[reduction]
-    change.at(out, places, wide(updates))
-    return narrow(out, x.dtype)
+    change.at(out, places, to_float64(updates))
+    return round_to_dtype(out, x.dtype)
 
 
 def _tuples(op: str, x: Array, indices: Array, batch: int) -> tuple[Places, ...]:
@@ -117,11 +125,13 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "no
 
 def one_hot(indices: Array, values: Array, *, depth: int, axis: int = -1) -> Array:
     """Returns a new axis with values[1] at each index; one outside -depth..depth - 1 is nowhere."""
-    element("one_hot", "indices", indices)
-    along = axis_of("one_hot", axis, indices.ndim + 1)
+    numeric_dtype("one_hot", "indices", indices)
+    along = normalize_axis("one_hot", axis, indices.ndim + 1)
     if values.shape != (2,) or depth < 1:
         raise OpError(f"one_hot: values {list(values.shape)}, depth {depth}")
-    cut = indices if indices.dtype.kind in "iu" else np.trunc(wide(indices).astype(np.float64))
+    cut = (
+        indices if indices.dtype.kind in "iu" else np.trunc(to_float64(indices).astype(np.float64))
+    )
     at = cut.astype(np.int64)
     at = np.expand_dims(np.where(at < 0, at + depth, at), along)
     shape = [1] * at.ndim
@@ -142,9 +152,9 @@ def unique(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns what is there once or more, first places, which of it each was, how often each was
     there."""
-    element("unique", "x", x)
-    along = None if axis is None else axis_of("unique", axis, x.ndim)
-    parts = wide(x) if along is None else np.moveaxis(wide(x), along, 0)
+    numeric_dtype("unique", "x", x)
+    along = None if axis is None else normalize_axis("unique", axis, x.ndim)
+    parts = to_float64(x) if along is None else np.moveaxis(to_float64(x), along, 0)
     shape = (parts.size, 1) if along is None else (len(parts), math.prod(parts.shape[1:]))
     rows = parts.reshape(shape)
     order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
@@ -197,7 +207,7 @@ def flip(x: Array, *, axes: tuple[int, ...]) -> Array:
 def reverse_sequence(x: Array, lengths: Array, *, batch: int = 1, time: int = 0) -> Array:
     """Returns the first elements along time, as many as each length says, turned round."""
     op = "reverse_sequence"
-    across, along = axis_of(op, batch, x.ndim), axis_of(op, time, x.ndim)
+    across, along = normalize_axis(op, batch, x.ndim), normalize_axis(op, time, x.ndim)
     if across == along or lengths.shape != (x.shape[across],) or lengths.dtype.kind not in "iu":
         raise OpError(f"{op}: lengths {list(lengths.shape)}, x {list(x.shape)}, axis {across}")
     size, counts = x.shape[along], lengths.astype(np.int64)[:, None]
@@ -213,7 +223,7 @@ def reverse_sequence(x: Array, lengths: Array, *, batch: int = 1, time: int = 0)
 
 def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
     """Returns the entries for which the condition holds; raises OpError for misfits."""
-    along = None if axis is None else axis_of("compress", axis, x.ndim)
+    along = None if axis is None else normalize_axis("compress", axis, x.ndim)
     flat = x.reshape(-1) if along is None else x
     if condition.ndim != 1 or condition.dtype != np.bool_:
         raise OpError(f"compress: condition is {condition.dtype}, it takes one row of bool")
@@ -224,11 +234,11 @@ def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
 
 def hardmax(x: Array, *, axis: int = -1) -> Array:
     """1 where the greatest element of the axis first stands; OpError unless x is float."""
-    floats("hardmax", x=x)
-    along = axis_of("hardmax", axis, x.ndim)
+    require_floats("hardmax", x=x)
+    along = normalize_axis("hardmax", axis, x.ndim)
     if not math.prod(x.shape):
         return x.copy()
-    at = np.argmax(wide(x), along, keepdims=True)
+    at = np.argmax(to_float64(x), along, keepdims=True)
     shape = [1] * x.ndim
     shape[along] = -1
     hit: Array = np.equal(np.arange(x.shape[along]).reshape(shape), at).astype(x.dtype)

@@ -18,15 +18,22 @@ from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 from qir.numerics import Map, choose, dequantize, map_of, quantize
-from qir.profiles import Profile, choosing, dequantizing, profile, quantizing, query_on
+from qir.profiles import (
+    Profile,
+    choose_query,
+    dequantize_query,
+    profile,
+    quantize_query,
+    query_for_op,
+)
 from qir.profiles.methods import plugin_method
-from qir.reference.companions import Resolved, concrete, resolved
-from qir.reference.operands import narrow, wide
+from qir.reference.companions import Resolved, resolve_companions, with_companion_parameters
+from qir.reference.operands import round_to_dtype, to_float64
 from qir.reference.products import ProductKernel
 from qir.reference.table import FUNCTIONS, Operands
 
 Tensor = NDArray[np.generic]
-Wide = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 
 
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
@@ -36,7 +43,7 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
     places = {s: a for s, a in operands.items() if s.rpartition(".")[0] in row.inner}
     outside = {s: a for s, a in operands.items() if s not in places}
     kinds = tuple(value.type for value in node.results)
-    known = resolved(node.op, node.operands, outside, kinds, profile_name)
+    known = resolve_companions(node.op, node.operands, outside, kinds, profile_name)
     by_method = None if node.inner else _by_method(node, known, profile_name)
     if by_method is not None:
         return by_method
@@ -44,10 +51,10 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
     for slot, data in known.arrays.items():
         quant = known.types[slot].quant
         given[slot] = data if quant is None else _Place(manner, slot, quant).reals(data)
-    inner: dict[str, Callable[[Wide], Wide]] = {}
+    inner: dict[str, Callable[[Float64Array], Float64Array]] = {}
     for name, element in node.inner.items():
         if isinstance(element, QuantType):
-            numbered = concrete(element, name, places, profile_name)
+            numbered = with_companion_parameters(element, name, places, profile_name)
             inner[name] = _Place(manner, name, numbered).rounded
         else:
             inner[name] = _cast(element)
@@ -63,7 +70,7 @@ def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]
 def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
     """Returns all results by the method that a profile names for such integers; None where it names
     none."""
-    asked = query_on(node.op, node.attrs, given.types, given.results[0])
+    asked = query_for_op(node.op, node.attrs, given.types, given.results[0])
     rule = profile(profile_name).resolve(asked)
     method = plugin_method(rule.method.name) if rule.method else None
     if method is None or method.every_result is None:
@@ -72,12 +79,12 @@ def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, 
     return method.every_result(kernel, given.arrays, given.results)
 
 
-def _cast(kind: DType) -> Callable[[Wide], Wide]:
-    return lambda x: _wide(narrow(x, kind.carrier))
+def _cast(kind: DType) -> Callable[[Float64Array], Float64Array]:
+    return lambda x: _wide(round_to_dtype(x, kind.carrier))
 
 
-def _wide(x: Tensor) -> Wide:
-    return wide(x).astype(np.float64, copy=False)
+def _wide(x: Tensor) -> Float64Array:
+    return to_float64(x).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +104,9 @@ class _Place:
         """Returns the quantized type for the range that x has, as the profile chooses it while a
         model runs."""
         quant = self.quant
-        if quant.grain is not None or quant.scale is not None or not x.size:
+        if quant.granularity is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
-        asked = choosing(str(quant.storage), "tensor")
+        asked = choose_query(str(quant.storage), "tensor")
         rule = replace(self.manner.resolve(asked).choose, reduce="none")  # the type's bounds say it
         scale, zero = choose(
             np.asarray(x.min()),
@@ -114,17 +121,17 @@ class _Place:
 
     def reals(self, codes: Tensor) -> Tensor:
         """Returns what quantized values mean."""
-        return dequantize(codes, self._map(), self.manner.resolve(dequantizing(self.quant)))
+        return dequantize(codes, self._map(), self.manner.resolve(dequantize_query(self.quant)))
 
     def codes(self, x: Tensor) -> Tensor:
         """Returns the quantized values of floats."""
-        return quantize(x, self._map(), self.manner.resolve(quantizing(self.quant)))
+        return quantize(x, self._map(), self.manner.resolve(quantize_query(self.quant)))
 
-    def rounded(self, x: Wide) -> Wide:
+    def rounded(self, x: Float64Array) -> Float64Array:
         """Returns the floats that integers of x mean, x itself first in the type the quantized type
         expresses."""
-        real = narrow(x, self.quant.express.carrier)
+        real = round_to_dtype(x, self.quant.express.carrier)
         of = self._chosen(real) if self.quant.dynamic else self._map()
-        codes = quantize(real, of, self.manner.resolve(quantizing(self.quant)))
-        back = dequantize(codes, of, self.manner.resolve(dequantizing(self.quant)))
+        codes = quantize(real, of, self.manner.resolve(quantize_query(self.quant)))
+        back = dequantize(codes, of, self.manner.resolve(dequantize_query(self.quant)))
         return _wide(back)

@@ -1,5 +1,4 @@
-"""Runs any graph by the reference: floats by the float functions, integers by the
-profile's rules."""
+"""Runs a graph in the reference: float ops in NumPy, quantized ops by the profile's rules."""
 
 from __future__ import annotations
 
@@ -15,31 +14,31 @@ from qir.errors import DataError, OpError, QirError
 from qir.frontend import frontend
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.dtype import boxed, dtype_of, texts
+from qir.ir.dtype import box_object, decode_texts, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import GraphLike, Node, Value
-from qir.ir.origin import defaults
-from qir.ir.quantized_ops import ROUND_INSIDE
+from qir.ir.origin import default_input_names
+from qir.ir.quantized_ops import INNER_ROUNDING_OPS
 from qir.ir.types import TensorType
 from qir.reference import companions, control, dynamic, inner
 from qir.reference.chains import run_chain
-from qir.reference.operands import settled, wrapped
+from qir.reference.operands import contiguous, wrap_to_width
 from qir.reference.quantized import run_quantized
 from qir.reference.table import Operands, compute_all
 
 Tensor = NDArray[np.generic]
 """Elements of any type."""
-See: TypeAlias = "Callable[[Value, Tensor], Tensor | None]"
-"""Sees a value as it is made; may give other elements, which take their place."""
-MEASURES = frozenset({"shape", "size"})
-"""Ops that ask how large a tensor is and not what it holds."""
+ValueObserver: TypeAlias = "Callable[[Value, Tensor], Tensor | None]"
+"""Is called with each computed value; may return other elements to continue with."""
+SHAPE_OPS = frozenset({"shape", "size"})
+"""Ops that read the shape of a tensor only, so that a quantized one needs no dequantize."""
 
 
-def profile_of(graph: Graph, node: Node) -> str:
-    """Whose arithmetic a node follows: its own profile, else the graph's, else its holder's."""
+def profile_name_of(graph: Graph, node: Node) -> str:
+    """Returns the profile of a node: its own, else the graph's, else that of the enclosing node."""
     if (named := node.profile or graph.profile) or graph.holder is None:
         return named
-    return profile_of(*graph.holder)
+    return profile_name_of(*graph.holder)
 
 
 @np.errstate(all="ignore")  # infinities and NaNs are numbers here, and need no warnings
@@ -49,7 +48,7 @@ def run(
     *,
     values: Iterable[str] | None = None,
     profile: str | None = None,
-    observe: See | None = None,
+    observe: ValueObserver | None = None,
 ) -> dict[str, Tensor]:
     """Runs a graph; gives its outputs by name, or the named values.
 
@@ -61,13 +60,15 @@ def run(
     """
     kinds = {value.name: value.type.dtype for value in graph.inputs}
     lists = {n for n, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
-    inputs = {n: boxed(data) if n in lists else _native(data) for n, data in inputs.items()}
-    inputs |= {n: boxed(None) for n, kind in kinds.items() if kind.is_optional and n not in inputs}
+    inputs = {n: box_object(data) if n in lists else _to_native(data) for n, data in inputs.items()}
+    inputs |= {
+        n: box_object(None) for n, kind in kinds.items() if kind.is_optional and n not in inputs
+    }
     bind_inputs(graph, inputs)
     if values is None:
         made = _run(graph, inputs, profile or graph.profile, profile, observe, None)
         return {name: made[name] for name in graph.outputs}
-    wanted = {name: find(graph, name) for name in values}
+    wanted = {name: find_value(graph, name) for name in values}
     kept: dict[Value, Tensor | None] = dict.fromkeys(wanted.values())
 
     def keep(value: Value, data: Tensor) -> None:
@@ -86,7 +87,7 @@ def run(
     return {name: data for name, data in found.items() if data is not None}
 
 
-def find(graph: Graph, name: str) -> Value:
+def find_value(graph: Graph, name: str) -> Value:
     """Returns the value of a name, or of a path into a body; raises GraphError if there is none."""
     if not graph.has(name):
         for path, body in graph.walk():
@@ -101,13 +102,14 @@ def _run(
     inputs: Mapping[str, Tensor],
     default: str,
     forced: str | None,
-    observe: See | None,
-    inside: See | None,
+    observe: ValueObserver | None,
+    inside: ValueObserver | None,
 ) -> dict[str, Tensor]:
     """Runs a graph or a body; nodes that name no profile follow the default.
 
     `observe` sees its values, `inside` those of bodies within it.
     """
+    # Values are dropped after their last use: large models would not fit otherwise.
     live: dict[Value, Tensor] = {}
     left: dict[Value, int] = {}
     given: dict[str, Tensor] = {}
@@ -118,7 +120,7 @@ def _run(
         operands = {slot: live[value] for slot, value in node.operands.items()}
         left.update((value, len(value.uses)) for value in node.results)
         manner = forced or node.profile or default
-        results = _results(node, operands, inputs, manner, forced, inside)
+        results = _node_results(node, operands, inputs, manner, forced, inside)
         for value, data in zip(node.results, results, strict=True):
             seen = None if observe is None else observe(value, data)
             live[value] = data if seen is None else seen
@@ -129,13 +131,13 @@ def _run(
     return given
 
 
-def _results(
+def _node_results(
     node: Node,
     operands: Operands,
     inputs: Mapping[str, Tensor],
     profile: str,
     forced: str | None,
-    inside: See | None,
+    inside: ValueObserver | None,
 ) -> tuple[Tensor, ...]:
     if node.op == "input" or (node.op == "constant" and node.name in inputs):
         return (np.asarray(inputs[node.name]),)
@@ -145,13 +147,13 @@ def _results(
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
     except (MemoryError, ValueError) as error:
-        if isinstance(error, ValueError) and not _TOO_BIG.search(str(error)):
+        if isinstance(error, ValueError) and not _SIZE_ERROR.search(str(error)):
             raise
         raise OpError(f"{node.name}: what it makes does not fit into the memory") from error
 
 
-_TOO_BIG = re.compile("array is too big|[Mm]aximum allowed")
-"""What NumPy says of sizes that no machine has."""
+_SIZE_ERROR = re.compile("array is too big|[Mm]aximum allowed")
+"""NumPy's messages of ValueError for arrays that are too large."""
 
 
 def run_node(
@@ -159,7 +161,7 @@ def run_node(
     operands: Operands,
     profile: str,
     forced: str | None = None,
-    inside: See | None = None,
+    inside: ValueObserver | None = None,
 ) -> tuple[Tensor, ...]:
     """Returns one node on arrays by slot: float values as floats, quantized values as quantized
     values, integers wrapped to their width.
@@ -171,17 +173,17 @@ def run_node(
         data = node.result.constant
         assert data is not None
         return (data.data,)
-    settled_ones = {s: settled(x) for s, x in operands.items()}
-    made = _computed(node, settled_ones, profile, forced, inside)
+    settled_ones = {s: contiguous(x) for s, x in operands.items()}
+    made = _compute_node(node, settled_ones, profile, forced, inside)
     kinds = [value.type for value in node.results]
     if not any(kind.dtype.is_integer and kind.quant is None for kind in kinds):
         return made
     pairs = zip(made, kinds, strict=True)
-    return tuple(data if kind.quant else wrapped(data, kind.dtype) for data, kind in pairs)
+    return tuple(data if kind.quant else wrap_to_width(data, kind.dtype) for data, kind in pairs)
 
 
-def _computed(
-    node: Node, operands: Operands, profile: str, forced: str | None, inside: See | None
+def _compute_node(
+    node: Node, operands: Operands, profile: str, forced: str | None, inside: ValueObserver | None
 ) -> tuple[Tensor, ...]:
     if node.bodies and node.op != "foreign":
         return _run_bodies(node, operands, profile, forced, inside)
@@ -192,10 +194,10 @@ def _computed(
     if node.op in dynamic.OPS:
         return dynamic.run(node, operands, profile)
     types = [v.type for v in (*node.operands.values(), *node.results)]
-    if node.op in ROUND_INSIDE and (node.inner or any(t.quant for t in types)):
+    if node.op in INNER_ROUNDING_OPS and (node.inner or any(t.quant for t in types)):
         return inner.run(node, operands, profile)
-    apart = companions.beside(node.op, operands)
-    if node.op in MEASURES:
+    apart = companions.companion_slots(node.op, operands)
+    if node.op in SHAPE_OPS:
         return compute_all(
             node.op, {s: operands[s] for s in operands if s not in apart}, node.attrs
         )
@@ -211,7 +213,7 @@ class _Body:
     graph: GraphLike
     profile: str
     forced: str | None
-    inside: See | None
+    inside: ValueObserver | None
 
     @property
     def takes(self) -> list[TensorType]:
@@ -230,7 +232,7 @@ class _Body:
 
 
 def _run_bodies(
-    node: Node, operands: Operands, profile: str, forced: str | None, inside: See | None
+    node: Node, operands: Operands, profile: str, forced: str | None, inside: ValueObserver | None
 ) -> tuple[Tensor, ...]:
     """Returns a node that holds graphs: a group's body once, control as often as it says."""
     bodies = {name: _Body(body, profile, forced, inside) for name, body in node.bodies.items()}
@@ -248,7 +250,7 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     spare = {value.name: value for value in graph.defaults if value.name in inputs}
     for name in inputs:
         if name not in known and name not in spare:
-            if name in defaults(graph.output.origins):
+            if name in default_input_names(graph.output.origins):
                 said = "has a default in its file and is that constant here"
                 raise DataError(f"input {name!r} {said}; take the default out to give it")
             raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
@@ -257,15 +259,15 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
             raise DataError(f"input {name!r} is missing")
         if value.type.dtype.is_opaque:
             continue  # its framework looks at it
-        _check(value, _native(inputs[name]), sizes)
+        _check(value, _to_native(inputs[name]), sizes)
     return sizes
 
 
-def _native(data: Tensor) -> Tensor:
+def _to_native(data: Tensor) -> Tensor:
     """Elements in this machine's order of bytes, texts as objects."""
     data = np.asarray(data)
     if data.dtype.kind in "OUST":
-        return texts(data)
+        return decode_texts(data)
     return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
 
 
@@ -280,10 +282,10 @@ def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
         if not _fits(dim, size, sizes):
             raise DataError(f"input {value.name!r} is {list(data.shape)}, the model takes {wanted}")
     if kind.dtype.is_integer and data.size:
-        _check_codes(value, data)
+        _check_integer_bounds(value, data)
 
 
-def _check_codes(value: Value, data: Tensor) -> None:
+def _check_integer_bounds(value: Value, data: Tensor) -> None:
     kind = value.type
     low, high = kind.bounds
     least, most = dtype_of(data).bounds

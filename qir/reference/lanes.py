@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from qir.reference.operands import Wide
+from qir.reference.operands import Float64Array
 
 LANES = 16
 
 
-def lane_sum(x: Wide) -> Wide:
+def lane_sum(x: Float64Array) -> Float64Array:
     """Returns the sums along the last axis, which is kept as 1."""
     width = x.shape[-1]
     total = np.zeros((*x.shape[:-1], LANES))

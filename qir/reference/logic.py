@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.operands import Array, agree, floats, wide
+from qir.reference.operands import Array, common_dtype, require_floats, to_float64
 
 
 def _fit(op: str, *operands: Array) -> None:
@@ -24,7 +24,7 @@ def _compare(op: str, function: np.ufunc) -> Callable[[Array, Array], Array]:
     def run(a: Array, b: Array) -> Array:
         alike = a.dtype == b.dtype and op in ("equal", "not_equal")
         if not (alike and a.dtype.kind in "bO"):
-            agree(op, a=a, b=b)
+            common_dtype(op, a=a, b=b)
         _fit(op, a, b)
         if a.dtype.kind == "O":
             a, b = _texts(a), _texts(b)
@@ -71,15 +71,15 @@ def bit_shift(a: Array, b: Array, *, direction: str) -> Array:
 
 def is_nan(x: Array) -> Array:
     """Returns whether each element is not a number; raises OpError unless x is float."""
-    floats("is_nan", x=x)
+    require_floats("is_nan", x=x)
     return np.asarray(np.isnan(x), np.bool_)
 
 
 def is_inf(x: Array, *, negative: bool = True, positive: bool = True) -> Array:
     """Returns whether each element is infinite on the sides that count; raises OpError unless x is
     float."""
-    floats("is_inf", x=x)
-    value = wide(x)
+    require_floats("is_inf", x=x)
+    value = to_float64(x)
     low = np.equal(value, -np.inf) if negative else np.zeros(x.shape, np.bool_)
     high = np.equal(value, np.inf) if positive else np.zeros(x.shape, np.bool_)
     return np.asarray(low | high)

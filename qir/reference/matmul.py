@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.operands import Array, agree, narrow, rank, wide
+from qir.reference.operands import Array, common_dtype, require_rank, round_to_dtype, to_float64
 from qir.reference.product import product
 
 
@@ -19,10 +19,10 @@ def matmul(
     trans_b: bool = False,
 ) -> Array:
     """a @ b + bias by NumPy's rules, the last two axes swapped first; OpError for misfits."""
-    agree("matmul", a=a, b=b, bias=bias)
+    common_dtype("matmul", a=a, b=b, bias=bias)
     if not a.ndim or not b.ndim:
         raise OpError(f"matmul: {'b' if a.ndim else 'a'} is a scalar")
-    left, right = _turned(wide(a), trans_a), _turned(wide(b), trans_b)
+    left, right = _turned(to_float64(a), trans_a), _turned(to_float64(b), trans_b)
     row, column = left.ndim == 1, right.ndim == 1
     left = left[None] if row else left
     right = right[:, None] if column else right
@@ -51,30 +51,30 @@ def gemm(
     trans_b: bool = False,
 ) -> Array:
     """alpha * a @ b + beta * c; c is not read where beta is 0. OpError for misfits."""
-    kind = agree("gemm", a=a, b=b, c=c)
-    rank("gemm", "a", a, 2)
-    rank("gemm", "b", b, 2)
-    left, right = _turned(wide(a), trans_a), _turned(wide(b), trans_b)
+    kind = common_dtype("gemm", a=a, b=b, c=c)
+    require_rank("gemm", "a", a, 2)
+    require_rank("gemm", "b", b, 2)
+    left, right = _turned(to_float64(a), trans_a), _turned(to_float64(b), trans_b)
     _fit("gemm", left, right)
     out = product(left, right)
     if not kind.is_float and not (float(alpha).is_integer() and float(beta).is_integer()):
         raise OpError(f"gemm: alpha {alpha} and beta {beta} must be whole numbers for {kind}")
     out = _scaled(out, alpha)
-    shift = None if c is None or beta == 0 else _scaled(wide(c), beta)
+    shift = None if c is None or beta == 0 else _scaled(to_float64(c), beta)
     return _finish("gemm", "c", out, shift, a)
 
 
 @np.errstate(all="ignore")
 def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
     """x @ w.T + bias with w [out, in], over any leading axes of x; OpError for misfits."""
-    agree("linear", x=x, w=w, bias=bias)
-    rank("linear", "w", w, 2)
+    common_dtype("linear", x=x, w=w, bias=bias)
+    require_rank("linear", "w", w, 2)
     if not x.ndim:
         raise OpError("linear: x is a scalar")
     if x.shape[-1] != w.shape[1]:
         raise OpError(f"linear: x has {x.shape[-1]} features, w wants {w.shape[1]}")
     count = x.size // x.shape[-1] if x.shape[-1] else int(np.prod(x.shape[:-1]))
-    out = product(wide(x).reshape(count, x.shape[-1]), wide(w).T)
+    out = product(to_float64(x).reshape(count, x.shape[-1]), to_float64(w).T)
     return _finish("linear", "bias", out.reshape(*x.shape[:-1], len(w)), bias, x)
 
 
@@ -112,6 +112,6 @@ def _finish(op: str, slot: str, out: Array, shift: Array | None, like: Array) ->
             raise OpError(
                 f"{op}: {slot} {list(shift.shape)} does not broadcast to {list(out.shape)}"
             )
-        total: Array = np.add(out, wide(shift))
+        total: Array = np.add(out, to_float64(shift))
         out = total
-    return np.asarray(narrow(out, like.dtype), order="C")
+    return np.asarray(round_to_dtype(out, like.dtype), order="C")

@@ -20,31 +20,31 @@ from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.code_means import ALL_MEANS
 from qir.reference.method import (
-    Codes,
-    F,
+    Float32Array,
+    Integers,
     MethodCall,
-    Real32,
-    coded,
-    integers,
-    one_scale,
-    stored,
-    to_whole,
+    float32,
+    int_list,
+    quantized_result,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
 )
 from qir.reference.pool import counts
 from qir.reference.products import ProductKernel
 from qir.reference.table import compute
 from qir.reference.volume_means import mean_of_volumes
-from qir.reference.windows import windows_along
+from qir.reference.windows import windows_along_axis
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 
 
-def handed_on(
-    kernel: Callable[[MethodCall, Arrays], Codes], call: MethodCall, arrays: Arrays
-) -> Codes:
+def run_in_operand_type(
+    kernel: Callable[[MethodCall, Arrays], Integers], call: MethodCall, arrays: Arrays
+) -> Integers:
     """Returns what a kernel makes in its operand's map, dequantized and quantized to the result's:
     all that a model can do, as the kernel makes no other."""
-    x, out = call.affine("x"), coded(call)
+    x, out = call.affine("x"), quantized_result(call)
     kept = TensorType(call.result.shape, call.types["x"].element)
     made = kernel(replace(cast("ProductKernel", call), result=kept), arrays)
     return quantize(dequantize(made, x, call.rule), out, call.rule)
@@ -59,7 +59,7 @@ def mean_of_steps(
     raw: bool = False,
     divide: bool = False,
     after: bool = False,
-) -> Codes:
+) -> Integers:
     """Means in steps of the quantized value: the sum of q - z is whole, times 1 / n in float32.
 
     Single elements add the zero point before rounding. `lanes` channels make a vector, which adds
@@ -71,15 +71,15 @@ def mean_of_steps(
     sum is divided by n. A volume's whole mean is one over its last axes; with channels last, and
     over axes that are not the last ones, means pass through float.
     """
-    x, out = call.affine("x"), coded(call)
-    one_scale(call.op, x, out)
+    x, out = call.affine("x"), quantized_result(call)
+    require_per_tensor(call.op, x, out)
     if not x.same_map(out):
         kernel = partial(
             mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide, after=after
         )
-        return handed_on(kernel, call, arrays)
-    if call.op == "reduce_mean" and not _inner(call, arrays["x"].ndim):
-        reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(F) * F(x.scale)
+        return run_in_operand_type(kernel, call, arrays)
+    if call.op == "reduce_mean" and not _is_inner_mean(call, arrays["x"].ndim):
+        reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32) * float32(x.scale)
         return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
     raw = raw and arrays["x"].shape[1] > 1
     if arrays["x"].ndim == 5 and _whole(call):
@@ -89,30 +89,38 @@ def mean_of_steps(
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
     number = divisors(call, steps.shape)
-    whole, zero = np.rint(mean * number), F(out.zero)
+    whole, zero = np.rint(mean * number), float32(out.zero)
     if raw:
-        whole, zero = whole + float(out.zero) * number, F(0)
-    total, n = whole.astype(F), number.astype(F)
+        whole, zero = whole + float(out.zero) * number, float32(0)
+    total, n = whole.astype(float32), number.astype(float32)
     sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
-    scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), F))
-    placed = after and not raw and _apart(call, arrays["x"].shape)
-    tail = to_whole(scaled) + int(out.zero) if placed else to_whole(np.asarray(scaled + zero, F))
+    scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), float32))
+    placed = after and not raw and _is_channels_last_or_global(call, arrays["x"].shape)
+    tail = (
+        round_to_int32(scaled) + int(out.zero)
+        if placed
+        else round_to_int32(np.asarray(scaled + zero, float32))
+    )
     if not lanes:
-        return stored(tail, out)
-    body = to_whole(fma(total, F(1) / n, zero)) if fused else to_whole(scaled) + int(out.zero)
+        return saturate(tail, out)
+    body = (
+        round_to_int32(fma(total, float32(1) / n, zero))
+        if fused
+        else round_to_int32(scaled) + int(out.zero)
+    )
     channels = _channels(call, mean.ndim)
     places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
     shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
-    return stored(np.where(places.reshape(shape), body, tail), out)
+    return saturate(np.where(places.reshape(shape), body, tail), out)
 
 
-def _inner(call: MethodCall, rank: int) -> bool:
+def _is_inner_mean(call: MethodCall, rank: int) -> bool:
     """Returns whether a mean is over the last axes, all of them."""
-    axes = sorted(a % rank for a in integers(call.attrs, "axes")) or list(range(rank))
+    axes = sorted(a % rank for a in int_list(call.attrs, "axes")) or list(range(rank))
     return axes == list(range(rank - len(axes), rank))
 
 
-def _apart(call: MethodCall, shape: tuple[int, ...]) -> bool:
+def _is_channels_last_or_global(call: MethodCall, shape: tuple[int, ...]) -> bool:
     """Returns whether a mean is of data with channels last, or of a whole image: windows of images
     in the plain order have a loop of their own, in which zero points are added before rounding."""
     if call.op in ("avg_pool1d", "avg_pool2d"):
@@ -123,7 +131,7 @@ def _apart(call: MethodCall, shape: tuple[int, ...]) -> bool:
 def _whole(call: MethodCall) -> bool:
     """Returns whether each image has one mean."""
     if call.op == "adaptive_avg_pool":
-        return set(integers(call.attrs, "size")) == {1}
+        return set(int_list(call.attrs, "size")) == {1}
     return call.op == "global_avg_pool"
 
 
@@ -134,12 +142,12 @@ def _channels(call: MethodCall, rank: int) -> int:
 def divisors(call: MethodCall, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """By how many elements each sum is divided, shaped to go with the result."""
     if call.op == "reduce_mean":
-        axes = [a % len(shape) for a in integers(call.attrs, "axes")] or list(range(len(shape)))
+        axes = [a % len(shape) for a in int_list(call.attrs, "axes")] or list(range(len(shape)))
         return np.array(float(math.prod(shape[a] for a in axes)))
     return reduce(np.multiply, _sides(call, shape), np.ones(()))
 
 
-def _sides(call: MethodCall, shape: tuple[int, ...]) -> list[Real32]:
+def _sides(call: MethodCall, shape: tuple[int, ...]) -> list[Float32Array]:
     """Returns how many elements windows take of each axis of an image, shaped to go with the
     result."""
     channels = _channels(call, len(shape))
@@ -147,16 +155,18 @@ def _sides(call: MethodCall, shape: tuple[int, ...]) -> list[Real32]:
     if call.op == "global_avg_pool":
         each = [np.array([float(size)]) for size in sides]
     elif call.op == "adaptive_avg_pool":
-        each = [_shares(a, b) for a, b in zip(sides, integers(call.attrs, "size"), strict=True)]
+        each = [_shares(a, b) for a, b in zip(sides, int_list(call.attrs, "size"), strict=True)]
     else:
-        kernel, stride, pad = (integers(call.attrs, name) for name in ("kernel", "stride", "pad"))
+        kernel, stride, pad = (int_list(call.attrs, name) for name in ("kernel", "stride", "pad"))
         ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
-        along = windows_along(call.op, sides, kernel, stride, pad, still, ceil=ceil)
+        along = windows_along_axis(call.op, sides, kernel, stride, pad, still, ceil=ceil)
         each = [counts(window, call.attrs["count_pad"] is True) for window in along]
-    return [_placed(one.astype(F), i, len(sides), channels != 1) for i, one in enumerate(each)]
+    return [
+        _placed(one.astype(float32), i, len(sides), channels != 1) for i, one in enumerate(each)
+    ]
 
 
-def _placed(numbers: Real32, index: int, rank: int, last: bool) -> Real32:
+def _placed(numbers: Float32Array, index: int, rank: int, last: bool) -> Float32Array:
     """Numbers along one of the sides of a result, whose channels may be last."""
     return numbers.reshape(-1, *(1,) * (rank - 1 - index + last))
 

@@ -16,9 +16,9 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.maps import AnyMap
 
-Codes = NDArray[np.generic]
-Real32 = NDArray[np.float32]
-F = np.float32
+Integers = NDArray[np.generic]
+Float32Array = NDArray[np.float32]
+float32 = np.float32
 
 
 class MethodCall(Protocol):
@@ -46,7 +46,7 @@ class MethodCall(Protocol):
 class Method:
     """A function, the operands it takes, and which attributes and parameters."""
 
-    function: Callable[..., Codes]
+    function: Callable[..., Integers]
     slots: tuple[str, ...] = ("x",)
     attrs: tuple[str, ...] = ()
     params: tuple[str, ...] = ()
@@ -64,39 +64,39 @@ class Method:
     """Whether it may make float values where the result is to be float."""
 
 
-def to_whole(x: Real32) -> NDArray[np.int64]:
+def round_to_int32(x: Float32Array) -> NDArray[np.int64]:
     """To integers, halves to even; what does not fit 32 bits becomes their least, as in SIMD."""
     with np.errstate(invalid="ignore"):
-        fits = np.abs(x) < F(2.0**31)
+        fits = np.abs(x) < float32(2.0**31)
     return np.where(fits, np.rint(np.where(fits, x, 0)), -(2.0**31)).astype(np.int64)
 
 
-def stored(codes: NDArray[np.int64], out: Affine) -> Codes:
+def saturate(codes: NDArray[np.int64], out: Affine) -> Integers:
     """Whole numbers as quantized values that saturate."""
     return np.clip(codes, out.low, out.high).astype(out.carrier)
 
 
-def coded(call: MethodCall) -> Affine:
+def quantized_result(call: MethodCall) -> Affine:
     """Returns the quantized type of a result; raises OpError where the result is float."""
     if call.out is None:
         raise OpError(f"{call.op}: the method gives quantized values, the result is float")
     return call.out
 
 
-def integers(attrs: Mapping[str, Attr], name: str) -> list[int]:
+def int_list(attrs: Mapping[str, Attr], name: str) -> list[int]:
     """Returns an attribute that is a list of integers."""
     value = attrs[name]
     assert isinstance(value, tuple)
     return [v for v in value if isinstance(v, int)]
 
 
-def one_scale(name: str, *maps: Affine) -> None:
+def require_per_tensor(name: str, *maps: Affine) -> None:
     """Raises OpError for a quantized type that has scales along an axis."""
     if any(m.axis is not None for m in maps):
         raise OpError(f"{name}: one scale a tensor, not one a channel")
 
 
-def handed_on(name: str, x: Affine, out: Affine) -> None:
+def require_same_parameters(name: str, x: Affine, out: Affine) -> None:
     """Raises OpError where a result has another quantized type than the operand whose quantized
     type its kernel hands on."""
     if not x.same_map(out):
@@ -106,6 +106,6 @@ def handed_on(name: str, x: Affine, out: Affine) -> None:
         )
 
 
-def variadic(arrays: Mapping[str, object]) -> list[str]:
+def variadic_slots(arrays: Mapping[str, object]) -> list[str]:
     """Returns the slots `xs.0`, `xs.1` ... in order."""
     return sorted((s for s in arrays if s.startswith("xs.")), key=lambda s: int(s[3:]))

@@ -23,23 +23,23 @@ from qir.numerics.quantize import dequantize, quantize
 from qir.numerics.rounding import fma
 from qir.profiles.methods import Param, PluginMethod, fault, method_names, plugin_method
 from qir.reference import code_means, conv_of_other_ranks, means, resize, transposed, vectors
-from qir.reference.code_means import AVERAGES, WHOLE_MEANS
+from qir.reference.code_means import AVERAGES, GLOBAL_MEANS
 from qir.reference.method import (
-    Codes,
-    F,
+    Float32Array,
+    Integers,
     MethodCall,
-    Real32,
-    one_scale,
-    stored,
-    to_whole,
-    variadic,
+    float32,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
+    variadic_slots,
 )
 from qir.reference.table import compute
-from qir.reference.windows import channels_back, channels_first, framed, windows_along
+from qir.reference.windows import channels_first, pad_window, restore_layout, windows_along_axis
 
 # Coefficients of the rational approximation of the logistic function that Eigen and MLAS use.
 _ALPHA = tuple(
-    F(v)
+    float32(v)
     for v in (
         4.37031012579801e-11,
         1.15627324459942e-07,
@@ -49,7 +49,7 @@ _ALPHA = tuple(
     )
 )
 _BETA = tuple(
-    F(v)
+    float32(v)
     for v in (
         6.10247389755681e-13,
         5.76102136993427e-09,
@@ -62,26 +62,29 @@ _BETA = tuple(
 
 
 def _zero(of: Affine) -> np.float32:
-    return F(of.zero)
+    return float32(of.zero)
 
 
 # -- two operands ---------------------------------------------------------------------------------
 
 
-def fma_sum(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+def fma_sum(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine) -> Integers:
     """a + b: rne(fma(a, ra, fma(b, rb, c))) in float32, on raw integers, one constant for all
     zeros.
 
     The operand that is one number in the innermost run, if it is `a`, changes places with `b`.
     """
-    one_scale("fma_sum", a_map, b_map, out)
+    require_per_tensor("fma_sum", a_map, b_map, out)
     if runs_of_one(a.shape, b.shape):
         a, b, a_map, b_map = b, a, b_map, a_map
     with np.errstate(all="ignore"):
-        ra, rb = F(a_map.scale) / F(out.scale), F(b_map.scale) / F(out.scale)
-        constant = _zero(out) - fma(ra, _zero(a_map), F(rb * _zero(b_map)))
-        total = fma(a.astype(F), ra, fma(b.astype(F), rb, constant))
-    return stored(to_whole(total), out)
+        ra, rb = (
+            float32(a_map.scale) / float32(out.scale),
+            float32(b_map.scale) / float32(out.scale),
+        )
+        constant = _zero(out) - fma(ra, _zero(a_map), float32(rb * _zero(b_map)))
+        total = fma(a.astype(float32), ra, fma(b.astype(float32), rb, constant))
+    return saturate(round_to_int32(total), out)
 
 
 def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -97,36 +100,38 @@ def runs_of_one(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return next((p for p in pairs if p != (1, 1)), pairs[-1])[0] == 1
 
 
-def scaled_product(a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine) -> Codes:
+def scaled_product(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine) -> Integers:
     """a * b: rne((a - za) * (b - zb) * m + zc) in float32, m = (sa * sb) / sc."""
-    one_scale("scaled_product", a_map, b_map, out)
+    require_per_tensor("scaled_product", a_map, b_map, out)
     with np.errstate(all="ignore"):
-        factor = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
-        left = (a.astype(np.int32) - int(a_map.zero)).astype(F)
-        right = (b.astype(np.int32) - int(b_map.zero)).astype(F)
+        factor = float32(float32(a_map.scale) * float32(b_map.scale)) / float32(out.scale)
+        left = (a.astype(np.int32) - int(a_map.zero)).astype(float32)
+        right = (b.astype(np.int32) - int(b_map.zero)).astype(float32)
         total = (left * right) * factor + _zero(out)
-    return stored(to_whole(total), out)
+    return saturate(round_to_int32(total), out)
 
 
 # -- tables ---------------------------------------------------------------------------------------
 
 
-def _table(of: Affine, out: Affine, rule: Rule, function: Callable[[Real32], Real32]) -> Codes:
+def _table(
+    of: Affine, out: Affine, rule: Rule, function: Callable[[Float32Array], Float32Array]
+) -> Integers:
     """The result's code for each quantized value there is, from the least on."""
     least, most = of.storage.bounds
     if most - least > 1 << 16:
         raise OpError(f"a table over all values of {of.storage} is too long")
     codes = np.arange(least, most + 1).astype(of.carrier)
-    return quantize(function(dequantize(codes, of, rule).astype(F)), out, rule)
+    return quantize(function(dequantize(codes, of, rule).astype(float32)), out, rule)
 
 
-def _looked_up(table: Codes, codes: Codes, of: Affine) -> Codes:
+def _lookup(table: Integers, codes: Integers, of: Affine) -> Integers:
     return table[codes.astype(np.int64) - of.storage.bounds[0]]
 
 
-def logistic(x: Real32) -> Real32:
+def logistic(x: Float32Array) -> Float32Array:
     """1 / (1 + exp(-x)) by a rational approximation in float32, fused multiply-adds throughout."""
-    x = np.clip(x, F(-18), F(18))
+    x = np.clip(x, float32(-18), float32(18))
     square = x * x
     p = fma(square, _ALPHA[0], _ALPHA[1])
     for alpha in _ALPHA[2:]:
@@ -134,28 +139,28 @@ def logistic(x: Real32) -> Real32:
     q = fma(square, _BETA[0], _BETA[1])
     for beta in _BETA[2:]:
         q = fma(q, square, beta)
-    return np.asarray(np.clip((p * x) / q + F(0.5), F(0), F(1)), F)
+    return np.asarray(np.clip((p * x) / q + float32(0.5), float32(0), float32(1)), float32)
 
 
-def logistic_table(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+def logistic_table(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """Sigmoid: a table of quantize(logistic(dequantize(code)))."""
-    one_scale("logistic_table", x_map, out)
-    return _looked_up(_table(x_map, out, rule, logistic), x, x_map)
+    require_per_tensor("logistic_table", x_map, out)
+    return _lookup(_table(x_map, out, rule, logistic), x, x_map)
 
 
-def recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+def recode(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """Returns the integers of the same floats in another quantized type: kept where the maps agree,
     else by a table."""
     if x_map.same_map(out):
         return x
     if x_map.axis is not None or out.axis is not None:
         return quantize(dequantize(x, x_map, rule), out, rule)
-    return _looked_up(_table(x_map, out, rule, lambda reals: reals), x, x_map)
+    return _lookup(_table(x_map, out, rule, lambda reals: reals), x, x_map)
 
 
 def recode_all(
-    xs: Sequence[Codes], x_maps: Sequence[Affine], out: Affine, *, axis: int, rule: Rule
-) -> Codes:
+    xs: Sequence[Integers], x_maps: Sequence[Affine], out: Affine, *, axis: int, rule: Rule
+) -> Integers:
     """Concat: each operand in the result's quantized type."""
     maps = zip(xs, x_maps, strict=True)
     return np.concatenate([recode(x, of, out, rule=rule) for x, of in maps], axis)
@@ -166,14 +171,14 @@ _BITS = 8
 
 
 def exponent_table(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
     axis: int = -1,
     quotient: str = "f32",
     overflow: str = "saturate",
-) -> Codes:
+) -> Integers:
     """Softmax: exponents from a float32 table that is shifted so that the greatest quantized value
     is last.
 
@@ -184,7 +189,7 @@ def exponent_table(
     `overflow` is what becomes of a result beyond the quantized values: `wrap` keeps the low byte of
     a signed one, and gives -1 for one above 255.
     """
-    one_scale("exponent_table", x_map, out)
+    require_per_tensor("exponent_table", x_map, out)
     if x_map.storage.bits > _BITS:
         raise OpError(
             f"softmax: exponent_table has an exponent for each of 256 values, {x_map.storage} has "
@@ -194,30 +199,33 @@ def exponent_table(
         return np.zeros(x.shape, out.carrier)
     codes = np.moveaxis(x, axis, -1).astype(np.int64)
     length = codes.shape[-1]
-    scale = float(F(x_map.scale))
-    room = max(0.0, float(F(math.log(float(np.finfo(F).max / F(length))))) - 5.0) / scale
-    table = np.exp((np.arange(256, dtype=np.float64) - 255 + room) * scale).astype(F)
+    scale = float(float32(x_map.scale))
+    room = (
+        max(0.0, float(float32(math.log(float(np.finfo(float32).max / float32(length))))) - 5.0)
+        / scale
+    )
+    table = np.exp((np.arange(256, dtype=np.float64) - 255 + room) * scale).astype(float32)
     terms = table[codes - codes.max(-1, keepdims=True) + 255]
     # cumsum adds one after the other, as the kernel does; sum would add in pairs.
-    total = np.cumsum(terms, -1, dtype=F)[..., -1:]
-    kind = np.float64 if quotient == "f64" else F
+    total = np.cumsum(terms, -1, dtype=float32)[..., -1:]
+    kind = np.float64 if quotient == "f64" else float32
     with np.errstate(over="ignore"):
-        levels = np.floor(F(1) / F(out.scale)).astype(kind)
+        levels = np.floor(float32(1) / float32(out.scale)).astype(kind)
         share = np.rint(terms.astype(kind) * levels / total.astype(kind))
     if quotient == "f64":
-        whole = np.clip(share, 0, _BEYOND).astype(np.int64) + int(out.zero)
+        whole = np.clip(share, 0, _ABOVE_8_BITS).astype(np.int64) + int(out.zero)
     else:
-        whole = _in_32_bits(share, int(out.zero), signed=out.storage.kind == "int")
+        whole = _convert_to_int32(share, int(out.zero), signed=out.storage.kind == "int")
     if overflow == "wrap" and out.storage.kind == "int":
         whole = np.where(whole > 255, -1, whole).astype(np.int8).astype(np.int64)
-    return np.moveaxis(stored(whole, out), -1, axis)
+    return np.moveaxis(saturate(whole, out), -1, axis)
 
 
-_BEYOND = 1 << 20
+_ABOVE_8_BITS = 1 << 20
 """More quantized values than any storage of 8 bits has."""
 
 
-def _in_32_bits(share: Real32, zero: int, *, signed: bool) -> NDArray[np.int64]:
+def _convert_to_int32(share: Float32Array, zero: int, *, signed: bool) -> NDArray[np.int64]:
     """Whole floats plus a zero point, as 32 bits hold them; x86 converts what is too large.
 
     To -2^31 where it is signed; unsigned it keeps the low bits of 64, which are 0 beyond those.
@@ -232,7 +240,7 @@ def _in_32_bits(share: Real32, zero: int, *, signed: bool) -> NDArray[np.int64]:
 
 
 def mean_of_reals(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
@@ -242,50 +250,52 @@ def mean_of_reals(
     ceil: bool = False,
     count_pad: bool = False,
     layout: str = "NCHW",
-) -> Codes:
+) -> Integers:
     """Average pooling: float values added in float32, row by row; rne(mean / scale + zero).
 
     A window that is the whole image is left to the global pool, as onnxruntime's kernel does.
     """
-    one_scale("mean_of_reals", x_map, out)
+    require_per_tensor("mean_of_reals", x_map, out)
     codes = x if x.ndim != 4 else channels_first("avg_pool2d", x, layout)
     sizes, n = codes.shape[2:], x.ndim - 2
     if tuple(kernel) == sizes and not any(pad):
         return mean_of_codes(x, x_map, out, layout=layout)
-    along = windows_along(f"avg_pool{n}d", sizes, kernel, stride, pad, (1,) * n, ceil=ceil)
-    reals = F(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(F)
-    outside = np.zeros((), F)
-    inside = framed(np.ones((1, 1, *sizes), F), along, outside)
-    held = framed(reals, along, outside)
+    along = windows_along_axis(f"avg_pool{n}d", sizes, kernel, stride, pad, (1,) * n, ceil=ceil)
+    reals = float32(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(float32)
+    outside = np.zeros((), float32)
+    inside = pad_window(np.ones((1, 1, *sizes), float32), along, outside)
+    held = pad_window(reals, along, outside)
     counts = tuple(window.count for window in along)
-    total = np.zeros((*codes.shape[:2], *counts), F)
-    count = np.zeros((1, 1, *counts), F)
+    total = np.zeros((*codes.shape[:2], *counts), float32)
+    count = np.zeros((1, 1, *counts), float32)
     for at in np.ndindex(*kernel):
         places = [window.tap(i) for window, i in zip(along, at, strict=True)]
         taps = (slice(None), slice(None), *places)
-        total = np.add(total, held[taps], dtype=F)
-        count = np.add(count, inside[taps], dtype=F)
+        total = np.add(total, held[taps], dtype=float32)
+        count = np.add(count, inside[taps], dtype=float32)
     with np.errstate(all="ignore"):
-        divisor = np.full((), math.prod(kernel), F) if count_pad else count
-        mean: Real32 = np.divide(total, divisor, dtype=F)
-        codes_out = to_whole(mean / F(out.scale) + _zero(out))
-    made = stored(codes_out, out)
-    return made if n != 2 else channels_back(made, layout)
+        divisor = np.full((), math.prod(kernel), float32) if count_pad else count
+        mean: Float32Array = np.divide(total, divisor, dtype=float32)
+        codes_out = round_to_int32(mean / float32(out.scale) + _zero(out))
+    made = saturate(codes_out, out)
+    return made if n != 2 else restore_layout(made, layout)
 
 
-def mean_of_codes(x: Codes, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Codes:
+def mean_of_codes(x: Integers, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Integers:
     """Global average pooling: rne(sum(q - z) * (s / (s_out * n))) + z_out, the sum in integers."""
-    one_scale("mean_of_codes", x_map, out)
+    require_per_tensor("mean_of_codes", x_map, out)
     axes = tuple(range(2, x.ndim) if layout == "NCHW" else range(1, x.ndim - 1))
     count = math.prod(x.shape[a] for a in axes)
     total = (x.astype(np.int64) - int(x_map.zero)).sum(axes, keepdims=True).astype(np.int32)
-    factor = F(x_map.scale) / F(F(out.scale) * F(count))
+    factor = float32(x_map.scale) / float32(float32(out.scale) * float32(count))
     zero = int(out.zero)
-    scaled = np.clip(total.astype(F) * factor, F(out.low - zero), F(out.high - zero))
-    return stored(np.rint(scaled).astype(np.int64) + zero, out)
+    scaled = np.clip(
+        total.astype(float32) * factor, float32(out.low - zero), float32(out.high - zero)
+    )
+    return saturate(np.rint(scaled).astype(np.int64) + zero, out)
 
 
-def nearest_by_step(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+def nearest_by_step(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns the nearest quantized values, at places that are products by a step."""
     return _move(call, arrays, lambda given, attrs: resize.STEPPED(**given, **attrs))
 
@@ -323,7 +333,7 @@ METHODS: Mapping[str, PluginMethod] = {
         slots=("x",),
         attrs=("kernel", "stride", "pad", "ceil", "count_pad"),
     ),
-    "mean_of_codes": PluginMethod(mean_of_codes, WHOLE_MEANS, slots=("x",), attrs=("layout",)),
+    "mean_of_codes": PluginMethod(mean_of_codes, GLOBAL_MEANS, slots=("x",), attrs=("layout",)),
     "nearest_by_step": PluginMethod(
         nearest_by_step, ("resize_nearest",), reads=("quantize", "dequantize"), reals=True
     ),
@@ -336,21 +346,21 @@ METHODS: Mapping[str, PluginMethod] = {
 """The methods that profiles of several runtimes name; those of one are in its backend's folder."""
 
 
-def for_reals(rule: Rule) -> bool:
+def computes_on_floats(rule: Rule) -> bool:
     """Returns whether the method that a rule names dequantizes quantized values of any quantized
     type."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.any_map
 
 
-def bounding(rule: Rule) -> bool:
+def applies_relu(rule: Rule) -> bool:
     """Returns whether the method that a rule names sees to a relu that follows."""
     method = plugin_method(rule.method.name) if rule.method else None
     return method is not None and method.tails
 
 
 @np.errstate(all="ignore")
-def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Runs the method that a rule names on the quantized operands of an op, without warnings.
 
     Raises ProfileError for a method or parameter that is not known, OpError where the method does
@@ -360,7 +370,7 @@ def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     if wanted is None:
         raise OpError(f"{call.op}: the rule names no method")
     if wanted.name == "reals":
-        return _reals(call, arrays)
+        return _run_on_floats(call, arrays)
     if wanted.name == "move":
         return _move(call, arrays, partial(compute, call.op))
     method = plugin_method(wanted.name)
@@ -383,7 +393,7 @@ def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     operands: list[object] = [arrays[s] for s in method.slots if s != "xs"]
     maps: list[object] = [call.affine(s) for s in method.slots if s != "xs"]
     if "xs" in method.slots:
-        many = variadic(arrays)
+        many = variadic_slots(arrays)
         operands.append([arrays[s] for s in many])
         maps.append([call.affine(s) for s in many])
     named = {name: call.attrs[name] for name in method.attrs}
@@ -392,7 +402,7 @@ def run(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
 
 
-def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+def _run_on_floats(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns the float op between dequantize and quantize."""
     reals = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
@@ -402,7 +412,7 @@ def _reals(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
     return result if call.out is None else quantize(result, call.out, call.rule)
 
 
-def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
+def _is_permuted_axis(given: Affine, out: Affine, perm: Attr) -> bool:
     """Returns whether a quantized type is the same, its axis moved as the elements are."""
     if given.axis is None or out.axis is None or not isinstance(perm, tuple):
         return False
@@ -410,20 +420,22 @@ def _goes_along(given: Affine, out: Affine, perm: Attr) -> bool:
     return same and perm[out.axis] == given.axis
 
 
-Moved = Callable[[Mapping[str, Codes], Mapping[str, Attr]], Codes]
+MoveFunction = Callable[[Mapping[str, Integers], Mapping[str, Attr]], Integers]
 
 
-def _move(call: MethodCall, arrays: Mapping[str, Codes], function: Moved) -> Codes:
+def _move(call: MethodCall, arrays: Mapping[str, Integers], function: MoveFunction) -> Integers:
     """Returns the quantized op, after they are in the result's quantized type."""
     if call.out is None:
-        return _reals(call, arrays)
+        return _run_on_floats(call, arrays)
     out = call.out
     maps = {slot: call.affine(slot) for slot in arrays if call.types[slot].quant}
     if call.op == "transpose" and "x" in maps and out.axis is not None:
-        along = _goes_along(maps["x"], out, call.attrs["perm"])
-        return function(arrays, call.attrs) if along else _reals(call, arrays)
+        along = _is_permuted_axis(maps["x"], out, call.attrs["perm"])
+        return function(arrays, call.attrs) if along else _run_on_floats(call, arrays)
     if any(given.axis != out.axis for given in maps.values() if given.axis is not None):
-        return _reals(call, arrays)  # no map of the result can be said of what is not moved yet
+        return _run_on_floats(
+            call, arrays
+        )  # no map of the result can be said of what is not moved yet
     moved = {
         slot: recode(data, call.affine(slot), out, rule=call.rule)
         if call.types[slot].quant

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.errors import OpError
-from qir.ir.ops.moves import places
-from qir.reference.operands import Array, axis_of, rank
+from qir.ir.ops.moves import slice_indices
+from qir.reference.operands import Array, normalize_axis, require_rank
 
 
 def axes_of(op: str, axes: Sequence[int], count: int) -> tuple[int, ...]:
     """Returns the axes counted from the front; raises OpError for one that is not there, or there
     twice."""
-    found = tuple(axis_of(op, a, count) for a in axes)
+    found = tuple(normalize_axis(op, a, count) for a in axes)
     if len(set(found)) < len(found):
         raise OpError(f"{op}: axes {tuple(axes)} name one axis twice")
     return found
@@ -60,7 +60,7 @@ def cut(
         raise OpError(f"slice: {len(along)} axes, starts {starts}, ends {ends}, steps {steps}")
     parts = [slice(None)] * x.ndim
     for axis, start, end, step in zip(along, starts, ends, steps, strict=True):
-        at = places(start, end, step, x.shape[axis])
+        at = slice_indices(start, end, step, x.shape[axis])
         parts[axis] = slice(at.start, at.stop if at.stop >= 0 else None, step) if at else slice(0)
     return x[tuple(parts)]
 
@@ -78,7 +78,7 @@ def cut_at(
 
 def split(x: Array, *, sizes: Sequence[int], axis: int = 0) -> tuple[Array, ...]:
     """Returns the parts along the axis; raises OpError unless the sizes make up all of it."""
-    along = axis_of("split", axis, x.ndim)
+    along = normalize_axis("split", axis, x.ndim)
     if not sizes or min(sizes) < 0 or sum(sizes) != x.shape[along]:
         raise OpError(f"split: sizes {tuple(sizes)} do not make up axis {along} of {list(x.shape)}")
     return tuple(np.split(x, np.cumsum(sizes)[:-1], along))
@@ -87,7 +87,7 @@ def split(x: Array, *, sizes: Sequence[int], axis: int = 0) -> tuple[Array, ...]
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     """Returns the entries that the indices name; raises OpError for an index that the axis has
     not."""
-    along = axis_of("gather", axis, x.ndim)
+    along = normalize_axis("gather", axis, x.ndim)
     if indices.dtype.kind not in "iu":
         raise OpError(f"gather: indices are {indices.dtype}, they must be whole numbers")
     picked, size = indices.astype(np.int64), x.shape[along]
@@ -115,7 +115,7 @@ def tile(x: Array, *, repeats: Sequence[int]) -> Array:
 
 
 def _turned(op: str, layout: str, x: Array) -> Array:
-    rank(op, "x", x, 4)
+    require_rank(op, "x", x, 4)
     if layout not in ("NCHW", "NHWC"):
         raise OpError(f"{op}: layout {layout!r} is neither NCHW nor NHWC")
     return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)

@@ -8,7 +8,14 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.reference.lanes import lane_sum
-from qir.reference.operands import Array, Wide, axis_of, floats, narrow, wide
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    normalize_axis,
+    require_floats,
+    round_to_dtype,
+    to_float64,
+)
 
 
 @np.errstate(all="ignore")
@@ -23,52 +30,56 @@ def batch_norm(
     axis: int = 1,
 ) -> Array:
     """(x - mean) / sqrt(var + eps) * gamma + beta, channel by channel; OpError for misfits."""
-    floats("batch_norm", x=x, gamma=gamma, beta=beta, mean=mean, var=var)
-    axis = axis_of("batch_norm", axis, x.ndim)
+    require_floats("batch_norm", x=x, gamma=gamma, beta=beta, mean=mean, var=var)
+    axis = normalize_axis("batch_norm", axis, x.ndim)
     count = x.shape[axis]
     for slot, row in (("gamma", gamma), ("beta", beta), ("mean", mean), ("var", var)):
         if row.shape != (count,):
             raise OpError(f"batch_norm: {slot} has {list(row.shape)}, x has {count} channels")
     shape = [count if i == axis else 1 for i in range(x.ndim)]
-    g, b, m, v = (wide(row).reshape(shape) for row in (gamma, beta, mean, var))
-    centred: Array = np.subtract(wide(x), m)
+    g, b, m, v = (to_float64(row).reshape(shape) for row in (gamma, beta, mean, var))
+    centred: Array = np.subtract(to_float64(x), m)
     slope: Array = np.divide(g, np.sqrt(np.add(v, eps)))
     out: Array = np.add(np.multiply(centred, slope), b)
-    return np.asarray(narrow(out, x.dtype), order="C")
+    return np.asarray(round_to_dtype(out, x.dtype), order="C")
 
 
 @np.errstate(all="ignore")
 def softmax(x: Array, *, axis: int = -1) -> Array:
     """exp(x - max) / sum along the axis; NaN and +inf make their row NaN. OpError for misfits."""
-    floats("softmax", x=x)
-    axis = axis_of("softmax", axis, x.ndim)
-    value = wide(x).astype(np.float64, copy=False)
+    require_floats("softmax", x=x)
+    axis = normalize_axis("softmax", axis, x.ndim)
+    value = to_float64(x).astype(np.float64, copy=False)
     powers = np.exp(value - value.max(axis=axis, keepdims=True, initial=-np.inf))
-    return np.asarray(narrow(powers / powers.sum(axis=axis, keepdims=True), x.dtype), order="C")
+    return np.asarray(
+        round_to_dtype(powers / powers.sum(axis=axis, keepdims=True), x.dtype), order="C"
+    )
 
 
 @np.errstate(all="ignore")
 def lp_normalize(x: Array, *, axis: int = -1, p: int = 2) -> Array:
     """x / the p-norm of its axis, 0 where that is 0; OpError for misfits."""
-    floats("lp_normalize", x=x)
-    axis = axis_of("lp_normalize", axis, x.ndim)
+    require_floats("lp_normalize", x=x)
+    axis = normalize_axis("lp_normalize", axis, x.ndim)
     if p not in (1, 2):
         raise OpError(f"lp_normalize: p is {p}, it must be 1 or 2")
-    value = wide(x).astype(np.float64, copy=False)
+    value = to_float64(x).astype(np.float64, copy=False)
     sums = np.sum(np.abs(value) ** p, axis=axis, keepdims=True)
     length = sums if p == 1 else np.sqrt(sums)
-    return np.asarray(narrow(np.where(length == 0, 0.0, value / length), x.dtype), order="C")
+    return np.asarray(
+        round_to_dtype(np.where(length == 0, 0.0, value / length), x.dtype), order="C"
+    )
 
 
 @np.errstate(all="ignore")
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
     """x - max - log(sum of exp(x - max)) along the axis; OpError for misfits."""
-    floats("log_softmax", x=x)
-    axis = axis_of("log_softmax", axis, x.ndim)
-    value = wide(x).astype(np.float64, copy=False)
+    require_floats("log_softmax", x=x)
+    axis = normalize_axis("log_softmax", axis, x.ndim)
+    value = to_float64(x).astype(np.float64, copy=False)
     shifted = value - value.max(axis=axis, keepdims=True, initial=-np.inf)
     total = np.exp(shifted).sum(axis=axis, keepdims=True)
-    return np.asarray(narrow(shifted - np.log(total), x.dtype), order="C")
+    return np.asarray(round_to_dtype(shifted - np.log(total), x.dtype), order="C")
 
 
 @np.errstate(all="ignore")
@@ -79,30 +90,34 @@ def layer_norm(
 
     Raises OpError where gamma or beta does not broadcast to those axes, or for no floats.
     """
-    floats("layer_norm", x=x, gamma=gamma, beta=beta)
-    first = axis_of("layer_norm", axis, x.ndim)
-    made = np.multiply(_normalized(wide(x), first, eps), _spread("layer_norm", "gamma", gamma, x))
+    require_floats("layer_norm", x=x, gamma=gamma, beta=beta)
+    first = normalize_axis("layer_norm", axis, x.ndim)
+    made = np.multiply(
+        _normalized(to_float64(x), first, eps), _spread("layer_norm", "gamma", gamma, x)
+    )
     if beta is not None:
         made = np.add(made, _spread("layer_norm", "beta", beta, x))
-    return narrow(np.asarray(made), x.dtype)
+    return round_to_dtype(np.asarray(made), x.dtype)
 
 
 @np.errstate(all="ignore")
 def rms_norm(x: Array, gamma: Array, *, axis: int = -1, eps: float = 1e-5) -> Array:
     """x / sqrt(mean of squares + eps) over the axes from `axis` on, times gamma; OpError for
     misfits."""
-    floats("rms_norm", x=x, gamma=gamma)
-    over = tuple(range(axis_of("rms_norm", axis, x.ndim), x.ndim))
-    value = wide(x).astype(np.float64, copy=False)
+    require_floats("rms_norm", x=x, gamma=gamma)
+    over = tuple(range(normalize_axis("rms_norm", axis, x.ndim), x.ndim))
+    value = to_float64(x).astype(np.float64, copy=False)
     size = np.sqrt(np.mean(value * value, axis=over, keepdims=True) + eps)
-    return narrow(np.asarray(value / size * _spread("rms_norm", "gamma", gamma, x)), x.dtype)
+    return round_to_dtype(
+        np.asarray(value / size * _spread("rms_norm", "gamma", gamma, x)), x.dtype
+    )
 
 
 @np.errstate(all="ignore")
 def group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float = 1e-5) -> Array:
     """Each group of channels to mean 0 and variance 1, times gamma, plus beta, which are one
     number a channel; OpError for misfits."""
-    floats("group_norm", x=x, gamma=gamma, beta=beta)
+    require_floats("group_norm", x=x, gamma=gamma, beta=beta)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise OpError(f"group_norm: x {list(x.shape)} does not split into {groups} groups")
     return _by_channel("group_norm", x, gamma, beta, groups, eps)
@@ -111,7 +126,7 @@ def group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float =
 @np.errstate(all="ignore")
 def instance_norm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Array:
     """Each channel to mean 0 and variance 1, times gamma, plus beta; OpError for misfits."""
-    floats("instance_norm", x=x, gamma=gamma, beta=beta)
+    require_floats("instance_norm", x=x, gamma=gamma, beta=beta)
     if x.ndim < 3:
         raise OpError(f"instance_norm: x {list(x.shape)} has no axes after the channels")
     return _by_channel("instance_norm", x, gamma, beta, x.shape[1], eps)
@@ -123,19 +138,19 @@ def lrn(
 ) -> Array:
     """x / (bias + alpha / size * squares of the `size` channels around) ^ beta; OpError for
     misfits."""
-    floats("lrn", x=x)
+    require_floats("lrn", x=x)
     if x.ndim < 3 or size < 1:
         raise OpError(f"lrn: size {size}, x {list(x.shape)}")
-    value = wide(x).astype(np.float64, copy=False)
+    value = to_float64(x).astype(np.float64, copy=False)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     count, total = x.shape[1], np.zeros(x.shape)
     for channel in range(count):
         around = value[:, max(channel - before, 0) : channel + after + 1]
         total[:, channel] = np.sum(around * around, axis=1)
-    return narrow(np.asarray(value / (bias + alpha / size * total) ** beta), x.dtype)
+    return round_to_dtype(np.asarray(value / (bias + alpha / size * total) ** beta), x.dtype)
 
 
-def _normalized(x: Array, first: int, eps: float) -> Wide:
+def _normalized(x: Array, first: int, eps: float) -> Float64Array:
     """Mean 0 and variance 1 over the axes from `first` on; sums as `lane_sum` adds them."""
     count = math.prod(x.shape[first:])
     value = x.astype(np.float64, copy=False).reshape(*x.shape[:first], count)
@@ -150,19 +165,22 @@ def _by_channel(op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: 
         if row.shape != (count,):
             raise OpError(f"{op}: {slot} has {list(row.shape)}, x has {count} channels")
     each = math.prod(x.shape[1:]) // max(groups, 1)
-    split = wide(x).reshape(x.shape[0], groups, each)
+    split = to_float64(x).reshape(x.shape[0], groups, each)
     made = _normalized(split, 2, eps).reshape(x.shape)
     shape = (count, *(1,) * (x.ndim - 2))
-    return narrow(
-        np.add(np.multiply(made, wide(gamma).reshape(shape)), wide(beta).reshape(shape)), x.dtype
+    return round_to_dtype(
+        np.add(
+            np.multiply(made, to_float64(gamma).reshape(shape)), to_float64(beta).reshape(shape)
+        ),
+        x.dtype,
     )
 
 
-def _spread(op: str, slot: str, row: Array, x: Array) -> Wide:
+def _spread(op: str, slot: str, row: Array, x: Array) -> Float64Array:
     try:
         np.broadcast_to(row, x.shape)
     except ValueError:
         raise OpError(
             f"{op}: {slot} {list(row.shape)} does not broadcast to {list(x.shape)}"
         ) from None
-    return wide(row).astype(np.float64, copy=False)
+    return to_float64(row).astype(np.float64, copy=False)

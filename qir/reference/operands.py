@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, ParseError
 from qir.ir.dtype import DType, dtype_of
-from qir.numerics.rounding import to_odd
+from qir.numerics.rounding import round_to_odd_float32
 
 Array: TypeAlias = NDArray[np.generic]
-Wide: TypeAlias = NDArray[np.float64]
+Float64Array: TypeAlias = NDArray[np.float64]
 
 
-def element(op: str, slot: str, x: Array) -> DType:
+def numeric_dtype(op: str, slot: str, x: Array) -> DType:
     """Returns the element type of a numeric operand; raises OpError if it holds no numbers."""
     try:
         kind = dtype_of(x)
@@ -31,10 +31,10 @@ def element(op: str, slot: str, x: Array) -> DType:
     return kind
 
 
-def agree(op: str, **operands: Array | None) -> DType:
+def common_dtype(op: str, **operands: Array | None) -> DType:
     """Returns the one element type of the operands present; raises OpError if they differ or hold
     no numbers."""
-    kinds = {slot: element(op, slot, x) for slot, x in operands.items() if x is not None}
+    kinds = {slot: numeric_dtype(op, slot, x) for slot, x in operands.items() if x is not None}
     first, kind = next(iter(kinds.items()))
     for slot, other in kinds.items():
         if other != kind:
@@ -42,27 +42,27 @@ def agree(op: str, **operands: Array | None) -> DType:
     return kind
 
 
-def floats(op: str, **operands: Array | None) -> None:
+def require_floats(op: str, **operands: Array | None) -> None:
     """Raises OpError unless the operands present are of one float type."""
-    kind = agree(op, **operands)
+    kind = common_dtype(op, **operands)
     if not kind.is_float:
         raise OpError(f"{op}: {next(iter(operands))} is {kind}, it takes floats")
 
 
-def rank(op: str, slot: str, x: Array, axes: int) -> None:
+def require_rank(op: str, slot: str, x: Array, axes: int) -> None:
     """Raises OpError unless x has that many axes."""
     if x.ndim != axes:
         raise OpError(f"{op}: {slot} has {x.ndim} axes, it takes {axes}")
 
 
-def axis_of(op: str, axis: int, axes: int) -> int:
+def normalize_axis(op: str, axis: int, axes: int) -> int:
     """Returns the axis counted from the front; raises OpError if there is no such axis."""
     if not -axes <= axis < axes:
         raise OpError(f"{op}: axis {axis}, but x has {axes} axes")
     return axis % axes
 
 
-def whole(op: str, name: str, values: Sequence[int], count: int, least: int) -> tuple[int, ...]:
+def int_tuple(op: str, name: str, values: Sequence[int], count: int, least: int) -> tuple[int, ...]:
     """Returns the attribute as that many whole numbers; raises OpError if it is not, or one is
     below `least`."""
     if len(values) != count:
@@ -72,27 +72,27 @@ def whole(op: str, name: str, values: Sequence[int], count: int, least: int) -> 
     return tuple(int(v) for v in values)
 
 
-def wide(x: Array) -> Array:
+def to_float64(x: Array) -> Array:
     """Floats as float64, itself if it is that already; integers as they are."""
     return x.astype(np.float64, copy=False) if dtype_of(x).is_float else x
 
 
-def wide_dtype(x: Array) -> np.dtype[np.generic]:
+def compute_dtype(x: Array) -> np.dtype[np.generic]:
     """Returns the type that `wide` gives."""
     return np.dtype(np.float64) if dtype_of(x).is_float else x.dtype
 
 
-def narrow(y: Array, to: np.dtype[np.generic]) -> Array:
+def round_to_dtype(y: Array, to: np.dtype[np.generic]) -> Array:
     """y rounded once, to nearest even, to the type of the result."""
     if y.dtype == to:
         return y
     with np.errstate(all="ignore"):
         if to in (np.float32, np.float16) or y.dtype != np.float64:
             return y.astype(to)
-        return to_odd(y.astype(np.float64)).astype(to)
+        return round_to_odd_float32(y.astype(np.float64)).astype(to)
 
 
-def wrapped(y: Array, kind: DType) -> Array:
+def wrap_to_width(y: Array, kind: DType) -> Array:
     """Integers of a width that no NumPy type has, in two's complement of that width."""
     spare = 8 * y.dtype.itemsize - kind.bits
     if not kind.is_integer or not spare or y.dtype != kind.carrier:
@@ -101,7 +101,7 @@ def wrapped(y: Array, kind: DType) -> Array:
     return np.asarray(np.right_shift(np.left_shift(y, by), by))
 
 
-def settled(x: Array) -> Array:
+def contiguous(x: Array) -> Array:
     """Returns the same elements in rows without gaps, so that what is computed hangs on them
     alone."""
     if x.flags.c_contiguous and x.flags.aligned:
@@ -109,7 +109,7 @@ def settled(x: Array) -> Array:
     return np.array(x, order="C")
 
 
-def cut(x: Array, to: DType) -> Array:
+def truncate_to_integer(x: Array, to: DType) -> Array:
     """Float values cut toward zero, of which the low bits are kept, on every machine alike.
 
     They pass through i32 where `to` has up to 16 bits, or is signed and has up to 32, else

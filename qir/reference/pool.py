@@ -15,13 +15,21 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.dtype import DType
-from qir.reference.operands import Array, Wide, element, floats, narrow, rank, wide
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    numeric_dtype,
+    require_floats,
+    require_rank,
+    round_to_dtype,
+    to_float64,
+)
 from qir.reference.windows import (
-    Window,
+    SlidingWindow,
     blocks,
-    channels_back,
     channels_first,
     padded,
+    restore_layout,
     windows,
 )
 
@@ -39,19 +47,19 @@ def max_pool2d(
     layout: str = "NCHW",
 ) -> Array:
     """Returns the greatest element of each window; padding never wins. OpError for misfits."""
-    kind = element("max_pool2d", "x", x)
-    rank("max_pool2d", "x", x, 4)
+    kind = numeric_dtype("max_pool2d", "x", x)
+    require_rank("max_pool2d", "x", x, 4)
     x = channels_first("max_pool2d", x, layout)
     sizes = (x.shape[2], x.shape[3])
     height, width = windows("max_pool2d", sizes, kernel, stride, pad, dilation, ceil=ceil)
     out = np.empty((*x.shape[:2], height.count, width.count), x.dtype)
-    least = lowest(kind, x.dtype)
+    least = lowest_element(kind, x.dtype)
     if out.size:
         for images in blocks(len(x), x.shape[1] * height.span * width.span, _BLOCK):
             best = padded(x[images], height, width, least)
             best = _greatest(best, height, -2)
             out[images] = _greatest(best, width, -1)
-    return channels_back(out, layout)
+    return restore_layout(out, layout)
 
 
 @np.errstate(all="ignore")
@@ -67,8 +75,8 @@ def avg_pool2d(
 ) -> Array:
     """Returns the mean of each window, padding counted as zeros if so asked; raises OpError for
     misfits."""
-    floats("avg_pool2d", x=x)
-    rank("avg_pool2d", "x", x, 4)
+    require_floats("avg_pool2d", x=x)
+    require_rank("avg_pool2d", "x", x, 4)
     x = channels_first("avg_pool2d", x, layout)
     sizes = (x.shape[2], x.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
@@ -78,8 +86,8 @@ def avg_pool2d(
         for images in blocks(len(x), x.shape[1] * height.span * width.span, _BLOCK):
             sums = padded(x[images], height, width, np.zeros(()))
             sums = _total(_total(sums, height, -2), width, -1)
-            out[images] = narrow(np.divide(sums, count), x.dtype)
-    return channels_back(out, layout)
+            out[images] = round_to_dtype(np.divide(sums, count), x.dtype)
+    return restore_layout(out, layout)
 
 
 def _whole(op: str, x: Array, layout: str) -> tuple[int, ...]:
@@ -97,17 +105,17 @@ def global_avg_pool(x: Array, *, layout: str = "NCHW") -> Array:
 
     OpError for misfits.
     """
-    floats("global_avg_pool", x=x)
+    require_floats("global_avg_pool", x=x)
     axes = _whole("global_avg_pool", x, layout)
     count = np.float64(math.prod(x.shape[a] for a in axes))
     out = np.empty([1 if a in axes else d for a, d in enumerate(x.shape)], x.dtype)
     for images in blocks(len(x), x[0].size if len(x) else 0, _BLOCK):
-        total = np.sum(np.ascontiguousarray(wide(x[images])), axis=axes, keepdims=True)
-        out[images] = narrow(np.divide(total, count), x.dtype)
+        total = np.sum(np.ascontiguousarray(to_float64(x[images])), axis=axes, keepdims=True)
+        out[images] = round_to_dtype(np.divide(total, count), x.dtype)
     return out
 
 
-def lowest(kind: DType, carrier: np.dtype[np.generic]) -> Array:
+def lowest_element(kind: DType, carrier: np.dtype[np.generic]) -> Array:
     """Returns the least element of a type: what padding is, so that it never wins."""
     if kind.is_integer:
         return np.array(kind.bounds[0], carrier)
@@ -118,7 +126,7 @@ def lowest(kind: DType, carrier: np.dtype[np.generic]) -> Array:
     return np.array(ml_dtypes.finfo(carrier).min, carrier)  # type: ignore[no-untyped-call]
 
 
-def _greatest(x: Array, window: Window, axis: int) -> Array:
+def _greatest(x: Array, window: SlidingWindow, axis: int) -> Array:
     best = _at(x, window.tap(0), axis)
     for index in range(1, window.kernel):
         tap = _at(x, window.tap(index), axis)
@@ -127,7 +135,7 @@ def _greatest(x: Array, window: Window, axis: int) -> Array:
     return best
 
 
-def _total(x: Array, window: Window, axis: int) -> Wide:
+def _total(x: Array, window: SlidingWindow, axis: int) -> Float64Array:
     sums = np.zeros(_at(x, window.tap(0), axis).shape)
     for index in range(window.kernel):
         np.add(sums, _at(x, window.tap(index), axis), out=sums)
@@ -138,36 +146,36 @@ def _at(x: Array, places: slice, axis: int) -> Array:
     return x[..., places, :] if axis == -2 else x[..., places]
 
 
-def counts(window: Window, count_pad: bool) -> Wide:
+def counts(window: SlidingWindow, count_pad: bool) -> Float64Array:
     """Returns how many elements each window has a share of."""
     start = np.arange(window.count) * window.stride - window.before
     first, last = (-window.before, window.after) if count_pad else (0, 0)
     end = np.minimum(start + window.kernel, window.size + last)
-    shared: Wide = np.maximum(end - np.maximum(start, first), 0).astype(np.float64)
+    shared: Float64Array = np.maximum(end - np.maximum(start, first), 0).astype(np.float64)
     return shared
 
 
 def global_max_pool(x: Array, *, layout: str = "NCHW") -> Array:
     """Returns the greatest element over all but batch and channels; raises OpError for misfits."""
-    kind = element("global_max_pool", "x", x)
+    kind = numeric_dtype("global_max_pool", "x", x)
     axes = _whole("global_max_pool", x, layout)
     rest = tuple(a for a in range(x.ndim) if a not in axes)
     shape = [1 if a in axes else d for a, d in enumerate(x.shape)]
     flat = x.transpose(*rest, *axes)
     flat = flat.reshape(*(x.shape[a] for a in rest), math.prod(x.shape[a] for a in axes))
     if not flat.shape[-1]:
-        return np.full(shape, lowest(kind, x.dtype), x.dtype)
+        return np.full(shape, lowest_element(kind, x.dtype), x.dtype)
     width = flat.shape[-1]
-    best = _greatest(flat, Window(width, width, 1, 1, 0, 0, 1), -1)
+    best = _greatest(flat, SlidingWindow(width, width, 1, 1, 0, 0, 1), -1)
     return np.ascontiguousarray(best).reshape(shape)
 
 
 @np.errstate(all="ignore")
 def global_lp_pool(x: Array, *, p: int = 2, layout: str = "NCHW") -> Array:
     """Returns the p-th root of the sum of |x| to the p over all but batch and channels."""
-    floats("global_lp_pool", x=x)
+    require_floats("global_lp_pool", x=x)
     axes = _whole("global_lp_pool", x, layout)
     if p < 1:
         raise OpError(f"global_lp_pool: p is {p}, it must be 1 or more")
-    powers = np.ascontiguousarray(np.abs(wide(x).astype(np.float64, copy=False)) ** p)
-    return narrow(np.sum(powers, axis=axes, keepdims=True) ** (1 / p), x.dtype)
+    powers = np.ascontiguousarray(np.abs(to_float64(x).astype(np.float64, copy=False)) ** p)
+    return round_to_dtype(np.sum(powers, axis=axes, keepdims=True) ** (1 / p), x.dtype)

@@ -13,9 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.reference.operands import Array, Wide, element, floats, narrow, rank, wide
-from qir.reference.pool import counts, lowest
-from qir.reference.windows import Window, channels_back, channels_first, framed, windows_along
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    numeric_dtype,
+    require_floats,
+    require_rank,
+    round_to_dtype,
+    to_float64,
+)
+from qir.reference.pool import counts, lowest_element
+from qir.reference.windows import (
+    SlidingWindow,
+    channels_first,
+    pad_window,
+    restore_layout,
+    windows_along_axis,
+)
 
 Ints = Sequence[int]
 Places = NDArray[np.int64]
@@ -33,12 +47,12 @@ def _max(n: int) -> Callable[..., Array]:
         dilation: Ints = (1,) * n,
         ceil: bool = False,
     ) -> Array:
-        kind = element(op, "x", x)
-        rank(op, "x", x, n + 2)
-        along = windows_along(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
+        kind = numeric_dtype(op, "x", x)
+        require_rank(op, "x", x, n + 2)
+        along = windows_along_axis(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
         if not all(w.count for w in along):
             return np.empty((*x.shape[:2], *(w.count for w in along)), x.dtype)
-        best = framed(x, along, lowest(kind, x.dtype))
+        best = pad_window(x, along, lowest_element(kind, x.dtype))
         for i, each in enumerate(along):
             best = _greatest(best, each, i + 2)
         return np.ascontiguousarray(best)
@@ -46,7 +60,7 @@ def _max(n: int) -> Callable[..., Array]:
     return run
 
 
-def _greatest(x: Array, along: Window, axis: int) -> Array:
+def _greatest(x: Array, along: SlidingWindow, axis: int) -> Array:
     best = _at(x, along.tap(0), axis)
     for index in range(1, along.kernel):
         tap = _at(x, along.tap(index), axis)
@@ -58,9 +72,9 @@ def _at(x: Array, places: slice, axis: int) -> Array:
     return x[(slice(None),) * axis + (places,)]
 
 
-def _sums(x: Wide, along: Sequence[Window]) -> Wide:
+def _sums(x: Float64Array, along: Sequence[SlidingWindow]) -> Float64Array:
     """Returns the sum of each window, axis by axis and tap by tap."""
-    held = framed(x, along, np.zeros(()))
+    held = pad_window(x, along, np.zeros(()))
     for i, each in enumerate(along):
         total = np.zeros(_at(held, each.tap(0), i + 2).shape)
         for index in range(each.kernel):
@@ -82,16 +96,16 @@ def _mean(n: int) -> Callable[..., Array]:
         ceil: bool = False,
         count_pad: bool = False,
     ) -> Array:
-        floats(op, x=x)
-        rank(op, "x", x, n + 2)
-        along = windows_along(op, x.shape[2:], kernel, stride, pad, (1,) * n, ceil=ceil)
+        require_floats(op, x=x)
+        require_rank(op, "x", x, n + 2)
+        along = windows_along_axis(op, x.shape[2:], kernel, stride, pad, (1,) * n, ceil=ceil)
         if not all(w.count for w in along):
             return np.empty((*x.shape[:2], *(w.count for w in along)), x.dtype)
-        sums = _sums(wide(x).astype(np.float64, copy=False), along)
+        sums = _sums(to_float64(x).astype(np.float64, copy=False), along)
         for i, each in enumerate(along):
             shared = counts(each, count_pad)
             sums = sums / shared.reshape(-1, *(1,) * (n - 1 - i))
-        return narrow(sums, x.dtype)
+        return round_to_dtype(sums, x.dtype)
 
     return run
 
@@ -111,19 +125,19 @@ def _norm(n: int) -> Callable[..., Array]:
         ceil: bool = False,
         layout: str = "NCHW",
     ) -> Array:
-        floats(op, x=x)
+        require_floats(op, x=x)
         if p < 1:
             raise OpError(f"{op}: p is {p}, it must be 1 or more")
-        rank(op, "x", x, n + 2)
+        require_rank(op, "x", x, n + 2)
         if n == 2:
             x = channels_first(op, x, layout)
-        along = windows_along(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
+        along = windows_along_axis(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
         if not all(w.count for w in along):
             made = np.empty((*x.shape[:2], *(w.count for w in along)), x.dtype)
         else:
-            powers = np.abs(wide(x).astype(np.float64, copy=False)) ** p
-            made = narrow(_sums(powers, along) ** (1 / p), x.dtype)
-        return channels_back(made, layout if n == 2 else "NCHW")
+            powers = np.abs(to_float64(x).astype(np.float64, copy=False)) ** p
+            made = round_to_dtype(_sums(powers, along) ** (1 / p), x.dtype)
+        return restore_layout(made, layout if n == 2 else "NCHW")
 
     return run
 
@@ -144,15 +158,15 @@ def max_pool_places(
     A window that sees padding alone has place -1.
     """
     op, n = "max_pool_places", len(kernel)
-    kind = element(op, "x", x)
-    rank(op, "x", x, n + 2)
-    along = windows_along(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
+    kind = numeric_dtype(op, "x", x)
+    require_rank(op, "x", x, n + 2)
+    along = windows_along_axis(op, x.shape[2:], kernel, stride, pad, dilation, ceil=ceil)
     counts = tuple(w.count for w in along)
-    best = np.full((*x.shape[:2], *counts), lowest(kind, x.dtype), x.dtype)
+    best = np.full((*x.shape[:2], *counts), lowest_element(kind, x.dtype), x.dtype)
     at = np.full(best.shape, -1, np.int64)
-    ground = framed(x, along, lowest(kind, x.dtype))
+    ground = pad_window(x, along, lowest_element(kind, x.dtype))
     plane = np.arange(math.prod(x.shape[2:]), dtype=np.int64).reshape(1, 1, *x.shape[2:])
-    places = framed(plane, along, np.array(-1))
+    places = pad_window(plane, along, np.array(-1))
     for tap in np.ndindex(*(w.kernel for w in along)) if best.size else ():
         seen_at = (slice(None),) * 2 + tuple(w.tap(t) for w, t in zip(along, tap, strict=True))
         seen, place = ground[seen_at], np.broadcast_to(places[seen_at], at.shape)
@@ -174,7 +188,7 @@ def _planes(op: str, shape: tuple[int, ...], counted: str) -> Places:
 def max_unpool(x: Array, places: Array, *, size: Ints, counted: str = "tensor") -> Array:
     """Zeros with each element of x at its place; raises OpError for a place that is not there."""
     op = "max_unpool"
-    element(op, "x", x)
+    numeric_dtype(op, "x", x)
     if (
         not size
         or x.ndim != len(size) + 2
@@ -217,18 +231,18 @@ def _joined(parts: Sequence[Array], axis: int, empty: Array) -> Array:
 def adaptive_avg_pool(x: Array, *, size: Ints) -> Array:
     """Returns the mean of windows that divide each axis into `size` parts; raises OpError for
     misfits."""
-    floats("adaptive_avg_pool", x=x)
-    held: Array = np.ascontiguousarray(wide(x))
+    require_floats("adaptive_avg_pool", x=x)
+    held: Array = np.ascontiguousarray(to_float64(x))
     for axis, cuts in enumerate(_adapted("adaptive_avg_pool", x, size), 2):
         sums = [np.sum(_at(held, c, axis), axis, np.float64, keepdims=True) for c in cuts]
         means = [s / (c.stop - c.start) for s, c in zip(sums, cuts, strict=True)]
         held = _joined(means, axis, held)
-    return narrow(np.ascontiguousarray(held), x.dtype)
+    return round_to_dtype(np.ascontiguousarray(held), x.dtype)
 
 
 def adaptive_max_pool(x: Array, *, size: Ints) -> Array:
     """Returns the greatest element of windows that divide each axis into `size` parts."""
-    element("adaptive_max_pool", "x", x)
+    numeric_dtype("adaptive_max_pool", "x", x)
     held = x
     for axis, cuts in enumerate(_adapted("adaptive_max_pool", x, size), 2):
         tops = [_greatest(_at(held, c, axis), _single(c.stop - c.start), axis) for c in cuts]
@@ -236,8 +250,8 @@ def adaptive_max_pool(x: Array, *, size: Ints) -> Array:
     return np.ascontiguousarray(held)
 
 
-def _single(size: int) -> Window:
-    return Window(size, size, 1, 1, 0, 0, 1)
+def _single(size: int) -> SlidingWindow:
+    return SlidingWindow(size, size, 1, 1, 0, 0, 1)
 
 
 FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {

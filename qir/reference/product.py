@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qir.reference.operands import Array, Wide
+from qir.reference.operands import Array, Float64Array
 
 _ALONE = 1 << 18
 _ROWS = 64
@@ -26,7 +26,7 @@ def product(a: Array, b: Array) -> Array:
         return _floats(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
 
 
-def _floats(a: Wide, b: Wide) -> Wide:
+def _floats(a: Float64Array, b: Float64Array) -> Float64Array:
     if a.shape[-2] == 1:
         return _floats(np.concatenate([a, np.zeros_like(a)], axis=-2), b)[..., :1, :]
     if b.shape[-1] == 1:
@@ -34,12 +34,12 @@ def _floats(a: Wide, b: Wide) -> Wide:
     a, b = _direct(a), _direct(b)
     rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     if rows * depth * columns <= _ALONE:
-        small: Wide = np.matmul(a, b)
+        small: Float64Array = np.matmul(a, b)
         return small
     return _tiled(a, b)
 
 
-def _tiled(a: Wide, b: Wide) -> Wide:
+def _tiled(a: Float64Array, b: Float64Array) -> Float64Array:
     rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     low, deep = min(rows, _ROWS), min(depth, _DEPTH)
     across = max(2, _ALONE // (low * deep))
@@ -62,6 +62,6 @@ def _cuts(size: int, step: int) -> list[slice]:
     return [slice(s, e) for s, e in zip(starts, [*starts[1:], size], strict=True)]
 
 
-def _direct(m: Wide) -> Wide:
+def _direct(m: Float64Array) -> Float64Array:
     """Returns a matrix that BLAS can read in place: its rows or its columns are together."""
     return m if m.itemsize in m.strides[-2:] else np.ascontiguousarray(m)

@@ -1,4 +1,4 @@
-"""Sums of integer products, rounded once: convolutions and matrix products in integers."""
+"""Convolutions and matrix products on integers: exact sums that are requantized once."""
 
 from __future__ import annotations
 
@@ -18,25 +18,32 @@ from qir.numerics import (
     Rule,
     accumulate,
     affine_of,
-    bias_codes,
     dequantize,
     map_of,
     multiplier,
+    quantize_bias,
     requantize,
-    rescaled_bias,
+    requantize_bias,
 )
 from qir.numerics.consistency import ONE_BY_ONE
-from qir.numerics.rounding import narrowed
-from qir.numerics.sums import Sum, Summand, from_ends, offset, reals, unit
-from qir.numerics.sums import codes as codes_of_sum
+from qir.numerics.rounding import round_to_float_type
+from qir.numerics.sums import (
+    Sum,
+    Summand,
+    accumulator_unit,
+    data_offset_term,
+    dequantize_sum,
+    quantize_by_range,
+)
+from qir.numerics.sums import quantize_sum as codes_of_sum
 from qir.reference.table import Operands
 
-Codes = NDArray[np.generic]
+Integers = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
 class ProductKernel:
-    """One quantized op with what it is given and what it must give."""
+    """One quantized op: its attributes, operand types, result type and rule."""
 
     op: str
     attrs: Mapping[str, Attr]
@@ -44,9 +51,9 @@ class ProductKernel:
     result: TensorType
     rule: Rule
     maps: Mapping[str, Affine] = field(default_factory=dict)
-    """Maps that the kernel made itself, for operands whose types do not say all of them."""
+    """Quantized types that the kernel chose itself, such as for float weights, by slot."""
     tails: tuple[str, ...] = ()
-    """A relu that follows in the same kernel, where its method sees to that."""
+    """The fused relu that the method applies itself."""
 
     def affine(self, slot: str) -> Affine:
         """Returns the quantized type of an operand; raises OpError where it is not quantized, or
@@ -56,116 +63,115 @@ class ProductKernel:
     def map(self, slot: str) -> AnyMap:
         """Returns the quantized type of an operand, of any kind; raises OpError where it is not
         quantized."""
-        return any_map(self.quant(slot))
+        return mapping_of(self.quant(slot))
 
     def quant(self, slot: str) -> QuantType:
         """Returns the quantized type of an operand; raises OpError where it is not quantized."""
         quant = self.types[slot].quant
         if quant is None:
             raise OpError(f"{self.op}: {slot} is {self.types[slot]}, quantized values are needed")
-        return _known(self.op, slot, quant)
+        return _require_parameters(self.op, slot, quant)
 
     @property
     def out(self) -> Affine | None:
         """The quantized type of the result; None where it is float."""
         quant = self.result.quant
-        return None if quant is None else affine_of(_known(self.op, "", quant))
+        return None if quant is None else affine_of(_require_parameters(self.op, "", quant))
 
     @property
     def out_map(self) -> AnyMap | None:
         """The quantized type of the result, of any kind; None where it is float."""
         quant = self.result.quant
-        return None if quant is None else any_map(_known(self.op, "", quant))
+        return None if quant is None else mapping_of(_require_parameters(self.op, "", quant))
 
 
-def _known(op: str, slot: str, quant: QuantType) -> QuantType:
+def _require_parameters(op: str, slot: str, quant: QuantType) -> QuantType:
     if quant.dynamic:
         name = f"{slot}.scale" if slot else "scale"
         raise OpError(f"{op}: {slot or 'its result'} is {quant}; {name} is to give the number")
     return quant
 
 
-def plain(quant: QuantType) -> bool:
-    """Returns whether quantized values are whole steps of one scale, or of one an index of one
-    axis."""
-    known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+def is_affine(quant: QuantType) -> bool:
+    """Returns whether a type is affine with an integer zero, per tensor or per axis."""
+    known = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     nested = any(a.type.quant for a in quant.arrays())
-    simple = quant.grain is None or quant.axis is not None
+    simple = quant.granularity is None or quant.axis is not None
     return known and quant.storage.is_integer and simple and not nested
 
 
-def any_map(quant: QuantType) -> AnyMap:
-    """Returns the quantized type of a quantized type of any kind whose numbers are known."""
-    return affine_of(quant) if plain(quant) else map_of(quant)
+def mapping_of(quant: QuantType) -> AnyMap:
+    """Returns the parameters of a type of any kind: `Affine` where possible, else `Map`."""
+    return affine_of(quant) if is_affine(quant) else map_of(quant)
 
 
-def integral(kernel: ProductKernel) -> bool:
-    """Returns whether the product is one of whole numbers: scales can be taken out of every sum."""
+def is_integer_product(kernel: ProductKernel) -> bool:
+    """Returns whether the scales factor out of every sum, so that the sums are of integers."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if data is None or weight is None:
         return False
-    if offset_by_ends(kernel):
+    if has_offset_term(kernel):
         data = replace(data, plus=None)
-    if not (_whole(data) and _whole(weight)):
+    if not (_has_integer_steps(data) and _has_integer_steps(weight)):
         return False
     result = kernel.result.quant
-    if result is not None and not (plain(result) or between_ends(result, kernel.rule)):
+    if result is not None and not (is_affine(result) or is_quantized_by_range(result, kernel.rule)):
         return False
-    if _along_others(kernel):
+    if _has_scales_along_rows(kernel):
         return False
     if kernel.op == "conv2d":
-        return data.grain is None and weight.axis in (None, 0)
-    return _outside(kernel, traits.data) and _outside(kernel, traits.weight or "")
+        return data.granularity is None and weight.axis in (None, 0)
+    return _has_one_scale_per_sum(kernel, traits.data) and _has_one_scale_per_sum(
+        kernel, traits.weight or ""
+    )
 
 
-def offset_by_ends(kernel: ProductKernel) -> bool:
-    """Returns whether integer sums with an offset are those of integers, and a number next to
-    them."""
+def has_offset_term(kernel: ProductKernel) -> bool:
+    """Returns whether the data's offset adds one separate term to each integer sum."""
     traits = spec(kernel.op).traits
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
         return False
-    one = data.grain is None and data.declared is not None
-    return one and data.plus is not None and _one_or_channels(kernel, traits.weight or "")
+    one = data.granularity is None and data.declared is not None
+    return one and data.plus is not None and _is_per_tensor_or_channel(kernel, traits.weight or "")
 
 
-def between_ends(result: QuantType, rule: Rule) -> bool:
-    """Returns whether quantized values of a type with an offset are made of the ends of its
-    range."""
+def is_quantized_by_range(result: QuantType, rule: Rule) -> bool:
+    """Returns whether the result is quantized by the ends of its declared range."""
     return rule.requant.plus == "ends" and result.plus is not None and result.declared is not None
 
 
-def _along_others(kernel: ProductKernel) -> bool:
-    """Returns whether the result alone has scales along rows or batches, so that none go with
-    channels."""
+def _has_scales_along_rows(kernel: ProductKernel) -> bool:
+    """Returns whether the result has scales along another axis than the channels."""
     traits, result = spec(kernel.op).traits, kernel.result.quant
     if result is None or result.axis is None:
         return False
-    channels = kernel.result.rank - 1 if kernel.op != "conv2d" or _last(kernel) else 1
-    simple = all(_one_or_channels(kernel, s or "") for s in (traits.data, traits.weight))
+    channels = kernel.result.rank - 1 if kernel.op != "conv2d" or _has_channels_last(kernel) else 1
+    simple = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
     return simple and result.axis != channels
 
 
-def _whole(quant: QuantType) -> bool:
-    """Returns whether quantized values are whole steps from a whole zero, however many scales there
-    are."""
-    known = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+def _has_integer_steps(quant: QuantType) -> bool:
+    """Returns whether a type is affine with an integer zero, up to 16 bits, any granularity."""
+    known = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     nested = any(a.type.quant for a in quant.arrays())
     return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
 
 
-def _outside(kernel: ProductKernel, slot: str) -> bool:
-    """Returns whether no two terms of one sum have different scales."""
+def _has_one_scale_per_sum(kernel: ProductKernel, slot: str) -> bool:
+    """Returns whether all terms of one sum have the same scale."""
     quant = kernel.types[slot].quant
     assert quant is not None
-    if quant.grain is None:
+    if quant.granularity is None:
         return True
     rank = kernel.types[slot].rank
-    return rank > 1 and _inner(kernel, slot) not in (axis for axis, _ in quant.grain.blocks)
+    return rank > 1 and _summed_axis(kernel, slot) not in (
+        axis for axis, _ in quant.granularity.blocks
+    )
 
 
-def _inner(kernel: ProductKernel, slot: str) -> int:
+def _summed_axis(kernel: ProductKernel, slot: str) -> int:
     """Returns the axis of an operand that is summed over."""
     rank = kernel.types[slot].rank
     if slot in ("x", "w"):
@@ -174,20 +180,22 @@ def _inner(kernel: ProductKernel, slot: str) -> int:
     return rank - 1 if last or rank < 2 else rank - 2
 
 
-def product(kernel: ProductKernel, arrays: Operands, summand: Summand | None = None) -> Codes:
-    """Sums of integer products, with a bias, rounded once.
+def integer_product(
+    kernel: ProductKernel, arrays: Operands, summand: Summand | None = None
+) -> Integers:
+    """Computes an integer product with its bias, requantized once.
 
     A float bias is added to a float result, in its own type, and wherever the profile keeps it
     float. A summand is added in units of the result. Raises OpError for another bias.
     """
-    made, sums = _summed(kernel, arrays)
+    made, sums = _sum_products(kernel, arrays)
     result, rule = kernel.result.quant, kernel.rule
-    if result is not None and between_ends(result, rule):
-        return from_ends(reals(made), map_of(result), rule)
+    if result is not None and is_quantized_by_range(result, rule):
+        return quantize_by_range(dequantize_sum(made), map_of(result), rule)
     out = kernel.out
     if out is None:
-        return narrowed(reals(made), kernel.result.express.carrier)
-    to = _flat(out, made.acc, sums)
+        return round_to_float_type(dequantize_sum(made), kernel.result.express.carrier)
+    to = _broadcast_result_params(out, made.acc, sums)
     assert to is not None
     rescaled = rule.requant.wide == "rescaled" and out.storage.bits >= 32
     beside = made.steps is not None or made.bias is not None or summand is not None
@@ -196,36 +204,36 @@ def product(kernel: ProductKernel, arrays: Operands, summand: Summand | None = N
     factor = multiplier(sums.x, sums.w, to, rule, gain=made.gain)
     if not sums.spread:
         return requantize(made.acc, factor, out, rule, axis=made.axis)
-    return _requantized(made.acc, factor, out, rule, made.axis)
+    return _requantize_elementwise(made.acc, factor, out, rule, made.axis)
 
 
-def _summed(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
-    """Returns the sums of a product with its bias where that belongs."""
+def _sum_products(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
+    """Returns the integer sums with the bias where the rule adds it."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
-    beside = offset_by_ends(kernel)
+    beside = has_offset_term(kernel)
     if beside:
         plain_data = affine_of(replace(kernel.quant(traits.data), plus=None))
         kernel = replace(kernel, maps={**kernel.maps, traits.data: plain_data})
-    simple = all(_one_or_channels(kernel, s or "") for s in (traits.data, traits.weight))
-    sums = _simple(kernel, arrays) if simple else _spread(kernel, arrays)
-    axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _last(kernel) else 1
-    made = Sum(sums.acc, sums.x, sums.w, kernel.rule, axis, _gain(kernel))
+    simple = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
+    sums = _sum_per_channel(kernel, arrays) if simple else _sum_per_row(kernel, arrays)
+    axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _has_channels_last(kernel) else 1
+    made = Sum(sums.acc, sums.x, sums.w, kernel.rule, axis, _alpha(kernel))
     if traits.bias in arrays:
-        made = _biased(kernel, made, arrays[traits.bias or ""], sums)
-    return (_with_offset(kernel, made, arrays, sums) if beside else made), sums
+        made = _add_bias(kernel, made, arrays[traits.bias or ""], sums)
+    return (_add_offset_term(kernel, made, arrays, sums) if beside else made), sums
 
 
-def _with_offset(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
+def _add_offset_term(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
     """Returns the sums with what the offset of the data adds to them next to the bias."""
     slot = spec(kernel.op).traits.weight or ""
-    weights = _turned(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
-    added = offset(weights.sum(-2), sums.x, sums.w)
+    weights = _as_matmul_side(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
+    added = data_offset_term(weights.sum(-2), sums.x, sums.w)
     with np.errstate(all="ignore"):
         return replace(of, bias=added if of.bias is None else np.asarray(of.bias + added))
 
 
-def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
+def _add_bias(kernel: ProductKernel, of: Sum, bias: Integers, sums: _Sums) -> Sum:
     """Returns the sums with a bias next to or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
     real = kind.quant is None and kind.dtype.is_float
@@ -241,23 +249,23 @@ def _biased(kernel: ProductKernel, of: Sum, bias: Codes, sums: _Sums) -> Sum:
     if real and kernel.rule.bias.domain == "real_after":
         added = bias.astype(of.kind) * of.kind.type(_beta(kernel))
         added = added.reshape(shape) if added.ndim == 1 else added
-        return _in_unit(of, added) if floats else replace(of, bias=added)
-    counted = _counted(kernel, bias, sums)
+        return _bias_in_accumulator_units(of, added) if floats else replace(of, bias=added)
+    counted = _integer_bias(kernel, bias, sums)
     counted = counted.reshape(shape) if counted.ndim == 1 else counted
     if floats:
         return replace(of, steps=counted)
-    return replace(of, acc=accumulate.added(of.acc, counted, kernel.rule.acc))
+    return replace(of, acc=accumulate.add_bias(of.acc, counted, kernel.rule.acc))
 
 
-def _in_unit(of: Sum, bias: NDArray[np.floating]) -> Sum:
+def _bias_in_accumulator_units(of: Sum, bias: NDArray[np.floating]) -> Sum:
     """Returns a float bias to be added to the sums as floats."""
     how, one = of.rule.bias, of.kind.type(1)
     with np.errstate(all="ignore"):
         if how.by == "fma" and how.unit == "reciprocal":
-            return replace(of, steps=bias, share=np.asarray(one / unit(of)))
+            return replace(of, steps=bias, share=np.asarray(one / accumulator_unit(of)))
         if how.unit == "reciprocal":
-            return replace(of, steps=bias * (one / unit(of)))
-        return replace(of, steps=bias / unit(of))
+            return replace(of, steps=bias * (one / accumulator_unit(of)))
+        return replace(of, steps=bias / accumulator_unit(of))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,30 +279,33 @@ class _Sums:
     """Whether scales are shaped to go with the sums, and not one or one a channel."""
 
 
-def _gain(kernel: ProductKernel) -> float:
+def _alpha(kernel: ProductKernel) -> float:
     gain = kernel.attrs.get("alpha", 1.0)
     assert isinstance(gain, float)
     return gain
 
 
-def _last(kernel: ProductKernel) -> bool:
+def _has_channels_last(kernel: ProductKernel) -> bool:
     return kernel.attrs["layout"] == "NHWC"
 
 
-def _one_or_channels(kernel: ProductKernel, slot: str) -> bool:
+def _is_per_tensor_or_channel(kernel: ProductKernel, slot: str) -> bool:
     """Returns whether an operand has one scale, or a weight one an output channel."""
     traits, quant = spec(kernel.op).traits, kernel.types[slot].quant
     assert quant is not None
-    if quant.grain is None:
+    if quant.granularity is None:
         return True
     if slot != traits.weight or quant.axis is None or traits.weight_axis is None:
         return False
     return quant.axis == traits.weight_axis(Call(kernel.op, kernel.types, kernel.attrs))
 
 
-def _simple(kernel: ProductKernel, arrays: Operands) -> _Sums:
+def _sum_per_channel(kernel: ProductKernel, arrays: Operands) -> _Sums:
     traits = spec(kernel.op).traits
-    x, w = kernel.affine(traits.data), _packed(kernel, kernel.affine(traits.weight or ""))
+    x, w = (
+        kernel.affine(traits.data),
+        _packed_weight_params(kernel, kernel.affine(traits.weight or "")),
+    )
     if kernel.op == "conv2d":
         acc = accumulate.conv2d(
             arrays["x"],
@@ -305,12 +316,14 @@ def _simple(kernel: ProductKernel, arrays: Operands) -> _Sums:
             how=kernel.rule.acc,
         )
         return _Sums(acc, x, w, False)
-    left, right = (_turned(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
+    left, right = (
+        _as_matmul_side(kernel, s, arrays[s]) for s in (traits.data, traits.weight or "")
+    )
     acc = accumulate.matmul(left, right, x.zero, w.zero, how=kernel.rule.acc)
     return _Sums(acc, x, w, False)
 
 
-def _packed(kernel: ProductKernel, w: Affine) -> Affine:
+def _packed_weight_params(kernel: ProductKernel, w: Affine) -> Affine:
     """Returns the weights' quantized type as packing leaves it."""
     if kernel.rule.params.round == "none":
         return w
@@ -318,32 +331,34 @@ def _packed(kernel: ProductKernel, w: Affine) -> Affine:
         return replace(w, scale=w.scale.astype(np.float16).astype(w.scale.dtype), ends=None)
 
 
-def _turned(kernel: ProductKernel, slot: str, data: Codes) -> Codes:
+def _as_matmul_side(kernel: ProductKernel, slot: str, data: Integers) -> Integers:
     """Returns an operand as the left or right side of `@`."""
     turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
     return np.swapaxes(data, -1, -2) if turn and data.ndim > 1 else data
 
 
-def _spread(kernel: ProductKernel, arrays: Operands) -> _Sums:
-    """Sums where scales are along rows, columns or batches: one a token, one a channel."""
+def _sum_per_row(kernel: ProductKernel, arrays: Operands) -> _Sums:
+    """Sums with scales along rows, columns or batches, such as per token and per channel."""
     traits = spec(kernel.op).traits
-    parts = [_part(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
+    parts = [_centered_operand(kernel, arrays, s) for s in (traits.data, traits.weight or "")]
     (left, x), (right, w) = parts
-    w = _packed(kernel, w)
-    raw = tuple(_turned(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
+    w = _packed_weight_params(kernel, w)
+    raw = tuple(_as_matmul_side(kernel, s, arrays[s]) for s in (traits.data, traits.weight or ""))
     acc = accumulate.matmul(left, right, how=kernel.rule.acc, raw=(raw[0], raw[1]))
     return _Sums(acc, x, w, True)
 
 
-def _part(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[Codes, Affine]:
+def _centered_operand(
+    kernel: ProductKernel, arrays: Operands, slot: str
+) -> tuple[Integers, Affine]:
     """Quantized values less their zeros, and the quantized type with its scales shaped to go with
     the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
-    numbers = any_map(quant).over(data.shape)
-    whole = _turned(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
+    numbers = mapping_of(quant).over(data.shape)
+    whole = _as_matmul_side(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
     scale = np.asarray(numbers.scale)
     if scale.ndim:
-        scale = _turned(kernel, slot, scale)
+        scale = _as_matmul_side(kernel, slot, scale)
     made = Affine(quant.storage, scale, np.zeros((), np.int64), quant.low, quant.high)
     return whole, replace(made, express=quant.express)
 
@@ -354,7 +369,7 @@ def _beta(kernel: ProductKernel) -> float:
     return beta
 
 
-def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
+def _integer_bias(kernel: ProductKernel, bias: Integers, sums: _Sums) -> Integers:
     """Returns the bias in units of the accumulator; a float one is rounded to them, as a profile
     says."""
     traits = spec(kernel.op).traits
@@ -363,15 +378,15 @@ def _counted(kernel: ProductKernel, bias: Codes, sums: _Sums) -> Codes:
         raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
     if kind.quant is not None and kernel.rule.bias.domain == "rescaled_acc":
         of = kernel.affine(traits.bias or "")
-        return rescaled_bias(bias, of, sums.x, sums.w, kernel.rule)
+        return requantize_bias(bias, of, sums.x, sums.w, kernel.rule)
     if kind.dtype.is_integer:
         return bias
-    if not kind.dtype.is_float or kind.quant or sums.spread or _gain(kernel) != 1.0:
+    if not kind.dtype.is_float or kind.quant or sums.spread or _alpha(kernel) != 1.0:
         raise OpError(f"{kernel.op}: a bias of {kind} is not in units of the accumulator")
-    return bias_codes(bias, sums.x, sums.w, kernel.rule)
+    return quantize_bias(bias, sums.x, sums.w, kernel.rule)
 
 
-def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
+def _broadcast_result_params(out: Affine | None, acc: Integers, sums: _Sums) -> Affine | None:
     """Returns the result's quantized type with its scales shaped as those of the operands are."""
     if out is None or not sums.spread:
         return out
@@ -379,9 +394,9 @@ def _flat(out: Affine | None, acc: Codes, sums: _Sums) -> Affine | None:
     return replace(out, scale=scale, axis=None)
 
 
-def _requantized(
+def _requantize_elementwise(
     acc: NDArray[np.generic], factor: NDArray[np.floating], out: Affine, rule: Rule, axis: int
-) -> Codes:
+) -> Integers:
     """Sums with a factor each: one channel an element."""
     scale, zero = out.along(acc.ndim)
     size = acc.size

@@ -12,46 +12,54 @@ from qir.errors import OpError
 from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import TensorType
 from qir.numerics import Affine, AnyMap, Rule, convert, dequantize, quantize
-from qir.numerics.definition import in_codes
+from qir.numerics.definition import in_scale_units
 from qir.numerics.maps import same_map
-from qir.numerics.rounding import ROUNDINGS, narrowed
-from qir.profiles import profile, query_on
+from qir.numerics.rounding import ROUNDINGS, round_to_float_type
+from qir.profiles import profile, query_for_op
 from qir.reference import methods
-from qir.reference.companions import Resolved, resolved
-from qir.reference.products import ProductKernel, any_map, integral, plain, product
+from qir.reference.companions import Resolved, resolve_companions
+from qir.reference.products import (
+    ProductKernel,
+    integer_product,
+    is_affine,
+    is_integer_product,
+    mapping_of,
+)
 from qir.reference.table import Operands, compute, compute_all
-from qir.reference.weights import coded
+from qir.reference.weights import quantize_weights
 
-Codes = NDArray[np.generic]
-_PADS = frozenset({"pad", "unfold"})
+Integers = NDArray[np.generic]
+_FILLING_OPS = frozenset({"pad", "unfold"})
 """Ops that move elements and put others, zeros, next to them."""
 
 
-def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Codes, ...]:
+def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Integers, ...]:
     """Returns one quantized op."""
     results = tuple(value.type for value in node.results)
-    given = resolved(node.op, node.operands, operands, results, profile_name)
-    if _moves(node.op, given.types, given.results) and (_open(given) or len(results) > 1):
+    given = resolve_companions(node.op, node.operands, operands, results, profile_name)
+    if _only_moves(node.op, given.types, given.results) and (
+        _has_open_parameters(given) or len(results) > 1
+    ):
         return compute_all(node.op, given.arrays, node.attrs)
     if len(results) > 1:
         raise OpError(f"{node.op} on values of several quantized types; requantize them first")
     return (run_op(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
 
 
-def _open(given: Resolved) -> bool:
+def _has_open_parameters(given: Resolved) -> bool:
     """Returns whether a type still asks for a number."""
     quants = [kind.quant for kind in (*given.types.values(), *given.results)]
     return any(quant is not None and quant.dynamic for quant in quants)
 
 
-def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
+def _only_moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, ...]) -> bool:
     """Returns whether the op hands on quantized values of one quantized type, whatever numbers it
     has."""
     traits = spec(op).traits
-    if not traits.value_preserving or op in _PADS:
+    if not traits.value_preserving or op in _FILLING_OPS:
         return False
     moved = [t.quant for s, t in types.items() if s.partition(".")[0] in traits.same_params]
     quants = [*moved, *(kind.quant for kind in results)]
@@ -60,10 +68,10 @@ def _moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorType, 
         return False
     if any(quant.dynamic for quant in known):
         return len(moved) == 1 and all(quant.dynamic for quant in known)
-    return known[0].grain is None and all(map(known[0].same_map, known))
+    return known[0].granularity is None and all(map(known[0].has_same_mapping, known))
 
 
-def bounds(
+def activation_bounds(
     op: str, attrs: Mapping[str, Attr], out: Affine, rule: Rule, how: str = "quantize"
 ) -> tuple[int, int]:
     """Returns the least and greatest quantized value after an activation.
@@ -73,13 +81,13 @@ def bounds(
     least = 0.0 if op == "relu" else attrs.get("min")
     most = None if op == "relu" else attrs.get("max")
     ends = [
-        end if value is None else _end(np.array([value], np.float32), out, rule, how)
+        end if value is None else _quantized_end(np.array([value], np.float32), out, rule, how)
         for value, end in ((least, out.low), (most, out.high))
     ]
     return min(ends), ends[1]
 
 
-def _end(value: NDArray[np.float32], out: Affine, rule: Rule, how: str) -> int:
+def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, how: str) -> int:
     if how == "quantize":
         return int(quantize(value, out, rule)[0])
     with np.errstate(all="ignore"):
@@ -97,45 +105,51 @@ def run_op(
     result: TensorType,
     profile_name: str,
     tails: tuple[str, ...] = (),
-) -> Codes:
+) -> Integers:
     """Returns one quantized op: a conversion, a product, or the method that the profile names,
     which sees to a relu that follows where `tails` names it."""
-    rule = profile(profile_name).resolve(query_on(op, attrs, types, result))
+    rule = profile(profile_name).resolve(query_for_op(op, attrs, types, result))
     kernel = ProductKernel(op, attrs, types, result, rule, tails=tails)
     if op == "quantize":
-        return _quantized(kernel, arrays["x"])
+        return _run_quantize(kernel, arrays["x"])
     if op == "dequantize":
         return dequantize(arrays["x"], kernel.map("x"), rule)
     if op == "requantize" and rule.method is not None and rule.method.name == "reals":
-        return _through_reals(kernel, arrays["x"], profile_name)
+        return _requantize_through_floats(kernel, arrays["x"], profile_name)
     if op == "requantize":
-        return _converted(kernel, arrays["x"])
-    if op in PRODUCTS and rule.method is not None and rule.method.name == "reals":
-        return in_reals(kernel, arrays)
-    if op in PRODUCTS and rule.method is not None:
+        return _run_requantize(kernel, arrays["x"])
+    if op in INTEGER_SUM_LAYERS and rule.method is not None and rule.method.name == "reals":
+        return run_on_floats(kernel, arrays)
+    if op in INTEGER_SUM_LAYERS and rule.method is not None:
         return methods.run(kernel, arrays)
-    if op in PRODUCTS:
-        kernel, arrays = coded(kernel, arrays)
-        return product(kernel, arrays) if integral(kernel) else in_reals(kernel, arrays)
-    if methods.for_reals(rule):
-        return methods.run(kernel, arrays) if result.quant is None else in_reals(kernel, arrays)
-    if not all(t.quant is None or plain(t.quant) for t in (*types.values(), result)):
-        return in_reals(kernel, arrays)
+    if op in INTEGER_SUM_LAYERS:
+        kernel, arrays = quantize_weights(kernel, arrays)
+        return (
+            integer_product(kernel, arrays)
+            if is_integer_product(kernel)
+            else run_on_floats(kernel, arrays)
+        )
+    if methods.computes_on_floats(rule):
+        return (
+            methods.run(kernel, arrays) if result.quant is None else run_on_floats(kernel, arrays)
+        )
+    if not all(t.quant is None or is_affine(t.quant) for t in (*types.values(), result)):
+        return run_on_floats(kernel, arrays)
     if rule.method is not None:
         return methods.run(kernel, arrays)
-    if _moves(op, types, (result,)):
+    if _only_moves(op, types, (result,)):
         return compute(op, arrays, attrs)
-    return in_reals(kernel, arrays)
+    return run_on_floats(kernel, arrays)
 
 
-def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
+def run_on_floats(kernel: ProductKernel, arrays: Operands) -> Integers:
     """Returns the op on the float values that quantized values mean, rounded once to the result.
 
     What no kernel computes in integers: blocks of scales, tables, float zeros, floats for quantized
     values, float values next to quantized values. Raises OpError for operands that count in a unit
     of the accumulator.
     """
-    reals: dict[str, Codes] = {}
+    reals: dict[str, Integers] = {}
     for slot, data in arrays.items():
         if kernel.types[slot].quant is not None:
             reals[slot] = dequantize(data, kernel.map(slot), kernel.rule)
@@ -151,7 +165,7 @@ def in_reals(kernel: ProductKernel, arrays: Operands) -> Codes:
 # -- quantize -------------------------------------------------------------------------------------
 
 
-def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
+def with_node_rounding(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
     """Returns the rule with what the file itself states in place of what the profile says."""
     if not attrs["round"]:
         return rule
@@ -159,42 +173,44 @@ def _stated(rule: Rule, attrs: Mapping[str, Attr]) -> Rule:
     return replace(rule, quantize=stated)
 
 
-def _quantized(kernel: ProductKernel, x: Codes) -> Codes:
+def _run_quantize(kernel: ProductKernel, x: Integers) -> Integers:
     """Float values to quantized values, by the profile but for what the node states."""
     out = kernel.out_map
     assert out is not None
-    rule = _stated(kernel.rule, kernel.attrs)
+    rule = with_node_rounding(kernel.rule, kernel.attrs)
     quant = kernel.result.quant
-    if rule.method is not None and rule == kernel.rule and quant is not None and plain(quant):
+    if rule.method is not None and rule == kernel.rule and quant is not None and is_affine(quant):
         return methods.run(kernel, {"x": x})
     if kernel.attrs["saturate"] is True:
         return quantize(x, out, rule)
     if not out.storage.is_float:
         raise OpError(f"quantize: quantized values of {out.storage} saturate; only floats overflow")
-    return _overflowing(x, out, rule)
+    return _quantize_without_saturation(x, out, rule)
 
 
-def _overflowing(x: Codes, out: AnyMap, rule: Rule) -> Codes:
+def _quantize_without_saturation(x: Integers, out: AnyMap, rule: Rule) -> Integers:
     """Float integers, where what is too large becomes infinite, or NaN if there is no infinity."""
     numbers = out.over(x.shape)
     with np.errstate(all="ignore"):
-        return narrowed(in_codes(x, numbers, out, rule), out.carrier)
+        return round_to_float_type(in_scale_units(x, numbers, out, rule), out.carrier)
 
 
-def _converted(kernel: ProductKernel, codes: Codes) -> Codes:
+def _run_requantize(kernel: ProductKernel, codes: Integers) -> Integers:
     """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
-    rule = _stated(kernel.rule, kernel.attrs)
+    rule = with_node_rounding(kernel.rule, kernel.attrs)
     named = rule.method is not None and rule.method.name != "recode"
-    if named and plain(kernel.quant("x")) and plain(result):
+    if named and is_affine(kernel.quant("x")) and is_affine(result):
         return methods.run(replace(kernel, rule=rule), {"x": codes})
     out = kernel.out_map
     assert out is not None
     return convert(codes, kernel.map("x"), out, rule)
 
 
-def _through_reals(kernel: ProductKernel, codes: Codes, profile_name: str) -> Codes:
+def _requantize_through_floats(
+    kernel: ProductKernel, codes: Integers, profile_name: str
+) -> Integers:
     """Quantized values to integers by the rules of dequantize and of quantize, where no kernel goes
     there."""
     x, out = kernel.types["x"], kernel.out_map
@@ -204,16 +220,16 @@ def _through_reals(kernel: ProductKernel, codes: Codes, profile_name: str) -> Co
         return codes
     real = x.with_element(x.quant.express)
     found = run_op("dequantize", {}, kernel.types, {"x": codes}, real, profile_name)
-    attrs = spec("quantize").complete({"round": kernel.attrs["round"]})
+    attrs = spec("quantize").complete_attrs({"round": kernel.attrs["round"]})
     return run_op("quantize", attrs, {"x": real}, {"x": found}, kernel.result, profile_name)
 
 
-def fake_quantized(
-    x: Codes, code: TensorType, attrs: Mapping[str, Attr], profile_name: str
-) -> Codes:
+def fake_quantize(
+    x: Integers, code: TensorType, attrs: Mapping[str, Attr], profile_name: str
+) -> Integers:
     """Float values through the integers of a type and back, as a profile's `fake_quantize` does."""
     quant = code.quant
     assert quant is not None
-    rule = profile(profile_name).resolve(query_on("fake_quantize", attrs, {"x": code}, code))
-    through = any_map(quant)
-    return narrowed(dequantize(quantize(x, through, rule), through, rule), x.dtype)
+    rule = profile(profile_name).resolve(query_for_op("fake_quantize", attrs, {"x": code}, code))
+    through = mapping_of(quant)
+    return round_to_float_type(dequantize(quantize(x, through, rule), through, rule), x.dtype)

@@ -16,7 +16,7 @@ from qir.ir.dtype import DType
 
 Tensor = NDArray[np.generic]
 Pair = tuple[Tensor, Tensor]
-F = np.float32
+float32 = np.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,20 @@ def _onnx(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
     """
     _affine("onnx.dynamic", wanted)
     first, last = wanted.bounds
-    least, most = np.minimum(low.astype(F), F(0)), np.maximum(high.astype(F), F(0))
+    least, most = (
+        np.minimum(low.astype(float32), float32(0)),
+        np.maximum(high.astype(float32), float32(0)),
+    )
     with np.errstate(all="ignore"):
-        scale = np.where(most == least, F(1), (most - least) / F(last - first)).astype(F)
-        zero = F(first) - least / scale
-    near = np.rint(np.clip(zero, F(first), F(last)))
-    return scale, np.where(np.isnan(zero), F(last), near)
+        scale = np.where(most == least, float32(1), (most - least) / float32(last - first)).astype(
+            float32
+        )
+        zero = float32(first) - least / scale
+    near = np.rint(np.clip(zero, float32(first), float32(last)))
+    return scale, np.where(np.isnan(zero), float32(last), near)
 
 
-_SMALLEST = F(6.1e-5)
+_SMALLEST = float32(6.1e-5)
 
 
 def _widened_in_f64(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
@@ -78,15 +83,18 @@ def _widened_in_f64(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
     """
     _affine("torch.dynamic", wanted)
     _finite("torch.dynamic", low, high)
-    least, most = np.minimum(low.astype(F), F(0)), np.maximum(high.astype(F), F(0))
+    least, most = (
+        np.minimum(low.astype(float32), float32(0)),
+        np.maximum(high.astype(float32), float32(0)),
+    )
     first, last = (float(b) for b in wanted.bounds)
     with np.errstate(all="ignore"):
         scale = (most.astype(np.float64) - least) / (last - first)
-        tiny = (scale.astype(F) == 0) | np.isinf(F(1) / scale.astype(F))
+        tiny = (scale.astype(float32) == 0) | np.isinf(float32(1) / scale.astype(float32))
         scale = np.where(tiny, 0.1, scale)
         small = scale < _SMALLEST
-        more = _SMALLEST / scale.astype(F)
-        span = _SMALLEST * F(last - first)
+        more = _SMALLEST / scale.astype(float32)
+        span = _SMALLEST * float32(last - first)
         widest = np.where(least == 0, span, np.where(most == 0, most, most * more))
         lowest = np.where(most == 0, np.where(least == 0, least, -span), least * more)
         least, most = np.where(small, lowest, least), np.where(small, widest, most)
@@ -108,15 +116,18 @@ def _per_token(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
     _finite("torchao.per_token", low, high)
     first, last = wanted.bounds
     if wanted.symmetric:
-        reach = np.maximum(np.abs(low.astype(F)), np.abs(high.astype(F)))
-        return np.maximum(reach, F(1e-5)) / F(last), np.zeros(reach.shape)
-    least, most = np.minimum(low.astype(F), F(0)), np.maximum(high.astype(F), F(0))
+        reach = np.maximum(np.abs(low.astype(float32)), np.abs(high.astype(float32)))
+        return np.maximum(reach, float32(1e-5)) / float32(last), np.zeros(reach.shape)
+    least, most = (
+        np.minimum(low.astype(float32), float32(0)),
+        np.maximum(high.astype(float32), float32(0)),
+    )
     with np.errstate(all="ignore"):
-        scale = np.maximum((most - least) / F(last - first), np.finfo(F).eps)
+        scale = np.maximum((most - least) / float32(last - first), np.finfo(float32).eps)
         below, above = least / scale, most / scale
-        nearer = (F(first) + below) + (F(last) + above) > 0
-        zero = np.where(nearer, F(first) - below, F(last) - above)
-    return scale, np.rint(np.clip(zero, F(first), F(last)))
+        nearer = (float32(first) + below) + (float32(last) + above) > 0
+        zero = np.where(nearer, float32(first) - below, float32(last) - above)
+    return scale, np.rint(np.clip(zero, float32(first), float32(last)))
 
 
 def _affine(rule: str, wanted: Wanted) -> None:

@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, GATES, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS, GATE_COUNTS
 from qir.reference import activations as by_element
 from qir.reference.elementwise import sigmoid
-from qir.reference.operands import Array, Wide, floats, narrow, rank
+from qir.reference.operands import Array, Float64Array, require_floats, require_rank, round_to_dtype
 from qir.reference.product import product
 
-Places: TypeAlias = Mapping[str, Callable[[Wide], Wide]]
-State: TypeAlias = tuple[Wide, ...]
+Places: TypeAlias = Mapping[str, Callable[[Float64Array], Float64Array]]
+State: TypeAlias = tuple[Float64Array, ...]
 Counts: TypeAlias = NDArray[np.int64]
-Function: TypeAlias = Callable[[Wide], Wide]
+Function: TypeAlias = Callable[[Float64Array], Float64Array]
 NOWHERE: Places = {}
 
-_APPLIED: dict[str, Callable[[Wide, float, float], Array]] = {
+_APPLIED: dict[str, Callable[[Float64Array, float, float], Array]] = {
     "relu": lambda x, a, b: np.maximum(x, 0),
     "tanh": lambda x, a, b: np.asarray(np.tanh(x)),
     "sigmoid": lambda x, a, b: sigmoid(x),
@@ -63,8 +63,8 @@ class RecurrentLayer:
     def functions(self, way: int) -> list[Function]:
         """Returns the activations of one direction; raises OpError where they are not as many as it
         takes."""
-        each, ways = len(USUAL[self.op]), len(self.ways)
-        names = list(self.activations) or list(USUAL[self.op]) * ways
+        each, ways = len(DEFAULT_ACTIVATIONS[self.op]), len(self.ways)
+        names = list(self.activations) or list(DEFAULT_ACTIVATIONS[self.op]) * ways
         if len(names) != each * ways or any(n not in ACTIVATIONS for n in names):
             raise OpError(f"{self.op}: activations {', '.join(names)} are not {each} a direction")
         return [self._function(i, names[i]) for i in range(way * each, (way + 1) * each)]
@@ -76,12 +76,12 @@ class RecurrentLayer:
         applied = _APPLIED[name]
         return lambda x: np.asarray(applied(x, a, b), np.float64)
 
-    def at(self, place: str, x: Wide) -> Wide:
+    def at(self, place: str, x: Float64Array) -> Float64Array:
         """Returns the value as it is at a place, rounded where somebody asked for that."""
         rounded = self.inner.get(place)
         return x if rounded is None else rounded(x)
 
-    def gated(self, gate: str, function: Function, total: Wide) -> Wide:
+    def gated(self, gate: str, function: Function, total: Float64Array) -> Float64Array:
         """Returns a gate: its sum rounded, clipped, put through its activation, and rounded
         again."""
         total = self.at(f"gate.{gate}", total)
@@ -92,7 +92,7 @@ class RecurrentLayer:
 class CellStep(Protocol):
     """One direction's step: from the product of x with w, its bias added, and the state."""
 
-    def __call__(self, given: Wide, state: State) -> State: ...
+    def __call__(self, given: Float64Array, state: State) -> State: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +101,30 @@ class RecurrentWeights:
 
     layer: RecurrentLayer
     way: int
-    r: Wide
-    bias: Wide
-    proj: Wide | None = None
-    peephole: tuple[Wide, ...] = field(default=())
+    r: Float64Array
+    bias: Float64Array
+    proj: Float64Array | None = None
+    peephole: tuple[Float64Array, ...] = field(default=())
 
-    def product(self, h: Wide, gates: slice = slice(None)) -> Wide:
+    def product(self, h: Float64Array, gates: slice = slice(None)) -> Float64Array:
         """Returns what r makes of a state, its bias added, for some of the gates."""
         columns = self._columns(gates)
         return _product(h, self.r[:, columns]) + self.bias[columns]
 
-    def split(self, sums: Wide) -> list[Wide]:
+    def split(self, sums: Float64Array) -> list[Float64Array]:
         """Returns the sums, gate by gate."""
-        return np.split(sums, len(GATES[self.layer.op]), axis=1)
+        return np.split(sums, len(GATE_COUNTS[self.layer.op]), axis=1)
 
     def _columns(self, gates: slice) -> slice:
-        hidden = self.r.shape[1] // len(GATES[self.layer.op])
-        start, stop, _ = gates.indices(len(GATES[self.layer.op]))
+        hidden = self.r.shape[1] // len(GATE_COUNTS[self.layer.op])
+        start, stop, _ = gates.indices(len(GATE_COUNTS[self.layer.op]))
         return slice(start * hidden, stop * hidden)
 
 
 def _rnn_cell(own: RecurrentWeights) -> CellStep:
     (f,) = own.layer.functions(own.way)
 
-    def step(given: Wide, state: State) -> State:
+    def step(given: Float64Array, state: State) -> State:
         total = given + own.product(own.layer.at("h", state[0]))
         return (own.layer.gated("h", f, total),)
 
@@ -135,7 +135,7 @@ def _lstm_cell(own: RecurrentWeights, *, input_forget: bool) -> CellStep:
     f, g, last = own.layer.functions(own.way)
     layer = own.layer
 
-    def step(given: Wide, state: State) -> State:
+    def step(given: Float64Array, state: State) -> State:
         h, c = state
         i, o, forget, new = own.split(given + own.product(layer.at("h", h)))
         if own.peephole:
@@ -155,7 +155,7 @@ def _gru_cell(own: RecurrentWeights, *, before_reset: bool) -> CellStep:
     f, g = own.layer.functions(own.way)
     layer = own.layer
 
-    def step(given: Wide, state: State) -> State:
+    def step(given: Float64Array, state: State) -> State:
         (h,) = state
         read = layer.at("h", h)
         z, r, new = own.split(given)
@@ -262,9 +262,9 @@ def _run(
     proj: Array | None = None,
 ) -> tuple[Array, ...]:
     first = {f"{name}0": data for name, data in zip("hc", start, strict=False)}
-    floats(layer.op, x=x, w=w, r=r, bias=bias, peephole=peephole, proj=proj, **first)
+    require_floats(layer.op, x=x, w=w, r=r, bias=bias, peephole=peephole, proj=proj, **first)
     for slot, data in (("x", x), ("w", w), ("r", r)):
-        rank(layer.op, slot, data, 3)
+        require_rank(layer.op, slot, data, 3)
     xs = np.swapaxes(_wide(x), 0, 1) if layer.batch_first else _wide(x)
     hidden, out = _check(layer, xs, w, r, bias, peephole, proj)
     steps, batch, taken = xs.shape
@@ -280,12 +280,12 @@ def _run(
         ends.append(_stepped(make_cell(own), parts, state, counts, made[:, way], back=back))
     y = np.moveaxis(made, 2, 0) if layer.batch_first else made
     last = [np.stack(parts, 1 if layer.batch_first else 0) for parts in zip(*ends, strict=True)]
-    return tuple(np.asarray(narrow(data, x.dtype), order="C") for data in (y, *last))
+    return tuple(np.asarray(round_to_dtype(data, x.dtype), order="C") for data in (y, *last))
 
 
 def _check(
     layer: RecurrentLayer,
-    xs: Wide,
+    xs: Float64Array,
     w: Array,
     r: Array,
     bias: Array | None,
@@ -294,9 +294,9 @@ def _check(
 ) -> tuple[int, int]:
     """How large the cell and what it hands on are; OpError for operands that do not fit."""
     op, ways, rows = layer.op, len(layer.ways), w.shape[1]
-    hidden = rows // len(GATES[op])
+    hidden = rows // len(GATE_COUNTS[op])
     out = hidden if proj is None else proj.shape[1]
-    _fit(op, "w", w, ways, len(GATES[op]) * hidden, xs.shape[2])
+    _fit(op, "w", w, ways, len(GATE_COUNTS[op]) * hidden, xs.shape[2])
     _fit(op, "r", r, ways, rows, out)
     _fit(op, "proj", proj, ways, out, hidden)
     _fit(op, "peephole", peephole, ways, 3 * hidden)
@@ -312,7 +312,7 @@ def _weights(
     bias: Array | None,
     peephole: Array | None,
     proj: Array | None,
-) -> tuple[RecurrentWeights, Wide]:
+) -> tuple[RecurrentWeights, Float64Array]:
     """Returns one direction's weights, and what is added to the product of x with w."""
     rows = r.shape[1]
     both = np.zeros(2 * rows)
@@ -330,7 +330,13 @@ def _weights(
 
 
 def _stepped(
-    cell: CellStep, given: Wide, state: State, counts: Counts, made: Wide, *, back: bool
+    cell: CellStep,
+    given: Float64Array,
+    state: State,
+    counts: Counts,
+    made: Float64Array,
+    *,
+    back: bool,
 ) -> State:
     """Runs one direction; writes what each step made, gives the last state of each sequence."""
     every = np.arange(given.shape[1])
@@ -343,11 +349,11 @@ def _stepped(
     return tuple(np.where(counts[:, None] > 0, s, 0.0) for s in state)
 
 
-def _wide(x: Array) -> Wide:
+def _wide(x: Array) -> Float64Array:
     return x.astype(np.float64, copy=False)
 
 
-def _product(a: Wide, b: Wide) -> Wide:
+def _product(a: Float64Array, b: Float64Array) -> Float64Array:
     return _wide(product(a, b))
 
 
@@ -356,7 +362,9 @@ def _fit(op: str, slot: str, data: Array | None, *wanted: int) -> None:
         raise OpError(f"{op}: {slot} is {list(data.shape)}, it should be {list(wanted)}")
 
 
-def _start(layer: RecurrentLayer, slot: str, data: Array | None, batch: int, size: int) -> Wide:
+def _start(
+    layer: RecurrentLayer, slot: str, data: Array | None, batch: int, size: int
+) -> Float64Array:
     """Returns the state before the first step, [directions, batch, size]."""
     ways = len(layer.ways)
     if data is None:

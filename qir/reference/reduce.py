@@ -11,8 +11,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.elementwise import cut_divide
-from qir.reference.operands import Array, Wide, axis_of, element, floats, narrow, wide
+from qir.reference.elementwise import truncating_divide
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    normalize_axis,
+    numeric_dtype,
+    require_floats,
+    round_to_dtype,
+    to_float64,
+)
 
 
 @np.errstate(all="ignore")
@@ -21,24 +29,24 @@ def reduce_mean(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Arr
 
     Over nothing it is NaN, and for integers OpError; so are axes that x has not, or has twice.
     """
-    kind = element("reduce_mean", "x", x)
-    over = tuple(axis_of("reduce_mean", a, x.ndim) for a in axes) or tuple(range(x.ndim))
+    kind = numeric_dtype("reduce_mean", "x", x)
+    over = tuple(normalize_axis("reduce_mean", a, x.ndim) for a in axes) or tuple(range(x.ndim))
     if len(set(over)) < len(over):
         raise OpError(f"reduce_mean: axes {tuple(axes)} name one axis twice")
     count = math.prod(x.shape[a] for a in over)
-    total = np.asarray(np.sum(wide(x), axis=over, keepdims=keep))
+    total = np.asarray(np.sum(to_float64(x), axis=over, keepdims=keep))
     if kind.is_float:
-        return narrow(np.asarray(np.divide(total, np.float64(count))), x.dtype)
+        return round_to_dtype(np.asarray(np.divide(total, np.float64(count))), x.dtype)
     if not count and total.size:
         raise OpError(f"reduce_mean: x {list(x.shape)} has nothing to average on axes {over}")
-    return cut_divide(total, np.array(max(count, 1), total.dtype)).astype(x.dtype)
+    return truncating_divide(total, np.array(max(count, 1), total.dtype)).astype(x.dtype)
 
 
 Axes = tuple[int, ...]
 
 
 def _over(op: str, x: Array, axes: Sequence[int]) -> Axes:
-    over = tuple(axis_of(op, a, x.ndim) for a in axes) or tuple(range(x.ndim))
+    over = tuple(normalize_axis(op, a, x.ndim) for a in axes) or tuple(range(x.ndim))
     if len(set(over)) < len(over):
         raise OpError(f"{op}: axes {tuple(axes)} name one axis twice")
     return over
@@ -50,61 +58,63 @@ def _of_numbers(op: str, function: np.ufunc) -> Callable[..., Array]:
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
-        kind = element(op, "x", x)
+        kind = numeric_dtype(op, "x", x)
         over = _over(op, x, axes)
-        plain = wide(x) if kind.is_float else x
+        plain = to_float64(x) if kind.is_float else x
         if function.identity is None and not math.prod(x.shape[a] for a in over):
             shape = np.sum(plain, axis=over, keepdims=keep).shape
             return np.full(shape, _furthest(x, greatest=function is np.minimum), x.dtype)
         made = function.reduce(plain, axis=over, keepdims=keep, dtype=plain.dtype)
-        return np.asarray(narrow(np.asarray(made), x.dtype))
+        return np.asarray(round_to_dtype(np.asarray(made), x.dtype))
 
     return run
 
 
 def _furthest(x: Array, *, greatest: bool) -> float | int | bool:
     """Returns the greatest or the least number of a type."""
-    kind = element("reduce", "x", x)
+    kind = numeric_dtype("reduce", "x", x)
     if kind.is_float:
         return math.inf if greatest else -math.inf
     return kind.bounds[greatest] if kind.is_integer else greatest
 
 
-def _of_floats(op: str, function: Callable[[Wide, Axes], Wide]) -> Callable[..., Array]:
+def _of_floats(
+    op: str, function: Callable[[Float64Array, Axes], Float64Array]
+) -> Callable[..., Array]:
     """Returns the reduction by a function that keeps its axes as 1."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
-        floats(op, x=x)
+        require_floats(op, x=x)
         over = _over(op, x, axes)
-        made = function(wide(x).astype(np.float64, copy=False), over)
-        return np.asarray(narrow(made if keep else np.squeeze(made, over), x.dtype))
+        made = function(to_float64(x).astype(np.float64, copy=False), over)
+        return np.asarray(round_to_dtype(made if keep else np.squeeze(made, over), x.dtype))
 
     return run
 
 
-def _log_sum_exp(x: Wide, over: Axes) -> Wide:
+def _log_sum_exp(x: Float64Array, over: Axes) -> Float64Array:
     top = np.max(x, axis=over, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     return np.asarray(np.log(np.sum(np.exp(x - top), axis=over, keepdims=True)) + top)
 
 
-def _sum(x: Wide, over: Axes) -> Wide:
+def _sum(x: Float64Array, over: Axes) -> Float64Array:
     return np.asarray(np.sum(x, axis=over, keepdims=True))
 
 
 def _place(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
     def run(x: Array, *, axis: int = 0, keep: bool = True, last: bool = False) -> Array:
-        element(op, "x", x)
-        along = axis_of(op, axis, x.ndim)
+        numeric_dtype(op, "x", x)
+        along = normalize_axis(op, axis, x.ndim)
         if not x.shape[along]:
             rest = tuple(1 if a == along else d for a, d in enumerate(x.shape))
             if math.prod(rest):
                 raise OpError(f"{op}: axis {along} of x {list(x.shape)} is empty")
             return np.zeros(rest if keep else rest[:along] + rest[along + 1 :], np.int64)
         if not last:
-            return np.asarray(function(wide(x), axis=along, keepdims=keep), np.int64)
-        found = function(np.flip(wide(x), along), axis=along, keepdims=keep)
+            return np.asarray(function(to_float64(x), axis=along, keepdims=keep), np.int64)
+        found = function(np.flip(to_float64(x), along), axis=along, keepdims=keep)
         return np.asarray(x.shape[along] - 1 - np.asarray(found, np.int64))
 
     return run
@@ -116,15 +126,15 @@ def _so_far(op: str, function: np.ufunc) -> Callable[..., Array]:
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
-        element(op, "x", x)
-        along = axis_of(op, axis, x.ndim)
-        value = wide(np.flip(x, along) if reverse else x)
+        numeric_dtype(op, "x", x)
+        along = normalize_axis(op, axis, x.ndim)
+        value = to_float64(np.flip(x, along) if reverse else x)
         made = function.accumulate(value, along, value.dtype)
         if exclusive and x.shape[along]:
             first = np.full_like(np.take(made, [0], along), function.identity)
             rest = np.take(made, range(x.shape[along] - 1), along)
             made = np.concatenate([first, rest], along)
-        return narrow(np.flip(made, along) if reverse else made, x.dtype)
+        return round_to_dtype(np.flip(made, along) if reverse else made, x.dtype)
 
     return run
 
@@ -136,11 +146,11 @@ def top_k(
 
     NaN is greater than everything. Raises OpError where the axis has fewer than k.
     """
-    element("top_k", "x", x)
-    along = axis_of("top_k", axis, x.ndim)
+    numeric_dtype("top_k", "x", x)
+    along = normalize_axis("top_k", axis, x.ndim)
     if not 0 <= k <= x.shape[along]:
         raise OpError(f"top_k: k {k}, but axis {along} has {x.shape[along]}")
-    value = wide(x)
+    value = to_float64(x)
     if largest:  # a stable order of the mirrored row, read from its end, keeps the first first
         order = np.argsort(np.flip(value, along), along, kind="stable")
         order = x.shape[along] - 1 - np.flip(order, along)

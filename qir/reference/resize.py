@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from qir.errors import OpError
 from qir.ir.ops.resize import COORDINATES, MODES, POLICIES, ROUNDINGS, proportion, rounded, scaled
 from qir.reference.moves import axes_of
-from qir.reference.operands import Array, Wide, floats, narrow, wide
+from qir.reference.operands import Array, Float64Array, require_floats, round_to_dtype, to_float64
 
 Reals = Sequence[float]
 Places = NDArray[np.int64]
 Places32 = NDArray[np.float32]
-F = np.float32
+float32 = np.float32
 HALVES = 1e-6  # what is no farther from a half counts as one, as in onnxruntime
 
 
@@ -39,22 +39,22 @@ class Along:
     @np.errstate(all="ignore")
     def coordinates(self, rule: str) -> Places32:
         """Returns where each element of the result is among those of x."""
-        number, half = np.arange(self.made).astype(F), F(0.5)
-        size, made, last = F(self.size), F(self.made), F(self.size) - F(1)
+        number, half = np.arange(self.made).astype(float32), float32(0.5)
+        size, made, last = float32(self.size), float32(self.made), float32(self.size) - float32(1)
         match rule:
             case "asymmetric":
                 places = number / self.scale
             case "tf_half_pixel_for_nn":
                 places = (number + half) / self.scale
             case "half_pixel_symmetric":
-                beside = size / F(2) * (F(1) - made / (self.scale * size))
+                beside = size / float32(2) * (float32(1) - made / (self.scale * size))
                 moved = (number.astype(np.float64) + 0.5) / np.float64(self.scale)
                 places = np.float64(beside) + moved - 0.5
             case "align_corners" if self.made > 1:
-                places = number * last / (made - F(1))
+                places = number * last / (made - float32(1))
             case "tf_crop_and_resize" if self.made > 1:
                 span = number * (self.end - self.start) * last
-                places = self.start * last + span / (made - F(1))
+                places = self.start * last + span / (made - float32(1))
             case "tf_crop_and_resize":
                 places = number + 0.5 * np.float64(self.start + self.end) * np.float64(last)
             case "align_corners":
@@ -63,7 +63,7 @@ class Along:
                 places = number
             case _:
                 places = (number + half) / self.scale - half
-        return np.asarray(places, F)
+        return np.asarray(places, float32)
 
 
 def resize_nearest(
@@ -134,10 +134,14 @@ def nearest_by_step(
     for along in _plan("resize_nearest", x, sizes, scales, axes, coordinates, policy, roi):
         size, made = along.size, along.made
         if corners:
-            step = F(size - 1) / F(max(made - 1, 1))
+            step = float32(size - 1) / float32(max(made - 1, 1))
         else:
-            step = F(1 / scales[over.index(along.axis)]) if scales else F(size) / F(max(made, 1))
-        places = (np.arange(made).astype(F) + F(ahead)) * step
+            step = (
+                float32(1 / scales[over.index(along.axis)])
+                if scales
+                else float32(size) / float32(max(made, 1))
+            )
+        places = (np.arange(made).astype(float32) + float32(ahead)) * step
         near = np.floor(places.astype(np.float64) + 0.5) if corners else np.floor(places)
         out = np.take(out, np.minimum(near.astype(np.int64), size - 1), along.axis)
     return np.asarray(out, order="C")
@@ -170,10 +174,10 @@ def resize(
     antialias: bool = False,
 ) -> Array:
     """Each element interpolated between those of x; OpError for misfits."""
-    floats("resize", x=x)
+    require_floats("resize", x=x)
     if mode not in MODES:
         raise OpError(f"resize: mode {mode!r} is none of {', '.join(MODES)}")
-    out, outside = wide(x).astype(np.float64, copy=False), np.zeros((1,) * x.ndim, np.bool_)
+    out, outside = to_float64(x).astype(np.float64, copy=False), np.zeros((1,) * x.ndim, np.bool_)
     for along in _plan("resize", x, sizes, scales, axes, coordinates, policy, roi):
         if antialias and along.made == along.size and coordinates != "tf_crop_and_resize":
             continue
@@ -186,10 +190,10 @@ def resize(
         if exclude_outside or antialias:
             shares = shares / shares.sum(1, keepdims=True)
         out = _mixed(out, np.clip(taps, 0, along.size - 1), shares, along.axis)
-    return _extrapolated(narrow(out, x.dtype), outside, extrapolation)
+    return _extrapolated(round_to_dtype(out, x.dtype), outside, extrapolation)
 
 
-def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, Wide]:
+def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, Float64Array]:
     """Returns the places that each element takes from and how much of each, wider by 1/stretch."""
     reach = 1 if mode == "linear" else 2
     first = int(np.floor(-reach / stretch)) + 1
@@ -201,16 +205,16 @@ def _shares(at: Places32, mode: str, a: float, stretch: float) -> tuple[Places, 
     return base[:, None] + steps, shares
 
 
-def _spline(away: Wide, a: float) -> Wide:
+def _spline(away: Float64Array, a: float) -> Float64Array:
     near = ((a + 2) * away - (a + 3)) * away * away + 1
     far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
     return np.where(away <= 1, near, np.where(away < 2, far, 0.0))
 
 
-def _mixed(x: Wide, taps: Places, shares: Wide, axis: int) -> Wide:
+def _mixed(x: Float64Array, taps: Places, shares: Float64Array, axis: int) -> Float64Array:
     shape = [1] * x.ndim
     shape[axis] = len(taps)
-    out: Wide = np.zeros([len(taps) if a == axis else d for a, d in enumerate(x.shape)])
+    out: Float64Array = np.zeros([len(taps) if a == axis else d for a, d in enumerate(x.shape)])
     for tap in range(taps.shape[1]):
         share = shares[:, tap].reshape(shape)
         part = np.take(x, taps[:, tap], axis)
@@ -230,7 +234,11 @@ def _beyond(at: Places32, along: Along, rule: str, rank: int) -> NDArray[np.bool
 def _extrapolated(out: Array, outside: NDArray[np.bool_], value: float) -> Array:
     if not outside.any():
         return np.asarray(out, order="C")
-    filler = narrow(np.array(value), out.dtype) if out.dtype.kind not in "iub" else np.array(value)
+    filler = (
+        round_to_dtype(np.array(value), out.dtype)
+        if out.dtype.kind not in "iub"
+        else np.array(value)
+    )
     return np.where(outside, filler.astype(out.dtype), out)
 
 
@@ -265,7 +273,9 @@ def _plan(
         return []
     out = []
     for i, axis in enumerate(along):
-        start, end = (F(roi[i]), F(roi[i + len(along)])) if crop else (F(0), F(1))
+        start, end = (
+            (float32(roi[i]), float32(roi[i + len(along)])) if crop else (float32(0), float32(1))
+        )
         if not held[i] and made[i]:
             raise OpError(f"{op}: axis {axis} is empty, it cannot become {made[i]}")
         if steps[i] != 1 or crop:
@@ -281,7 +291,7 @@ def _made(
         if len(scales) != len(held) or not all(0 < s < 2**31 for s in scales):
             raise OpError(f"{op}: scales {tuple(scales)} are no {len(held)} positive numbers")
         made = [scaled(h, s) for h, s in zip(held, scales, strict=True)]
-        return made, [F(s) for s in scales]
+        return made, [float32(s) for s in scales]
     wanted = [int(s) for s in sizes.reshape(-1)]
     if sizes.ndim != 1 or len(wanted) != len(held):
         raise OpError(f"{op}: {len(wanted)} sizes for {len(held)} axes")
@@ -292,7 +302,7 @@ def _made(
             raise OpError(f"{op}: x has no elements, whose proportions could be kept")
         each = proportion(policy, held, wanted)
         return [rounded(h, each) for h in held], [each] * len(held)
-    return wanted, [F(w) / F(max(h, 1)) for w, h in zip(wanted, held, strict=True)]
+    return wanted, [float32(w) / float32(max(h, 1)) for w, h in zip(wanted, held, strict=True)]
 
 
 STEPPED: Callable[..., Array] = nearest_by_step

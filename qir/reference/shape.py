@@ -10,7 +10,7 @@ import numpy as np
 from qir.errors import OpError
 from qir.ir.dtype import dtype_of
 from qir.ir.ops.shape import PADS
-from qir.reference.operands import Array, axis_of, narrow, whole
+from qir.reference.operands import Array, int_tuple, normalize_axis, round_to_dtype
 
 
 def reshape(x: Array, shape: Array, *, allow_zero: bool = False) -> Array:
@@ -55,7 +55,7 @@ def concat(xs: Sequence[Array], *, axis: int) -> Array:
     if not xs:
         raise OpError("concat: nothing to join")
     first = xs[0]
-    axis = axis_of("concat", axis, first.ndim)
+    axis = normalize_axis("concat", axis, first.ndim)
     for i, x in enumerate(xs):
         if x.dtype != first.dtype:
             raise OpError(f"concat: xs.0 is {dtype_of(first)}, xs.{i} is {dtype_of(x)}")
@@ -70,7 +70,7 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
     has the modes; OpError where nothing is left to cut from or to copy."""
     if mode not in PADS:
         raise OpError(f"pad: mode {mode!r} is not one of {', '.join(PADS)}")
-    counts = whole("pad", "pads", pads, 2 * x.ndim, -(1 << 62))
+    counts = int_tuple("pad", "pads", pads, 2 * x.ndim, -(1 << 62))
     before, after = counts[: x.ndim], counts[x.ndim :]
     x = x[tuple(_kept(i, x.shape[i], before[i], after[i]) for i in range(x.ndim))]
     more = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
@@ -103,7 +103,7 @@ def _framed(x: Array, more: list[tuple[int, int]], value: float) -> Array:
 def _filling(x: Array, value: float) -> Array:
     kind = dtype_of(x)
     if kind.is_float:
-        return narrow(np.array(value, np.float64), x.dtype)
+        return round_to_dtype(np.array(value, np.float64), x.dtype)
     low, high = (0, 1) if kind.name == "bool" else kind.bounds
     if not (low <= value <= high and value == int(value)):
         raise OpError(f"pad: value {value} is no {kind}")

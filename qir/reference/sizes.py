@@ -9,7 +9,7 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.types import Array as Stored
-from qir.reference.operands import Array, agree, narrow
+from qir.reference.operands import Array, common_dtype, round_to_dtype
 
 
 def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
@@ -25,7 +25,7 @@ def size(x: Array) -> Array:
 def numbers(start: Array, limit: Array, step: Array) -> Array:
     """Numbers from start to before limit; raises OpError for a step of 0, no end, and for
     misfits."""
-    kind = agree("range", start=start, limit=limit, step=step)
+    kind = common_dtype("range", start=start, limit=limit, step=step)
     for slot, x in (("start", start), ("limit", limit), ("step", step)):
         if x.size != 1:
             raise OpError(f"range: {slot} has {x.size} elements, it takes one number")
@@ -39,7 +39,7 @@ def numbers(start: Array, limit: Array, step: Array) -> Array:
     if not (math.isfinite(first) and math.isfinite(steps)):
         raise OpError(f"range: from {first} to {last} by {by} there is no finite count of numbers")
     count = max(math.ceil(steps), 0)
-    return narrow(first + np.arange(count, dtype=np.float64) * by, start.dtype)
+    return round_to_dtype(first + np.arange(count, dtype=np.float64) * by, start.dtype)
 
 
 def filled(shape: Array, *, value: Stored) -> Array:

@@ -35,13 +35,13 @@ from qir.reference import (
     sizes,
     unary,
 )
-from qir.reference.operands import cut, narrow, settled, wrapped
+from qir.reference.operands import contiguous, round_to_dtype, truncate_to_integer, wrap_to_width
 
 Operands: TypeAlias = Mapping[str, NDArray[np.generic]]
 
-Made: TypeAlias = "NDArray[np.generic] | tuple[NDArray[np.generic], ...]"
+OpResult: TypeAlias = "NDArray[np.generic] | tuple[NDArray[np.generic], ...]"
 
-FUNCTIONS: dict[str, Callable[..., Made]] = {
+FUNCTIONS: dict[str, Callable[..., OpResult]] = {
     "add": elementwise.add,
     "sub": elementwise.sub,
     "mul": elementwise.mul,
@@ -54,9 +54,9 @@ FUNCTIONS: dict[str, Callable[..., Made]] = {
     "floor_div": elementwise.floor_div,
     "squared_difference": elementwise.squared_difference,
     "atan2": elementwise.atan2,
-    "min": elementwise.least,
-    "max": elementwise.greatest,
-    "sum": elementwise.total,
+    "min": elementwise.elementwise_min,
+    "max": elementwise.elementwise_max,
+    "sum": elementwise.elementwise_sum,
     "mean": elementwise.mean,
     **activations.FUNCTIONS,
     **unary.FUNCTIONS,
@@ -112,29 +112,29 @@ def compute_all(
 ) -> tuple[NDArray[np.generic], ...]:
     """Returns one op in float; raises OpError for values it cannot take or an op that has no
     function."""
-    made = _made(op, operands, attrs)
+    made = _run_plugin_or_core(op, operands, attrs)
     return made if isinstance(made, tuple) else (made,)
 
 
-def _made(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> Made:
+def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> OpResult:
     if op == "cast":
         return cast(operands["x"], attrs["to"])
     function = FUNCTIONS.get(op) or _of_plugin(op)
-    operands = {slot: settled(x) for slot, x in operands.items()}
+    operands = {slot: contiguous(x) for slot, x in operands.items()}
     if "xs.0" in operands:
         order = sorted(operands, key=lambda s: int(s.rpartition(".")[2]))
         return function([operands[s] for s in order], **attrs)
     return function(**operands, **attrs)
 
 
-def _of_plugin(op: str) -> Callable[..., Made]:
+def _of_plugin(op: str) -> Callable[..., OpResult]:
     """Returns the function of an op that a plugin brings; raises OpError for an op that has
     none."""
     if OPS.own(op) or op not in OPS:
         raise OpError(f"no reference for op {op}")
     function = plugin_op(op).reference
 
-    def run(*operands: object, **named: object) -> Made:
+    def run(*operands: object, **named: object) -> OpResult:
         made = function(*operands, **named)
         return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
 
@@ -150,13 +150,13 @@ def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     if not isinstance(to, DType):
         raise OpError(f"cast: to = {to!r} is no element type")
     if to.is_integer and x.dtype.kind != "b" and dtype_of(x).is_float:
-        return wrapped(cut(x, to), to)
+        return wrap_to_width(truncate_to_integer(x, to), to)
     if x.dtype == np.float64 and to.is_float:
-        return narrow(x, to.carrier)
+        return round_to_dtype(x, to.carrier)
     if x.dtype.kind in "OUST" and to.kind != "string":
-        return wrapped(_read(x, to), to)
+        return wrap_to_width(_read(x, to), to)
     with np.errstate(invalid="ignore", over="ignore"):
-        return wrapped(x.astype(to.carrier), to)
+        return wrap_to_width(x.astype(to.carrier), to)
 
 
 def _read(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:

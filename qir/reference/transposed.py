@@ -9,30 +9,30 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.ir.attrs import Attr
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Element, TensorType, uniform
 from qir.numerics.affine import Affine
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.conv_of_other_ranks import as_conv2d
+from qir.reference.conv_of_other_ranks import run_as_conv2d
 from qir.reference.method import (
-    Codes,
+    Integers,
     MethodCall,
-    integers,
-    one_scale,
+    int_list,
+    require_per_tensor,
 )
-from qir.reference.products import ProductKernel, product
+from qir.reference.products import ProductKernel, integer_product
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 
 
-def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Codes:
+def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Integers:
     """Returns a transposed convolution as the convolution that it is: of data with room between its
     elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
     other weights wherever as many channels do not come in as go out. So the terms of a sum keep the
     order that the weights have."""
     n = call.types["x"].rank - 2
     x, of = call.affine("x"), call.affine("w")
-    one_scale(call.op, x)
+    require_per_tensor(call.op, x)
     attrs, groups = call.attrs, call.attrs["groups"]
     assert isinstance(groups, int)
     w = _turned(_misread(arrays["w"], groups) if misread else arrays["w"], groups)
@@ -40,7 +40,7 @@ def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Co
     if (
         min(
             room.shape[2 + i] - (w.shape[2 + i] - 1) * d
-            for i, d in enumerate(integers(attrs, "dilation"))
+            for i, d in enumerate(int_list(attrs, "dilation"))
         )
         < 1
     ):
@@ -59,12 +59,12 @@ def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> Co
         result = TensorType((1,) * 4, call.result.element)
         rule = replace(call.rule, method=None)
         image = ProductKernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
-        return _back(product(image, given))
+        return _back(integer_product(image, given))
     flat = ProductKernel(f"conv{n}d", still, types, call.result, call.rule)
-    return _back(as_conv2d(flat, given))
+    return _back(run_as_conv2d(flat, given))
 
 
-def _misread(w: Codes, groups: int) -> Codes:
+def _misread(w: Integers, groups: int) -> Integers:
     """Weights whose two axes of channels were turned in memory and yet are said to be as before,
     twice: the same again where both are of one length."""
     into, outof = w.shape[0] // groups, w.shape[1]
@@ -84,23 +84,23 @@ def _tiled(call: MethodCall, of: Affine, groups: int) -> Element:
     return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
 
 
-def _turned(w: Codes, groups: int) -> Codes:
+def _turned(w: Integers, groups: int) -> Integers:
     """Weights [in, out / groups, ...] as [out, in / groups, ...]."""
     split = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
     return split.reshape(groups * w.shape[1], len(w) // groups, *w.shape[2:])
 
 
-def _back(x: Codes) -> Codes:
+def _back(x: Integers) -> Integers:
     """Returns an image or volume with its last element first."""
     return np.ascontiguousarray(np.flip(x, tuple(range(2, x.ndim))))
 
 
-def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Codes:
+def _spaced(x: Integers, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Integers:
     """Returns the data with a stride of room between its elements, and as much next to them as is
     seen."""
     n = x.ndim - 2
     stride, pad, dilation, more = (
-        integers(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
+        int_list(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
     )
     sides = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     sizes = [(size - 1) * s + 1 for size, s in zip(x.shape[2:], stride, strict=True)]
@@ -115,7 +115,7 @@ def _spaced(x: Codes, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: in
 METHODS: Mapping[str, PluginMethod] = {
     "transposed": PluginMethod(
         transposed,
-        tuple(sorted(TRANSPOSED)),
+        tuple(sorted(TRANSPOSED_CONVOLUTIONS)),
         reads=("acc", "bias", "requant", "stage"),
         params={"misread": FLAG},
         reals=True,

@@ -7,24 +7,31 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qir.reference.operands import Array, Wide, element, floats, narrow, wide
+from qir.reference.operands import (
+    Array,
+    Float64Array,
+    numeric_dtype,
+    require_floats,
+    round_to_dtype,
+    to_float64,
+)
 
 
-def by_element(function: Callable[[float], float], x: Wide) -> Wide:
+def by_element(function: Callable[[float], float], x: Float64Array) -> Float64Array:
     """Returns the function of each element, for those that NumPy has not."""
     flat = np.fromiter(map(function, x.reshape(-1).tolist()), np.float64, x.size)
     return flat.reshape(x.shape)
 
 
-def on_floats(op: str, function: Callable[[Wide], object]) -> Callable[[Array], Array]:
+def on_floats(op: str, function: Callable[[Float64Array], object]) -> Callable[[Array], Array]:
     """Returns the op that computes `function` in float64 and rounds once; raises OpError unless x
     is float."""
 
     @np.errstate(all="ignore")
     def run(x: Array) -> Array:
-        floats(op, x=x)
-        exact = np.asarray(function(wide(x).astype(np.float64, copy=False)))
-        return np.asarray(narrow(exact, x.dtype))
+        require_floats(op, x=x)
+        exact = np.asarray(function(to_float64(x).astype(np.float64, copy=False)))
+        return np.asarray(round_to_dtype(exact, x.dtype))
 
     run.__name__ = run.__qualname__ = op
     return run
@@ -33,24 +40,24 @@ def on_floats(op: str, function: Callable[[Wide], object]) -> Callable[[Array], 
 @np.errstate(all="ignore")
 def neg(x: Array) -> Array:
     """-x, which wraps for integers; OpError if x holds no numbers."""
-    element("neg", "x", x)
+    numeric_dtype("neg", "x", x)
     return np.asarray(np.negative(x))
 
 
 @np.errstate(all="ignore")
 def absolute(x: Array) -> Array:
     """|x|, which wraps for the least integer; OpError if x holds no numbers."""
-    element("abs", "x", x)
+    numeric_dtype("abs", "x", x)
     return np.asarray(np.abs(x))
 
 
 def sign(x: Array) -> Array:
     """-1, 0 or 1 in the type of x; NaN stays. OpError if x holds no numbers."""
-    kind = element("sign", "x", x)
+    kind = numeric_dtype("sign", "x", x)
     if not kind.is_float:
         return np.asarray(np.sign(x))
     with np.errstate(all="ignore"):
-        return np.asarray(narrow(np.asarray(np.sign(wide(x))), x.dtype))
+        return np.asarray(round_to_dtype(np.asarray(np.sign(to_float64(x))), x.dtype))
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {

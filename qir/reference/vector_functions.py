@@ -10,11 +10,11 @@ import numpy as np
 from qir.errors import OpError
 from qir.ir.attrs import Attr
 from qir.numerics.rounding import fma
-from qir.reference.method import Codes, F, Real32
+from qir.reference.method import Float32Array, Integers, float32
 from qir.reference.table import compute
 
 _TERMS = tuple(
-    F(v)
+    float32(v)
     for v in (
         0.00139304355252534151077271,
         0.00833336077630519866943359,
@@ -24,60 +24,68 @@ _TERMS = tuple(
     )
 )
 """Coefficients of the exponential's polynomial after the first."""
-_LOGARITHM = F(0.693145751953125), F(1.428606765330187045e-06)
+_LOGARITHM = float32(0.693145751953125), float32(1.428606765330187045e-06)
 """The logarithm of 2 in two parts."""
 
 
-def exponential(x: Real32) -> Real32:
+def exponential(x: Float32Array) -> Float32Array:
     """e ^ x as vectors make it: within an ulp, by a polynomial about the nearest power of two."""
-    near = np.clip(x, F(-105), F(101))
-    power = np.rint(near * F(1.442695040888963407))
+    near = np.clip(x, float32(-105), float32(101))
+    power = np.rint(near * float32(1.442695040888963407))
     rest = fma(power, -_LOGARITHM[0], near)
     rest = fma(power, -_LOGARITHM[1], rest)
-    made = np.full_like(rest, F(0.000198527617612853646278381))
+    made = np.full_like(rest, float32(0.000198527617612853646278381))
     for term in _TERMS:
         made = fma(made, rest, np.full_like(rest, term))
-    made = F(1) + fma(rest * rest, made, rest)
+    made = float32(1) + fma(rest * rest, made, rest)
     made = np.ldexp(made, power.astype(np.int32))
-    return np.where(x < F(-104), F(0), np.where(x > F(100), F(np.inf), made)).astype(F)
+    return np.where(
+        x < float32(-104), float32(0), np.where(x > float32(100), float32(np.inf), made)
+    ).astype(float32)
 
 
-def error_function(x: Real32) -> Real32:
+def error_function(x: Float32Array) -> Float32Array:
     """erf(x) as vectors make it, to seven digits."""
     size = np.abs(x)
-    share = F(1) / fma(np.full_like(size, F(0.3275911)), size, np.ones_like(size))
-    made = np.full_like(share, F(1.061405429))
+    share = float32(1) / fma(np.full_like(size, float32(0.3275911)), size, np.ones_like(size))
+    made = np.full_like(share, float32(1.061405429))
     for term in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        made = fma(made, share, np.full_like(share, F(term)))
+        made = fma(made, share, np.full_like(share, float32(term)))
     away = -exponential(-(x * x)) * share
     return np.copysign(fma(away, made, np.ones_like(made)), x)
 
 
-def hard_sigmoid(x: Real32) -> Real32:
+def hard_sigmoid(x: Float32Array) -> Float32Array:
     """min(max(x + 3, 0), 6) / 6, each step in float32."""
-    return np.asarray(np.minimum(np.maximum(x + F(3), F(0)), F(6)) / F(6), F)
+    return np.asarray(
+        np.minimum(np.maximum(x + float32(3), float32(0)), float32(6)) / float32(6), float32
+    )
 
 
-def hard_swish(x: Real32) -> Real32:
+def hard_swish(x: Float32Array) -> Float32Array:
     """x * min(max(x + 3, 0), 6) / 6, each step in float32."""
-    return np.asarray(x * np.minimum(np.maximum(x + F(3), F(0)), F(6)) / F(6), F)
+    return np.asarray(
+        x * np.minimum(np.maximum(x + float32(3), float32(0)), float32(6)) / float32(6), float32
+    )
 
 
-def _exponential_unit(x: Real32, alpha: np.float32, inner: np.float32) -> Real32:
+def _exponential_unit(x: Float32Array, alpha: np.float32, inner: np.float32) -> Float32Array:
     """x where it is positive, else alpha * (e ^ (x * inner) - 1)."""
-    below = np.expm1((x * inner).astype(np.float64)).astype(F)
-    return np.asarray(np.where(x > 0, x, below * alpha), F)
+    below = np.expm1((x * inner).astype(np.float64)).astype(float32)
+    return np.asarray(np.where(x > 0, x, below * alpha), float32)
 
 
-def _sigmoid(x: Real32, *, vectors: bool) -> Real32:
+def _sigmoid(x: Float32Array, *, vectors: bool) -> Float32Array:
     if vectors:
-        return np.asarray(F(1) / (F(1) + exponential(-x)), F)
-    powers = np.exp(-x.astype(np.float64)).astype(F).astype(np.float64)
-    return np.asarray(1.0 / (1.0 + powers), F)
+        return np.asarray(float32(1) / (float32(1) + exponential(-x)), float32)
+    powers = np.exp(-x.astype(np.float64)).astype(float32).astype(np.float64)
+    return np.asarray(1.0 / (1.0 + powers), float32)
 
 
-def _gelu(x: Real32) -> Real32:
-    return np.asarray(x * F(0.5) * (F(1) + error_function(x * F(np.sqrt(0.5)))), F)
+def _gelu(x: Float32Array) -> Float32Array:
+    return np.asarray(
+        x * float32(0.5) * (float32(1) + error_function(x * float32(np.sqrt(0.5)))), float32
+    )
 
 
 def _number(attrs: Mapping[str, Attr], name: str) -> float:
@@ -89,19 +97,19 @@ def _number(attrs: Mapping[str, Attr], name: str) -> float:
 def check_fixed_slope(attrs: Mapping[str, Attr]) -> None:
     """Raises OpError for a hard sigmoid that is not torch's, which has no attributes."""
     alpha, beta = _number(attrs, "alpha"), _number(attrs, "beta")
-    if F(alpha) != F(1 / 6) or beta != 0.5:
+    if float32(alpha) != float32(1 / 6) or beta != 0.5:
         raise OpError(
             f"hard_sigmoid: alpha = {alpha:g}, beta = {beta:g}; the kernel has alpha = 1/6 and "
             f"beta = 1/2"
         )
 
 
-def made(
-    op: str, reals: Mapping[str, Codes], attrs: Mapping[str, Attr], *, vectors: bool
-) -> Real32:
+def evaluate(
+    op: str, reals: Mapping[str, Integers], attrs: Mapping[str, Attr], *, vectors: bool
+) -> Float32Array:
     """Returns what an op makes of floats, as vectors or as single elements do."""
     with np.errstate(all="ignore"):
-        x = reals["x"].astype(F) if "x" in reals else np.zeros((), F)
+        x = reals["x"].astype(float32) if "x" in reals else np.zeros((), float32)
         if op == "hard_sigmoid":
             check_fixed_slope(attrs)
             return hard_sigmoid(x)
@@ -110,10 +118,10 @@ def made(
         if op == "sigmoid":
             return _sigmoid(x, vectors=vectors)
         if op == "elu":
-            return _exponential_unit(x, F(_number(attrs, "alpha")), F(1))
+            return _exponential_unit(x, float32(_number(attrs, "alpha")), float32(1))
         if op == "celu":
             alpha = _number(attrs, "alpha")
-            return _exponential_unit(x, F(alpha), F(1 / alpha))
+            return _exponential_unit(x, float32(alpha), float32(1 / alpha))
         if op == "gelu" and vectors and attrs["approximate"] == "none":
             return _gelu(x)
-        return compute(op, reals, attrs).astype(F)
+        return compute(op, reals, attrs).astype(float32)

@@ -1,8 +1,8 @@
-"""Ops on quantized values, computed as SIMD vectors and as the single elements that are left over.
+"""Predicts torch's quantized kernels, whose SIMD loop and scalar tail loop round differently.
 
-Vectors dequantize by a fused multiply-add and add the zero point after rounding; single elements
-take the zero point off first and add it before rounding. Every step rounds to float32. Elements are
-in memory as they do in the array.
+The vector loop dequantizes by a fused multiply-add and adds the zero point after rounding. The
+scalar loop subtracts the zero point first and adds it before rounding. Every step rounds to
+float32. The elements are expected in the array's own order in memory.
 """
 
 from __future__ import annotations
@@ -17,56 +17,59 @@ from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
 from qir.reference.method import (
-    Codes,
-    F,
+    Float32Array,
+    Integers,
     MethodCall,
-    Real32,
-    coded,
-    one_scale,
-    stored,
-    to_whole,
+    float32,
+    quantized_result,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
 )
-from qir.reference.vector_functions import made
+from qir.reference.vector_functions import evaluate
 
-Arrays = Mapping[str, Codes]
+OperandArrays = Mapping[str, Integers]
 
 
-MOST = F(2.0**31 - 128)
+MAX_F32_BELOW_2_31 = float32(2.0**31 - 128)
 """The greatest float32 below 2^31, at which vectors clip before they round."""
 
 
-_FAR = F(2.0**62)
-"""Steps that are beyond every quantized value, and that 64 bits hold."""
+_BEYOND_ALL_STEPS = float32(2.0**62)
+"""Steps are clipped here: beyond every quantized value, and still within 64 bits."""
 
 
-def reals_of_codes(codes: Codes, of: Affine, *, vectors: bool) -> Real32:
-    """Returns what quantized values mean, as vectors or as single elements dequantize."""
+def dequantize_in_kernel(codes: Integers, of: Affine, *, vectors: bool) -> Float32Array:
+    """Dequantizes as the vector loop or the scalar loop does."""
     if vectors:
-        return fma(F(of.scale), codes.astype(F), F(of.scale) * -F(of.zero))
-    return np.asarray((codes.astype(np.int32) - int(of.zero)).astype(F) * F(of.scale), F)
+        return fma(float32(of.scale), codes.astype(float32), float32(of.scale) * -float32(of.zero))
+    return np.asarray(
+        (codes.astype(np.int32) - int(of.zero)).astype(float32) * float32(of.scale), float32
+    )
 
 
-def codes_of_reals(
-    reals: Real32, out: Affine, *, vectors: bool, after: bool = False
+def quantize_in_kernel(
+    reals: Float32Array, out: Affine, *, vectors: bool, after: bool = False
 ) -> NDArray[np.int64]:
-    """Quantized values that are not yet cut to their bounds, as vectors or as single elements
-    quantize.
+    """Quantizes as the vector loop or the scalar loop does, before the result is saturated.
 
-    `after`: single elements add the zero point after rounding, to numbers of 64 bits.
+    `after`: the scalar loop adds the zero point after rounding, in 64 bits.
     """
     with np.errstate(all="ignore"):
-        steps = reals * (F(1) / F(out.scale))
+        steps = reals * (float32(1) / float32(out.scale))
         if not vectors and after:
-            whole = np.rint(np.clip(steps, -_FAR, _FAR)).astype(np.int64)
+            whole = np.rint(np.clip(steps, -_BEYOND_ALL_STEPS, _BEYOND_ALL_STEPS)).astype(np.int64)
             return np.asarray(whole + int(out.zero), np.int64)
         if not vectors:
-            return to_whole(np.minimum(steps + F(out.zero), MOST))
-        whole = to_whole(np.where(steps < MOST, steps, MOST)) + int(out.zero)
+            return round_to_int32(np.minimum(steps + float32(out.zero), MAX_F32_BELOW_2_31))
+        whole = round_to_int32(
+            np.where(steps < MAX_F32_BELOW_2_31, steps, MAX_F32_BELOW_2_31)
+        ) + int(out.zero)
     return whole.astype(np.int32).astype(np.int64)
 
 
-def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
-    """The length of the innermost run: axes over which every operand moves, or stays, alike."""
+def innermost_run_length(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    """Returns the length of the innermost loop: axes along which the operands broadcast alike."""
     rank, length, moving = len(result), 1, None
     full = [(1,) * (rank - len(s)) + s for s in shapes]
     for axis in range(rank - 1, -1, -1):
@@ -79,54 +82,56 @@ def runs(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
     return length
 
 
-def vectors(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Codes:
-    """Returns an op on each element by itself, between dequantize and quantize, in runs of vectors.
+def run_vectorized(
+    call: MethodCall, arrays: OperandArrays, *, lanes: int, after: bool = False
+) -> Integers:
+    """Runs an elementwise op between dequantize and quantize, in vectors and a scalar tail.
 
-    `lanes` quantized values make a vector; 0: there are none. `after`: single elements too add the
-    zero point after rounding.
+    `lanes` is the vector length; 0: scalar only. `after`: the scalar loop too adds the zero point
+    after rounding.
     """
-    out = coded(call)
-    if call.op == "add" and (found := beside_a_number(call, arrays)) is not None:
-        codes = moved_by(*found, out)
+    out = quantized_result(call)
+    if call.op == "add" and (found := scalar_operand(call, arrays)) is not None:
+        codes = add_scalar(*found, out)
         return np.maximum(codes, codes.dtype.type(out.zero)) if call.tails else codes
     quant = {s: call.affine(s) for s in arrays if call.types[s].quant is not None}
-    one_scale(call.op, *quant.values(), out)
+    require_per_tensor(call.op, *quant.values(), out)
 
     def parts(*, body: bool) -> NDArray[np.int64]:
         fused = body and call.op != "sigmoid"  # whose vectors take the zero point off first too
         reals = {
-            s: reals_of_codes(a, quant[s], vectors=fused) if s in quant else a
+            s: dequantize_in_kernel(a, quant[s], vectors=fused) if s in quant else a
             for s, a in arrays.items()
         }
-        found = made(call.op, reals, call.attrs, vectors=body)
+        found = evaluate(call.op, reals, call.attrs, vectors=body)
         if call.tails:  # a relu, before quantized values turn round
-            found = np.where(found < 0, F(0), found)
-        return codes_of_reals(found, out, vectors=body, after=after)
+            found = np.where(found < 0, float32(0), found)
+        return quantize_in_kernel(found, out, vectors=body, after=after)
 
-    return in_runs([a.shape for a in arrays.values()], lanes, parts, out)
+    return merge_vector_and_tail([a.shape for a in arrays.values()], lanes, parts, out)
 
 
-def in_runs(
+def merge_vector_and_tail(
     shapes: Sequence[tuple[int, ...]],
     lanes: int,
     parts: Callable[..., NDArray[np.int64]],
     out: Affine,
-) -> Codes:
-    """Quantized values made by vectors as far as runs have room for them, and by single elements
-    beyond."""
+) -> Integers:
+    """Takes the vector result for complete vectors of each run, the scalar one for the rest."""
     tail = parts(body=False)
-    length = runs(shapes, tail.shape)
+    length = innermost_run_length(shapes, tail.shape)
     if not lanes or length < lanes:
-        return stored(tail, out)
+        return saturate(tail, out)
     places = np.arange(tail.size) % length < length // lanes * lanes
-    return stored(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
+    return saturate(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
 
 
-def beside_a_number(call: MethodCall, arrays: Arrays) -> tuple[Codes, Affine, float] | None:
-    """Quantized values, their map and the float value next to them; None where both operands are
-    quantized.
+def scalar_operand(
+    call: MethodCall, arrays: OperandArrays
+) -> tuple[Integers, Affine, float] | None:
+    """Returns the quantized operand, its type and the scalar one; None if both are quantized.
 
-    OpError for floats that are more than one number, for which torch has no kernel.
+    Raises OpError for a float tensor, for which torch has no kernel.
     """
     real = [s for s in ("a", "b") if call.types[s].quant is None]
     if not real:
@@ -138,31 +143,31 @@ def beside_a_number(call: MethodCall, arrays: Arrays) -> tuple[Codes, Affine, fl
             "takes a single number"
         )
     of = call.affine(coded)
-    one_scale(call.op, of)
+    require_per_tensor(call.op, of)
     return arrays[coded], of, float(arrays[real[0]])
 
 
-def moved_by(codes: Codes, of: Affine, number: float, out: Affine) -> Codes:
-    """add_scalar: the number in whole steps is added, and the sum brought to the result's scale."""
+def add_scalar(codes: Integers, of: Affine, number: float, out: Affine) -> Integers:
+    """Predicts torch's add_scalar: adds the number rounded to steps, then requantizes."""
     with np.errstate(all="ignore"):
         steps = codes.astype(np.int64) - int(of.zero) + int(np.rint(number / float(of.scale)))
-        factor = F(of.scale) * (F(1) / F(out.scale))
-        return stored(to_whole(steps.astype(F) * factor) + int(out.zero), out)
+        factor = float32(of.scale) * (float32(1) / float32(out.scale))
+        return saturate(round_to_int32(steps.astype(float32) * factor) + int(out.zero), out)
 
 
-def placed_steps(steps: Real32, out: Affine, *, vectors: bool) -> NDArray[np.int64]:
+def add_zero_point(steps: Float32Array, out: Affine, *, vectors: bool) -> NDArray[np.int64]:
     """Whole steps and the zero point, in 32 bits as vectors add them, in 64 as single elements do:
     what does not fit is the least of them, and turns round with a zero point below 0."""
     if vectors:
-        return (to_whole(steps) + int(out.zero)).astype(np.int32).astype(np.int64)
-    fits = np.abs(steps) < F(2.0**63)
+        return (round_to_int32(steps) + int(out.zero)).astype(np.int32).astype(np.int64)
+    fits = np.abs(steps) < float32(2.0**63)
     whole = np.rint(np.where(fits, steps, 0)).astype(np.int64)
     return np.where(fits, whole, np.iinfo(np.int64).min) + np.int64(out.zero)
 
 
 METHODS: Mapping[str, PluginMethod] = {
     "vectors": PluginMethod(
-        vectors, (), params={"lanes": Param(needed=True), "after": FLAG}, tails=True
+        run_vectorized, (), params={"lanes": Param(needed=True), "after": FLAG}, tails=True
     ),
 }
 """The methods of this module, by the name that profiles use."""

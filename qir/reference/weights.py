@@ -9,40 +9,40 @@ from numpy.typing import NDArray
 
 from qir.ir.dtype import I8
 from qir.ir.ops import Call, spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import uniform
 from qir.numerics import Affine, affine, choose, quantize
 from qir.numerics.affine import DeclaredRange
 from qir.numerics.definition import F32, gains
 from qir.numerics.fields import Rule, level_of
-from qir.reference.products import ProductKernel, plain
+from qir.reference.products import ProductKernel, is_affine
 from qir.reference.table import Operands
 
-Codes = NDArray[np.generic]
-Reals = NDArray[np.floating]
-_HALF = np.float32(2**31 // 2)
+Integers = NDArray[np.generic]
+Floats = NDArray[np.floating]
+_HALF_INT32 = np.float32(2**31 // 2)
 """Half of what 32 bits hold, which a bias may take."""
 
 
-def coded(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Operands]:
+def quantize_weights(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKernel, Operands]:
     """Returns the quantized kernel: float weights quantized as the profile says, with room for the
     bias.
 
     What is given quantized values that leave room, or float data, is left as it is.
     """
-    if kernel.op not in PRODUCTS or kernel.rule.method is not None:
+    if kernel.op not in INTEGER_SUM_LAYERS or kernel.rule.method is not None:
         return kernel, arrays
     traits = spec(kernel.op).traits
     slot = traits.weight or ""
     kind, data = kernel.types[slot], kernel.types[traits.data].quant
-    if data is None or data.dynamic or not plain(data):
+    if data is None or data.dynamic or not is_affine(data):
         return kernel, arrays
     if kind.quant is None:
         real = kind.dtype.is_float and kernel.rule.weights.given == "float"
         return _quantized(kernel, arrays, slot) if real else (kernel, arrays)
-    if not plain(kind.quant) or kernel.rule.bias.overflow != "shrink_weights":
+    if not is_affine(kind.quant) or kernel.rule.bias.overflow != "shrink_weights":
         return kernel, arrays
-    return _shrunk(kernel, arrays, slot)
+    return _shrink_weights(kernel, arrays, slot)
 
 
 def _quantized(
@@ -59,13 +59,13 @@ def _quantized(
     grain = "tensor" if axis is None else "channel"
     scale, zero = choose(low, high, I8, rule.choose, symmetric=symmetric, grain=grain, weight=True)
     of = affine(I8, np.asarray(scale), zero, axis=axis)
-    of = replace(of, ends=_ends(low, high, of, rule, grain))
+    of = replace(of, ends=_weight_ranges(low, high, of, rule, grain))
     if rule.bias.overflow == "shrink_weights":
-        of = _with_room(kernel, arrays, of)
-    return _given(kernel, arrays, slot, quantize(data, of, rule), of)
+        of = _with_bias_room(kernel, arrays, of)
+    return _with_weights(kernel, arrays, slot, quantize(data, of, rule), of)
 
 
-def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> DeclaredRange:
+def _weight_ranges(low: Floats, high: Floats, of: Affine, rule: Rule, grain: str) -> DeclaredRange:
     """Returns the ranges of float weights; of zeros alone the one that their scale stands for."""
     level = level_of(rule.choose.levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
     if level is None:
@@ -74,8 +74,8 @@ def _ends(low: Reals, high: Reals, of: Affine, rule: Rule, grain: str) -> Declar
     return DeclaredRange(np.where(silent, -reach, low), np.where(silent, reach, high))
 
 
-def _given(
-    kernel: ProductKernel, arrays: Operands, slot: str, codes: Codes, of: Affine
+def _with_weights(
+    kernel: ProductKernel, arrays: Operands, slot: str, codes: Integers, of: Affine
 ) -> tuple[ProductKernel, Operands]:
     """Returns the kernel with these quantized values and their map."""
     kind = kernel.types[slot].with_element(uniform(of.storage, of.scale, of.zero, axis=of.axis))
@@ -83,21 +83,23 @@ def _given(
     return made, {**arrays, slot: codes}
 
 
-def _shrunk(kernel: ProductKernel, arrays: Operands, slot: str) -> tuple[ProductKernel, Operands]:
+def _shrink_weights(
+    kernel: ProductKernel, arrays: Operands, slot: str
+) -> tuple[ProductKernel, Operands]:
     """Returns the kernel with smaller weight integers where a bias would not fit next to their
     sums."""
     of = kernel.affine(slot)
-    less = _with_room(kernel, arrays, of)
+    less = _with_bias_room(kernel, arrays, of)
     if less is of:
         return kernel, arrays
-    share: Reals = gains(less, kernel.rule, F32) / gains(of, kernel.rule, F32)
+    share: Floats = gains(less, kernel.rule, F32) / gains(of, kernel.rule, F32)
     if share.ndim:
         share = replace(of, scale=share).along(arrays[slot].ndim)[0]
     codes = np.clip(np.rint(arrays[slot].astype(np.float32) * share), of.low, of.high)
-    return _given(kernel, arrays, slot, codes.astype(of.carrier), less)
+    return _with_weights(kernel, arrays, slot, codes.astype(of.carrier), less)
 
 
-def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
+def _with_bias_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
     """Returns the weights' quantized type with gains by which the bias takes at most half of 32
     bits.
 
@@ -108,12 +110,12 @@ def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
     if traits.bias is None or traits.bias not in arrays:
         return of
     gain = gains(of, kernel.rule, F32)
-    most = _most(kernel, arrays[traits.bias], kernel.affine(traits.data), gain)
+    most = _max_gains(kernel, arrays[traits.bias], kernel.affine(traits.data), gain)
     if most is None:
         return of
     if most.size != gain.size:
         most = np.asarray(most.min(initial=np.inf))
-    wanted = np.where(_silent(kernel, arrays, of), np.float32(np.inf), gain)
+    wanted = np.where(_zero_channels(kernel, arrays, of), np.float32(np.inf), gain)
     if not (most < wanted).any():
         return of
     held = np.asarray(np.minimum(wanted, most), np.float32)
@@ -124,7 +126,7 @@ def _with_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
     return replace(of, scale=np.float32(1) / held, ends=replace(ends, gain=held))
 
 
-def _silent(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
+def _zero_channels(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
     """Returns which channels of weights that the kernel is given as floats are zeros alone."""
     data = arrays[spec(kernel.op).traits.weight or ""]
     if kernel.rule.weights.given != "float" or of.axis is None:
@@ -132,7 +134,7 @@ def _silent(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.b
     return np.asarray(~data.any(axis=tuple(i for i in range(data.ndim) if i != of.axis)))
 
 
-def _most(kernel: ProductKernel, bias: Codes, x: Affine, gain: Reals) -> Reals | None:
+def _max_gains(kernel: ProductKernel, bias: Integers, x: Affine, gain: Floats) -> Floats | None:
     """Returns the largest gains of weights next to which a bias fits; None where it needs no room.
 
     Of a bias in quantized values it is a share of the gain that there is, each step rounded as
@@ -144,7 +146,7 @@ def _most(kernel: ProductKernel, bias: Codes, x: Affine, gain: Reals) -> Reals |
     with np.errstate(all="ignore"):
         if kind.quant is None and kind.dtype.is_float:
             reals = np.abs(bias.astype(np.float32))
-            found: Reals = _HALF / reals / data
+            found: Floats = _HALF_INT32 / reals / data
             return np.where(reals > 0, found, np.float32(np.inf))
         if kind.quant is None or rule.bias.domain != "rescaled_acc":
             return None
@@ -153,5 +155,5 @@ def _most(kernel: ProductKernel, bias: Codes, x: Affine, gain: Reals) -> Reals |
         if of.ends is not None:
             reach = np.maximum(np.abs(of.ends.low), np.abs(of.ends.high)).astype(F32)
         own = gains(of, rule, F32)
-        share = (_HALF / reach / own) * own / data / gain
+        share = (_HALF_INT32 / reach / own) * own / data / gain
         return np.asarray(gain * share, np.float32)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.errors import OpError
-from qir.reference.operands import Array, whole
+from qir.reference.operands import Array, int_tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SlidingWindow:
     """How a window moves along one axis: `count` places, `span` elements of padded input."""
 
     size: int
@@ -49,16 +49,16 @@ def windows(
     dilation: Sequence[int] = (1, 1),
     *,
     ceil: bool = False,
-) -> tuple[Window, Window]:
+) -> tuple[SlidingWindow, SlidingWindow]:
     """Returns the windows along height and width; raises OpError for attributes that cannot be
     meant."""
-    k, s = whole(op, "kernel", kernel, 2, 1), whole(op, "stride", stride, 2, 1)
-    d, p = whole(op, "dilation", dilation, 2, 1), whole(op, "pad", pad, 4, 0)
+    k, s = int_tuple(op, "kernel", kernel, 2, 1), int_tuple(op, "stride", stride, 2, 1)
+    d, p = int_tuple(op, "dilation", dilation, 2, 1), int_tuple(op, "pad", pad, 4, 0)
     height = _window(op, "height", sizes[0], k[0], s[0], d[0], (p[0], p[2]), ceil)
     return height, _window(op, "width", sizes[1], k[1], s[1], d[1], (p[1], p[3]), ceil)
 
 
-def windows_along(
+def windows_along_axis(
     op: str,
     sizes: Sequence[int],
     kernel: Sequence[int],
@@ -67,12 +67,12 @@ def windows_along(
     dilation: Sequence[int],
     *,
     ceil: bool = False,
-) -> tuple[Window, ...]:
+) -> tuple[SlidingWindow, ...]:
     """Returns the windows along any number of axes; raises OpError for attributes that cannot be
     meant."""
     n = len(sizes)
-    k, s = whole(op, "kernel", kernel, n, 1), whole(op, "stride", stride, n, 1)
-    d, p = whole(op, "dilation", dilation, n, 1), whole(op, "pad", pad, 2 * n, 0)
+    k, s = int_tuple(op, "kernel", kernel, n, 1), int_tuple(op, "stride", stride, n, 1)
+    d, p = int_tuple(op, "dilation", dilation, n, 1), int_tuple(op, "pad", pad, 2 * n, 0)
     sides = zip(sizes, k, s, d, p[:n], p[n:], strict=True)
     return tuple(
         _window(op, f"axis {i + 2}", size, a, b, c, (low, high), ceil)
@@ -80,7 +80,7 @@ def windows_along(
     )
 
 
-def framed(x: Array, along: Sequence[Window], fill: Array) -> Array:
+def pad_window(x: Array, along: Sequence[SlidingWindow], fill: Array) -> Array:
     """Returns a copy of x in the span of the windows along its last axes; its type is that of
     `fill`."""
     lead = x.shape[: x.ndim - len(along)]
@@ -100,7 +100,7 @@ def _window(
     dilation: int,
     pad: tuple[int, int],
     ceil: bool,
-) -> Window:
+) -> SlidingWindow:
     reach = (kernel - 1) * dilation + 1
     room = size + sum(pad) - reach
     count = (-(-room // stride) if ceil else room // stride) + 1
@@ -111,10 +111,10 @@ def _window(
     short = "pool" in op and not ceil and room < 0 and room % stride
     if count < 0 or short:
         raise OpError(f"{op}: a window of {reach} is larger than the {name}, {size} + pad {pad}")
-    return Window(size, kernel, stride, dilation, *pad, count)
+    return SlidingWindow(size, kernel, stride, dilation, *pad, count)
 
 
-def padded(x: Array, height: Window, width: Window, fill: Array) -> Array:
+def padded(x: Array, height: SlidingWindow, width: SlidingWindow, fill: Array) -> Array:
     """Returns a copy of x [.., height, width] in the span of the windows; its type is that of
     `fill`."""
     out = np.full((*x.shape[:-2], height.span, width.span), fill, fill.dtype)
@@ -132,7 +132,7 @@ def channels_first(op: str, x: Array, layout: str) -> Array:
     return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
-def channels_back(y: Array, layout: str) -> Array:
+def restore_layout(y: Array, layout: str) -> Array:
     """Returns the result [batch, channels, height, width] in its layout, contiguous."""
     return np.ascontiguousarray(y if layout == "NCHW" else y.transpose(0, 2, 3, 1))
 

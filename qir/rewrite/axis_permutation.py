@@ -14,7 +14,7 @@ from qir.ir import lazy_arrays
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ir.ops import spec
-from qir.ir.ops.grains import relocated
+from qir.ir.ops.granularity import permute_axes
 from qir.ir.origin import Lineage
 from qir.ir.types import Array, Element, QuantType, TensorType
 
@@ -51,7 +51,7 @@ def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | 
     if not isinstance(element, QuantType):
         return element
     places = {axis: perm.index(axis) for axis in perm}
-    return relocated(element, kind.shape, places, len(perm))
+    return permute_axes(element, kind.shape, places, len(perm))
 
 
 def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
@@ -76,16 +76,16 @@ def _step(perm: Perm) -> str:
 def turned_array(array: Array, perm: Perm) -> Array | None:
     """Returns a constant with permuted axes, after prepending axes of 1 where it has fewer."""
     lead = len(perm) - array.type.rank
-    data, kind = array.held, array.type
+    data, kind = array.contents, array.type
     if lead:
-        if kind.quant is not None and kind.quant.grain is not None:
+        if kind.quant is not None and kind.quant.granularity is not None:
             return None
-        data = lazy_arrays.reshaped(data, (1,) * lead + data.shape)
+        data = lazy_arrays.reshape(data, (1,) * lead + data.shape)
         kind = TensorType(data.shape, kind.element)
     made = turned_type(kind, perm)
     if made is None:
         return None
-    return Array(lazy_arrays.turned(data, perm), made, array.name)
+    return Array(lazy_arrays.transposed(data, perm), made, array.name)
 
 
 # -- ops ------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turn
             return None
         return Turned(frozenset(given), _axis(attrs, perm) if op == "concat" else attrs)
     data = "x" if "x" in given else ""
-    if not data or not _of_rank(given["x"], len(perm)) or any(row.companion(s) for s in given):
+    if not data or not _of_rank(given["x"], len(perm)) or any(row.is_companion(s) for s in given):
         return None
     if row.traits.elementwise or op in ALIKE:
         return Turned(frozenset({data}), attrs)

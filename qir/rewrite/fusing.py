@@ -14,58 +14,60 @@ from qir.ir.dtype import F32, I32, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS, TRANSPOSED
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Entry, Ledger
-from qir.numerics import Rule, affine_of, bias_codes
-from qir.profiles import Profile, Query, profile, query_on, reals_of
+from qir.numerics import Rule, affine_of, quantize_bias
+from qir.profiles import Profile, Query, dequantize_by_profile, profile, query_for_op
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
 
-INTEGER = frozenset(
+INTEGER_OPS = frozenset(
     "conv2d gemm matmul linear add mul avg_pool2d global_avg_pool sigmoid softmax concat "
     "max_pool2d reshape flatten transpose squeeze unsqueeze slice leaky_relu pad relu clip".split()
 )
 """Ops that have an integer form."""
-LINES = frozenset({"conv1d", "conv3d"})
+CONVOLUTIONS_1D_3D = frozenset({"conv1d", "conv3d"})
 """Convolutions along one and three axes, whose sum is always rounded."""
-TAILS = frozenset({"relu", "clip"})
-"""Ops that any kernel does before it rounds."""
-NUMBERS = frozenset({"gamma", "beta", "mean", "var"})
-"""Slots of norms, which stay float."""
+ACTIVATIONS = frozenset({"relu", "clip"})
+"""Activations that any kernel applies before it rounds."""
+NORM_SLOTS = frozenset({"gamma", "beta", "mean", "var"})
+"""Parameters of norms, which kernels read as floats."""
 
-PLAIN = frozenset(
+INDEX_SLOTS = frozenset(
     {
         *(("reshape", "shape"), ("expand", "shape"), ("resize", "sizes")),
         *(("resize_nearest", "sizes"), ("where", "condition")),
         *(("gather", "indices"), ("gather_elements", "indices")),
     }
 )
-"""Slots that say how large the result is, or which elements it takes: no integers, nor floats."""
+"""Operands that are shapes, indices or masks: they are neither quantized nor float data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainMatch:
-    """Ops in a row between dequantize and quantize."""
+    """A chain of ops between dequantize and quantize, such as conv2d |> add |> relu."""
 
     ops: tuple[Node, ...]
     codes: Mapping[str, Value]
-    """Slots of the first op with the integers that are after them (or what is there)."""
+    """Slots of the first op, with the quantized values before their dequantize.
+
+    A float bias, a shape or indices are listed as they are.
+    """
     quantize: Node | None
     """None where the result stays float."""
     summands: Mapping[int, Value] = field(default_factory=dict)
-    """The integers that later ops of the row, by their place in it, add to what flows
-    through it."""
+    """The quantized values that later ops of the chain add, by their index in it."""
 
     @property
     def head(self) -> Node:
-        """The op that computes."""
+        """The anchor, the first op."""
         return self.ops[0]
 
     @property
     def last(self) -> Node:
-        """The node whose result the kernel makes."""
+        """The node whose result the kernel's result replaces."""
         return self.quantize or self.ops[-1]
 
     @property
@@ -75,26 +77,26 @@ class ChainMatch:
 
     @property
     def query(self) -> Query:
-        """What a profile is asked for the kernel."""
+        """The query by which a profile finds the kernel's rule."""
         types = {slot: value.type for slot, value in self.codes.items()}
         made = self.last.result.type if self.quantize else None
-        return query_on(self.head.op, self.head.attrs, types, made)
+        return query_for_op(self.head.op, self.head.attrs, types, made)
 
     @property
     def real(self) -> bool:
-        """Whether a product takes floats, next to weights of quantized values."""
+        """Whether the kernel is a product of float data and quantized weights."""
         data = self.codes.get(spec(self.head.op).traits.data)
-        return self.head.op in PRODUCTS and data is not None and data.type.quant is None
+        return self.head.op in INTEGER_SUM_LAYERS and data is not None and data.type.quant is None
 
     @property
     def bias(self) -> Value | None:
-        """What is added to the sum."""
+        """The bias of the first op, if it has one."""
         return self.codes.get(spec(self.head.op).traits.bias or "")
 
 
 @dataclass(frozen=True)
 class Fusing(Pass):
-    """Wraps rows of ops into kernels; `allows` says which kernels there are."""
+    """Replaces chains of ops by quantized kernels; subclasses say in `allows` which ones exist."""
 
     tolerance = REGROUPED
 
@@ -103,45 +105,47 @@ class Fusing(Pass):
         """Returns whether these ops are one kernel."""
 
     def named(self, graph: Graph) -> Profile | None:
-        """Returns the profile by which kernels compute; None where a body leaves it to its
-        holder."""
+        """Returns the profile by which kernels compute; None in a body, which has its holder's."""
         return profile(graph.profile) if graph.profile else None
 
     def known(self, graph: Graph) -> frozenset[str]:
-        """Returns the ops that rows are made of."""
-        return INTEGER
+        """Returns the ops that chains are made of."""
+        return INTEGER_OPS
 
     def tails(self, graph: Graph) -> frozenset[str]:
-        """Returns the activations that rows may end in."""
-        return TAILS
+        """Returns the activations that chains may end in."""
+        return ACTIVATIONS
 
     def sums(self, graph: Graph) -> bool:
-        """Returns whether a row may continue through an add of other quantized values."""
+        """Returns whether a chain may contain an add of another quantized value."""
         return False
 
     def reals(self, graph: Graph) -> bool:
-        """Returns whether a product may take floats, next to weights of quantized values."""
+        """Returns whether a product of float data and quantized weights may be a kernel."""
         return False
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
-        """Returns what wrapping these ops is called."""
+        """Returns the name of a rewrite, by which filters select it and bisection reports it."""
         return " |> ".join(node.op for node in match.ops)
 
     def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
-        """Returns what the ledger says of how far the kernel's bytes are known, where not to the
-        last."""
+        """Returns the ledger entries for kernels whose bytes are not exactly predicted."""
         return ()
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         known, tails, sums = self.known(graph), self.tails(graph), self.sums(graph)
         ends = [n for n in graph if n.op == "quantize"]
-        ends += [n for n in graph if n.op in PRODUCTS and not n.stages]
+        ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
             if end not in graph or not end.used:
                 continue
             quantize = end if end.op == "quantize" else None
-            rows = [(end,)] if quantize is None else _rows(quantize, known, tails, sums=sums)
+            rows = (
+                [(end,)]
+                if quantize is None
+                else _chains_ending_in(quantize, known, tails, sums=sums)
+            )
             match = self._best(rows, quantize, graph)
             if match is None:
                 continue
@@ -154,7 +158,7 @@ class Fusing(Pass):
                 else " on quantized values, rounded once"
             )
             promised = self.promised(match, graph)
-            _fuse(graph, match, self.named(graph))
+            _replace_by_kernel(graph, match, self.named(graph))
             ledger.add(Change.REGROUPED, self.name, match.head.name, said)
             ledger.extend(promised)
             count += 1
@@ -163,20 +167,20 @@ class Fusing(Pass):
     def _best(
         self, rows: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
     ) -> ChainMatch | None:
-        """Returns the longest row that is allowed."""
+        """Returns the longest chain that is allowed."""
         for ops in reversed(rows):
-            match = match_of(ops, quantize, reals=self.reals(graph))
+            match = match_chain(ops, quantize, float_data=self.reals(graph))
             if match is not None and self.allows(match, graph):
                 return match
         return None
 
 
-def _rows(
+def _chains_ending_in(
     quantize: Node, known: frozenset[str], tails: frozenset[str], *, sums: bool
 ) -> list[tuple[Node, ...]]:
-    """Rows of ops that end in a quantize and are read by nothing else, shortest first.
+    """Returns the chains that end in a quantize, shortest first; nothing else reads inside them.
 
-    With `sums` a row continues through an add whose other operand is quantized.
+    With `sums` a chain may contain an add whose other operand is dequantized.
     """
     out: list[tuple[Node, ...]] = []
     row: tuple[Node, ...] = ()
@@ -184,33 +188,35 @@ def _rows(
     while value.only_use is not None and value.node.op in known and not value.node.stages:
         row = (value.node, *row)
         out.append(row)
-        flow = "x" if value.node.op in tails else _flow(value.node) if sums else None
+        flow = "x" if value.node.op in tails else _flow_operand(value.node) if sums else None
         if flow is None:
             break
         value = value.node.operands[flow]
     return out
 
 
-def _flow(node: Node) -> str | None:
-    """Returns the operand of an add that a product makes, where the other one is quantized
-    dequantized."""
+def _flow_operand(node: Node) -> str | None:
+    """Returns the slot of an add that a product computes, if the other slot is dequantized."""
     if node.op != "add":
         return None
     for flow, other in (("a", "b"), ("b", "a")):
         made, beside = (node.operands[slot].node.op for slot in (flow, other))
-        if made in PRODUCTS and beside == "dequantize":
+        if made in INTEGER_SUM_LAYERS and beside == "dequantize":
             return flow
     return None
 
 
-def is_tail(node: Node) -> bool:
-    """Returns whether it is an activation that a kernel may end in, a clip by given ends among
-    them."""
-    return node.op in TAILS or (node.op == "foreign" and node.attrs["op"] == "Clip")
+def is_fusible_activation(node: Node) -> bool:
+    """Returns whether a node is an activation of kernels; also a clip with computed bounds."""
+    return node.op in ACTIVATIONS or (node.op == "foreign" and node.attrs["op"] == "Clip")
 
 
-def match_of(
-    ops: tuple[Node, ...], quantize: Node | None, *, reals: bool = False, given: bool = False
+def match_chain(
+    ops: tuple[Node, ...],
+    quantize: Node | None,
+    *,
+    float_data: bool = False,
+    computed_parameters: bool = False,
 ) -> ChainMatch | None:
     """Matches a chain of ops up to a quantize; returns None where it is no quantized kernel.
 
@@ -218,93 +224,101 @@ def match_of(
     parameters that are computed at run time.
     """
     quant = quantize.result.type.quant if quantize else None
-    if quantize and (quant is None or not _counts(quant) or quant.grain is not None):
+    if quantize and (
+        quant is None or not _is_uniform_integer(quant) or quant.granularity is not None
+    ):
         return None
     if quantize and quantize.attrs["round"]:
-        return None  # what the node states beats the profile, and a kernel rounds by the profile
-    codes: dict[str, Value] = {}
+        # The node names its own rounding, but a kernel would round by the profile.
+        return None
+    sources: dict[str, Value] = {}
     for slot, value in ops[0].operands.items():
-        source = source_of(ops[0], slot, value, given=given)
-        if source is None and reals and quantize is None and _real_data(ops[0], slot, value):
+        source = quantized_source(ops[0], slot, value, computed_parameters=computed_parameters)
+        if (
+            source is None
+            and float_data
+            and quantize is None
+            and _is_float_data(ops[0], slot, value)
+        ):
             source = value
         if source is None:
             return None
-        codes[slot] = source
+        sources[slot] = source
     summands: dict[int, Value] = {}
     for i, node in enumerate(ops[1:], 1):
         if node.op != "add":
             continue
-        flow = _flow(node)
+        flow = _flow_operand(node)
         other = "b" if flow == "a" else "a"
-        source = source_of(node, other, node.operands[other])
+        source = quantized_source(node, other, node.operands[other])
         shapes = (node.operands[other].type.shape, node.result.type.shape)
         if source is None or source.type.quant is None or shapes[0] != shapes[1]:
             return None
         summands[i] = source
-    return ChainMatch(ops, codes, quantize, summands)
+    return ChainMatch(ops, sources, quantize, summands)
 
 
-def _real_data(node: Node, slot: str, value: Value) -> bool:
-    """Returns whether an operand is a product's data, and real."""
-    data = node.op in PRODUCTS and slot == spec(node.op).traits.data
+def _is_float_data(node: Node, slot: str, value: Value) -> bool:
+    """Returns whether an operand is the float data of a product."""
+    data = node.op in INTEGER_SUM_LAYERS and slot == spec(node.op).traits.data
     return data and value.type.quant is None and value.node.op != "dequantize"
 
 
-def bias_of(op: str) -> str | None:
-    """Returns the slot of what an op adds to its sums; of a transposed convolution it is float."""
-    return "bias" if op in TRANSPOSED else spec(op).traits.bias
+def bias_slot(op: str) -> str | None:
+    """Returns the bias slot of an op, also of transposed convolutions, whose bias stays float."""
+    return "bias" if op in TRANSPOSED_CONVOLUTIONS else spec(op).traits.bias
 
 
-def source_of(node: Node, slot: str, value: Value, *, given: bool = False) -> Value | None:
-    """Returns the quantized values that an operand dequantizes; the operand itself where float
-    values may stand.
+def quantized_source(
+    node: Node, slot: str, value: Value, *, computed_parameters: bool = False
+) -> Value | None:
+    """Returns the quantized value before an operand's dequantize, or None.
 
-    With `given` their numbers may be chosen while it runs.
+    Returns the operand itself where a kernel reads floats, shapes or indices. With
+    `computed_parameters` scale and zero point may be computed at run time.
     """
     traits = spec(node.op).traits
-    if (node.op, slot) in PLAIN:
+    if (node.op, slot) in INDEX_SLOTS:
         return value
     if value.type.quant is not None:
         return None
     if value.node.op != "dequantize":
-        kept = bias_of(node.op) == slot or slot in NUMBERS
-        return value if kept and value.constant is not None else None
+        may_be_float = bias_slot(node.op) == slot or slot in NORM_SLOTS
+        return value if may_be_float and value.constant is not None else None
     source = value.node.operands["x"]
     quant = source.type.quant
-    if quant is None or not _counts(quant, given=given):
+    if quant is None or not _is_uniform_integer(quant, computed_parameters=computed_parameters):
         return None
-    if node.op in TRANSPOSED and slot == bias_of(node.op):
+    if node.op in TRANSPOSED_CONVOLUTIONS and slot == bias_slot(node.op):
         return source if source.constant is not None and quant.axis in (None, 0) else None
-    if quant.grain is None:
+    if quant.granularity is None:
         return source
-    if node.op in TRANSPOSED and slot == "w" and node.attrs["groups"] == 1:
+    if node.op in TRANSPOSED_CONVOLUTIONS and slot == "w" and node.attrs["groups"] == 1:
         return source if source.constant is not None and quant.axis == 1 else None
     if source.constant is None or traits.weight_axis is None:
         return None
     if slot == traits.bias:
         return source if quant.axis in (0, source.type.rank - 1) else None
-    along = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
-    return source if slot == traits.weight and quant.axis == along else None
+    channel_axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
+    return source if slot == traits.weight and quant.axis == channel_axis else None
 
 
-def _counts(quant: QuantType, *, given: bool = False) -> bool:
-    """Returns whether the integers are whole steps from a whole zero: what integer kernels compute
-    with."""
-    known = given or not quant.dynamic
-    whole = quant.storage.is_integer and known and not quant.real_zero
+def _is_uniform_integer(quant: QuantType, *, computed_parameters: bool = False) -> bool:
+    """Returns whether a type is (q - zero) * scale with an integer zero point, as kernels need."""
+    known = computed_parameters or not quant.dynamic
+    whole = quant.storage.is_integer and known and not quant.has_float_zero
     return whole and quant.kind == "uniform" and quant.plus is None
 
 
-def moves_codes(match: ChainMatch) -> bool:
-    """Returns whether the op only moves quantized values, and finds the quantized type that it
-    leaves."""
+def only_moves_quantized(match: ChainMatch) -> bool:
+    """Returns whether a kernel only moves quantized values, without changing their type."""
     traits = spec(match.head.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
         return False
     found = [
         match.codes[s].type.quant for s in match.codes if s.split(".")[0] in traits.same_params
     ]
-    return all(q is not None and q.same_map(match.result) for q in found)
+    return all(q is not None and q.has_same_mapping(match.result) for q in found)
 
 
 def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
@@ -316,8 +330,8 @@ def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray
     return np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32), np.float32)
 
 
-def counts_accumulator(match: ChainMatch) -> bool:
-    """Returns whether the bias, if there is one, is i32 values in the accumulator's own unit."""
+def has_accumulator_bias(match: ChainMatch) -> bool:
+    """Returns whether the bias, if any, is i32 with the accumulator's scale and zero point 0."""
     if match.bias is None:
         return True
     quant = match.bias.type.quant
@@ -330,20 +344,23 @@ def counts_accumulator(match: ChainMatch) -> bool:
     return bool(np.all(np.broadcast_to(wanted, shape) == np.broadcast_to(quant.scales(), shape)))
 
 
-def _fuse(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
+def _replace_by_kernel(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
     head, last = match.head, match.last
-    found = profile(head.profile) if head.profile else named
-    operands = {slot: _raw(graph, match, slot, value, found) for slot, value in match.codes.items()}
+    kernel_profile = profile(head.profile) if head.profile else named
+    operands = {
+        slot: _bias_as_computed(graph, match, slot, value, kernel_profile)
+        for slot, value in match.codes.items()
+    }
     if match.real:
         bias = spec(head.op).traits.bias
         operands |= {slot: value for slot, value in head.operands.items() if slot == bias}
-    kind = last.result.type
+    result_type = last.result.type
     if len(match.ops) == 1:
         node = graph.add(
             head.op,
             operands,
             head.attrs,
-            types=[kind],
+            types=[result_type],
             before=last,
             origins=head.origins,
             profile=head.profile,
@@ -351,12 +368,12 @@ def _fuse(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
     else:
         stages = [_stage(match, i, tuple(operands)) for i in range(len(match.ops))]
         operands |= {f"{i}.b": value for i, value in match.summands.items()}
-        node = graph.add_chain(stages, operands, kind, before=last, profile=head.profile)
+        node = graph.add_chain(stages, operands, result_type, before=last, profile=head.profile)
     for slot, value in head.operands.items():
         if value.node.op == "dequantize":
             graph.set_slot_origins(node, slot, value.node.origins)
     for i in match.summands:
-        flow = _flow(match.ops[i])
+        flow = _flow_operand(match.ops[i])
         other = match.ops[i].operands["b" if flow == "a" else "a"]
         graph.set_slot_origins(node, f"{i}.b", other.node.origins)
     if match.quantize:
@@ -368,7 +385,7 @@ def _fuse(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
 
 
 def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:
-    """Returns an op of the row as a stage of the kernel."""
+    """Returns an op of the chain as a stage of the kernel."""
     node = match.ops[place]
     if place == 0:
         return Stage(node.op, node.attrs, first, None, None, node.name, node.origins)
@@ -377,30 +394,36 @@ def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:
     return Stage(node.op, node.attrs, own, flow, None, node.name, node.origins)
 
 
-def _raw(graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profile | None) -> Value:
-    """A bias in accumulator units is plain i32, or i64: its slot says what it means.
+def _bias_as_computed(
+    graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profile | None
+) -> Value:
+    """Adds the bias as the kernel reads it; returns any other operand as it is.
 
-    One that the profile keeps real stays float, and becomes so if it was quantized values.
-    Quantized values in a unit of their own are rounded to the sums' as floats are, by runtimes that
-    take these, or by the kernel.
+    There are three cases, by `bias.domain` of the profile's rule:
+
+    1. `rescaled_acc`: the kernel reads a quantized bias with a scale of its own.
+    2. `real_after`, and transposed convolutions: the bias is float.
+    3. Others: plain i32 or i64 in units of the accumulator, without a quantized type.
     """
-    if slot != bias_of(match.head.op) or value.constant is None or match.real:
+    if slot != bias_slot(match.head.op) or value.constant is None or match.real:
         return value
     data = value.constant.data
     rule = found.resolve(match.query) if found else Rule()
-    if found and value.type.quant and _rescaled(match, found):
+    if found and value.type.quant and _takes_scaled_bias(match, found):
         return value
-    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED):
+    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED_CONVOLUTIONS):
         if value.type.quant is None:
             return value
-        kept = reals_of(found, data, value.type.quant).astype(np.float32)
-        raw = Array(kept, TensorType(value.type.shape, F32), value.constant.name)
+        floats = dequantize_by_profile(found, data, value.type.quant).astype(np.float32)
+        raw = Array(floats, TensorType(value.type.shape, F32), value.constant.name)
     else:
-        given = rule.bias.domain != "rounded_acc" or counts_accumulator(match)
-        if found and value.type.quant and not given:
-            data = _as_codes(match, reals_of(found, data, value.type.quant), rule, found)
+        keeps_integers = rule.bias.domain != "rounded_acc" or has_accumulator_bias(match)
+        if found and value.type.quant and not keeps_integers:
+            data = _quantized_bias(
+                match, dequantize_by_profile(found, data, value.type.quant), rule, found
+            )
         elif value.type.quant is None:
-            data = _as_codes(match, data, rule, found)
+            data = _quantized_bias(match, data, rule, found)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
     made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
     graph.set_origins(made.node, value.node.origins)
@@ -408,19 +431,18 @@ def _raw(graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profil
     return made
 
 
-def _rescaled(match: ChainMatch, found: Profile) -> bool:
-    """Returns whether a kernel takes the bias as quantized values that have a scale of their
-    own."""
+def _takes_scaled_bias(match: ChainMatch, found: Profile) -> bool:
+    """Returns whether a kernel reads a quantized bias with a scale of its own."""
     return found.resolve(match.query).bias.domain == "rescaled_acc"
 
 
-def _as_codes(
+def _quantized_bias(
     match: ChainMatch, bias: NDArray[np.generic], rule: Rule, found: Profile | None
 ) -> NDArray[np.signedinteger]:
-    """Returns a float bias as the runtime itself makes it integer when it builds the kernel."""
+    """Returns the integers that the runtime makes of a float bias when it builds the kernel."""
     traits = spec(match.head.op).traits
     x = match.codes[traits.data].type.quant
     w = match.codes[traits.weight or ""].type.quant
     assert x is not None
     assert w is not None
-    return bias_codes(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)
+    return quantize_bias(np.asarray(bias, np.float64), affine_of(x), affine_of(w), rule)

@@ -15,7 +15,7 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array
 
 Reals: TypeAlias = NDArray[np.float64]
@@ -35,7 +35,7 @@ def operands(node: Node) -> tuple[Value, Value, Value | None]:
     return node.operands[x], node.operands[w], node.operands.get(bias)
 
 
-def reals(value: Value) -> Reals:
+def float_weights(value: Value) -> Reals:
     """Returns the elements of a constant in float64."""
     assert value.constant is not None
     return value.constant.data.astype(np.float64)
@@ -50,7 +50,7 @@ def groups(node: Node) -> int:
 
 def result_axis(node: Node) -> int:
     """Returns where the output channels are in the result."""
-    if node.op in TRANSPOSED:
+    if node.op in TRANSPOSED_CONVOLUTIONS:
         return 1
     found = spec(node.op).traits.result_axis
     assert found is not None
@@ -72,7 +72,7 @@ def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
 
 def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
     """Returns how weights are multiplied by a factor for each output channel."""
-    if node.op in TRANSPOSED:
+    if node.op in TRANSPOSED_CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
     found = spec(node.op).traits.weight_axis
     assert found is not None
@@ -84,7 +84,7 @@ def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
     """Returns how weights are multiplied by a factor for each input channel."""
     if node.op in CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
-    if node.op in TRANSPOSED:
+    if node.op in TRANSPOSED_CONVOLUTIONS:
         return lambda weights, row: _along(weights, row, 0)
     axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
     return lambda weights, row: _along(weights, row, axis)
@@ -95,7 +95,7 @@ def through(node: Node, products: Reals) -> Reals:
     taps."""
     if node.op in CONVOLUTIONS:
         return np.asarray(np.sum(products.reshape(products.shape[0], -1), axis=1))
-    if node.op in TRANSPOSED:
+    if node.op in TRANSPOSED_CONVOLUTIONS:
         rows = products.reshape(
             groups(node), -1, products.shape[1], int(np.prod(products.shape[2:]))
         )
@@ -108,11 +108,11 @@ def through(node: Node, products: Reals) -> Reals:
 
 def energy(node: Node) -> Reals:
     """Returns the sum of the squared weights that multiply each input channel."""
-    squares = np.square(reals(operands(node)[1]))
+    squares = np.square(float_weights(operands(node)[1]))
     if node.op in CONVOLUTIONS:
         parts = squares.reshape(groups(node), -1, squares.shape[1], int(np.prod(squares.shape[2:])))
         return np.asarray(parts.sum(axis=(1, 3)).reshape(-1))
-    if node.op in TRANSPOSED:
+    if node.op in TRANSPOSED_CONVOLUTIONS:
         return np.asarray(squares.reshape(len(squares), -1).sum(axis=1))
     turned = node.op == "linear" or node.attrs.get("trans_b") is True
     return np.asarray(squares.sum(axis=0 if turned else 1))

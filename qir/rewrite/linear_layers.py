@@ -15,7 +15,7 @@ from qir.ir.ops import spec
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.profiles import Profile
-from qir.query.alignment import turned
+from qir.query.alignment import permute
 
 _PLAIN: Mapping[str, float | bool] = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 
@@ -61,7 +61,7 @@ def plain_product(node: Node, *, real: bool = False) -> bool:
             return False
     elif a.node.op != "dequantize" or a.type.quant or quant is None or quant.dynamic:
         return False
-    elif quant.grain is not None and quant.axis not in (0, 1):
+    elif quant.granularity is not None and quant.axis not in (0, 1):
         return False
     bias = node.operands.get(spec(node.op).traits.bias or "")
     return bias is None or _row(bias, weight, node) is not None
@@ -115,12 +115,12 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
     if quant is not None and quant.storage != I32:
         return None
     assert weight.constant is not None
-    wide = weight.constant.held.shape[0 if _is_turned(node) else 1]
+    wide = weight.constant.contents.shape[0 if _is_turned(node) else 1]
     if source.type.shape == (wide,):
         return source, held
-    if (quant and quant.grain) or held.held.shape[-1:] not in ((), (1,), (wide,)):
+    if (quant and quant.granularity) or held.contents.shape[-1:] not in ((), (1,), (wide,)):
         return None
-    if held.held.size not in (1, wide) or held.held.ndim > node.result.type.rank:
+    if held.contents.size not in (1, wide) or held.contents.ndim > node.result.type.rank:
         return None
     data = np.broadcast_to(held.data.reshape(-1), (wide,))
     return source, Array(data, TensorType((wide,), source.type.element), held.name)
@@ -167,8 +167,8 @@ def _weight(graph: Graph, node: Node, codes: Value) -> Value:
     old, held = _before(node.operands["b"]), codes.constant
     assert held is not None
     if not _is_turned(node):
-        kind = turned(codes.type, [1, 0])
-        held = Array(lazy_arrays.turned(held.held, (1, 0)), kind, held.name)
+        kind = permute(codes.type, [1, 0])
+        held = Array(lazy_arrays.transposed(held.contents, (1, 0)), kind, held.name)
     elif old.node.operands["x"] is codes:
         return old
     return _real(graph, node, old, codes, held)

@@ -65,9 +65,9 @@ def spread(node: Node) -> tuple[list[int], list[float]] | None:
             return None
         wanted = [int(size) for size in sizes.constant.data]
         new = dict(zip(axes, wanted, strict=True))
-        if dims.known(shape) is not None:
+        if dims.known_shape(shape) is not None:
             return [new.get(a, d) for a, d in enumerate(shape) if isinstance(d, int)], []
-        held = dims.known(tuple(shape[a] for a in axes))
+        held = dims.known_shape(tuple(shape[a] for a in axes))
         if held is None or 0 in held:
             return None
         scales = [float(np.float32(w) / np.float32(h)) for w, h in zip(wanted, held, strict=True)]

@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection
 
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, later, part
+from qir.ir.lazy_arrays import ArrayData, lazy_array, read_box
 from qir.ir.node import Node, Value
-from qir.ir.quantized_ops import TYPED
+from qir.ir.quantized_ops import NON_COMPUTE_OPS
 from qir.ir.types import Array, TensorType
 
 
 def not_plain(node: Node) -> bool:
     """Returns whether an op is none of floats alone, which keeps the types that it has."""
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return node.op in TYPED or bool(node.bodies or node.inner or node.stages) or coded
+    return node.op in NON_COMPUTE_OPS or bool(node.bodies or node.inner or node.stages) or coded
 
 
 class Retyping:
@@ -66,7 +66,7 @@ class Retyping:
             v.type.with_element(self._to) if self._changes(v) else v.type for v in node.results
         ]
         try:
-            found = infer(node.op, operands, attrs)
+            found = infer_result_types(node.op, operands, attrs)
         except TypeRuleError:
             return False
         if [t.element for t in found] != [t.element for t in kinds]:
@@ -92,7 +92,7 @@ class Retyping:
         if held is None:
             return self._cast(value, self._to, None)
         if (value, self._to) not in self._stand:
-            data = self._elements(held.held)
+            data = self._elements(held.contents)
             kind = TensorType(value.type.shape, self._to)
             array = Array(data, kind, f"{held.name}.{self._to}" if held.name else "")
             name = self.graph.fresh(f"{value.name}.{self._to}")
@@ -121,10 +121,10 @@ class Retyping:
             return Array.of(held.data.astype(self._to.carrier))
         return held
 
-    def _elements(self, held: Held) -> Held:
+    def _elements(self, held: ArrayData) -> ArrayData:
         """Returns the elements in the new type; of a large array when they are asked for."""
         kind = self._to.carrier
-        return later(held.shape, kind, lambda box: part(held, box).astype(kind))
+        return lazy_array(held.shape, kind, lambda box: read_box(held, box).astype(kind))
 
     def _clean(self) -> None:
         """Takes out the casts that cast nothing any more."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F16, F32, I8, U8, DType, dtype
-from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType, uniform
+from qir.ir.types import Array, DeclaredBounds, Granularity, Param, QuantType, TensorType, uniform
 from qir.testing.chance import Pick
 
 Shape = tuple[int, ...]
@@ -42,7 +42,7 @@ def _scales(pick: Pick, shape: Shape, kind: DType = F32) -> Array:
 def _tensor(pick: Pick) -> tuple[Shape, QuantType]:
     zero: Param = (None, (3,), (0.5,))[pick(3)] or ()
     plus = (1.5,) if pick(3) == 0 else None
-    declared = Declared((-6.0,), (5.5,), 127.0) if pick(3) == 0 else None
+    declared = DeclaredBounds((-6.0,), (5.5,), 127.0) if pick(3) == 0 else None
     return (2, 3), QuantType(U8, F32, (0.5,), zero, plus=plus, declared=declared)
 
 
@@ -54,7 +54,7 @@ def _axis(pick: Pick) -> tuple[Shape, QuantType]:
 
 
 def _block(pick: Pick) -> tuple[Shape, QuantType]:
-    grain, grid = Grain(((0, 1), (1, 4))), (3, 2)
+    grain, grid = Granularity(((0, 1), (1, 4))), (3, 2)
     zero: Param = Array.of(np.full(grid, 5, np.uint8), "zeros") if pick(2) else ()
     storage = (U8, dtype("u3"))[pick(2)]
     return (3, 8), QuantType(storage, F16, _scales(pick, grid, F16), zero, grain)
@@ -63,7 +63,9 @@ def _block(pick: Pick) -> tuple[Shape, QuantType]:
 def _grouped(pick: Pick) -> tuple[Shape, QuantType]:
     """Blocks whose members a table of indices names."""
     by = Array.of(np.array([0, 1, 0, 1, 0, 1, 0, 1], np.int32), "g_idx")
-    return (8, 3), QuantType(dtype("i4"), F32, _scales(pick, (2, 1)), (), Grain(((0, 4),), by))
+    return (8, 3), QuantType(
+        dtype("i4"), F32, _scales(pick, (2, 1)), (), Granularity(((0, 4),), by)
+    )
 
 
 def _table(pick: Pick) -> tuple[Shape, QuantType]:
@@ -80,14 +82,14 @@ def _float4(pick: Pick) -> tuple[Shape, QuantType]:
     scales = np.random.default_rng(pick(1 << 16)).uniform(0.5, 2, (2, 2)).astype(_F8.carrier)
     inner = QuantType(_F8, F32, (0.125,))
     nested = Array(scales, TensorType((2, 2), inner), "block_scales")
-    return (2, 8), QuantType(_F4, F32, nested, grain=Grain(((0, 1), (1, 4))))
+    return (2, 8), QuantType(_F4, F32, nested, granularity=Granularity(((0, 1), (1, 4))))
 
 
 def _double(pick: Pick) -> tuple[Shape, QuantType]:
     """Scales that are quantized themselves."""
     codes = np.random.default_rng(pick(1 << 16)).integers(1, 255, (3,)).astype(np.uint8)
     nested = Array(codes, TensorType((3,), QuantType(U8, F32, (0.01,))), "scale_codes")
-    return (3, 2), QuantType(I8, F32, nested, grain=Grain(((0, 1),)))
+    return (3, 2), QuantType(I8, F32, nested, granularity=Granularity(((0, 1),)))
 
 
 MAKERS: Mapping[str, Callable[[Pick], tuple[Shape, QuantType]]] = {

@@ -38,7 +38,7 @@ class IntegerNetwork(Reals):
 
     def state(self, op: str, operands: dict[str, Value], **attrs: Attr) -> Value:
         """Returns an op whose result is of a quantized type of its own."""
-        full = spec(op).complete(attrs)
+        full = spec(op).complete_attrs(attrs)
         (kind,) = spec(op).rule(make_call(op, operands, full))
         return self.graph.add(op, operands, attrs, types=[self.codes(kind.shape)]).result
 
@@ -60,7 +60,7 @@ class IntegerNetwork(Reals):
 
     def chain(self, x: Value) -> Value:
         operands, attrs = self.weights(x)
-        full = spec("conv2d").complete(attrs)
+        full = spec("conv2d").complete_attrs(attrs)
         (kind,) = spec("conv2d").rule(make_call("conv2d", operands, full))
         inner = self.codes(kind.shape) if self.pick(3) == 0 else None
         stages = [Stage("conv2d", full, tuple(operands), None, inner, "conv")]

@@ -15,7 +15,7 @@ import numpy as np
 from qir.errors import QirError
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -111,7 +111,7 @@ class _Guess:
         try:
             types = self.types()
             if types is not None:
-                infer(op, operands, self.row.complete(attrs))
+                infer_result_types(op, operands, self.row.complete_attrs(attrs))
             node = self.graph.add(op, operands, attrs, types=types, inner=self.inner())
         except QirError:
             self.undo()
@@ -306,7 +306,7 @@ def _parts(size: int) -> tuple[int, ...]:
 
 
 def _small(kind: TensorType) -> bool:
-    sizes = dims.known(kind.shape)
+    sizes = dims.known_shape(kind.shape)
     return kind.rank <= 6 and (sizes is None or math.prod(sizes) <= MOST)
 
 

@@ -30,7 +30,7 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
         names = sorted(dims.names(value.type.shape))
         sizes = {name: 2 + len(name) % 3 for name in names}
         shape = tuple(2 if d is None else dims.bind(d, sizes) for d in value.type.shape)
-        known = dims.known(shape)
+        known = dims.known_shape(shape)
         assert known is not None
         kind = value.type.dtype
         if kind.is_float:

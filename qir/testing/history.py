@@ -56,7 +56,7 @@ def _scheme(pick: Pick) -> Scheme:
     return Scheme(
         (U8, I8, I32)[pick(3)],
         symmetric=pick(2) == 0,
-        grain="channel" if pick(2) else "tensor",
+        granularity="channel" if pick(2) else "tensor",
         bounds=(0, 100) if pick(2) else None,
         range=("minmax", "percentile:99.9")[pick(2)],
         zero=(None, 3)[pick(2)],

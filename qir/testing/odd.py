@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.dtype import F16, F32, F64, I8, U8, DType, dtype
-from qir.ir.types import Array, Declared, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, DeclaredBounds, Granularity, Param, QuantType, TensorType
 from qir.testing.chance import Pick
 
 DTYPES = (
@@ -112,7 +112,7 @@ def odd_quant(pick: Pick, shape: dims.Shape, *, nested: bool) -> QuantType:
     declared = None
     if pick(4) == 0 and one:
         level = (None, 127.5, 255.0)[pick(3)]
-        declared = Declared((-odd_number(pick),), (odd_number(pick),), level)
+        declared = DeclaredBounds((-odd_number(pick),), (odd_number(pick),), level)
     plus = (odd_number(pick),) if pick(5) == 0 else None
     table = None
     if storage.is_integer and storage.bits <= 4 and pick(2):
@@ -127,21 +127,23 @@ def odd_quant(pick: Pick, shape: dims.Shape, *, nested: bool) -> QuantType:
 _SMALL = ("8e4m3fn", "8e5m2", "4e2m1fn", "6e2m3fn", "8e4m3fnuz")
 
 
-def _odd_grain(pick: Pick, shape: dims.Shape) -> tuple[Grain | None, tuple[int, ...]]:
+def _odd_grain(pick: Pick, shape: dims.Shape) -> tuple[Granularity | None, tuple[int, ...]]:
     known = [(i, d) for i, d in enumerate(shape) if isinstance(d, int)]
     if not known or pick(3) == 0:
         return None, ()
     if pick(2):
         axis, size = known[pick(len(known))]
-        return Grain(((axis, 1),)), (size,)
+        return Granularity(((axis, 1),)), (size,)
     blocks = tuple((axis, 1 + pick(size)) for axis, size in known)
     by = Array.of(np.arange(known[0][1], dtype=np.int32), "g_idx") if pick(3) == 0 else None
-    grain = Grain(blocks, by)
-    return grain, dims.known(grain.grid(tuple(d if isinstance(d, int) else 1 for d in shape))) or ()
+    grain = Granularity(blocks, by)
+    return grain, dims.known_shape(
+        grain.grid(tuple(d if isinstance(d, int) else 1 for d in shape))
+    ) or ()
 
 
 def _odd_scale(
-    pick: Pick, grain: Grain | None, grid: tuple[int, ...], kind: DType, nested: bool
+    pick: Pick, grain: Granularity | None, grid: tuple[int, ...], kind: DType, nested: bool
 ) -> Param:
     count = int(np.prod(grid))
     if pick(6) == 0:

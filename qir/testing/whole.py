@@ -109,14 +109,16 @@ class _Growth:
         """A group of ops that work element by element, some of them with a rounding after."""
         for x in self.some(1, lambda v: v.type.element is F32):
             first = _CHAINED[self.pick(6)]
-            stages = [Stage(first, spec(first).complete({}), ("x",), None, self.inner(x.type))]
+            stages = [
+                Stage(first, spec(first).complete_attrs({}), ("x",), None, self.inner(x.type))
+            ]
             operands = {"x": x}
             for i in range(1, 2 + self.pick(3)):
                 op = _CHAINED[self.pick(len(_CHAINED))]
                 slots, flow = (("b",), "a") if op in ("add", "mul") else ((), "x")
                 if slots:
                     operands[f"{i}.b"] = x
-                stages.append(Stage(op, spec(op).complete({}), slots, flow, None, f"s{i}"))
+                stages.append(Stage(op, spec(op).complete_attrs({}), slots, flow, None, f"s{i}"))
             made = x.type.with_element((F32, random_map(self.pick, U8))[self.pick(2)])
             self.values.append(self.graph.add_chain(stages, operands, made).result)
 

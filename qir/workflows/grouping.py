@@ -11,7 +11,7 @@ from qir.analysis.claims import BASIS
 from qir.analysis.kernel_groups import is_float
 from qir.arguments import checked
 from qir.inspect.float_sums import FloatSum, float_sums
-from qir.inspect.left_float import Left, PredictedKernel, left_float, predicted_kernels
+from qir.inspect.left_float import FloatOp, PredictedKernel, ops_left_float, predicted_kernels
 from qir.ir.graph import Graph
 from qir.ledger import Change, Entry, Ledger
 from qir.passes.forms.group import Group
@@ -35,7 +35,7 @@ class GroupedModel:
     """How far the profile claims the runtime's bytes, by group; where it is silent, exact."""
     doubts: tuple[Entry, ...]
     """Nodes that the runtime may load in a way that is not predicted."""
-    left: tuple[Left, ...]
+    left: tuple[FloatOp, ...]
     """Ops that stay float, each with the reason."""
     float_sums: tuple[FloatSum, ...]
     """Ops on quantized tensors that the runtime computes in float32 in an order of its own."""
@@ -73,7 +73,7 @@ def group_model(
     said = [entry for entry in list(ledger)[read:] if entry.step == "group"]
     claims = {entry.subject: entry.reason for entry in said if entry.basis == BASIS}
     doubts = [e for e in said if e.change is Change.UNVERIFIED and e.basis != BASIS]
-    left = tuple(left_float(done))
+    left = tuple(ops_left_float(done))
     return GroupedModel(
         done,
         wanted.profile,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import evaluating, pipeline
-from qir.analysis.decisions import ALREADY, Plan, as_carried
+from qir.analysis.decisions import ALREADY_QUANTIZED, Plan, with_float_reasons
 from qir.analysis.masks import MASKED
-from qir.analysis.quantized_regions import held
+from qir.analysis.quantized_regions import quantized_values
 from qir.arguments import checked
 from qir.calibration import Preprocess, Statistics, open_feeds
 from qir.calibration.data import first_batch
@@ -177,7 +177,7 @@ def quantize_model(
     target = work.recipe.target
     if work.output.suffix.lower() != SUFFIX:
         quantized, why = named_target(target).carried(quantized, work.ledger, format=format)
-        plan = as_carried(plan, why)
+        plan = with_float_reasons(plan, why)
     pipeline.save(
         quantized,
         work.output,
@@ -192,9 +192,9 @@ def quantize_model(
     if work.found is not None:
         work.found.recipe.save(work.files.recipe, work.found.facts())
     if dynamic and format != "integer":
-        plan = pipeline.written(plan, work.output, target=target)
+        plan = pipeline.plan_of_written_file(plan, work.output, target=target)
     elif statistics is not None and format == "qoperator":
-        plan = pipeline.written(plan, work.output, target=target, data=True)
+        plan = pipeline.plan_of_written_file(plan, work.output, target=target, data=True)
     noise = work.noise(quantized)
     measured = None
     if check is not None and statistics is not None:
@@ -246,7 +246,7 @@ class _Work:
     def calibrated(self, statistics: Statistics | None, threads: int | None) -> Statistics:
         """Returns the statistics given, those of the data, or the ranges of a quantized model."""
         if statistics is None and self.data is None:
-            if not held(self.graph):
+            if not quantized_values(self.graph):
                 raise UsageError(f"{self.name}: give samples, or statistics of calibrating")
             again = reopen(self.graph, self.recipe, self.ledger)
             self.graph, statistics = again.graph, again.statistics
@@ -378,7 +378,7 @@ def _require_work(name: str, plan: Plan) -> None:
     if any(d.new for d in plan.decisions):
         return
     ops = [d for d in plan.decisions if d.becomes != "as it is"]
-    if count := sum(d.reason.startswith(ALREADY) for d in ops):
+    if count := sum(d.reason.startswith(ALREADY_QUANTIZED) for d in ops):
         said = f"{count} of its {len(ops)} ops are quantized"
         raise UsageError(f"{name} is quantized already: {said}; nothing is left to quantize")
     why = _reason(plan)

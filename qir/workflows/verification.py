@@ -40,7 +40,7 @@ def verify_model(
     sums = tuple(sums_of(graph)) if overflow else None
     if target is None:
         return VerifiedModel(tuple(found), None, (), sums)
-    verdicts = tuple(pipeline.taken(graph, target=target))
+    verdicts = tuple(pipeline.op_verdicts(graph, target=target))
     left = {(v.path, v.node) for v in verdicts if v.taken != "integer"}
     own = tuple(s for s in float_sums(graph, 0) if (s.path, s.node) in left)
     return VerifiedModel(tuple(found), verdicts, own, sums)

@@ -130,7 +130,7 @@ def test_a_run_does_not_go_on_with_what_is_not_its_own(
 
 
 def test_statistics_that_are_full_take_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qir.calibration.statistics.MOST_BATCHES", 2)
+    monkeypatch.setattr("qir.calibration.statistics.MAX_BATCHES", 2)
     statistics, other = Statistics("m"), Statistics("m")
     for each, numbers in ((statistics, (0, 1)), (other, (2,))):
         for n in numbers:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qir.backends.cpu.target import Compiled
+from qir.backends.cpu.compiled import Compiled
 from qir.calibration.runner import GraphProgram
 from tests.cli import models
 from tests.cli.command import assert_one_line, qir

@@ -9,7 +9,7 @@ import pytest
 import qir
 from qir.calibration.data import refuse_infinite
 from qir.errors import DataError, UsageError
-from qir.inspect.evaluation import joined
+from qir.inspect.evaluation import join_batches
 from tests.cli import models
 from tests.cli.command import assert_one_line
 from tests.cli.command import qir as command
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused(made: Path) -> None:
     ):
         qir.evaluate(graph, images, labels)
     with pytest.raises(DataError, match="batches give samples of shapes"):
-        joined([{"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}])
+        join_batches([{"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}])
 
 
 def test_infinite_numbers_are_refused_by_calibration_but_for_masks(made: Path) -> None:

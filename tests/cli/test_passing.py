@@ -13,7 +13,7 @@ from qir import pipeline
 from qir.errors import UsageError
 from qir.ir import file
 from qir.qir_files import read_journal
-from qir.rewrite.layer_weights import reals
+from qir.rewrite.layer_weights import float_weights
 from qir.rewrite.runner.options import find_pass, make_pass, options_text, parse_passes
 from qir.testing import random_graph
 from tests.cli.command import assert_one_line, process, qir
@@ -161,8 +161,8 @@ def test_a_model_that_is_missing_is_told_before_what_would_be_written(folder: Pa
 def test_validation_that_finds_a_tensor_ends_with_1_and_writes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "qir.passes.fold.fold_batch_norm.reals"
-    monkeypatch.setattr(name, lambda value: reals(value) * 1.001)
+    name = "qir.passes.fold.fold_batch_norm.float_weights"
+    monkeypatch.setattr(name, lambda value: float_weights(value) * 1.001)
     out = folder / "out.qir"
     words = ("-p", "fold-batch-norm", "-o", out)
     done = qir("opt", folder / "model.onnx", *words, "--validate")

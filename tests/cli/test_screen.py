@@ -24,10 +24,10 @@ from qir.cli.screen import (
     aligned,
     amount,
     layout,
+    number_text,
     percent,
     plural,
     size,
-    whole,
 )
 from qir.inspect.compare import OutputDifference
 from qir.ir.text import parse
@@ -262,7 +262,7 @@ graph main {
     assert capsys.readouterr().out.split().count("65533") == 2
     assert span((1234567, 7654321)) == "2 in 1234567..7654321"
     assert span((1234567,)) == "1234567"
-    assert [whole(v, 3) for v in (-41933.0, 0.12345, None, 1e300)] == [
+    assert [number_text(v, 3) for v in (-41933.0, 0.12345, None, 1e300)] == [
         "-41933",
         "0.123",
         "-",

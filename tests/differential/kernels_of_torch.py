@@ -293,8 +293,8 @@ def computed(asked: Asked, profile: str) -> Array:
     plain = graph.add(asked.op, _meant(graph, given), dict(asked.attrs)).result.type
     kind = plain.with_element(element(asked.out)) if asked.out else plain
     if asked.tails:
-        first = Stage(asked.op, spec(asked.op).complete(dict(asked.attrs)), tuple(given))
-        rest = tuple(Stage(op, spec(op).complete({}), (), "x") for op in asked.tails)
+        first = Stage(asked.op, spec(asked.op).complete_attrs(dict(asked.attrs)), tuple(given))
+        rest = tuple(Stage(op, spec(op).complete_attrs({}), (), "x") for op in asked.tails)
         node = graph.add_chain((first, *rest), given, kind)
     else:
         node = graph.add(asked.op, given, dict(asked.attrs), types=[kind])

@@ -9,7 +9,7 @@ from qir.ir.dtype import F32, DType, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
+from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param, uniform
 from qir.reference.interpreter import run
 from tests.oracles.tflite_cases import CaseOperand, OpCase
 
@@ -35,9 +35,9 @@ def kind_of(of: CaseOperand, shape: tuple[int, ...]) -> TensorType:
         return TensorType(shape, storage)
     scale = np.asarray(of.scale, np.float32)
     if scale.ndim == 2:  # in blocks of terms
-        grain = Grain(((0, 1), (1, shape[1] // scale.shape[1])))
-        held = param(scale, grain, "w.scale")
-        return TensorType(shape, QuantType(storage, F32, held, grain=grain, scale_dtype=F32))
+        grain = Granularity(((0, 1), (1, shape[1] // scale.shape[1])))
+        held = make_param(scale, grain, "w.scale")
+        return TensorType(shape, QuantType(storage, F32, held, granularity=grain, scale_dtype=F32))
     axis = of.axis if scale.ndim else None
     return TensorType(shape, uniform(storage, scale, of.zero, axis=axis))
 
@@ -66,8 +66,8 @@ def graph_of(case: OpCase, profile: str) -> Graph:
     result = kind_of(case.out, case.shape)
     if case.activation:
         op, attrs = _TAILS[case.activation]
-        first = Stage(case.op, spec(case.op).complete(own), tuple(operands))
-        last = Stage(op, spec(op).complete(dict(attrs)), (), "x")
+        first = Stage(case.op, spec(case.op).complete_attrs(own), tuple(operands))
+        last = Stage(op, spec(op).complete_attrs(dict(attrs)), (), "x")
         node = graph.add_chain((first, last), operands, result, name="y")
     elif case.op == "lstm":
         node = graph.add(case.op, operands, types=layer_types(case), name=("y", "h", "c"))

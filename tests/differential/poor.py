@@ -14,7 +14,7 @@ from qir.atomic import write_text
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT
 from qir.profiles import Profile, profile, profile_names
-from qir.profiles.profile import REAL, RuleEntry
+from qir.profiles.profile import FLOAT_STORAGE, RuleEntry
 from tests import richness
 from tests.counting import Counts, counts, group_key, riches, rule_key
 
@@ -51,7 +51,7 @@ def limits(conditions: Iterable[str], ops: Iterable[str]) -> frozenset[str]:
 
 def scaled(rule: RuleEntry) -> bool:
     """Whether a scale rounds what a rule gives: reals and sums of 32 bits are rounded by none."""
-    return not {REAL, "i32"} & set(rule.when.storage.get(RESULT, ()))
+    return not {FLOAT_STORAGE, "i32"} & set(rule.when.storage.get(RESULT, ()))
 
 
 def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str]]]:

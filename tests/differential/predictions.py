@@ -15,7 +15,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array as Stored
-from qir.ir.types import Declared, QuantType, TensorType, uniform
+from qir.ir.types import DeclaredBounds, QuantType, TensorType, uniform
 from qir.reference.interpreter import run
 from tests.counting import note
 
@@ -40,7 +40,7 @@ def ranged(
     kind = uniform(dtype(storage), np.asarray(scale, F), zero, axis=axis, bounds=bounds)
     least, most = (tuple(float(F(v)) for v in np.atleast_1d(end)) for end in (low, high))
     offset = None if plus is None else (float(F(plus)),)
-    return replace(kind, declared=Declared(least, most, level), plus=offset)
+    return replace(kind, declared=DeclaredBounds(least, most, level), plus=offset)
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def predicted(
     if not then:
         node = graph.add(op, given, dict(attrs or {}), types=[kind])
     else:
-        stages = [Stage(op, spec(op).complete(dict(attrs or {})), tuple(given))]
+        stages = [Stage(op, spec(op).complete_attrs(dict(attrs or {})), tuple(given))]
         for i, stage in enumerate(then, 1):
             more = {f"{i}.{s}": _placed(graph, held) for s, held in stage.operands.items()}
-            done = spec(stage.op).complete(dict(stage.attrs))
+            done = spec(stage.op).complete_attrs(dict(stage.attrs))
             stages.append(Stage(stage.op, done, tuple(stage.operands), flow=stage.flow))
             given |= more
         node = graph.add_chain(stages, given, kind)

@@ -20,7 +20,7 @@ import pytest
 from qir.inspect.probing import head_of
 from qir.inspect.versions import covers
 from qir.profiles import Profile, profile, profile_names
-from qir.profiles.evidence import MOVES, same_as
+from qir.profiles.evidence import NO_ARITHMETIC, parse_same_as
 from qir.profiles.profile import When
 from tests.counting import Counts, counts, group_key, rule_key, totals
 
@@ -97,7 +97,7 @@ def elsewhere(of: Profile) -> bool:
 def test_each_claim_is_held_by_what_was_compared(name: str) -> None:
     of, wrong = profile(name), []
     for key, claim, when, evidence in claims(of):
-        other = evidence.startswith(MOVES) or same_as(evidence) is not None
+        other = evidence.startswith(NO_ARITHMETIC) or parse_same_as(evidence) is not None
         if not claim.startswith(("exact", "within:")):
             continue
         tests = counted().get(name, {}).get(key, {})

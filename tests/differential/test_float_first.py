@@ -23,7 +23,7 @@ from tests.passes.float_networks import Activations, Grown, samples
 
 from . import runtime
 from .kernels_of_torch import Array, Held, Map, Product, Tally, of
-from .torch.pointwise_of_torch import TAILS, Form, made
+from .torch.pointwise_of_torch import ACTIVATIONS, Form, made
 
 CODED: Activations = (
     ("relu", {}),
@@ -91,7 +91,7 @@ def form_of(node: Node, values: dict[str, Array]) -> Form:
         groups=groups,
         summand=given.get("1.b"),
     )
-    return Form(case, next((n for n, t in TAILS.items() if tail and t.op == tail.op), ""))
+    return Form(case, next((n for n, t in ACTIVATIONS.items() if tail and t.op == tail.op), ""))
 
 
 def codes_of(node: Node) -> dict[str, Value]:

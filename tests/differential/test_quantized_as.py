@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qir import pipeline
-from qir.inspect.left_float import left_float, predicted_kernels
+from qir.inspect.left_float import ops_left_float, predicted_kernels
 from qir.inspect.runtimes import chosen
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -78,7 +78,7 @@ def test_the_kernels_that_were_predicted_give_the_interpreters_bytes(seed: int) 
     rng = np.random.default_rng(seed + 100)
     samples = [{"x": rng.normal(0, 1, (2, 6, 6, 3)).astype(np.float32)} for _ in range(2)]
     made = quantized(graph, LITE, samples)
-    assert not list(left_float(made))
+    assert not list(ops_left_float(made))
     found = [n for n in made if n.results and n.result.type.quant and n.operands]
     found = [n for n in found if n.op != "quantize"]
     assert len(found) == len(predicted_kernels(graph, LITE)) == 5

@@ -10,7 +10,7 @@ import pytest
 from qir.ir.node import Value
 from qir.ledger import Ledger
 from qir.numerics.fields import MethodField
-from qir.numerics.rounding import TWICE
+from qir.numerics.rounding import SECOND_ROUNDINGS
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import Query, dumps, parse, profile
@@ -80,7 +80,7 @@ def test_no_product_is_rounded_twice_where_it_is_to_be_rounded_once(
     data, weights = kinds
     slots = {"x": data, "a": data, "w": weights, "b": weights, "result": data}
     rule = profile("tflite-2.21.single").resolve(Query(op, slots))
-    assert rule.requant.round not in TWICE
+    assert rule.requant.round not in SECOND_ROUNDINGS
     assert rule.claim == "unknown" or (op, rule.requant.multiplier) == ("linear", "f64")
 
 

@@ -87,7 +87,7 @@ def ours(op: str, x: Array, by: Array, attrs: dict[str, Attr]) -> Array:
         attrs = {**attrs, "scales": tuple(float(v) for v in by)}
     else:
         operands["sizes"] = by
-    return compute(op, operands, spec(op).complete(attrs))
+    return compute(op, operands, spec(op).complete_attrs(attrs))
 
 
 @pytest.mark.parametrize("by", ["s", "z"])
@@ -172,15 +172,17 @@ def test_the_nearest_codes_lie_where_torch_takes_them(mode: str) -> None:
             wanted = made.int_repr().numpy()
             attrs: dict[str, Attr] = {**STEPS[mode], "scales": (1.0, 1.0, *factors)}
             assert np.array_equal(stepped(x, attrs), wanted), f"{size} by {scale}"
-            plain = compute("resize_nearest", {"x": x}, spec("resize_nearest").complete(attrs))
+            plain = compute(
+                "resize_nearest", {"x": x}, spec("resize_nearest").complete_attrs(attrs)
+            )
             apart += not np.array_equal(plain, wanted)
         for to in (*range(1 + size % 5, 100, 5), 82):
             wanted = functional.interpolate(codes, (3, to), mode=mode).int_repr().numpy()
             given = {"x": x, "sizes": np.array([1, 1, 3, to])}
-            got = STEPPED(**given, **spec("resize_nearest").complete(STEPS[mode]))
+            got = STEPPED(**given, **spec("resize_nearest").complete_attrs(STEPS[mode]))
             assert np.array_equal(got, wanted), f"{size} to {to}"
     assert apart > 0
 
 
 def stepped(x: Array, attrs: dict[str, Attr]) -> Array:
-    return STEPPED(x, **spec("resize_nearest").complete(attrs))
+    return STEPPED(x, **spec("resize_nearest").complete_attrs(attrs))

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from qir import pipeline
-from qir.analysis.user_rules import Wish
+from qir.analysis.user_rules import UserRule
 from qir.calibration.observers import parse_rule
 from qir.capability import Capability, load, verdicts
 from qir.ir.graph import Graph
@@ -124,7 +124,7 @@ def rules_case(given: Try) -> None:
             refused(lambda: parse_passes(text), MOST)
         case 2 | 3:
             text = _broken(rng, rng.choice(RULES))
-            refused(lambda: Wish.parse(text), MOST)
+            refused(lambda: UserRule.parse(text), MOST)
             graph = _graph(given.block)
             refused(lambda: pipeline.plan(graph, rules=[text]), MOST)
         case _:

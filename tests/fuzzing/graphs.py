@@ -17,7 +17,7 @@ from qir.ir.node import Node, Stage, Value
 from qir.ir.ops import OPS, spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, Element, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, Element, Granularity, Param, QuantType, TensorType
 from qir.testing import (
     DTYPES,
     EVERY,
@@ -51,7 +51,7 @@ def graph_case(given: Try) -> None:
 
 def _run(graph: Graph, rng: random.Random) -> None:
     """What is no program is told as that; a graph without an output has nothing to run for."""
-    sizes = [dims.known(value.type.shape) for value in graph.inputs]
+    sizes = [dims.known_shape(value.type.shape) for value in graph.inputs]
     if any(node.op == "output" for node in graph) and all(map(_small, sizes)):
         refused(lambda: _made(graph, rng.randrange(2**32)), 3 * LONGEST)
 
@@ -148,7 +148,7 @@ class Caller:
             self.rng.choice((F32, U8)),
             rng.choice(numbers),
             rng.choice(numbers),
-            Grain(blocks) if rng.random() < 0.5 else None,
+            Granularity(blocks) if rng.random() < 0.5 else None,
             (rng.choice(WHOLES), rng.choice(WHOLES)) if rng.random() < 0.5 else None,
         )
 
@@ -256,7 +256,7 @@ class Caller:
             slots = tuple(name for name in names if name != flow)[:2]
             operands |= {name if i == 0 else f"{i}.{name}": self.value() for name in slots}
             attrs = {a.name: self.fitting(a.kind) for a in spec(op).attrs if a.required}
-            stages.append(Stage(op, spec(op).complete(attrs), slots, flow))
+            stages.append(Stage(op, spec(op).complete_attrs(attrs), slots, flow))
         node = self.graph.add_chain(stages, operands, self.kind())
         self.nodes.append(node)
         return node

@@ -165,7 +165,7 @@ def _quick(graph: Graph) -> bool:
         for node in each:
             if node.op in ("loop", "scan", "foreign", "sequence"):
                 return False
-            sizes = [dims.known(v.type.shape) for v in node.results]
+            sizes = [dims.known_shape(v.type.shape) for v in node.results]
             if any(s is None or math.prod(max(1, n) for n in s) > 20_000 for s in sizes):
                 return False
     return True

@@ -27,13 +27,13 @@ _CONSTANT = re.compile(
 )
 
 
-def read(name: str) -> Graph:
+def read_case(name: str) -> Graph:
     """The graph of one case."""
     text = (HERE / f"{name}.txt").read_text()
-    return parse(text, arrays(text))
+    return parse(text, make_arrays(text))
 
 
-def arrays(text: str) -> dict[str, Data]:
+def make_arrays(text: str) -> dict[str, Data]:
     """Elements for every array that a text names; always the same ones."""
     rng = np.random.default_rng(20)
     out: dict[str, Data] = {}
@@ -46,15 +46,15 @@ def arrays(text: str) -> dict[str, Data]:
 
     for name, said in _DECLARED.findall(text):
         kind = parse_type(said, find)
-        out[name] = _told(name, out) if name in TOLD else _parameters(rng, kind)
+        out[name] = _derived_elements(name, out) if name in DERIVED else _random_qparams(rng, kind)
         out[name] = out[name].astype(kind.dtype.carrier)
         held[name] = Array(out[name], kind, name)
     for name, said in _CONSTANT.findall(text):
-        out[name] = _elements(rng, parse_type(said, find))
+        out[name] = _random_elements(rng, parse_type(said, find))
     return out
 
 
-TOLD: dict[str, Callable[[dict[str, Data]], Data]] = {
+DERIVED: dict[str, Callable[[dict[str, Data]], Data]] = {
     "bs": lambda a: np.float32(0.0235) * a["ws"] if "ws" in a else np.full(4, 0.0006, np.float32),
     "gi": lambda a: np.random.default_rng(4).permutation(64) // 32,
     "us": lambda a: a["gs"][None],
@@ -65,31 +65,31 @@ TOLD: dict[str, Callable[[dict[str, Data]], Data]] = {
 """Arrays whose elements follow from others, or are a table."""
 
 
-def _told(name: str, made: dict[str, Data]) -> Data:
-    found: Data = np.asarray(TOLD[name](made))
+def _derived_elements(name: str, made: dict[str, Data]) -> Data:
+    found: Data = np.asarray(DERIVED[name](made))
     return found
 
 
-def _shape(kind: TensorType) -> tuple[int, ...]:
-    shape = dims.known(kind.shape)
+def _known_shape(kind: TensorType) -> tuple[int, ...]:
+    shape = dims.known_shape(kind.shape)
     assert shape is not None
     return shape
 
 
-def _parameters(rng: np.random.Generator, kind: TensorType) -> Data:
+def _random_qparams(rng: np.random.Generator, kind: TensorType) -> Data:
     """Scales where they are floats, zeros where they are whole."""
     if kind.dtype.name == "f8e8m0":
-        return 2.0 ** rng.integers(-6, 0, _shape(kind)).astype(np.float32)
+        return 2.0 ** rng.integers(-6, 0, _known_shape(kind)).astype(np.float32)
     if kind.quant is not None and kind.dtype.is_float:
-        return rng.uniform(1, 100, _shape(kind))
+        return rng.uniform(1, 100, _known_shape(kind))
     if kind.dtype.is_float:
-        return rng.uniform(0.005, 0.02, _shape(kind))
-    return rng.integers(8, 15, _shape(kind))
+        return rng.uniform(0.005, 0.02, _known_shape(kind))
+    return rng.integers(8, 15, _known_shape(kind))
 
 
-def _elements(rng: np.random.Generator, kind: TensorType) -> Data:
+def _random_elements(rng: np.random.Generator, kind: TensorType) -> Data:
     if kind.dtype.is_float:
-        return rng.normal(size=_shape(kind)).astype(kind.dtype.carrier)
+        return rng.normal(size=_known_shape(kind)).astype(kind.dtype.carrier)
     low, high = (kind.quant.low, kind.quant.high) if kind.quant else kind.dtype.bounds
     low, high = max(low, -300), min(high, 300)
-    return rng.integers(low, high + 1, _shape(kind)).astype(kind.dtype.carrier)
+    return rng.integers(low, high + 1, _known_shape(kind)).astype(kind.dtype.carrier)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir import registry
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.lexer import Cursor
 from qir.ir.printer import print_graph
@@ -45,14 +45,14 @@ class Golden:
         assert line, f"{path.name}: no line of dashes"
         return cls(path, head.removeprefix("# RUN: "), given, expected)
 
-    def write(self, made: str) -> None:
-        self.path.write_text(f"# RUN: {self.run}\n{self.given}{LINE}{made}", encoding="utf-8")
+    def write(self, text: str) -> None:
+        self.path.write_text(f"# RUN: {self.run}\n{self.given}{LINE}{text}", encoding="utf-8")
 
     def passes(self) -> list[Pass]:
         return [_pass(name, options) for name, options in _PASS.findall(self.run)]
 
     def graph(self) -> Graph:
-        return parse(self.given, generated(self.given))
+        return parse(self.given, generate_arrays(self.given))
 
     def result(self) -> Graph:
         return run_passes(self.graph(), self.passes(), Ledger())
@@ -73,15 +73,15 @@ def _pass(name: str, options: str) -> Pass:
     return made(**given)
 
 
-def generated(text: str) -> Mapping[str, NDArray[np.generic]]:
+def generate_arrays(text: str) -> Mapping[str, NDArray[np.generic]]:
     """Elements for the arrays of a text, from their names and types alone.
 
     Whole numbers lie within their bounds, floats are eighths from 1/8 to 8: sums and products of
     a few are exact, and each may be a scale.
     """
     declared: dict[str, Array] = {}
-    for name, kind in _types(text, declared):
-        sizes = known(kind.shape)
+    for name, kind in _declared_types(text, declared):
+        sizes = known_shape(kind.shape)
         assert sizes is not None, f"@{name} has a size that is no number"
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         if kind.dtype.is_float:
@@ -93,7 +93,7 @@ def generated(text: str) -> Mapping[str, NDArray[np.generic]]:
     return {name: array.data for name, array in declared.items()}
 
 
-def _types(text: str, declared: Mapping[str, Array]) -> Iterator[tuple[str, TensorType]]:
+def _declared_types(text: str, declared: Mapping[str, Array]) -> Iterator[tuple[str, TensorType]]:
     for found in _ARRAY.finditer(text):
         cursor = Cursor(text)
         cursor.at = found.end()

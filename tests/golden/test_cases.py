@@ -28,7 +28,7 @@ from qir.ir.types import QuantType
 from qir.ir.verify import verify
 from qir.reference.interpreter import run
 from qir.testing import sample_inputs
-from tests.golden.cases import FILES, Data, arrays, read
+from tests.golden.cases import FILES, Data, make_arrays, read_case
 from tests.ir.alike import difference
 
 Real: TypeAlias = NDArray[np.float64]
@@ -66,7 +66,7 @@ def _inputs(graph: Graph) -> Made:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_case_reads_verifies_prints_and_travels(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
-    graph = read(path.stem)
+    graph = read_case(path.stem)
     assert print_graph(graph, origins=True) == text
     apart = "one-tensor" if path.stem in READ_TWICE else ""
     assert [str(f) for f in verify(graph) if f.rule != apart] == []
@@ -77,10 +77,10 @@ def test_a_case_reads_verifies_prints_and_travels(path: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_case_computes_what_its_formula_says(path: Path) -> None:
-    graph = read(path.stem)
+    graph = read_case(path.stem)
     inputs = _inputs(graph)
     made = _run(graph, inputs)
-    FORMULAS[path.stem](inputs, arrays(path.read_text()), made)
+    FORMULAS[path.stem](inputs, make_arrays(path.read_text()), made)
 
 
 def test_there_are_twenty() -> None:
@@ -309,7 +309,7 @@ def _others(given: Made, held: Made, made: Made) -> None:
 
 @formula("12-ipex-recipe")
 def _recipe(given: Made, held: Made, made: Made) -> None:
-    graph = read("12-ipex-recipe")
+    graph = read_case("12-ipex-recipe")
     origin = graph["q3"].node.origins[0]
     assert (origin.path, origin.call, origin.operands) == ("backbone.conv1", 1, (("x", "q_op_0"),))
     assert str(graph["conv1_out"].node.schemes["w"]) == "i8<-127:127> symmetric channel minmax"
@@ -325,7 +325,7 @@ def _tied(given: Made, held: Made, made: Made) -> None:
     reals = (made["i8"].astype(np.float64) - 128) * np.float32(0.1)
     assert np.array_equal(made["codes"], _codes(reals, 0.2, -3, -128, 127))
     assert np.array_equal(made["reals"], _codes(made["z"], 0.2, -3, -128, 127))
-    names = [name for _, name in read("13-tied-weights")["w"].node.origins[0].operands]
+    names = [name for _, name in read_case("13-tied-weights")["w"].node.origins[0].operands]
     assert names == ["encoder.weight", "decoder.weight"]
 
 
@@ -375,15 +375,15 @@ def _mixed(given: Made, held: Made, made: Made) -> None:
 
 @formula("18-declared-ranges")
 def _declared(given: Made, held: Made, made: Made) -> None:
-    graph = read("18-declared-ranges")
+    graph = read_case("18-declared-ranges")
     quant = graph["q"].type.quant
     assert isinstance(quant, QuantType)
     assert quant.declared is not None
     ends = (quant.declared.low, quant.declared.high)
     assert ends == ((float(np.float32(-1.135)),), (float(np.float32(1.1349999)),))
-    other = quant.with_map(quant.scale)
+    other = quant.with_parameters(quant.scale)
     assert other.declared is None
-    assert other.same_map(quant)
+    assert other.has_same_mapping(quant)
     assert other != quant
     assert np.array_equal(made["q"], _codes(given["x"], 0.008937008, 0, -128, 127))
     rows = np.rint(given["x"] / held["ss"][:, None]).clip(-128, 127)
@@ -399,7 +399,7 @@ def _observe(batch: Batch, tensor: str, data: Data) -> None:
 
 @formula("19-statistics")
 def _statistics(given: Made, held: Made, made: Made) -> None:
-    program = GraphProgram(read("19-statistics"))
+    program = GraphProgram(read_case("19-statistics"))
     assert {key.tensor for key in program.keys()} == {"x", "layer/y", "layer/r"}
     rng = np.random.default_rng(SEED)
     parts = []
@@ -420,7 +420,7 @@ def _statistics(given: Made, held: Made, made: Made) -> None:
 
 @formula("20-lineage")
 def _lineage(given: Made, held: Made, made: Made) -> None:
-    graph = read("20-lineage")
+    graph = read_case("20-lineage")
     stages = graph["y"].node.stages
     assert [o.op for o in stages[0].origins] == ["Conv2d", "BatchNorm2d"]
     assert [o.path for o in stages[1].origins] == ["relu"]

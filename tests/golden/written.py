@@ -22,9 +22,13 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 
-RECORD = Path(__file__).with_name("written.json")
+RECORD_FILE = Path(__file__).with_name("written.json")
 ASSETS = Path(os.environ.get("QIR_ASSETS") or Path(__file__).parents[3] / "shared" / "assets")
-MODELS = ("mnist/mnist", "mlperf_tiny/ic_resnet8", "kws_tf/DS_CNN_S", "kws_tf/DNN_S")
+MODELS = (
+    *("mnist/mnist", "mlperf_tiny/ic_resnet8", "kws_tf/DS_CNN_S", "kws_tf/DNN_S"),
+    *("superres/FSRCNN_x2", "superres/ESPCN_x2", "kws_tf/CNN_S", "kws_tf/CRNN_S"),
+    *("kws_tf/GRU_S", "kws_tf/LSTM_S", "yunet/yunet_n_320_320"),
+)
 """Small models of the assets."""
 PROFILE, OPSET, SEED = "ort-1.31", 21, 7
 """What is written says nothing of the installed versions."""
@@ -65,7 +69,7 @@ def products() -> Graph:
     return graph
 
 
-def feeds(graph: Graph) -> dict[str, NDArray[np.float32]]:
+def sample_inputs(graph: Graph) -> dict[str, NDArray[np.float32]]:
     """Data of one sample, sizes that are open being 1."""
     rng = np.random.default_rng(SEED)
     out = {}
@@ -75,37 +79,37 @@ def feeds(graph: Graph) -> dict[str, NDArray[np.float32]]:
     return out
 
 
-def static(graph: Graph) -> Graph:
-    statistics = qir.calibrate(graph, [feeds(graph)])
+def quantize_static(graph: Graph) -> Graph:
+    statistics = qir.calibrate(graph, [sample_inputs(graph)])
     return qir.quantize(graph, statistics, profile=PROFILE)
 
 
-def of_profile(graph: Graph) -> Graph:
+def with_profile(graph: Graph) -> Graph:
     """The graph, which says that it computes by the profile of this record."""
     graph.profile = PROFILE
     return graph
 
 
-def dynamic(graph: Graph) -> Graph:
-    return of_profile(pipeline.quantize_dynamic(graph, target="onnx"))
+def quantize_dynamic(graph: Graph) -> Graph:
+    return with_profile(pipeline.quantize_dynamic(graph, target="onnx"))
 
 
-def blocks(graph: Graph) -> Graph:
-    return of_profile(pipeline.quantize_weights(graph, "u4:16", target="onnx"))
+def quantize_weights(graph: Graph) -> Graph:
+    return with_profile(pipeline.quantize_weights(graph, "u4:16", target="onnx"))
 
 
-Made = tuple[Callable[[], Graph], Callable[[Graph], Graph], str]
-NETWORKS: dict[str, Made] = {
+NetworkForm = tuple[Callable[[], Graph], Callable[[Graph], Graph], str]
+NETWORKS: dict[str, NetworkForm] = {
     "convolutions, float": (convolutions, Graph.copy, "qdq"),
-    "convolutions, QDQ": (convolutions, static, "qdq"),
-    "convolutions, QOperator": (convolutions, static, "qoperator"),
-    "products, QDQ": (products, static, "qdq"),
-    "products, dynamic": (products, dynamic, "integer"),
-    "products, blocks": (products, blocks, "nbits"),
+    "convolutions, QDQ": (convolutions, quantize_static, "qdq"),
+    "convolutions, QOperator": (convolutions, quantize_static, "qoperator"),
+    "products, QDQ": (products, quantize_static, "qdq"),
+    "products, dynamic": (products, quantize_dynamic, "integer"),
+    "products, blocks": (products, quantize_weights, "nbits"),
 }
 
 
-def digest(graph: Graph, form: str) -> str:
+def file_digest(graph: Graph, form: str) -> str:
     """The hash of the ONNX file of a graph."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "m.onnx")
@@ -113,34 +117,37 @@ def digest(graph: Graph, form: str) -> str:
         return sha256(path.read_bytes()).hexdigest()
 
 
-def of_network(name: str) -> str:
+def digest_of_network(name: str) -> str:
     """The hash of the file of a network built here."""
     build, quantize, form = NETWORKS[name]
-    return digest(quantize(build()), form)
+    return file_digest(quantize(build()), form)
 
 
-def of_asset(name: str) -> str:
+def digest_of_asset(name: str) -> str:
     """The hash of the QDQ file of an asset model."""
-    return digest(static(qir.load(ASSETS / "models" / f"{name}.onnx")), "qdq")
+    return file_digest(quantize_static(qir.load(ASSETS / "models" / f"{name}.onnx")), "qdq")
 
 
-def found() -> tuple[str, ...]:
+def available_assets() -> tuple[str, ...]:
     """The asset models that there are."""
     return tuple(name for name in MODELS if (ASSETS / "models" / f"{name}.onnx").exists())
 
 
-def recorded() -> dict[str, str]:
+def recorded_digests() -> dict[str, str]:
     """The hashes that the record holds."""
-    held: dict[str, str] = json.loads(RECORD.read_text(encoding="utf-8"))
+    held: dict[str, str] = json.loads(RECORD_FILE.read_text(encoding="utf-8"))
     return held
 
 
-def lines() -> Iterator[tuple[str, str]]:
+def current_digests() -> Iterator[tuple[str, str]]:
     """Each network and its hash today; of asset models that are not here, that of the record."""
-    yield from ((name, of_network(name)) for name in NETWORKS)
-    here = found()
-    yield from ((name, of_asset(name) if name in here else recorded()[name]) for name in MODELS)
+    yield from ((name, digest_of_network(name)) for name in NETWORKS)
+    here = available_assets()
+    yield from (
+        (name, digest_of_asset(name) if name in here else recorded_digests()[name])
+        for name in MODELS
+    )
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(dict(lines()), indent=2) + "\n", encoding="utf-8")
+    RECORD_FILE.write_text(json.dumps(dict(current_digests()), indent=2) + "\n", encoding="utf-8")

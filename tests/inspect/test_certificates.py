@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qir.errors import ProfileError, UsageError
 from qir.inspect import certificates
 from qir.inspect.certificates import Certificate, certify, nudged
-from qir.inspect.reach import WIDEST, reach
+from qir.inspect.reach import MAX_SPAN, sum_reach
 from qir.ir.dtype import I8, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
@@ -23,7 +23,7 @@ from qir.ir.types import Array, TensorType, uniform
 from qir.ledger import Ledger
 from qir.numerics import accumulate, affine, multiplier, requantize
 from qir.passes.forms.group import Group
-from qir.profiles import Query, profile, query_of
+from qir.profiles import Query, profile, query_for_node
 from qir.profiles import parse as parse_profile
 from qir.profiles.processor import best_isa
 from qir.reference.interpreter import run
@@ -52,8 +52,8 @@ def layer(
         operands["bias"] = graph.constant(Array(bias, TensorType(bias.shape, dtype_of(bias)), "b"))
     result = TensorType((rows, len(w)), uniform(U8, F(y_scale), zeros[1]))
     if tail:
-        first = Stage("linear", spec("linear").complete({}), tuple(operands))
-        last = Stage(tail, spec(tail).complete({}), (), "x")
+        first = Stage("linear", spec("linear").complete_attrs({}), tuple(operands))
+        last = Stage(tail, spec(tail).complete_attrs({}), (), "x")
         node = graph.add_chain((first, last), operands, result, name="y")
     else:
         node = graph.add("linear", operands, types=[result], name="y")
@@ -169,17 +169,17 @@ def test_a_layer_whose_256_sums_part_nobody_is_free() -> None:
 
 def test_where_ends_lie_too_far_apart_multiples_of_the_divisor_count() -> None:
     even = np.array([4, -6] * 4 + [100], np.int64)
-    near = reach(even, -3, 5)
+    near = sum_reach(even, -3, 5)
     assert near.step == 2
     assert near.every().tolist() == sorted(_sums(even, range(-3, 6)))
     assert near.meets(np.arange(near.least, near.greatest + 1)).sum() == near.count
     wide = np.array([6, 10] * 3_000, np.int64)
-    far = reach(wide, -128, 127)
-    assert far.count > WIDEST
+    far = sum_reach(wide, -128, 127)
+    assert far.count > MAX_SPAN
     assert far.made is None
     assert far.step == 2
     assert far.count == (far.greatest - far.least) // 2 + 1
-    assert reach(np.zeros(3, np.int64), -1, 5).every().tolist() == [0]
+    assert sum_reach(np.zeros(3, np.int64), -1, 5).every().tolist() == [0]
 
 
 def _sums(row: NDArray[np.int64], codes: range) -> set[int]:
@@ -223,7 +223,7 @@ def test_proofs_by_steps_and_by_sums_agree(monkeypatch: pytest.MonkeyPatch) -> N
         graph = layer(w, (x_scale, w_scale, y_scale), bias=bias)
         found = []
         for each in (1 << 30, 0):
-            monkeypatch.setattr(certificates, "_EACH", each)
+            monkeypatch.setattr(certificates, "_MAX_SUMS_PER_CHANNEL", each)
             ties = only(certify(graph, PAIR, most=100))
             found.append((ties.differ, ties.nudges, ties.why))
             assert ties.proof == ("sums" if each else "steps")
@@ -342,7 +342,7 @@ def test_agreement_with_a_rule_that_is_not_claimed_is_told_as_such() -> None:
     for other, claim in (("torch-2.13.qnnpack", "exact"), ("qonnx-1.0", "unknown")):
         ties = only(certify(graph, ("torch-2.13.onednn", other)))
         assert ties.claims == tuple(
-            profile(n).resolve(query_of(node, isa=best_isa())).claim for n in ties.profiles
+            profile(n).resolve(query_for_node(node, isa=best_isa())).claim for n in ties.profiles
         )
         assert ties.claims[1] == claim
         assert (other in ties.unclaimed) is (claim != "exact")
@@ -394,7 +394,7 @@ def test_certificates_of_any_two_profiles_are_what_all_inputs_show(
     y_scale = F(x_scale * w_scale * rng.choice([0.6, 1, 7, 16, 32, 100, 300]))
     graph = layer(w, (x_scale, w_scale, y_scale), zeros=(x_zero, y_zero))
     if seed % 2:
-        monkeypatch.setattr(certificates, "_EACH", 0)
+        monkeypatch.setattr(certificates, "_MAX_SUMS_PER_CHANNEL", 0)
     ties = only(certify(graph, (one, two), most=2))
     if ties.why and "no nudge" not in ties.why:
         reasons = ("pairs of products can", "by method", "leave 32 bits")

@@ -15,7 +15,7 @@ from qir.ir.dtype import F32
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
-from qir.query.html import MOST_ROWS
+from qir.query.html import MAX_ROWS
 from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 from tests.query.test_query import LOOP
@@ -198,7 +198,7 @@ def test_a_long_graph_shows_some_hundred_rows_and_says_so() -> None:
     graph.add("output", {f"y{i}": value for i in range(500)})
     page = Page()
     page.feed(graph._repr_html_())
-    assert page.tags["tr"] == MOST_ROWS + 2
+    assert page.tags["tr"] == MAX_ROWS + 2
     assert "and 1,702 more nodes; graph.query(..) finds any" in page.texts
     assert len(graph._repr_html_()) < 200_000
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qir
 from qir import pipeline
-from qir.inspect import in_codes, islands, longest_chain
+from qir.inspect import islands, longest_chain, quantized_nodes
 from qir.ir.graph import Graph
 from tests.cli.command import qir as command
 from tests.passes.float_networks import Grown
@@ -75,8 +75,8 @@ def agree(graph: Graph, x: np.ndarray) -> None:
     plan = pipeline.plan(graph)
     made = pipeline.quantize(graph, pipeline.calibrate(graph, [{graph.inputs[0].name: x}]))
     planned = {d.node: d.becomes == "integer" for d in plan.decisions if d.becomes != "as it is"}
-    taken = {v.node: v.taken == "integer" for v in pipeline.taken(made)}
-    found = {node.name: done for node, done in in_codes(made).items()}
+    taken = {v.node: v.taken == "integer" for v in pipeline.op_verdicts(made)}
+    found = {node.name: done for node, done in quantized_nodes(made).items()}
     assert planned == taken == found
     integer = {name for name, done in found.items() if done}
     assert {node.name for island in islands(made) for node in island} == integer
@@ -88,7 +88,7 @@ def test_a_pad_between_quantized_values_is_float_for_all(tmp_path: Path) -> None
     x = np.random.default_rng(1).random((4, 3, 8, 8), np.float32)
     agree(graph, x)
     made = pipeline.quantize(graph, pipeline.calibrate(graph, x))
-    assert [node.op for node, done in in_codes(made).items() if not done] == ["pad"]
+    assert [node.op for node, done in quantized_nodes(made).items() if not done] == ["pad"]
     assert "pad" not in [node.op for node in longest_chain(made)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qir.inspect.left_float import left_float
+from qir.inspect.left_float import ops_left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
@@ -28,7 +28,7 @@ def left(profile: str, lines: str, result: str = KEPT, storage: str = "u8") -> l
     shape = text.rpartition(" : ")[2].rpartition("x")[0]
     text += TAIL.replace("SHAPE", shape).replace("RESULT", result)
     made = run_passes(parse(text), [Group(profile)], Ledger())
-    return [f"{one.op}: {one.reason}" for one in left_float(made)]
+    return [f"{one.op}: {one.reason}" for one in ops_left_float(made)]
 
 
 SOFTMAX = "  %y = softmax(%xr) : 2x4x4x4xf32\n"
@@ -127,7 +127,7 @@ def float_model() -> Graph:
 @pytest.mark.parametrize("name", profile_names())
 def test_of_a_float_model_every_op_is_in_a_kernel_or_told(name: str) -> None:
     made = run_passes(float_model(), [Group(name)], Ledger())
-    left = [f"{one.op}: {one.reason}" for one in left_float(made)]
+    left = [f"{one.op}: {one.reason}" for one in ops_left_float(made)]
     chains = [group.chain for group in profile(name).groups]
     assert [len(node.stages) for node in made if node.stages] == [2] * (
         ("linear", "relu") in chains

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.calibration import Statistics
 from qir.errors import DataError
-from qir.inspect import compare, environment, interleave, ranges
+from qir.inspect import compare, environment, ranges, time_interleaved, timing
 from tests.inspect.programs import INTEGER, QDQ, program
 
 Results = dict[str, NDArray[np.generic]]
@@ -93,7 +93,7 @@ def test_timings_take_turns_and_keep_their_order() -> None:
         time.sleep(0.002)
 
     told: list[tuple[int, int]] = []
-    fast, second = interleave(
+    fast, second = time_interleaved(
         {"fast": lambda: calls.append("fast"), "slow": slow},
         5,
         warm=2,
@@ -107,6 +107,47 @@ def test_timings_take_turns_and_keep_their_order() -> None:
     assert second.ratio == statistics.median(quotients)
     assert second.median == statistics.median(second.seconds)
     assert set(second.to_json()) == {"name", "runs", "median", "least", "spread", "ratio"}
+
+
+def test_turns_of_several_threads_begin_when_those_of_others_sleep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, spins_until, begun = 0.0, 0.0, []
+
+    class Clock:
+        """Moves by sleeping alone; a thread computes until `spins_until`."""
+
+        @staticmethod
+        def perf_counter() -> float:
+            return now
+
+        @staticmethod
+        def process_time() -> float:
+            return min(now, spins_until)
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+    def leaves_a_thread() -> None:
+        nonlocal now, spins_until
+        begun.append(("spins", now >= spins_until))
+        now += 0.001
+        spins_until = now + 0.05
+
+    def sleeps() -> None:
+        nonlocal now
+        begun.append(("sleeps", now >= spins_until))
+        now += 0.001
+
+    monkeypatch.setattr(timing, "time", Clock)
+    time_interleaved({"spins": leaves_a_thread, "sleeps": sleeps}, 2, warm=0, threads=2)
+    turn = [("spins", True), ("spins", False), ("sleeps", True), ("sleeps", True)]
+    assert begun == turn * 2  # the second call of each is measured, its own threads awake
+    now, spins_until = 0.0, 99.0
+    timing.settle(0.5)
+    assert now == pytest.approx(0.5, abs=0.01), "it waits for nobody who never sleeps"
 
 
 def test_the_environment_knows_what_is_installed() -> None:

@@ -25,7 +25,7 @@ from qir.ir.graph import Graph
 from qir.ir.verify import verify
 from qir.numerics import MethodField
 from qir.profiles import Profile, Query, parse, profile, profile_names
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.profiles.profile import Field, Fields, ProfileHead, RuleEntry, When
 from qir.reference.interpreter import run
 from qir.target import target
@@ -65,7 +65,7 @@ class Stranger(Probe):
         return self.number
 
     def run(self, graph: Graph, feeds: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
-        with replaced(self.own):
+        with override_profile(self.own):
             return run(graph, feeds, profile="stranger")["y"]
 
 
@@ -112,8 +112,8 @@ def test_a_wrong_value_in_a_runtimes_file_is_found_and_the_right_one_named(
         base,
         "",
     )
-    monkeypatch.setattr(probing, "filed", lambda _: ((profile(right.profile),), True))
-    with replaced(made):
+    monkeypatch.setattr(probing, "profiles_of_runtime", lambda _: ((profile(right.profile),), True))
+    with override_profile(made):
         found = measure(probe)
     assert {o.op for o in found.drifts} == {"quantize"}
     for drift in found.drifts:
@@ -173,7 +173,7 @@ def test_a_runtime_that_drifts_is_found_explained_and_filed(name: str) -> None:
     assert made.head.extends == "ort-1.31.noopt"
     assert len(made.rules) == 1
     assert found.elements > 100_000
-    with replaced(made):
+    with override_profile(made):
         assert all(_predicted(stranger, case.graph, case.feeds) for case in cases(stranger.forms))
 
 

@@ -4,8 +4,8 @@ import networkx as nx
 import pytest
 
 from qir.errors import GraphError
-from qir.inspect import bytes_by_dtype, in_codes, islands, longest_chain, sharing
-from qir.query.facts import coded
+from qir.inspect import bytes_by_dtype, islands, longest_chain, quantized_nodes, sharing
+from qir.query.facts import value_quant_type
 from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
 
@@ -30,7 +30,7 @@ def test_every_integer_op_is_on_one_island_and_chains_stay_on_one() -> None:
     for seed in range(40):
         graph = random_graph(seed, "qdq" if seed % 2 else "integer")
         found = islands(graph)
-        integer = {n for n, done in in_codes(graph).items() if done}
+        integer = {n for n, done in quantized_nodes(graph).items() if done}
         assert sorted(n.name for i in found for n in i) == sorted(n.name for n in integer)
         chain = set(longest_chain(graph))
         assert not chain or any(chain <= set(island) for island in found), f"seed {seed}"
@@ -43,7 +43,7 @@ def test_sharing_is_an_equivalence() -> None:
         graph = random_graph(seed, "integer")
         same = nx.Graph()
         for value in graph.values.values():
-            if coded(value) is not None:
+            if value_quant_type(value) is not None:
                 same.add_edges_from((value.name, v.name) for v in sharing(graph, value.name))
         for group in nx.connected_components(same):
             for name in group:

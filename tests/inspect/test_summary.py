@@ -7,7 +7,7 @@ import pytest
 
 from qir.errors import UsageError
 from qir.inspect import explain, summarize
-from qir.ir.quantized_ops import in_codes, longest_chain
+from qir.ir.quantized_ops import longest_chain, quantized_nodes
 from qir.ir.text import parse
 from qir.query.cost import macs
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
@@ -68,14 +68,14 @@ def test_inputs_and_outputs_are_told_with_their_codes() -> None:
 
 def test_ops_of_the_integer_form_work_on_codes() -> None:
     graph = program(INTEGER)
-    found = {node.name: done for node, done in in_codes(graph).items()}
+    found = {node.name: done for node, done in quantized_nodes(graph).items()}
     assert found == {"y": True, "d": True, "s": True, "f": False}
     assert [node.name for node in longest_chain(graph)] == ["y", "d", "s"]
 
 
 def test_ops_between_dequantize_and_quantize_work_on_codes() -> None:
     graph = program(QDQ)
-    found = {node.name: done for node, done in in_codes(graph).items()}
+    found = {node.name: done for node, done in quantized_nodes(graph).items()}
     assert found == {"y": True, "a": True, "p": True, "s": False}
     assert [node.name for node in longest_chain(graph)] == ["y", "a", "p"]
 
@@ -89,7 +89,7 @@ def test_ops_between_dequantize_and_quantize_work_on_codes() -> None:
     ],
 )
 def test_what_touches_reals_does_not_work_on_codes(change: str, by: str, lost: set[str]) -> None:
-    found = in_codes(program(QDQ.replace(change, by)))
+    found = quantized_nodes(program(QDQ.replace(change, by)))
     assert {node.name for node, done in found.items() if not done} == lost | {"s"}
 
 

@@ -13,7 +13,7 @@ from qir.ir.graph import Graph
 from qir.ir.ops.quantization import RANGE_RULES
 from qir.ir.text import parse, print_graph
 from qir.ir.verify import errors
-from qir.numerics import NAMED
+from qir.numerics import NAMED_RULES
 from qir.reference.ranges import RULES
 from qir.testing import EVERY, random_graph
 from tests.ir.alike import difference
@@ -61,7 +61,7 @@ def test_characters_that_move_a_cursor_print_as_escapes_and_read_back(odd: str) 
 
 
 def test_the_range_rules_that_the_verifier_knows_are_those_that_run() -> None:
-    assert set(RANGE_RULES) == {"profile", *RULES, *NAMED}
+    assert set(RANGE_RULES) == {"profile", *RULES, *NAMED_RULES}
 
 
 def test_an_unknown_range_rule_does_not_pass_verification() -> None:

@@ -101,14 +101,14 @@ def test_what_nobody_knows_stays_unknown_but_nothing_times_it_is_nothing() -> No
 def test_a_part_of_the_names_may_be_bound() -> None:
     assert dims.bind(dims.parse("N*M + M//2"), {"N": 3}) == dims.parse("3*M + M//2")
     assert dims.names((dims.parse("N*M"), 3, None, dims.parse("(K+1)//2"))) == {"N", "M", "K"}
-    assert dims.known((1, 2)) == (1, 2)
-    assert dims.known((1, dims.symbol("N"))) is None
+    assert dims.known_shape((1, 2)) == (1, 2)
+    assert dims.known_shape((1, dims.symbol("N"))) is None
 
 
 def test_only_two_different_numbers_cannot_be_one_size() -> None:
     n: Dim = dims.symbol("N")
-    assert not dims.agree(3, 4)
-    assert all(dims.agree(a, b) for a, b in [(3, 3), (3, n), (n, None), (None, 4)])
+    assert not dims.may_be_equal(3, 4)
+    assert all(dims.may_be_equal(a, b) for a, b in [(3, 3), (3, n), (n, None), (None, 4)])
 
 
 @pytest.mark.parametrize("text", ["", "N N", "N+", "(N", "N)", "N/2", "2N", "N**2", "*", "3 4"])

@@ -143,13 +143,13 @@ def test_what_the_language_has_is_made() -> None:
 
 
 KINDS: dict[str, Callable[[QuantType], bool]] = {
-    "blocks": lambda q: q.grain is not None and q.axis is None,
-    "groups of indices": lambda q: q.grain is not None and q.grain.by is not None,
+    "blocks": lambda q: q.granularity is not None and q.axis is None,
+    "groups of indices": lambda q: q.granularity is not None and q.granularity.by is not None,
     "a table": lambda q: q.kind == "lut",
     "eight-bit floats": lambda q: q.storage.name == "f8e4m3fn",
     "four-bit floats": lambda q: q.storage.name == "f4e2m1fn",
     "quantized scales": lambda q: any(a.type.quant for a in q.arrays()),
-    "a real zero": lambda q: q.zero is not None and q.real_zero,
+    "a real zero": lambda q: q.zero is not None and q.has_float_zero,
     "an offset": lambda q: q.plus is not None,
     "a declared range": lambda q: q.declared is not None,
 }

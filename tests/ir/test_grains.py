@@ -12,7 +12,7 @@ from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32
 from qir.ir.graph import Graph
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.reference.table import compute
 
 Data = NDArray[np.generic]
@@ -22,9 +22,9 @@ Blocks = tuple[tuple[int, int], ...]
 def spread(kind: TensorType, grid: Data) -> Data:
     """The parameter of each element: the grid's, block by block."""
     assert kind.quant is not None
-    assert kind.quant.grain is not None
+    assert kind.quant.granularity is not None
     out = grid
-    for axis, size in kind.quant.grain.blocks:
+    for axis, size in kind.quant.granularity.blocks:
         out = np.repeat(out, size, axis)
         whole = kind.shape[axis]
         assert isinstance(whole, int)
@@ -36,15 +36,15 @@ def params(kind: TensorType) -> tuple[Data, Data]:
     """Scale and zero of each element."""
     quant = kind.quant
     assert quant is not None
-    assert quant.grain is not None
-    grid = [d for d in quant.grain.grid(kind.shape) if isinstance(d, int)]
+    assert quant.granularity is not None
+    grid = [d for d in quant.granularity.grid(kind.shape) if isinstance(d, int)]
     scales, zeros = (np.asarray(p).reshape(grid) for p in (quant.scales(), quant.zeros()))
     return spread(kind, scales), spread(kind, zeros)
 
 
 def blocked(shape: tuple[int, ...], blocks: Blocks, inline: bool = False) -> TensorType:
     """Codes with a scale and a zero for each block, all different."""
-    grain = Grain(blocks)
+    grain = Granularity(blocks)
     grid = tuple(d for d in grain.grid(shape) if isinstance(d, int))
     count = int(np.prod(grid))
     scales = (np.arange(1, count + 1) / 8).astype(np.float32).reshape(grid)
@@ -120,7 +120,7 @@ def check(op: str, kind: TensorType, attrs: dict[str, Attr], more: Mapping[str, 
     for got, was in zip(mine, theirs, strict=True):
         if op in ("pad", "trilu", "max_pool1d", "global_max_pool", "adaptive_max_pool"):
             lead = [(i, d) for i, d in enumerate(kind.shape) if d != found.shape[i]]
-            assert not {i for i, _ in lead} & {a for a, _ in found.quant.grain.blocks}  # type: ignore[union-attr]
+            assert not {i for i, _ in lead} & {a for a, _ in found.quant.granularity.blocks}  # type: ignore[union-attr]
             continue
         slots = {"xs.0": was, "xs.1": was} if op == "concat" else {"x": was}
         wanted = compute(op, {**slots, **more}, attrs)
@@ -137,7 +137,7 @@ def test_blocks_move_with_their_elements(
     more: dict[str, Data],
     inline: bool,
 ) -> None:
-    small = int(np.prod([d for d in Grain(blocks).grid(shape) if isinstance(d, int)])) <= 8
+    small = int(np.prod([d for d in Granularity(blocks).grid(shape) if isinstance(d, int)])) <= 8
     check(op, blocked(shape, blocks, inline and small), attrs, more)
 
 
@@ -184,10 +184,10 @@ def test_blocks_that_do_not_survive_are_refused(
 def test_groups_by_index_stay_only_where_the_axes_keep_their_order() -> None:
     by = Array.of(np.zeros(6, np.int32), "g_idx")
     scales = Array.of(np.ones((4, 2), np.float32), "scales")
-    kind = TensorType((4, 6), QuantType(I8, F32, scales, (), Grain(((0, 1), (1, 3)), by)))
+    kind = TensorType((4, 6), QuantType(I8, F32, scales, (), Granularity(((0, 1), (1, 3)), by)))
     found = moved("unsqueeze", kind, {"axes": (0,)}, {})
     assert found.quant is not None
-    assert found.quant.grain == Grain(((1, 1), (2, 3)), by)
+    assert found.quant.granularity == Granularity(((1, 1), (2, 3)), by)
     for op, attrs in (("transpose", {"perm": (1, 0)}), ("slice", {**SLICES[0], "ends": (6,)})):
         with pytest.raises(TypeRuleError, match="does not survive"):
             moved(op, kind, attrs, {})  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from qir.ir.node import Node, Stage, Use, Value
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse, print_graph
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ir.verify import verify
 from qir.testing import FORMS, random_graph
 from tests.ir.alike import difference
@@ -554,7 +554,7 @@ def test_arrays_of_one_name_are_told_apart_in_linear_time() -> None:
     graph = Graph()
     for i in range(3000):
         scales = Array.of(np.arange(9, dtype=np.float32) + (i + 1), "same")
-        kind = TensorType((9,), QuantType(U8, scale=scales, grain=Grain(((0, 1),))))
+        kind = TensorType((9,), QuantType(U8, scale=scales, granularity=Granularity(((0, 1),))))
         graph.add("input", types=[kind])
     started = time.process_time()
     text = print_graph(graph)

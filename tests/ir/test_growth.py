@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from qir.ir import garbage as module
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 
 
 class Knot:
@@ -22,7 +22,7 @@ class Knot:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
-    monkeypatch.setattr(module, "_MUCH", 2000)
+    monkeypatch.setattr(module, "_MIN_OBJECTS", 2000)
     yield
     gc.enable()
     gc.collect()
@@ -34,7 +34,7 @@ def searches() -> int:
 
 def grown() -> tuple[list[list[int]], weakref.ref[Knot]]:
     """Much that stays, made beside a knot that does not."""
-    with growth():
+    with pause_garbage_collection():
         assert not gc.isenabled()
         return [[i] for i in range(5000)], weakref.ref(Knot())
 

@@ -20,10 +20,10 @@ def test_each_node_has_the_types_that_its_rule_gives_when_it_is_asked_anew() -> 
     for seed, form in product(range(6), FORMS):
         for _, graph in random_graph(seed, form).walk():
             for node in graph:
-                if node.op not in calls._STEADY:
+                if node.op not in calls._RESULT_TYPES:
                     continue
-                found = calls.infer(node.op, node.operands, node.attrs, node.bodies)
-                again = calls.infer(node.op, node.operands, node.attrs, node.bodies)
+                found = calls.infer_result_types(node.op, node.operands, node.attrs, node.bodies)
+                again = calls.infer_result_types(node.op, node.operands, node.attrs, node.bodies)
                 asked = calls.make_call(node.op, node.operands, node.attrs, node.bodies)
                 if all(v.type.quant is None for v in node.operands.values()):
                     assert found == again == spec(node.op).rule(asked), f"seed {seed}"
@@ -59,13 +59,13 @@ def test_types_that_differ_in_shape_element_or_attribute_are_told_apart() -> Non
 
 
 def test_answers_that_are_kept_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_MOST", 4)
-    calls._STEADY["relu"].clear()
+    monkeypatch.setattr(calls, "_MAX_CACHED_TYPES", 4)
+    calls._RESULT_TYPES["relu"].clear()
     graph = Graph()
     for size in range(1, 30):
         value = graph.add("input", types=[TensorType((size,), F32)]).result
         assert graph.add("relu", {"x": value}).result.type.shape == (size,)
-        assert len(calls._STEADY["relu"]) <= 4
+        assert len(calls._RESULT_TYPES["relu"]) <= 4
 
 
 def test_constants_are_what_their_array_is() -> None:

@@ -11,7 +11,7 @@ from qir.errors import OpError, TypeRuleError
 from qir.ir.dtype import F16, F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse, parse_type
-from qir.ir.types import Array, Declared, Grain, QuantType
+from qir.ir.types import Array, DeclaredBounds, Granularity, QuantType
 from qir.ir.verify import verify
 from qir.query.diff import diff
 from qir.reference.interpreter import run
@@ -39,15 +39,15 @@ def reading(kind: str, express: str = "f32") -> Graph:
             QuantType(U2, kind="lut", codes=(-0.0, 1.0)),
         ),
         (
-            QuantType(U8, declared=Declared((0.0,), (1.0,))),
-            QuantType(U8, declared=Declared((-0.0,), (1.0,))),
+            QuantType(U8, declared=DeclaredBounds((0.0,), (1.0,))),
+            QuantType(U8, declared=DeclaredBounds((-0.0,), (1.0,))),
         ),
     ],
 )
 def test_maps_that_compute_otherwise_are_not_equal(one: QuantType, other: QuantType) -> None:
     assert one != other
     assert hash(one) != hash(other)
-    assert one.same_map(other) == (one.declared is not None)  # a declared range is no map
+    assert one.has_same_mapping(other) == (one.declared is not None)  # a declared range is no map
     a, b = (reading(f"4x{quant}") for quant in (one, other))
     assert diff(a, b).changed
     assert not diff(a, reading(f"4x{one}")).changed
@@ -58,8 +58,8 @@ def test_maps_that_compute_otherwise_are_not_equal(one: QuantType, other: QuantT
 
 
 def test_zeros_of_which_one_is_real_are_all_real() -> None:
-    mixed = QuantType(U8, F32, (1.0, 1.0), (3, 2.5), Grain(((0, 1),)))
-    assert mixed == QuantType(U8, F32, (1.0, 1.0), (3.0, 2.5), Grain(((0, 1),)))
+    mixed = QuantType(U8, F32, (1.0, 1.0), (3, 2.5), Granularity(((0, 1),)))
+    assert mixed == QuantType(U8, F32, (1.0, 1.0), (3.0, 2.5), Granularity(((0, 1),)))
     assert parse_type(f"2x{mixed}").quant == mixed
 
 
@@ -82,8 +82,8 @@ NANS = Array.of(np.array(NAN, np.float32), "n")
         ({"storage": U8, "codes": TABLE}, "an entry of a table is not finite"),
         ({"storage": U8, "plus": (NAN,)}, "an offset is no number"),
         ({"storage": U8, "plus": NANS}, "an offset is no number"),
-        ({"storage": U8, "declared": Declared((NAN,), (1.0,))}, "range is no number"),
-        ({"storage": U8, "declared": Declared((0.0,), (NAN,))}, "range is no number"),
+        ({"storage": U8, "declared": DeclaredBounds((NAN,), (1.0,))}, "range is no number"),
+        ({"storage": U8, "declared": DeclaredBounds((0.0,), (NAN,))}, "range is no number"),
     ],
 )
 def test_maps_that_cannot_be_are_not_made(given: dict[str, object], said: str) -> None:

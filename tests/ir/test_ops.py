@@ -259,7 +259,7 @@ def exact(operands: Arrays) -> dict[str, TensorType]:
 
 def made(op: str, operands: Arrays, attrs: dict[str, Attr]) -> NDArray[np.generic] | None:
     try:
-        return compute(op, operands, {**OPS[op].complete(attrs)})
+        return compute(op, operands, {**OPS[op].complete_attrs(attrs)})
     except (OpError, TypeRuleError):
         return None
 

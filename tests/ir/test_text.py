@@ -16,7 +16,7 @@ from qir.errors import ParseError, QirError, TypeRuleError
 from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
-from qir.ir.numerals import number
+from qir.ir.numerals import number_text
 from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.scheme import Scheme, parse_scheme
@@ -102,7 +102,7 @@ def test_stages_keep_names_origins_and_inner_types() -> None:
     kind = parse_type("1x1x2x2x!quant.uniform<u8:f32, 0.5:3>")
     x = graph.add("input", types=[kind], name="x").result
     w = graph.constant(Array.of(np.ones((1, 1, 1, 1), np.float32)), name="w")
-    conv, add = spec("conv2d").complete({}), spec("add").complete({})
+    conv, add = spec("conv2d").complete_attrs({}), spec("add").complete_attrs({})
     stages = (
         Stage("conv2d", conv, ("x", "w"), None, kind, "first", (Origin("a"), Origin("b"))),
         Stage("add", add, ("a",), "b", None, 'sec"ond', (Origin("c", operands=(("x", "y"),)),)),
@@ -160,7 +160,7 @@ def test_a_float_prints_as_the_shortest_decimal_with_its_bits() -> None:
     for bits in [*_SPECIAL, *drawn.tolist()]:
         for signed in (bits, bits | 0x80000000):
             value = float(np.array(signed, np.uint32).view(np.float32))
-            text = number(value, F32)
+            text = number_text(value, F32)
             assert bits_of(float(text)) == signed, text
             digits = text.lstrip("-").split("e")[0].replace(".", "").strip("0")
             for count in range(1, len(digits)):  # no shorter decimal has these bits
@@ -174,7 +174,7 @@ def test_a_narrow_float_prints_with_its_bits(name: str) -> None:
     every = np.arange(256 if width == 1 else 65536).astype(f"u{width}").view(kind.carrier)
     for value in every[:: 1 if width == 1 else 7]:
         if math.isfinite(float(value)):
-            text = number(float(value), kind)
+            text = number_text(float(value), kind)
             again = np.array(float(text)).astype(kind.carrier)
             assert again.tobytes() == value.tobytes(), text
 

@@ -14,7 +14,15 @@ from qir.errors import GraphError, ParseError, TypeRuleError
 from qir.ir import dims
 from qir.ir.dtype import BF16, F16, F32, F64, I8, I32, U8, dtype, dtype_of
 from qir.ir.text import parse_type
-from qir.ir.types import Array, Declared, Grain, QuantType, TensorType, param, uniform
+from qir.ir.types import (
+    Array,
+    DeclaredBounds,
+    Granularity,
+    QuantType,
+    TensorType,
+    make_param,
+    uniform,
+)
 from qir.testing import DTYPES, tensor_types
 
 
@@ -189,17 +197,17 @@ def test_many_parameters_are_an_array_and_few_stand_in_line() -> None:
     assert many.scale.name == "w.scale"
     assert many.scales().tolist() == [0.5] * 9
     assert few.scales().dtype == np.float32
-    assert param(np.array(3, np.int32), None, "z") == (3,)
+    assert make_param(np.array(3, np.int32), None, "z") == (3,)
 
 
 def test_a_map_is_what_codes_mean_and_not_the_range_that_was_declared() -> None:
     plain = QuantType(I8, scale=(0.5,))
-    ranged = QuantType(I8, scale=(0.5,), declared=Declared((-64.0,), (63.5,), 127.0))
+    ranged = QuantType(I8, scale=(0.5,), declared=DeclaredBounds((-64.0,), (63.5,), 127.0))
     assert plain != ranged
-    assert plain.same_map(ranged)
-    assert not plain.same_map(QuantType(I8, scale=(0.5,), bounds=(-127, 127)))
-    assert ranged.with_map((0.25,)).declared is None
-    assert ranged.with_map((0.25,)).scale == (0.25,)
+    assert plain.has_same_mapping(ranged)
+    assert not plain.has_same_mapping(QuantType(I8, scale=(0.5,), bounds=(-127, 127)))
+    assert ranged.with_parameters((0.25,)).declared is None
+    assert ranged.with_parameters((0.25,)).scale == (0.25,)
 
 
 def test_parameters_are_compared_by_content_and_not_by_name() -> None:
@@ -219,14 +227,14 @@ def test_the_scale_has_the_type_it_was_given_in() -> None:
 
 
 def test_blocks_make_a_grid_of_parameters() -> None:
-    grain = Grain(((0, 1), (1, 32)))
+    grain = Granularity(((0, 1), (1, 32)))
     assert grain.grid((11008, 4096)) == (11008, 128)
     assert grain.grid((11008, 4097)) == (11008, 129)
     assert grain.grid((3, 64, 5)) == (3, 2, 1)
     n = dims.symbol("N")
-    assert Grain(((0, 1),)).grid((n, 5)) == (n, 1)
+    assert Granularity(((0, 1),)).grid((n, 5)) == (n, 1)
     assert grain.axis is None
-    assert Grain(((1, 1),)).axis == 1
+    assert Granularity(((1, 1),)).axis == 1
 
 
 def test_a_type_knows_what_is_stored_and_what_is_meant() -> None:
@@ -242,15 +250,15 @@ def test_a_type_knows_what_is_stored_and_what_is_meant() -> None:
         lambda: QuantType(U8, scale=()),
         lambda: QuantType(U8, scale=(1.0, 2.0)),
         lambda: QuantType(U8, scale=Array.of(np.ones(4, np.float32))),
-        lambda: QuantType(U8, scale=(1.0,) * 9, grain=Grain(((0, 1),))),
+        lambda: QuantType(U8, scale=(1.0,) * 9, granularity=Granularity(((0, 1),))),
         lambda: QuantType(U8, bounds=(9, 9)),
         lambda: QuantType(U8, express=I8),
         lambda: QuantType(dtype("bool")),
         lambda: QuantType(U8, codes=(1.0, 2.0)),
         lambda: QuantType(U8, kind="lut"),
         lambda: QuantType(U8, kind="lut", codes=()),
-        lambda: Grain(((0, 1), (0, 2))),
-        lambda: TensorType((3,), QuantType(U8, grain=Grain(((1, 1),)))),
+        lambda: Granularity(((0, 1), (0, 2))),
+        lambda: TensorType((3,), QuantType(U8, granularity=Granularity(((1, 1),)))),
     ],
 )
 def test_a_map_that_cannot_be_is_refused(make: object) -> None:
@@ -301,7 +309,7 @@ def test_equal_types_have_one_text_for_every_float() -> None:
 
 
 def test_a_level_that_is_given_as_a_whole_number_prints_as_it_reads_back() -> None:
-    kind = replace(uniform(U8, np.float32(0.5)), declared=Declared((0.0,), (127.5,), 255))
+    kind = replace(uniform(U8, np.float32(0.5)), declared=DeclaredBounds((0.0,), (127.5,), 255))
     assert str(kind) == "!quant.uniform<u8:f32, 0.5, from 0.0..127.5 / 255.0>"
     assert str(parse_type(f"4x{kind}")) == f"4x{kind}"
 

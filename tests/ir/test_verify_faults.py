@@ -17,8 +17,8 @@ from qir.ir.dtype import F16
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Use, Value
 from qir.ir.ops import spec
-from qir.ir.ops.graph import GIVEN
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.ops.graph import STATED_TYPE_OPS
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ir.verify import verify
 from qir.target import target
 from qir.testing import FORMS, random_graph
@@ -52,7 +52,7 @@ def wrong_zero(rng: random.Random, graph: Graph) -> Planted:
         return None
     value, quant = found
     zero = rng.choice((quant.low - 1, quant.high + 1, quant.high + 1000))
-    retype(graph, value, quant.with_map((0.5,), (zero,)))
+    retype(graph, value, quant.with_parameters((0.5,), (zero,)))
     return "zero-in-bounds", value.node.name
 
 
@@ -63,7 +63,7 @@ def wrong_scale(rng: random.Random, graph: Graph) -> Planted:
     count = np.asarray(quant.scales()).size
     scales = np.full(count, 0.5, np.float32)
     scales[rng.randrange(count)] = rng.choice((0.0, -0.5, np.inf, np.nan))
-    held = Array.of(scales, "s") if quant.grain else (float(scales[0]),)
+    held = Array.of(scales, "s") if quant.granularity else (float(scales[0]),)
     retype(graph, value, replace(quant, scale=held, scale_dtype=None))
     return "positive-scale", value.node.name
 
@@ -84,12 +84,12 @@ def wrong_count(rng: random.Random, graph: Graph) -> Planted:
     scales = Array.of(np.full(count, 0.5, np.float32), "s")
     zeros = Array.of(np.full(count, quant.high - 1, np.int32), "z")
     zero: Array | tuple[int, ...] = zeros if rng.randrange(2) else ()
-    retype(graph, value, quant.with_map(scales, zero, grain=Grain(((axis, 1),))))
+    retype(graph, value, quant.with_parameters(scales, zero, grain=Granularity(((axis, 1),))))
     return "axes", value.node.name
 
 
 def wrong_shape(rng: random.Random, graph: Graph) -> Planted:
-    values = (v for v in graph.values.values() if v.node.op not in GIVEN - {"fused"})
+    values = (v for v in graph.values.values() if v.node.op not in STATED_TYPE_OPS - {"fused"})
     value = one(rng, (v for v in values if any(isinstance(d, int) for d in v.type.shape)))
     if not isinstance(value, Value):
         return None
@@ -103,7 +103,7 @@ def wrong_shape(rng: random.Random, graph: Graph) -> Planted:
 
 
 def wrong_rank(rng: random.Random, graph: Graph) -> Planted:
-    values = (v for v in graph.values.values() if v.node.op not in GIVEN - {"fused"})
+    values = (v for v in graph.values.values() if v.node.op not in STATED_TYPE_OPS - {"fused"})
     value = one(rng, values)
     if not isinstance(value, Value):
         return None
@@ -112,7 +112,9 @@ def wrong_rank(rng: random.Random, graph: Graph) -> Planted:
 
 
 def wrong_element(rng: random.Random, graph: Graph) -> Planted:
-    values = (v for v in graph.values.values() if v.node.op not in GIVEN and not v.type.quant)
+    values = (
+        v for v in graph.values.values() if v.node.op not in STATED_TYPE_OPS and not v.type.quant
+    )
     value = one(rng, (v for v in values if v.type.dtype.is_float))
     if not isinstance(value, Value):
         return None
@@ -141,7 +143,7 @@ def wrong_move(rng: random.Random, graph: Graph) -> Planted:
     if not isinstance(node, Node) or (quant := node.result.type.quant) is None:
         return None
     scale = float(np.asarray(quant.scales()).reshape(-1)[0]) * 2
-    retype(graph, node.result, quant.with_map((scale,), quant.zero))
+    retype(graph, node.result, quant.with_parameters((scale,), quant.zero))
     return "same-map", node.name
 
 
@@ -160,7 +162,7 @@ def wrong_bias(rng: random.Random, graph: Graph) -> Planted:
     quant = codes.type.quant
     assert quant is not None
     near = np.nextafter(np.asarray(quant.scales()), np.float32(1))
-    scale = Array.of(near, "s") if quant.grain else (float(near),)
+    scale = Array.of(near, "s") if quant.granularity else (float(near),)
     retype(graph, codes, replace(quant, scale=scale))
     return "bias-scale", node.name
 
@@ -190,7 +192,7 @@ def computed_weights(rng: random.Random, graph: Graph) -> Planted:
 
 
 def missing_operand(rng: random.Random, graph: Graph) -> Planted:
-    node = one(rng, (n for n in graph if n.op not in GIVEN - {"fused"} and n.operands))
+    node = one(rng, (n for n in graph if n.op not in STATED_TYPE_OPS - {"fused"} and n.operands))
     if not isinstance(node, Node):
         return None
     needed = [s for s in node.operands if s not in ("bias", "c") and not s.startswith("xs")]

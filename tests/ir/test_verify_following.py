@@ -15,7 +15,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I16, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ir.verify import verify
 
 Whole = NDArray[np.int64]
@@ -75,7 +75,7 @@ def test_weights_are_known_behind_whatever_moves_them(seed: int) -> None:
     if zeroed := bool(rng.integers(2)):
         zero = Array.of(rng.integers(-5, 5, len(data)).astype(np.int8), "z")
         scale = Array.of(rng.uniform(0.1, 1, len(data)).astype(np.float32), "s")
-        kind = QuantType(I8, scale=scale, zero=zero, grain=Grain(((0, 1),)))
+        kind = QuantType(I8, scale=scale, zero=zero, granularity=Granularity(((0, 1),)))
     held = Array(data.astype(np.int8), TensorType(data.shape, kind), "w")
     value = graph.constant(held)
     centred = data - np.asarray(kind.zeros(), np.int64).reshape(-1, 1)
@@ -201,7 +201,7 @@ def test_what_stands_before_a_quantize_bounds_its_codes(
 def test_scales_that_a_reshape_deals_out_are_not_known() -> None:
     graph = Graph()
     scale = Array.of(np.array([0.5, 0.25], np.float32), "s")
-    kind = QuantType(I8, scale=scale, grain=Grain(((0, 1),)))
+    kind = QuantType(I8, scale=scale, granularity=Granularity(((0, 1),)))
     held = Array(np.ones((2, 6), np.int8), TensorType((2, 6), kind), "w")
     reals = graph.add("dequantize", {"x": graph.constant(held)}).result
     shape = graph.constant(Array.of(np.array([4, 3]), "shape"))

@@ -24,7 +24,7 @@ from qir.ir.dtype import I8, I32, U8, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Stage
 from qir.ir.ops import spec
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ir.verify import verify
 from tests.ir.verifying import graph_of
 
@@ -81,7 +81,7 @@ def weights(
             kind.storage,
             scale=Array.of(rng.uniform(0.1, 1, shape[axis]).astype(np.float32), "s"),
             zero=Array.of(zeros.astype(kind.storage.carrier), "z") if zeros.any() else (),
-            grain=Grain(((axis, 1),)),
+            granularity=Granularity(((axis, 1),)),
             bounds=kind.bounds,
         )
     along = [-1 if i == axis else 1 for i in range(len(shape))]
@@ -105,7 +105,7 @@ def build(
     operands = {slots[0]: value, slots[1]: weight}
     if bias.any() and form != 1:
         operands[slots[2]] = graph.constant(Array.of(bias.astype(np.int32), "b"))
-    full = spec(op).complete(attrs)
+    full = spec(op).complete_attrs(attrs)
     if form == 1:
         for slot in slots[:2]:
             operands[slot] = graph.add("dequantize", {"x": operands[slot]}).result
@@ -376,7 +376,7 @@ def test_an_open_zero_point_is_the_worst_there_is() -> None:
 def test_zero_points_of_rows_are_the_worst_of_all_rows() -> None:
     zeros = Array.of(np.array([7], np.uint8), "z")
     one = Array.of(np.ones(1, np.float32), "s")
-    kind = QuantType(U8, scale=one, zero=zeros, grain=Grain(((0, 1),)))
+    kind = QuantType(U8, scale=one, zero=zeros, granularity=Granularity(((0, 1),)))
     (sums,) = overflow(linear(10, 3, kind))
     assert (sums.least, sums.greatest) == (-10 * 3 * 7, 10 * 3 * 248)
 
@@ -400,7 +400,7 @@ def test_blocks_of_a_sum_are_sums_of_their_own() -> None:
     rng = np.random.default_rng(5)
     data = rng.integers(-8, 8, (3, 10)).astype(np.int8)
     scales = Array.of(np.ones((3, 3), np.float32), "s")
-    kind = QuantType(dtype("i4"), scale=scales, grain=Grain(((0, 1), (1, 4))))
+    kind = QuantType(dtype("i4"), scale=scales, granularity=Granularity(((0, 1), (1, 4))))
     graph = Graph()
     x = graph.add("input", types=[TensorType((1, 10), QuantType(U8, scale=(1.0,)))]).result
     w = graph.constant(Array(data, TensorType((3, 10), kind), "w"))

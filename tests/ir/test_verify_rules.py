@@ -8,7 +8,7 @@ import pytest
 from qir.ir.dtype import I8, U8, dtype
 from qir.ir.graph import Graph
 from qir.ir.origin import Origin
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ir.verify import RULES, verify
 from tests.ir.verifying import OPEN, XQ, Q, X, found, graph_of
 
@@ -283,7 +283,7 @@ def test_scales_that_are_codes_themselves_are_finite_and_not_negative() -> None:
         data = np.array(codes, kind.storage.carrier)
         scales = Array(data, TensorType(data.shape, kind), "s")
         graph = Graph()
-        held = QuantType(I8, scale=scales, grain=Grain(((0, 1),)))
+        held = QuantType(I8, scale=scales, granularity=Granularity(((0, 1),)))
         x = graph.add("input", types=[TensorType(data.shape, held)], name="x").result
         graph.add("output", {"x": x})
         return found(graph)

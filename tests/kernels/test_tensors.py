@@ -206,10 +206,27 @@ def test_integers_of_a_scale_a_channel(kind: str) -> None:
     got = one("encode", [x], shape, TYPES[kind].type, shape=shape, kind=kind, low=ends.min,
               high=ends.max, scale=scale, zero=zero)  # fmt: skip
     assert np.array_equal(got, wanted)
+    quotient = (x / scale[:, None]).astype(np.float64)
+    away = np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
+    away[0, 0, 0] = -np.inf
+    got = one("encode", [x], shape, TYPES[kind].type, shape=shape, kind=kind, low=ends.min,
+              high=ends.max, scale=scale, zero=zero, away=True)  # fmt: skip
+    assert np.array_equal(got, np.clip(away + zero[:, None], ends.min, ends.max))
     back = one("decode", [wanted], shape, np.float32, shape=shape, kind=kind, scale=scale,
                zero=zero)  # fmt: skip
     steps = (wanted.astype(np.int64) - zero[:, None]).astype(np.float32)
     assert np.array_equal(back, steps * scale[:, None])
+
+
+def test_only_halves_are_rounded_away_from_zero() -> None:
+    ties = np.arange(-255.5, 256, dtype=np.float32)
+    near = np.nextafter(ties, np.array([[-np.inf], [0], [np.inf]], np.float32)).reshape(-1)
+    x = np.concatenate([ties, near])
+    exact = x.astype(np.float64)
+    wanted = np.copysign(np.floor(np.abs(exact) + 0.5), exact)
+    got = one("encode", [x], x.shape, np.int16, shape=(1, 1, x.size), kind="i16", low=-32768,
+              high=32767, scale=np.ones(1, np.float32), zero=[0], away=True)  # fmt: skip
+    assert np.array_equal(got, wanted)
 
 
 def test_a_scale_is_chosen_and_read_by_the_next_step() -> None:

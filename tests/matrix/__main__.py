@@ -9,9 +9,18 @@ from pathlib import Path
 
 from qir.ledger import Ledger
 
-from .records import is_ipex, recorded, tensors
-from .rows import NETWORKS, ROWS, Measured, Row, float_accuracy, integer_share, measured, quantized
-from .rows import size as size_of
+from .records import is_ipex, predicted_digest, recorded_measurement
+from .rows import (
+    NETWORKS,
+    ROWS,
+    Measurement,
+    Row,
+    float_accuracy,
+    integer_share,
+    measure,
+    quantize_for_row,
+)
+from .rows import file_size as size_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "five-rows.md"
 HEAD = """# The five rows
@@ -42,12 +51,12 @@ COLUMNS = (
 LEAST_SHARE, MOST_LOST = 0.95, 1.0
 
 
-def of_row(row: Row, name: str) -> Measured:
+def of_row(row: Row, name: str) -> Measurement:
     """Returns what a row gave: live, or of IPEX as it was recorded."""
     if not is_ipex(row):
-        return measured(row, name)
-    predicted, found = recorded(row, name)
-    if predicted != tensors(row, name):
+        return measure(row, name)
+    predicted, found = recorded_measurement(row, name)
+    if predicted != predicted_digest(row, name):
         raise SystemExit(f"{name}, {row.target}: other tensors than those recorded of IPEX")
     return found
 
@@ -62,7 +71,7 @@ def lines(name: str) -> Iterator[str]:
         found, share = of_row(row, name), integer_share(row, name)
         if found.accuracy < whole - MOST_LOST or share < LEAST_SHARE or found.differing:
             raise SystemExit(f"{name}, {row.target}: {found}, integer share {share}")
-        _, ledger = quantized(row, name)
+        _, ledger = quantize_for_row(row, name)
         written = Ledger()
         size = size_of(row, name, written)
         counts = Counter(ledger.counts()) + Counter(written.counts())

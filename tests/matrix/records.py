@@ -8,13 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from qir.backends.ipex.edges import kept
+from qir.backends.ipex.edges import only_read_by_layers
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 
 from .networks import HERE
-from .rows import NETWORKS, ROWS, Measured, Row, digest, measured, predicted, quantized
+from .rows import (
+    NETWORKS,
+    ROWS,
+    Measurement,
+    Row,
+    digest_of_arrays,
+    measure,
+    predict_quantized_tensors,
+    quantize_for_row,
+)
 
 FILE = HERE / "ipex.json"
 
@@ -24,33 +33,33 @@ def is_ipex(row: Row) -> bool:
     return row.target.startswith("ipex")
 
 
-def tensors(row: Row, name: str) -> str:
+def predicted_digest(row: Row, name: str) -> str:
     """Returns the digest of the quantized tensors and the results that QIR predicts."""
-    graph, _ = quantized(row, name)
-    grouped = run_passes(kept(graph, Ledger()), [Group("ipex-2.8")], Ledger())
+    graph, _ = quantize_for_row(row, name)
+    grouped = run_passes(only_read_by_layers(graph, Ledger()), [Group("ipex-2.8")], Ledger())
     results = {held.name: name for name, held in grouped.outputs.items()}
-    found = predicted(grouped, *results)
+    found = predict_quantized_tensors(grouped, *results)
     classes = {said: np.asarray(found.pop(held)).argmax(1) for held, said in results.items()}
-    return digest({**found, **classes})
+    return digest_of_arrays({**found, **classes})
 
 
-def recorded(row: Row, name: str) -> tuple[str, Measured]:
+def recorded_measurement(row: Row, name: str) -> tuple[str, Measurement]:
     """Returns the digest that was predicted when IPEX ran a row, and what it gave."""
     entry: dict[str, Any] = json.loads(FILE.read_text())[f"{name} {row.target}"]
-    return str(entry.pop("predicted")), Measured(**entry)
+    return str(entry.pop("predicted")), Measurement(**entry)
 
 
-def record() -> None:
+def record_measurements() -> None:
     """Runs IPEX's rows where `QIR_IPEX` names its Python, and writes the records."""
     made = {}
     for name in NETWORKS:
         for row in filter(is_ipex, ROWS):
             made[f"{name} {row.target}"] = {
-                "predicted": tensors(row, name),
-                **asdict(measured(row, name)),
+                "predicted": predicted_digest(row, name),
+                **asdict(measure(row, name)),
             }
     FILE.write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    record()
+    record_measurements()

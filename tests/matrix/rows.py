@@ -15,7 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 import qir
-from qir.backends.ipex.edges import kept
+from qir.backends.ipex.edges import only_read_by_layers
 from qir.calibration import Statistics
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
@@ -60,7 +60,7 @@ NETWORKS = ("resnet", "mobilenet")
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """What running a row in its framework gave."""
 
     accuracy: float
@@ -76,7 +76,7 @@ def statistics(name: str) -> Statistics:
 
 
 @cache
-def quantized(row: Row, name: str) -> tuple[Graph, Ledger]:
+def quantize_for_row(row: Row, name: str) -> tuple[Graph, Ledger]:
     """Returns a network quantized for a row, and what the ledger says of it."""
     ledger = Ledger()
     made = qir.quantize(network(name), statistics(name), target=row.target, ledger=ledger)
@@ -99,9 +99,9 @@ def float_accuracy(name: str) -> float:
     return accuracy(next(iter(qir.run(graph, {graph.inputs[0].name: digits()["x"]}).values())))
 
 
-def size(row: Row, name: str, ledger: Ledger) -> int | None:
+def file_size(row: Row, name: str, ledger: Ledger) -> int | None:
     """Returns how many bytes the files of a row have; None for a module in memory."""
-    graph, _ = quantized(row, name)
+    graph, _ = quantize_for_row(row, name)
     if row.emitter.startswith("ipex"):
         return None
     emitter = target(row.emitter)
@@ -112,31 +112,31 @@ def size(row: Row, name: str, ledger: Ledger) -> int | None:
         return sum(part.stat().st_size for part in emitter.files(path))
 
 
-def measured(row: Row, name: str) -> Measured:
+def measure(row: Row, name: str) -> Measurement:
     """Runs a row in its framework and compares every quantized tensor with QIR's."""
-    graph, _ = quantized(row, name)
+    graph, _ = quantize_for_row(row, name)
     return RUNNERS[row.emitter.removesuffix("-s8").removesuffix("-u8")](row, graph)
 
 
-def predicted(graph: Graph, *more: str) -> dict[str, Array]:
+def predict_quantized_tensors(graph: Graph, *more: str) -> dict[str, Array]:
     """Returns the quantized tensors that QIR predicts for a grouped graph, and `more`, by name."""
     names = [*more]
     names += [v.name for n in graph if n.op != "constant" for v in n.results if v.type.quant]
     return dict(qir.run(graph, {graph.inputs[0].name: digits()["x"]}, values=names))
 
 
-def _difference(ours: Arrays, theirs: Arrays, logits: Array) -> Measured:
+def _difference(ours: Arrays, theirs: Arrays, logits: Array) -> Measurement:
     assert set(ours) <= set(theirs), set(ours) - set(theirs)
     wrong = 0
     for name, wanted in ours.items():
         found = np.asarray(theirs[name])
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), name
         wrong += int((found != wanted).sum())
-    return Measured(accuracy(logits), len(ours), sum(a.size for a in ours.values()), wrong)
+    return Measurement(accuracy(logits), len(ours), sum(a.size for a in ours.values()), wrong)
 
 
-def _onnxruntime(row: Row, graph: Graph) -> Measured:
-    ours = predicted(run_passes(graph, [Group()], Ledger()))
+def _onnxruntime(row: Row, graph: Graph) -> Measurement:
+    ours = predict_quantized_tensors(run_passes(graph, [Group()], Ledger()))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         qir.save(graph, path, target=row.target, format="qoperator")
@@ -154,7 +154,7 @@ def _onnxruntime(row: Row, graph: Graph) -> Measured:
     return _difference(ours, made, made[result])
 
 
-def _pytorch(row: Row, graph: Graph) -> Measured:
+def _pytorch(row: Row, graph: Graph) -> Measurement:
     whole, made = watched(graph), target(row.target)
     found = {name: np.asarray(a) for name, a in made.compile(whole)(**_feeds(graph)).items()}
     grouped = made.computed(whole, Ledger())
@@ -164,14 +164,14 @@ def _pytorch(row: Row, graph: Graph) -> Measured:
     return _difference(ours, found, found[next(iter(graph.outputs))])
 
 
-def _tensorflow(row: Row, graph: Graph) -> Measured:
+def _tensorflow(row: Row, graph: Graph) -> Measurement:
     count = tensorflow.compared(graph, _feeds(graph))
     made = target(row.target).compile(graph)(**_feeds(graph))
     coded = sum(node.op == "quantize" for node in graph)
-    return Measured(accuracy(np.asarray(next(iter(made.values())))), coded, count, 0)
+    return Measurement(accuracy(np.asarray(next(iter(made.values())))), coded, count, 0)
 
 
-def _mxnet(row: Row, graph: Graph) -> Measured:
+def _mxnet(row: Row, graph: Graph) -> Measurement:
     from qir.backends.mxnet.session import MxnetSession
 
     feeds = _feeds(graph)
@@ -186,12 +186,12 @@ def _mxnet(row: Row, graph: Graph) -> Measured:
     return _difference(ours, theirs, np.asarray(logits))
 
 
-def _ipex(row: Row, graph: Graph) -> Measured:
+def _ipex(row: Row, graph: Graph) -> Measurement:
     """Runs IPEX where `QIR_IPEX` names its Python: one program for each tensor."""
-    ours, made = predicted_ipex(graph), target(row.target)
+    ours, made = predict_ipex_tensors(graph), target(row.target)
     found = {}
     for name in ours:
-        only = kept(graph, Ledger())
+        only = only_read_by_layers(graph, Ledger())
         only.remove(only.output)
         only.add("output", {name: only[name]})
         only.prune()
@@ -200,12 +200,14 @@ def _ipex(row: Row, graph: Graph) -> Measured:
     return _difference(ours, found, np.asarray(logits))
 
 
-def predicted_ipex(graph: Graph) -> dict[str, Array]:
+def predict_ipex_tensors(graph: Graph) -> dict[str, Array]:
     """Returns the quantized tensors that QIR predicts for IPEX, by name."""
-    return predicted(run_passes(kept(graph, Ledger()), [Group("ipex-2.8")], Ledger()))
+    return predict_quantized_tensors(
+        run_passes(only_read_by_layers(graph, Ledger()), [Group("ipex-2.8")], Ledger())
+    )
 
 
-def digest(arrays: Arrays) -> str:
+def digest_of_arrays(arrays: Arrays) -> str:
     """Returns what tells arrays from others."""
     made = hashlib.sha256()
     for name, array in sorted(arrays.items()):
@@ -219,7 +221,7 @@ def _feeds(graph: Graph) -> dict[str, Array]:
     return {graph.inputs[0].name: digits()["x"]}
 
 
-RUNNERS: Mapping[str, Callable[[Row, Graph], Measured]] = {
+RUNNERS: Mapping[str, Callable[[Row, Graph], Measurement]] = {
     "onnxruntime": _onnxruntime,
     "pytorch-fbgemm": _pytorch,
     "tensorflow-onednn": _tensorflow,

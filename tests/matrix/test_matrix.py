@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .records import is_ipex, recorded, tensors
-from .rows import NETWORKS, ROWS, Row, float_accuracy, integer_share, measured
+from .records import is_ipex, predicted_digest, recorded_measurement
+from .rows import NETWORKS, ROWS, Row, float_accuracy, integer_share, measure
 
 IPEX = [row for row in ROWS if is_ipex(row)]
 HERE = [row for row in ROWS if row.target in ("onnxruntime", "pytorch-fbgemm")]
@@ -21,7 +21,7 @@ def test_nearly_all_multiply_adds_are_on_integers(row: Row, name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("row", HERE, ids=lambda row: row.target)
 def test_every_quantized_tensor_is_the_frameworks(row: Row, name: str) -> None:
-    found = measured(row, name)
+    found = measure(row, name)
     assert found.differing == 0
     assert found.tensors > 10
     assert found.accuracy >= float_accuracy(name) - 1
@@ -30,7 +30,7 @@ def test_every_quantized_tensor_is_the_frameworks(row: Row, name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("row", IPEX, ids=lambda row: row.target)
 def test_the_prediction_is_the_one_that_ipex_met(row: Row, name: str) -> None:
-    predicted, found = recorded(row, name)
-    assert predicted == tensors(row, name)
+    predicted, found = recorded_measurement(row, name)
+    assert predicted == predicted_digest(row, name)
     assert found.differing == 0
     assert found.accuracy >= float_accuracy(name) - 1

@@ -12,15 +12,15 @@ from unittest.mock import patch
 from qir.numerics.consistency import unmoved
 from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, profile
-from qir.profiles.evidence import weaker
-from qir.profiles.profile import REAL, GroupEntry, RuleEntry, When
+from qir.profiles.evidence import weaker_claim
+from qir.profiles.profile import FLOAT_STORAGE, GroupEntry, RuleEntry, When
 from tests.mutation.fields import Mutant, survivors
 
 SAME: Mapping[str, Mapping[str, str]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 )
 """Of each profile that is whole the changes that nothing finds, with the reason."""
-STORED = (*"i1 i2 u2 i3 u3 i4 u4 i8 u8 i16 u16 i32".split(), REAL)
+STORED = (*"i1 i2 u2 i3 u3 i4 u4 i8 u8 i16 u16 i32".split(), FLOAT_STORAGE)
 """What a slot may hold."""
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     "grain": ("tensor", "channel"),
@@ -85,7 +85,7 @@ def rows(row: GroupEntry) -> Iterator[tuple[str, tuple[GroupEntry, ...]]]:
         yield f"needs no {need}", (replace(row, needs=tuple(n for n in row.needs if n != need)),)
     for said, when in whens(row.when):
         yield said, (replace(row, when=when),)
-    other = REAL if row.result == "codes" else "codes"
+    other = FLOAT_STORAGE if row.result == "codes" else "codes"
     yield f"result {other}", (replace(row, result=other),)
     if not unmoved(not row.propagates, row.chain):
         yield f"propagates {not row.propagates}", (replace(row, propagates=not row.propagates),)
@@ -103,7 +103,7 @@ def _place(entry: RuleEntry, rules: tuple[RuleEntry, ...]) -> str:
 
 def _row(row: GroupEntry) -> str:
     said = [*row.when.form, *(k for kinds in row.when.storage.values() for k in kinds)]
-    said += [REAL] * (row.result == REAL)
+    said += [FLOAT_STORAGE] * (row.result == FLOAT_STORAGE)
     return " ".join(row.chain) + (f" ({', '.join(said)})" if said else "")
 
 
@@ -142,7 +142,7 @@ def told_apart(held: Asks, right: Profile, of: Profile) -> bool:
     for (isa, _), ask in held.items():
         was, now = (_answer(p.on(isa), ask) for p in (right, of))
         claims = [one.claim if one else "unknown" for one in (was, now)]
-        assert weaker(*claims) == claims[0], f"{ask[1].op} is {claims[1]} now"
+        assert weaker_claim(*claims) == claims[0], f"{ask[1].op} is {claims[1]} now"
         other |= was != now
     return other
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args, get_origin
 from qir.errors import QirError
 from qir.numerics.fields import MethodField, field_types
 from qir.profiles import Profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.profiles.methods import params
 from qir.profiles.profile import Field, Fields, RuleEntry, When
 
@@ -114,7 +114,7 @@ def survivors(
     for mutant in made:
         if not among(mutant.said):
             continue
-        with replaced(mutant.profile):
+        with override_profile(mutant.profile):
             try:
                 agrees(mutant)
             except (AssertionError, QirError, ValueError):  # of a number that fits no shape, too

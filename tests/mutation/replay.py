@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, library, profile
-from qir.profiles.evidence import weaker
+from qir.profiles.evidence import weaker_claim
 from qir.reference.interpreter import run
 from tests.differential import kernels_of_torch, one_op, predictions
 from tests.differential.torch import test_torch_layers, test_torch_products
@@ -114,7 +114,7 @@ class Replay:
             k: p for one in self._all() for k, p in one.asked.items()
         }.items():
             was, now = self._rules[key].claim, profile(name).resolve(query).claim
-            assert weaker(was, now) == was, f"{query.op} is {now} now"
+            assert weaker_claim(was, now) == was, f"{query.op} is {now} now"
 
     def _all(self) -> Iterator[Ran]:
         yield from self.exact
@@ -134,7 +134,7 @@ def _kept(modules: tuple[ModuleType, ...]) -> Iterator[list[Ran]]:
         return plain(self, query)
 
     def seen(graph: Graph, fed: Mapping[str, Array], **more: Any) -> dict[str, Array]:
-        library._RESOLVED.clear()
+        library._RESOLVED_RULES.clear()
         asked.clear()
         start = time.perf_counter()
         made = run(graph, fed, **more)
@@ -160,4 +160,4 @@ def _kept(modules: tuple[ModuleType, ...]) -> Iterator[list[Ran]]:
         for of in _COUNTS:
             stack.enter_context(patch.object(of, "add", counted(of)))
         yield ran
-    library._RESOLVED.clear()
+    library._RESOLVED_RULES.clear()

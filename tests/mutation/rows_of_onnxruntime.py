@@ -26,7 +26,7 @@ _LEAST = {"u8": 0, "i8": -128, "u16": 0, "i16": -32768, "u4": 0, "i4": -8, "i32"
 _MOST = {"u8": 255, "i8": 127, "u16": 65535, "i16": 32767, "u4": 15, "i4": 7, "i32": 0}
 _OLD, _NEW = 17, 21
 """The opset of codes of 8 bits alone, and of others."""
-TAILS = ("relu", "relu_cuts", "clip", "clip_cuts")
+ACTIVATIONS = ("relu", "relu_cuts", "clip", "clip_cuts")
 """Activations, and whether the codes of the result have room for what they cut."""
 
 
@@ -283,7 +283,7 @@ def cases_of(op: str) -> Iterator[Case]:
     """Those of one op."""
     for kind in ("u8", "i8", "u16", "i16"):
         yield Case(op, kind)
-        tails = TAILS if kind in _OTHER else _KEPT
+        tails = ACTIVATIONS if kind in _OTHER else _KEPT
         yield from (Case(op, kind, tail=tail) for tail in tails if op not in MOVES)
     yield from (Case(op, kind, behind="sigmoid") for kind in _OTHER)
     for kind, other in _OTHER.items():

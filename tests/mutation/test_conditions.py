@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from qir.profiles import profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.backends.mxnet.networks import NETWORKS
 from tests.differential import test_recorded_profiles as pairs
 from tests.differential.ipex import test_ipex_groups as ipex_groups
@@ -69,10 +69,10 @@ def _ipex_held() -> Asks:
             if family != "apart":
                 programs.foresee(family)
     for isa in PROCESSORS:
-        with asks(ipex.PROFILE, isa) as more, replaced(profile(ipex.PROFILE).on(isa)):
+        with asks(ipex.PROFILE, isa) as more, override_profile(profile(ipex.PROFILE).on(isa)):
             programs.foresee(isa)
         held |= more
-    with asks(ipex.PROFILE, "amx") as more, replaced(profile(ipex.PROFILE).on("amx")):
+    with asks(ipex.PROFILE, "amx") as more, override_profile(profile(ipex.PROFILE).on("amx")):
         kernels.foresee_layers()
     return held | more
 
@@ -96,7 +96,7 @@ def ipex_agrees() -> Agrees:
         if not other:
             return
         for isa in PROCESSORS:
-            with replaced(mutant.profile.on(isa)):
+            with override_profile(mutant.profile.on(isa)):
                 programs.foresee(isa)
         for op in mutant.ops:
             for check in CHECKS.get(op, (layers, real_layers)):

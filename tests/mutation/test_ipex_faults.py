@@ -8,7 +8,7 @@ import pytest
 
 from qir.errors import QirError
 from qir.profiles import profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.ipex import test_ipex_kernels as kernels
 from tests.differential.ipex import test_ipex_programs as programs
 from tests.differential.ipex import test_ipex_vectors as recorded
@@ -130,7 +130,7 @@ def test_what_is_listed_is_not_found() -> None:
 def test_a_changed_field_of_a_processor_with_amx_is_found() -> None:
     left = set()
     for mutant in mutants(profile(recorded.PROFILE), isa="amx"):
-        with replaced(mutant.profile.on("amx")):
+        with override_profile(mutant.profile.on("amx")):
             try:
                 kernels.foresee_layers()
                 left.add(mutant.said)
@@ -143,7 +143,7 @@ def test_a_changed_field_of_a_processor_with_amx_is_found() -> None:
 def test_a_changed_field_of_another_processor_is_found_or_listed(isa: str) -> None:
     left = set()
     for mutant in mutants(profile(recorded.PROFILE), isa=isa):
-        with replaced(mutant.profile.on(isa)):
+        with override_profile(mutant.profile.on(isa)):
             try:
                 programs.foresee(isa)
                 left.add(mutant.said)

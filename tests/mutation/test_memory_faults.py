@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from qir.profiles import Profile, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.torch import test_torch_groups as groups
 from tests.differential.torch import test_torch_layers as layers
 from tests.differential.torch import test_torch_memory as memory
@@ -29,16 +29,16 @@ pytestmark = here
 )
 def test_it_is_found(engine: str, change: Callable[[Profile], Profile]) -> None:
     wrong = change(profile(named(engine)))
-    with replaced(wrong), pytest.raises(AssertionError, match=r"seed \d+"):
+    with override_profile(wrong), pytest.raises(AssertionError, match=r"seed \d+"):
         memory.agrees(engine)
 
 
 def test_views_that_leave_codes_behind_are_found() -> None:
-    with replaced(still(profile(named("fbgemm")))), pytest.raises(AssertionError):
+    with override_profile(still(profile(named("fbgemm")))), pytest.raises(AssertionError):
         groups.test_views_without_codes_of_their_own_are_views_of_codes("fbgemm")
 
 
 def test_scales_that_no_kernel_takes_are_found() -> None:
     wrong = heedless("one_scale")(profile(named("fbgemm")))
-    with replaced(wrong), pytest.raises(AssertionError, match="no kernel"):
+    with override_profile(wrong), pytest.raises(AssertionError, match="no kernel"):
         layers.test_a_transposed_convolution_of_a_scale_each_channel_is_qnnpacks_alone(2)

@@ -23,7 +23,7 @@ from qir.ir.dtype import dtype
 from qir.ir.types import uniform
 from qir.numerics import choose
 from qir.profiles import Profile, Query, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.differential.fusion import examine
 from tests.differential.onnxruntime import contrib
@@ -135,7 +135,7 @@ def rebased(of: Profile, other: Profile) -> Profile:
 def standing_on(other: Profile, *names: str) -> Iterator[None]:
     """Profiles as they are with a changed one below them."""
     first, *rest = names
-    with replaced(rebased(profile(first), other)):
+    with override_profile(rebased(profile(first), other)):
         with standing_on(other, *rest) if rest else nullcontext():
             yield
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.onnxruntime.test_ort_versions import chosen_wrong, wrong
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
@@ -18,7 +18,7 @@ NAMES = [f"{name}{suffix}" for name in VERSIONS for suffix in ("", ".noopt")]
 def agrees(name: str, mutant: Mutant) -> None:
     """Fails where a changed profile does not give what its version gave."""
     version = VERSIONS[name.removesuffix(".noopt")]
-    with replaced(mutant.profile):
+    with override_profile(mutant.profile):
         assert not chosen_wrong(version, name)
         assert not wrong(version, name)
 

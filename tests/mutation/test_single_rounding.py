@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qir.numerics.accumulate import conv2d
 from qir.profiles import profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.one_op import computed
 from tests.oracles.tflite_cases import SUITES, CaseOperand, OpCase
 
@@ -91,7 +91,7 @@ def test_codes_are_rounded_once_as_the_formula_does(op: str) -> None:
 def test_another_rounding_is_found(op: str, how: str) -> None:
     of = profile(NAME)
     rules = [replace(r, fields={**r.fields, ("requant", "round"): how}) for r in of.rules]
-    with replaced(replace(of, rules=tuple(rules))):
+    with override_profile(replace(of, rules=tuple(rules))):
         assert differing(op)
 
 

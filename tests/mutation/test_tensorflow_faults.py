@@ -8,7 +8,7 @@ import pytest
 
 from qir.errors import QirError
 from qir.profiles import profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_tensorflow import HAS_VNNI, SETTINGS, TensorFlow, started
 from tests.differential.tensorflow import test_tensorflow_codes as made
 from tests.differential.tensorflow import test_tensorflow_min_first as from_low
@@ -166,14 +166,14 @@ def test_a_changed_field_of_another_processor_is_found(
     name, replay = products.NAME, Replay()
     held, runtime = profile(name), TensorFlow(onednn=True)
     try:
-        with replaced(held.on(isa)):
+        with override_profile(held.on(isa)):
             replay.add(lambda: convolved({name: runtime}, name))
             replay.add(lambda: multiplied({name: runtime}, name))
     finally:
         runtime.close()
     left = set()
     for mutant in mutants(held, isa=isa):
-        with replaced(mutant.profile.on(isa)):
+        with override_profile(mutant.profile.on(isa)):
             try:
                 replay.agrees()
             except (AssertionError, QirError, ValueError):

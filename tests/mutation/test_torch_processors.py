@@ -13,7 +13,7 @@ import pytest
 
 from qir.errors import QirError
 from qir.profiles import profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import (
     F,
     Held,
@@ -216,9 +216,9 @@ def all_found(
         for op in mutant.ops:
             if op not in every:
                 every[op] = compare(op)
-                with replaced(held.on(isa)):
+                with override_profile(held.on(isa)):
                     right[op] = count(name, every[op], 10**9)
-            with replaced(mutant.profile.on(isa)):
+            with override_profile(mutant.profile.on(isa)):
                 try:
                     shown = count(name, every[op], right[op]) > right[op]
                 except (QirError, ValueError):

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.torch.test_torch_versions import conversion, programs
 from tests.mutation.fields import Mutant
 from tests.mutation.indistinct import all_found, none_found
@@ -19,7 +19,7 @@ NAMES = (
 
 def agrees(name: str, mutant: Mutant) -> None:
     """Fails where a changed profile does not give what its version gave."""
-    with replaced(mutant.profile):
+    with override_profile(mutant.profile):
         if not mutant.ops or "quantize" in mutant.ops:
             assert not conversion(name)
         assert not programs(name)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qir.ir.text import parse as parse_graph
 from qir.ir.verify import check
-from qir.profiles import parse, profile, replaced
+from qir.profiles import override_profile, parse, profile
 from qir.reference.interpreter import run
 
 Tensor = NDArray[Any]
@@ -20,7 +20,7 @@ HEAD = 'name = "made-up"\nextends = "native"\n'
 def computed(fields: str, body: str, **inputs: Tensor) -> Tensor:
     """What `%y` of a graph is where native's fields are changed as said."""
     found = parse(f"{HEAD}{fields}\n", "made-up.toml", profile)
-    with replaced(found):
+    with override_profile(found):
         graph = parse_graph(f"graph g as made-up {{\n{body}\noutput(y=%y)\n}}", {})
         check(graph)
         return run(graph, inputs)["y"]

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.errors import OpError, ProfileError
-from qir.numerics.accumulate import added, check, conv2d, matmul
+from qir.numerics.accumulate import add_bias, check, conv2d, matmul
 from qir.numerics.fields import Acc, MethodField, Rule
 
 Codes = NDArray[np.generic]
@@ -117,9 +117,9 @@ def test_sums_saturate_or_are_held_in_more_bits_or_in_floats() -> None:
     assert (floats == exact.astype(np.float32)).all()
     most = np.array([2**31 - 1, -(2**31)], np.int32)
     more = np.array([5, -5])
-    assert added(most, more, Acc()).tolist() == [-(2**31) + 4, 2**31 - 5]
-    assert added(most, more, Acc(overflow="saturate")).tolist() == most.tolist()
-    assert added(most.astype(np.int64), more, Acc(type="i64")).tolist() == [
+    assert add_bias(most, more, Acc()).tolist() == [-(2**31) + 4, 2**31 - 5]
+    assert add_bias(most, more, Acc(overflow="saturate")).tolist() == most.tolist()
+    assert add_bias(most.astype(np.int64), more, Acc(type="i64")).tolist() == [
         2**31 + 4,
         -(2**31) - 5,
     ]

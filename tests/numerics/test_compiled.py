@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError, QirError
 from qir.ir.dtype import F32, dtype
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 from qir.numerics import (
     AnyMap,
     Map,
@@ -24,7 +24,7 @@ from qir.numerics import (
     requantize,
 )
 from qir.numerics.fields import Dequantize, Quantize, Requant, Rule
-from qir.numerics.rounding import TWICE
+from qir.numerics.rounding import SECOND_ROUNDINGS
 
 F = np.float32
 G = TypeVar("G", bound=np.generic)
@@ -34,7 +34,7 @@ SHAPES = ((4200,), (70, 61), (3, 5, 300), (5, 3, 7, 41), (2, 1, 2113), (4099, 1)
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "LEAST", 1)
+    monkeypatch.setattr(compiled, "MIN_COMPILED_SIZE", 1)
 
 
 def chosen(record: type, rng: np.random.Generator, **fixed: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ def reals(rng: np.random.Generator, shape: tuple[int, ...], step: float) -> NDAr
         return np.asarray(x.astype(kind))
 
 
-def grains(rng: np.random.Generator, shape: tuple[int, ...]) -> Grain | None:
+def grains(rng: np.random.Generator, shape: tuple[int, ...]) -> Granularity | None:
     if rng.random() < 0.25:
         return None
     axes = sorted(rng.choice(len(shape), rng.integers(1, len(shape) + 1), replace=False).tolist())
@@ -64,7 +64,7 @@ def grains(rng: np.random.Generator, shape: tuple[int, ...]) -> Grain | None:
     if rng.random() < 0.25:
         last, size = blocks[-1]
         by = Array.of(rng.integers(0, -(-shape[last] // size), shape[last]).astype(np.int32))
-    return Grain(blocks, by)
+    return Granularity(blocks, by)
 
 
 def maps(rng: np.random.Generator, shape: tuple[int, ...], step: float) -> AnyMap:
@@ -253,7 +253,11 @@ def test_random_requantize_gives_the_definitions_bytes() -> None:
         if multiplier == "q31":
             ways = ["double", "double_up", "half_up", "even"]
             r |= {"clip": "codes", "round": str(rng.choice(ways))}
-            r |= {"zero": str(rng.choice(["after", "none"]))} if r["round"] in TWICE else {}
+            r |= (
+                {"zero": str(rng.choice(["after", "none"]))}
+                if r["round"] in SECOND_ROUNDINGS
+                else {}
+            )
         rule = Rule("p", requant=Requant(**r))  # type: ignore[arg-type]
         said = f"seed {seed}, case {case}: {y} {r} {factor.dtype} {shape} {axis}"
         sums = acc.astype(np.int32)
@@ -311,7 +315,7 @@ def test_threads_and_ways_an_array_lies_in_memory_change_no_byte() -> None:
 
 
 def test_small_arrays_are_computed_by_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "LEAST", 4096)
+    monkeypatch.setattr(compiled, "MIN_COMPILED_SIZE", 4096)
     kind = QuantType(dtype("u8"), F32, (0.5,), (3,))
     x = np.linspace(-9, 99, 4096).astype(F)
     assert compiled.quantize(x[1:], map_of(kind), Rule()) is None

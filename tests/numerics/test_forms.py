@@ -12,7 +12,7 @@ from qir.errors import ProfileError
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape, symbol
 from qir.ir.dtype import F32, I8, dtype
-from qir.ir.types import Declared, Grain, QuantType, TensorType, param, uniform
+from qir.ir.types import DeclaredBounds, Granularity, QuantType, TensorType, make_param, uniform
 from qir.profiles import Query, dumps, parse
 from qir.profiles.kernel_forms import forms as all_forms
 from qir.profiles.kernel_forms import forms_of
@@ -266,7 +266,7 @@ def test_maps_and_ranges_of_what_is_joined_are_told() -> None:
     assert names(one, one, wide) == names(None, one) == set()
     lower = uniform(I8, np.float32(0.5), 2)
     assert names(one, lower) == names(lower, one) == set()
-    said = replace(lower, declared=Declared((-100.0,), (100.0,)))
+    said = replace(lower, declared=DeclaredBounds((-100.0,), (100.0,)))
     assert names(said, one, other) == {"held_ranges"}
 
 
@@ -284,9 +284,9 @@ def test_weights_with_scales_in_blocks_are_told() -> None:
     x = TensorType((2, 64), F32)
     scale = np.full((3, 2), 0.5, np.float32)
     for blocks, axis, has in ((((0, 1), (1, 32)), None, True), (((0, 1),), 0, False)):
-        grain = Grain(blocks)
-        held = param(scale if has else scale[:, 0], grain, "s")
-        kind = QuantType(dtype("i4"), F32, held, grain=grain, scale_dtype=F32)
+        grain = Granularity(blocks)
+        held = make_param(scale if has else scale[:, 0], grain, "s")
+        kind = QuantType(dtype("i4"), F32, held, granularity=grain, scale_dtype=F32)
         assert kind.axis == axis
         found = forms_of("linear", {"x": x, "w": TensorType((3, 64), kind)}, {})
         assert ("weight_blocks" in found) is has

@@ -3,7 +3,7 @@
 import pytest
 
 from qir.profiles import Query, profile, profile_names
-from qir.profiles.evidence import weaker
+from qir.profiles.evidence import weaker_claim
 
 ISAS = ("any", "avx2", "avx512", "vnni", "amx")
 
@@ -21,7 +21,7 @@ def test_no_group_claims_more_than_the_rule_of_its_first_op(name: str) -> None:
                 found = of.group(row.chain, query, result=row.result)
                 if found is not None:
                     head = of.resolve(query).claim
-                    assert found.claim == weaker(found.claim, head), (row.chain, isa)
+                    assert found.claim == weaker_claim(found.claim, head), (row.chain, isa)
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_no_group_claims_more_than_the_rule_of_its_first_op(name: str) -> None:
     ],
 )
 def test_the_weaker_of_two_claims(a: str, b: str, claim: str) -> None:
-    assert weaker(a, b) == weaker(b, a) == claim
+    assert weaker_claim(a, b) == weaker_claim(b, a) == claim

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from qir.ir.ops.quantization import RANGE_RULES
-from qir.numerics.ranges import NAMED
+from qir.numerics.ranges import NAMED_RULES
 from qir.profiles.conditions import conditions
 from qir.profiles.kernel_forms import forms
 from qir.profiles.methods import tabled
-from qir.profiles.preparation import USUAL, preparation_steps
-from qir.reference.curves import STEPS
+from qir.profiles.preparation import DEFAULT_STEPS, preparation_steps
+from qir.reference.curves import STEPWISE_FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 PROFILES = (*ROOT.glob("backends/*/profiles/*.toml"), *ROOT.glob("qir/profiles/*.toml"))
@@ -70,7 +70,7 @@ def test_a_condition_that_one_runtime_names_lives_in_the_folder_of_its_backend()
 
 def test_a_preparation_step_that_one_runtime_names_lives_in_the_folder_of_its_backend() -> None:
     users = users_of("prepare")
-    for usual in USUAL:
+    for usual in DEFAULT_STEPS:
         users.setdefault(usual, set()).add("profiles")
     assert users.keys() == preparation_steps().keys()
     for name, step in preparation_steps().items():
@@ -95,13 +95,13 @@ def test_the_functions_that_a_stage_word_picks_live_where_its_users_say() -> Non
     users = stage_words()
     assert users
     home = home_of(users["curves", "steps"], "curves", "qir.reference.curves")
-    assert {function.__module__ for function in STEPS.values()} == {home}
+    assert {function.__module__ for function in STEPWISE_FUNCTIONS.values()} == {home}
 
 
 def test_no_profile_names_a_range_rule() -> None:
     """They are names that files and commands contain: of `choose_qparams` and of `--scales`."""
     ranges = set(RANGE_RULES) - {"profile"}
-    assert set(NAMED) < ranges
+    assert set(NAMED_RULES) < ranges
     for path in PROFILES:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         for row in data.get("rule", ()):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qir.errors import OpError
 from qir.ir.dtype import F32, F64, DType, dtype
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.numerics import Map, affine, affine_of, convert, dequantize, map_of, quantize, same_map
 from qir.numerics.fields import Dequantize, Quantize, Rule
 
@@ -36,7 +36,7 @@ def blocked(
         express,
         scale if isinstance(scale, Array) else Array.of(scale, "s"),
         () if zero is None else Array.of(zero, "z"),
-        Grain(tuple(blocks), None if by is None else Array.of(by, "by")),
+        Granularity(tuple(blocks), None if by is None else Array.of(by, "by")),
     )
 
 
@@ -83,7 +83,7 @@ def test_blocks_are_those_of_onnxruntime(axis: int, size: int) -> None:
     assert np.array_equal(dequantize(codes, map_of(kind), PLAIN), reals)
 
 
-def naive(x: NDArray[np.float32], grain: Grain, grid: NDArray[G]) -> NDArray[G]:
+def naive(x: NDArray[np.float32], grain: Granularity, grid: NDArray[G]) -> NDArray[G]:
     """The number of each element, one element after the other."""
     out = np.empty(x.shape, grid.dtype)
     last = grain.blocks[-1][0]
@@ -113,7 +113,7 @@ def test_each_element_takes_the_numbers_of_its_block(name: str, place: str) -> N
     rng = np.random.default_rng(7)
     x = (rng.normal(size=(5, 7, 6)) * 3).astype(F)
     by = rng.integers(0, 3, 7).astype(np.int32) if name == "groups" else None
-    grain = Grain(GRAINS[name], None if by is None else Array.of(by))
+    grain = Granularity(GRAINS[name], None if by is None else Array.of(by))
     grid = tuple(int(n) for n in grain.grid((5, 7, 6)) if isinstance(n, int))
     scale = rng.uniform(0.02, 0.5, grid).astype(F)
     zero = rng.integers(-5, 6, grid).astype(np.int8)
@@ -160,7 +160,7 @@ def test_scales_of_scales_that_lie_in_blocks_too() -> None:
         F32,
         Array.of(rng.uniform(0.5, 2, (1, 2)).astype(F)),
         (),
-        Grain(((1, 8),)),
+        Granularity(((1, 8),)),
         plus=(0.75,),
         kind="lut",
         codes=Array.of(table),
@@ -168,7 +168,9 @@ def test_scales_of_scales_that_lie_in_blocks_too() -> None:
     held = rng.integers(0, 256, (1, 16)).astype(np.uint8)
     scales = Array(held, TensorType((1, 16), outer), "s")
     levels = np.linspace(-1, 1, 16).astype(F)
-    kind = QuantType(U4, F32, scales, (), Grain(((1, 4),)), kind="lut", codes=Array.of(levels))
+    kind = QuantType(
+        U4, F32, scales, (), Granularity(((1, 4),)), kind="lut", codes=Array.of(levels)
+    )
     codes = rng.integers(0, 16, (3, 64)).astype(np.uint8)
     grid = outer.scales().repeat(8, 1)
     scale = (table[held] * grid + F(0.75)).repeat(4, 1)
@@ -384,7 +386,7 @@ def test_companion_slots_give_the_numbers_a_type_asks_for() -> None:
     rng = np.random.default_rng(14)
     x = rng.normal(size=(2, 3, 8)).astype(F)
     scale = (np.abs(x).max(-1, keepdims=True) / 127).astype(F)
-    kind = QuantType(I8, F32, None, None, Grain(((0, 1), (1, 1))))
+    kind = QuantType(I8, F32, None, None, Granularity(((0, 1), (1, 1))))
     of = map_of(kind, scale=scale, zero=np.zeros((2, 3, 1), np.int32))
     assert isinstance(of, Map)
     assert np.array_equal(quantize(x, of, PLAIN), np.rint(x / scale))

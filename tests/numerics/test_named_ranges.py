@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
-from qir.numerics import NAMED, choose
+from qir.numerics import NAMED_RULES, choose
 from qir.numerics.ranges import FORMULAS
 
 F = np.float32
@@ -97,19 +97,19 @@ def test_a_named_rule_is_its_printed_formula(name: str) -> None:
     if not symmetric:
         quotient = (low / scale.astype(F)).astype(np.float64)
         assert (np.abs(quotient - np.floor(quotient)) == 0.5).mean() >= 0.05, "too few ties"
-    found, zeros = choose(low, high, dtype(storage), NAMED[name], symmetric=symmetric)
+    found, zeros = choose(low, high, dtype(storage), NAMED_RULES[name], symmetric=symmetric)
     assert found.dtype == F
     assert np.array_equal(found, scale), f"{name}: {said}"
     assert np.array_equal(zeros, zero), f"{name}: {said}"
 
 
 def test_every_named_rule_has_its_formula_here() -> None:
-    assert PRINTED.keys() == NAMED.keys()
+    assert PRINTED.keys() == NAMED_RULES.keys()
 
 
 def test_signed_codes_of_fbgemm_are_about_zero() -> None:
     low, high = ranges(4, positive=False)
-    found, zeros = choose(low, high, dtype("i8"), NAMED["fbgemm.symmetric"], symmetric=True)
+    found, zeros = choose(low, high, dtype("i8"), NAMED_RULES["fbgemm.symmetric"], symmetric=True)
     scale, zero = halves(low, high, middle=0)
     assert np.array_equal(found, scale)
     assert np.array_equal(zeros, zero)

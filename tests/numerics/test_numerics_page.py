@@ -5,7 +5,7 @@ import re
 import pytest
 
 from qir.profiles import profile, profile_names
-from qir.profiles.evidence import counted
+from qir.profiles.evidence import parse_counts
 from tests.numerics_page import PAGE, ROOT, numerics_page
 from tests.picture_of_steps import PICTURE, picture
 
@@ -43,7 +43,7 @@ def test_a_kernel_without_figures_says_on_what_its_claim_rests() -> None:
     )
     assert len(kernels) > 20
     for said, evidence in kernels:
-        assert said == "follows from the rule of its first op" or counted(evidence)
+        assert said == "follows from the rule of its first op" or parse_counts(evidence)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_kernel_without_figures_says_on_what_its_claim_rests() -> None:
     ],
 )
 def test_counts_are_read_from_evidence(evidence: str, found: tuple[int, int] | None) -> None:
-    assert counted(evidence) == found
+    assert parse_counts(evidence) == found
 
 
 def test_the_picture_is_current() -> None:

@@ -20,9 +20,16 @@ from qir.ir.ops import OPS
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, Query, choosing, dequantizing, quantizing, query_of
+from qir.profiles import (
+    Profile,
+    Query,
+    choose_query,
+    dequantize_query,
+    quantize_query,
+    query_for_node,
+)
 from qir.reference.interpreter import run, run_node
-from qir.rewrite.fusing import match_of
+from qir.rewrite.fusing import match_chain
 from qir.testing.feeding import APART, feed
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +110,7 @@ def test_the_interpreter_asks_what_passes_ask_of_every_op(
                 except (QirError, TypeError):
                     pass  # what it asked before it refused counts, too
             put = [said(query) for query in found if query.op == op]
-            assert all(one == said(query_of(node)) for one in put), f"seed {seed}: {node}"
+            assert all(one == said(query_for_node(node)) for one in put), f"seed {seed}: {node}"
             looked += len(put)
             ops |= {op} if put else set()
     assert len(ops) > 60, sorted(ops)
@@ -129,9 +136,9 @@ def test_a_kernel_is_asked_for_before_it_is_wrapped_as_it_is_afterwards(several:
                 last = graph.add("quantize", {"x": real.result}, types=[node.result.type])
             except QirError:
                 continue
-            match = match_of((real,), last)
+            match = match_chain((real,), last)
             if match is not None:
-                assert said(match.query) == said(query_of(node)), f"seed {seed}: {node}"
+                assert said(match.query) == said(query_for_node(node)), f"seed {seed}: {node}"
                 ops.add(op)
     assert len(ops) > (8 if several else 40), sorted(ops)
 
@@ -159,11 +166,11 @@ def test_conversions_are_asked_for_by_the_granularity_of_their_codes(name: str) 
     quant = TYPES[name]
     grain = "channel" if name in ("channel", "wide") else "tensor"
     for op in ("quantize", "dequantize", "requantize"):
-        assert query_of(converted(op, quant)).grain == grain, op
-    assert said(query_of(converted("quantize", quant))) == said(quantizing(quant))
-    assert said(query_of(converted("dequantize", quant))) == said(dequantizing(quant))
+        assert query_for_node(converted(op, quant)).grain == grain, op
+    assert said(query_for_node(converted("quantize", quant))) == said(quantize_query(quant))
+    assert said(query_for_node(converted("dequantize", quant))) == said(dequantize_query(quant))
     bounds = "narrow" if name == "narrow" else "full"
-    assert said(choosing(str(quant.storage), grain, bounds)) == said(quantizing(quant))
+    assert said(choose_query(str(quant.storage), grain, bounds)) == said(quantize_query(quant))
 
 
 def converted(op: str, quant: QuantType) -> Node:

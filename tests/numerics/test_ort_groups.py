@@ -25,7 +25,7 @@ MOVES = (
     "depth_to_space",
 )
 """What only moves codes: dequantize may be moved over it, whoever reads."""
-TAILS = {"relu": "Relu", "clip": "Clip"}
+ACTIVATIONS = {"relu": "Relu", "clip": "Clip"}
 
 
 def conv(m: Model, bias: str | None = "unit") -> str:
@@ -140,7 +140,7 @@ def test_each_group_of_the_profile_is_one_kernel_of_the_optimized_graph(
     kernel = group.evidence.split()[0].rstrip(";")
     assert kinds(graph).count(kernel) == 1, kinds(graph)
     assert on_codes(graph, kernel)
-    real = {head, *TAILS.values()} - {kernel}
+    real = {head, *ACTIVATIONS.values()} - {kernel}
     assert not real & set(kinds(graph)), kinds(graph)
 
 

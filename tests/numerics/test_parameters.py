@@ -10,7 +10,7 @@ from qir.errors import ProfileError
 from qir.ir.ops import spec
 from qir.numerics import MethodField
 from qir.profiles import parse, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.profiles.methods import fault, tabled
 from qir.profiles.profile import Profile, ProfileHead, RuleEntry, When
 
@@ -68,6 +68,6 @@ def test_a_method_that_was_made_without_its_parameters_is_refused_by_name() -> N
       output(y=%y)
     }
     """
-    with replaced(made):
+    with override_profile(made):
         with pytest.raises(ProfileError, match="profile bare: method vectors needs lanes"):
             qir.run(qir.parse(text), {"x": np.arange(4, dtype=np.uint8)})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qir.profiles.toml_positions import places
+from qir.profiles.toml_positions import value_positions
 
 FILES = sorted(Path(__file__).parents[2].glob("backends/*/profiles/*.toml"))
 
@@ -66,16 +66,16 @@ def paths(data: object, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str
 
 
 def test_lines_are_those_of_the_keys() -> None:
-    found = places(TEXT)
+    found = value_positions(TEXT)
     assert {path: found[path] for path in LINES} == LINES
     assert set(found) == set(paths(tomllib.loads(TEXT)))
-    assert places("") == places("# nothing") == places("\n\n") == {}
+    assert value_positions("") == value_positions("# nothing") == value_positions("\n\n") == {}
 
 
 @pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])
 def test_every_key_of_the_profiles_has_its_line(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    found = places(text)
+    found = value_positions(text)
     assert set(found) == set(paths(tomllib.loads(text)))
     for keys, line in found.items():
         assert isinstance(keys[-1], int) or str(keys[-1]) in text.splitlines()[line - 1]
@@ -95,6 +95,6 @@ ODD = {
 
 @pytest.mark.parametrize("text", ODD)
 def test_odd_texts_have_a_line_for_every_key(text: str) -> None:
-    found = places(text)
+    found = value_positions(text)
     assert set(found) == set(paths(tomllib.loads(text)))
     assert found["b",] == ODD[text]

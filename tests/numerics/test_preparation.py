@@ -12,7 +12,7 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse as parse_graph
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import Profile, dumps, parse, profile, replaced
+from qir.profiles import Profile, dumps, override_profile, parse, profile
 from qir.profiles.preparation import PreparationStep, preparation_steps
 from qir.rewrite.preparation import Preparation
 
@@ -70,7 +70,7 @@ def test_the_steps_of_a_plugin_run_in_the_order_of_the_list() -> None:
 
     with registry.offer("qir.prepare", "mine", {"one": step("one"), "two": step("two")}):
         mine = head('prepare = ["two", "one"]', "ort-1.32")
-        with replaced(mine):
+        with override_profile(mine):
             ledger = Ledger()
             count = Group(mine.name).run(parse_graph(GRAPH, {}), ledger)
     assert seen == ["two", "one"]

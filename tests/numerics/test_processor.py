@@ -14,7 +14,7 @@ from qir.errors import UsageError
 from qir.ir.dtype import dtype
 from qir.ir.graph import Graph
 from qir.ir.types import Array, TensorType, uniform
-from qir.profiles import parse, profile, replaced
+from qir.profiles import override_profile, parse, profile
 from qir.profiles.processor import best_isa, moved, on_processor
 from tests.cli.command import qir
 
@@ -83,7 +83,7 @@ def test_a_profile_that_claims_nothing_of_this_processor_stays_as_it_is(here: st
     assert np.array_equal(named, sums(saturate=True))
     assert moved([ORT, "nobody"], here).keys() == {ORT}
     own = parse(f'name = "own"\nextends = "{FBGEMM}"\nisa = "vnni"\n', "own.toml", profile)
-    with replaced(own):
+    with override_profile(own):
         assert moved(["own"]) == {}
         assert moved(["own"], "avx2")["own"].isa == "avx2"
 

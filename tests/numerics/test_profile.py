@@ -10,7 +10,17 @@ import pytest
 from qir.errors import ProfileError
 from qir.ir.text import parse as parse_graph
 from qir.numerics.fields import BLOCKS, field_types, fits, levels_of, said
-from qir.profiles import Profile, Query, dumps, given, load, parse, profile, profile_names, resolve
+from qir.profiles import (
+    Profile,
+    Query,
+    dumps,
+    load,
+    parse,
+    profile,
+    profile_names,
+    resolve,
+    resolve_profile_name,
+)
 from qir.profiles.methods import tabled
 from qir.profiles.profile import differences
 
@@ -492,25 +502,25 @@ def test_what_is_extended_and_is_not_there_is_told_with_its_line() -> None:
 
 
 def test_a_profile_is_given_by_its_name_or_by_its_file(tmp_path: Path) -> None:
-    assert given("ort-1.31") == "ort-1.31"
+    assert resolve_profile_name("ort-1.31") == "ort-1.31"
     path = tmp_path / "next.toml"
     text = 'name = "given"\nextends = "native"\nrequant = {round = "away"}\n'
     for _ in range(2):
         path.write_text(text)
-        assert given(str(path)) == "given"
+        assert resolve_profile_name(str(path)) == "given"
         assert profile("given").resolve(Query("conv2d")).requant.round == "away"
     path.write_text(text.replace("away", "half_up"))  # graphs that name it would change
     with pytest.raises(ProfileError, match="profile given is in use with another text; give one"):
-        given(str(path))
+        resolve_profile_name(str(path))
     assert profile("given").resolve(Query("conv2d")).requant.round == "away"
     path.write_text('name = "native"\n')
     with pytest.raises(ProfileError, match=r"next\.toml: an installed profile is named native"):
-        given(str(path))
+        resolve_profile_name(str(path))
     path.write_text('name = "no name"\n')
     with pytest.raises(ProfileError, match=r"next\.toml, line 1: 'no name' is no name of"):
-        given(str(path))
+        resolve_profile_name(str(path))
     with pytest.raises(ProfileError, match=r"gone\.toml: cannot be read"):
-        given(str(tmp_path / "gone.toml"))
+        resolve_profile_name(str(tmp_path / "gone.toml"))
 
 
 def test_what_an_error_offers_is_what_is_accepted() -> None:

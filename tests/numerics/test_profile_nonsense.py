@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qir.errors import ProfileError
-from qir.numerics.consistency import behind, repeated
+from qir.numerics.consistency import repeated, requantize_after_method
 from qir.profiles import parse, profile
 
 HEAD = 'name = "a"\nextends = "native"\n'
@@ -69,7 +69,7 @@ def test_a_block_is_no_table_of_many(before: str) -> None:
 
 
 def test_what_stands_behind_an_op_takes_what_flows() -> None:
-    assert all(map(behind, ("relu", "clip", "add", "gelu")))
-    assert not any(map(behind, ("conv2d", "matmul", "concat")))
+    assert all(map(requantize_after_method, ("relu", "clip", "add", "gelu")))
+    assert not any(map(requantize_after_method, ("conv2d", "matmul", "concat")))
     assert repeated(("a", "b", "a")) == "a"
     assert not repeated(("a", "b"))

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from qir.errors import OpError, ProfileError
 from qir.ir.dtype import dtype
 from qir.ir.types import uniform
-from qir.numerics import affine, affine_of, bias_codes, dequantize, multiplier, quantize, requantize
+from qir.numerics import (
+    affine,
+    affine_of,
+    dequantize,
+    multiplier,
+    quantize,
+    quantize_bias,
+    requantize,
+)
 from qir.numerics.fields import Bias, Dequantize, Quantize, Requant, Rule
-from qir.profiles import Query, codes_of, profile, reals_of
+from qir.profiles import Query, dequantize_by_profile, profile, quantize_by_profile
 
 from .test_rounding import EXACT
 
@@ -109,9 +117,9 @@ def test_scales_along_an_axis_go_with_their_slices() -> None:
 def test_types_of_the_language_give_their_maps() -> None:
     kind = uniform(dtype("u8"), np.array(0.5, F), 3)
     x = np.array([-5, 0, 0.25, 0.75, 300], F)
-    codes = codes_of(profile("native"), x, kind)
+    codes = quantize_by_profile(profile("native"), x, kind)
     assert codes.tolist() == [0, 3, 3, 5, 255]
-    assert reals_of(profile("native"), codes, kind).tolist() == [-1.5, 0, 0, 1, 126]
+    assert dequantize_by_profile(profile("native"), codes, kind).tolist() == [-1.5, 0, 0, 1, 126]
     assert affine_of(kind).same_map(affine("u8", 0.5, 3))
 
 
@@ -199,16 +207,16 @@ def test_sums_that_no_code_can_hold_saturate_whatever_the_multiplier() -> None:
 def test_a_bias_that_does_not_fit_is_cut_or_wrapped_or_refused() -> None:
     x, w = affine("u8", 2.0**-20), affine("i8", 2.0**-15)
     clip = profile("native").resolve(Query("conv2d"))
-    assert bias_codes(np.array([1.0, -1.0], F), x, w, clip).tolist() == [2**31 - 1, -(2**31)]
+    assert quantize_bias(np.array([1.0, -1.0], F), x, w, clip).tolist() == [2**31 - 1, -(2**31)]
     wholes = [2**31 - 128, 2**31, -(2**31), -(2**31) - 256, 3 * 2**32 + 1024, -(2**40) - 2**20, 0]
-    found = bias_codes(np.array(wholes, np.float64) * 2.0**-35, x, w, PLAIN)
+    found = quantize_bias(np.array(wholes, np.float64) * 2.0**-35, x, w, PLAIN)
     assert found.tolist() == [(v + 2**31) % 2**32 - 2**31 for v in wholes]
     wide = Rule("p", bias=Bias(overflow="clip:40"))
     with pytest.raises(OpError, match="does not fit 32 bits"):
-        bias_codes(np.array([1.0], F), x, w, wide)
+        quantize_bias(np.array([1.0], F), x, w, wide)
     for bad in (np.nan, np.inf):
         with pytest.raises(OpError, match="no number in units of the accumulator"):
-            bias_codes(np.array([bad], F), x, w, PLAIN)
+            quantize_bias(np.array([bad], F), x, w, PLAIN)
 
 
 def test_maps_that_cannot_be_meant_are_refused() -> None:

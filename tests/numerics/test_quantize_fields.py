@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qir.errors import ProfileError
 from qir.ir.dtype import F32, dtype
-from qir.ir.types import Declared, Grain, QuantType
+from qir.ir.types import DeclaredBounds, Granularity, QuantType
 from qir.numerics import Rule, affine, dequantize, map_of, quantize
 from qir.numerics.affine import affine_of
 from qir.numerics.fields import Choose, Dequantize, Params, Quantize
@@ -27,7 +27,7 @@ MX = Choose(levels=(("i8", 127.5), ("u8", 255.5)))
 def ranged(
     storage: str, low: float, high: float, scale: float, zero: int = 0, level: float | None = None
 ) -> QuantType:
-    declared = Declared((low,), (high,), level)
+    declared = DeclaredBounds((low,), (high,), level)
     return QuantType(dtype(storage), F32, (scale,), (zero,), declared=declared)
 
 
@@ -279,9 +279,11 @@ def test_a_nan_is_code_zero_wherever_the_zero_point_is(length: int) -> None:
 
 def test_gains_along_an_axis_are_those_of_each_range() -> None:
     highs = (1.0, 2.0, 0.3)
-    declared = Declared(tuple(-h for h in highs), highs)
+    declared = DeclaredBounds(tuple(-h for h in highs), highs)
     scales = tuple(h / 127 for h in highs)
-    kind = QuantType(dtype("i8"), F32, scales, grain=Grain(((1, 1),)), declared=declared)
+    kind = QuantType(
+        dtype("i8"), F32, scales, granularity=Granularity(((1, 1),)), declared=declared
+    )
     x = np.random.default_rng(SEED).normal(size=(500, 3)).astype(F)
     found = quantize(x, map_of(kind), rule(by="gain", levels=(("i8", 127.5),)))
     wanted = np.clip(np.rint(x * (F(127.5) / np.array(highs, F))), -128, 127)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from qir.numerics.rounding import ROUNDINGS, fma, high_multiply, shift_right_away
+from qir.numerics.rounding import ROUNDINGS, doubling_high_multiply, fma, shift_right_away
 
 HALF = Fraction(1, 2)
 
@@ -83,7 +83,7 @@ def test_fixed_point_products_are_gemmlowps() -> None:
     edge = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2**30, -(2**30)], np.int32)
     a = np.concatenate([edge, rng.integers(-(2**31), 2**31, 3000).astype(np.int32)])
     b = np.concatenate([edge[::-1], rng.integers(-(2**31), 2**31, 3000).astype(np.int32)])
-    found = high_multiply(a, b)
+    found = doubling_high_multiply(a, b)
     for x, y, z in zip(a.tolist(), b.tolist(), found.tolist(), strict=True):
         product = x * y
         nudge = 2**30 if product >= 0 else 1 - 2**30

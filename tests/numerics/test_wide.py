@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, F64, DType, dtype
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 from qir.numerics import affine, affine_of, dequantize, map_of, quantize
 from qir.numerics.definition import requantize
 from qir.numerics.fields import Dequantize, Quantize, Requant, Rule
@@ -76,7 +76,7 @@ def test_reals_of_codes_are_rounded_once(name: str, express: DType) -> None:
 
 def test_a_zero_of_64_bits_may_stand_in_an_array() -> None:
     data = Array.of(np.array([2**64 - 1, 1], np.uint64), "z")
-    of = QuantType(dtype("u64"), F64, (1.0, 1.0), data, grain=Grain(((0, 1),)))
+    of = QuantType(dtype("u64"), F64, (1.0, 1.0), data, granularity=Granularity(((0, 1),)))
     codes = np.array([2**64 - 4, 4], np.uint64)
     assert dequantize(codes, map_of(of), DOUBLE).tolist() == [-3.0, 3.0]
     assert quantize(np.array([-3.0, 3.0]), map_of(of), DOUBLE).tolist() == codes.tolist()

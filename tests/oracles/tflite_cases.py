@@ -14,9 +14,9 @@ from tests.oracles.tflite_more import MORE
 from tests.oracles.tflite_operands import Suites
 from tests.oracles.tflite_others import OTHERS
 from tests.oracles.tflite_products import PRODUCTS
-from tests.oracles.tflite_tails import TAILS
+from tests.oracles.tflite_tails import ACTIVATIONS
 
-SUITES: Suites = PRODUCTS | ELEMENTS | MORE | TAILS | DYNAMIC | OTHERS | EDGES | ENDS
+SUITES: Suites = PRODUCTS | ELEMENTS | MORE | ACTIVATIONS | DYNAMIC | OTHERS | EDGES | ENDS
 """Every suite of cases, by the name of its file."""
 
 

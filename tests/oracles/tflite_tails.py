@@ -87,7 +87,7 @@ def alone(cases: Iterator[OpCase], channels: int) -> Iterator[OpCase]:
         yield replace(case, operands=held, shape=(*case.shape[:3], channels), attrs=attrs)
 
 
-TAILS: Suites = {
+ACTIVATIONS: Suites = {
     "tails_u8_i8": lambda: recoded("uint8", "int8"),
     "tails_i8_u8": lambda: recoded("int8", "uint8"),
     "spread": lambda: spread("int8", 40),

@@ -9,9 +9,9 @@ import pytest
 
 import qir
 from qir import pipeline
-from qir.analysis.kernel_groups import KernelGroup, kernels
+from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups
 from qir.errors import UsageError
-from qir.inspect.left_float import left_float
+from qir.inspect.left_float import ops_left_float
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Ledger
@@ -53,7 +53,7 @@ def signed(graph: Graph, codes: str) -> list[str]:
 
 
 def predicted(graph: Graph, name: str) -> dict[frozenset[str], KernelGroup]:
-    return {members(k): k for k in kernels(pipeline.fold(graph), profile(name))}
+    return {members(k): k for k in find_kernel_groups(pipeline.fold(graph), profile(name))}
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -98,15 +98,15 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
         graph = network(seed)
         table = target(name).capability()
         folded = lowered(pipeline.fold(graph), table, Ledger(), sums=True)
-        wanted = {members(k): k for k in kernels(folded, profile(named))}
+        wanted = {members(k): k for k in find_kernel_groups(folded, profile(named))}
         statistics = pipeline.calibrate(graph, samples(seed))
         found = on_codes(grouped(pipeline.quantize(graph, statistics, target=name), named))
         assert found <= set(wanted), f"seed {seed}"
         plan = {d.node: d for d in pipeline.plan(graph, target=name).decisions}
         for missed in set(wanted) - found:
             kernel = wanted[missed]
-            assert not plan[kernel.head.name].integer, f"seed {seed}: {kernel.chain}"
-            told[plan[kernel.head.name].reason] += 1
+            assert not plan[kernel.anchor.name].integer, f"seed {seed}: {kernel.chain}"
+            told[plan[kernel.anchor.name].reason] += 1
         told["kernels of several ops"] += sum(len(ops) > 1 for ops in found)
     assert told.pop("kernels of several ops") > 6
     assert set(told) <= {"nothing next to it is integer"}
@@ -115,8 +115,8 @@ def test_what_quantizing_puts_into_a_kernel_is_what_grouping_foresaw(name: str) 
 def makes(kernel: KernelGroup, codes: str | None) -> bool:
     """Whether a kernel may have a result of such codes."""
     storage = (codes or "u8").partition(" ")[0]
-    assert kernel.row is not None
-    return storage in kernel.row.when.storage.get("result", (storage,))
+    assert kernel.entry is not None
+    return storage in kernel.entry.when.storage.get("result", (storage,))
 
 
 @pytest.mark.sampled(3)
@@ -194,9 +194,9 @@ def test_what_is_in_no_kernel_is_told_with_the_reason() -> None:
     )
     made = grouped(parse(text), MXNET)
     assert "conv2d(%x, %w) |> add(%c, .) |> relu" in str(made)
-    assert [(one.node, one.reason) for one in left_float(made)] == [("c", "bias is computed")]
+    assert [(one.node, one.reason) for one in ops_left_float(made)] == [("c", "bias is computed")]
     made = grouped(parse(RESIDUAL.replace("BIAS", "%b").replace("relu(", "exp(")), MXNET)
-    assert [one.reason for one in left_float(made)] == ["no group of mxnet-1.9 takes it"]
+    assert [one.reason for one in ops_left_float(made)] == ["no group of mxnet-1.9 takes it"]
 
 
 def test_a_graph_with_codes_has_no_groups_of_reals() -> None:

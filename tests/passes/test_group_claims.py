@@ -15,8 +15,8 @@ from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Entry, Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import profile, query_of
-from qir.profiles.evidence import weaker
+from qir.profiles import profile, query_for_node
+from qir.profiles.evidence import weaker_claim
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
 from tests.cli.command import qir
@@ -106,8 +106,8 @@ def test_a_kernel_that_is_not_known_to_the_byte_is_told(
     assert kernel.op in ("linear", "add", "conv2d")
     assert [(e.change, e.codes, e.reason) for e in entries] == [(change, codes, said)] * bool(said)
     of = profile(name)
-    claim = of.resolve(query_of(kernel)).claim
-    assert (weaker(claim, "exact") == "exact") == (not said)
+    claim = of.resolve(query_for_node(kernel)).claim
+    assert (weaker_claim(claim, "exact") == "exact") == (not said)
 
 
 @pytest.mark.parametrize("kinds", [("i16", "u8"), ("i8", "u8"), ("u8", "i8"), ("u8", "i4")])

@@ -19,13 +19,13 @@ HEADS = {
         "2x3x3x3",
     ),
 }
-TAILS = ("silu", "gelu", "tanh", "sigmoid", "hard_swish", "leaky_relu", "elu")
+ACTIVATIONS = ("silu", "gelu", "tanh", "sigmoid", "hard_swish", "leaky_relu", "elu")
 CHAINS = sorted(
     {
         (name, group.chain)
         for name in profile_names()
         for group in profile(name).groups
-        if len(group.chain) == 2 and group.chain[0] in HEADS and group.chain[1] in TAILS
+        if len(group.chain) == 2 and group.chain[0] in HEADS and group.chain[1] in ACTIVATIONS
     }
 )
 

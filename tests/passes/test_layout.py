@@ -191,7 +191,7 @@ def test_plans_history_and_weights_come_along() -> None:
     x = graph.add("input", types=[TensorType((1, 2, 3, 3), F32)], name="x").result
     w = graph.constant(Array.of(np.ones((2, 2, 1, 1), np.float32)), name="w")
     conv = graph.add("conv2d", {"x": x, "w": w}, name="conv")
-    graph.set_scheme(conv, "w", Scheme(U8, grain="channel"))
+    graph.set_scheme(conv, "w", Scheme(U8, granularity="channel"))
     graph.set_lineage(conv.result, Lineage("t", ("scaled",)))
     graph.add("output", {"y": conv.result})
     after = run_passes(graph, [NHWC], Ledger())

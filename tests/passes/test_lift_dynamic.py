@@ -18,7 +18,7 @@ from qir.ledger import Ledger
 from qir.passes.forms.lift_dynamic import LiftDynamic
 from qir.reference.interpreter import run
 from qir.rewrite import run_passes
-from tests.golden.reading import generated
+from tests.golden.reading import generate_arrays
 from tests.passes.keeping import keeps
 
 CHAIN = """graph main as {profile} {{
@@ -49,7 +49,7 @@ RIGHT = {
 
 def chain(**changes: str) -> Graph:
     text = CHAIN.format(**RIGHT | changes)
-    return parse(text, generated(text))
+    return parse(text, generate_arrays(text))
 
 
 def ops(graph: Graph) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_bias_that_the_profile_adds_in_one_rounding_stays_apart() -> None:
 def test_a_sum_that_takes_off_another_zero_stays() -> None:
     text = str(chain()).replace("a.zero=%z", "a.zero=%zero_2").replace("%q =", "%q =", 1)
     text = text.replace("  %s, %z", "  %zero_2 = constant(7) : u8\n  %s, %z", 1)
-    assert "matmul_integer" in ops(lifted(parse(text, generated(text))))
+    assert "matmul_integer" in ops(lifted(parse(text, generate_arrays(text))))
 
 
 def test_the_ledger_says_that_it_is_exact() -> None:

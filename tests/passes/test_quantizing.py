@@ -57,7 +57,7 @@ def test_what_must_share_a_map_shares_it(seed: int) -> None:
         result = reader.node.result.type.quant
         found = codes(node.operands["x"])
         assert result is not None
-        assert found is None or found.same_map(result), f"seed {seed}: {node!r}"
+        assert found is None or found.has_same_mapping(result), f"seed {seed}: {node!r}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

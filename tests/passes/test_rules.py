@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.errors import ParseError, SchemeError
 from qir.ir.graph import Graph
 from qir.ir.scheme import RESULT
 from qir.ir.text import parse
-from qir.passes.quantize.assign_schemes import Wish, assign
 from qir.target import target
 
 TEXT = """
@@ -32,8 +33,8 @@ def graph() -> Graph:
 
 def decide(*rules: str) -> dict[str, dict[str, str]]:
     made = graph()
-    wishes = [Wish.parse(rule) for rule in rules]
-    _, schemes = assign(made, target("onnxruntime").capability(), "channel", wishes)
+    wishes = [UserRule.parse(rule) for rule in rules]
+    _, schemes = assign_schemes(made, target("onnxruntime").capability(), "channel", wishes)
     return {n.name: {s: str(k) for s, k in slots.items()} for n, slots in schemes.items()}
 
 
@@ -95,9 +96,9 @@ def test_a_rule_on_an_op_that_stays_float_says_why_it_does() -> None:
 
 def test_an_activation_after_an_op_that_is_kept_float_names_that_op() -> None:
     table = target("onnxruntime").capability()
-    plan, _ = assign(graph(), table, "channel", [Wish.parse("op=conv2d: float")])
+    plan, _ = assign_schemes(graph(), table, "channel", [UserRule.parse("op=conv2d: float")])
     reasons = {d.node: d.reason for d in plan.decisions}
     assert reasons["c"] == "a rule keeps it float"
     assert reasons["r"] == "its input comes from %c, which stays float"
-    plan, _ = assign(graph(), table, "channel", [Wish.parse("op=relu: float")])
+    plan, _ = assign_schemes(graph(), table, "channel", [UserRule.parse("op=relu: float")])
     assert {d.node: d.reason for d in plan.decisions}["r"] == "a rule keeps it float"

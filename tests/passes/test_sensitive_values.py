@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from qir import pipeline
-from qir.analysis.sensitive_values import sensitive
+from qir.analysis.sensitive_values import sensitive_values
 from tests.passes.float_networks import Grown
 from tests.passes.norms_in_parts import KINDS, ONE, ROWS, WIDE, WIDTH, norm, normalized, program
 
@@ -60,7 +60,7 @@ def test_the_plan_says_why_and_a_rule_asks_otherwise() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_of_a_convolutional_network_is_sensitive(seed: int) -> None:
-    assert not sensitive(Grown(seed).graph)
+    assert not sensitive_values(Grown(seed).graph)
 
 
 def test_a_gate_of_channel_means_is_not_sensitive() -> None:
@@ -76,7 +76,7 @@ def test_a_gate_of_channel_means_is_not_sensitive() -> None:
         f"; %e = exp(%h) : 1x{WIDTH}xf32; %a = add(%e, %one) : 1x{WIDTH}xf32"
         f"; %r = reciprocal(%a) : 1x{WIDTH}xf32; %y = mul(%x, %r) : {WIDE}"
     )
-    assert not sensitive(program(body, held))
+    assert not sensitive_values(program(body, held))
 
 
 def test_a_value_that_others_read_too_may_be_stored_in_few_bits() -> None:
@@ -86,5 +86,5 @@ def test_a_value_that_others_read_too_may_be_stored_in_few_bits() -> None:
         f"%s = mul(%x, %x) : {WIDE}; %v = reduce_mean(%s) {{axes = (-1,)}} : {ONE}"
         f"; %r = sqrt(%v) : {ONE}; %n = div(%x, %r) : {WIDE}; %y = add(%n, %s) : {WIDE}"
     )
-    names = {value.name for value in sensitive(program(body, held))}
+    names = {value.name for value in sensitive_values(program(body, held))}
     assert names == {"v", "r"}

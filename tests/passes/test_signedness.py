@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import qir
-from qir.analysis.quantized_regions import suits
-from qir.analysis.user_rules import Wish
+from qir.analysis.quantized_regions import fits_scheme
+from qir.analysis.scheme_assignment import assign_schemes
+from qir.analysis.user_rules import UserRule
 from qir.calibration import Key
 from qir.capability import Capability, load
 from qir.errors import ParseError
@@ -15,8 +16,8 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import I8, U8
 from qir.ir.node import Node
 from qir.ir.scheme import Scheme, parse_scheme
-from qir.ir.types import Declared, QuantType, uniform
-from qir.passes.quantize.assign_schemes import AssignSchemes, assign
+from qir.ir.types import DeclaredBounds, QuantType, uniform
+from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.materialize import Materialize
 from qir.rewrite import run_passes
 
@@ -92,7 +93,7 @@ class Net:
 
 
 def planned(graph: qir.Graph, table: Capability, *rules: str) -> dict[str, dict[str, str]]:
-    _, schemes = assign(graph, table, wishes=map(Wish.parse, rules))
+    _, schemes = assign_schemes(graph, table, user_rules=map(UserRule.parse, rules))
     return {n.name: {s: str(k) for s, k in slots.items()} for n, slots in schemes.items()}
 
 
@@ -121,7 +122,7 @@ def test_a_scheme_by_sign_is_printed_as_it_is_read() -> None:
     scheme = parse_scheme(text)
     assert str(scheme) == text
     assert [str(kind) for kind in scheme.storages] == ["u8", "i8"]
-    assert str(scheme.stored(scheme.storages[1])) == "i8 symmetric tensor minmax zero(0)"
+    assert str(scheme.with_storage(scheme.storages[1])) == "i8 symmetric tensor minmax zero(0)"
 
 
 @pytest.mark.parametrize(
@@ -227,9 +228,9 @@ def test_a_kernel_is_not_cut_short_by_a_rule(table: Capability) -> None:
 def test_existing_values_of_either_storage_suit_a_slot_by_sign() -> None:
     half = np.float32(0.5)
     allowed: Scheme = parse_scheme("u8|i8 by sign symmetric tensor zero(0)")
-    assert suits(uniform(U8, half), allowed)
-    assert suits(uniform(I8, half), allowed)
-    assert not suits(uniform(U8, half, 3), allowed)
+    assert fits_scheme(uniform(U8, half), allowed)
+    assert fits_scheme(uniform(I8, half), allowed)
+    assert not fits_scheme(uniform(U8, half, 3), allowed)
 
 
 def types(made: qir.Graph) -> dict[str, QuantType]:
@@ -252,14 +253,14 @@ def test_runtimes_that_carry_ranges_get_them_beside_every_scale(
     weights = np.asarray(next(v.constant.data for v in graph.values.values() if v.constant))
     for held in (made, again):
         found = types(held)
-        assert found["x.q"].declared == Declared((-2.0,), (2.0,), 127.0)
+        assert found["x.q"].declared == DeclaredBounds((-2.0,), (2.0,), 127.0)
         seen = statistics[Key("r")].extremes
         most = float(qir.run(graph, {"x": x}, values=["r"])["r"].max())
         assert np.isclose(float(np.max(seen)), most, rtol=1e-6)
-        assert found["r.q"].declared == Declared((0.0,), (float(np.max(seen)),), 255.0)
+        assert found["r.q"].declared == DeclaredBounds((0.0,), (float(np.max(seen)),), 255.0)
         far = tuple(np.abs(weights).max(axis=(1, 2, 3)).astype(float).tolist())
-        per_channel = [q.declared for q in found.values() if q.grain is not None]
-        assert per_channel == [Declared(tuple(-end for end in far), far, 127.0)]
+        per_channel = [q.declared for q in found.values() if q.granularity is not None]
+        assert per_channel == [DeclaredBounds(tuple(-end for end in far), far, 127.0)]
     for name, quant in types(made).items():
         assert quant.declared is not None, name
         high = np.asarray(quant.declared.high, np.float32).reshape(-1)
@@ -285,7 +286,7 @@ def test_what_joins_storages_that_have_none_in_common_stays_float(table: Capabil
     parts = {"xs.0": net.graph[first], "xs.1": net.graph[second]}
     net.graph.add("concat", parts, {"axis": 1}, name="j")
     graph = net.ends("j")
-    plan, _ = assign(graph, table)
+    plan, _ = assign_schemes(graph, table)
     why = {d.node: d.reason for d in plan.decisions}
     assert why["j"] == "what it joins has no storage in common"
     assert why["c"] == why["d"] == ""
@@ -298,7 +299,7 @@ def test_a_row_may_ask_for_a_number_of_axes(table: Capability) -> None:
     net = Net()
     w = net.graph.constant(np.eye(6, dtype=np.float32))
     net.graph.add("matmul", {"a": net.graph["x"], "b": w}, name="m")
-    plan, _ = assign(net.ends("m"), table)
+    plan, _ = assign_schemes(net.ends("m"), table)
     assert [d.reason for d in plan.decisions] == ["its a has 4 axes, onednn-like takes 2"]
 
 
@@ -324,7 +325,7 @@ def test_small_weights_keep_their_range_where_data_are_widened(table: Capability
     statistics = qir.calibrate(graph, [{"x": ramp(-1, 2)}])
     steps = (AssignSchemes(table), Materialize(statistics, "tf-2.21.onednn"))
     made = run_passes(graph, steps, qir.Ledger())
-    (quant,) = (q for q in types(made).values() if q.grain is not None)
+    (quant,) = (q for q in types(made).values() if q.granularity is not None)
     assert quant.declared is not None
     found = np.asarray(quant.declared.high, np.float32)
     assert found[:2].tolist() == [np.float32(0.5), np.float32(0.003)]

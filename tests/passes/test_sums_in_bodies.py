@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qir.analysis.int32_overflow import profile_within, wrapping
+from qir.analysis.int32_overflow import overflow_text, profile_name_of
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 
@@ -35,12 +35,12 @@ def test_a_body_knows_the_constants_that_its_holder_gives(weight: int, wraps: bo
     graph = looped(weight)
     body = graph.body(graph["y"].node)
     said = f"sums come to 0..{TERMS * 255 * 127}, which wrap in 32 bits" if wraps else ""
-    assert wrapping(body, body["p"].node) == said
-    assert profile_within(body, body["p"].node) == "native"
+    assert overflow_text(body, body["p"].node) == said
+    assert profile_name_of(body, body["p"].node) == "native"
     holder = body.holder
     assert holder is not None
     assert (holder[0] is graph, holder[1].name) == (True, "y")
     alone = body.copy()
     assert alone.holder is None
     ends = f"{-TERMS * 255 * 128}..{TERMS * 255 * 127}"
-    assert wrapping(alone, alone["p"].node) == f"sums come to {ends}, which wrap in 32 bits"
+    assert overflow_text(alone, alone["p"].node) == f"sums come to {ends}, which wrap in 32 bits"

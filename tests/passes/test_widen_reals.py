@@ -75,7 +75,9 @@ def test_a_model_of_halves_is_quantized_and_runs(form: str, ends: bool, tmp_path
         said = {("as it is", "between floats of 16 bits and others")}
         assert casts == (set() if ends else said)
         assert {d.becomes for d in planned.decisions if d.op != "cast"} == {"integer"}
-        assert {v.taken for v in pipeline.taken(made)} == {"integer"}, "casts count as nothing"
+        assert {v.taken for v in pipeline.op_verdicts(made)} == {"integer"}, (
+            "casts count as nothing"
+        )
     widened = [e for e in ledger if e.step == "widen-reals"]
     assert [(e.change, e.reason[:29]) for e in widened] == [
         (Change.REGROUPED, "16-bit floats are float32: " + str(9 if ends else 8) + " ")

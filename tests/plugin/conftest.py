@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qir import registry
-from qir.profiles.library import _READ
+from qir.profiles.library import _READ_PROFILES
 from tests.plugin.installing import install_acme
 
 
@@ -19,10 +19,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = install_acme(tmp_path_factory.mktemp("acme"))
     sys.path.insert(0, str(place))
     registry.forget()
-    _READ.clear()
+    _READ_PROFILES.clear()
     yield place
     sys.path.remove(str(place))
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme_qir"]:
         del sys.modules[name]
     registry.forget()
-    _READ.clear()
+    _READ_PROFILES.clear()

@@ -387,5 +387,5 @@ def test_what_is_measured_in_parts_is_measured_as_a_whole(
         with np.errstate(all="ignore"):
             whole = measure(a, b, step)
             with monkeypatch.context() as patch:
-                patch.setattr("qir.query.measure._PART", 16)
+                patch.setattr("qir.query.measure._PART_SIZE", 16)
                 assert measure(a, b, step) == whole, f"seed {seed}, case {case}"

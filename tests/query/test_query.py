@@ -12,7 +12,7 @@ from qir.errors import ArgumentError, ParseError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.text import parse
-from qir.query.facts import NODE, VALUE, coded
+from qir.query.facts import NODE, VALUE, value_quant_type
 from qir.query.query import query, query_values, search
 from qir.testing import random_graph
 from tests.inspect.programs import FLOAT, INTEGER, QDQ, program
@@ -217,7 +217,7 @@ def test_long_rows_of_operators_need_no_depth() -> None:
 def test_a_query_that_would_look_at_everything_of_everything_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("qir.query.query._MOST_LOOKS", 10_000)
+    monkeypatch.setattr("qir.query.query._MAX_EVALUATIONS", 10_000)
     graph = Graph()
     x = graph.add("input", types=[GRAPH["x"].type], name="x").result
     for _ in range(600):
@@ -264,7 +264,7 @@ def test_an_expression_is_a_text(expression: object) -> None:
 def plain(node: Node) -> bool:
     """The same question as EXPRESSION, asked in Python."""
     w = node.operands.get("w")
-    quant = coded(w) if w is not None else None
+    quant = value_quant_type(w) if w is not None else None
     bits = quant.storage.bits if quant else w.type.dtype.bits if w is not None else None
     many = len([u for v in node.results for u in v.uses]) > 1
     return (node.op == "conv2d" and bits == 8) or (many and "x" in node.operands)

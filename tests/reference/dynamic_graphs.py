@@ -11,7 +11,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, U8, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.ops.quantization import kept
+from qir.ir.ops.quantization import chosen_granularity
 from qir.ir.types import Array, QuantType, TensorType, uniform
 
 F = np.float32
@@ -46,7 +46,7 @@ class Dynamic:
         attrs: dict[str, Attr] = {"rule": rule, "storage": storage, "keep": keep, "blocks": blocks}
         numbers = self.graph.add("choose_qparams", {"x": real}, attrs)
         s, z = numbers.results
-        kind = QuantType(storage, F32, None, None, kept(keep, blocks))
+        kind = QuantType(storage, F32, None, None, chosen_granularity(keep, blocks))
         codes = self.graph.add(
             "quantize",
             {"x": real, "scale": s, "zero": z},

@@ -159,7 +159,7 @@ def test_pads_that_wrap_are_onnxruntimes(seed: int) -> None:
 def test_bounds_of_clip_cover_the_bounded_activations() -> None:
     x = np.random.default_rng(0).uniform(-9, 9, 99).astype(np.float32)
     wide = torch.from_numpy(x)
-    six = compute("clip", {"x": x}, spec("clip").complete({"min": 0.0, "max": 6.0}))
+    six = compute("clip", {"x": x}, spec("clip").complete_attrs({"min": 0.0, "max": 6.0}))
     assert np.array_equal(six, functional.relu6(wide).numpy())
-    hard = compute("clip", {"x": x}, spec("clip").complete({"min": -1.0, "max": 1.0}))
+    hard = compute("clip", {"x": x}, spec("clip").complete_attrs({"min": -1.0, "max": 1.0}))
     assert np.array_equal(hard, functional.hardtanh(wide).numpy())

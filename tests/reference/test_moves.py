@@ -199,7 +199,9 @@ def test_scales_along_an_axis_go_where_their_elements_go(seed: int) -> None:
     assert np.array_equal(moved.astype(np.float32) * quant.scales().reshape(spread), expected), (
         f"seed {seed} {op}"
     )
-    assert replace(quant, grain=None, scale=None) == replace(element, grain=None, scale=None)
+    assert replace(quant, granularity=None, scale=None) == replace(
+        element, granularity=None, scale=None
+    )
 
 
 CARRIED: list[tuple[str, dict[str, Attr], dict[str, list[int]]]] = [

@@ -16,7 +16,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F64, I8, I16, U8, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, GATES, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS, GATE_COUNTS
 from qir.ir.text import parse, print_graph
 from qir.ir.types import QuantType, TensorType, uniform
 from qir.ir.verify import verify
@@ -63,7 +63,7 @@ def _drawn(rng: np.random.Generator, op: str, ways: int) -> dict[str, Array]:
     def real(*shape: int) -> Array:
         return np.asarray(rng.normal(size=shape) / 2, np.float32)
 
-    rows = len(GATES[op]) * hidden
+    rows = len(GATE_COUNTS[op]) * hidden
     out = {"x": real(steps, batch, taken), "w": real(ways, rows, taken)}
     out["r"] = real(ways, rows, hidden)
     if rng.integers(2):
@@ -94,7 +94,7 @@ def _options(rng: np.random.Generator, op: str) -> tuple[dict[str, Attr], dict[s
         if op == there and rng.integers(2):
             ours[name], theirs[name] = True, 1
     if rng.integers(2):
-        count = len(USUAL[op]) * len(DIRECTIONS[way])
+        count = len(DEFAULT_ACTIVATIONS[op]) * len(DIRECTIONS[way])
         names = [str(n) for n in rng.choice(list(ACTIVATIONS), count)]
         pairs = [ACTIVATIONS[n] for n in names]
         ours["activations"] = tuple(names)
@@ -108,7 +108,7 @@ def _options(rng: np.random.Generator, op: str) -> tuple[dict[str, Attr], dict[s
     return ours, theirs
 
 
-@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("op", GATE_COUNTS)
 @pytest.mark.parametrize("seed", range(30))
 def test_layers_agree_with_onnxruntime(op: str, seed: int) -> None:
     """Within 2e-5, as float32 functions of one name differ and steps add up."""
@@ -156,7 +156,7 @@ def _weights(layer: Any, op: str, index: int) -> dict[str, Array]:
     return {name: np.stack(parts) for name, parts in out.items() if parts}
 
 
-@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("op", GATE_COUNTS)
 @pytest.mark.parametrize("seed", range(15))
 def test_layers_are_torchs_rounded_once(op: str, seed: int) -> None:
     """Stacked layers too: float32 of a float64 result that differs by its own rounding alone."""
@@ -197,7 +197,7 @@ def test_layers_are_torchs_rounded_once(op: str, seed: int) -> None:
         assert_rounded_once(mine, end, 1 + np.abs(end) * 16, f"seed {seed}")
 
 
-@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("op", GATE_COUNTS)
 def test_float32_is_the_float64_result_rounded_once(op: str) -> None:
     rng = np.random.default_rng(8)
     operands = _drawn(rng, op, 1)
@@ -211,10 +211,10 @@ def test_float32_is_the_float64_result_rounded_once(op: str) -> None:
             assert one.tobytes() == other.astype(kind).tobytes()
 
 
-@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("op", GATE_COUNTS)
 @pytest.mark.parametrize("sizes", [(0, 2), (3, 0)])
 def test_nothing_goes_through_a_layer_too(op: str, sizes: tuple[int, int]) -> None:
-    rows = 4 * len(GATES[op])
+    rows = 4 * len(GATE_COUNTS[op])
     x, w, r = (np.ones(n, np.float32) for n in ((*sizes, 3), (1, rows, 3), (1, rows, 4)))
     made = assert_rule_agrees(op, {"x": x, "w": w, "r": r})
     assert made[0].shape == (sizes[0], 1, sizes[1], 4)
@@ -412,7 +412,7 @@ MISFITS = [
 def test_misfits_are_refused(
     op: str, shapes: dict[str, tuple[int, ...]], attrs: dict[str, Attr], message: str
 ) -> None:
-    rows = 4 * len(GATES[op])
+    rows = 4 * len(GATE_COUNTS[op])
     graph, every = Graph(), {"x": (5, 2, 3), "w": (1, rows, 3), "r": (1, rows, 4), **shapes}
     given = {
         s: graph.add("input", types=[TensorType(n, dtype_of(np.zeros(1, "f4")))]).result

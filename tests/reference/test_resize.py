@@ -125,7 +125,7 @@ def test_interpolation_is_torchs_in_float64(seed: int) -> None:
             rule = "align_corners" if corners else "pytorch_half_pixel"
             attrs: dict[str, Attr] = {"axes": (2, 3), "coordinates": rule, "mode": mode}
             exact = functional.interpolate(wide, sizes, mode=name, align_corners=corners)
-            got = compute("resize", operands, spec("resize").complete(attrs))
+            got = compute("resize", operands, spec("resize").complete_attrs(attrs))
             assert_close(got, exact.numpy(), 1e-11)
         operands["sizes"] = np.array(doubled)
         thin: dict[str, Attr] = {"axes": (2, 3), "mode": mode, "antialias": True}
@@ -133,14 +133,14 @@ def test_interpolation_is_torchs_in_float64(seed: int) -> None:
             thin["cubic_a"] = -0.5
         thin["exclude_outside"] = True
         exact = functional.interpolate(wide, doubled, mode=name, antialias=True)
-        got = compute("resize", operands, spec("resize").complete(thin))
+        got = compute("resize", operands, spec("resize").complete_attrs(thin))
         assert_close(got, exact.numpy(), 1e-11, mode)
     near: dict[str, Attr] = {"axes": (2, 3), "rounding": "floor"}
     for rule, name in (("asymmetric", "nearest"), ("tf_half_pixel_for_nn", "nearest-exact")):
         got = compute(
             "resize_nearest",
             operands,
-            spec("resize_nearest").complete(near | {"coordinates": rule}),
+            spec("resize_nearest").complete_attrs(near | {"coordinates": rule}),
         )
         assert np.array_equal(got, functional.interpolate(wide, doubled, mode=name).numpy()), name
 
@@ -167,7 +167,7 @@ def test_sizes_follow_from_scales_by_name() -> None:
 def test_what_does_not_fit_is_told(attrs: dict[str, Attr], why: str) -> None:
     x = np.ones((2, 2), np.float32)
     with pytest.raises(OpError, match=why):
-        compute("resize", {"x": x}, spec("resize").complete(attrs))
+        compute("resize", {"x": x}, spec("resize").complete_attrs(attrs))
     graph = Graph("misfits")
     value = graph.add("input", types=[TensorType((2, 2), F32)]).result
     with pytest.raises(TypeRuleError, match=why):
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_told(attrs: dict[str, Attr], why: str) -> None:
 def test_sizes_of_other_axes_are_counted_not_listed() -> None:
     x, sizes = np.ones((2, 2), np.float32), np.ones(1000, np.int64)
     with pytest.raises(OpError, match=r"^resize: 1000 sizes for 2 axes$"):
-        compute("resize", {"x": x, "sizes": sizes}, spec("resize").complete({}))
+        compute("resize", {"x": x, "sizes": sizes}, spec("resize").complete_attrs({}))
 
 
 def test_lanes_of_channels_need_channels_last() -> None:

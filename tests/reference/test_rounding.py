@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from qir.reference.operands import narrow
+from qir.reference.operands import round_to_dtype
 
 KINDS = [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, np.float16]
 
@@ -22,9 +22,9 @@ def test_a_value_beside_a_tie_goes_to_its_own_side(kind: type[np.generic]) -> No
     middle = (low + high) / 2
     for sign in (-1, 1):
         beside = np.nextafter(middle, sign * np.inf)
-        got = narrow(beside, np.dtype(kind)).astype(np.float64)
+        got = round_to_dtype(beside, np.dtype(kind)).astype(np.float64)
         assert np.array_equal(got, low if sign < 0 else high)
-    at = narrow(middle, np.dtype(kind))
+    at = round_to_dtype(middle, np.dtype(kind))
     assert np.isin(at.astype(np.float64), values).all()
     assert not (at.view(f"u{size}") & 1).any(), "a tie goes to the even code"
 
@@ -32,11 +32,11 @@ def test_a_value_beside_a_tie_goes_to_its_own_side(kind: type[np.generic]) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_values_survive_rounding(kind: type[np.generic]) -> None:
     y = np.array([np.nan, 0.0, -0.0, 1.0, 1e-320])
-    got = narrow(y, np.dtype(kind)).astype(np.float64)
+    got = round_to_dtype(y, np.dtype(kind)).astype(np.float64)
     assert np.array_equal(got, [np.nan, 0, 0, 1, 0], equal_nan=True)
     assert np.signbit(got).tolist()[1:] == [False, True, False, False]
     if kind is not ml_dtypes.float8_e4m3fn:  # which has no infinity
-        ends = narrow(np.array([np.inf, -np.inf, 1e300]), np.dtype(kind)).astype(np.float64)
+        ends = round_to_dtype(np.array([np.inf, -np.inf, 1e300]), np.dtype(kind)).astype(np.float64)
         assert ends.tolist() == [np.inf, -np.inf, np.inf]
-    assert narrow(np.array(1.0), np.dtype(kind)).shape == ()
-    assert narrow(np.zeros((0, 3)), np.dtype(kind)).shape == (0, 3)
+    assert round_to_dtype(np.array(1.0), np.dtype(kind)).shape == ()
+    assert round_to_dtype(np.zeros((0, 3)), np.dtype(kind)).shape == (0, 3)

@@ -27,7 +27,7 @@ from qir.ir.graph import Graph
 from qir.target import target
 
 from . import libraries
-from .compared import NEAR, compare_by_parts
+from .compared import TOLERANCE, compare_by_parts
 
 
 def main() -> int:
@@ -106,11 +106,11 @@ def unlike(graph: Graph, inputs: dict[str, NDArray[np.generic]], theirs: list[ND
         if (ours.shape, ours.dtype) != (one.shape, one.dtype):
             return f"{ours.dtype}{ours.shape} for {one.dtype}{one.shape}"
         largest = float(np.abs(one).max(initial=1e-30))
-        if (off := float(np.abs(ours - one).max(initial=0)) / largest) > NEAR or off != off:
+        if (off := float(np.abs(ours - one).max(initial=0)) / largest) > TOLERANCE or off != off:
             return f"off by {off:.2g} of the largest"
         axis = 1 if one.ndim == 4 else -1
         near = np.take_along_axis(one, ours.argmax(axis, keepdims=True), axis)
-        if (one.max(axis, keepdims=True) - near).max() > 2 * NEAR * largest:
+        if (one.max(axis, keepdims=True) - near).max() > 2 * TOLERANCE * largest:
             return "another argmax"
     return ""
 

@@ -16,7 +16,7 @@ from qir.rewrite import run_passes
 from qir.target import Target
 
 Arrays = Mapping[str, NDArray[np.generic]]
-NEAR = 1e-4
+TOLERANCE = 1e-4
 """Floats may be off by so much of the largest: sums are made in another order."""
 
 
@@ -33,8 +33,8 @@ def compare(target: Target, graph: Graph, inputs: Arrays) -> Comparison:
 
     Raises AssertionError for floats that are not near.
     """
-    shown = _shown(graph, _quantized(graph))
-    return _compared(_grouped(target, shown), target.compile(shown)(**inputs), inputs)
+    shown = _with_outputs(graph, _quantized_names(graph))
+    return _compare_results(_grouped_graph(target, shown), target.compile(shown)(**inputs), inputs)
 
 
 def compare_by_parts(target: Target, graph: Graph, inputs: Arrays) -> Comparison:
@@ -42,15 +42,15 @@ def compare_by_parts(target: Target, graph: Graph, inputs: Arrays) -> Comparison
 
     So one that is off by its last bit, as float sums are, moves no integer behind it.
     """
-    grouped = _grouped(target, _shown(graph, _quantized(graph)))
+    grouped = _grouped_graph(target, _with_outputs(graph, _quantized_names(graph)))
     floats = [
         node.operands["x"].name
         for node in grouped
         if node.op == "quantize" and not node.stages and node.operands["x"].node.op != "input"
     ]
-    shown = _shown(graph, [*_quantized(graph), *floats])
+    shown = _with_outputs(graph, [*_quantized_names(graph), *floats])
     found = target.compile(shown)(**inputs)
-    parts = _grouped(target, shown)
+    parts = _grouped_graph(target, shown)
     given = {}
     for name in dict.fromkeys(floats):
         value = parts[name]
@@ -59,14 +59,14 @@ def compare_by_parts(target: Target, graph: Graph, inputs: Arrays) -> Comparison
             if use.node.op == "quantize":
                 parts.set_operand(use.node, use.slot, start.result)
         given[start.result.name] = np.asarray(found[name])
-    return _compared(parts, found, {**inputs, **given})
+    return _compare_results(parts, found, {**inputs, **given})
 
 
-def _quantized(graph: Graph) -> list[str]:
+def _quantized_names(graph: Graph) -> list[str]:
     return [node.result.name for node in graph if node.op == "quantize"]
 
 
-def _shown(graph: Graph, names: list[str]) -> Graph:
+def _with_outputs(graph: Graph, names: list[str]) -> Graph:
     """Returns a graph that gives these values too."""
     made = graph.copy()
     for name in dict.fromkeys(names):
@@ -75,12 +75,12 @@ def _shown(graph: Graph, names: list[str]) -> Graph:
     return made
 
 
-def _grouped(target: Target, graph: Graph) -> Graph:
+def _grouped_graph(target: Target, graph: Graph) -> Graph:
     made = target.computed(graph, Ledger())
     return made or run_passes(graph, [Group(target.profile)], Ledger())
 
 
-def _compared(grouped: Graph, found: Mapping[str, object], inputs: Arrays) -> Comparison:
+def _compare_results(grouped: Graph, found: Mapping[str, object], inputs: Arrays) -> Comparison:
     made = Comparison()
     for name, data in qir.run(grouped, inputs).items():
         ours, theirs = np.asarray(data), np.asarray(found[name])
@@ -90,6 +90,6 @@ def _compared(grouped: Graph, found: Mapping[str, object], inputs: Arrays) -> Co
             if wrong := int((ours != theirs).sum()):
                 made.wrong[name] = wrong
         else:
-            near = NEAR * float(np.abs(ours).max(initial=1e-30))
+            near = TOLERANCE * float(np.abs(ours).max(initial=1e-30))
             assert float(np.abs(ours - theirs).max()) <= near, name
     return made

@@ -21,7 +21,7 @@ from qir.calibration import Statistics
 from qir.ir.graph import Graph
 from qir.target import target
 
-from .compared import NEAR, compare, compare_by_parts
+from .compared import TOLERANCE, compare, compare_by_parts
 from .networks import NETWORKS, make
 
 Array = NDArray[np.generic]
@@ -68,7 +68,7 @@ def test_the_float_network_computes_what_pytorch_does(name: str) -> None:
     assert not [node for node in graph if node.op == "foreign"]
     for ours, theirs in zip(qir.run(graph, inputs).values(), wanted(name), strict=True):
         found = np.asarray(ours)
-        assert float(np.abs(found - theirs).max()) <= NEAR * float(np.abs(theirs).max())
+        assert float(np.abs(found - theirs).max()) <= TOLERANCE * float(np.abs(theirs).max())
         assert np.array_equal(found.argmax(-1), theirs.argmax(-1))
 
 

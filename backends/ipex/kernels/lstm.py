@@ -18,10 +18,10 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.rounding import fma
 from qir.profiles.methods import PluginMethod
-from qir.reference.method import Codes, F, MethodCall, Real32
+from qir.reference.method import Float32Array, Integers, MethodCall, float32
 
 Whole = NDArray[np.int64]
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 Results = tuple[TensorType, ...]
 _PLAIN = {"activations": (), "clip": None, "input_forget": False}
 
@@ -32,16 +32,16 @@ class _Way:
 
     w: Whole
     r: Whole
-    unit: Real32
-    bias: Real32
+    unit: Float32Array
+    bias: Float32Array
 
-    def gates(self, x: Whole, h: Whole) -> list[Real32]:
+    def gates(self, x: Whole, h: Whole) -> list[Float32Array]:
         """Returns what the curves read, in the order i, o, f, c."""
-        sums = (x @ self.w.T + h @ self.r.T).astype(F) / self.unit + self.bias
+        sums = (x @ self.w.T + h @ self.r.T).astype(float32) / self.unit + self.bias
         return np.split(sums, 4, axis=-1)
 
 
-def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
+def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Integers, ...]:
     """Returns the quantized values of all states; the last state and the cell in float."""
     of = _checked(call, arrays, results)
     x = arrays["x"].astype(np.int64)
@@ -60,36 +60,44 @@ def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Code
 
 
 def _run(
-    way: _Way, steps: Whole, of: Affine, starts: tuple[Real32 | None, Real32 | None]
-) -> tuple[Whole, Real32, Real32]:
+    way: _Way, steps: Whole, of: Affine, starts: tuple[Float32Array | None, Float32Array | None]
+) -> tuple[Whole, Float32Array, Float32Array]:
     """Returns all states as quantized values, the last as floats, and the cell."""
-    gain, zero, shape = F(1) / F(of.scale), F(of.zero), (steps.shape[1], way.r.shape[1])
+    gain, zero, shape = (
+        float32(1) / float32(of.scale),
+        float32(of.zero),
+        (steps.shape[1], way.r.shape[1]),
+    )
 
-    def coded(x: Real32) -> Whole:
+    def coded(x: Float32Array) -> Whole:
         codes: Whole = np.clip(np.rint(x * gain + zero), of.low, of.high).astype(np.int64)
         return codes
 
-    h, c = (np.zeros(shape, F) if start is None else start for start in starts)
+    h, c = (np.zeros(shape, float32) if start is None else start for start in starts)
     state, every = coded(h), np.zeros((len(steps), *shape), np.int64)
     for number, x in enumerate(steps):
         i, o, f, new = way.gates(x, state)
         c = fma(_logistic(i), _tanh(new), _logistic(f) * c)
         every[number] = state = coded(_tanh(c) * _logistic(o))
-    return every, ((state - int(of.zero)).astype(F) / gain).astype(F), c
+    return every, ((state - int(of.zero)).astype(float32) / gain).astype(float32), c
 
 
-def _logistic(x: Real32) -> Real32:
-    return np.asarray(1 / (1 + np.exp(-x.astype(np.float64)))).astype(F)
+def _logistic(x: Float32Array) -> Float32Array:
+    return np.asarray(1 / (1 + np.exp(-x.astype(np.float64)))).astype(float32)
 
 
-def _tanh(x: Real32) -> Real32:
-    return np.tanh(x.astype(np.float64)).astype(F)
+def _tanh(x: Float32Array) -> Float32Array:
+    return np.tanh(x.astype(np.float64)).astype(float32)
 
 
-def _starts(call: MethodCall, arrays: Arrays, number: int) -> tuple[Real32 | None, Real32 | None]:
+def _starts(
+    call: MethodCall, arrays: Arrays, number: int
+) -> tuple[Float32Array | None, Float32Array | None]:
     """Returns the first state and cell of a direction, where given."""
     axis = 1 if call.attrs["batch_first"] else 0
-    h, c = (np.take(arrays[s], number, axis).astype(F) if s in arrays else None for s in _FIRST)
+    h, c = (
+        np.take(arrays[s], number, axis).astype(float32) if s in arrays else None for s in _FIRST
+    )
     return h, c
 
 
@@ -98,12 +106,16 @@ _FIRST = ("h0", "c0")
 
 def _way(call: MethodCall, arrays: Arrays, of: Affine, number: int) -> _Way:
     w, r = (arrays[slot][number].astype(np.int64) for slot in ("w", "r"))
-    bias = np.zeros(len(w), F)
+    bias = np.zeros(len(w), float32)
     if "bias" in arrays:
-        bias = np.asarray(arrays["bias"][number].astype(F).reshape(-1, len(w)).sum(0, dtype=F))
+        bias = np.asarray(
+            arrays["bias"][number].astype(float32).reshape(-1, len(w)).sum(0, dtype=float32)
+        )
     scales = call.affine("w").scale
-    unit = (F(1) / np.broadcast_to(scales, len(w)).astype(F)) * (F(1) / F(of.scale))
-    shift = (w.sum(1) + r.sum(1)).astype(F) * F(of.zero)
+    unit = (float32(1) / np.broadcast_to(scales, len(w)).astype(float32)) * (
+        float32(1) / float32(of.scale)
+    )
+    shift = (w.sum(1) + r.sum(1)).astype(float32) * float32(of.zero)
     return _Way(w, r, unit, bias - shift / unit)
 
 
@@ -132,7 +144,7 @@ def _checked(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
     return of
 
 
-def _one_result(call: MethodCall, arrays: Arrays) -> Codes:
+def _one_result(call: MethodCall, arrays: Arrays) -> Integers:
     raise OpError(f"{call.op}: float_cell gives all results of an lstm whose x is quantized")
 
 

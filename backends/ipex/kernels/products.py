@@ -13,40 +13,47 @@ from qir.numerics import dequantize, quantize
 from qir.numerics.affine import Affine
 from qir.numerics.rounding import fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.embedding import starts_of
-from qir.reference.method import Codes, F, MethodCall, Real32, one_scale, stored
+from qir.reference.embedding import bag_starts
+from qir.reference.method import (
+    Float32Array,
+    Integers,
+    MethodCall,
+    float32,
+    require_per_tensor,
+    saturate,
+)
 
 
-def sums_in_turn(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+def sums_in_turn(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns a product of floats in float32, one term after the other, each added in one
     rounding."""
     a, b = (dequantize(arrays[slot], call.map(slot), call.rule) for slot in ("a", "b"))
     a = a.swapaxes(-1, -2) if call.attrs["trans_a"] else a
     b = b.swapaxes(-1, -2) if call.attrs["trans_b"] else b
-    total = np.zeros((*a.shape[:-1], b.shape[-1]), F)
+    total = np.zeros((*a.shape[:-1], b.shape[-1]), float32)
     for k in range(a.shape[-1]):
         total = fma(a[..., k : k + 1], b[..., k : k + 1, :], total)
     return total if call.out is None else quantize(total, call.out, call.rule)
 
 
-def by_one_factor(x: Codes, x_map: Affine, out: Affine) -> Codes:
+def by_one_factor(x: Integers, x_map: Affine, out: Affine) -> Integers:
     """Quantized values about 0 times the quotient of the scales, one float32, halves to even."""
     return _scaled("by_one_factor", x.astype(np.int64), x_map, out)
 
 
 def summed_rows(
-    w: Codes,
+    w: Integers,
     w_map: Affine,
     out: Affine,
     *,
     mode: str,
     last: bool,
     padding: int | None,
-    indices: Codes,
-    offsets: Codes | None = None,
-    weights: Codes | None = None,
+    indices: Integers,
+    offsets: Integers | None = None,
+    weights: Integers | None = None,
     once: bool = False,
-) -> Codes:
+) -> Integers:
     """Sums of rows as floats, each added in one rounding; `once`: of quantized values, by one
     factor.
 
@@ -58,18 +65,18 @@ def summed_rows(
     rows = indices.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(w):
         raise OpError("embedding_bag: a row is not there")
-    flat, starts = rows.reshape(-1), starts_of("embedding_bag", rows, offsets, last)
+    flat, starts = rows.reshape(-1), bag_starts("embedding_bag", rows, offsets, last)
     if any(start == end for start, end in pairwise(starts)):
         raise OpError("embedding_bag: for a bag of nothing the runtime hands on what was in memory")
     if once:
         sums = [np.sum(w[flat[a:b]], 0, dtype=np.int64) for a, b in pairwise(starts)]
         return _scaled("embedding_bag", np.array(sums).reshape(-1, w.shape[1]), w_map, out)
     about_zero("embedding_bag", w_map, out)
-    total = np.zeros((len(starts) - 1, w.shape[1]), F)
+    total = np.zeros((len(starts) - 1, w.shape[1]), float32)
     for row, (start, end) in enumerate(pairwise(starts)):
         for code in w[flat[start:end]]:
-            total[row] = fma(code.astype(F), F(w_map.scale), total[row])
-    made = stored(np.rint(total * (F(1) / F(out.scale))).astype(np.int64), out)
+            total[row] = fma(code.astype(float32), float32(w_map.scale), total[row])
+    made = saturate(np.rint(total * (float32(1) / float32(out.scale))).astype(np.int64), out)
     if not float(out.scale) - float(w_map.scale) > 0.0001:
         alone = np.flatnonzero(np.diff(starts) == 1)
         made[alone] = w[flat[np.asarray(starts)[alone]]]
@@ -78,35 +85,37 @@ def summed_rows(
 
 def about_zero(name: str, *maps: Affine) -> None:
     """Raises OpError for scales along an axis, or a zero point that is not 0."""
-    one_scale(name, *maps)
+    require_per_tensor(name, *maps)
     if any(np.any(of.zero) for of in maps):
         raise OpError(f"{name}: the runtime's kernel takes no zero point but 0")
 
 
-def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Codes:
+def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Integers:
     about_zero(name, of, out)
-    factor = F(F(of.scale) / F(out.scale))
-    return stored(np.rint(whole.astype(F) * factor).astype(np.int64), out)
+    factor = float32(float32(of.scale) / float32(out.scale))
+    return saturate(np.rint(whole.astype(float32) * factor).astype(np.int64), out)
 
 
 def blocks_of_terms(
-    call: MethodCall, arrays: Mapping[str, Codes], *, scales: str = "block", affine: bool = False
-) -> Codes:
+    call: MethodCall, arrays: Mapping[str, Integers], *, scales: str = "block", affine: bool = False
+) -> Integers:
     """Float values made quantized values, by a scale for each row of a block, each row or all,
     times quantized values of weights; a block's sum becomes float and is added in one rounding to
     those before, first the bias."""
     if "bias" in arrays and call.types["bias"].quant is not None:
         raise OpError(f"{call.op}: the runtime takes a float bias")
     rows, terms = arrays["w"].shape
-    x, size = arrays["x"].astype(F).reshape(-1, terms), _block(call, terms)
+    x, size = arrays["x"].astype(float32).reshape(-1, terms), _block(call, terms)
     steps, whole = _weights(call, arrays["w"])
-    total = np.zeros((len(x), rows), F) + arrays.get("bias", np.zeros(rows, F)).astype(F)
+    total = np.zeros((len(x), rows), float32) + arrays.get("bias", np.zeros(rows, float32)).astype(
+        float32
+    )
     for start in range(0, terms, size):
         part = slice(start, start + size)
         seen = x[:, part] if scales == "block" else x
         seen = seen if scales != "tensor" else seen.reshape(1, -1)
         codes, step = _coded(x[:, part], seen, affine=affine)
-        sums = (codes @ whole[:, part].T).astype(F)
+        sums = (codes @ whole[:, part].T).astype(float32)
         total = fma(sums * step, steps[:, start], total)
     return total.reshape(*arrays["x"].shape[:-1], rows)
 
@@ -115,7 +124,7 @@ def _block(call: MethodCall, terms: int) -> int:
     """Returns how many terms are summed as integers: those of a scale of weights, else 128, 64 or
     32."""
     quant = call.types["w"].quant
-    held = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
+    held = {} if quant is None or quant.granularity is None else dict(quant.granularity.blocks)
     size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
     if not size or terms % size or size % 32 or held.get(0) != 1:
         raise OpError(
@@ -125,26 +134,28 @@ def _block(call: MethodCall, terms: int) -> int:
     return size
 
 
-def _weights(call: MethodCall, w: Codes) -> tuple[Real32, NDArray[np.int64]]:
+def _weights(call: MethodCall, w: Integers) -> tuple[Float32Array, NDArray[np.int64]]:
     """Returns the scale of each element of the weights, and its quantized value less the zero
     point."""
     held = call.map("w").over(w.shape)
     if held.plus is not None:
         raise OpError(f"{call.op}: the runtime knows no weights with an offset")
     zeros = np.asarray(held.zero).astype(np.int64)
-    return np.broadcast_to(held.scale.astype(F), w.shape), w.astype(np.int64) - zeros
+    return np.broadcast_to(held.scale.astype(float32), w.shape), w.astype(np.int64) - zeros
 
 
-def _coded(x: Real32, seen: Real32, *, affine: bool) -> tuple[NDArray[np.int64], Real32]:
+def _coded(
+    x: Float32Array, seen: Float32Array, *, affine: bool
+) -> tuple[NDArray[np.int64], Float32Array]:
     """Quantized values about 0, and the scale of each row, from the range of what is seen."""
     low, high = (end(seen, 1, keepdims=True) for end in (np.min, np.max))
     if not affine:
-        step = np.maximum(-low, high) / F(127)
-        return np.clip(np.rint(x * (F(1) / step)), -128, 127).astype(np.int64), step
-    low, high = np.minimum(low, F(0)), np.maximum(high, F(0))
-    step = (high - low) / F(255)
+        step = np.maximum(-low, high) / float32(127)
+        return np.clip(np.rint(x * (float32(1) / step)), -128, 127).astype(np.int64), step
+    low, high = np.minimum(low, float32(0)), np.maximum(high, float32(0))
+    step = (high - low) / float32(255)
     zero = np.clip(np.rint(-low / step), 0, 255)
-    return (np.clip(np.rint(x * (F(1) / step) + zero), 0, 255) - zero).astype(np.int64), step
+    return (np.clip(np.rint(x * (float32(1) / step) + zero), 0, 255) - zero).astype(np.int64), step
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -9,7 +9,7 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import Row, SymbolWriter
+from .writer import OpWriter, SymbolWriter
 
 _NEVER = -1e30
 """What is added where nothing may be seen."""
@@ -38,16 +38,16 @@ def _headed(writer: SymbolWriter, node: Node, slot: str, heads: int) -> Entry:
     if x.type.rank == 4:
         return writer.entry(x)
     codes = {"shape": (0, 0, -4, heads, -1)}
-    split = writer.step(node, "Reshape", [writer.entry(x)], codes)
-    return writer.step(node, "transpose", [split], {"axes": (0, 2, 1, 3)})
+    split = writer.add_intermediate(node, "Reshape", [writer.entry(x)], codes)
+    return writer.add_intermediate(node, "transpose", [split], {"axes": (0, 2, 1, 3)})
 
 
 def _masked(writer: SymbolWriter, node: Node, scores: Entry, mask: Value) -> Entry:
     added = writer.entry(mask)
     if str(mask.type.dtype) == "bool":
-        below = writer.step(node, "_minus_scalar", [added], {"scalar": 1.0})
-        added = writer.step(node, "_mul_scalar", [below], {"scalar": -_NEVER})
-    return writer.step(node, "broadcast_add", [scores, added])
+        below = writer.add_intermediate(node, "_minus_scalar", [added], {"scalar": 1.0})
+        added = writer.add_intermediate(node, "_mul_scalar", [below], {"scalar": -_NEVER})
+    return writer.add_intermediate(node, "broadcast_add", [scores, added])
 
 
 def _attention(writer: SymbolWriter, node: Node) -> Entry:
@@ -60,20 +60,22 @@ def _attention(writer: SymbolWriter, node: Node) -> Entry:
         scale = 1 / math.sqrt(width // heads if flat else width)
     asked, keys, values = (_headed(writer, node, slot, heads) for slot in "qkv")
     attrs = {"transpose_a": False, "transpose_b": True, "alpha": scale}
-    made = writer.step(node, "_linalg_gemm2", [asked, keys], attrs)
+    made = writer.add_intermediate(node, "_linalg_gemm2", [asked, keys], attrs)
     if (mask := node.operands.get("mask")) is not None:
         made = _masked(writer, node, made, mask)
     if node.attrs["causal"]:
         rows, columns = (writer.size(node, node.operands[s], -2) for s in "qk")
         later = np.triu(np.full((1, 1, rows, columns), _NEVER, np.float32), 1)
-        made = writer.step(node, "broadcast_add", [made, writer.constant("later", later, node)])
-    made = writer.step(node, "softmax", [made], {"axis": -1})
-    emit = writer.step if flat else writer.last
+        made = writer.add_intermediate(
+            node, "broadcast_add", [made, writer.constant("later", later, node)]
+        )
+    made = writer.add_intermediate(node, "softmax", [made], {"axis": -1})
+    emit = writer.add_intermediate if flat else writer.add_result
     made = emit(node, "_linalg_gemm2", [made, values], {"transpose_a": False, "transpose_b": False})
     if not flat:
         return made
-    made = writer.step(node, "transpose", [made], {"axes": (0, 2, 1, 3)})
-    return writer.last(node, "Reshape", [made], {"shape": (0, 0, -3)})
+    made = writer.add_intermediate(node, "transpose", [made], {"axes": (0, 2, 1, 3)})
+    return writer.add_result(node, "Reshape", [made], {"shape": (0, 0, -3)})
 
 
-ROWS: dict[str, Row] = {"attention": _attention}
+ROWS: dict[str, OpWriter] = {"attention": _attention}

@@ -28,7 +28,7 @@ def write(writer: SymbolWriter, ranges: Ranges, node: Node) -> None:
         said = "its slots and attrs are not those of an operator with these operands"
         raise PluginError(f"mxnet {node.attrs['op']!s}: {said}") from error
     for number, value in enumerate(node.results):
-        writer.found[value] = entry[0], number
+        writer.entries[value] = entry[0], number
 
 
 def _write(writer: SymbolWriter, ranges: Ranges, node: Node) -> Entry:
@@ -51,5 +51,5 @@ def _operand(writer: SymbolWriter, ranges: Ranges, value: Value, kind: str) -> E
     if kind == "state":
         return writer.state(value)
     if kind:
-        return ranges.of(value)[("low", "high").index(kind)]
+        return ranges.ends_of(value)[("low", "high").index(kind)]
     return writer.entry(value)

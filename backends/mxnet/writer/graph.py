@@ -1,4 +1,4 @@
-"""From a graph to the two files of a model, each node by its row."""
+"""Converts a graph for MXNet and writes the two files of a model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from qir.errors import InputError, Refused
 from qir.frontend import frontend_for
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.fold.fold_constants import FoldConstants, fold
@@ -35,33 +36,32 @@ from . import (
     recurrent,
     signed,
 )
-from .rewritten import rewritten
+from .rewritten import replace_missing_ops
 from .symbol import Entry
-from .writer import REMEDY, STEP, Row, SymbolWriter
+from .writer import REMEDY, STEP, OpWriter, SymbolWriter
 
 PROFILE = "mxnet-1.9"
-ROWS: dict[str, Row] = {
+OP_WRITERS: dict[str, OpWriter] = {
     op: row
     for family in (attention, elementwise, indexing, layers, movement, pooling, recurrent)
     for op, row in family.ROWS.items()
 }
-_STRUCTURE = frozenset(("input", "constant", "output"))
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What the two files of a model hold."""
+    """The contents of a model's two files."""
 
     symbol: str
     parameters: dict[str, NDArray[Any]]
 
 
 def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy: bool) -> None:
-    """Writes both files; a model of MXNet that nobody changed is copied.
+    """Writes both files; a model of MXNet that was not changed is copied.
 
-    Raises Refused for what MXNet has no operator for, or what would be lost unasked.
+    Raises Refused for ops that MXNet lacks, and for losses that were not allowed.
     """
-    if format is None and (pair := _kept(graph)) is not None:
+    if format is None and (pair := _source_files(graph)) is not None:
         ledger.check(lossy=lossy)
         files.copy(pair, path)
         return
@@ -72,12 +72,12 @@ def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy:
     if format == "float" and integers:
         said = "it holds quantized values; write --format int8"
         raise Refused(f"{graph.name}: {said}, or write the float model that it was made of")
-    made = to_model(prepared(graph, ledger, integers=integers), ledger)
+    made = to_model(converted(graph, ledger, integers=integers), ledger)
     ledger.check(lossy=lossy)
     files.write(path, made.symbol, made.parameters)
 
 
-def _kept(graph: Graph) -> tuple[Path, Path] | None:
+def _source_files(graph: Graph) -> tuple[Path, Path] | None:
     """Returns the files of a graph that was read from MXNet's and not changed since."""
     source = untouched(graph)
     if source is None or source.suffix.lower() not in (".json", ".params"):
@@ -90,64 +90,70 @@ def _kept(graph: Graph) -> tuple[Path, Path] | None:
     return (found[0], found[1]) if len(found) == 2 else None
 
 
-def prepared(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
-    """Returns the graph as MXNet computes it: grouped, channels first, constants folded."""
-    last = any(n.attrs.get("layout") == "NHWC" for n in graph)
+def converted(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
+    """Returns the graph as MXNet computes it: grouped, NCHW, constants folded."""
+    every = (attrs for n in graph for attrs in (n.attrs, *(s.attrs for s in n.stages)))
+    last = any(attrs.get("layout") == "NHWC" for attrs in every)
     made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
-    rewritten(made)
+    replace_missing_ops(made)
     if integers:
+        # Grouping is undone where MXNet has no operator: of its entries only the unverified ones
+        # stay true.
         aside = Ledger()
         signed.signed(made, ledger)
         made = run_passes(made, [Group(PROFILE)], aside)
         for entry in aside:
             if entry.change is Change.UNVERIFIED:
                 ledger.add(entry.change, entry.step, entry.subject, entry.reason)
-        _open(made, ledger)
+        _open_unsupported(made, ledger)
     return run_passes(made, [FoldConstants(), FoldShapes()], ledger)
 
 
-def _open(graph: Graph, ledger: Ledger) -> None:
-    """Writes as floats between integers what MXNet has no operator on integers for."""
+def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
+    """Expands quantized ops that MXNet has no operator for to float ops between quantized
+    values."""
     for node in list(graph):
-        if node.op in _STRUCTURE or foreign.is_kept(node) or not quantized.on_integers(node):
+        if node.op in STRUCTURAL_OPS or foreign.is_kept(node) or not quantized.on_integers(node):
             continue
-        if not (why := quantized.obstacle(node)):
+        if not (why := quantized.unsupported_reason(node)):
             continue
         name = node.results[0].name
         if node.op in ("quantize", "dequantize"):
             if node.op == "dequantize" and node.operands["x"].constant is not None:
                 continue  # computed below
-            raise _odd_values(node, why, ledger)
+            raise _unsupported_type(node, why, ledger)
         expand(graph, node)
         change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
         ledger.add(change, STEP, name, f"float between integers: {why}")
     graph.prune()
     for node in list(graph):
         # such as weights with a scale for each channel, and 32-bit biases: MXNet has no operator
-        if node.op not in ("quantize", "dequantize") or not (why := quantized.obstacle(node)):
+        if node.op not in ("quantize", "dequantize") or not (
+            why := quantized.unsupported_reason(node)
+        ):
             continue
         if node.op == "quantize" or node.operands["x"].constant is None:
-            raise _odd_values(node, why, ledger)  # of an op that was opened above
+            raise _unsupported_type(node, why, ledger)  # of an op that was opened above
         fold(graph, node, ledger, STEP)
     graph.prune()
 
 
-def _odd_values(node: Node, why: str, ledger: Ledger) -> Refused:
-    """Returns the error for quantized values that MXNet does not have, noted in the ledger."""
+def _unsupported_type(node: Node, why: str, ledger: Ledger) -> Refused:
+    """Returns the error for a quantized type that MXNet lacks, and records it."""
     name, said = node.results[0].name, f"{node.op}: {why}"
     ledger.add(Change.REFUSED, STEP, name, said)
     return Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
 
 
 def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:
-    """Writes a graph; Refused for what MXNet has no operator for, naming the node."""
+    """Writes a graph; raises Refused for what MXNet lacks, and names the node."""
     writer = SymbolWriter(graph, ledger)
     ranges = quantized.Ranges(writer)
     for value in graph.inputs:
         writer.input(value)
-        _plain(writer, value.node, value.type)
+        _require_float_input(writer, value.node, value.type)
     for node in graph:
-        if node.op in _STRUCTURE:
+        if node.op in STRUCTURAL_OPS:
             continue
         if foreign.is_kept(node):
             foreign.write(writer, ranges, node)
@@ -155,19 +161,19 @@ def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:
         if quantized.on_integers(node):
             quantized.write(ranges, node)
             continue
-        for value, entry in zip(node.results, written(writer, node), strict=False):
-            writer.found[value] = entry
-    return finished(writer)
+        for value, entry in zip(node.results, write_float_node(writer, node), strict=False):
+            writer.entries[value] = entry
+    return finished_model(writer)
 
 
-def _plain(writer: SymbolWriter, node: Node, kind: TensorType) -> None:
+def _require_float_input(writer: SymbolWriter, node: Node, kind: TensorType) -> None:
     if kind.quant is not None:
         raise writer.refuse(node, "an input of integers has no range in MXNet; dequantize it")
 
 
-def written(writer: SymbolWriter, node: Node) -> list[Entry]:
-    """Returns the results of a node of floats."""
-    row = ROWS.get(node.op)
+def write_float_node(writer: SymbolWriter, node: Node) -> list[Entry]:
+    """Returns the results of a float node."""
+    row = OP_WRITERS.get(node.op)
     if row is None:
         raise writer.refuse(node, f"MXNet 1.9 has no operator for it; {REMEDY}")
     if node.attrs.get("layout", "NCHW") != "NCHW":
@@ -176,8 +182,8 @@ def written(writer: SymbolWriter, node: Node) -> list[Entry]:
     return [made] if isinstance(made, tuple) else list(made)
 
 
-def finished(writer: SymbolWriter) -> ModelFiles:
-    """Returns the symbol with the results of the graph as its heads."""
+def finished_model(writer: SymbolWriter) -> ModelFiles:
+    """Returns the symbol with the graph's outputs as its heads."""
     graph = writer.graph
     for name, value in graph.outputs.items():
         if not value.type.shape and not value.type.dtype.is_opaque:
@@ -186,12 +192,13 @@ def finished(writer: SymbolWriter) -> ModelFiles:
         if str(value.type.dtype) == "bool":
             said = "truth values are floats, 0 and 1, in MXNet"
             writer.ledger.add(Change.DROPPED, STEP, name, said)
-    heads = _heads(writer)
-    return ModelFiles(writer.symbol.json(heads), writer.held)
+    heads = _output_entries(writer)
+    return ModelFiles(writer.symbol.json(heads), writer.parameters)
 
 
-def _heads(writer: SymbolWriter) -> list[Entry]:
-    """Returns the results of the graph; their nodes carry names that MXNet would not give them."""
+def _output_entries(writer: SymbolWriter) -> list[Entry]:
+    """Returns the entries of the outputs; their nodes carry the names that MXNet would not give
+    them."""
     heads: list[Entry] = []
     for name, value in writer.graph.outputs.items():
         entry = writer.entry(value)

@@ -8,14 +8,14 @@ from qir.ir.node import Node
 
 from .layers import numbers
 from .symbol import Entry
-from .writer import KINDS, Row, SymbolWriter, integer
+from .writer import TYPE_NAMES, OpWriter, SymbolWriter, int_attr
 
 
 def _embedding(writer: SymbolWriter, node: Node) -> Entry:
     rows, width = writer.sizes(node, node.operands["w"])
     attrs = {"input_dim": rows, "output_dim": width}
     operands = [writer.operand(node, "indices"), writer.operand(node, "w")]
-    return writer.last(node, "Embedding", operands, attrs)
+    return writer.add_result(node, "Embedding", operands, attrs)
 
 
 def _gather(writer: SymbolWriter, node: Node) -> Entry:
@@ -23,18 +23,20 @@ def _gather(writer: SymbolWriter, node: Node) -> Entry:
     operands = [writer.operand(node), writer.entry(indices)]
     attrs = {"axis": node.attrs["axis"], "mode": "wrap"}
     if indices.type.rank:
-        return writer.last(node, "take", operands, attrs)
-    made = writer.step(node, "take", operands, attrs)  # an index alone is an array of one here
-    axis = integer(node.attrs, "axis")
+        return writer.add_result(node, "take", operands, attrs)
+    made = writer.add_intermediate(
+        node, "take", operands, attrs
+    )  # an index alone is an array of one here
+    axis = int_attr(node.attrs, "axis")
     axis = axis + node.operands["x"].type.rank if axis < 0 else axis
     if not node.result.type.shape:
-        return writer.last(node, "_copy", [made])
-    return writer.last(node, "squeeze", [made], {"axis": (axis,)})
+        return writer.add_result(node, "_copy", [made])
+    return writer.add_result(node, "squeeze", [made], {"axis": (axis,)})
 
 
 def _gather_elements(writer: SymbolWriter, node: Node) -> Entry:
     """Writes an index a row as a pick, the only form of it that MXNet has."""
-    axis = integer(node.attrs, "axis")
+    axis = int_attr(node.attrs, "axis")
     x, indices = node.operands["x"].type, node.operands["indices"].type
     axis = axis + x.rank if axis < 0 else axis
     rest = [i for i in range(x.rank) if i != axis]
@@ -42,7 +44,7 @@ def _gather_elements(writer: SymbolWriter, node: Node) -> Entry:
         raise writer.refuse(node, "MXNet picks one element of each row")
     attrs = {"axis": axis, "keepdims": True, "mode": "wrap"}
     operands = [writer.operand(node), writer.operand(node, "indices")]
-    return writer.last(node, "pick", operands, attrs)
+    return writer.add_result(node, "pick", operands, attrs)
 
 
 def _gather_nd(writer: SymbolWriter, node: Node) -> Entry:
@@ -50,12 +52,14 @@ def _gather_nd(writer: SymbolWriter, node: Node) -> Entry:
         raise writer.refuse(node, "MXNet's gather_nd has no batch axes")
     rank = node.operands["indices"].type.rank
     order = (rank - 1, *range(rank - 1))
-    turned = writer.step(node, "transpose", [writer.operand(node, "indices")], {"axes": order})
-    return writer.last(node, "gather_nd", [writer.operand(node), turned])
+    turned = writer.add_intermediate(
+        node, "transpose", [writer.operand(node, "indices")], {"axes": order}
+    )
+    return writer.add_result(node, "gather_nd", [writer.operand(node), turned])
 
 
 def _one_hot(writer: SymbolWriter, node: Node) -> Entry:
-    off, on = writer.held_in(node, "values").reshape(-1).tolist()
+    off, on = writer.constant_operand(node, "values").reshape(-1).tolist()
     rank = node.result.type.rank
     if node.attrs["axis"] not in (-1, rank - 1):
         raise writer.refuse(node, "MXNet has the new axis last")
@@ -63,9 +67,9 @@ def _one_hot(writer: SymbolWriter, node: Node) -> Entry:
         "depth": node.attrs["depth"],
         "off_value": float(off),
         "on_value": float(on),
-        "dtype": KINDS[str(node.result.type.dtype)],
+        "dtype": TYPE_NAMES[str(node.result.type.dtype)],
     }
-    return writer.last(node, "one_hot", [writer.operand(node, "indices")], attrs)
+    return writer.add_result(node, "one_hot", [writer.operand(node, "indices")], attrs)
 
 
 def _top_k(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
@@ -74,39 +78,39 @@ def _top_k(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
         "k": node.attrs["k"],
         "ret_typ": "both",
         "is_ascend": not node.attrs["largest"],
-        "dtype": KINDS[str(node.results[1].type.dtype)],
+        "dtype": TYPE_NAMES[str(node.results[1].type.dtype)],
     }
-    index, _ = writer.last(node, "topk", [writer.operand(node)], attrs, results=2)
+    index, _ = writer.add_result(node, "topk", [writer.operand(node)], attrs, results=2)
     return [(index, 0), (index, 1)]
 
 
-def _place(op: str) -> Row:
+def _place(op: str) -> OpWriter:
     def write(writer: SymbolWriter, node: Node) -> Entry:
         if node.attrs["last"]:
             raise writer.refuse(node, "MXNet takes the first of equal elements")
         attrs = {"axis": node.attrs["axis"], "keepdims": node.attrs["keep"]}
-        made = writer.step(node, op, [writer.operand(node)], attrs)
-        kind = KINDS[str(node.result.type.dtype)]
-        return writer.last(node, "Cast", [made], {"dtype": kind})
+        made = writer.add_intermediate(node, op, [writer.operand(node)], attrs)
+        kind = TYPE_NAMES[str(node.result.type.dtype)]
+        return writer.add_result(node, "Cast", [made], {"dtype": kind})
 
     return write
 
 
-def _reduce(op: str, before: str = "", after: str = "") -> Row:
+def _reduce(op: str, before: str = "", after: str = "") -> OpWriter:
     def write(writer: SymbolWriter, node: Node) -> Entry:
         x = writer.operand(node)
         if before:
-            x = writer.step(node, before, [x])
+            x = writer.add_intermediate(node, before, [x])
         axes = numbers(node, "axes") or tuple(range(node.operands["x"].type.rank))
         attrs = {"axis": axes, "keepdims": node.attrs["keep"]}
         if not after:
-            return writer.last(node, op, [x], attrs)
-        return writer.last(node, after, [writer.step(node, op, [x], attrs)])
+            return writer.add_result(node, op, [x], attrs)
+        return writer.add_result(node, after, [writer.add_intermediate(node, op, [x], attrs)])
 
     return write
 
 
-ROWS: dict[str, Row] = {
+ROWS: dict[str, OpWriter] = {
     "embedding": _embedding,
     "gather": _gather,
     "gather_elements": _gather_elements,

@@ -10,12 +10,12 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 
 from .symbol import Entry
-from .writer import Row, SymbolWriter, integer, integers, real
+from .writer import OpWriter, SymbolWriter, float_attr, int_attr, int_tuple
 
 
 def numbers(node: Node, name: str) -> tuple[int, ...]:
     """Returns an attribute that is a list of integers."""
-    return integers(node.attrs, name)
+    return int_tuple(node.attrs, name)
 
 
 def paddings(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -37,7 +37,7 @@ def padded(
         raise writer.refuse(node, "it pads one side more than the other along one axis")
     width = (0, 0, 0, 0, *(side for pair in zip(*pads, strict=True) for side in pair))
     attrs = {"mode": "constant", "pad_width": width, "constant_value": value}
-    return writer.step(node, "Pad", [x], attrs)
+    return writer.add_intermediate(node, "Pad", [x], attrs)
 
 
 def _attributes(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, object]:
@@ -47,7 +47,7 @@ def _attributes(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, ob
         "num_filter": filters,
         "stride": numbers(node, "stride"),
         "dilate": numbers(node, "dilation"),
-        "num_group": integer(node.attrs, "groups"),
+        "num_group": int_attr(node.attrs, "groups"),
         "no_bias": "bias" not in node.operands,
     }
 
@@ -62,12 +62,12 @@ def _convolution(writer: SymbolWriter, node: Node) -> Entry:
         x, before = padded(writer, node, x, (before, after), 0.0), (0,) * (len(w) - 2)
     slots = [s for s in ("w", "bias") if s in node.operands]
     operands = [x, *(writer.operand(node, s) for s in slots)]
-    return writer.last(node, "Convolution", operands, {**attrs, "pad": before})
+    return writer.add_result(node, "Convolution", operands, {**attrs, "pad": before})
 
 
 def _transposed(writer: SymbolWriter, node: Node) -> Entry:
     _, each, *kernel = writer.sizes(node, node.operands["w"])
-    groups = integer(node.attrs, "groups")
+    groups = int_attr(node.attrs, "groups")
     attrs = _attributes(node, each * groups, kernel)
     before, after = paddings(node)
     extra = numbers(node, "output_pad")
@@ -76,7 +76,7 @@ def _transposed(writer: SymbolWriter, node: Node) -> Entry:
         if any(not 0 <= e < s for e, s in zip(extra, numbers(node, "stride"), strict=True)):
             raise writer.refuse(node, "it pads one side more than the other")
     slots = [s for s in ("x", "w", "bias") if s in node.operands]
-    return writer.last(
+    return writer.add_result(
         node,
         "Deconvolution",
         [writer.operand(node, s) for s in slots],
@@ -91,7 +91,9 @@ def _linear(writer: SymbolWriter, node: Node) -> Entry:
         "no_bias": "bias" not in node.operands,
         "flatten": False,
     }
-    return writer.last(node, "FullyConnected", [writer.operand(node, s) for s in slots], attrs)
+    return writer.add_result(
+        node, "FullyConnected", [writer.operand(node, s) for s in slots], attrs
+    )
 
 
 def _turns(node: Node) -> dict[str, object]:
@@ -104,7 +106,7 @@ def _matmul(writer: SymbolWriter, node: Node) -> Entry:
     constant = b.constant is not None and b.type.rank == 2 and not node.attrs["trans_a"]
     if constant and a.type.rank >= 2:
         return _by_layer(writer, node, a, b, bias)
-    emit = writer.last if bias is None else writer.step
+    emit = writer.add_result if bias is None else writer.add_intermediate
     operands = [writer.entry(a), writer.entry(b)]
     if a.type.rank == b.type.rank == 1 or (
         b.type.rank == 2 and (a.type.rank == 2 or not node.attrs["trans_a"])
@@ -114,40 +116,44 @@ def _matmul(writer: SymbolWriter, node: Node) -> Entry:
         made = emit(node, "_linalg_gemm2", operands, _turns(node))
     else:
         raise writer.refuse(node, "its operands have other batches; expand one of them before")
-    return made if bias is None else writer.last(node, "broadcast_add", [made, writer.entry(bias)])
+    return (
+        made
+        if bias is None
+        else writer.add_result(node, "broadcast_add", [made, writer.entry(bias)])
+    )
 
 
 def _by_layer(writer: SymbolWriter, node: Node, a: Value, b: Value, bias: Value | None) -> Entry:
     """Writes a product with constant weights as a fully connected layer."""
-    data = writer.held_in(node, "b")
+    data = writer.constant_operand(node, "b")
     turned = data if node.attrs["trans_b"] else np.ascontiguousarray(data.T)
     w = writer.constant(f"{b.name}_weight", turned, node)
     layered = bias is not None and bias.type.rank == 1 and bias.type.shape[0] == len(turned)
     attrs = {"num_hidden": len(turned), "flatten": False, "no_bias": not layered}
     if bias is None or layered:
         more = [writer.entry(bias)] if bias is not None else []
-        return writer.last(node, "FullyConnected", [writer.entry(a), w, *more], attrs)
-    made = writer.step(node, "FullyConnected", [writer.entry(a), w], attrs)
-    return writer.last(node, "broadcast_add", [made, writer.entry(bias)])
+        return writer.add_result(node, "FullyConnected", [writer.entry(a), w, *more], attrs)
+    made = writer.add_intermediate(node, "FullyConnected", [writer.entry(a), w], attrs)
+    return writer.add_result(node, "broadcast_add", [made, writer.entry(bias)])
 
 
 def _gemm(writer: SymbolWriter, node: Node) -> Entry:
-    alpha, beta = (real(node.attrs, n) for n in ("alpha", "beta"))
+    alpha, beta = (float_attr(node.attrs, n) for n in ("alpha", "beta"))
     c = node.operands.get("c")
     b = node.operands["b"]
     if alpha == 1 and (c is None or beta == 1) and b.constant and not node.attrs["trans_a"]:
         return _by_layer(writer, node, node.operands["a"], b, c)
-    emit = writer.last if c is None and alpha == 1 else writer.step
+    emit = writer.add_result if c is None and alpha == 1 else writer.add_intermediate
     made = emit(node, "dot", [writer.operand(node, s) for s in "ab"], _turns(node))
     if alpha != 1:
-        emit = writer.last if c is None else writer.step
+        emit = writer.add_result if c is None else writer.add_intermediate
         made = emit(node, "_mul_scalar", [made], {"scalar": alpha})
     if c is None:
         return made
     other = writer.entry(c)
     if beta != 1:
-        other = writer.step(node, "_mul_scalar", [other], {"scalar": beta})
-    return writer.last(node, "broadcast_add", [made, other])
+        other = writer.add_intermediate(node, "_mul_scalar", [other], {"scalar": beta})
+    return writer.add_result(node, "broadcast_add", [made, other])
 
 
 def _batch_norm(writer: SymbolWriter, node: Node) -> Entry:
@@ -158,10 +164,10 @@ def _batch_norm(writer: SymbolWriter, node: Node) -> Entry:
         "use_global_stats": True,
     }
     for slot in ("mean", "var"):
-        writer.held_in(node, slot)
+        writer.constant_operand(node, slot)
     operands = [writer.operand(node, s) for s in ("x", "gamma", "beta")]
     operands += [writer.state(node.operands[s]) for s in ("mean", "var")]
-    return writer.last(node, "BatchNorm", operands, attrs, results=3)
+    return writer.add_result(node, "BatchNorm", operands, attrs, results=3)
 
 
 def _last_axis(writer: SymbolWriter, node: Node) -> None:
@@ -178,66 +184,72 @@ def _layer_norm(writer: SymbolWriter, node: Node) -> Entry:
         size = writer.sizes(node, node.operands["gamma"])
         operands.append(writer.constant("beta", np.zeros(size, np.float32), node))
     attrs = {"axis": -1, "eps": node.attrs["eps"]}
-    return writer.last(node, "LayerNorm", operands, attrs, results=3)
+    return writer.add_result(node, "LayerNorm", operands, attrs, results=3)
 
 
 def _rms_norm(writer: SymbolWriter, node: Node) -> Entry:
     _last_axis(writer, node)
     x = writer.operand(node)
-    squares = writer.step(node, "square", [x])
-    mean = writer.step(node, "mean", [squares], {"axis": -1, "keepdims": True})
-    above = writer.step(node, "_plus_scalar", [mean], {"scalar": node.attrs["eps"]})
-    length = writer.step(node, "rsqrt", [above])
-    made = writer.step(node, "broadcast_mul", [x, length])
-    return writer.last(node, "broadcast_mul", [made, writer.operand(node, "gamma")])
+    squares = writer.add_intermediate(node, "square", [x])
+    mean = writer.add_intermediate(node, "mean", [squares], {"axis": -1, "keepdims": True})
+    above = writer.add_intermediate(node, "_plus_scalar", [mean], {"scalar": node.attrs["eps"]})
+    length = writer.add_intermediate(node, "rsqrt", [above])
+    made = writer.add_intermediate(node, "broadcast_mul", [x, length])
+    return writer.add_result(node, "broadcast_mul", [made, writer.operand(node, "gamma")])
 
 
 def _instance_norm(writer: SymbolWriter, node: Node) -> Entry:
     operands = [writer.operand(node, s) for s in ("x", "gamma", "beta")]
-    return writer.last(node, "InstanceNorm", operands, {"eps": node.attrs["eps"]})
+    return writer.add_result(node, "InstanceNorm", operands, {"eps": node.attrs["eps"]})
 
 
 def _group_norm(writer: SymbolWriter, node: Node) -> Entry:
     """Writes a group norm with factors of 1, and those of the channels after it."""
-    x, groups = node.operands["x"], integer(node.attrs, "groups")
+    x, groups = node.operands["x"], int_attr(node.attrs, "groups")
     ones = writer.constant("gamma", np.ones(groups, np.float32), node)
     zeros = writer.constant("beta", np.zeros(groups, np.float32), node)
     attrs = {"num_groups": groups, "eps": node.attrs["eps"]}
-    made = writer.step(node, "GroupNorm", [writer.operand(node), ones, zeros], attrs, results=3)
+    made = writer.add_intermediate(
+        node, "GroupNorm", [writer.operand(node), ones, zeros], attrs, results=3
+    )
     shape = (1, -1, *(1,) * (x.type.rank - 2))
     rows = [
-        writer.step(node, "Reshape", [writer.operand(node, s)], {"shape": shape})
+        writer.add_intermediate(node, "Reshape", [writer.operand(node, s)], {"shape": shape})
         for s in ("gamma", "beta")
     ]
-    made = writer.step(node, "broadcast_mul", [made, rows[0]])
-    return writer.last(node, "broadcast_add", [made, rows[1]])
+    made = writer.add_intermediate(node, "broadcast_mul", [made, rows[0]])
+    return writer.add_result(node, "broadcast_add", [made, rows[1]])
 
 
 def _lrn(writer: SymbolWriter, node: Node) -> Entry:
     names: Mapping[str, str] = {"nsize": "size", "alpha": "alpha", "beta": "beta", "knorm": "bias"}
     held: dict[str, Attr] = {theirs: node.attrs[ours] for theirs, ours in names.items()}
-    return writer.last(node, "LRN", [writer.operand(node)], held, results=2)
+    return writer.add_result(node, "LRN", [writer.operand(node)], held, results=2)
 
 
 def _lp_normalize(writer: SymbolWriter, node: Node) -> Entry:
     axis = {"axis": node.attrs["axis"], "keepdims": True}
     x = writer.operand(node)
     if node.attrs["p"] == 1:
-        length = writer.step(node, "sum", [writer.step(node, "abs", [x])], axis)
+        length = writer.add_intermediate(
+            node, "sum", [writer.add_intermediate(node, "abs", [x])], axis
+        )
     else:
-        total = writer.step(node, "sum", [writer.step(node, "square", [x])], axis)
-        length = writer.step(node, "sqrt", [total])
-    return writer.last(node, "broadcast_div", [x, length])
+        total = writer.add_intermediate(
+            node, "sum", [writer.add_intermediate(node, "square", [x])], axis
+        )
+        length = writer.add_intermediate(node, "sqrt", [total])
+    return writer.add_result(node, "broadcast_div", [x, length])
 
 
-def _softmax(op: str) -> Row:
+def _softmax(op: str) -> OpWriter:
     def write(writer: SymbolWriter, node: Node) -> Entry:
-        return writer.last(node, op, [writer.operand(node)], {"axis": node.attrs["axis"]})
+        return writer.add_result(node, op, [writer.operand(node)], {"axis": node.attrs["axis"]})
 
     return write
 
 
-ROWS: dict[str, Row] = {
+ROWS: dict[str, OpWriter] = {
     **{f"conv{axes}d": _convolution for axes in (1, 2, 3)},
     **{f"conv_transpose{axes}d": _transposed for axes in (1, 2, 3)},
     "linear": _linear,

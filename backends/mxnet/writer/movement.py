@@ -12,7 +12,7 @@ from qir.ir.node import Node
 from .elementwise import wide
 from .layers import numbers
 from .symbol import Entry
-from .writer import FIXED, Row, SymbolWriter, integer, real
+from .writer import FIXED_SIZES, OpWriter, SymbolWriter, float_attr, int_attr
 
 _FAR = 1 << 31
 """Where a slice ends that ends nowhere."""
@@ -35,24 +35,28 @@ def _shape(writer: SymbolWriter, node: Node) -> tuple[int, ...]:
     left = [i for i, size in enumerate(kept) if not isinstance(size, int)]
     if len(left) <= 1:
         return tuple(size if isinstance(size, int) else -1 for size in kept)
-    raise writer.refuse(node, f"its shape is computed; {FIXED}")
+    raise writer.refuse(node, f"its shape is computed; {FIXED_SIZES}")
 
 
 def _reshape(writer: SymbolWriter, node: Node) -> Entry:
-    return writer.last(node, "Reshape", [writer.operand(node)], {"shape": _shape(writer, node)})
+    return writer.add_result(
+        node, "Reshape", [writer.operand(node)], {"shape": _shape(writer, node)}
+    )
 
 
 def _flatten(writer: SymbolWriter, node: Node) -> Entry:
-    x, axis = node.operands["x"].type, integer(node.attrs, "axis")
+    x, axis = node.operands["x"].type, int_attr(node.attrs, "axis")
     axis = axis + x.rank if axis < 0 else axis
     if axis == 1:
-        return writer.last(node, "Flatten", [writer.operand(node)])
+        return writer.add_result(node, "Flatten", [writer.operand(node)])
     rows = [writer.size(node, node.operands["x"], i) for i in range(axis)]
-    return writer.last(node, "Reshape", [writer.operand(node)], {"shape": (prod(rows), -1)})
+    return writer.add_result(node, "Reshape", [writer.operand(node)], {"shape": (prod(rows), -1)})
 
 
 def _transpose(writer: SymbolWriter, node: Node) -> Entry:
-    return writer.last(node, "transpose", [writer.operand(node)], {"axes": numbers(node, "perm")})
+    return writer.add_result(
+        node, "transpose", [writer.operand(node)], {"axes": numbers(node, "perm")}
+    )
 
 
 def _axes(node: Node, rank: int) -> list[int]:
@@ -62,28 +66,28 @@ def _axes(node: Node, rank: int) -> list[int]:
 def _squeeze(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"].type
     if not node.result.type.shape:
-        return writer.last(node, "Reshape", [writer.operand(node)], {"shape": (1,)})
+        return writer.add_result(node, "Reshape", [writer.operand(node)], {"shape": (1,)})
     axes = _axes(node, x.rank) or [i for i, size in enumerate(x.shape) if size == 1]
     if not axes:
-        return writer.last(node, "_copy", [writer.operand(node)])
-    return writer.last(node, "squeeze", [writer.operand(node)], {"axis": tuple(axes)})
+        return writer.add_result(node, "_copy", [writer.operand(node)])
+    return writer.add_result(node, "squeeze", [writer.operand(node)], {"axis": tuple(axes)})
 
 
 def _unsqueeze(writer: SymbolWriter, node: Node) -> Entry:
     x, rank = node.operands["x"], node.result.type.rank
     made, axes = writer.entry(x), _axes(node, rank)
     if not x.type.shape:
-        return writer.last(node, "Reshape", [made], {"shape": (1,) * rank})
+        return writer.add_result(node, "Reshape", [made], {"shape": (1,) * rank})
     for axis in axes[:-1]:
-        made = writer.step(node, "expand_dims", [made], {"axis": axis})
-    return writer.last(node, "expand_dims", [made], {"axis": axes[-1]})
+        made = writer.add_intermediate(node, "expand_dims", [made], {"axis": axis})
+    return writer.add_result(node, "expand_dims", [made], {"axis": axes[-1]})
 
 
 def _concat(writer: SymbolWriter, node: Node) -> Entry:
     parts = [writer.entry(v) for v in node.operands.values()]
-    axis = integer(node.attrs, "axis")
+    axis = int_attr(node.attrs, "axis")
     axis = axis + node.result.type.rank if axis < 0 else axis
-    return writer.last(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
+    return writer.add_result(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
 
 
 def _split(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
@@ -92,8 +96,8 @@ def _split(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
     if len(set(sizes)) == 1:
         attrs = {"num_outputs": len(sizes), "axis": axis, "squeeze_axis": False}
         if len(sizes) == 1:
-            return [writer.last(node, "_copy", [x])]
-        index, _ = writer.last(node, "SliceChannel", [x], attrs, results=len(sizes))
+            return [writer.add_result(node, "_copy", [x])]
+        index, _ = writer.add_result(node, "SliceChannel", [x], attrs, results=len(sizes))
         return [(index, i) for i in range(len(sizes))]
     made, start = [], 0
     for value, size in zip(node.results, sizes, strict=True):
@@ -121,23 +125,23 @@ def _slice(writer: SymbolWriter, node: Node) -> Entry:
         for row, one in zip(rows, found, strict=True):
             row[at] = one
     attrs = {n: tuple(r) for n, r in zip(("begin", "end", "step"), rows, strict=True)}
-    return writer.last(node, "slice", [writer.operand(node)], attrs)
+    return writer.add_result(node, "slice", [writer.operand(node)], attrs)
 
 
 def _expand(writer: SymbolWriter, node: Node) -> Entry:
     x = node.operands["x"]
     entry = wide(writer, node, x, writer.entry(x))
-    return writer.last(node, "_copy", [entry])
+    return writer.add_result(node, "_copy", [entry])
 
 
 def _tile(writer: SymbolWriter, node: Node) -> Entry:
     attrs = {"reps": numbers(node, "repeats")}
-    return writer.last(node, "tile", [writer.operand(node)], attrs)
+    return writer.add_result(node, "tile", [writer.operand(node)], attrs)
 
 
 def _flip(writer: SymbolWriter, node: Node) -> Entry:
     attrs = {"axis": tuple(_axes(node, node.operands["x"].type.rank))}
-    return writer.last(node, "reverse", [writer.operand(node)], attrs)
+    return writer.add_result(node, "reverse", [writer.operand(node)], attrs)
 
 
 def _pad(writer: SymbolWriter, node: Node) -> Entry:
@@ -152,7 +156,7 @@ def _pad(writer: SymbolWriter, node: Node) -> Entry:
         attrs: dict[str, object] = {"mode": mode, "pad_width": tuple(p for q in pairs for p in q)}
         if mode == "constant":
             attrs["constant_value"] = node.attrs["value"]
-        return writer.last(node, "Pad", [made], attrs)
+        return writer.add_result(node, "Pad", [made], attrs)
     if mode != "constant" or min(pads) < 0:
         raise writer.refuse(node, f"MXNet pads 4 and 5 axes by {mode}, the first two not at all")
     shape = [size if isinstance(size, int) else None for size in x.type.shape]
@@ -161,10 +165,10 @@ def _pad(writer: SymbolWriter, node: Node) -> Entry:
             continue
         before, after = (_block(writer, node, made, shape, axis, count) for count in pair)
         parts = [*before, made, *after]
-        made = writer.step(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
+        made = writer.add_intermediate(node, "Concat", parts, {"dim": axis, "num_args": len(parts)})
         size = shape[axis]
         shape[axis] = None if size is None else size + sum(pair)
-    return writer.last(node, "_copy", [made])
+    return writer.add_result(node, "_copy", [made])
 
 
 def _block(
@@ -175,20 +179,20 @@ def _block(
         return []
     x = node.operands["x"]
     sizes = [count if i == axis else 1 if size is None else size for i, size in enumerate(shape)]
-    held = np.full(sizes, real(node.attrs, "value"), x.type.dtype.carrier)
+    held = np.full(sizes, float_attr(node.attrs, "value"), x.type.dtype.carrier)
     made = writer.constant(f"{x.name}_pad", held, node)
     if axes := tuple(i for i, size in enumerate(shape) if size is None and i != axis):
         attrs = {"lhs_axes": axes, "rhs_axes": axes}
-        made = writer.step(node, "broadcast_like", [made, beside], attrs)
+        made = writer.add_intermediate(node, "broadcast_like", [made, beside], attrs)
     return [made]
 
 
-def _blocks(op: str) -> Row:
+def _blocks(op: str) -> OpWriter:
     def write(writer: SymbolWriter, node: Node) -> Entry:
         if node.attrs.get("mode", "DCR") != "DCR":
             raise writer.refuse(node, "MXNet's depth_to_space has the blocks first (DCR)")
         attrs = {"block_size": node.attrs["block"]}
-        return writer.last(node, op, [writer.operand(node)], attrs)
+        return writer.add_result(node, op, [writer.operand(node)], attrs)
 
     return write
 
@@ -197,9 +201,9 @@ def _sizes_of(writer: SymbolWriter, node: Node) -> Entry:
     start, end = node.attrs["start"], node.attrs["end"]
     x = writer.operand(node)
     if not start and end is None:
-        return writer.last(node, "shape_array", [x])
-    made = writer.step(node, "shape_array", [x])
-    return writer.last(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
+        return writer.add_result(node, "shape_array", [x])
+    made = writer.add_intermediate(node, "shape_array", [x])
+    return writer.add_result(node, "slice_axis", [made], {"axis": 0, "begin": start, "end": end})
 
 
 def _nearest(writer: SymbolWriter, node: Node) -> Entry:
@@ -219,7 +223,7 @@ def _nearest(writer: SymbolWriter, node: Node) -> Entry:
     if not whole or scale < 1 or scale % 1 or asked not in kinds:
         raise writer.refuse(node, "MXNet's UpSampling makes images larger by one whole factor")
     attrs = {"scale": int(scale), "sample_type": "nearest", "num_args": 1}
-    return writer.last(node, "UpSampling", [writer.operand(node)], attrs)
+    return writer.add_result(node, "UpSampling", [writer.operand(node)], attrs)
 
 
 def _resize(writer: SymbolWriter, node: Node) -> Entry:
@@ -237,18 +241,20 @@ def _resize(writer: SymbolWriter, node: Node) -> Entry:
     else:
         height, width = (writer.size(node, node.result, axis) for axis in (2, 3))
     attrs = {"height": height, "width": width, "align_corners": aligned}
-    return writer.last(node, "_contrib_BilinearResize2D", [writer.operand(node)], attrs)
+    return writer.add_result(node, "_contrib_BilinearResize2D", [writer.operand(node)], attrs)
 
 
 def _reverse_sequence(writer: SymbolWriter, node: Node) -> Entry:
     if (node.attrs["time"], node.attrs["batch"]) != (0, 1):
         raise writer.refuse(node, "MXNet has the steps first and the batch second")
-    lengths = writer.step(node, "Cast", [writer.operand(node, "lengths")], {"dtype": "float32"})
+    lengths = writer.add_intermediate(
+        node, "Cast", [writer.operand(node, "lengths")], {"dtype": "float32"}
+    )
     attrs = {"use_sequence_length": True}
-    return writer.last(node, "SequenceReverse", [writer.operand(node), lengths], attrs)
+    return writer.add_result(node, "SequenceReverse", [writer.operand(node), lengths], attrs)
 
 
-ROWS: dict[str, Row] = {
+ROWS: dict[str, OpWriter] = {
     "reshape": _reshape,
     "flatten": _flatten,
     "transpose": _transpose,

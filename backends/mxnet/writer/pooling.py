@@ -9,7 +9,7 @@ from qir.rewrite.window_shares import whole_windows
 
 from .layers import numbers, padded, paddings
 from .symbol import Entry
-from .writer import Row, SymbolWriter
+from .writer import OpWriter, SymbolWriter
 
 _LEAST = -3.4028234663852886e38
 
@@ -72,7 +72,7 @@ def _counts(
     )
 
 
-def _pool(kind: str) -> Row:
+def _pool(kind: str) -> OpWriter:
     def write(writer: SymbolWriter, node: Node) -> Entry:
         if "dilation" in node.attrs:
             refuse_odd(writer, node)
@@ -87,7 +87,7 @@ def _pool(kind: str) -> Row:
                 raise writer.refuse(node, "it pads one side more than the other")
             x = padded(writer, node, x, (before, after), _LEAST if kind == "max" else 0.0)
             attrs["pad"] = (0,) * len(before)
-        return writer.last(node, "Pooling", [x], attrs)
+        return writer.add_result(node, "Pooling", [x], attrs)
 
     return write
 
@@ -102,14 +102,14 @@ def _by_whole_windows(
         raise writer.refuse(node, said)
     x = padded(writer, node, x, (found.before, found.after), 0.0)
     none = {"pad": (0,) * len(found.before), "pooling_convention": "valid"}
-    made = writer.step(node, "Pooling", [x], {**attrs, **none})
+    made = writer.add_intermediate(node, "Pooling", [x], {**attrs, **none})
     gains = writer.constant(f"{node.name}_gains", found.gains, node)
-    return writer.last(node, "broadcast_mul", [made, gains], {})
+    return writer.add_result(node, "broadcast_mul", [made, gains], {})
 
 
-def _global(kind: str) -> Row:
+def _global(kind: str) -> OpWriter:
     def write(writer: SymbolWriter, node: Node) -> Entry:
-        return writer.last(node, "Pooling", [writer.operand(node)], whole(node, kind))
+        return writer.add_result(node, "Pooling", [writer.operand(node)], whole(node, kind))
 
     return write
 
@@ -125,11 +125,13 @@ def _adaptive(writer: SymbolWriter, node: Node) -> Entry:
     size = numbers(node, "size")
     if len(size) == 2:
         attrs = {"output_size": size}
-        return writer.last(node, "_contrib_AdaptiveAvgPooling2D", [writer.operand(node)], attrs)
+        return writer.add_result(
+            node, "_contrib_AdaptiveAvgPooling2D", [writer.operand(node)], attrs
+        )
     raise writer.refuse(node, f"MXNet has adaptive pools along 2 axes, this has {len(size)}")
 
 
-ROWS: dict[str, Row] = {
+ROWS: dict[str, OpWriter] = {
     **{f"{kind}_pool{axes}d": _pool(kind) for kind in ("max", "avg", "lp") for axes in (1, 2, 3)},
     **{f"global_{kind}_pool": _global(kind) for kind in ("max", "avg", "lp")},
     "adaptive_avg_pool": _adaptive,

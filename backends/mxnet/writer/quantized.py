@@ -1,6 +1,6 @@
-"""Ops on integers as MXNet's quantized operators, each with the range of its result.
+"""Writes quantized ops as MXNet's quantized operators.
 
-A quantized tensor of MXNet is three results: integers, and the ends of the range they stand for.
+A quantized tensor of MXNet is three results: the integers, and both ends of their range.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from qir.ledger import Change
 
 from . import pooling
 from .symbol import Entry, SymbolBuilder
-from .weights import LEVELS, Reals, declared_range, real_bias, real_weights
-from .writer import STEP, SymbolWriter, integer, integers
+from .weights import RANGE_DIVISORS, Floats, declared_range, float_bias, float_weights
+from .writer import STEP, SymbolWriter, int_attr, int_tuple
 
 DEFECT = "MXNet adds uint8 wrongly where no activation follows"
+"""A defect of MXNet 1.9 that `unsupported_reason` reports."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +32,22 @@ class KernelStage:
     op: str
     attrs: Mapping[str, Attr]
     operands: Mapping[str, Value]
-    turned: bool = False
-    """Whether the weights stand as columns."""
+    transposed: bool = False
+    """Whether the weights are columns."""
 
 
-def stages(node: Node) -> list[KernelStage]:
-    """Returns the ops of a kernel in order; an op alone is a kernel of one."""
+def fused_stages(node: Node) -> list[KernelStage]:
+    """Returns the ops of a kernel in order; a single op is a kernel of one."""
     if not node.stages:
-        return [_layered(KernelStage(node.op, node.attrs, node.operands))]
+        return [_as_linear(KernelStage(node.op, node.attrs, node.operands))]
     made = []
     for index, stage in enumerate(node.stages):
         names = zip(stage.slots, stage.group_slots(index), strict=True)
         made.append(KernelStage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
-    return [_layered(made[0]), *made[1:]]
+    return [_as_linear(made[0]), *made[1:]]
 
 
-def _layered(stage: KernelStage) -> KernelStage:
+def _as_linear(stage: KernelStage) -> KernelStage:
     """Returns a product of constant weights as the linear layer that it is."""
     attrs = stage.attrs
     if stage.op not in ("gemm", "matmul") or attrs["trans_a"] or "b" not in stage.operands:
@@ -55,7 +56,7 @@ def _layered(stage: KernelStage) -> KernelStage:
         return stage
     names = {"a": "x", "b": "w", "c": "bias", "bias": "bias"}
     held = {names[slot]: value for slot, value in stage.operands.items() if slot in names}
-    return KernelStage("linear", attrs, held, turned=not attrs["trans_b"])
+    return KernelStage("linear", attrs, held, transposed=not attrs["trans_b"])
 
 
 def on_integers(node: Node) -> bool:
@@ -63,39 +64,44 @@ def on_integers(node: Node) -> bool:
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 
 
-# -- what MXNet has a kernel for ------------------------------------------------------------------
+# -- support --------------------------------------------------------------------------------------
 
 
-def obstacle(node: Node) -> str:
-    """Returns why MXNet has no quantized operator for a kernel; empty where it has."""
+def unsupported_reason(node: Node) -> str:
+    """Returns why MXNet has no quantized operator for a kernel; empty where it has one."""
     if node.op in ("quantize", "dequantize"):
         kinds = [v.type.quant for v in (*node.operands.values(), *node.results) if v.type.quant]
-        return next((why for kind in kinds if (why := _odd(kind))), "")
-    first, *rest = stages(node)
-    rule = _RULES.get(first.op)
+        return next((why for kind in kinds if (why := _unsupported_type_reason(kind))), "")
+    first, *rest = fused_stages(node)
+    rule = _REASONS.get(first.op)
     if rule is None:
         return f"MXNet has no {first.op} on integers"
     data = [v.type.quant for s, v in first.operands.items() if s not in ("w", "bias")]
     for kind in [*data, *(v.type.quant for v in node.results)]:
-        if kind is not None and (why := _odd(kind)):
+        if kind is not None and (why := _unsupported_type_reason(kind)):
             return why
     return rule(node, first, rest)
 
 
-def _odd(kind: QuantType) -> str:
-    """Returns why a tensor is none of MXNet's."""
-    if kind.kind != "uniform" or kind.dynamic or kind.plus is not None or kind.grain is not None:
+def _unsupported_type_reason(kind: QuantType) -> str:
+    """Returns why MXNet has no tensor of a type; empty where it has."""
+    if (
+        kind.kind != "uniform"
+        or kind.dynamic
+        or kind.plus is not None
+        or kind.granularity is not None
+    ):
         return "MXNet's tensors have one scale each"
-    if kind.storage not in LEVELS:
+    if kind.storage not in RANGE_DIVISORS:
         return f"MXNet's tensors are int8 or uint8, not {kind.storage}"
-    if kind.real_zero or np.any(np.asarray(kind.zeros()) != 0):
+    if kind.has_float_zero or np.any(np.asarray(kind.zeros()) != 0):
         return "MXNet's tensors have no zero point"
     if kind.bounds:
         return f"MXNet's tensors have all values of {kind.storage}"
     return ""
 
 
-def _layer(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+def _layer_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     x, w, bias = (first.operands.get(s) for s in ("x", "w", "bias"))
     result = node.result.type.quant
     assert x is not None
@@ -107,7 +113,7 @@ def _layer(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     if w.type.quant is not None:
         axis = w.type.quant.axis
         stored = w.type.quant.storage == I8 and not np.any(np.asarray(w.type.quant.zeros()))
-        if not stored or (w.type.quant.grain is not None and axis != int(first.turned)):
+        if not stored or (w.type.quant.granularity is not None and axis != int(first.transposed)):
             return "its weights are not int8 without zero points, by channel or tensor"
     if bias is not None and bias.type.rank != 1:
         return "its bias has several axes"
@@ -127,19 +133,19 @@ def _layer(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     for stage in rest:
         for value in stage.operands.values():
             kind = value.type.quant
-            if kind is None or (why := _odd(kind)):
+            if kind is None or (why := _unsupported_type_reason(kind)):
                 return "what it adds is float" if kind is None else why
             if ops[-1] == "add" and kind.storage == U8:
                 return DEFECT
     if first.op == "conv2d":
         before, after = _pads(first)
         gaps = [b - a for a, b in zip(before, after, strict=True)]
-        if any(gap % d for gap, d in zip(gaps, _wholes(first, "dilation"), strict=True)):
+        if any(gap % d for gap, d in zip(gaps, _int_attr_tuple(first, "dilation"), strict=True)):
             return "it pads one side more than the other, by no multiple of its dilation"
     return ""
 
 
-def _joined(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+def _join_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     kinds = [v.type.quant for v in first.operands.values()]
     result = node.result.type.quant
     if rest or result is None or any(kind is None for kind in kinds):
@@ -158,22 +164,22 @@ def _joined(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     return ""
 
 
-def _kept(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+def _same_type_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     x, result = first.operands["x"].type, node.result.type.quant
-    if rest or x.quant is None or result is None or not x.quant.same_map(result):
+    if rest or x.quant is None or result is None or not x.quant.has_same_mapping(result):
         return "its result has another scale than its data"
     if first.op.endswith(("_pool", "_pool2d")) and x.rank != 4:
         return f"MXNet pools integers along two axes, its data have {x.rank} in all"
     if first.op.endswith("_pool2d"):
         before, after = _pads(first)
-        if before != after or any(d != 1 for d in _wholes(first, "dilation")):
+        if before != after or any(d != 1 for d in _int_attr_tuple(first, "dilation")):
             return "MXNet's pools pad both sides alike and have no dilation"
     if first.op == "flatten" and first.attrs["axis"] != 1:
         return "MXNet flattens from axis 1 on"
     return ""
 
 
-def _norm(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+def _batch_norm_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     constant = all(v.constant is not None for s, v in first.operands.items() if s != "x")
     x, result = first.operands["x"].type.quant, node.result.type.quant
     if rest or x is None or result is None or result.storage != I8 or not constant:
@@ -181,7 +187,7 @@ def _norm(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     return "" if first.attrs["axis"] == 1 else "MXNet's batch norm is along axis 1"
 
 
-def _product(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+def _product_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     kinds = [*(v.type.quant for v in first.operands.values()), node.result.type.quant]
     shapes = {v.type.shape for v in first.operands.values()}
     if rest or len(shapes) != 1 or any(k is None or k.storage != I8 for k in kinds[:2]):
@@ -189,26 +195,40 @@ def _product(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str
     return "" if kinds[2] is None or kinds[2].storage == I8 else "MXNet's product is int8"
 
 
-def _rows(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+def _embedding_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
     w, result = first.operands["w"].type.quant, node.result.type.quant
-    if rest or w is None or result is None or not w.same_map(result) or w.grain is not None:
+    if (
+        rest
+        or w is None
+        or result is None
+        or not w.has_same_mapping(result)
+        or w.granularity is not None
+    ):
         return "its result has another scale than its table"
-    return _odd(w)
+    return _unsupported_type_reason(w)
 
 
-_RULES: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] = {
-    "conv2d": _layer,
-    "linear": _layer,
-    "add": _joined,
-    "concat": _joined,
-    "max_pool2d": _kept,
-    "avg_pool2d": _kept,
-    "global_avg_pool": _kept,
-    "flatten": _kept,
-    "relu": _kept,
-    "batch_norm": _norm,
-    "mul": _product,
-    "embedding": _rows,
+def _recode_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
+    before, after = first.operands["x"].type.quant, node.result.type.quant
+    if before is None or after is None or before.storage != after.storage:
+        return "MXNet reads the bits of integers as no other type"
+    return ""
+
+
+_REASONS: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] = {
+    "conv2d": _layer_reason,
+    "linear": _layer_reason,
+    "add": _join_reason,
+    "concat": _join_reason,
+    "max_pool2d": _same_type_reason,
+    "avg_pool2d": _same_type_reason,
+    "global_avg_pool": _same_type_reason,
+    "flatten": _same_type_reason,
+    "relu": _same_type_reason,
+    "batch_norm": _batch_norm_reason,
+    "mul": _product_reason,
+    "embedding": _embedding_reason,
+    "recode": _recode_reason,
 }
 
 
@@ -216,42 +236,42 @@ _RULES: Mapping[str, Callable[[Node, KernelStage, Sequence[KernelStage]], str]] 
 
 
 def range_of(kind: QuantType) -> tuple[float, float]:
-    """Returns the range that a type declares, or the one that its scale stands for."""
+    """Returns the range that a type declares, else the one from which MXNet computes its scale."""
     if (declared := declared_range(kind)) is not None:
-        low, high = (np.asarray(_plain(e)) for e in (declared.low, declared.high))
+        low, high = (np.asarray(_end_data(e)) for e in (declared.low, declared.high))
         return float(low.reshape(-1)[0]), float(high.reshape(-1)[0])
-    scale, level = np.asarray(kind.scales(), np.float32), np.float32(LEVELS[kind.storage])
+    scale, level = np.asarray(kind.scales(), np.float32), np.float32(RANGE_DIVISORS[kind.storage])
     reach = np.float32(scale * level)
     near = (reach, np.nextafter(reach, np.float32(0)), np.nextafter(reach, np.float32(np.inf)))
     reach = next((r for r in near if np.float32(r / level) == scale), reach)
     return (0.0 if kind.storage == U8 else -float(reach)), float(reach)
 
 
-def _plain(end: object) -> object:
+def _end_data(end: object) -> object:
     return end.data if isinstance(end, Array) else end
 
 
-def calibrated(kind: QuantType) -> dict[str, object]:
-    """Returns the attributes that tell a range; their text reads back to the same float32."""
+def calibration_attrs(kind: QuantType) -> dict[str, object]:
+    """Returns the attributes that state a range; their text reads back as the same float32."""
     low, high = range_of(kind)
     return {f"{n}_calib_range": str(np.float32(v)) for n, v in (("min", low), ("max", high))}
 
 
 class Ranges:
-    """Quantized values of a model that is written: their integers and ends."""
+    """The ends of the range of each quantized value that is written."""
 
     def __init__(self, writer: SymbolWriter) -> None:
         self.writer = writer
         self.ends: dict[Value, tuple[Entry, Entry]] = {}
 
-    def made(self, value: Value, entry: Entry) -> None:
-        """Notes the three results of a quantized operator."""
+    def set_results(self, value: Value, entry: Entry) -> None:
+        """Records the three results of a quantized operator."""
         index, _ = entry
-        self.writer.found[value] = entry
+        self.writer.entries[value] = entry
         self.ends[value] = (index, 1), (index, 2)
 
-    def of(self, value: Value) -> tuple[Entry, Entry]:
-        """Returns the ends of a range; those of stored integers become parameters."""
+    def ends_of(self, value: Value) -> tuple[Entry, Entry]:
+        """Returns the ends of a value's range; those of constants become parameters."""
         if value not in self.ends:
             kind = value.type.quant
             assert kind is not None
@@ -268,34 +288,39 @@ class Ranges:
 
 def write(ranges: Ranges, node: Node) -> None:
     """Writes a kernel that MXNet has."""
-    first, *rest = stages(node)
+    first, *rest = fused_stages(node)
     if node.op == "dequantize":
         x = node.operands["x"]
-        operands = [ranges.writer.entry(x), *ranges.of(x)]
-        ranges.writer.found[node.result] = ranges.writer.last(node, "_contrib_dequantize", operands)
+        operands = [ranges.writer.entry(x), *ranges.ends_of(x)]
+        ranges.writer.entries[node.result] = ranges.writer.add_result(
+            node, "_contrib_dequantize", operands
+        )
+        return
+    if node.op == "recode":  # the same integers, with another range beside them
+        ranges.writer.entries[node.result] = ranges.writer.entry(node.operands["x"])
         return
     made = _WRITERS[first.op](ranges, node, first, rest)
     if node.result.type.quant is None:
-        ranges.writer.found[node.result] = made
+        ranges.writer.entries[node.result] = made
     else:
-        ranges.made(node.result, made)
+        ranges.set_results(node.result, made)
 
 
-def _kind(node: Node) -> QuantType:
+def _result_type(node: Node) -> QuantType:
     kind = node.result.type.quant
     assert kind is not None
     return kind
 
 
 def _quantize(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
-    kind = _kind(node)
-    attrs = {"out_type": "uint8" if kind.storage == U8 else "int8", **calibrated(kind)}
+    kind = _result_type(node)
+    attrs = {"out_type": "uint8" if kind.storage == U8 else "int8", **calibration_attrs(kind)}
     x = ranges.writer.entry(first.operands["x"])
-    return ranges.writer.last(node, "_contrib_quantize_v2", [x], attrs, results=3)
+    return ranges.writer.add_result(node, "_contrib_quantize_v2", [x], attrs, results=3)
 
 
-class _Inside:
-    """The subgraph of a fused layer: variables named as MXNet names them, in operand order."""
+class _LayerSubgraph:
+    """The subgraph of a fused layer, with variables in operand order, named as MXNet names them."""
 
     def __init__(self, node: Node) -> None:
         self.symbol, self.name = SymbolBuilder(), node.result.name
@@ -304,7 +329,7 @@ class _Inside:
         return self.symbol.variable(f"{name}0")
 
     def function(self, stage: KernelStage, x: Entry) -> Entry:
-        """Adds the activation that ends a layer."""
+        """Adds the activation at the end of a layer."""
         if stage.op == "relu":
             return self.symbol.add("Activation", f"{self.name}_act", [x], {"act_type": "relu"})
         attrs = {"a_min": stage.attrs["min"], "a_max": stage.attrs["max"]}
@@ -315,11 +340,11 @@ def _convolution(
     ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
 ) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    weights = _weights(writer, node, first)
-    weights, pad = _even(first, weights)
-    weights, groups = _undivided(weights, integer(first.attrs, "groups"))
-    bias = _bias(writer, node, first)
-    inside = _Inside(node)
+    weights = _float_weights(writer, node, first)
+    weights, pad = _with_even_padding(first, weights)
+    weights, groups = _as_one_group(weights, int_attr(first.attrs, "groups"))
+    bias = _bias_entry(writer, node, first)
+    inside = _LayerSubgraph(node)
     data = inside.variable(x.name)
     operands = [writer.entry(x), _parameter(writer, w, weights, node)]
     inner = [data, inside.variable(w.name)]
@@ -329,20 +354,20 @@ def _convolution(
     attrs = {
         "kernel": weights.shape[2:],
         "num_filter": len(weights),
-        "stride": _wholes(first, "stride"),
+        "stride": _int_attr_tuple(first, "stride"),
         "pad": pad,
-        "dilate": _wholes(first, "dilation"),
+        "dilate": _int_attr_tuple(first, "dilation"),
         "num_group": groups,
         "no_bias": bias is None,
     }
     made = inside.symbol.add("Convolution", f"{node.result.name}_conv", inner, attrs)
-    said: dict[str, object] = {"quantized": "true", **calibrated(_kind(node))}
-    more: list[Entry] = list(ranges.of(x))
+    said: dict[str, object] = {"quantized": "true", **calibration_attrs(_result_type(node))}
+    more: list[Entry] = list(ranges.ends_of(x))
     for index, stage in enumerate(rest):
         if stage.op == "add":
             (other,) = stage.operands.values()
             operands.append(writer.entry(other))
-            more += ranges.of(other)
+            more += ranges.ends_of(other)
             pair = [made, inside.variable(f"{other.name}_sum")]
             made = inside.symbol.add("elemwise_add", f"{node.result.name}_sum", pair)
             said["with_sum"] = "true"
@@ -361,21 +386,21 @@ def _convolution(
 
 def _linear(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
     writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    stored = _stored(first)
-    operands, more = [writer.entry(x)], list(ranges.of(x))
+    stored = _integer_parameters(first)
+    operands, more = [writer.entry(x)], list(ranges.ends_of(x))
     if stored:
         operands += [writer.entry(v) for v in stored]
-        more += [end for v in stored for end in ranges.of(v)]
+        more += [end for v in stored for end in ranges.ends_of(v)]
     else:
-        bias = _bias(writer, node, first)
-        operands.append(_parameter(writer, w, _weights(writer, node, first), node))
+        bias = _bias_entry(writer, node, first)
+        operands.append(_parameter(writer, w, _float_weights(writer, node, first), node))
         operands += [] if bias is None else [bias]
-    inside = _Inside(node)
+    inside = _LayerSubgraph(node)
     inner = [inside.variable(x.name), inside.variable(w.name)]
     if "bias" in first.operands:
         inner.append(inside.variable(f"{node.result.name}_bias"))
     attrs: dict[str, object] = {
-        "num_hidden": w.type.shape[int(first.turned)],
+        "num_hidden": w.type.shape[int(first.transposed)],
         "no_bias": "bias" not in first.operands,
     }
     if x.type.rank != 2:
@@ -389,7 +414,7 @@ def _linear(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[Kerne
     if rest:
         said["with_eltwise"] = "True"
     kind = node.result.type.quant
-    said |= {"enable_float_output": "True"} if kind is None else calibrated(kind)
+    said |= {"enable_float_output": "True"} if kind is None else calibration_attrs(kind)
     return writer.emit(
         "_sg_mkldnn_fully_connected",
         [*operands, *more],
@@ -400,27 +425,27 @@ def _linear(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[Kerne
     )
 
 
-def _stored(first: KernelStage) -> list[Value]:
-    """Returns weights and bias that one scale each lets MXNet's file hold as integers."""
+def _integer_parameters(first: KernelStage) -> list[Value]:
+    """Returns weights and bias that MXNet's file can hold as integers: int8 with one scale each."""
     held = [first.operands[slot] for slot in ("w", "bias") if slot in first.operands]
     kinds = [value.type.quant for value in held]
-    whole = all(k is not None and k.grain is None and k.storage == I8 for k in kinds)
-    return held if whole and not first.turned else []
+    whole = all(k is not None and k.granularity is None and k.storage == I8 for k in kinds)
+    return held if whole and not first.transposed else []
 
 
-def _parameter(writer: SymbolWriter, w: Value, reals: Reals, node: Node) -> Entry:
+def _parameter(writer: SymbolWriter, w: Value, reals: Floats, node: Node) -> Entry:
     name = w.name.removesuffix(".q")
     return writer.parameter(writer.fresh(name), reals, node)
 
 
-def _weights(writer: SymbolWriter, node: Node, first: KernelStage) -> Reals:
-    """Returns float weights, and says what MXNet makes of them."""
+def _float_weights(writer: SymbolWriter, node: Node, first: KernelStage) -> Floats:
+    """Returns float weights, and reports how MXNet quantizes them."""
     w = first.operands["w"]
     assert w.constant is not None
-    held = np.ascontiguousarray(w.constant.data.T) if first.turned else w.constant.data
+    held = np.ascontiguousarray(w.constant.data.T) if first.transposed else w.constant.data
     if w.type.quant is None:
         return held.astype(np.float32)
-    found = real_weights(held.astype(np.int8), w.type.quant)
+    found = float_weights(held.astype(np.int8), w.type.quant)
     name = node.result.name
     if found.moved or found.scales:
         said = f"MXNet quantizes float weights when it loads them: {found.moved} integers move, "
@@ -432,7 +457,7 @@ def _weights(writer: SymbolWriter, node: Node, first: KernelStage) -> Reals:
     return found.reals
 
 
-def _bias(writer: SymbolWriter, node: Node, first: KernelStage) -> Entry | None:
+def _bias_entry(writer: SymbolWriter, node: Node, first: KernelStage) -> Entry | None:
     value = first.operands.get("bias")
     if value is None:
         return None
@@ -444,7 +469,7 @@ def _bias(writer: SymbolWriter, node: Node, first: KernelStage) -> Entry | None:
     assert x is not None
     if w is None:
         raise writer.refuse(node, "its bias is integer, its weights are float")
-    made, moved = real_bias(data.data.astype(np.int32), x, w)
+    made, moved = float_bias(data.data.astype(np.int32), x, w)
     if moved:
         said = f"{moved} integers of its bias move by the rounding of floats"
         writer.ledger.add(Change.NUDGED, STEP, node.result.name, said, codes=1.0)
@@ -452,24 +477,25 @@ def _bias(writer: SymbolWriter, node: Node, first: KernelStage) -> Entry | None:
     return writer.parameter(writer.fresh(name), made, node)
 
 
-def _even(first: KernelStage, weights: Reals) -> tuple[Reals, tuple[int, ...]]:
+def _with_even_padding(first: KernelStage, weights: Floats) -> tuple[Floats, tuple[int, ...]]:
     """Returns weights and padding that is the same on both sides.
 
-    Where one side has more, the kernel gets rows of zeros at the other: they begin in padding.
+    Where one side has more, the kernel grows by rows of zeros on the other side, which begin in
+    padding.
     """
     before, after = _pads(first)
     grow = [(0, 0), (0, 0)]
-    for a, b, d in zip(before, after, _wholes(first, "dilation"), strict=True):
+    for a, b, d in zip(before, after, _int_attr_tuple(first, "dilation"), strict=True):
         gap = (b - a) // d
         grow.append((max(gap, 0), max(-gap, 0)))
     return np.pad(weights, grow), tuple(max(a, b) for a, b in zip(before, after, strict=True))
 
 
-def _undivided(weights: Reals, groups: int) -> tuple[Reals, int]:
-    """Returns the weights of one group, with zeros where channels do not meet.
+def _as_one_group(weights: Floats, groups: int) -> tuple[Floats, int]:
+    """Returns weights as one group, with zeros between channels of different groups.
 
-    Of groups of several channels MXNet quantizes weights by the scales of other channels: it hands
-    oneDNN's reorder one scale a channel, and a mask that reads one a group.
+    MXNet quantizes grouped weights by the scales of other channels: it passes one scale a channel
+    to oneDNN's reorder, with a mask that reads one a group.
     """
     each = len(weights) // groups
     if groups == 1 or each == 1:
@@ -482,19 +508,21 @@ def _undivided(weights: Reals, groups: int) -> tuple[Reals, int]:
     return made, 1
 
 
-def _pair(op: str) -> Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]:
+def _binary(op: str) -> Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]:
     def write(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
         parts = list(first.operands.values())
-        ends = [end for part in parts for end in ranges.of(part)]
+        ends = [end for part in parts for end in ranges.ends_of(part)]
         operands = [*(ranges.writer.entry(p) for p in parts), *ends]
         kind = node.result.type.quant
         attrs: dict[str, object] = {"enable_float_output": "True"}
         if kind is not None:
-            attrs = calibrated(kind)
+            attrs = calibration_attrs(kind)
         if op == "concat":
             attrs = {"dim": first.attrs["axis"], "num_args": len(parts)}
         count = 1 if kind is None else 3
-        return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=count)
+        return ranges.writer.add_result(
+            node, f"_contrib_quantized_{op}", operands, attrs, results=count
+        )
 
     return write
 
@@ -503,18 +531,18 @@ def _embedding(
     ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
 ) -> Entry:
     writer, w = ranges.writer, first.operands["w"]
-    operands = [writer.entry(first.operands["indices"]), writer.entry(w), *ranges.of(w)]
+    operands = [writer.entry(first.operands["indices"]), writer.entry(w), *ranges.ends_of(w)]
     count, width = writer.sizes(node, w)
     attrs = {"input_dim": count, "output_dim": width}
-    return writer.last(node, "_contrib_quantized_embedding", operands, attrs, results=3)
+    return writer.add_result(node, "_contrib_quantized_embedding", operands, attrs, results=3)
 
 
-def _of_one(
+def _unary(
     ranges: Ranges, node: Node, first: KernelStage, op: str, attrs: dict[str, object]
 ) -> Entry:
     x = first.operands["x"]
-    operands = [ranges.writer.entry(x), *ranges.of(x)]
-    return ranges.writer.last(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
+    operands = [ranges.writer.entry(x), *ranges.ends_of(x)]
+    return ranges.writer.add_result(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
 
 
 def _pool(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
@@ -522,43 +550,43 @@ def _pool(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelS
         attrs = pooling.whole(node, "avg")
     else:
         attrs = pooling.attributes(ranges.writer, node, first.op.partition("_")[0])
-    return _of_one(ranges, node, first, "pooling", attrs)
+    return _unary(ranges, node, first, "pooling", attrs)
 
 
-def _norm_layer(
+def _batch_norm(
     ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
 ) -> Entry:
     writer = ranges.writer
     operands = [writer.entry(first.operands[s]) for s in ("x", "gamma", "beta")]
     operands += [writer.state(first.operands[s]) for s in ("mean", "var")]
-    operands += ranges.of(first.operands["x"])
-    attrs = {"eps": first.attrs["eps"], "fix_gamma": False, **calibrated(_kind(node))}
-    return writer.last(node, "_contrib_quantized_batch_norm", operands, attrs, results=3)
+    operands += ranges.ends_of(first.operands["x"])
+    attrs = {"eps": first.attrs["eps"], "fix_gamma": False, **calibration_attrs(_result_type(node))}
+    return writer.add_result(node, "_contrib_quantized_batch_norm", operands, attrs, results=3)
 
 
 def _pads(first: KernelStage) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    pad = _wholes(first, "pad")
+    pad = _int_attr_tuple(first, "pad")
     return pad[: len(pad) // 2], pad[len(pad) // 2 :]
 
 
-def _wholes(first: KernelStage, name: str) -> tuple[int, ...]:
-    return integers(first.attrs, name) if name in first.attrs else ()
+def _int_attr_tuple(first: KernelStage, name: str) -> tuple[int, ...]:
+    return int_tuple(first.attrs, name) if name in first.attrs else ()
 
 
 _WRITERS: Mapping[str, Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]] = {
     "quantize": _quantize,
     "conv2d": _convolution,
     "linear": _linear,
-    "add": _pair("elemwise_add"),
-    "concat": _pair("concat"),
+    "add": _binary("elemwise_add"),
+    "concat": _binary("concat"),
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
     "global_avg_pool": _pool,
-    "flatten": lambda ranges, node, first, rest: _of_one(ranges, node, first, "flatten", {}),
-    "relu": lambda ranges, node, first, rest: _of_one(
+    "flatten": lambda ranges, node, first, rest: _unary(ranges, node, first, "flatten", {}),
+    "relu": lambda ranges, node, first, rest: _unary(
         ranges, node, first, "act", {"act_type": "relu"}
     ),
-    "batch_norm": _norm_layer,
-    "mul": _pair("elemwise_mul"),
+    "batch_norm": _batch_norm,
+    "mul": _binary("elemwise_mul"),
     "embedding": _embedding,
 }

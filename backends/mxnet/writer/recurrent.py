@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.node import Node
 
 from .symbol import Entry
-from .writer import Row, SymbolWriter
+from .writer import OpWriter, SymbolWriter
 
 _GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each gate of MXNet's is among the language's: i f c o for i o f c, r z h for z r h."""
@@ -26,10 +26,10 @@ def _flat(node: Node, writer: SymbolWriter, size: int) -> Weights:
     def ordered(part: Weights) -> Weights:
         return part.reshape(gates, size, -1)[list(_GATES[node.op])].reshape(-1)
 
-    w, r = writer.held_in(node, "w"), writer.held_in(node, "r")
+    w, r = writer.constant_operand(node, "w"), writer.constant_operand(node, "r")
     bias: Weights = np.zeros((len(w), 2 * gates * size), w.dtype)
     if "bias" in node.operands:
-        held = writer.held_in(node, "bias")
+        held = writer.constant_operand(node, "bias")
         bias[:, : held.shape[1]] = held
     ways = range(len(w))
     parts = [ordered(each[way]) for way in ways for each in (w, r)]
@@ -57,7 +57,7 @@ def _layer(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
             operands.append(writer.operand(node, slot))
         else:  # MXNet infers the batch of zeros
             zeros = {"shape": (ways, 0, size), "dtype": "float32"}
-            operands.append(writer.step(node, "_zeros", [], zeros))
+            operands.append(writer.add_intermediate(node, "_zeros", [], zeros))
     given = {
         "mode": mode,
         "state_size": size,
@@ -65,11 +65,11 @@ def _layer(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
         "bidirectional": ways == 2,
         "state_outputs": True,
     }
-    index, _ = writer.step(node, "RNN", operands, given, results=1 + len(states))
+    index, _ = writer.add_intermediate(node, "RNN", operands, given, results=1 + len(states))
     # MXNet concatenates the directions on the last axis: [steps, batch, ways * hidden]
-    split = writer.step(node, "Reshape", [(index, 0)], {"shape": (0, 0, -4, ways, -1)})
+    split = writer.add_intermediate(node, "Reshape", [(index, 0)], {"shape": (0, 0, -4, ways, -1)})
     turned = {"axes": (0, 2, 1, 3)}
-    first = writer.last(node, "transpose", [split], turned)
+    first = writer.add_result(node, "transpose", [split], turned)
     return [first, *((index, 1 + i) for i in range(len(states)))]
 
 
@@ -90,4 +90,4 @@ def _mode(writer: SymbolWriter, node: Node) -> str:
     raise writer.refuse(node, "MXNet's RNN has other functions")
 
 
-ROWS: dict[str, Row] = dict.fromkeys(("lstm", "gru", "rnn"), _layer)
+ROWS: dict[str, OpWriter] = dict.fromkeys(("lstm", "gru", "rnn"), _layer)

@@ -1,4 +1,4 @@
-"""Ops that MXNet lacks, rewritten as those that it has before a graph is written."""
+"""Replaces ops that MXNet lacks by ops that it has."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import numpy as np
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 
-_LAYERS = {"lstm": ("h0", "c0"), "gru": ("h0",), "rnn": ("h0",)}
-_SHAPED = frozenset(
+_STATE_SLOTS = {"lstm": ("h0", "c0"), "gru": ("h0",), "rnn": ("h0",)}
+"""The initial states of recurrent layers."""
+_ZERO_PRESERVING_OPS = frozenset(
     "unsqueeze squeeze reshape expand transpose cast flatten slice gather split".split()
 )
-"""Ops that make zeros of zeros."""
+"""Ops of which the result is zeros if the operand is."""
 
 
-def rewritten(graph: Graph) -> None:
-    """Makes products of einsums, and leaves out states of zeros; others stay as they are."""
+def replace_missing_ops(graph: Graph) -> None:
+    """Replaces einsums by products, and removes initial states of zeros; other ops stay."""
     for node in list(graph):
         if node.op == "einsum":
-            _product(graph, node)
-        for slot in _LAYERS.get(node.op, ()):
+            _einsum_to_matmul(graph, node)
+        for slot in _STATE_SLOTS.get(node.op, ()):
             if slot in node.operands and _is_zeros(node.operands[slot]):
                 graph.set_operand(node, slot, None)  # MXNet infers the batch of zeros
     graph.prune()
 
 
 def _is_zeros(value: Value) -> bool:
-    """Returns whether a value is zeros, of whatever shape the data have."""
-    while value.node.op in _SHAPED:
+    """Returns whether a value is zeros, whatever its shape."""
+    while value.node.op in _ZERO_PRESERVING_OPS:
         value = next(iter(value.node.operands.values()))
     if value.node.op == "constant_of_shape":
         held = value.node.attrs["value"]
@@ -35,8 +36,8 @@ def _is_zeros(value: Value) -> bool:
     return value.constant is not None and not np.any(value.constant.data)
 
 
-def _product(graph: Graph, node: Node) -> None:
-    """Makes a product of matrices of an einsum that is one, with axes that all may lead."""
+def _einsum_to_matmul(graph: Graph, node: Node) -> None:
+    """Replaces an einsum by a matmul with leading batch axes, if it is one."""
     terms, arrow, made = str(node.attrs["equation"]).replace(" ", "").partition("->")
     parts = terms.split(",")
     if not arrow or len(parts) != 2 or "." in terms:
@@ -52,17 +53,17 @@ def _product(graph: Graph, node: Node) -> None:
     )
     if (len(ours), len(along), len(theirs)) != (1, 1, 1) or set(made) != {*lead, *ours, *theirs}:
         return
-    left = _turned(graph, node, node.operands["xs.0"], a, [*lead, *ours, *along])
-    right = _turned(graph, node, node.operands["xs.1"], b, [*lead, *along, *theirs])
+    left = _transposed(graph, node, node.operands["xs.0"], a, [*lead, *ours, *along])
+    right = _transposed(graph, node, node.operands["xs.1"], b, [*lead, *along, *theirs])
     result = graph.add("matmul", {"a": left, "b": right}, before=node, origins=node.origins).result
-    result = _turned(graph, node, result, "".join((*lead, *ours, *theirs)), list(made))
+    result = _transposed(graph, node, result, "".join((*lead, *ours, *theirs)), list(made))
     name = node.result.name
     graph.rename(node.result, graph.fresh(f"{name}.einsum"))
     graph.rename(result, name)
     graph.substitute(node, result)
 
 
-def _turned(graph: Graph, node: Node, x: Value, axes: str, wanted: list[str]) -> Value:
+def _transposed(graph: Graph, node: Node, x: Value, axes: str, wanted: list[str]) -> Value:
     perm = tuple(axes.index(c) for c in wanted)
     if perm == tuple(range(len(perm))):
         return x

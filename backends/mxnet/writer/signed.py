@@ -34,6 +34,6 @@ def _around_128(value: Value) -> bool:
     kind = value.type.quant
     if kind is None or kind.storage != U8 or kind.kind != "uniform" or kind.dynamic:
         return False
-    if kind.real_zero or kind.plus is not None or kind.grain is not None:
+    if kind.has_float_zero or kind.plus is not None or kind.granularity is not None:
         return False
     return bool(value.uses) and bool(np.all(np.asarray(kind.zeros()) == _MIDDLE))

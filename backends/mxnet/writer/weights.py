@@ -1,4 +1,4 @@
-"""The float weights from which MXNet's kernels make the integers of a model again.
+"""Finds float weights from which MXNet's kernels compute the integers of a model again.
 
 `_sg_mkldnn_conv`, and `_sg_mkldnn_fully_connected` by channel, quantize float weights themselves
 when a model is loaded: one scale a channel, 127.5 over the largest weight.
@@ -13,41 +13,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import I8, U8
-from qir.ir.types import Array, Declared, QuantType
+from qir.ir.types import Array, DeclaredBounds, QuantType
 
 _F = np.float32
-_LEVEL = _F(127.5)
-LEVELS = {I8: 127.5, U8: 255.5}
-"""Steps that the larger end of a range is from 0."""
-Reals = NDArray[np.float32]
+_INT8_DIVISOR = _F(127.5)
+RANGE_DIVISORS = {I8: 127.5, U8: 255.5}
+"""What the larger end of a range is divided by to get the scale, by storage."""
+Floats = NDArray[np.float32]
 Integers = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
 class FloatWeights:
-    """Float weights, and how far what MXNet makes of them is from the integers of the graph."""
+    """Float weights, and how far MXNet's integers for them are from the graph's."""
 
-    reals: Reals
+    reals: Floats
     moved: int
     """How many integers differ."""
     steps: int
     """By how much at most."""
     scales: int
-    """How many channels have another scale."""
+    """How many channels get another scale."""
 
 
-def real_weights(integers: Integers, kind: QuantType) -> FloatWeights:
-    """Returns float weights whose largest of each channel has the reach of its type.
+def float_weights(integers: Integers, kind: QuantType) -> FloatWeights:
+    """Returns float weights; the largest of each channel has the range of its type.
 
-    The integer that MXNet makes of that reach, 127 or -128 but for rounding, becomes the reach.
+    The integer that MXNet computes for that end, 127 or -128 except for rounding, becomes that end.
     """
     rows = integers.reshape(len(integers), -1)
     reach = _reach(kind, len(rows))
-    made: Reals = rows.astype(_F) * (reach / _LEVEL).astype(_F)[:, None]
+    made: Floats = rows.astype(_F) * (reach / _INT8_DIVISOR).astype(_F)[:, None]
     for far in (reach, -reach):
-        ends, _ = quantized(far[:, None])
+        ends, _ = quantize_as_mxnet(far[:, None])
         made = np.where((rows == ends) & (rows != 0), far[:, None], made).astype(_F)
-    again, found = quantized(made)
+    again, found = quantize_as_mxnet(made)
     far = np.abs(again.astype(np.int32) - rows.astype(np.int32))
     return FloatWeights(
         made.reshape(integers.shape),
@@ -57,49 +57,54 @@ def real_weights(integers: Integers, kind: QuantType) -> FloatWeights:
     )
 
 
-def real_bias(integers: NDArray[np.int32], data: QuantType, kind: QuantType) -> tuple[Reals, int]:
-    """Returns a float bias, and how many of its integers MXNet rounds to another number.
+def float_bias(integers: NDArray[np.int32], data: QuantType, kind: QuantType) -> tuple[Floats, int]:
+    """Returns a float bias, and how many of its integers MXNet rounds to another one.
 
-    Its unit is what 1 in the sums of a layer means.
+    Its unit is the product of the scales of data and weights.
     """
-    gain = _gain(data) * (_LEVEL / _reach(kind, len(integers))).astype(_F)
+    gain = _data_gain(data) * (_INT8_DIVISOR / _reach(kind, len(integers))).astype(_F)
     made = (integers.astype(np.float64) / gain.astype(np.float64)).astype(_F)
     return made, int((np.rint(made * gain).astype(np.int64) != integers).sum())
 
 
-def _gain(data: QuantType) -> np.float32:
-    level = _LEVEL if data.low < 0 else _F(255.5)
+def _data_gain(data: QuantType) -> np.float32:
+    level = _INT8_DIVISOR if data.low < 0 else _F(255.5)
     if (declared := declared_range(data)) is None:
         return _F(1) / _F(data.scales())
     low, high = (_numbers(end) for end in (declared.low, declared.high))
     return _F(level / max(abs(low[0]), abs(high[0])))
 
 
-def quantized(reals: Reals) -> tuple[Integers, Reals]:
-    """Returns the integers that MXNet makes of rows of weights, and how far each row reaches."""
+def quantize_as_mxnet(reals: Floats) -> tuple[Integers, Floats]:
+    """Returns the integers that MXNet computes for rows of weights, and the largest weight of
+    each row."""
     reach = np.abs(reals).max(axis=1, initial=0).astype(_F)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = np.rint(reals * (_LEVEL / reach)[:, None])
+        found = np.rint(reals * (_INT8_DIVISOR / reach)[:, None])
     return np.clip(np.nan_to_num(found), -128, 127).astype(np.int8), reach
 
 
-def declared_range(kind: QuantType) -> Declared | None:
+def declared_range(kind: QuantType) -> DeclaredBounds | None:
     """Returns the range that a type declares; None for one that has another number of steps.
 
     Such are TensorFlow's, whose ranges have 127 and 255 steps.
     """
     held = kind.declared
-    return held if held is not None and held.level in (None, LEVELS.get(kind.storage)) else None
+    return (
+        held
+        if held is not None and held.level in (None, RANGE_DIVISORS.get(kind.storage))
+        else None
+    )
 
 
-def _reach(kind: QuantType, rows: int) -> Reals:
+def _reach(kind: QuantType, rows: int) -> Floats:
     """Returns what 127.5 steps of each channel mean: the declared range, where there is one."""
     if (declared := declared_range(kind)) is not None:
         low, high = (_numbers(end) for end in (declared.low, declared.high))
         return np.broadcast_to(np.maximum(np.abs(low), np.abs(high)), (rows,)).astype(_F)
     scales = np.asarray(kind.scales(), _F).reshape(-1)
-    return np.broadcast_to(scales * _LEVEL, (rows,)).astype(_F)
+    return np.broadcast_to(scales * _INT8_DIVISOR, (rows,)).astype(_F)
 
 
-def _numbers(end: Any) -> Reals:
+def _numbers(end: Any) -> Floats:
     return np.asarray(end.data if isinstance(end, Array) else end, _F).reshape(-1)

@@ -1,4 +1,4 @@
-"""What writes nodes: results by value, parameters, and the helpers that rows share."""
+"""The symbol under construction: the entry of each value, parameters, and helpers of op writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .files import FLAGS
 from .symbol import Entry, SymbolBuilder
 
 STEP = "write mxnet"
-KINDS: Mapping[str, str] = {
+TYPE_NAMES: Mapping[str, str] = {
     "f32": "float32",
     "f64": "float64",
     "f16": "float16",
@@ -30,36 +30,36 @@ KINDS: Mapping[str, str] = {
     "i64": "int64",
     "bool": "float32",
 }
-"""MXNet's name of each element type; truth values are floats, as its operators have them."""
-Row: TypeAlias = Callable[["SymbolWriter", Node], Entry | Sequence[Entry]]
+"""MXNet's name of each element type; its comparison operators return floats for bool."""
+OpWriter: TypeAlias = Callable[["SymbolWriter", Node], Entry | Sequence[Entry]]
 """Writes a node and returns its results."""
 REMEDY = "write it as ops that MXNet has, or cut the model before it"
 
 
 class SymbolWriter:
-    """A symbol that is written, and what each value of the graph has become in it."""
+    """A symbol under construction, with the entry (node and result index) of each value."""
 
     def __init__(self, graph: Graph, ledger: Ledger) -> None:
         self.graph, self.ledger = graph, ledger
         self.symbol = SymbolBuilder()
-        self.held: dict[str, NDArray[np.generic]] = {}
+        self.parameters: dict[str, NDArray[np.generic]] = {}
         """Parameters by their names in the file, with `arg:` or `aux:`."""
-        self.found: dict[Value, Entry] = {}
+        self.entries: dict[Value, Entry] = {}
         self._names: set[str] = {v.name for v in graph.values.values()}
         self._states: dict[Value, Entry] = {}
 
     # -- values ---------------------------------------------------------------------------------
 
     def entry(self, value: Value) -> Entry:
-        """Returns the result that stands for a value; a constant becomes a parameter."""
-        if value not in self.found:
+        """Returns the entry of a value; a constant becomes a parameter."""
+        if value not in self.entries:
             assert value.constant is not None, value
             name = self.fresh(value.name) if value in self._states else value.name
-            self.found[value] = self.parameter(name, value.constant.data, value.node)
-        return self.found[value]
+            self.entries[value] = self.parameter(name, value.constant.data, value.node)
+        return self.entries[value]
 
     def input(self, value: Value) -> None:
-        """Adds an input, with its shape and element type as far as they are known."""
+        """Adds an input, with shape and element type as far as they are known."""
         shape = value.type.shape
         attrs: dict[str, object] = {}
         if shape:
@@ -67,13 +67,13 @@ class SymbolWriter:
         kind = self.carrier(value.type.dtype, value.node)
         if kind != np.float32:
             attrs["__dtype__"] = FLAGS[kind]
-        self.found[value] = self.symbol.variable(value.name, attrs)
+        self.entries[value] = self.symbol.variable(value.name, attrs)
 
     def state(self, value: Value) -> Entry:
-        """Returns a constant as an auxiliary state, as batch norms have them."""
+        """Returns a constant as an auxiliary state, as batch norms need it."""
         if value not in self._states:
             assert value.constant is not None, value
-            name = value.name if value not in self.found else self.fresh(value.name)
+            name = value.name if value not in self.entries else self.fresh(value.name)
             data = value.constant.data
             self._states[value] = self.parameter(name, data, value.node, group="aux")
         return self._states[value]
@@ -81,21 +81,24 @@ class SymbolWriter:
     def parameter(
         self, name: str, data: NDArray[np.generic], node: Node, *, group: str = "arg"
     ) -> Entry:
-        """Adds a variable and what it holds; a number alone becomes an array of one."""
+        """Adds a variable with its array; a scalar becomes an array of one element."""
         kind = np.dtype(np.float32) if data.dtype == np.bool_ else data.dtype
         if kind not in FLAGS:
             raise self.refuse(node, f"MXNet has no operators on {kind}")
-        self.held[f"{group}:{name}"] = data.astype(kind, copy=False).reshape(data.shape or (1,))
+        self.parameters[f"{group}:{name}"] = data.astype(kind, copy=False).reshape(
+            data.shape or (1,)
+        )
         attrs = {} if kind == np.float32 else {"__dtype__": FLAGS[kind]}
         return self.symbol.variable(name, attrs)
 
     def constant(self, name: str, data: NDArray[np.generic], node: Node) -> Entry:
-        """Adds a parameter that the graph does not hold."""
+        """Adds a parameter that is no constant of the graph."""
         return self.parameter(self.fresh(name), data, node)
 
     def carrier(self, kind: DType, node: Node) -> np.dtype[np.generic]:
-        """Returns the NumPy type of elements in the file; Refused for one MXNet does not have."""
-        if str(kind) not in KINDS:
+        """Returns the NumPy type of elements in the file; raises Refused for one that MXNet
+        lacks."""
+        if str(kind) not in TYPE_NAMES:
             raise self.refuse(node, f"MXNet has no operators on {kind}")
         return np.dtype(np.float32) if kind == BOOL else np.dtype(kind.carrier)
 
@@ -111,10 +114,10 @@ class SymbolWriter:
         results: int = 1,
         subgraph: SymbolBuilder | None = None,
     ) -> Entry:
-        """Adds an operator and returns its first result."""
+        """Adds an operator, and returns its first result."""
         return self.symbol.add(op, name, inputs, attrs, results=results, subgraph=subgraph)
 
-    def last(
+    def add_result(
         self,
         node: Node,
         op: str,
@@ -123,10 +126,10 @@ class SymbolWriter:
         *,
         results: int = 1,
     ) -> Entry:
-        """Adds the operator that makes the result of a node, under the name of the result."""
+        """Adds the operator that computes a node's result, under the result's name."""
         return self.emit(op, inputs, attrs, name=node.results[0].name, results=results)
 
-    def step(
+    def add_intermediate(
         self,
         node: Node,
         op: str,
@@ -135,12 +138,12 @@ class SymbolWriter:
         *,
         results: int = 1,
     ) -> Entry:
-        """Adds an operator on the way to the result of a node."""
+        """Adds an operator for an intermediate result of a node."""
         name = self.fresh(f"{node.results[0].name}_{op.strip('_').lower()}")
         return self.emit(op, inputs, attrs, name=name, results=results)
 
     def fresh(self, name: str) -> str:
-        """Returns a name that nothing else has."""
+        """Returns an unused name."""
         made, number = name, 0
         while made in self._names:
             number += 1
@@ -148,64 +151,66 @@ class SymbolWriter:
         self._names.add(made)
         return made
 
-    # -- what rows ask for ----------------------------------------------------------------------
+    # -- operands and sizes ----------------------------------------------------------------------
 
     def operand(self, node: Node, slot: str = "x") -> Entry:
-        """Returns what stands for an operand."""
+        """Returns the entry of an operand."""
         return self.entry(node.operands[slot])
 
     def size(self, node: Node, value: Value, axis: int) -> int:
-        """Returns a size; Refused where it is open."""
+        """Returns a size; raises Refused where it is unknown."""
         found = value.type.shape[axis]
         if not isinstance(found, int):
-            raise self.refuse(node, f"it needs the size of axis {axis} of {value.name}; {FIXED}")
+            raise self.refuse(
+                node, f"it needs the size of axis {axis} of {value.name}; {FIXED_SIZES}"
+            )
         return found
 
     def sizes(self, node: Node, value: Value) -> tuple[int, ...]:
-        """Returns a shape; Refused where a size is open."""
+        """Returns a shape; raises Refused where a size is unknown."""
         return tuple(self.size(node, value, axis) for axis in range(value.type.rank))
 
-    def held_in(self, node: Node, slot: str) -> NDArray[np.generic]:
-        """Returns what a constant operand holds; Refused for one that is computed."""
+    def constant_operand(self, node: Node, slot: str) -> NDArray[np.generic]:
+        """Returns the array of a constant operand; raises Refused for a computed one."""
         data = node.operands[slot].constant
         if data is None:
             raise self.refuse(node, f"its {slot} is computed; MXNet takes a constant there")
         return data.data
 
     def refuse(self, node: Node, why: str) -> Refused:
-        """Returns the error for what MXNet has no operator for, noted in the ledger."""
+        """Returns the error for a node that MXNet has no operator for, and records it."""
         name = node.results[0].name if node.results else node.op
         self.ledger.add(Change.REFUSED, STEP, name, f"{node.op}: {why}")
         where = f" ({node.origins[0]})" if node.origins else ""
         return Refused(f"{name}{where}: {node.op} cannot be written for MXNet: {why}"[:239])
 
 
-FIXED = "give inputs of fixed sizes"
+FIXED_SIZES = "give inputs of fixed sizes"
 
 
-def integer(attrs: Mapping[str, Attr], name: str) -> int:
+def int_attr(attrs: Mapping[str, Attr], name: str) -> int:
     """Returns an attribute that is an integer."""
     found = attrs[name]
     assert isinstance(found, int)
     return found
 
 
-def real(attrs: Mapping[str, Attr], name: str) -> float:
+def float_attr(attrs: Mapping[str, Attr], name: str) -> float:
     """Returns an attribute that is a number."""
     found = attrs[name]
     assert isinstance(found, (int, float))
     return float(found)
 
 
-def integers(attrs: Mapping[str, Attr], name: str) -> tuple[int, ...]:
+def int_tuple(attrs: Mapping[str, Attr], name: str) -> tuple[int, ...]:
     """Returns an attribute that is a list of integers."""
     found = attrs[name]
     assert isinstance(found, tuple)
     return tuple(v for v in found if isinstance(v, int))
 
 
-def number(value: Value) -> float | None:
-    """Returns the number that a constant of one element holds, where a float can say it."""
+def scalar_constant(value: Value) -> float | None:
+    """Returns the value of a constant of one element, if a float holds it exactly."""
     data = value.constant
     if data is None or data.type.quant is not None or data.data.size != 1:
         return None

@@ -8,8 +8,8 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
-from qir.reference.constants import computed
-from qir.reference.interpreter import profile_of
+from qir.reference.constants import compute_constants
+from qir.reference.interpreter import profile_name_of
 
 from ..writer import custom
 from ..writer.writer import STEP
@@ -18,35 +18,47 @@ from . import qcdq
 _SAID = "quantized when written: QuantizeLinear has no such type"
 
 
-def quantized(graph: Graph, ledger: Ledger) -> int:
-    """Replaces the quantize of a constant by integers where only its making needs a function.
+def quantize_constants(graph: Graph, ledger: Ledger) -> int:
+    """Replaces the quantize of a constant by its integers, where QuantizeLinear lacks the type.
 
-    Weights of fake quantization leave out the lowest integer, which QuantizeLinear cannot.
-    onnxruntime would inline a function, fold it to float and quantize that with its own scale.
+    Weights of fake quantization leave out the lowest integer, for example, and QuantizeLinear
+    cannot. onnxruntime would inline a function for it, fold it to float, and quantize that with a
+    scale of its own.
     """
-    count = sum(_stored(graph, node, ledger) for node in list(graph) if _only_made_so(node))
+    count = sum(
+        _quantize_constant(graph, node, ledger)
+        for node in list(graph)
+        if _needs_function_to_quantize(node)
+    )
     if count:
         graph.prune()
     return count
 
 
-def _only_made_so(node: Node) -> bool:
-    """Returns whether a quantize of a constant needs a function, and reading its result needs
-    none."""
+def _needs_function_to_quantize(node: Node) -> bool:
+    """Returns whether a constant's quantize needs a function, while DequantizeLinear reads the
+    result."""
     if node.op != "quantize" or node.operands["x"].constant is None or len(node.operands) > 1:
         return False
     kind = node.result.type
     quant = kind.quant
-    if quant is None or qcdq.source(node) is not None or node.operands["x"].type.quant is not None:
+    if (
+        quant is None
+        or qcdq.clip_origin(node) is not None
+        or node.operands["x"].type.quant is not None
+    ):
         return False
-    made, read = (custom.odd(quant, kind.shape, constant=held) for held in (False, True))
-    return made and not read
+    quantize_unsupported, dequantize_unsupported = (
+        custom.needs_function(quant, kind.shape, constant=held) for held in (False, True)
+    )
+    return quantize_unsupported and not dequantize_unsupported
 
 
-def _stored(graph: Graph, node: Node, ledger: Ledger) -> bool:
+def _quantize_constant(graph: Graph, node: Node, ledger: Ledger) -> bool:
+    """Replaces one quantize by its integers; returns whether the reference could compute them."""
     held, old = node.operands["x"].constant, node.result
     assert held is not None
-    found = computed(node, {"x": held.data}, profile_of(graph, node))
+    found = compute_constants(node, {"x": held.data}, profile_name_of(graph, node))
     if not found:
         return False
     name = old.name

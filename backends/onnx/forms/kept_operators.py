@@ -1,4 +1,4 @@
-"""Quantized operators that are kept, whatever form the others get."""
+"""Protects operators of the source file that already have the requested form."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.passes.quantize.quantize_dynamic import PRODUCTS
 from qir.rewrite.runner.filter import asked, asking
 
-_STANDARD = frozenset({"QLinearConv", "QLinearMatMul"})
-_SUMS = frozenset({"matmul_integer", "conv_integer"})
+_STANDARD_QLINEAR = frozenset({"QLinearConv", "QLinearMatMul"})
 
 
-def kept(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
-    """Passes leave some nodes as they are."""
+def keeping(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
+    """Returns a context in which passes leave the chosen nodes unchanged."""
     outer = asked()
 
     def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
@@ -24,22 +24,20 @@ def kept(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
     return asking(watch)
 
 
-def same(node: Node) -> bool:
-    """Returns whether a node is a quantized operator that a file had, and no rewrite made it
-    another."""
-    return _read(node, standard=False)
+def is_quantized_operator(node: Node) -> bool:
+    """Returns whether a node is a quantized operator of the source file, unchanged since it was
+    read."""
+    return _was_read_as_operator(node, standard=False)
 
 
-def same_and_standard(node: Node) -> bool:
-    """Returns whether it is one, and ONNX's own."""
-    return _read(node, standard=True)
+def is_standard_quantized_operator(node: Node) -> bool:
+    """Returns whether a node is one, and is ONNX's own."""
+    return _was_read_as_operator(node, standard=True)
 
 
-def on_reals(node: Node) -> bool:
-    """Returns whether a node is a group with nothing inside that quantized values could be for.
-
-    None are about it or in it, and no product in it reads what is dequantized.
-    """
+def is_float_group(node: Node) -> bool:
+    """Returns whether a group has no quantized values inside or next to it, so that opening
+    gains nothing."""
     if node.op != "fused" or not node.bodies:
         return False
     inside = list(_inside(node))
@@ -47,30 +45,35 @@ def on_reals(node: Node) -> bool:
     if any(v.type.quant for v in (*near, *(v for n in inside for v in n.results))):
         return False
     read = any(v.node.op == "dequantize" for v in node.operands.values())
+    # Opened, such a product could be quantized.
     return not (read and any(n.op in PRODUCTS for n in inside))
 
 
 def _inside(node: Node) -> Iterator[Node]:
+    """Yields the nodes of a group and of the groups in it."""
     for body in node.bodies.values():
         for each in body:
             yield each
             yield from _inside(each)
 
 
-def fed_to_sums(node: Node) -> bool:
-    """Returns whether a node moves quantized values that raw sums alone read: integers there and
-    here."""
+def feeds_raw_sums(node: Node) -> bool:
+    """Returns whether a node moves integers that only raw sums read: the form keeps them
+    integers."""
     moves = not node.stages and spec(node.op).traits.value_preserving
     if not moves and node.op != "recode":
         return False
     readers = [use.node for value in node.results for use in value.uses]
-    return bool(readers) and all(n.op in _SUMS or fed_to_sums(n) for n in readers)
+    return bool(readers) and all(
+        n.op in PLAIN_INTEGER_PRODUCTS or feeds_raw_sums(n) for n in readers
+    )
 
 
-def _read(node: Node, *, standard: bool) -> bool:
+def _was_read_as_operator(node: Node, *, standard: bool) -> bool:
+    """Returns whether a node is one ONNX operator of the source with a quantized result."""
     if len(node.origins) != 1 or node.stages or node.origins[0].framework != "onnx":
         return False
     if not any(value.type.quant for value in node.results):
         return False
     op = node.origins[0].op.rpartition(".")[2]
-    return not standard or not op.startswith("Q") or op in _STANDARD
+    return not standard or not op.startswith("Q") or op in _STANDARD_QLINEAR

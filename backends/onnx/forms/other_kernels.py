@@ -1,8 +1,8 @@
-"""Converts biases and storage types of other runtimes' layers to those of onnxruntime's kernels."""
+"""Adapts layers made for other runtimes to the kernels of onnxruntime."""
 
 from __future__ import annotations
 
-from qir.analysis.summand_storage import saturating
+from qir.analysis.summand_storage import saturation_note
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -14,34 +14,33 @@ from qir.passes.forms.store_weights import StoreWeights
 from qir.passes.forms.unsigned_data import UnsignedData
 
 STEP = "onnx forms"
-_FEW = 4
-"""Steps that sums may move results by where losses are allowed."""
+MAX_LOSSY_STEPS = 4
+"""Quantization steps by which a split sum may move results, where losses are allowed."""
 
 
-def fit(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
-    """Splits sums of two tensors, makes biases integers in the unit of the sums, and stores data as
-    u8 where signs are mixed.
+def fit_kernels(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
+    """Adapts layers to QLinearConv and QGemm.
 
-    QLinearConv adds no other tensor: QLinearAdd does, where that moves results by one step at most;
-    where it is more, the sum stays float unless losses are allowed.
-    onnxruntime adds biases to the sums. QLinearConv and QGemm take data and make results of one
-    storage; where one layer has u8 on one side and i8 on the other, all i8 data become u8.
+    QLinearConv adds no other tensor. QLinearAdd does, if that moves results by one step at most;
+    otherwise the sum stays float unless losses are allowed.
+
+    Biases become int32 in units of the sums. Data and results of a layer get one storage: where one
+    is u8 and the other i8, all i8 data become u8.
     """
     for node in list(graph):
-        if apart := saturating(graph, node):  # said of the storage that the kernel has
-            said = f"written as float ops between quantized values{apart}"
+        if overflow := saturation_note(graph, node):  # said of the storage that the kernel has
+            said = f"written as float ops between quantized values{overflow}"
             ledger.add(Change.APPROXIMATED, STEP, node.name, said)
             expand(graph, node)
-    SplitSums(_FEW if lossy else 1).run(graph, ledger)
+    SplitSums(MAX_LOSSY_STEPS if lossy else 1).run(graph, ledger)
     StoreWeights(rescaled=True).run(graph, ledger)
     RoundBiases().run(graph, ledger)
-    if any(map(_mixes, graph)):
+    if any(map(_has_mixed_signs, graph)):
         UnsignedData(kernels=True).run(graph, ledger)
 
 
-def _mixes(node: Node) -> bool:
-    """Returns whether a layer reads signed bytes and makes unsigned ones, or the other way
-    round."""
+def _has_mixed_signs(node: Node) -> bool:
+    """Returns whether a layer reads i8 and makes u8, or the reverse."""
     op, held = node.op, {slot: slot for slot in node.operands}
     if node.stages:
         first = node.stages[0]

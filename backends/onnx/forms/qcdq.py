@@ -1,4 +1,4 @@
-"""QCDQ: quantized values within bounds, as QuantizeLinear or an initializer and a Clip."""
+"""QCDQ form: integers within bounds, as QuantizeLinear or an initializer followed by Clip."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from qir.ir.types import Array, QuantType, TensorType
 from ..writer.writer import OnnxWriter
 
 
-def source(node: Node) -> Origin | None:
-    """Returns the Clip that a node stands for too, if its model had one."""
+def clip_origin(node: Node) -> Origin | None:
+    """Returns the Clip of the source model that is part of a node, if any."""
     return next((o for o in node.origins if (o.framework, o.op) == ("onnx", "Clip")), None)
 
 
 def quantize(
     writer: OnnxWriter, node: Node, real: str, given: tuple[str | None, str | None], *, zero: bool
 ) -> bool:
-    """Writes a quantize into bounds; False where its model had no Clip."""
-    value, clip = node.result, source(node)
+    """Writes a quantize into bounds as QuantizeLinear and Clip; returns False where the source
+    had no Clip."""
+    value, clip = node.result, clip_origin(node)
     quant = value.type.quant
     if clip is None or quant is None or quant.bounds is None:
         return False
@@ -30,11 +31,11 @@ def quantize(
     out = writer.name(value)
     made = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
     writer.quantize(real, whole, made, node, value.lineage.tensor, given, zero=zero)
-    _emit(writer, node, made, out, quant, clip)
+    _write_clip(writer, node, made, out, quant, clip)
     return True
 
 
-def _emit(
+def _write_clip(
     writer: OnnxWriter, node: Node, made: str, out: str, quant: QuantType, clip: Origin
 ) -> None:
     given = dict(clip.operands)
@@ -42,6 +43,7 @@ def _emit(
     for slot, end, all_of in zip(
         ("min", "max"), quant.bounds or (), quant.storage.bounds, strict=True
     ):
+        # A bound that clamps nothing is left out, unless the source had it.
         if end == all_of and slot not in given:
             names.append("")
             continue
@@ -52,20 +54,21 @@ def _emit(
     writer.emit("Clip", names, [out], origins=[clip])
 
 
-def constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
-    """Writes quantized constants and their Clip, once; False where their model had none."""
-    array, clip, quant = value.constant, source(value.node), value.type.quant
+def clip_constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
+    """Writes a quantized constant and its Clip, once; returns False where the source had no
+    Clip."""
+    array, clip, quant = value.constant, clip_origin(value.node), value.type.quant
     if array is None or clip is None or quant is None or quant.bounds is None:
         return False
     if not writer.is_alias(value):
-        out = writer.fresh(f"{value.name}_clipped") if _taken(writer, value) else value.name
+        out = writer.fresh(f"{value.name}_clipped") if _is_name_taken(writer, value) else value.name
         name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
-        plain = Array(array.held, TensorType(array.type.shape, quant.storage))
-        writer.whole.hold(name, plain)
-        _emit(writer, node, name, out, quant, clip)
+        plain = Array(array.contents, TensorType(array.type.shape, quant.storage))
+        writer.main.add_initializer(name, plain)
+        _write_clip(writer, node, name, out, quant, clip)
         writer.alias(value, out)
     return True
 
 
-def _taken(writer: OnnxWriter, value: Value) -> bool:
+def _is_name_taken(writer: OnnxWriter, value: Value) -> bool:
     return value.name in writer.initializers or writer.outer is not None

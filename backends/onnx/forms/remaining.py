@@ -1,4 +1,4 @@
-"""Counts the ops that are not in the requested form, with the reasons."""
+"""Reports the ops of a written model that are not in the requested form, and why."""
 
 from __future__ import annotations
 
@@ -12,41 +12,47 @@ from onnx import NodeProto
 from qir.ledger import Change, Ledger
 
 from ..writer import custom
-from ..writer.elements import NUMBERS
+from ..writer.elements import ELEMENT_TYPES
 from ..writer.writer import STEP
 
-_NAMES = {number: name for name, number in NUMBERS.items()}
+_ELEMENT_TYPES = {number: name for name, number in ELEMENT_TYPES.items()}
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-_STANDARD = "Conv MatMul"
-_OWN = (
+_STANDARD_QLINEAR = "Conv MatMul"
+"""Operators with a quantized counterpart in ONNX itself."""
+_MICROSOFT_QLINEAR = (
     "Conv MatMul Gemm Add Mul Sigmoid LeakyRelu Softmax Where AveragePool GlobalAveragePool Concat"
 )
-_MOVES = (
+"""Operators with a quantized counterpart in onnxruntime's domain."""
+_MOVE_OPERATORS = (
     "Reshape Flatten Transpose Squeeze Unsqueeze Slice Concat Pad MaxPool Gather Expand Tile "
     "DepthToSpace Resize"
 ).split()
-_SIZES = frozenset({"Shape", "Size"})
+"""Operators that also accept integers."""
+_SIZE_OPERATORS = frozenset({"Shape", "Size"})
 """Operators that compute nothing on what they read."""
-_BYTES = frozenset({"u8", "i8"})
-_NARROW = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
-_SUMS = "integer sums need u8 and i8 values on both sides of a matrix product or convolution"
-_BITS = "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"
+_BYTE_STORAGES = frozenset({"u8", "i8"})
+_FLOATS_OF_16_BITS = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+_NEEDS_BYTES = "integer sums need u8 and i8 values on both sides of a matrix product or convolution"
+_NEEDS_LOW_BITS = (
+    "MatMulNBits is for matrices of weights in 2, 4 or 8 bits, in blocks along the sum"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Codes:
-    """What a dequantize reads: the type, and whether its scale is computed."""
+class _DequantizeSource:
+    """What a DequantizeLinear reads: the storage, and whether scale or integers are constant."""
 
     kind: str
     computed: bool
     constant: bool
 
 
-def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -> None:
-    """Adds one line a reason: how many ops stay float between quantized values, and which."""
+def report_remaining(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -> None:
+    """Adds an entry per reason to the ledger: which ops stay float between quantized values, and
+    how many."""
     found: dict[str, Counter[str]] = {}
-    for node, sides, ends in _everywhere(model.graph):
-        why = _why(node, sides, ends, form, standard=standard)
+    for node, sides, ends in _float_ops_in_bodies(model.graph):
+        why = _reason(node, sides, ends, form, standard=standard)
         if why:
             found.setdefault(why, Counter())[node.op_type] += 1
     for why, ops in found.items():
@@ -56,80 +62,91 @@ def told(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -
         ledger.add(Change.EXACT, STEP, f"format {form}", said)
 
 
-def _everywhere(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """Yields what is between quantized values in a graph, and in what its branches and loops
-    hold."""
-    yield from _between(graph)
+def _float_ops_in_bodies(
+    graph: onnx.GraphProto,
+) -> Iterator[tuple[NodeProto, list[_DequantizeSource], bool]]:
+    """Yields the float ops of a graph and its subgraphs."""
+    yield from _float_ops(graph)
     for node in graph.node:
         for held in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
-            yield from _everywhere(held)
+            yield from _float_ops_in_bodies(held)
 
 
-def _between(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Codes], bool]]:
-    """Ops that read dequantized integers, with these, and whether their result is quantized."""
-    types = {t.name: _NAMES.get(t.data_type, "") for t in graph.initializer}
-    types |= {i.name: _NAMES.get(i.type.tensor_type.elem_type, "") for i in graph.input}
+def _float_ops(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_DequantizeSource], bool]]:
+    """Yields the ops that read dequantized values, with these, and whether their result is
+    quantized."""
+    types = {t.name: _ELEMENT_TYPES.get(t.data_type, "") for t in graph.initializer}
+    types |= {i.name: _ELEMENT_TYPES.get(i.type.tensor_type.elem_type, "") for i in graph.input}
     held = {t.name for t in graph.initializer}
-    quantized = {n.input[0] for n in graph.node if _quantizes(n) and n.input}
-    known: dict[str, _Codes] = {}
+    quantized = {n.input[0] for n in graph.node if _is_quantize(n) and n.input}
+    known: dict[str, _DequantizeSource] = {}
     for node in graph.node:
-        if _dequantizes(node):
-            known[node.output[0]] = _read(node, types, held)
+        if _is_dequantize(node):
+            known[node.output[0]] = _dequantize_source(node, types, held)
             continue
-        if _quantizes(node):
-            types[node.output[0]] = _stored(node, types)
+        if _is_quantize(node):
+            types[node.output[0]] = _storage_of(node, types)
             continue
         sides = [known[name] for name in node.input if name in known]
-        if sides and node.op_type not in _SIZES and not _narrows(node):
+        if sides and node.op_type not in _SIZE_OPERATORS and not _is_cast_to_16_bits(node):
             yield node, sides, any(name in quantized for name in node.output)
 
 
-def _narrows(node: NodeProto) -> bool:
-    """Returns whether it gives floats in 16 bits, as results have them that a model says are so."""
-    return node.op_type == "Cast" and any(a.name == "to" and a.i in _NARROW for a in node.attribute)
+def _is_cast_to_16_bits(node: NodeProto) -> bool:
+    """Returns whether a node casts to float16 or bfloat16, as for an output of that type."""
+    return node.op_type == "Cast" and any(
+        a.name == "to" and a.i in _FLOATS_OF_16_BITS for a in node.attribute
+    )
 
 
-def _dequantizes(node: NodeProto) -> bool:
+def _is_dequantize(node: NodeProto) -> bool:
     return node.op_type == "DequantizeLinear" or (
         node.domain == custom.DOMAIN and node.op_type.startswith("Dequantize")
     )
 
 
-def _quantizes(node: NodeProto) -> bool:
+def _is_quantize(node: NodeProto) -> bool:
     return node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") or (
         node.domain == custom.DOMAIN and node.op_type.startswith("Quantize")
     )
 
 
-def _stored(node: NodeProto, types: Mapping[str, str]) -> str:
+def _storage_of(node: NodeProto, types: Mapping[str, str]) -> str:
     if node.domain == custom.DOMAIN:
         return "another map"
     zero = node.input[2] if len(node.input) > 2 else ""
     return types.get(zero, "u8")
 
 
-def _read(node: NodeProto, types: Mapping[str, str], held: set[str]) -> _Codes:
+def _dequantize_source(
+    node: NodeProto, types: Mapping[str, str], held: set[str]
+) -> _DequantizeSource:
     if node.domain == custom.DOMAIN:
-        return _Codes("another map", False, node.input[0] in held)
+        return _DequantizeSource("another map", False, node.input[0] in held)
     zero = node.input[2] if len(node.input) > 2 else ""
     kind = types.get(node.input[0]) or types.get(zero, "")
-    return _Codes(kind, node.input[1] not in held, node.input[0] in held)
+    return _DequantizeSource(kind, node.input[1] not in held, node.input[0] in held)
 
 
-def _why(node: NodeProto, sides: list[_Codes], ends: bool, form: str, *, standard: bool) -> str:
-    """Returns why an op stays as it is; empty where the form has nothing to say of it."""
+def _reason(
+    node: NodeProto, sides: list[_DequantizeSource], ends: bool, form: str, *, standard: bool
+) -> str:
+    """Returns why an op is not in the form; empty where the form does not concern it."""
     if form == "integer":
-        return _SUMS if node.op_type in _PRODUCTS else ""
+        return _NEEDS_BYTES if node.op_type in _PRODUCTS else ""
     if form == "nbits":
         weights = not standard and any(c.constant and c.kind != "i32" for c in sides)
-        return _BITS if node.op_type in _PRODUCTS and weights else ""
+        return _NEEDS_LOW_BITS if node.op_type in _PRODUCTS and weights else ""
     if form != "qoperator":
         return ""
-    kinds = sorted({c.kind for c in sides if c.kind} - _BYTES - {"i32"})
+    kinds = sorted({c.kind for c in sides if c.kind} - _BYTE_STORAGES - {"i32"})
     if kinds:
         return f"no quantized operator takes {' or '.join(kinds)}"
     if any(c.computed for c in sides):
         return "quantized operators take no scales that a model computes at run time"
-    if node.op_type not in (*(_STANDARD if standard else _OWN).split(), *_MOVES):
+    if node.op_type not in (
+        *(_STANDARD_QLINEAR if standard else _MICROSOFT_QLINEAR).split(),
+        *_MOVE_OPERATORS,
+    ):
         return f"{'ONNX' if standard else 'onnxruntime'} has no quantized operator for them"
     return "" if not ends else "no quantized operator fits their parameters, attributes or bias"

@@ -1,4 +1,4 @@
-"""Copies the file of a model that was not changed."""
+"""Copies the file of a model that was not changed, with its external data."""
 
 from __future__ import annotations
 
@@ -25,29 +25,32 @@ _NEWEST_IR = 13
 """The newest version of the format that onnxruntime 1.31 takes."""
 
 
-def kept_files(
+def files_to_copy(
     graph: Graph, path: Path, dialect: Dialect, ledger: Ledger
 ) -> list[tuple[Path, Path]]:
-    """Returns what to copy for an untouched graph, and where to; nothing where that will not do.
+    """Returns the (source, destination) pairs to copy for an untouched graph; empty where copying
+    fails.
 
-    It will not where the target takes no operator set, format or domain that the file has. What is
-    next to the model comes first. The ledger says where another file has the name of data.
+    It fails where the target does not accept the file's operator set, format or domains. External
+    data come before the model. The ledger reports a destination that other files occupy.
     """
     source = untouched(graph)
     if source is None or source.suffix.lower() != ".onnx":
         return []
     if dialect.opset not in (None, source_opset(graph)):
         return []
-    if not _taken(graph, source, dialect):
+    if not _is_accepted(graph, source, dialect):
         return []
-    beside = _beside(source)
-    if beside is None or not all((source.parent / place).is_file() for place in beside):
+    data_files = _external_data_files(source)
+    if data_files is None or not all((source.parent / place).is_file() for place in data_files):
         return []
-    if taken := next((p for p in beside if not _free(source.parent / p, path.parent / p)), None):
-        said = f"written anew, not copied: {str(taken)!r} in its folder is another file"
+    if occupied := next(
+        (p for p in data_files if not _is_free(source.parent / p, path.parent / p)), None
+    ):
+        said = f"written anew, not copied: {str(occupied)!r} in its folder is another file"
         ledger.add(Change.EXACT, STEP, graph.name, said)
         return []
-    return [*((source.parent / place, path.parent / place) for place in beside), (source, path)]
+    return [*((source.parent / place, path.parent / place) for place in data_files), (source, path)]
 
 
 def copy(source: Path, to: Path) -> None:
@@ -59,48 +62,50 @@ def copy(source: Path, to: Path) -> None:
         shutil.copyfile(source, draft)
 
 
-def _taken(graph: Graph, source: Path, dialect: Dialect) -> bool:
-    """Returns whether the target takes the file's format, operator set and domains."""
+def _is_accepted(graph: Graph, source: Path, dialect: Dialect) -> bool:
+    """Returns whether the target accepts the file's format, operator set and domains."""
     opset = source_opset(graph)
     with source.open("rb") as stream:
         head = stream.read(2)
-    version = (
-        head[1] if len(head) == 2 and head[0] == 8 else 128
-    )  # the first field, as all write it
+    # The first field of every ModelProto is its ir_version: byte 8 is field 1, a varint.
+    version = head[1] if len(head) == 2 and head[0] == 8 else 128  # 128: a version of two bytes
     read = any((o.framework, o.op) == ("onnx", "Output") for o in graph.output.origins)
     if not read or version > 127 or (opset is not None and opset > dialect.newest):
         return False
     if not dialect.standard:
         return version <= _NEWEST_IR
-    domains = {qonnx.named(n)[0] for _, each in graph.walk() for n in each}
+    domains = {qonnx.domain_and_operator(n)[0] for _, each in graph.walk() for n in each}
     known = all(not d or d == DOMAIN or d.startswith("ai.onnx") for d in domains)
-    return known and not _microsoft(source)
+    return known and not _has_microsoft_operators(source)
 
 
-def _microsoft(source: Path) -> bool:
-    """Returns whether a model has operators of onnxruntime's own, in whatever form they were
+def _has_microsoft_operators(source: Path) -> bool:
+    """Returns whether the file has operators of onnxruntime's domain, as whatever they were
     read."""
     with (
         source.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
     ):
+        # Parsing a large model takes seconds: the text of the domain rules most files out.
         if held.find(MICROSOFT.encode()) < 0:
             return False
     model = onnx.load(str(source), load_external_data=False)
-    return any(_named(each) for each in (model.graph.node, *(f.node for f in model.functions)))
+    return any(
+        _is_microsoft(each) for each in (model.graph.node, *(f.node for f in model.functions))
+    )
 
 
-def _named(nodes: Iterable[onnx.NodeProto]) -> bool:
+def _is_microsoft(nodes: Iterable[onnx.NodeProto]) -> bool:
     for node in nodes:
         if node.domain.startswith(MICROSOFT):
             return True
-        if any(_named(g.node) for a in node.attribute for g in (a.g, *a.graphs)):
+        if any(_is_microsoft(g.node) for a in node.attribute for g in (a.g, *a.graphs)):
             return True
     return False
 
 
-def _beside(source: Path) -> list[PurePosixPath] | None:
-    """Returns the files of data that the model names; None where a name leads elsewhere."""
+def _external_data_files(source: Path) -> list[PurePosixPath] | None:
+    """Returns the files of external data; None where a name leads outside the model's folder."""
     with (
         source.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
@@ -111,7 +116,7 @@ def _beside(source: Path) -> list[PurePosixPath] | None:
     tensors = filter(uses_external_data, (*_get_all_tensors(model), *_sparse(model.graph)))
     said = [e.value for t in tensors for e in t.external_data if e.key == "location"]
     places = dict.fromkeys(map(PurePosixPath, said))
-    return list(places) if all(_inside(source.parent, place) for place in said) else None
+    return list(places) if all(_is_next_to(source.parent, place) for place in said) else None
 
 
 def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -124,21 +129,21 @@ def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield from _sparse(inner)
 
 
-def _inside(folder: Path, place: str) -> bool:
-    """Returns whether a file of a model's data is next to it, no link leading to it from
-    elsewhere."""
+def _is_next_to(folder: Path, place: str) -> bool:
+    """Returns whether a file is in the model's folder, and no link leads elsewhere."""
     parts = PurePosixPath(place.replace("\\", "/"))
     if "\0" in place or not parts.parts or parts.is_absolute() or ".." in parts.parts:
         return False
     try:
         home = folder.resolve()
         file = (home / parts).resolve()
+        # A second hard link means that another program may own the file.
         alone = file.is_file() and file.stat().st_nlink == 1
     except (OSError, RuntimeError):  # links in a circle, names that are too long
         return False
     return alone and file.is_relative_to(home)
 
 
-def _free(old: Path, new: Path) -> bool:
-    """Returns whether nothing but data of the model has their name in the new place."""
+def _is_free(old: Path, new: Path) -> bool:
+    """Returns whether no other file has the name of the model's data at the destination."""
     return not new.exists() or new.samefile(old)

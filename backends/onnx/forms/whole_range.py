@@ -7,23 +7,23 @@ from dataclasses import replace
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Change, Ledger
-from qir.profiles import profile, quantizing
-from qir.reference.interpreter import profile_of
+from qir.profiles import profile, quantize_query
+from qir.reference.interpreter import profile_name_of
 
 from ..writer import custom
-from ..writer.elements import STORED
+from ..writer.elements import QUANTIZABLE
 from ..writer.writer import STEP
 from . import qcdq
 
 
-def widen(graph: Graph, ledger: Ledger) -> None:
-    """Removes bounds of data that a quantize makes and only dequantizes read.
+def widen_bounds(graph: Graph, ledger: Ledger) -> None:
+    """Removes the bounds of integers that a quantize makes and only dequantizes read.
 
-    Models trained with fake quantization have 0..127 for kernels that add pairs of products in 16
-    bits. PyTorch drops that too when it converts such a model.
+    Models trained with fake quantization use 0..127 for kernels that add pairs of products in 16
+    bits (pmaddubsw). PyTorch drops the bounds, too, when it converts such a model.
     """
     for node in graph:
-        if not _is_narrow(node) or not _beyond(graph, node):
+        if not _has_unsupported_bounds(node) or not _has_no_function(graph, node):
             continue
         value = node.result
         quant = value.type.quant
@@ -33,17 +33,17 @@ def widen(graph: Graph, ledger: Ledger) -> None:
         ledger.add(Change.APPROXIMATED, STEP, value.name, said)
 
 
-def _is_narrow(node: Node) -> bool:
-    if node.op != "quantize" or qcdq.source(node) is not None:
+def _has_unsupported_bounds(node: Node) -> bool:
+    if node.op != "quantize" or qcdq.clip_origin(node) is not None:
         return False
     quant = node.result.type.quant
-    if quant is None or not quant.bounds or quant.storage.name not in STORED:
+    if quant is None or not quant.bounds or quant.storage.name not in QUANTIZABLE:
         return False
     return all(use.node.op == "dequantize" for use in node.result.uses)
 
 
-def _beyond(graph: Graph, node: Node) -> bool:
+def _has_no_function(graph: Graph, node: Node) -> bool:
     """Returns whether no function of primitive operators quantizes as the profile does."""
     quant = node.result.type.quant
     assert quant is not None
-    return bool(custom.beyond(profile(profile_of(graph, node)).resolve(quantizing(quant))))
+    return bool(custom.beyond(profile(profile_name_of(graph, node)).resolve(quantize_query(quant))))

@@ -1,6 +1,7 @@
-"""Operators of older operator sets whose meaning newer ones changed, said in newer ones' terms.
+"""Operators whose meaning a newer operator set changed, written as the newer set has them.
 
-ONNX's own converter knows most operators; what it leaves as it is or gets wrong is here.
+ONNX's version converter knows most operators; this module has those that it converts wrongly or not
+at all.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from qir.ir.dtype import BOOL
 from qir.ir.node import Node
 from qir.ledger import Change
 
-from ..writer.elements import number
+from ..writer.elements import element_type
 from ..writer.writer import STEP, OnnxWriter
 
 Handler = Callable[[OnnxWriter, Node, onnx.NodeProto], None]
 
-CHANGED = {
+FIRST_CHANGED_OPSET = {
     "Hardmax": 13,
     "Resize": 11,
     "Upsample": 11,
@@ -29,31 +30,31 @@ CHANGED = {
     "Scan": 9,
     "GroupNormalization": 21,
 }
-"""The first operator set where they, or what became of them, mean another thing.
+"""The first operator set in which an operator, or its successor, means something else.
 
-Of others that did, such as Softmax, RoiAlign and DFT, the converter keeps the meaning.
+The version converter keeps the meaning of others, such as Softmax, RoiAlign and DFT.
 """
 
 
-def changed(proto: onnx.NodeProto, version: int, opset: int) -> bool:
-    """Returns whether the operator means another thing from one version to the other, beyond its
-    form."""
-    if proto.domain or not version < CHANGED.get(proto.op_type, 0) <= opset:
+def has_changed_meaning(proto: onnx.NodeProto, version: int, opset: int) -> bool:
+    """Returns whether an operator means something else in the other version."""
+    if proto.domain or not version < FIRST_CHANGED_OPSET.get(proto.op_type, 0) <= opset:
         return False
+    # Only the mask of Dropout changed: it became bool.
     return proto.op_type != "Dropout" or bool(proto.output[1:] and proto.output[1])
 
 
-def inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Yields every node of the graphs that a node holds, and of theirs."""
+def nodes_inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yields every node of a node's subgraphs, and of theirs."""
     for given in proto.attribute:
         for graph in [*([given.g] if given.HasField("g") else []), *given.graphs]:
             for node in graph.node:
                 yield node
-                yield from inside(node)
+                yield from nodes_inside(node)
 
 
-def _of_rows(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
-    """Writes a Hardmax that takes all axes from its own on as one, as those of rows laid out."""
+def _write_hardmax(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes a Hardmax over all axes from `axis` on, between Flatten and Reshape."""
     x, y = proto.input[0], proto.output[0]
     axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
     sizes, flat, rows = (writer.fresh(f"{y}_{word}") for word in ("sizes", "flat", "rows"))
@@ -68,16 +69,17 @@ def _of_rows(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _resized(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
+def _write_resize(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes an Upsample or the first Resize.
 
-    Places are the new ones over the scale. The nearest one is the one before, but along axes that
-    shrink, where onnxruntime takes the one after: such a Resize is written as two where both occur.
+    Positions are those of the result divided by the scale. The nearest pixel is the one before,
+    except along axes that shrink, where onnxruntime takes the one after. A Resize with both is
+    written as two.
     """
     x, y = proto.input[0], proto.output[0]
     given = {a.name: a for a in proto.attribute}
     mode = given["mode"].s.decode() if "mode" in given else "nearest"
-    name, known = _scales(writer, node, proto)
+    name, known = _scale_operand(writer, node, proto)
     attrs: dict[str, str] = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
     if mode != "nearest":
         writer.emit("Resize", [x, "", name], [y], attrs)
@@ -89,17 +91,17 @@ def _resized(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
         one = writer.constant(np.ones(1, np.float32), f"{y}_one")
         writer.emit("Max", [name, one], [more])
         writer.emit("Min", [name, one], [less])
-        _grown(writer, [x, more, less], grown, {**attrs, "nearest_mode": "floor"})
+        _write_upscale(writer, [x, more, less], grown, {**attrs, "nearest_mode": "floor"})
         writer.emit("Resize", [grown, "", less], [y], {**attrs, "nearest_mode": "ceil"})
     said = f"{proto.op_type} is written as opset {writer.opset} has it, of the same places"
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _grown(writer: OnnxWriter, given: list[str], y: str, attrs: Mapping[str, str]) -> None:
-    """Emits a Resize of x by what is more than one.
+def _write_upscale(writer: OnnxWriter, given: list[str], y: str, attrs: Mapping[str, str]) -> None:
+    """Writes a Resize of x by the scales above 1.
 
-    Onnxruntime leaves an x whose sizes all stay as it is, which the one Resize would not have where
-    another axis shrinks: there x is resized with an axis before it that grows, and taken out again.
+    onnxruntime returns x unchanged where all sizes stay. A Resize that also shrinks another axis
+    would not. So x is resized with an extra leading axis that grows, which is removed again.
     """
     x, more, less = given
     words = ("least", "whole", "before", "by", "row", "rows")
@@ -119,10 +121,10 @@ def _grown(writer: OnnxWriter, given: list[str], y: str, attrs: Mapping[str, str
     writer.emit("Gather", [rows, first], [y], {"axis": 0})
 
 
-def _scales(
+def _scale_operand(
     writer: OnnxWriter, node: Node, proto: onnx.NodeProto
 ) -> tuple[str, NDArray[np.float32] | None]:
-    """Returns the name of the scales, and their numbers where they are constant."""
+    """Returns the name of the scales, and their values where they are constant."""
     for given in proto.attribute:
         if given.name == "scales":
             numbers = np.array(given.floats, np.float32)
@@ -131,8 +133,8 @@ def _scales(
     return proto.input[1], None if held is None else np.asarray(held.data, np.float32)
 
 
-def _dropped(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
-    """Writes a Dropout with a mask: at inference it drops nothing, and its mask is all false."""
+def _write_dropout(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes a Dropout with a mask: inference drops nothing, and the mask is all false."""
     x, y, mask = proto.input[0], proto.output[0], proto.output[1]
     writer.emit("Identity", [x], [y or writer.fresh(f"{mask}_of")])
     version = node.attrs["version"]
@@ -140,14 +142,15 @@ def _dropped(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     sizes = writer.fresh(f"{mask}_sizes")
     writer.emit("Shape", [x], [sizes])
     like = node.variadic("xs")[0].type.dtype if version < 10 else BOOL
-    none = helper.make_tensor("none", number(like), (1,), [0])
+    none = helper.make_tensor("none", element_type(like), (1,), [0])
     writer.nodes.append(helper.make_node("ConstantOfShape", [sizes], [mask], value=none))
     said = "Dropout is written as what it gives: the mask that older sets have here is all false"
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _grouped(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
-    """Writes a GroupNormalization whose scale and bias are of groups, as one where of channels."""
+def _write_group_normalization(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes a GroupNormalization whose scale and bias are per group as one with them per
+    channel."""
     groups = next((a.i for a in proto.attribute if a.name == "num_groups"), 0)
     shape = node.variadic("xs")[0].type.shape
     channels = shape[1] if len(shape) > 1 else None
@@ -169,18 +172,19 @@ def _grouped(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     writer.ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def _of_batches(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
+def _refuse_scan(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     raise writer.refuse(
         node,
         f"Scan of opset {node.attrs['version']!s} goes over batches, which none of newer sets does",
     )
 
 
-OWN: dict[str, Handler] = {
-    "Hardmax": _of_rows,
-    "Resize": _resized,
-    "Upsample": _resized,
-    "Dropout": _dropped,
-    "Scan": _of_batches,
-    "GroupNormalization": _grouped,
+WRITERS: dict[str, Handler] = {
+    "Hardmax": _write_hardmax,
+    "Resize": _write_resize,
+    "Upsample": _write_resize,
+    "Dropout": _write_dropout,
+    "Scan": _refuse_scan,
+    "GroupNormalization": _write_group_normalization,
 }
+"""The writer of each operator of FIRST_CHANGED_OPSET."""

@@ -1,4 +1,4 @@
-"""Operators that take more types of elements since some operator set, newer than the oldest."""
+"""Operators that accept more element types since a newer operator set."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from onnx import TensorProto
 
 from qir.ir.node import Node
 
-from ..writer.elements import NUMBERS
+from ..writer.elements import ELEMENT_TYPES
 
 _OLDEST = 13
-_NAMED = {
+_OPERATORS_BY_FAMILY = {
     "conv": "Conv",
     "conv_transpose": "ConvTranspose",
     "max_pool": "MaxPool",
@@ -25,7 +25,7 @@ _SAME = (
 ).split()
 OPERATORS = {
     **{name.lower(): name for name in _SAME},
-    **{f"{op}{n}d": name for op, name in _NAMED.items() for n in (1, 2, 3)},
+    **{f"{op}{n}d": name for op, name in _OPERATORS_BY_FAMILY.items() for n in (1, 2, 3)},
     "sum": "Add",
     "not_equal": "Equal",
     "less_equal": "LessOrEqual",
@@ -53,24 +53,25 @@ OPERATORS = {
     "lstm": "LSTM",
     "rnn": "RNN",
 }
-"""Our ops that are written as such an operator, or with one among others."""
+"""The operator that an op is written as, or the one of its operators that limits the element
+type."""
 
 
-def since(node: Node) -> int:
-    """Returns the first operator set that takes a node's elements; 0 where the oldest does, or
-    none."""
+def first_opset(node: Node) -> int:
+    """Returns the first operator set that accepts a node's elements; 0 where the oldest or none
+    does."""
     name = OPERATORS.get(node.op)
     value = next(iter(node.operands.values()), None)
     if name is None or value is None or value.type.quant is not None:
         return 0
-    number = NUMBERS.get(value.type.dtype.name)
-    return 0 if number is None else _first(name, TensorProto.DataType.Name(number).lower())
+    number = ELEMENT_TYPES.get(value.type.dtype.name)
+    return 0 if number is None else _first_opset_of(name, TensorProto.DataType.Name(number).lower())
 
 
 @lru_cache(1024)
-def _first(name: str, kind: str) -> int:
-    """Returns the first set in which an operator takes such elements, if it had other forms
-    before."""
+def _first_opset_of(name: str, kind: str) -> int:
+    """Returns the first operator set in which an operator accepts an element type that older
+    ones do not."""
     before = 0
     for opset in range(_OLDEST, onnx.defs.onnx_opset_version() + 1):
         try:

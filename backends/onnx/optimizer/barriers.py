@@ -1,58 +1,58 @@
-"""Keeps float what onnxruntime's optimizer would quantize."""
+"""Finds float layers that onnxruntime's optimizer would quantize by itself."""
 
 from __future__ import annotations
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.fusing import is_tail
+from qir.rewrite.fusing import is_fusible_activation
 
-from ..preparation.float_parameters import CODED
+from ..preparation.float_parameters import LAYER_SLOTS
 
-_LAYERS = {**CODED, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
-"""Data, weights and bias of layers; a matrix product and the sum after it become a Gemm."""
-_JOINED = frozenset({"add", "mul", "batch_norm"})
-"""Ops whose constants the optimizer makes part of the layer before them."""
+_LAYER_SLOTS = {**LAYER_SLOTS, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
+"""Data, weights and bias of each layer; a matmul and the add after it become a Gemm."""
+_FOLDED_OPS = frozenset({"add", "mul", "batch_norm"})
+"""Ops whose constants the optimizer folds into the layer before them."""
 
 
-def tempts(value: Value) -> bool:
-    """Returns whether onnxruntime's optimizer would quantize what a layer before a quantize takes.
+def would_be_quantized(value: Value) -> bool:
+    """Returns whether onnxruntime's optimizer would quantize the float layer that computes a value.
 
-    Between dequantize and quantize it quantizes float weights and biases itself, one scale a
-    tensor. Before that it takes ops that move elements past quantized values, and makes constants
-    that are added or multiplied a part of the layer.
+    Between dequantize and quantize it quantizes float weights and biases itself, with one scale a
+    tensor. Before that it moves quantizes past ops that keep elements, and folds constants that are
+    added or multiplied into the layer.
     """
     node = value.node
-    while (before := _before(node)) is not None:
+    while (before := _fused_producer(node)) is not None:
         node = before
-    slots = _LAYERS.get(node.op)
+    slots = _LAYER_SLOTS.get(node.op)
     if slots is None or node.stages:
         return False
     data, *rest = (node.operands.get(slot) for slot in slots)
     real = any(v is not None and v.node.op != "dequantize" for v in rest)
-    return real and data is not None and _coded(data)
+    return real and data is not None and _is_dequantized(data)
 
 
-def _before(node: Node) -> Node | None:
-    """Returns what an op takes that the optimizer takes with the layer before it; None for
-    others."""
-    if is_tail(node) or _moves(node):
+def _fused_producer(node: Node) -> Node | None:
+    """Returns the producer of an op that the optimizer merges with the layer before it; else
+    None."""
+    if is_fusible_activation(node) or _keeps_elements(node):
         return next(iter(node.operands.values())).node
-    if node.op in _JOINED:
+    if node.op in _FOLDED_OPS:
         found = [v.node for v in node.operands.values() if v.constant is None]
         return found[0] if len(found) == 1 else None
     return None
 
 
-def _coded(value: Value) -> bool:
-    """Returns whether a value is dequantized, ops that move elements aside."""
-    while _moves(value.node):
+def _is_dequantized(value: Value) -> bool:
+    """Returns whether a value is dequantized, except for ops that keep its elements."""
+    while _keeps_elements(value.node):
         value = value.node.operands["x"]
     return value.node.op == "dequantize"
 
 
-def _moves(node: Node) -> bool:
-    """Returns whether an op takes elements of one operand as they are, so that integers may be
-    taken too."""
+def _keeps_elements(node: Node) -> bool:
+    """Returns whether an op only moves elements of its operand x, so that integers could be
+    moved too."""
     if node.op in ("input", "constant", "output", "foreign", "fused"):
         return False
     found = spec(node.op).traits

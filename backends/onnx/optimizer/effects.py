@@ -1,13 +1,13 @@
-"""Records in the ledger what onnxruntime changes beyond the operators of the written model."""
+"""Reports in the ledger what onnxruntime changes beyond the operators of the written model."""
 
 from __future__ import annotations
 
-from qir.inspect.float_sums import float_sums, said_of
+from qir.inspect.float_sums import float_sums, float_sums_text
 from qir.inspect.releases import disagreements
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 
-from ..preparation.low_bit_weights import rounding
+from ..preparation.low_bit_weights import rounded_products
 from ..versions import profiles
 from ..writer.writer import STEP
 
@@ -23,42 +23,42 @@ _LEVEL = (
 _SINCE = "since 1.32, "
 """Versions that make MatMulNBits of products between quantized values of 16 bits too."""
 _RANGE = "is not written: ONNX has scale and zero point alone"
-BYTE = 8
-"""Bits of quantized values that runtimes have kernels for."""
+BYTE_BITS = 8
+"""Runtimes have integer kernels for quantized values of 8 bits only."""
 
 
-def threads(graph: Graph, ledger: Ledger) -> None:
-    """Says of layers that are about to be opened how many threads they compute as."""
+def report_threads(graph: Graph, ledger: Ledger) -> None:
+    """Reports that opened LSTM groups compute as DynamicQuantizeLSTM does on one thread."""
     for node in graph:
         if node.op == "fused" and node.attrs.get("kernel") == _LSTM:
             ledger.add(Change.REGROUPED, STEP, node.name, _THREADS)
 
 
-def level(graph: Graph, ledger: Ledger) -> None:
-    """Says of which products of float data the optimizer makes one that rounds them."""
-    always = rounding(graph)
-    for node in rounding(graph, wide=True):
+def report_accuracy_levels(graph: Graph, ledger: Ledger) -> None:
+    """Reports the products of float data that the optimizer makes MatMulNBits, which rounds the
+    data."""
+    always = rounded_products(graph)
+    for node in rounded_products(graph, wide=True):
         said = _LEVEL if node in always else _SINCE + _LEVEL
         ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def wide(graph: Graph, ledger: Ledger) -> None:
-    """Says how many ops between integers of more than 8 bits the runtime computes in float32."""
-    if sums := float_sums(graph, BYTE):
-        said = (
-            f"quantized values of {max(s.bits for s in sums)} bits: {said_of(sums, 'the runtime')}"
-        )
+def report_wide_ops(graph: Graph, ledger: Ledger) -> None:
+    """Reports how many ops on integers of more than 8 bits the runtime computes in float32."""
+    if sums := float_sums(graph, BYTE_BITS):
+        bits = max(s.bits for s in sums)
+        said = f"quantized values of {bits} bits: {float_sums_text(sums, 'the runtime')}"
         ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
 
 
-def releases(graph: Graph, profile: str, ledger: Ledger) -> None:
-    """Says which ops on quantized values other versions of onnxruntime compute differently."""
+def report_releases(graph: Graph, profile: str, ledger: Ledger) -> None:
+    """Reports the quantized ops that other versions of onnxruntime compute differently."""
     for found in disagreements(graph, profile, tuple(profiles())):
         ledger.add(Change.UNVERIFIED, STEP, found.node, found.said)
 
 
-def ranges(graph: Graph, ledger: Ledger) -> None:
-    """Says how many values' declared ranges no file of ONNX has."""
+def report_declared_ranges(graph: Graph, ledger: Ledger) -> None:
+    """Reports how many declared ranges are lost: ONNX has scale and zero point alone."""
     quants = ((v.name, v.type.quant) for _, each in graph.walk() for n in each for v in n.results)
     names = [name for name, quant in quants if quant is not None and quant.declared is not None]
     if names:

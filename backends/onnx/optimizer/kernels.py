@@ -1,128 +1,144 @@
-"""Ops that onnxruntime computes on integers: by its profile's groups, or as written."""
+"""Predicts which ops onnxruntime computes on integers: by its profile's groups, or as written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from qir.analysis.bodies import bodies
-from qir.capability import REAL, Capability, Verdict, verdicts
+from qir.analysis.bodies import graphs_with_bodies
+from qir.capability import COMPUTES_IN_FLOAT, Capability, Verdict, verdicts
 from qir.errors import QirError
-from qir.inspect.left_float import left_float
+from qir.inspect.left_float import ops_left_float
 from qir.ir.dtype import U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
-from qir.ir.ops.layers import MATRIX_PRODUCTS, PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS, MATRIX_PRODUCTS
 from qir.ir.origin import Origin
-from qir.ir.quantized_ops import BRIDGES, RAW, read, stored
+from qir.ir.quantized_ops import (
+    CONVERSION_OPS,
+    PLAIN_INTEGER_PRODUCTS,
+    STRUCTURAL_OPS,
+    source_quant_type,
+    stored_quant_type,
+)
 from qir.ir.verify import errors
 from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.group import Group
 from qir.profiles import profile
-from qir.rewrite.fusing import LINES, is_tail, match_of
+from qir.rewrite.fusing import CONVOLUTIONS_1D_3D, is_fusible_activation, match_chain
 
-from .separate_additions import add_apart
+from .separate_additions import separate_additions
 
 Write = Callable[[Graph, Ledger], object]
-_ON_REALS = " on quantized values is written as float ops between quantized values"
-_OTHER = BRIDGES | {"input", "constant", "output", "foreign"}
+_WRITTEN_AS_FLOAT = " on quantized values is written as float ops between quantized values"
+"""The ledger's words of `OnnxWriter.report_float_form`."""
+_NO_KERNEL_OPS = CONVERSION_OPS | STRUCTURAL_OPS | {"foreign"}
 
 
-def judged(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
-    """Yields a verdict for every op: by the profile where it groups, else by the table.
+def kernel_verdicts(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
+    """Yields a verdict for every op: by the profile where it groups, else by the capability table.
 
-    An op that holds quantized values itself is taken where it is written as a quantized operator
-    too. What branches and loops hold is judged as the graph is; a graph that is no program by the
-    table.
+    An op on quantized types is integer where it is written as a quantized operator. Bodies are
+    judged as the graph is. A graph that the verifier rejects is judged by the table alone.
     """
     found = list(verdicts(table, graph))
-    parts = _parts(graph)
+    parts = _graphs_with_integers(graph)
     if parts and errors(graph):
         parts = {}
-    written = _Written(graph, write)
-    judges = {path: _Judge(part, _Kernels(part, named), written) for path, part in parts.items()}
+    written = _WrittenModel(graph, write)
+    judges = {
+        path: _GraphVerdicts(part, _PredictedKernels(part, named), written)
+        for path, part in parts.items()
+    }
     for verdict in found:
         judge = judges.get(verdict.path)
         yield verdict if judge is None or verdict.defect else judge.judged(verdict)
 
 
-def _parts(graph: Graph) -> dict[str, Graph]:
-    """Returns the graphs that have to do with integers, of a graph and of what its branches and
-    loops hold."""
-    wanted = {id(each) for each in bodies(graph) if any(map(_on_codes, each))}
+def _graphs_with_integers(graph: Graph) -> dict[str, Graph]:
+    """Returns the graph and those of its bodies that have quantized values, by path."""
+    wanted = {id(each) for each in graphs_with_bodies(graph) if any(map(_is_quantized, each))}
     return {path: part for path, part in graph.walk() if id(part) in wanted}
 
 
-class _Judge:
-    """What is known of one graph."""
+class _GraphVerdicts:
+    """The verdicts of one graph's ops."""
 
-    def __init__(self, graph: Graph, kernels: _Kernels, written: _Written) -> None:
+    def __init__(self, graph: Graph, kernels: _PredictedKernels, written: _WrittenModel) -> None:
         self.nodes = {n.name: n for n in graph}
         self.kernels = kernels
         self.written = written
 
     def judged(self, verdict: Verdict) -> Verdict:
-        """Returns what becomes of an op of which the table says so."""
+        """Returns the verdict on an op, given that of the capability table."""
         node = self.nodes.get(verdict.node)
         if node is None or node.bodies:
             return verdict
-        if _one_number(node):
+        if _is_where_with_scalar(node):
             return replace(verdict, taken="integer", reason="")
-        if not _on_codes(node):
+        if not _is_quantized(node):
             return self.kernels.judged(node, verdict)
-        known = verdict.taken != "refused" and node.op not in RAW
-        if known or not (self.written.on_codes(node) or self.kernels.head(node) is not None):
+        known = verdict.taken != "refused" and node.op not in PLAIN_INTEGER_PRODUCTS
+        if known or not (
+            self.written.is_written_quantized(node) or self.kernels.kernel_of(node) is not None
+        ):
             return verdict
         return replace(verdict, taken="integer", reason="")
 
 
-def _on_codes(node: Node) -> bool:
+def _is_quantized(node: Node) -> bool:
     coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return coded or node.op in RAW
+    return coded or node.op in PLAIN_INTEGER_PRODUCTS
 
 
-def _one_number(node: Node) -> bool:
-    """Returns whether a where chooses between quantized values and one float value, of which the
-    optimizer makes quantized values too."""
+def _is_where_with_scalar(node: Node) -> bool:
+    """Returns whether a where chooses between integers and one float scalar, which the optimizer
+    quantizes."""
     if node.op != "where":
         return False
     sides = [node.operands[slot] for slot in ("a", "b")]
-    maps = [read(v) for v in sides if v.constant is None or v.type.rank or v.type.quant is not None]
-    maps.append(stored(node.result))
-    kept = (m is not None and m.storage == U8 and m.grain is None for m in maps)
+    maps = [
+        source_quant_type(v)
+        for v in sides
+        if v.constant is None or v.type.rank or v.type.quant is not None
+    ]
+    maps.append(stored_quant_type(node.result))
+    kept = (m is not None and m.storage == U8 and m.granularity is None for m in maps)
     return len(maps) == 2 and all(kept)
 
 
-def _kept_real(node: Node) -> bool:
-    """Returns whether a product has float weights, which are written so that no optimizer quantizes
-    them."""
+def _has_float_weights(node: Node) -> bool:
+    """Returns whether a product has float weights: the writer keeps the optimizer from
+    quantizing them."""
     weight = node.operands.get(spec(node.op).traits.weight or "")
     return weight is not None and weight.constant is not None and weight.type.quant is None
 
 
-def _of_codes(node: Node) -> bool:
-    """Returns whether a product's data and weights are both read from quantized values."""
+def _is_product_of_integers(node: Node) -> bool:
+    """Returns whether a product's data and weights are both read from integers."""
     traits = spec(node.op).traits
     sides = [node.operands.get(slot or "") for slot in (traits.data, traits.weight)]
-    return node.op in PRODUCTS | LINES and all(v is not None and read(v) for v in sides)
+    return node.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D and all(
+        v is not None and source_quant_type(v) for v in sides
+    )
 
 
-def _why_real(node: Node) -> str:
-    """Returns why an integer product that gives floats is no quantized kernel."""
+def _why_float(node: Node) -> str:
+    """Returns why a product of integers with a float result is no quantized kernel."""
     use = node.result.only_use
     if node.op in MATRIX_PRODUCTS:
         bias = node.operands.get(spec(node.op).traits.bias or "")
         if bias is not None or (use is not None and use.node.op == "add"):
             return "its bias is float"
-        if use is not None and is_tail(use.node):
+        if use is not None and is_fusible_activation(use.node):
             return f"no quantized kernel fuses the {use.node.op} after it with a float result"
     return "no quantized kernel gives a float result here"
 
 
-class _Written:
-    """What of an integer form is written in float between quantized values."""
+class _WrittenModel:
+    """Which ops of an integer form the writer expresses in float, by writing the model once."""
 
     def __init__(self, graph: Graph, write: Write) -> None:
         self.graph = graph
@@ -130,58 +146,58 @@ class _Written:
         self.names: set[str] | None = None
         self.failed = False
 
-    def on_codes(self, node: Node) -> bool:
+    def is_written_quantized(self, node: Node) -> bool:
         """Returns whether a node is written as a quantized operator."""
         if self.names is None:
-            self.names = self._look()
+            self.names = self._names_written_as_float()
         outputs = {u.slot for v in node.results for u in v.uses if u.node.op == "output"}
         return not self.failed and not self.names & {node.name, *outputs}
 
-    def _look(self) -> set[str]:
+    def _names_written_as_float(self) -> set[str]:
         ledger = Ledger()
         try:
             self.write(self.graph.copy(), ledger)
         except QirError:  # reported when it is written
             self.failed = True
-        return {entry.subject for entry in ledger if _ON_REALS in entry.reason}
+        return {entry.subject for entry in ledger if _WRITTEN_AS_FLOAT in entry.reason}
 
 
-class _Kernels:
-    """The kernels that a runtime makes of a graph, and what it leaves in float."""
+class _PredictedKernels:
+    """The kernels that onnxruntime fuses of a graph, and the ops that it leaves in float."""
 
     def __init__(self, graph: Graph, named: str) -> None:
         self.profile = profile(named)
         self.grouped = graph.copy()
         try:
             ExpandQdq().run(self.grouped, Ledger())
-            add_apart(self.grouped, Ledger())
+            separate_additions(self.grouped, Ledger())
             Group(named).run(self.grouped, Ledger())
         except QirError:  # reported when it is grouped; else the table decides
             self.grouped = Graph(graph.name)
         self.names: dict[str, Node] = {}
         self.origins: dict[tuple[str, Origin], Node] = {}
-        kept = {n.name for n in graph if _kept_real(n)}
+        kept = {n.name for n in graph if _has_float_weights(n)}
         for node in self.grouped:
             if kept.intersection((node.name, *(stage.name for stage in node.stages))):
                 continue
-            if node.op not in _OTHER and not node.bodies and _on_codes(node):
+            if node.op not in _NO_KERNEL_OPS and not node.bodies and _is_quantized(node):
                 self._keep(node)
-            elif node.op in PRODUCTS and not node.stages:
-                self._keep_row(node, Group(named))
-        self.left = {left.node: left.reason for left in left_float(self.grouped)}
+            elif node.op in INTEGER_SUM_LAYERS and not node.stages:
+                self._keep_dynamic_product(node, Group(named))
+        self.left = {left.node: left.reason for left in ops_left_float(self.grouped)}
         self.known = {op for row in self.profile.groups for op in row.chain}
 
-    def _keep_row(self, node: Node, group: Group) -> None:
-        """Keeps an integer product whose numbers are chosen while it runs, and what ends it."""
+    def _keep_dynamic_product(self, node: Node, group: Group) -> None:
+        """Records a product whose parameters a run computes, with the activations fused to it."""
         rows: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
         ops: tuple[Node, ...] = (node,)
         use = node.result.only_use
-        while use is not None and is_tail(use.node):
+        while use is not None and is_fusible_activation(use.node):
             ops, use = (*ops, use.node), use.node.result.only_use
         if use is not None and use.node.op == "quantize":
             rows.append((ops, use.node))
         for row, end in rows:
-            match = match_of(row, end, given=True)
+            match = match_chain(row, end, computed_parameters=True)
             if match is not None and group.allows(match, self.grouped):
                 for each in row:
                     self._keep(each)
@@ -193,8 +209,8 @@ class _Kernels:
             self.origins |= {(stage.op, o): node for o in stage.origins}
         self.origins |= {(node.op, o): node for o in node.origins}
 
-    def head(self, node: Node) -> Node | None:
-        """Returns the kernel that computes an op."""
+    def kernel_of(self, node: Node) -> Node | None:
+        """Returns the kernel that computes an op; None for float ops."""
         readers = (use.node for v in node.results for use in v.uses if use.node.op == "quantize")
         names = [node.name, f"{node.name}.codes", *(reader.name for reader in readers)]
         for kernel in (self.names[name] for name in names if name in self.names):
@@ -205,16 +221,16 @@ class _Kernels:
         return next((kernel for kernel in found if kernel is not None), None)
 
     def judged(self, node: Node, verdict: Verdict) -> Verdict:
-        """Returns what becomes of an op between dequantize and quantize."""
-        kernel = None if _kept_real(node) else self.head(node)
+        """Returns the verdict on an op between dequantize and quantize."""
+        kernel = None if _has_float_weights(node) else self.kernel_of(node)
         if kernel is not None:
             inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
             return replace(verdict, taken="integer", reason=inside)
-        if verdict.reason == REAL and _of_codes(node):
-            said = f"{self.profile.name} has it in float32: {_why_real(node)}"
+        if verdict.reason == COMPUTES_IN_FLOAT and _is_product_of_integers(node):
+            said = f"{self.profile.name} has it in float32: {_why_float(node)}"
             return replace(verdict, reason=said)
         reason = self.left.get(node.name)
-        if reason is None or verdict.reason == REAL or node.op not in self.known:
+        if reason is None or verdict.reason == COMPUTES_IN_FLOAT or node.op not in self.known:
             return verdict
         product = spec(node.op).traits.weight is not None
         said = f"{self.profile.name} has it in float32: {reason}"

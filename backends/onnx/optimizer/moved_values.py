@@ -1,8 +1,8 @@
-"""Moves of dequantized i8 values, quantized again after them.
+"""Quantizes i8 values again after ops that move them, as the optimizer would.
 
-From operator set 21 on, onnxruntime's optimizer makes them itself, states their type, makes u8 of
-their zero point, and then finds another type stated. Where quantized values are there already it
-makes none.
+From operator set 21 on, onnxruntime's QDQ propagation does that itself, but its quantizes state a
+type that contradicts their zero point, and the model fails to load. It leaves values alone that are
+quantized there already.
 """
 
 from __future__ import annotations
@@ -16,180 +16,185 @@ from onnx import TensorProto, numpy_helper
 
 from qir.ledger import Change
 
-from ..opset.changed_operators import inside
+from ..opset.changed_operators import nodes_inside
 from ..writer.writer import STEP, OnnxWriter
 
-SINCE = 21
-"""The first set whose QuantizeLinear states a type."""
-_MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-"""What onnxruntime's optimizer takes quantized values through."""
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
-"""Arithmetic that it takes out, with the number that makes it nothing."""
-_WIDEST = 256
-"""More than any code of 8 bits is from its zero point."""
+FIRST_TYPED_QUANTIZE = 21
+"""The first operator set whose QuantizeLinear states a type."""
+_PROPAGATED_OPS = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that the optimizer propagates quantizes through."""
+_NEUTRAL_OPERANDS = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+"""Arithmetic that the optimizer removes, with the operand that makes it an identity."""
+_MAX_DISTANCE = 256
+"""Exceeds the distance of any 8-bit integer from its zero point."""
 
 
-def write(writer: OnnxWriter, results: Iterable[str]) -> None:
-    """Has quantized values after such moves, in one graph whose results have these names."""
-    if writer.opset >= SINCE:
-        _Moving(writer, frozenset(results)).run()
+def add_moved_quantizes(writer: OnnxWriter, results: Iterable[str]) -> None:
+    """Adds quantizes after such moves to the graph that a writer has; `results` are its outputs."""
+    if writer.opset >= FIRST_TYPED_QUANTIZE:
+        _QuantizePropagation(writer, frozenset(results)).run()
 
 
 @dataclass
-class _Moving:
-    """One graph's nodes, and who reads what of them."""
+class _QuantizePropagation:
+    """The nodes of one graph, with the consumers of each tensor."""
 
     writer: OnnxWriter
     results: frozenset[str]
     readers: dict[str, list[onnx.NodeProto | None]] = field(default_factory=dict)
-    """Those that read a tensor; None for a result, and for what a graph within reads."""
+    """The nodes that read a tensor; None stands for an output, and for a node of a subgraph."""
     sources: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    """What dequantizes i8 values of one scale and zero point, by the tensors of its numbers."""
+    """The DequantizeLinear of i8 values from which a float tensor comes."""
     moved: list[str] = field(default_factory=list)
-    left: set[str] = field(default_factory=set)
-    """Float values that a move read, and now reads their quantized values."""
+    bypassed: set[str] = field(default_factory=set)
+    """Float tensors whose move now reads the integers instead."""
 
     def run(self) -> None:
         writer = self.writer
         nodes = writer.nodes
-        if not any(map(self._dequantizes, nodes)):
+        if not any(map(self._is_i8_dequantize, nodes)):
             return
-        self._read(nodes)
+        self._collect_readers(nodes)
         writer.nodes = []
         for node in nodes:
             source = self._source(node)
-            if source is not None and _moves(node) and not self._ends(node):
-                self._move(node, source)
+            if source is not None and _is_move(node) and not self._is_quantized_after(node):
+                self._write_move(node, source)
                 continue
             writer.nodes.append(node)
-            if self._dequantizes(node):
+            if self._is_i8_dequantize(node):
                 self.sources[node.output[0]] = node
-            elif source is not None and self._passes(node, source):
+            elif source is not None and self._is_removed(node, source):
                 self.sources[node.output[0]] = source
         if self.moved:
-            self._say()
-        if self.left:
-            self._drop()
+            self._report()
+        if self.bypassed:
+            self._remove_unused()
 
-    def _drop(self) -> None:
-        """Takes out what nobody reads any more."""
+    def _remove_unused(self) -> None:
+        """Removes the dequantizes that nothing reads any more."""
         writer = self.writer
         read = {name for node in writer.nodes for name in node.input}
-        idle = {n for n in self.left - read if all(self.readers[n])}
+        idle = {n for n in self.bypassed - read if all(self.readers[n])}
         writer.nodes = [n for n in writer.nodes if n.output[0] not in idle]
-        writer.infos = [i for i in writer.infos if i.name not in idle]
+        writer.value_infos = [i for i in writer.value_infos if i.name not in idle]
 
-    def _read(self, nodes: list[onnx.NodeProto]) -> None:
+    def _collect_readers(self, nodes: list[onnx.NodeProto]) -> None:
         for node in nodes:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
-            for name in (name for held in inside(node) for name in held.input):
+            for name in (name for held in nodes_inside(node) for name in held.input):
                 self.readers.setdefault(name, []).append(None)
         for name in self.results:
             self.readers.setdefault(name, []).append(None)
 
     # -- which ----------------------------------------------------------------------------------
 
-    def _dequantizes(self, node: onnx.NodeProto) -> bool:
+    def _is_i8_dequantize(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "DequantizeLinear" or node.domain or len(node.input) < 3:
             return False
-        zero = self._one(node.input[2])
+        zero = self._scalar_constant(node.input[2])
         return zero is not None and zero.data_type == TensorProto.INT8
 
-    def _one(self, name: str) -> onnx.TensorProto | None:
-        """Returns a constant that onnxruntime counts as one number."""
-        held = self.writer.whole.initializers.get(name)
+    def _scalar_constant(self, name: str) -> onnx.TensorProto | None:
+        """Returns a constant that onnxruntime considers a scalar: of rank 0, or of one element."""
+        held = self.writer.main.initializers.get(name)
         return held if held is not None and list(held.dims) in ([], [1]) else None
 
     def _source(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         names = node.input[:2] if node.op_type in ("Add", "Mul") else node.input[:1]
         return next((self.sources[name] for name in names if name in self.sources), None)
 
-    def _ends(self, node: onnx.NodeProto) -> bool:
-        """Returns whether integers are made of all that it moves, at once or after moves one by
-        one."""
+    def _is_quantized_after(self, node: onnx.NodeProto) -> bool:
+        """Returns whether the result is quantized by the model itself, directly or after further
+        moves."""
         first = node
         while True:
             readers = self.readers.get(node.output[0], [])
-            if readers and all(r is not None and _quantizes(r) for r in readers):
-                return node is first or (len(readers) == 1 and self._plain(readers[0]))
+            if readers and all(r is not None and _is_quantize(r) for r in readers):
+                return node is first or (len(readers) == 1 and self._has_scalar_scale(readers[0]))
             after = readers[0] if len(readers) == 1 else None
-            if after is None or not _moves(after) or after.input[0] != node.output[0]:
+            if after is None or not _is_move(after) or after.input[0] != node.output[0]:
                 return False
             node = after
 
-    def _plain(self, node: onnx.NodeProto | None) -> bool:
-        """Returns whether quantized values are made with one constant scale."""
-        return node is not None and self._one(node.input[1]) is not None
+    def _has_scalar_scale(self, node: onnx.NodeProto | None) -> bool:
+        """Returns whether a quantize has one constant scale."""
+        return node is not None and self._scalar_constant(node.input[1]) is not None
 
-    def _passes(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
-        """Returns whether it may give what it takes, so that the optimizer takes it out."""
-        if node.op_type in _NEUTRAL and not node.domain:
-            held = next((h for name in node.input if (h := self._one(name)) is not None), None)
-            return held is not None and numpy_helper.to_array(held).item() == _NEUTRAL[node.op_type]
+    def _is_removed(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
+        """Returns whether the optimizer may remove a node as an identity."""
+        if node.op_type in _NEUTRAL_OPERANDS and not node.domain:
+            held = next(
+                (h for name in node.input if (h := self._scalar_constant(name)) is not None), None
+            )
+            return (
+                held is not None
+                and numpy_helper.to_array(held).item() == _NEUTRAL_OPERANDS[node.op_type]
+            )
         if node.op_type == "Cast":
-            scale = self._one(source.input[1])
+            scale = self._scalar_constant(source.input[1])
             wanted = next((a.i for a in node.attribute if a.name == "to"), None)
             return scale is not None and wanted == scale.data_type
         return node.op_type in ("Identity", "Expand", "Dropout") and not node.domain
 
     # -- how ------------------------------------------------------------------------------------
 
-    def _move(self, node: onnx.NodeProto, source: onnx.NodeProto) -> None:
-        """Writes a move of floats, their quantized values by the same quantized type, and the float
-        values of these.
+    def _write_move(self, node: onnx.NodeProto, source: onnx.NodeProto) -> None:
+        """Writes a move, then a quantize and dequantize with the parameters of its operand.
 
-        A move of quantized values in the form that has such, and where float values would not give
-        the quantized values again.
+        Where floats would not quantize to the same integers, and in QLinear form, the integers
+        themselves are moved.
         """
         writer, out = self.writer, node.output[0]
-        codes, pair = writer.fresh(f"{out}_codes"), [self._number(n) for n in source.input[1:]]
+        codes, pair = writer.fresh(f"{out}_codes"), [self._as_scalar(n) for n in source.input[1:]]
         made = onnx.NodeProto()
         made.CopyFrom(node)
         writer.nodes.append(made)
         direct = source.output[0] == node.input[0]
-        if not direct or (self._again(source) and not writer.on_codes):
+        if not direct or (self._requantizes_exactly(source) and not writer.moves_integers):
             made.output[0] = writer.fresh(f"{out}_moved")
             writer.emit("QuantizeLinear", [made.output[0], *pair], [codes])
         else:
-            self.left.add(node.input[0])
+            self.bypassed.add(node.input[0])
             made.input[0], made.output[0] = source.input[0], codes
         writer.emit("DequantizeLinear", [codes, *pair], [out])
         self.sources[out] = writer.nodes[-1]
         self.moved.append(out)
 
-    def _again(self, source: onnx.NodeProto) -> bool:
-        """Returns whether every integer's real gives that integer again: no real is infinite, none
-        is zero."""
-        held = self._one(source.input[1])
+    def _requantizes_exactly(self, source: onnx.NodeProto) -> bool:
+        """Returns whether every integer, dequantized, quantizes to itself: no float is infinite
+        or 0."""
+        held = self._scalar_constant(source.input[1])
         if held is None:
             return True
         scale = np.abs(numpy_helper.to_array(held))
         known = np.finfo(scale.dtype)
-        return bool(known.tiny <= scale <= known.max / _WIDEST)
+        return bool(known.tiny <= scale <= known.max / _MAX_DISTANCE)
 
-    def _number(self, name: str) -> str:
-        """Returns one number that stands along an axis, as one for all."""
-        held = self._one(name)
+    def _as_scalar(self, name: str) -> str:
+        """Returns a parameter of one element as a scalar: the axis may be gone after the move."""
+        held = self._scalar_constant(name)
         if held is None or not held.dims:
             return name
         data = np.asarray(numpy_helper.to_array(held)).reshape(())
         return self.writer.parameter(data, name, None)
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         count = len(self.moved)
         what = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
         said = (
             f"{what} quantized values after {'it' if count == 1 else 'them'} too, with the "
             "same parameters"
         )
-        why = f"from set {SINCE} on, those of onnxruntime 1.31's optimizer would end in an error"
+        first = FIRST_TYPED_QUANTIZE
+        why = f"from set {first} on, those of onnxruntime 1.31's optimizer would end in an error"
         self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{said}: {why}")
 
 
-def _moves(node: onnx.NodeProto) -> bool:
-    return not node.domain and node.op_type in _MOVES
+def _is_move(node: onnx.NodeProto) -> bool:
+    return not node.domain and node.op_type in _PROPAGATED_OPS
 
 
-def _quantizes(node: onnx.NodeProto) -> bool:
+def _is_quantize(node: onnx.NodeProto) -> bool:
     return not node.domain and node.op_type == "QuantizeLinear"

@@ -1,8 +1,8 @@
-"""Keeps additions after dynamic integer products separate, so that they are not fused.
+"""Keeps additions after dynamically quantized products out of onnxruntime's MatMulAddFusion.
 
-Of MatMul and Add onnxruntime's optimizer makes a Gemm, between reshapes where data have not two
-axes. A Gemm that adds float values is no quantized kernel; after a reshape it becomes MatMulNBits,
-which rounds its data once more. A Sum adds the same numbers, and is joined to nothing.
+It fuses MatMul and Add to a Gemm, between reshapes where data are not 2-D. A Gemm with a float bias
+is no quantized kernel; after a reshape it becomes MatMulNBits, which rounds its data once more. A
+Sum adds the same numbers and is not fused.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from qir.ledger import Change, Ledger
 
 from ..writer.writer import STEP
 
-_PRODUCTS = {"matmul": ("a", "b"), "linear": ("x", "w")}
+_PRODUCT_SLOTS = {"matmul": ("a", "b"), "linear": ("x", "w")}
 _SAID = (
     "is added by Sum: of an Add onnxruntime's optimizer makes a Gemm, and computes the product in "
     "float32 or on data that it rounds once more"
 )
 
 
-def add_apart(graph: Graph, ledger: Ledger) -> int:
-    """Adds by a sum what is added to products of computed quantized values; says how many there
-    are.
+def separate_additions(graph: Graph, ledger: Ledger) -> int:
+    """Replaces the Add after dynamically quantized products by Sum; returns how many there are.
 
-    Those that a source has between its own dequantizes stay, as onnxruntime computes them there.
+    Additions that the source has between its own dequantizes stay, as onnxruntime computes them
+    there.
     """
     count = 0
     for node in list(graph):
-        if not _chosen(node):
+        if not _is_dynamic_product(node):
             continue
         if "bias" in node.operands:
-            made = _split(graph, node)
-        elif last := _joined(node):
-            made = _summed(graph, last, last.operands["a"], last.operands["b"])
+            made = _split_bias(graph, node)
+        elif last := _only_addition(node):
+            made = _add_by_sum(graph, last, last.operands["a"], last.operands["b"])
         else:
             continue
         ledger.add(Change.EXACT, STEP, made.name, _SAID)
@@ -42,9 +42,10 @@ def add_apart(graph: Graph, ledger: Ledger) -> int:
     return count
 
 
-def _chosen(node: Node) -> bool:
-    """Returns whether it is an integer product, those of its data computed, that gives floats."""
-    slots = _PRODUCTS.get(node.op)
+def _is_dynamic_product(node: Node) -> bool:
+    """Returns whether a node is a product of integers, those of its data computed, with a float
+    result."""
+    slots = _PRODUCT_SLOTS.get(node.op)
     if slots is None or node.stages or node.schemes or node.result.type.element != F32:
         return False
     bias = node.operands.get("bias")
@@ -53,29 +54,31 @@ def _chosen(node: Node) -> bool:
     data, weights = (node.operands[slot] for slot in slots)
     if node.op == "linear" and data.type.rank == 2:  # a Gemm, whatever it adds
         return False
-    return _codes(weights) is not None and _computed(data) and weights.type.rank == 2
+    return (
+        _integers_of(weights) is not None and _has_computed_scale(data) and weights.type.rank == 2
+    )
 
 
-def _computed(value: Value) -> bool:
-    """Returns whether a value has quantized values whose scale is one and computed, and that no
-    dequantize of the source reads."""
-    codes = _codes(value)
+def _has_computed_scale(value: Value) -> bool:
+    """Returns whether a value is integers with one computed scale, which no dequantize of the
+    source reads."""
+    codes = _integers_of(value)
     kept = value.node.op == "dequantize" and any(
         o.op == "DequantizeLinear" for o in value.node.origins
     )
     quant = codes.type.quant if codes is not None else None
-    return quant is not None and quant.dynamic and quant.grain is None and not kept
+    return quant is not None and quant.dynamic and quant.granularity is None and not kept
 
 
-def _codes(value: Value) -> Value | None:
-    """Returns the quantized values that a value has, or that it is the float values of."""
+def _integers_of(value: Value) -> Value | None:
+    """Returns the integers that a value is, or that it is dequantized from."""
     if value.type.quant is not None:
         return value
     return value.node.operands["x"] if value.node.op == "dequantize" else None
 
 
-def _joined(node: Node) -> Node | None:
-    """Returns the addition that alone reads a product, of a row, or of a matrix to one."""
+def _only_addition(node: Node) -> Node | None:
+    """Returns the addition that alone reads a product, if MatMulAddFusion would take it."""
     use = node.result.only_use
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
         return None
@@ -85,8 +88,8 @@ def _joined(node: Node) -> Node | None:
     return use.node if fits and use.node.result.type.quant is None else None
 
 
-def _split(graph: Graph, node: Node) -> Node:
-    """Takes the bias out of a product; what adds it then."""
+def _split_bias(graph: Graph, node: Node) -> Node:
+    """Moves the bias of a product to a sum after it."""
     product = graph.add(
         node.op,
         {slot: v for slot, v in node.operands.items() if slot != "bias"},
@@ -100,11 +103,11 @@ def _split(graph: Graph, node: Node) -> Node:
     for slot, origins in node.slot_origins.items():
         if slot != "bias":
             graph.set_slot_origins(product, slot, origins)
-    return _summed(graph, node, product.result, node.operands["bias"])
+    return _add_by_sum(graph, node, product.result, node.operands["bias"])
 
 
-def _summed(graph: Graph, last: Node, *parts: Value) -> Node:
-    """Puts a sum in the place of what added."""
+def _add_by_sum(graph: Graph, last: Node, *parts: Value) -> Node:
+    """Replaces an addition by a sum."""
     operands = {f"xs.{i}": part for i, part in enumerate(parts)}
     origins = last.origins if last.op == "add" else ()
     made = graph.add("sum", operands, before=last, origins=origins, profile=last.profile)

@@ -1,10 +1,10 @@
-"""Folds constants, as a runtime does when it loads a model."""
+"""Folds constants, as onnxruntime does when it loads a model."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
@@ -13,45 +13,48 @@ from qir.ledger import Change
 from qir.passes.fold.fold_constants import fold, foldable
 from qir.rewrite.preparation import Preparation
 
-from .float_parameters import takes_float
+from .float_parameters import quantizes_float_constants
 
-_MOST = 1 << 28
-"""Elements of four bytes that a runtime computes at most: a GiB of them."""
-_ONCE = frozenset(
+MAX_ELEMENTS = 1 << 28
+"""The runtime computes at most so many elements of four bytes: a GiB."""
+_EXACT_OPS = frozenset(
     "add sub mul div relu clip min max leaky_relu prelu sqrt reciprocal floor ceil round square "
     "trunc abs neg sign where reduce_max reduce_min cast constant_of_shape".split()
 )
-"""Ops whose float values have one right float32, next to those that move elements."""
+"""Ops whose float results are rounded once, so that every runtime computes the same.
+
+The trait `value_preserving` has those that move elements.
+"""
 
 
 def fold_constants(graph: Graph, prepared: Preparation) -> int:
-    """Computes what follows from constants, where a profile's runtime quantizes float ones.
+    """Folds what depends on constants alone, if the profile's runtime quantizes float constants.
 
-    Quantized values stay, and so does what follows from a default. What the runtime computes in an
-    order of its own may differ in the last bit, and quantized values made of it by one: the ledger
-    says which.
+    Quantized values stay, and so does what depends on a default. Ops that the runtime computes in
+    an order of its own may differ in the last bit, and their quantized values by one: the ledger
+    reports these. Returns how many nodes were folded.
     """
-    if not takes_float(prepared.profile):
+    if not quantizes_float_constants(prepared.profile):
         return 0
     count, ledger = 0, prepared.ledger
     for node in list(graph):
-        count += node.op == "shape" and _sized(graph, node, prepared)
+        count += node.op == "shape" and _fold_shape(graph, node, prepared)
     for node in list(graph):
-        if node.bodies or not foldable(node, _MOST, _MOST) or _default(node):
+        if node.bodies or not foldable(node, MAX_ELEMENTS, MAX_ELEMENTS) or _reads_default(node):
             continue
-        sure = node.op in _ONCE or spec(node.op).traits.value_preserving
-        name, real = node.name, any(v.type.dtype.is_float for v in node.results)
+        exact = node.op in _EXACT_OPS or spec(node.op).traits.value_preserving
+        name, has_floats = node.name, any(v.type.dtype.is_float for v in node.results)
         if fold(graph, node, ledger, prepared.name):
             count += 1
-            if real and not sure:
+            if has_floats and not exact:
                 said = f"the runtime's {node.op} of constants may differ in the last bit"
                 ledger.add(Change.UNVERIFIED, prepared.name, name, said)
     return count + (graph.prune() if count else 0)
 
 
-def _sized(graph: Graph, node: Node, prepared: Preparation) -> bool:
-    """Makes sizes constants, where all are known."""
-    sizes = known(node.operands["x"].type.shape)
+def _fold_shape(graph: Graph, node: Node, prepared: Preparation) -> bool:
+    """Replaces a shape whose sizes are all known by a constant."""
+    sizes = known_shape(node.operands["x"].type.shape)
     if sizes is None:
         return False
     start, end = (node.attrs[name] for name in ("start", "end"))
@@ -65,5 +68,5 @@ def _sized(graph: Graph, node: Node, prepared: Preparation) -> bool:
     return True
 
 
-def _default(node: Node) -> bool:
+def _reads_default(node: Node) -> bool:
     return any(v.node.attrs["default"] for v in node.operands.values())

@@ -1,5 +1,5 @@
-"""Merges consecutive pairs of quantize and dequantize, as onnxruntime does when it loads a
-model."""
+"""Merges consecutive pairs of quantize and dequantize, as onnxruntime's DoubleQDQPairsRemover
+does."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from qir.rewrite.preparation import Preparation
 
 
 def merge_equal_quantizes(graph: Graph, prepared: Preparation) -> int:
-    """Leaves one quantize of several that make the same quantized values of one value."""
+    """Keeps one of several quantizes that make the same integers of one value; returns how many
+    go."""
     count = 0
     kept: dict[Value, list[Node]] = {}
     for node in [n for n in graph if n.op == "quantize" and len(n.operands) == 1]:
         firsts = kept.setdefault(node.operands["x"], [])
-        first = next((f for f in firsts if _makes_same(f, node)), None)
+        first = next((f for f in firsts if _have_same_result(f, node)), None)
         if first is None:
             firsts.append(node)
         elif not any(use.node.op == "output" for use in node.result.uses):
@@ -32,24 +33,28 @@ def merge_equal_quantizes(graph: Graph, prepared: Preparation) -> int:
     return count
 
 
-def _makes_same(one: Node, other: Node) -> bool:
+def _have_same_result(one: Node, other: Node) -> bool:
     a, b = one.result.type.quant, other.result.type.quant
     alike = dict(one.attrs) == dict(other.attrs) and one.profile == other.profile
-    return a is not None and b is not None and alike and a.same_map(b)
+    return a is not None and b is not None and alike and a.has_same_mapping(b)
 
 
 def merge_pairs(graph: Graph, prepared: Preparation) -> int:
-    """Merges pairs in a row, between transposes too, and removes pairs that change nothing."""
+    """Merges consecutive pairs, also between transposes, and removes pairs that change nothing."""
     ledger, name = prepared.ledger, prepared.name
-    count = _meet(graph) if "transpose" in prepared.moving else 0
-    return count + _merge(graph, ledger, name) + _drop(graph, ledger, name)
+    count = _move_pairs_out_of_transposes(graph) if "transpose" in prepared.moving else 0
+    return (
+        count
+        + _merge_consecutive_pairs(graph, ledger, name)
+        + _remove_redundant_pairs(graph, ledger, name)
+    )
 
 
-def _meet(graph: Graph) -> int:
-    """A pair between two transposes, which become one, is put before both of them."""
+def _move_pairs_out_of_transposes(graph: Graph) -> int:
+    """Moves a pair between two transposes before both, which then become one."""
     count = 0
     for last in [node for node in graph if node.op == "transpose"]:
-        while (pair := _pair_behind(last)) is not None:
+        while (pair := _pair_between_transposes(last)) is not None:
             codes, first = pair
             quant = codes.result.type.quant
             assert quant is not None
@@ -65,9 +70,9 @@ def _meet(graph: Graph) -> int:
     return count
 
 
-def _pair_behind(last: Node) -> tuple[Node, Node] | None:
-    """Returns the quantize, and the transpose before it, whose integers a transpose alone reads as
-    floats."""
+def _pair_between_transposes(last: Node) -> tuple[Node, Node] | None:
+    """Returns the quantize, and the transpose before it, whose integers only a transpose reads
+    as floats."""
     back = last.operands["x"].node
     if back.op != "dequantize" or back.result.only_use is None:
         return None
@@ -80,8 +85,8 @@ def _pair_behind(last: Node) -> tuple[Node, Node] | None:
     return (codes, first) if has_one_scale(codes.result.type.quant) else None
 
 
-def _merge(graph: Graph, ledger: Ledger, name: str) -> int:
-    """Leaves one pair of two in a row, with the range that both can hold: other integers."""
+def _merge_consecutive_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
+    """Replaces two consecutive pairs by one, with the range that both hold: integers change."""
     count = 0
     for second in list(graph):
         if second.op != "quantize" or not all(
@@ -94,12 +99,20 @@ def _merge(graph: Graph, ledger: Ledger, name: str) -> int:
         first = between.operands["x"].node
         if first.op != "quantize" or first.result.only_use is None:
             continue
-        one, other = first.result.type.quant, second.result.type.quant
-        if one is None or other is None or not (has_one_scale(one) and has_one_scale(other)):
+        first_type, second_type = first.result.type.quant, second.result.type.quant
+        if (
+            first_type is None
+            or second_type is None
+            or not (has_one_scale(first_type) and has_one_scale(second_type))
+        ):
             continue
-        if one.storage != other.storage or one.storage not in (I8, U8):
+        if first_type.storage != second_type.storage or first_type.storage not in (I8, U8):
             continue
-        both = one if one.same_map(other) else _common(one, other)
+        both = (
+            first_type
+            if first_type.has_same_mapping(second_type)
+            else _common_type(first_type, second_type)
+        )
         if both is None:
             continue
         graph.set_type(first.result, first.result.type.with_element(both))
@@ -111,9 +124,8 @@ def _merge(graph: Graph, ledger: Ledger, name: str) -> int:
     return count
 
 
-def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
-    """Takes out a dequantize and the quantize of the same quantized type after it that has one
-    reader."""
+def _remove_redundant_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
+    """Removes a dequantize and a following quantize of the same type that has one consumer."""
     count = 0
     for last in [node for node in graph if node.op == "quantize"]:
         use, between = last.result.only_use, last.operands["x"].node
@@ -121,7 +133,11 @@ def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
             continue
         codes, quant = between.operands["x"], last.result.type.quant
         first = codes.type.quant
-        if first is None or quant is None or not (has_one_scale(first) and first.same_map(quant)):
+        if (
+            first is None
+            or quant is None
+            or not (has_one_scale(first) and first.has_same_mapping(quant))
+        ):
             continue
         shown = use.node.op == "output"
         if shown and (codes.node.op == "input" or any(u.node.op == "output" for u in codes.uses)):
@@ -140,9 +156,9 @@ def _drop(graph: Graph, ledger: Ledger, name: str) -> int:
     return count
 
 
-def _common(one: QuantType, other: QuantType) -> QuantType | None:
-    """Returns the quantized type of the range that two quantized types have in common, computed in
-    float32; None if none."""
+def _common_type(one: QuantType, other: QuantType) -> QuantType | None:
+    """Returns the type of the range that two types have in common, computed in float32; None if
+    none."""
     f32 = np.float32
     ends = [
         (q.low - int(q.zeros()), q.high - int(q.zeros()), f32(q.scales())) for q in (one, other)

@@ -1,4 +1,5 @@
-"""Quantizes float weights and biases of integer layers, as a runtime does when it loads a model."""
+"""Quantizes float weights and biases of integer layers, as onnxruntime's WeightBiasQuantization
+does."""
 
 from __future__ import annotations
 
@@ -10,22 +11,22 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
-from qir.numerics import Rule, affine_of, bias_codes, choose, quantize
-from qir.profiles import Profile, Query, query_of
-from qir.rewrite.fusing import is_tail
+from qir.numerics import Rule, affine_of, choose, quantize, quantize_bias
+from qir.profiles import Profile, Query, query_for_node
+from qir.rewrite.fusing import is_fusible_activation
 from qir.rewrite.preparation import Preparation
 
 from .unsigned_values import STEP as UNSIGNED
 
-CODED = {
+LAYER_SLOTS = {
     **{f"conv{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": ("x", "w", "bias") for n in (1, 2, 3)},
     "gemm": ("a", "b", "c"),
 }
-"""Data, weights and bias of the ops whose float values are quantized."""
+"""Data, weights and bias of the ops whose float constants are quantized."""
 
 
 @dataclass(frozen=True)
@@ -38,83 +39,80 @@ class _Layer:
     bias: Value | None
 
 
-def takes_float(profile: Profile) -> bool:
-    """Returns whether the runtime of a profile quantizes float constants between quantized
-    values."""
+def quantizes_float_constants(profile: Profile) -> bool:
+    """Returns whether a profile's runtime quantizes float constants between quantized values."""
     return profile.resolve(Query("constant")).weights.given == "float"
 
 
 def quantize_parameters(graph: Graph, prepared: Preparation) -> int:
-    """Quantizes constants: weights by the rule of constants, biases in units of the product."""
-    if not takes_float(prepared.profile):
+    """Quantizes weights by the rule of constants, and biases in units of the accumulator."""
+    if not quantizes_float_constants(prepared.profile):
         return 0
     count, ledger = 0, prepared.ledger
     for node in list(graph):
-        layer = _layer(node)
+        layer = _quantizable_layer(node)
         if layer is None:
             continue
-        if said := _odd(layer):
+        if said := _invalid_constant_reason(layer):
             ledger.add(Change.UNVERIFIED, prepared.name, node.name, f"{said}: not predicted")
             continue
         if layer.weights.constant is not None:
             if layer.weights.node.attrs["default"] is True:
                 prepared.default_weights.add(node)
-            _code_weights(graph, layer, prepared)
+            _quantize_weights(graph, layer, prepared)
             count += 1
         if layer.bias is not None:
-            _code_bias(graph, layer, prepared)
+            _quantize_bias(graph, layer, prepared)
             count += 1
     return count
 
 
-def _layer(node: Node) -> _Layer | None:
-    """Returns the layer, where a runtime quantizes its float values; None where it leaves all of
-    them.
+def _quantizable_layer(node: Node) -> _Layer | None:
+    """Returns a layer whose float constants the runtime quantizes; None for any other node.
 
-    Its data are dequantized by one scale, a quantize reads its result, its weights are constants
-    or dequantized, and its bias is a row of constants, or it has none.
+    Its data are dequantized by one scale, a quantize reads its result, its weights are constants or
+    dequantized, and its bias is a list of constants, if there is one.
     """
-    if node.op not in CODED or node.stages or node.schemes or not _ends_in_quantize(node):
+    if node.op not in LAYER_SLOTS or node.stages or node.schemes or not _ends_in_quantize(node):
         return None
-    data, weights, bias = (node.operands.get(slot) for slot in CODED[node.op])
+    data, weights, bias = (node.operands.get(slot) for slot in LAYER_SLOTS[node.op])
     if data is None or weights is None or data.node.op != "dequantize":
         return None
     quant = data.node.operands["x"].type.quant
-    if quant is None or not _one(quant):
+    if quant is None or not _is_per_tensor(quant):
         return None
     if bias is not None and (bias.constant is None or bias.type.rank != 1):
         return None
     if any(v is not None and v.type.element != F32 for v in (data, weights, bias)):
         return None
-    if weights.constant is None and not _dequantized(node, weights, bias):
+    if weights.constant is None and not _has_fitting_weights(node, weights, bias):
         return None
     return _Layer(node, quant, weights, bias)
 
 
-def _dequantized(node: Node, weights: Value, bias: Value | None) -> bool:
+def _has_fitting_weights(node: Node, weights: Value, bias: Value | None) -> bool:
     """Returns whether weights are dequantized by one scale, or by as many as there are biases."""
     kind = weights.node.operands["x"].type.quant if weights.node.op == "dequantize" else None
     if kind is None or bias is None:
         return False
-    if _one(kind):
+    if _is_per_tensor(kind):
         return True
-    first = node.op.startswith("conv") and node.op not in TRANSPOSED
+    first = node.op.startswith("conv") and node.op not in TRANSPOSED_CONVOLUTIONS
     first = first or node.attrs.get("trans_b") is True
     along = 0 if first else 1
-    return kind.axis == along and not kind.dynamic and _shape(kind) == bias.type.shape
+    return kind.axis == along and not kind.dynamic and _scale_shape(kind) == bias.type.shape
 
 
-def _one(quant: QuantType) -> bool:
-    return quant.grain is None or (not quant.dynamic and _shape(quant) == (1,))
+def _is_per_tensor(quant: QuantType) -> bool:
+    return quant.granularity is None or (not quant.dynamic and _scale_shape(quant) == (1,))
 
 
-def _shape(quant: QuantType) -> tuple[int, ...]:
+def _scale_shape(quant: QuantType) -> tuple[int, ...]:
     return np.shape(quant.scales())
 
 
-def _odd(layer: _Layer) -> str:
-    """Returns what is wrong with constants of which nobody makes integers; empty where nothing
-    is."""
+def _invalid_constant_reason(layer: _Layer) -> str:
+    """Returns why constants cannot be quantized, such as NaN; empty where they can."""
     for name, value in (("weights", layer.weights), ("biases", layer.bias)):
         held = value.constant if value is not None else None
         if held is not None and np.isnan(held.data).any():
@@ -125,26 +123,27 @@ def _odd(layer: _Layer) -> str:
 
 
 def _ends_in_quantize(node: Node) -> bool:
-    """Returns whether one quantize is all that reads a node, activations before it aside."""
+    """Returns whether a quantize is the only consumer of a node, or of the activations after it."""
     while True:
         readers = [use.node for use in node.result.uses if use.node.op != "output"]
         if len(readers) != 1:
             return False
         (node,) = readers
-        if not is_tail(node):
+        if not is_fusible_activation(node):
             return node.op == "quantize"
 
 
-def _code_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
-    """Quantizes weights, by one range.
+def _quantize_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
+    """Quantizes weights by one range.
 
-    Those of a default are made at run time: signed integers that become unsigned, as others do.
+    Those of a default are quantized at run time, as signed integers that become unsigned as others
+    do.
     """
     node, value, profile = layer.node, layer.weights, prepared.profile
     assert value.constant is not None
-    rule, reals = profile.resolve(Query("constant")), value.constant.data
-    quant = map_of_weights(reals, rule)
-    held = quantize(reals, affine_of(quant), rule)
+    rule, floats = profile.resolve(Query("constant")), value.constant.data
+    quant = weight_type(floats, rule)
+    held = quantize(floats, affine_of(quant), rule)
     if value.node.attrs["default"] and UNSIGNED in profile.prepare:
         quant = uniform(U8, quant.scales(), np.asarray(quant.zeros()) + 128)
         held = (held.astype(np.int16) + 128).astype(np.uint8)
@@ -152,35 +151,36 @@ def _code_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
     coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
     made = graph.add("dequantize", {"x": coded}, before=node)
     graph.set_origins(made.result.node, value.node.origins)
-    graph.set_operand(node, CODED[node.op][1], made.result)
+    graph.set_operand(node, LAYER_SLOTS[node.op][1], made.result)
     said = "its float weights are quantized"
     prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
 
 
-def map_of_weights(reals: NDArray[np.generic], rule: Rule) -> QuantType:
-    """Returns the map of the integers that float weights become; zeros alone have one of a step of
-    1."""
-    least, most = reals.min(initial=0), reals.max(initial=0)
+def weight_type(floats: NDArray[np.generic], rule: Rule) -> QuantType:
+    """Returns the quantized type of float weights; zeros alone get a scale of 1."""
+    least, most = floats.min(initial=0), floats.max(initial=0)
     low, high = I8.bounds
     scale, zero = choose(least, most if most > least else high - low, I8, rule.choose)
     return uniform(I8, np.asarray(scale), np.asarray(zero))
 
 
-def _code_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
-    """Quantizes a bias, in units of the product's scales."""
-    node, bias, (_, slot, added) = layer.node, layer.bias, CODED[layer.node.op]
+def _quantize_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
+    """Quantizes a bias in units of the product of both scales."""
+    node, bias, (_, slot, added) = layer.node, layer.bias, LAYER_SLOTS[layer.node.op]
     assert bias is not None
     assert bias.constant is not None
     x, w = layer.data, node.operands[slot].node.operands["x"].type.quant
     assert w is not None
     if x.dynamic or w.dynamic:
-        made = _rounded(graph, layer, bias)
+        made = _rounded_bias(graph, layer, bias)
         said = "its float bias is quantized by the given scales"
     else:
-        rule, reals = prepared.profile.resolve(query_of(node)), bias.constant.data
+        rule, floats = prepared.profile.resolve(query_for_node(node)), bias.constant.data
         unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
-        codes = _cast(reals, unit, bias_codes(reals, affine_of(x), affine_of(w), rule))
-        many = not _one(w)
+        codes = _int32_like_x86(
+            floats, unit, quantize_bias(floats, affine_of(x), affine_of(w), rule)
+        )
+        many = not _is_per_tensor(w)
         quant = uniform(I32, unit if many else unit.reshape(()), axis=0 if many else None)
         name = graph.fresh(f"{bias.name}.codes")
         array = Array(codes, bias.type.with_element(quant), name)
@@ -192,29 +192,28 @@ def _code_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
     prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
 
 
-def _cast(
-    reals: NDArray[np.generic], unit: NDArray[np.float32], codes: NDArray[np.signedinteger]
+def _int32_like_x86(
+    floats: NDArray[np.generic], unit: NDArray[np.float32], quantized: NDArray[np.signedinteger]
 ) -> NDArray[np.int32]:
-    """Quantized values of which those beyond 32 bits are the least: so x86-64 makes integers of
-    floats."""
+    """Returns integers as int32; those beyond 32 bits become the least one, as x86-64's
+    cvttss2si gives."""
     with np.errstate(all="ignore"):
-        steps = reals.astype(np.float32) / unit
-    return np.where(np.abs(steps) < 2.0**31, codes, np.iinfo(np.int32).min).astype(np.int32)
+        steps = floats.astype(np.float32) / unit
+    return np.where(np.abs(steps) < 2.0**31, quantized, np.iinfo(np.int32).min).astype(np.int32)
 
 
-def _rounded(graph: Graph, layer: _Layer, bias: Value) -> Value:
-    """Returns a bias as whole multiples of a product of scales that are given, in float."""
+def _rounded_bias(graph: Graph, layer: _Layer, bias: Value) -> Value:
+    """Returns a bias rounded to multiples of a product of computed scales, in float."""
     node = layer.node
-    scales = [_scale(graph, node.operands[slot].node, node) for slot in CODED[node.op][:2]]
+    scales = [_scale_of(graph, node.operands[slot].node, node) for slot in LAYER_SLOTS[node.op][:2]]
     unit = graph.add("mul", {"a": scales[0], "b": scales[1]}, before=node).result
     steps = graph.add("div", {"a": bias, "b": unit}, before=node).result
     whole = graph.add("round", {"x": steps}, before=node).result
     return graph.add("mul", {"a": whole, "b": unit}, before=node).result
 
 
-def _scale(graph: Graph, made: Node, before: Node) -> Value:
-    """Returns the scale of quantized values that are dequantized, a constant where the type says
-    it."""
+def _scale_of(graph: Graph, made: Node, before: Node) -> Value:
+    """Returns the scale of a dequantize: an operand, or a constant of the type."""
     if given := made.operands.get("x.scale"):
         return given
     quant = made.operands["x"].type.quant

@@ -1,4 +1,7 @@
-"""Fuses products with an add or a transpose into gemm, as a runtime does."""
+"""Fuses matrix products with an add or a transpose into gemm.
+
+onnxruntime's MatMulAddFusion and GemmTransposeFusion do so when it loads a model.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,17 @@ from qir.rewrite.preparation import Preparation
 
 
 def join_gemms(graph: Graph, prepared: Preparation) -> int:
-    """Makes one gemm of a matmul and the add that alone reads it, a row or matrix being added,
-    between two reshapes where its data have not two axes; and of a gemm without addend and the
-    transpose that alone reads it. Says how many."""
+    """Fuses matmul and add, and gemm and transpose, into one gemm; returns how many.
+
+    The add is of a row or matrix, and the matmul's only consumer. Data that are not 2-D get a
+    reshape before and after. A gemm before a transpose has no addend.
+    """
     count = 0
     for node in list(graph):
-        if last := _turning(node):
-            made, said = _turn(graph, node, last), "gemm and transpose are one gemm"
-        elif added := joined(node):
-            made, said = _replace(graph, node, *added), "matmul and add are one gemm"
+        if last := _fusible_transpose(node):
+            made, said = _fuse_transpose(graph, node, last), "gemm and transpose are one gemm"
+        elif added := fusible_addition(node):
+            made, said = _fuse_addition(graph, node, *added), "matmul and add are one gemm"
         else:
             continue
         prepared.ledger.add(Change.REGROUPED, prepared.name, made.name, said)
@@ -32,8 +37,8 @@ def join_gemms(graph: Graph, prepared: Preparation) -> int:
     return count
 
 
-def _turning(node: Node) -> Node | None:
-    """Returns the transpose that takes a gemm."""
+def _fusible_transpose(node: Node) -> Node | None:
+    """Returns the transpose that is fused into a gemm."""
     use = node.result.only_use if node.op == "gemm" and "c" not in node.operands else None
     if use is None or use.node.op != "transpose" or use.node.attrs["perm"] != (1, 0):
         return None
@@ -42,8 +47,8 @@ def _turning(node: Node) -> Node | None:
     return use.node if plain and coded and use.node.profile == node.profile else None
 
 
-def _turn(graph: Graph, node: Node, last: Node) -> Node:
-    """Puts a gemm of turned operands in the place of a gemm and a transpose."""
+def _fuse_transpose(graph: Graph, node: Node, last: Node) -> Node:
+    """Replaces a gemm and a transpose by a gemm of transposed operands: (A B)^T = B^T A^T."""
     flags = {"trans_a": not node.attrs["trans_b"], "trans_b": not node.attrs["trans_a"]}
     gemm = graph.add(
         "gemm",
@@ -57,8 +62,8 @@ def _turn(graph: Graph, node: Node, last: Node) -> Node:
     return gemm
 
 
-def joined(node: Node) -> tuple[Node, Value] | None:
-    """Returns the add that is made one gemm with a matmul, and what it adds."""
+def fusible_addition(node: Node) -> tuple[Node, Value] | None:
+    """Returns the add that is fused with a matmul, and its other operand."""
     if node.op != "matmul" or node.stages or node.schemes or "bias" in node.operands:
         return None
     a, b, use = node.operands["a"], node.operands["b"], node.result.only_use
@@ -69,10 +74,10 @@ def joined(node: Node) -> tuple[Node, Value] | None:
     other = use.node.operands["b" if use.slot == "a" else "a"]
     if other.type.element != F32 or use.node.profile != node.profile:
         return None
-    return (use.node, other) if _taken(node, a, b, other) else None
+    return (use.node, other) if _has_gemm_shapes(node, a, b, other) else None
 
 
-def _taken(node: Node, a: Value, b: Value, other: Value) -> bool:
+def _has_gemm_shapes(node: Node, a: Value, b: Value, other: Value) -> bool:
     """Returns whether the shapes are those of a gemm."""
     if b.type.rank != 2 or any(node.attrs.get(flag) is True for flag in ("trans_a", "trans_b")):
         return False
@@ -80,16 +85,18 @@ def _taken(node: Node, a: Value, b: Value, other: Value) -> bool:
     if a.type.rank == 2:
         rows = a.type.shape[0]
         return shape in ((wide,), (1, wide), (rows, wide), (rows, 1))
-    known = dims.known(a.type.shape) is not None and dims.known(b.type.shape) is not None
+    known = (
+        dims.known_shape(a.type.shape) is not None and dims.known_shape(b.type.shape) is not None
+    )
     return known and a.type.rank > 0 and shape == (wide,)
 
 
-def _replace(graph: Graph, node: Node, last: Node, other: Value) -> Node:
-    """Puts a gemm in the place of a matmul and an add."""
+def _fuse_addition(graph: Graph, node: Node, last: Node, other: Value) -> Node:
+    """Replaces a matmul and an add by a gemm."""
     a, b, kind = node.operands["a"], node.operands["b"], last.result.type
     flat = a.type.rank != 2
     if flat:
-        a = _reshaped(graph, a, (_rows(a), _size(b, 0)), last)
+        a = _reshaped(graph, a, (_row_count(a), _size(b, 0)), last)
     gemm = graph.add(
         "gemm",
         {"a": a, "b": b, "c": other},
@@ -99,15 +106,15 @@ def _replace(graph: Graph, node: Node, last: Node, other: Value) -> Node:
     )
     made = gemm.result
     if flat:
-        whole = dims.known(kind.shape)
+        whole = dims.known_shape(kind.shape)
         assert whole is not None
         made = _reshaped(graph, made, whole, last)
     graph.substitute(last, made, gone=(node,))
     return gemm
 
 
-def _rows(value: Value) -> int:
-    return math.prod(dims.known(value.type.shape[:-1]) or ())
+def _row_count(value: Value) -> int:
+    return math.prod(dims.known_shape(value.type.shape[:-1]) or ())
 
 
 def _size(value: Value, axis: int) -> int:

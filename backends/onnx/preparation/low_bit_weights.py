@@ -1,7 +1,7 @@
-"""Rounds data to eight bits before blockwise low-bit weights, as a runtime does.
+"""Rounds data to 8 bits before low-bit weights, as onnxruntime's MatMulNBits does.
 
 onnxruntime makes MatMulNBits of a product whose weights are dequantized, and computes it at an
-accuracy level that rounds the left side, a block of the sum at a time.
+accuracy level that rounds the left operand, a block of the sum at a time.
 """
 
 from __future__ import annotations
@@ -15,124 +15,139 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change
 from qir.numerics import affine_of, quantize
-from qir.profiles import profile, query_of
-from qir.rewrite.fusing import TAILS
+from qir.profiles import profile, query_for_node
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
 
-from .gemms import joined
+from .gemms import fusible_addition
 
 PRODUCTS = frozenset({"matmul", "gemm"})
+"""Products that may become MatMulNBits."""
 _STORAGES = frozenset({"i4", "u4", "i8", "u8"})
-_USUAL = 32
-"""The block where the scales have none along the sum."""
-_SIZES = (16, 32, 64, 128, 256)
-"""The blocks that every version takes."""
-_MOST = 256
-"""The data that share a scale at most, in larger blocks of weights too."""
+DEFAULT_BLOCK = 32
+"""The block size for scales without blocks along the sum."""
+SUPPORTED_BLOCKS = (16, 32, 64, 128, 256)
+"""Block sizes that every version supports."""
+MAX_ROUNDED_BLOCK = 256
+"""At most so many data share a scale, in larger blocks of weights, too."""
 
 
 def round_data(graph: Graph, prepared: Preparation) -> int:
-    """Rounds the data of each such product but those with default weights, whose quantized values
-    the runtime makes later; returns how many there are."""
-    return _round(graph, prepared, wide=False)
+    """Rounds the data of each product that becomes MatMulNBits; returns how many.
+
+    Those with default weights stay: the runtime quantizes these later.
+    """
+    return _round_products(graph, prepared, wide=False)
 
 
 def round_wide_data(graph: Graph, prepared: Preparation) -> int:
-    """Rounds also the data of products between quantized values of 16 bits, and next to larger
-    blocks; returns how many there are."""
-    return _round(graph, prepared, wide=True)
+    """Rounds also the data of products between 16-bit values, and next to larger blocks; returns
+    how many."""
+    return _round_products(graph, prepared, wide=True)
 
 
-def _round(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
+def _round_products(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
     count = 0
     for node in list(graph):
-        size = None if node in prepared.default_weights else _block(node, wide=wide)
-        if size is None or _quantized_here(node):
+        size = None if node in prepared.default_weights else _rounding_block(node, wide=wide)
+        if size is None or _has_qir_weights(node):
             continue
-        graph.set_operand(node, "a", _rounded(graph, node, node.operands["a"], size))
+        graph.set_operand(node, "a", _rounded_data(graph, node, node.operands["a"], size))
         said = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
         prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
         count += 1
     return count
 
 
-def rounding(graph: Graph, *, wide: bool = False) -> list[Node]:
-    """The products whose data are rounded so, those among them that are joined with what is added
-    between reshapes, where numbers of the data are computed."""
-    found = [n for n in graph if _block(n, wide=wide) is not None or _reshaped(n, wide=wide)]
-    return [node for node in found if not _quantized_here(node)]
+def rounded_products(graph: Graph, *, wide: bool = False) -> list[Node]:
+    """Returns the products whose data are rounded.
 
-
-def _reshaped(node: Node, *, wide: bool) -> bool:
-    """Returns whether an addition makes of a product one between reshapes, whose data are float
-    then.
-
-    Scales that are constants go after a reshape, and data have quantized values there too.
+    They include those that an addition turns into a gemm between reshapes, where parameters of the
+    data are computed.
     """
-    if joined(node) is None:
+    found = [
+        n
+        for n in graph
+        if _rounding_block(n, wide=wide) is not None or _becomes_reshaped_gemm(n, wide=wide)
+    ]
+    return [node for node in found if not _has_qir_weights(node)]
+
+
+def _becomes_reshaped_gemm(node: Node, *, wide: bool) -> bool:
+    """Returns whether an addition turns a product into a gemm between reshapes, whose data are then
+    float.
+
+    A constant scale moves past the reshape, and the data stay quantized.
+    """
+    if fusible_addition(node) is None:
         return False
     a = node.operands["a"]
     quant = a.node.operands["x"].type.quant if a.node.op == "dequantize" else None
     computed = quant is not None and quant.dynamic
-    return computed and a.type.rank != 2 and _beside(node, wide=wide) is not None
+    return computed and a.type.rank != 2 and _weight_block(node, wide=wide) is not None
 
 
-def _block(node: Node, *, wide: bool) -> int | None:
-    """Returns how many numbers of the data share a scale; None where the runtime rounds none."""
-    if node.op not in PRODUCTS or node.stages or not _plain(node):
+def _rounding_block(node: Node, *, wide: bool) -> int | None:
+    """Returns how many data share a scale; None where the runtime does not round."""
+    if node.op not in PRODUCTS or node.stages or not _has_kernel_attributes(node):
         return None
     a = node.operands["a"]
     if a.type.element != F32 or a.type.rank < 1:
         return None
-    if a.node.op == "dequantize" and not (wide and _of_16_bits(a.node.operands["x"])):
+    if a.node.op == "dequantize" and not (wide and _has_16_bits(a.node.operands["x"])):
         return None
-    return None if _kept(node, wide=wide) else _beside(node, wide=wide)
+    return None if _is_kept_by_consumers(node, wide=wide) else _weight_block(node, wide=wide)
 
 
 def needs_fence(node: Node) -> bool:
-    """Returns whether data of 16 bits would be rounded unless the writer fenced the weights."""
-    return node.op in PRODUCTS and _quantized_here(node) and _block(node, wide=True) is not None
+    """Returns whether data of 16 bits would be rounded unless the writer adds a barrier after
+    the weights."""
+    return (
+        node.op in PRODUCTS
+        and _has_qir_weights(node)
+        and _rounding_block(node, wide=True) is not None
+    )
 
 
-def _quantized_here(node: Node) -> bool:
-    """Whether a product has data of 16 bits, and weights that were quantized after they were read;
-    those of a file are written as they were."""
+def _has_qir_weights(node: Node) -> bool:
+    """Returns whether a product has data of 16 bits, and weights that QIR quantized.
+
+    Those of a source file are written as they were.
+    """
     a, w = node.operands["a"].node, node.operands["b"].node
-    wide = a.op == "dequantize" and _of_16_bits(a.operands["x"])
+    wide = a.op == "dequantize" and _has_16_bits(a.operands["x"])
     return wide and w.op == "dequantize" and not w.origins
 
 
-def _of_16_bits(value: Value) -> bool:
+def _has_16_bits(value: Value) -> bool:
     quant = value.type.quant
     return quant is not None and quant.storage in (I16, U16)
 
 
-def _beside(node: Node, *, wide: bool) -> int | None:
-    """Returns how many numbers share a scale next to the weights of a product; None for other
-    weights."""
+def _weight_block(node: Node, *, wide: bool) -> int | None:
+    """Returns how many values share a scale in a product's weights; None for other weights."""
     w = node.operands["b"].node
     if w.op != "dequantize" or w.result.only_use is None or len(w.operands) > 1:
         return None
     array = w.operands["x"].constant
-    if array is None or array.held.ndim != 2:
+    if array is None or array.contents.ndim != 2:
         return None
     quant = array.type.quant
     assert quant is not None
-    whole = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+    whole = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     if not whole or quant.express != F32 or quant.storage.name not in _STORAGES:
         return None
-    return _size(quant, wide=wide)
+    return _block_size(quant, wide=wide)
 
 
-def _kept(node: Node, *, wide: bool) -> bool:
-    """Returns whether what reads a product keeps its data from being rounded: a quantize, or
-    nothing but an activation that is read once.
+def _is_kept_by_consumers(node: Node, *, wide: bool) -> bool:
+    """Returns whether the consumers of a product prevent the fusion to MatMulNBits.
 
-    `wide`: neither does where all that is made of the product is quantized of 16 bits. An addition
-    that is made one gemm with the product is read in its place.
+    A quantize does, also after an activation that is read once. With `wide`, quantizes to 16 bits
+    do not. An addition that is fused with the product is followed to its own consumers.
     """
-    added = joined(node)
-    if added is not None and not _row(added[1], node):
+    added = fusible_addition(node)
+    if added is not None and not _is_column_vector(added[1], node):
         return True
     result = node.result if added is None else added[0].result
     readers = [user for user in result.users if user.op != "output"]
@@ -145,28 +160,28 @@ def _kept(node: Node, *, wide: bool) -> bool:
         last = readers[0].result.only_use
         if last is None or last.node.op == "output":
             return False
-        if last.node.op != "quantize" or _cuts(readers[0], last.node):
+        if last.node.op != "quantize" or _clamps_values(readers[0], last.node):
             return True
         made = readers = [last.node]
     if not made:
         return False
-    return not wide or shown or made != readers or not all(_of_16_bits(q.result) for q in made)
+    return not wide or shown or made != readers or not all(_has_16_bits(q.result) for q in made)
 
 
 def _is_tail(node: Node) -> bool:
-    """Returns whether it is an activation, also a foreign one, whose ends are computed."""
+    """Returns whether a node is an activation, also a foreign one, whose bounds are computed."""
     name = str(node.attrs["op"]).lower() if node.op == "foreign" else node.op
-    return name in TAILS
+    return name in ACTIVATIONS
 
 
-def _cuts(tail: Node, node: Node) -> bool:
-    """Returns whether an activation leaves out numbers that a quantize has quantized values for."""
+def _clamps_values(tail: Node, node: Node) -> bool:
+    """Returns whether an activation clamps floats that a quantize has integers for."""
     quant = node.result.type.quant
-    if tail.op == "foreign" or quant is None or quant.dynamic or quant.grain is not None:
+    if tail.op == "foreign" or quant is None or quant.dynamic or quant.granularity is not None:
         return True
     ends = (0.0, None) if tail.op == "relu" else (tail.attrs.get("min"), tail.attrs.get("max"))
     codes = zip(ends, (quant.low, quant.high), strict=True)
-    rule = profile("native").resolve(query_of(node))
+    rule = profile("native").resolve(query_for_node(node))
     return any(
         isinstance(end, float)
         and quantize(np.asarray([end], np.float32), affine_of(quant), rule)[0] != code
@@ -174,37 +189,37 @@ def _cuts(tail: Node, node: Node) -> bool:
     )
 
 
-def _plain(node: Node) -> bool:
-    """Returns whether the kernel takes the product: not transposed, no gain, a bias each column."""
+def _has_kernel_attributes(node: Node) -> bool:
+    """Returns whether the kernel supports a product: not transposed, unscaled, one bias per
+    column."""
     attrs = node.attrs
     if attrs.get("trans_a") is True or attrs.get("trans_b") is True:
         return False
     if (attrs.get("alpha", 1.0), attrs.get("beta", 1.0)) != (1.0, 1.0):
         return False
     bias = node.operands.get("c") or node.operands.get("bias")
-    return bias is None or _row(bias, node)
+    return bias is None or _is_column_vector(bias, node)
 
 
-def _row(value: Value, node: Node) -> bool:
-    """Returns whether a value has one number for each column of a product."""
+def _is_column_vector(value: Value, node: Node) -> bool:
+    """Returns whether a value has one element for each column of a product."""
     return value.type.shape == node.operands["b"].type.shape[-1:]
 
 
-def _size(quant: QuantType, *, wide: bool) -> int | None:
-    if quant.grain is None:
-        return _USUAL
-    blocks = dict(quant.grain.blocks)
-    if quant.grain.by is not None or blocks.get(1) != 1:
+def _block_size(quant: QuantType, *, wide: bool) -> int | None:
+    if quant.granularity is None:
+        return DEFAULT_BLOCK
+    blocks = dict(quant.granularity.blocks)
+    if quant.granularity.by is not None or blocks.get(1) != 1:
         return None
-    size = blocks.get(0, _USUAL)
-    if wide and size > _MOST and size.bit_count() == 1:
-        return _MOST
-    return size if size in _SIZES else None
+    size = blocks.get(0, DEFAULT_BLOCK)
+    if wide and size > MAX_ROUNDED_BLOCK and size.bit_count() == 1:
+        return MAX_ROUNDED_BLOCK
+    return size if size in SUPPORTED_BLOCKS else None
 
 
-def _rounded(graph: Graph, node: Node, a: Value, size: int) -> Value:
-    """Returns the float values of 8-bit integers of which the greatest of each block is 127, or
-    -127."""
+def _rounded_data(graph: Graph, node: Node, a: Value, size: int) -> Value:
+    """Returns data rounded to integers of 8 bits, whose absolute maximum in each block is 127."""
 
     def op(name: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
         return graph.add(name, operands, attrs, before=node, origins=node.origins).result

@@ -1,4 +1,4 @@
-"""Removes operators that do nothing, as a runtime does when it loads a model."""
+"""Removes operators that do nothing, as onnxruntime does when it loads a model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from qir.ir.node import Node, Value
 from qir.ledger import Change
 from qir.rewrite.preparation import Preparation
 
-_NEUTRAL: Mapping[str, tuple[float, tuple[str, ...]]] = {
+_NEUTRAL_OPERANDS: Mapping[str, tuple[float, tuple[str, ...]]] = {
     "mul": (1.0, ("a", "b")),
     "div": (1.0, ("b",)),
     "add": (0.0, ("a", "b")),
     "sub": (0.0, ("b",)),
 }
-"""The number that changes nothing, and the operands that may hold it."""
+"""The number that makes an op an identity, and the operands that may be it."""
 _SAME_TYPE = frozenset({"cast", "expand", "identity", "dropout"})
-"""Ops that do nothing where the result has the operand's type."""
+"""Ops that are identities where the result has the operand's type."""
 
 
 def remove_no_ops(graph: Graph, prepared: Preparation) -> int:
@@ -34,7 +34,7 @@ def remove_no_ops(graph: Graph, prepared: Preparation) -> int:
     """
     count = 0
     for node in list(graph):
-        kept = _kept(node)
+        kept = _unchanged_operand(node)
         if kept is None or kept.type != node.result.type:
             continue
         if any(use.node.op == "output" for use in node.result.uses):
@@ -42,47 +42,51 @@ def remove_no_ops(graph: Graph, prepared: Preparation) -> int:
         graph.replace(node.result, kept)
         said = f"{node.op} changes no element, and the runtime removes it"
         prepared.ledger.add(Change.EXACT, prepared.name, node.name, said)
-        _remove(graph, node)
+        _remove_with_producers(graph, node)
         count += 1
     return count
 
 
-def _remove(graph: Graph, node: Node) -> None:
-    """Removes a node, with the constants and transposes that it alone read; other unused nodes
-    stay, since the runtime counts them among the readers of quantized values."""
+def _remove_with_producers(graph: Graph, node: Node) -> None:
+    """Removes a node, with the constants and transposes that it alone read.
+
+    Other unused nodes stay: the runtime counts them among the consumers of quantized values.
+    """
     read = [value.node for value in dict.fromkeys(node.operands.values())]
     graph.remove(node)
     for before in read:
         if before.op in ("constant", "transpose") and not before.used:
-            _remove(graph, before)
+            _remove_with_producers(graph, before)
 
 
-def _kept(node: Node) -> Value | None:
-    """Returns the operand that an op gives as it is; None where it does something."""
+def _unchanged_operand(node: Node) -> Value | None:
+    """Returns the operand that an op returns unchanged; None where it does something."""
     if node.stages or node.schemes or len(node.results) != 1 or node.result.type.quant:
         return None
     if node.op in _SAME_TYPE:
         return node.operands["x"]
     if node.op == "transpose":
         return _transposed_back(node)
-    number, slots = _NEUTRAL.get(node.op, (0.0, ()))
+    number, slots = _NEUTRAL_OPERANDS.get(node.op, (0.0, ()))
     others = {"a": "b", "b": "a"}
-    return next((node.operands[others[s]] for s in slots if _holds(node, s, number)), None)
+    return next(
+        (node.operands[others[s]] for s in slots if _is_scalar_constant(node, s, number)), None
+    )
 
 
-def _holds(node: Node, slot: str, number: float) -> bool:
-    """Returns whether an operand is one given number, of no more axes than the other one."""
+def _is_scalar_constant(node: Node, slot: str, number: float) -> bool:
+    """Returns whether an operand is one given number, and does not broadcast the other operand."""
     value, other = node.operands[slot], node.operands["b" if slot == "a" else "a"]
     array = value.constant
     if array is None or value.node.attrs["default"] or value.type.quant is not None:
         return False
-    if array.held.size != 1 or value.type.rank > other.type.rank:
+    if array.contents.size != 1 or value.type.rank > other.type.rank:
         return False
     return bool(np.all(array.data == number))
 
 
 def _transposed_back(last: Node) -> Value | None:
-    """Returns what a row of transposes takes, if together they leave every axis where it was."""
+    """Returns the operand of consecutive transposes which together change nothing."""
     first, order = last, _perm(last)
     while first.operands["x"].node.op == "transpose":
         before = first.operands["x"].node

@@ -1,4 +1,4 @@
-"""Makes signed quantized values unsigned, as onnxruntime does when it loads a model."""
+"""Makes signed quantized values unsigned, as onnxruntime's QDQS8ToU8Transformer does."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STEP = "unsigned_values"
 
 
 def unsigned_values(graph: Graph, prepared: Preparation) -> int:
-    """Gives unsigned integers to values that only their one reader sees, as the runtime does.
+    """Makes integers unsigned that only one consumer reads; returns how many.
 
-    The float values stay; but a kernel that computes on raw integers rounds elsewhere.
+    The floats stay the same, but a kernel that computes on raw integers rounds elsewhere.
     """
     count = 0
     for node in graph:
         quant = node.result.type.quant if node.op == "quantize" else None
-        if quant is None or quant.storage != I8 or quant.grain is not None or quant.dynamic:
+        if quant is None or quant.storage != I8 or quant.granularity is not None or quant.dynamic:
             continue
         use = node.result.only_use
         if use is None or use.node.op != "dequantize" or use.node.result.only_use is None:

@@ -1,4 +1,4 @@
-"""Writes `quantization_annotation`: the constants that are the parameters of a tensor."""
+"""Writes `quantization_annotation`: which constants are the parameters of a tensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qir.ir.node import Value
 from . import custom
 from .writer import MICROSOFT, OnnxWriter
 
-_LAYOUTS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | None]] = {
+_PARAMETER_POSITIONS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | None]] = {
     "QuantizeLinear": ((), (1, 2)),
     "DequantizeLinear": (((0, 1, 2),), None),
     **dict.fromkeys(
@@ -33,56 +33,60 @@ _LAYOUTS: dict[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int] | No
     "QGemm": (((0, 1, 2), (3, 4, 5)), (7, 8)),
     "QLinearWhere": (((1, 2, 3), (4, 5, 6)), (7, 8)),
 }
-"""Where an operator has (tensor, scale, zero) operands, and its result's pair."""
+"""The (tensor, scale, zero point) positions of an operator's operands, and those of its result's
+pair."""
 
 
 def annotate(
     writer: OnnxWriter, graph: onnx.GraphProto, outputs: Iterable[tuple[str, Value]]
 ) -> None:
-    """Says of all quantized values whose scale and zero point are constants which these are.
+    """Annotates all quantized tensors whose scale and zero point are constants.
 
-    A model's inputs and results that are quantized have some where no operator names any; so have
-    constants that operators take as plain numbers.
+    Some inputs and outputs of a model are quantized where no operator names their parameters. So
+    are constants that operators read as plain integers.
     """
     known = {t.name for t in graph.initializer}
-    told: set[str] = set()
-    for name, scale, zero in _named(graph.node):
-        if name not in told and scale in known and (not zero or zero in known):
-            told.add(name)
-            _add(graph, name, scale, zero)
-    inner = [v for v in _raw(writer.graph) if v.name in known]
+    annotated: set[str] = set()
+    for name, scale, zero in _stated_tensors(graph.node):
+        if name not in annotated and scale in known and (not zero or zero in known):
+            annotated.add(name)
+            _add_annotation(graph, name, scale, zero)
+    inner = [v for v in _unstated_constants(writer.graph) if v.name in known]
     given = ((v.name, v) for v in (*writer.graph.inputs, *inner))
     for name, value in (*given, *outputs):
         quant = value.type.quant
-        if quant is None or quant.dynamic or name in told:
+        if quant is None or quant.dynamic or name in annotated:
             continue
-        if custom.odd(quant, value.type.shape, constant=False):
+        if custom.needs_function(quant, value.type.shape, constant=False):
             continue
-        pair = writer.pair(value, value.node)
-        _add(graph, name, *pair)
+        pair = writer.parameters_of(value, value.node)
+        _add_annotation(graph, name, *pair)
         for held in pair:
             if held not in known:
                 known.add(held)
                 graph.initializer.append(writer.initializers[held])
 
 
-def _raw(graph: Graph) -> Iterator[Value]:
-    """Yields quantized constants with one scale whose parameters no operator states."""
+def _unstated_constants(graph: Graph) -> Iterator[Value]:
+    """Yields quantized constants with one scale whose parameters no operator names."""
     for node in graph:
         quant = node.results[0].type.quant if node.op == "constant" else None
-        if quant is not None and quant.grain is None:
+        if quant is not None and quant.granularity is None:
             if all(user.op == "recode" for user in node.result.users):
                 yield node.result
 
 
-def _named(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
+def _stated_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
     """Yields quantized tensors, with the names of their scales and zero points."""
     for node in nodes:
         joins = node.op_type == "QLinearConcat"
-        if not (joins or node.op_type in _LAYOUTS) or node.domain not in ("", MICROSOFT):
+        if not (joins or node.op_type in _PARAMETER_POSITIONS) or node.domain not in (
+            "",
+            MICROSOFT,
+        ):
             continue
         names = list(node.input)
-        operands, result = _LAYOUTS.get(node.op_type, ((), None))
+        operands, result = _PARAMETER_POSITIONS.get(node.op_type, ((), None))
         if joins:
             operands = tuple((i, i + 1, i + 2) for i in range(2, len(names) - 2, 3))
             result = (0, 1)
@@ -94,7 +98,7 @@ def _named(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str, str]]:
                 yield names[data], names[scale], names[zero]
 
 
-def _add(graph: onnx.GraphProto, name: str, scale: str, zero: str) -> None:
+def _add_annotation(graph: onnx.GraphProto, name: str, scale: str, zero: str) -> None:
     each = graph.quantization_annotation.add(tensor_name=name)
     for key, held in (("SCALE_TENSOR", scale), ("ZERO_POINT_TENSOR", zero)):
         if held:

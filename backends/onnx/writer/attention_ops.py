@@ -1,4 +1,5 @@
-"""Attention and rotary embedding: ONNX's own, or onnxruntime's where the source had those."""
+"""Writes attention and rotary embedding: as ONNX's operators, or onnxruntime's if the source had
+these."""
 
 from __future__ import annotations
 
@@ -9,41 +10,41 @@ from qir.ir.node import Node
 from qir.ir.ops.attention import SHOWN
 
 from . import attention_parts, rotary_parts
-from .elements import number
+from .elements import element_type
+from .operator_table import OperatorWriter
 from .recurrent_ops import placed, refuse_inner
-from .rows import Row
-from .writer import MICROSOFT, OnnxWriter, Wire, Work
+from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 
 _SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
 _MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
 _I64 = 7
-_OWN = 23
-"""The first operator set that has both."""
-_PARTS = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
-"""Whether each may be said by its parts in a set before."""
+FIRST_OPSET = 23
+"""The first operator set that has both operators."""
+_DECOMPOSABLE = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
+"""Whether each op can be decomposed for older operator sets."""
 
 
-def since(node: Node) -> int:
+def first_opset(node: Node) -> int:
     """Returns the first operator set that has the node's form; 0 for onnxruntime's own and other
     ops."""
-    if node.op not in _PARTS or _form(node) or _PARTS[node.op](node):
+    if node.op not in _DECOMPOSABLE or _microsoft_operator(node) or _DECOMPOSABLE[node.op](node):
         return 0
-    return _first(node)
+    return _first_standard_opset(node)
 
 
-def _first(node: Node) -> int:
-    """Returns the first operator set whose own operator says it."""
+def _first_standard_opset(node: Node) -> int:
+    """Returns the first operator set whose own operator expresses a node."""
     if node.op == "rotary":
-        return _OWN
+        return FIRST_OPSET
     if node.attrs.get("left", -1) != -1 or node.attrs.get("right", -1) != -1:
         return 25
-    return 24 if "lengths" in node.operands else _OWN
+    return 24 if "lengths" in node.operands else FIRST_OPSET
 
 
-def _form(node: Node) -> str:
-    """Returns the op of onnxruntime's own domain that the node is written as, if any."""
+def _microsoft_operator(node: Node) -> str:
+    """Returns the operator of onnxruntime's domain that a node is written as; empty for none."""
     if node.op == "rotary":
-        return "RotaryEmbedding" if _turns_by_row(node) else ""
+        return "RotaryEmbedding" if _is_microsoft_rotary(node) else ""
     sources = {o.op for o in node.origins if o.framework == "onnx"}
     plain = not any(s in node.operands for s in ("lengths",)) and node.attrs["right"] == -1
     plain = plain and node.attrs["qk"] == "none" and node.attrs["precision"] is None
@@ -76,9 +77,9 @@ def _is_grouped(node: Node) -> bool:
     return known and bool(bounded) and "past_k" not in node.operands
 
 
-def _turns_by_row(node: Node) -> bool:
-    """Returns whether RotaryEmbedding of onnxruntime's domain says it: positions, and heads where
-    asked."""
+def _is_microsoft_rotary(node: Node) -> bool:
+    """Returns whether onnxruntime's RotaryEmbedding expresses a node, and was asked for by its
+    source."""
     if "positions" not in node.operands:
         return False
     wanted = node.operands["positions"].type.rank == 1 or any(
@@ -92,9 +93,8 @@ def _heads_of(node: Node) -> object:
     return shape[1] if len(shape) == 4 else node.attrs["heads"]
 
 
-def _results(writer: OnnxWriter, work: Work) -> list[str]:
-    """Returns the names of y, present_k, present_v and qk, empty for what is not made or not
-    used."""
+def _result_names(writer: OnnxWriter, work: OpToWrite) -> list[str]:
+    """Returns the names of y, present_k, present_v and qk; empty for unused ones."""
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
     names[0] = names[0] or work.out
     out = [names[0], *(names[1:3] if work.attrs["present"] else ("", ""))]
@@ -102,9 +102,9 @@ def _results(writer: OnnxWriter, work: Work) -> list[str]:
     return out[: max(i for i, name in enumerate(out) if name) + 1]
 
 
-def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _attention(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
-    form, outs = _form(work.node), _results(writer, work)
+    form, outs = _microsoft_operator(work.node), _result_names(writer, work)
     if form and not (writer.standard and attention_parts.sayable(work.node)):
         row = _multi_head if form == "MultiHeadAttention" else _grouped
         operands, attrs = row(writer, work, ins)
@@ -112,15 +112,15 @@ def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         return
     if "lengths" in ins:
         ins["lengths"] = _whole(writer, work, ins["lengths"], "lengths")
-    if writer.opset < _first(work.node) and attention_parts.sayable(work.node):
+    if writer.opset < _first_standard_opset(work.node) and attention_parts.sayable(work.node):
         attention_parts.write(writer, work, ins, outs)
         return
     names = {"left": "left_window_size", "right": "right_window_size"}
-    out: dict[str, Wire] = {
-        theirs: work.whole(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
+    out: dict[str, AttrValue] = {
+        theirs: work.int_attr(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
     }
     if work.operands["q"].type.rank == 3:
-        heads = work.whole("heads")
+        heads = work.int_attr("heads")
         kv_heads = work.attrs["kv_heads"]
         out["q_num_heads"] = heads
         out["kv_num_heads"] = kv_heads if isinstance(kv_heads, int) else heads
@@ -129,37 +129,37 @@ def _attention(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     if work.attrs["qk"] not in ("none", "raw"):
         out["qk_matmul_output_mode"] = SHOWN.index(str(work.attrs["qk"])) - 1
     if isinstance(precision := work.attrs["precision"], DType):
-        out["softmax_precision"] = number(precision)
+        out["softmax_precision"] = element_type(precision)
     out |= _scaled(work)
     writer.emit("Attention", placed(ins, _SLOTS), outs, out, origins=work.origins)
 
 
-def _scaled(work: Work) -> dict[str, Wire]:
-    out: dict[str, Wire] = {}
+def _scaled(work: OpToWrite) -> dict[str, AttrValue]:
+    out: dict[str, AttrValue] = {}
     if isinstance(scale := work.attrs["scale"], float):
         out["scale"] = scale
     if work.attrs["softcap"]:
-        out["softcap"] = work.real("softcap")
+        out["softcap"] = work.float_attr("softcap")
     return out
 
 
 def _multi_head(
-    writer: OnnxWriter, work: Work, ins: dict[str, str]
-) -> tuple[list[str], dict[str, Wire]]:
-    attrs: dict[str, Wire] = {"num_heads": work.whole("heads"), **_scaled(work)}
+    writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]
+) -> tuple[list[str], dict[str, AttrValue]]:
+    attrs: dict[str, AttrValue] = {"num_heads": work.int_attr("heads"), **_scaled(work)}
     if work.attrs["causal"]:
         attrs["unidirectional"] = 1
     return placed(ins, _MULTI), attrs
 
 
 def _grouped(
-    writer: OnnxWriter, work: Work, ins: dict[str, str]
-) -> tuple[list[str], dict[str, Wire]]:
+    writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]
+) -> tuple[list[str], dict[str, AttrValue]]:
     batch, length, _ = work.operands["q"].type.shape
     assert isinstance(batch, int)
     assert isinstance(length, int)
-    heads, kv_heads = work.whole("heads"), work.attrs["kv_heads"]
-    attrs: dict[str, Wire] = {
+    heads, kv_heads = work.int_attr("heads"), work.attrs["kv_heads"]
+    attrs: dict[str, AttrValue] = {
         "num_heads": heads,
         "kv_num_heads": kv_heads if isinstance(kv_heads, int) else heads,
         **_scaled(work),
@@ -167,7 +167,7 @@ def _grouped(
     if not work.attrs["causal"]:
         attrs["causal"] = 0
     if work.attrs["left"] != -1:
-        attrs["local_window_size"] = work.whole("left") + 1
+        attrs["local_window_size"] = work.int_attr("left") + 1
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "GroupQueryAttention"}
     ends = np.full(batch, length - 1, np.int32)
     total = np.array(length, np.int32)
@@ -181,21 +181,21 @@ def _grouped(
     return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
 
 
-def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"interleaved": 1} if work.attrs["interleaved"] else {}
+def _rotary(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"interleaved": 1} if work.attrs["interleaved"] else {}
     if work.attrs["dim"]:
-        attrs["rotary_embedding_dim"] = work.whole("dim")
+        attrs["rotary_embedding_dim"] = work.int_attr("dim")
     if "positions" in ins:
         ins["positions"] = _whole(writer, work, ins["positions"], "positions")
     heads = _heads_of(work.node)
     said = rotary_parts.sayable(work.node)
-    if not _form(work.node) or (writer.standard and said):
+    if not _microsoft_operator(work.node) or (writer.standard and said):
         several = "positions" not in ins or work.operands["positions"].type.rank == 2
-        if said and (writer.opset < _OWN or not several):
+        if said and (writer.opset < FIRST_OPSET or not several):
             rotary_parts.write(writer, work, ins)
             return
         if work.operands["x"].type.rank == 3:
-            attrs["num_heads"] = work.whole("heads")
+            attrs["num_heads"] = work.int_attr("heads")
         if not several:
             raise writer.refuse(work.node, "onnxruntime wants to know the heads of what is turned")
         writer.emit("RotaryEmbedding", ins.values(), [work.out], attrs, origins=work.origins)
@@ -208,7 +208,7 @@ def _rotary(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     )
 
 
-def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
+def _whole(writer: OnnxWriter, work: OpToWrite, source: str, slot: str) -> str:
     """Returns the operand as the i64 that ONNX takes."""
     if work.operands[slot].type.dtype.name == "i64":
         return source
@@ -217,4 +217,4 @@ def _whole(writer: OnnxWriter, work: Work, source: str, slot: str) -> str:
     return out
 
 
-OPS: dict[str, Row] = {"attention": _attention, "rotary": _rotary}
+OPS: dict[str, OperatorWriter] = {"attention": _attention, "rotary": _rotary}

@@ -14,8 +14,8 @@ from qir.ir.node import Node
 from qir.ledger import Change
 
 from ..opset.decomposed import OperatorSequence
-from .elements import number
-from .writer import STEP, OnnxWriter, Wire, Work
+from .elements import element_type
+from .writer import STEP, AttrValue, OnnxWriter, OpToWrite
 
 
 def sayable(node: Node) -> bool:
@@ -40,7 +40,7 @@ def _heads(node: Node, slot: str) -> Dim:
     return said if isinstance(said, int) else None
 
 
-def write(writer: OnnxWriter, work: Work, ins: dict[str, str], outs: Sequence[str]) -> None:
+def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str], outs: Sequence[str]) -> None:
     """Writes the parts, and y, keys, values and scores under these names.
 
     Rows that look at nothing give zeros, as the one operator has it.
@@ -51,7 +51,7 @@ def write(writer: OnnxWriter, work: Work, ins: dict[str, str], outs: Sequence[st
     steps = OperatorSequence(writer, work, F32 if kind.bits == 16 else kind)
     if steps.kind != kind:
         real = [s for s in ins if work.operands[s].type.dtype == kind]
-        ins = ins | {s: steps.do("Cast", ins[s], to=number(F32)) for s in real}
+        ins = ins | {s: steps.do("Cast", ins[s], to=element_type(F32)) for s in real}
     _Parts(steps, ins, kind, [*outs, *[""] * 4]).write()
 
 
@@ -82,13 +82,13 @@ class _Parts:
         if flat:
             side_by_side = steps.do("Transpose", steps.do(*last), perm=(0, 2, 1, 3))
             wide = work.kind.shape[2]
-            size = steps.listed(0, 0, wide if isinstance(wide, int) else -1)
+            size = steps.int_list(0, 0, wide if isinstance(wide, int) else -1)
             last = ("Reshape", side_by_side, size)
         origins = work.origins
         if steps.kind == self.kind:
             steps.writer.emit(last[0], last[1:], [work.out], origins=origins)
             return
-        attrs: dict[str, Wire] = {"to": number(self.kind)}
+        attrs: dict[str, AttrValue] = {"to": element_type(self.kind)}
         steps.writer.emit("Cast", [steps.do(*last)], [work.out], attrs, origins=origins)
 
     def _give(self, name: str, made: str) -> None:
@@ -96,7 +96,7 @@ class _Parts:
         if name and self.steps.kind == self.kind:
             self.steps.writer.emit("Identity", [made], [name])
         elif name:
-            self.steps.writer.emit("Cast", [made], [name], {"to": number(self.kind)})
+            self.steps.writer.emit("Cast", [made], [name], {"to": element_type(self.kind)})
 
     def _headed(self, slot: str) -> str:
         """Reshapes [batch, length, wide] to [batch, heads, length, size]."""
@@ -104,7 +104,7 @@ class _Parts:
         heads, wide = _heads(work.node, slot), work.operands[slot].type.shape[2]
         assert isinstance(heads, int)
         assert isinstance(wide, int)
-        apart = steps.do("Reshape", self.ins[slot], steps.listed(0, 0, heads, wide // heads))
+        apart = steps.do("Reshape", self.ins[slot], steps.int_list(0, 0, heads, wide // heads))
         return steps.do("Transpose", apart, perm=(0, 2, 1, 3))
 
     def _groups(self) -> int:
@@ -121,20 +121,20 @@ class _Parts:
         assert isinstance(wide, int)
         assert isinstance(size, int)
         size = size // heads if len(shape) == 3 else size
-        apart = steps.do("Unsqueeze", x, steps.listed(2))
-        more = steps.do("Expand", apart, steps.listed(1, 1, groups, 1, 1))
-        return steps.do("Reshape", more, steps.listed(0, wide, -1, size))
+        apart = steps.do("Unsqueeze", x, steps.int_list(2))
+        more = steps.do("Expand", apart, steps.int_list(1, 1, groups, 1, 1))
+        return steps.do("Reshape", more, steps.int_list(0, wide, -1, size))
 
     def _probs(self, q: str, k: str) -> str:
         """Returns what softmax makes of the scores, 0 in rows that look at nothing."""
         steps, attrs = self.steps, self.steps.work.attrs
-        lowest = steps.held(-math.inf)
+        lowest = steps.constant(-math.inf)
         shown = dict(zip(("raw", "capped", "masked", "probs"), [""] * 4, strict=True))
         shown[str(attrs["qk"])] = self.outs[3]
-        scores = steps.do("Mul", steps.do("MatMul", q, k), steps.held(_scale(steps.work)))
+        scores = steps.do("Mul", steps.do("MatMul", q, k), steps.constant(_scale(steps.work)))
         self._give(shown["raw"], scores)
         if attrs["softcap"]:
-            cap = steps.held(steps.work.real("softcap"))
+            cap = steps.constant(steps.work.float_attr("softcap"))
             scores = steps.do("Mul", steps.do("Tanh", steps.do("Div", scores, cap)), cap)
         self._give(shown["capped"], scores)
         allowed, blind = _Window(steps, self.ins, q, k).allowed()
@@ -146,7 +146,7 @@ class _Parts:
         probs = self._softmax(scores)
         if blind:
             most = steps.reduced("ReduceMax", scores, (3,))
-            probs = steps.do("Where", steps.do("Equal", most, lowest), steps.held(0.0), probs)
+            probs = steps.do("Where", steps.do("Equal", most, lowest), steps.constant(0.0), probs)
         self._give(shown["probs"], probs)
         return probs
 
@@ -158,8 +158,8 @@ class _Parts:
         return self._rounded(self.steps.do("Softmax", self._rounded(scores, precision)), precision)
 
     def _rounded(self, x: str, kind: DType) -> str:
-        narrow = self.steps.do("Cast", x, to=number(kind))
-        return self.steps.do("Cast", narrow, to=number(self.steps.kind))
+        narrow = self.steps.do("Cast", x, to=element_type(kind))
+        return self.steps.do("Cast", narrow, to=element_type(self.steps.kind))
 
     def _masked(self, scores: str, k: str, lowest: str) -> str:
         steps, mask = self.steps, self.ins["mask"]
@@ -169,8 +169,8 @@ class _Parts:
         if kind.rank and (last is None or last != _total(steps.work)):
             none = np.zeros(2 * kind.rank - 1, np.int64)
             front = steps.writer.constant(none, f"{steps.work.out}_sizes")
-            own = steps.do("Gather", steps.do("Shape", mask), steps.listed(kind.rank - 1))
-            total = steps.do("Gather", steps.do("Shape", k), steps.listed(3))
+            own = steps.do("Gather", steps.do("Shape", mask), steps.int_list(kind.rank - 1))
+            total = steps.do("Gather", steps.do("Shape", k), steps.int_list(3))
             pads = steps.do("Concat", front, steps.do("Sub", total, own), axis=0)
             filler = lowest
             if hides:
@@ -204,10 +204,10 @@ class _Window:
         rows, total = self._count(self.q, 2), self._count(self.k, 3)
         zero, one = (steps.writer.constant(np.array(n), f"{steps.work.out}_n") for n in (0, 1))
         keys = steps.do("Range", zero, total, one)
-        at = steps.do("Unsqueeze", steps.do("Range", zero, rows, one), steps.listed(1))
+        at = steps.do("Unsqueeze", steps.do("Range", zero, rows, one), steps.int_list(1))
         tests = []
         if "lengths" in self.ins:
-            wide = steps.do("Unsqueeze", self.ins["lengths"], steps.listed(1, 2, 3))
+            wide = steps.do("Unsqueeze", self.ins["lengths"], steps.int_list(1, 2, 3))
             tests.append(("Less", keys, wide))
             at = steps.do("Add", at, steps.do("Sub", wide, rows))
         elif "past_k" in self.ins:
@@ -215,7 +215,7 @@ class _Window:
         if attrs["causal"]:
             tests.append(("LessOrEqual", keys, at))
         for name, op, test in (("left", "Sub", "GreaterOrEqual"), ("right", "Add", "LessOrEqual")):
-            bound = steps.work.whole(name)
+            bound = steps.work.int_attr(name)
             if bound != -1:
                 far = steps.writer.constant(np.array(bound), f"{steps.work.out}_{name}")
                 tests.append((test, keys, steps.do(op, at, far)))
@@ -239,7 +239,7 @@ class _Window:
             return None
         at, keys = np.arange(rows)[:, None] + total - own, np.arange(total)
         allowed = np.ones((rows, total), bool)
-        left, right = work.whole("left"), work.whole("right")
+        left, right = work.int_attr("left"), work.int_attr("right")
         if attrs["causal"]:
             allowed &= keys <= at
         if left != -1:
@@ -249,12 +249,12 @@ class _Window:
         return allowed
 
 
-def _length(work: Work, slot: str) -> Dim:
+def _length(work: OpToWrite, slot: str) -> Dim:
     shape = work.operands[slot].type.shape
     return shape[1 if len(shape) == 3 else 2]
 
 
-def _total(work: Work) -> Dim:
+def _total(work: OpToWrite) -> Dim:
     """Returns how many keys there are; None where that is not a number, or a name without a
     past."""
     own = _length(work, "k")
@@ -264,11 +264,11 @@ def _total(work: Work) -> Dim:
     return own + before if isinstance(own, int) and isinstance(before, int) else None
 
 
-def _scale(work: Work) -> float:
+def _scale(work: OpToWrite) -> float:
     scale = work.attrs["scale"]
     if isinstance(scale, float):
         return scale
     wide = work.operands["q"].type.shape[-1]
     assert isinstance(wide, int)
     flat = work.operands["q"].type.rank == 3
-    return 1 / math.sqrt((wide // work.whole("heads") if flat else wide) or 1)
+    return 1 / math.sqrt((wide // work.int_attr("heads") if flat else wide) or 1)

@@ -8,10 +8,10 @@ import numpy as np
 
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import reshaped
+from qir.ir.lazy_arrays import reshape
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from .writer import STEP
@@ -90,9 +90,9 @@ def _table(quant: QuantType) -> int | None:
 
 def _size(quant: QuantType, kind: TensorType, depth: int) -> int | None:
     """Returns the block size, where rows are flattened one after another."""
-    if quant.grain is None or quant.grain.by is not None:
+    if quant.granularity is None or quant.granularity.by is not None:
         return None
-    blocks = quant.grain.blocks
+    blocks = quant.granularity.blocks
     whole = kind.rank == 1 and len(blocks) == 1
     even = kind.rank == 2 and [a for a, _ in blocks] == [0, 1] and blocks[0][1] == 1
     size = blocks[-1][1]
@@ -141,10 +141,16 @@ def _held(graph: Graph, node: Node, found: Bnb4Weights) -> Value:
         return found.codes
     scale = Array.of(np.asarray(quant.scales()).reshape(-1), f"{array.name}.scales")
     flat = QuantType(
-        quant.storage, F32, scale, (), Grain(((0, found.size),)), kind="lut", codes=quant.codes
+        quant.storage,
+        F32,
+        scale,
+        (),
+        Granularity(((0, found.size),)),
+        kind="lut",
+        codes=quant.codes,
     )
     shape = (found.rows * found.depth,)
-    held = Array(reshaped(array.held, shape), TensorType(shape, flat), array.name)
+    held = Array(reshape(array.contents, shape), TensorType(shape, flat), array.name)
     made = graph.constant(held, name=graph.fresh(f"{array.name}.rows"), before=node)
     graph.set_lineage(made, found.codes.lineage)
     return made

@@ -8,78 +8,82 @@ import numpy as np
 
 from qir.ir.dtype import F32, F64, DType
 from qir.ir.node import Node
-from qir.numerics import NAMED, Choose
+from qir.numerics import NAMED_RULES, Choose
 from qir.numerics.fields import level_of
-from qir.numerics.ranges import middle_of
-from qir.profiles import choosing, profile
+from qir.numerics.ranges import symmetric_zero
+from qir.profiles import choose_query, profile
 
-from .elements import NUMBERS
-from .writer import OnnxWriter, Wire
+from .elements import ELEMENT_TYPES
+from .writer import AttrValue, OnnxWriter
 
-_AXES_ARE_INPUTS = 18
+FIRST_AXES_OPERAND = 18
 """The first operator set whose ReduceMin and ReduceMax take axes as an operand."""
 
-BY_OPERATORS = frozenset({"onnx.dynamic", "torchao.per_token"})
-"""Range rules of the language that are written as operators one by one."""
+RULES_BY_OPERATORS = frozenset({"onnx.dynamic", "torchao.per_token"})
+"""Range rules that are not made of a profile's fields, and have operators of their own here."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """Writes one operator after the other, all float values of one type."""
+class _OperatorBuilder:
+    """Writes operators one after the other, with floats of one type."""
 
     writer: OnnxWriter
     node: Node
     kind: DType = F32
 
-    def do(self, op: str, *inputs: str, **attrs: Wire) -> str:
-        """Returns one operator; gives its result's name."""
+    def do(self, op: str, *inputs: str, **attrs: AttrValue) -> str:
+        """Writes an operator and returns its result's name."""
         out = self.writer.fresh(f"{self.node.name}_{op}")
         self.writer.emit(op, inputs, [out], attrs)
         return out
 
-    def held(self, value: float) -> str:
+    def constant(self, value: float) -> str:
         """Returns a constant of the type that is computed in."""
         return self.writer.parameter(np.array(value, self.kind.carrier), "number", None)
 
     def cast(self, source: str, kind: DType) -> str:
-        return self.do("Cast", source, to=NUMBERS[kind.name])
+        return self.do("Cast", source, to=ELEMENT_TYPES[kind.name])
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
-    """Writes the parameters that a range rule chooses; Refused where ONNX cannot."""
+    """Writes the parameters that a range rule chooses; raises Refused where ONNX cannot express
+    it."""
     attrs = node.attrs
     rule = str(attrs["rule"])
-    if rule not in BY_OPERATORS:
-        _by_fields(writer, node, _fields(writer, node, rule))
+    if rule not in RULES_BY_OPERATORS:
+        _write_rule(writer, node, _rule_fields(writer, node, rule))
         return
-    steps = _Steps(writer, node)
+    steps = _OperatorBuilder(writer, node)
     low, high = _extremes(steps)
     first, last = _bounds(node)
     if rule == "torchao.per_token" and attrs["symmetric"]:
         reach = steps.do("Max", steps.do("Abs", low), steps.do("Abs", high))
-        scale = steps.do("Div", steps.do("Max", reach, steps.held(1e-5)), steps.held(last))
-        _give(steps, scale, steps.do("Mul", scale, steps.held(0)))
+        scale = steps.do("Div", steps.do("Max", reach, steps.constant(1e-5)), steps.constant(last))
+        _write_results(steps, scale, steps.do("Mul", scale, steps.constant(0)))
         return
     if attrs["symmetric"]:
         raise writer.refuse(node, f"{rule} chooses an affine map, not a symmetric one")
-    none = steps.held(0)
+    none = steps.constant(0)
     least, most = steps.do("Min", low, none), steps.do("Max", high, none)
-    span = steps.do("Div", steps.do("Sub", most, least), steps.held(last - first))
+    span = steps.do("Div", steps.do("Sub", most, least), steps.constant(last - first))
     if rule == "onnx.dynamic":
+        # As DynamicQuantizeLinear: a scale of 1 where all elements are 0.
         flat = steps.do("Equal", most, least)
-        scale = steps.do("Where", flat, steps.held(1), span)
-        zero = steps.do("Sub", steps.held(first), steps.do("Div", least, scale))
+        scale = steps.do("Where", flat, steps.constant(1), span)
+        zero = steps.do("Sub", steps.constant(first), steps.do("Div", least, scale))
         no_number = steps.do("IsNaN", zero)
-        zero = steps.do("Where", no_number, steps.held(last), _clipped(steps, zero, first, last))
-        _give(steps, scale, steps.do("Round", zero))
+        zero = steps.do("Where", no_number, steps.constant(last), _clip(steps, zero, first, last))
+        _write_results(steps, scale, steps.do("Round", zero))
         return
-    scale = steps.do("Max", span, steps.held(float(np.finfo(np.float32).eps)))
+    # As torchao's choose_qparams: eps is the least scale, and the zero point is taken from the
+    # end with the smaller error.
+    scale = steps.do("Max", span, steps.constant(float(np.finfo(np.float32).eps)))
     below, above = steps.do("Div", least, scale), steps.do("Div", most, scale)
-    ends = [steps.do("Add", steps.held(e), b) for e, b in ((first, below), (last, above))]
+    ends = [steps.do("Add", steps.constant(e), b) for e, b in ((first, below), (last, above))]
     nearer = steps.do("Greater", steps.do("Add", *ends), none)
-    starts = [steps.do("Sub", steps.held(e), b) for e, b in ((first, below), (last, above))]
+    starts = [steps.do("Sub", steps.constant(e), b) for e, b in ((first, below), (last, above))]
     zero = steps.do("Where", nearer, *starts)
-    _give(steps, scale, steps.do("Round", _clipped(steps, zero, first, last)))
+    _write_results(steps, scale, steps.do("Round", _clip(steps, zero, first, last)))
 
 
 def _bounds(node: Node) -> tuple[int, int]:
@@ -92,8 +96,8 @@ def _bounds(node: Node) -> tuple[int, int]:
     return low, high
 
 
-def _extremes(steps: _Steps) -> tuple[str, str]:
-    """Writes the least and greatest element of all, or of each index of the kept axes."""
+def _extremes(steps: _OperatorBuilder) -> tuple[str, str]:
+    """Writes the minimum and maximum of all elements, or per index of the kept axes."""
     writer, node = steps.writer, steps.node
     keep, blocks = node.attrs["keep"], node.attrs["blocks"]
     assert isinstance(keep, tuple)
@@ -102,7 +106,7 @@ def _extremes(steps: _Steps) -> tuple[str, str]:
     if any(b != 1 for b in blocks):
         raise writer.refuse(node, "ONNX reduces whole axes; numbers of blocks have no form here")
     if x.type.quant is not None:
-        source = writer.real(x, node)
+        source = writer.float_tensor(x, node)
     else:
         source = writer.name(x)
     if x.type.express != F32:
@@ -110,8 +114,8 @@ def _extremes(steps: _Steps) -> tuple[str, str]:
     axes = tuple(i for i in range(x.type.rank) if i not in keep)
     if not axes:
         return source, source
-    wide: Wire = int(bool(keep))
-    if writer.opset < _AXES_ARE_INPUTS:
+    wide: AttrValue = int(bool(keep))
+    if writer.opset < FIRST_AXES_OPERAND:
         low, high = (
             steps.do(f"Reduce{end}", source, axes=axes, keepdims=wide) for end in ("Min", "Max")
         )
@@ -121,30 +125,29 @@ def _extremes(steps: _Steps) -> tuple[str, str]:
     return low, high
 
 
-def _clipped(steps: _Steps, source: str, low: float, high: float) -> str:
-    return steps.do("Clip", source, steps.held(low), steps.held(high))
+def _clip(steps: _OperatorBuilder, source: str, low: float, high: float) -> str:
+    return steps.do("Clip", source, steps.constant(low), steps.constant(high))
 
 
-def _give(steps: _Steps, scale: str, zero: str) -> None:
+def _write_results(steps: _OperatorBuilder, scale: str, zero: str) -> None:
     """Casts the results to the types of the node."""
     for source, value in zip((scale, zero), steps.node.results, strict=True):
-        kind = NUMBERS[value.type.dtype.name]
+        kind = ELEMENT_TYPES[value.type.dtype.name]
         steps.writer.emit("Cast", [source], [steps.writer.name(value)], {"to": kind})
 
 
 # -- rules made of fields -------------------------------------------------------------------------
 
 
-def _fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
-    """Returns the fields of a rule by its name; Refused for one that the operators do not
-    compute."""
+def _rule_fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
+    """Returns a rule's fields; raises Refused for fields that no operators here compute."""
     storage = str(node.attrs["storage"])
     if rule == "profile":
         name = node.profile or writer.graph.profile
         grain = "channel" if node.attrs["keep"] else "tensor"
-        found = profile(name).resolve(choosing(storage, grain)).choose
-    elif rule in NAMED:
-        found = NAMED[rule]
+        found = profile(name).resolve(choose_query(storage, grain)).choose
+    elif rule in NAMED_RULES:
+        found = NAMED_RULES[rule]
     else:
         raise writer.refuse(node, f"the range rule {rule!r} has no form in ONNX; onnx.dynamic has")
     plain = (
@@ -162,31 +165,33 @@ def _fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
     return found
 
 
-def _by_fields(writer: OnnxWriter, node: Node, rule: Choose) -> None:
+def _write_rule(writer: OnnxWriter, node: Node, rule: Choose) -> None:
+    """Writes the parameters by the fields of a rule."""
     first, last = _bounds(node)
     kind = F64 if rule.compute == "f64" else F32
-    low, high = _extremes(_Steps(writer, node))
-    steps = _Steps(writer, node, kind)
+    low, high = _extremes(_OperatorBuilder(writer, node))
+    steps = _OperatorBuilder(writer, node, kind)
     if kind != F32:
         low, high = steps.cast(low, kind), steps.cast(high, kind)
-    none = steps.held(0)
+    none = steps.constant(0)
     if rule.range == "widen_to_zero":
         low, high = steps.do("Min", low, none), steps.do("Max", high, none)
     if node.attrs["symmetric"] is True:
-        scale = _floored(steps, _reach(steps, low, high, rule), rule)
+        scale = _with_floor(steps, _symmetric_scale(steps, low, high, rule), rule)
         storage = node.attrs["storage"]
         assert isinstance(storage, DType)
         custom = (first, last) != storage.bounds
-        middle = middle_of((first, last), storage, rule, custom=custom)
-        zero = steps.do("Add", steps.do("Mul", scale, none), steps.held(middle))
+        middle = symmetric_zero((first, last), storage, rule, custom=custom)
+        zero = steps.do("Add", steps.do("Mul", scale, none), steps.constant(middle))
     else:
-        span = steps.do("Div", steps.do("Sub", high, low), steps.held(last - first))
-        scale = _floored(steps, span, rule)
-        zero = _zero(steps, low, scale, rule)
-    _replaced(steps, scale, zero, rule)
+        span = steps.do("Div", steps.do("Sub", high, low), steps.constant(last - first))
+        scale = _with_floor(steps, span, rule)
+        zero = _zero_point(steps, low, scale, rule)
+    _write_replaced(steps, scale, zero, rule)
 
 
-def _reach(steps: _Steps, low: str, high: str, rule: Choose) -> str:
+def _symmetric_scale(steps: _OperatorBuilder, low: str, high: str, rule: Choose) -> str:
+    """Writes the scale of a symmetric type."""
     node = steps.node
     first, last = _bounds(node)
     grain = "channel" if node.attrs["keep"] else "tensor"
@@ -195,40 +200,42 @@ def _reach(steps: _Steps, low: str, high: str, rule: Choose) -> str:
     named = level_of(rule.levels, rule.zero, storage, (first, last), grain)
     level = named or (last - first) / 2
     if rule.reach == "max":
-        return steps.do("Div", steps.do("Max", low, high), steps.held(level))
+        return steps.do("Div", steps.do("Max", low, high), steps.constant(level))
     if rule.reach == "sides":
-        below = steps.do("Div", steps.do("Neg", low), steps.held(max(-first, 1)))
-        return steps.do("Max", below, steps.do("Div", high, steps.held(last)))
+        below = steps.do("Div", steps.do("Neg", low), steps.constant(max(-first, 1)))
+        return steps.do("Max", below, steps.do("Div", high, steps.constant(last)))
     ends = steps.do("Max", steps.do("Abs", low), steps.do("Abs", high))
-    return steps.do("Div", ends, steps.held(level))
+    return steps.do("Div", ends, steps.constant(level))
 
 
-def _floored(steps: _Steps, scale: str, rule: Choose) -> str:
+def _with_floor(steps: _OperatorBuilder, scale: str, rule: Choose) -> str:
+    """Writes the rule's least scale."""
     word, _, least = rule.small.partition(":")
-    return steps.do("Max", scale, steps.held(float(least))) if word == "floor" else scale
+    return steps.do("Max", scale, steps.constant(float(least))) if word == "floor" else scale
 
 
-def _zero(steps: _Steps, low: str, scale: str, rule: Choose) -> str:
+def _zero_point(steps: _OperatorBuilder, low: str, scale: str, rule: Choose) -> str:
+    """Writes the zero point, rounded in the rule's order."""
     first, last = _bounds(steps.node)
-    some = steps.do("Greater", scale, steps.held(0))
-    count = steps.do("Where", some, steps.do("Div", low, scale), steps.held(0))
+    some = steps.do("Greater", scale, steps.constant(0))
+    count = steps.do("Where", some, steps.do("Div", low, scale), steps.constant(0))
     if rule.zero == "round(qmin-min/s)":
-        zero = steps.do("Round", steps.do("Sub", steps.held(first), count))
+        zero = steps.do("Round", steps.do("Sub", steps.constant(first), count))
     else:
-        zero = steps.do("Sub", steps.held(first), steps.do("Round", count))
-    return _clipped(steps, zero, first, last)
+        zero = steps.do("Sub", steps.constant(first), steps.do("Round", count))
+    return _clip(steps, zero, first, last)
 
 
-def _replaced(steps: _Steps, scale: str, zero: str, rule: Choose) -> None:
-    """Replaces a scale too small to be stored by another, and the zero point by 0."""
+def _write_replaced(steps: _OperatorBuilder, scale: str, zero: str, rule: Choose) -> None:
+    """Writes the results; a scale too small to be stored is replaced, and its zero point is 0."""
     word, _, rest = rule.small.partition(":")
     if word == "replace_below":
         limit, _, value = rest.partition(":")
         store = np.float64 if rule.store == "f64" else np.float32
         least = float(np.finfo(store).tiny) if limit == "tiny" else float(limit)
-        tiny = steps.do("Less", scale, steps.held(least))
-        scale = steps.do("Where", tiny, steps.held(float(value)), scale)
-        zero = steps.do("Where", tiny, steps.held(0), zero)
+        tiny = steps.do("Less", scale, steps.constant(least))
+        scale = steps.do("Where", tiny, steps.constant(float(value)), scale)
+        zero = steps.do("Where", tiny, steps.constant(0), zero)
     if rule.store == "f32" and steps.kind != F32:
         scale = steps.cast(scale, F32)
-    _give(steps, scale, zero)
+    _write_results(steps, scale, zero)

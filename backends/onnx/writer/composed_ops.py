@@ -1,4 +1,4 @@
-"""Decomposes ops that ONNX lacks; the ledger says where the result is rounded more often."""
+"""Decomposes ops that ONNX lacks. The ledger reports where results are rounded more often."""
 
 from __future__ import annotations
 
@@ -9,198 +9,200 @@ import numpy as np
 
 from qir.ledger import Change
 
-from .elements import number
-from .rows import Row, whole
-from .writer import STEP, OnnxWriter, Wire, Work
+from .elements import element_type
+from .operator_table import OperatorWriter, int64_operand
+from .writer import STEP, AttrValue, OnnxWriter, OpToWrite
 
 
-class _Steps:
-    """Writes operators one after the other; the last one makes the result."""
+class _OperatorSteps:
+    """Writes operators one after the other; the last one computes the result."""
 
-    def __init__(self, writer: OnnxWriter, work: Work) -> None:
+    def __init__(self, writer: OnnxWriter, work: OpToWrite) -> None:
         self.writer, self.work = writer, work
 
-    def number(self, value: float) -> str:
-        """Returns a constant of the op's type."""
+    def float_constant(self, value: float) -> str:
+        """Returns a constant of the op's element type."""
         data = np.array(value).astype(self.work.kind.dtype.carrier)
         return self.writer.constant(data, f"{self.work.out}_number")
 
-    def do(self, op: str, *operands: str, **attrs: Wire) -> str:
+    def do(self, op: str, *operands: str, **attrs: AttrValue) -> str:
         out = self.writer.fresh(f"{self.work.out}_{op}")
         self.writer.emit(op, operands, [out], attrs)
         return out
 
-    def whole(self, value: int) -> str:
-        """A constant whole number."""
+    def int_constant(self, value: int) -> str:
+        """Returns an int64 constant."""
         return self.writer.constant(np.array(value, np.int64), f"{self.work.out}_number")
 
-    def list(self, *values: int) -> str:
-        """A constant list of whole numbers, such as axes."""
+    def int_list(self, *values: int) -> str:
+        """Returns a constant list of int64, such as axes."""
         return self.writer.constant(np.array(values, np.int64), f"{self.work.out}_list")
 
-    def reduced(self, op: str, x: str, *, keepdims: int) -> str:
-        """A reduction along axis 1."""
+    def reduce_channels(self, op: str, x: str, *, keepdims: int) -> str:
+        """Returns a reduction along axis 1."""
         if self.writer.opset >= (13 if op == "ReduceSum" else 18):
-            return self.do(op, x, self.list(1), keepdims=keepdims)
+            return self.do(op, x, self.int_list(1), keepdims=keepdims)
         return self.do(op, x, axes=(1,), keepdims=keepdims)
 
-    def end(self, op: str, *operands: str, **attrs: Wire) -> None:
+    def add_result(self, op: str, *operands: str, **attrs: AttrValue) -> None:
         self.writer.emit(op, operands, [self.work.out], attrs, origins=self.work.origins)
 
 
-_Say = Callable[[_Steps, dict[str, str]], None]
+_Decompose = Callable[[_OperatorSteps, dict[str, str]], None]
 
 
-def _composed(say: _Say, change: Change = Change.REGROUPED) -> Row:
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _decomposed(decompose: _Decompose, change: Change = Change.REGROUPED) -> OperatorWriter:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         reason = f"{work.op}, which ONNX has not, by operators that each round"
         if change != Change.EXACT:
             writer.ledger.add(change, STEP, work.out, reason)
-        say(_Steps(writer, work), ins)
+        decompose(_OperatorSteps(writer, work), ins)
 
     return row
 
 
-def _exp2(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Pow", steps.number(2.0), ins["x"])
+def _exp2(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Pow", steps.float_constant(2.0), ins["x"])
 
 
-def _expm1(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Sub", steps.do("Exp", ins["x"]), steps.number(1.0))
+def _expm1(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Sub", steps.do("Exp", ins["x"]), steps.float_constant(1.0))
 
 
-def _log1p(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Log", steps.do("Add", ins["x"], steps.number(1.0)))
+def _log1p(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Log", steps.do("Add", ins["x"], steps.float_constant(1.0)))
 
 
-def _logarithm(base: float) -> _Say:
-    def say(steps: _Steps, ins: dict[str, str]) -> None:
-        steps.end("Mul", steps.do("Log", ins["x"]), steps.number(1 / math.log(base)))
+def _logarithm(base: float) -> _Decompose:
+    def say(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+        steps.add_result("Mul", steps.do("Log", ins["x"]), steps.float_constant(1 / math.log(base)))
 
     return say
 
 
-def _rsqrt(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Reciprocal", steps.do("Sqrt", ins["x"]))
+def _rsqrt(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Reciprocal", steps.do("Sqrt", ins["x"]))
 
 
-def _square(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Mul", ins["x"], ins["x"])
+def _square(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Mul", ins["x"], ins["x"])
 
 
-def _erfc(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Sub", steps.number(1.0), steps.do("Erf", ins["x"]))
+def _erfc(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Sub", steps.float_constant(1.0), steps.do("Erf", ins["x"]))
 
 
-def _trunc(steps: _Steps, ins: dict[str, str]) -> None:
+def _trunc(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     whole = steps.do("Floor", steps.do("Abs", ins["x"]))
-    steps.end("Mul", steps.do("Sign", ins["x"]), whole)
+    steps.add_result("Mul", steps.do("Sign", ins["x"]), whole)
 
 
-def _log_sigmoid(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Neg", steps.do("Softplus", steps.do("Neg", ins["x"])))
+def _log_sigmoid(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Neg", steps.do("Softplus", steps.do("Neg", ins["x"])))
 
 
-def _tanh_shrink(steps: _Steps, ins: dict[str, str]) -> None:
-    steps.end("Sub", ins["x"], steps.do("Tanh", ins["x"]))
+def _tanh_shrink(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    steps.add_result("Sub", ins["x"], steps.do("Tanh", ins["x"]))
 
 
-def _logit(steps: _Steps, ins: dict[str, str]) -> None:
+def _logit(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     x, eps = ins["x"], steps.work.attrs["eps"]
     if isinstance(eps, float):
-        x = steps.do("Clip", x, steps.number(eps), steps.number(1 - eps))
-    rest = steps.do("Sub", steps.number(1.0), x)
-    steps.end("Log", steps.do("Div", x, rest))
+        x = steps.do("Clip", x, steps.float_constant(eps), steps.float_constant(1 - eps))
+    rest = steps.do("Sub", steps.float_constant(1.0), x)
+    steps.add_result("Log", steps.do("Div", x, rest))
 
 
-def _floor_div(steps: _Steps, ins: dict[str, str]) -> None:
+def _floor_div(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     a, b = ins["a"], ins["b"]
     if steps.work.kind.dtype.is_float:
-        steps.end("Floor", steps.do("Div", a, b))
+        steps.add_result("Floor", steps.do("Div", a, b))
         return
-    steps.end("Div", steps.do("Sub", a, steps.do("Mod", a, b)), b)
+    steps.add_result("Div", steps.do("Sub", a, steps.do("Mod", a, b)), b)
 
 
-def _squared_difference(steps: _Steps, ins: dict[str, str]) -> None:
+def _squared_difference(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     apart = steps.do("Sub", ins["a"], ins["b"])
-    steps.end("Mul", apart, apart)
+    steps.add_result("Mul", apart, apart)
 
 
 # -- bags of rows ---------------------------------------------------------------------------------
 
 
-def _bags(steps: _Steps, ins: dict[str, str]) -> None:
+def _embedding_bag(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     """Rows of a table, by a matrix that says which of them are in which bag.
 
     Sums are its product with the rows; rows named by `padding` are in no bag.
     """
     writer, work = steps.writer, steps.work
-    at = steps.do("Reshape", whole(writer, work, ins, "indices"), steps.list(-1))
-    holds, rows = _held(steps, ins, at), steps.do("Gather", ins["w"], at)
+    at = steps.do("Reshape", int64_operand(writer, work, ins, "indices"), steps.int_list(-1))
+    holds, rows = _bag_membership(steps, ins, at), steps.do("Gather", ins["w"], at)
     if work.attrs["padding"] is not None:
         counts = steps.do("Not", steps.do("Equal", at, _padding(steps)))
         holds = steps.do("And", holds, counts)
     if work.attrs["mode"] == "max":
-        least = steps.number(-math.inf)
-        held = steps.do("Where", steps.do("Unsqueeze", holds, steps.list(2)), rows, least)
-        found = steps.reduced("ReduceMax", held, keepdims=0)
-        steps.end("Where", steps.do("Equal", found, least), steps.number(0.0), found)
+        least = steps.float_constant(-math.inf)
+        held = steps.do("Where", steps.do("Unsqueeze", holds, steps.int_list(2)), rows, least)
+        found = steps.reduce_channels("ReduceMax", held, keepdims=0)
+        steps.add_result("Where", steps.do("Equal", found, least), steps.float_constant(0.0), found)
         return
-    share = steps.do("Cast", holds, to=number(work.kind.dtype))
+    share = steps.do("Cast", holds, to=element_type(work.kind.dtype))
     if work.attrs["mode"] == "mean":
-        many = steps.do("Max", steps.reduced("ReduceSum", share, keepdims=1), steps.number(1.0))
-        steps.end("Div", steps.do("MatMul", share, rows), many)
+        many = steps.do(
+            "Max", steps.reduce_channels("ReduceSum", share, keepdims=1), steps.float_constant(1.0)
+        )
+        steps.add_result("Div", steps.do("MatMul", share, rows), many)
         return
     if "weights" in ins:
-        weights = steps.do("Reshape", ins["weights"], steps.list(-1))
-        share = steps.do("Where", holds, weights, steps.number(0.0))
-    steps.end("MatMul", share, rows)
+        weights = steps.do("Reshape", ins["weights"], steps.int_list(-1))
+        share = steps.do("Where", holds, weights, steps.float_constant(0.0))
+    steps.add_result("MatMul", share, rows)
 
 
-def _held(steps: _Steps, ins: dict[str, str], at: str) -> str:
+def _bag_membership(steps: _OperatorSteps, ins: dict[str, str], at: str) -> str:
     """For each bag and each index, whether it holds it: from its offset to that of the next."""
-    count, zero = steps.do("Size", at), steps.whole(0)
-    places, end = steps.do("Range", zero, count, steps.whole(1)), steps.list(_LAST)
+    count, zero = steps.do("Size", at), steps.int_constant(0)
+    places, end = steps.do("Range", zero, count, steps.int_constant(1)), steps.int_list(_LAST)
     if "offsets" in ins:
-        starts = whole(steps.writer, steps.work, ins, "offsets")
+        starts = int64_operand(steps.writer, steps.work, ins, "offsets")
     else:
         shape = steps.do("Shape", ins["indices"])
-        starts = steps.do("Range", zero, count, steps.do("Gather", shape, steps.whole(1)))
-    ends = steps.do("Slice", starts, steps.list(1), end)
+        starts = steps.do("Range", zero, count, steps.do("Gather", shape, steps.int_constant(1)))
+    ends = steps.do("Slice", starts, steps.int_list(1), end)
     if "offsets" in ins and steps.work.attrs["last"]:
-        starts = steps.do("Slice", starts, steps.list(0), steps.list(-1))
+        starts = steps.do("Slice", starts, steps.int_list(0), steps.int_list(-1))
     else:
-        ends = steps.do("Concat", ends, steps.do("Reshape", count, steps.list(1)), axis=0)
-    starts, ends = (steps.do("Unsqueeze", each, steps.list(1)) for each in (starts, ends))
+        ends = steps.do("Concat", ends, steps.do("Reshape", count, steps.int_list(1)), axis=0)
+    starts, ends = (steps.do("Unsqueeze", each, steps.int_list(1)) for each in (starts, ends))
     before = steps.do("Less", places, starts)
     return steps.do("And", steps.do("Not", before), steps.do("Less", places, ends))
 
 
-def _padding(steps: _Steps) -> str:
-    row, rows = steps.work.whole("padding"), steps.work.operands["w"].type.shape[0]
+def _padding(steps: _OperatorSteps) -> str:
+    row, rows = steps.work.int_attr("padding"), steps.work.operands["w"].type.shape[0]
     if row < 0 and not isinstance(rows, int):
         raise steps.writer.refuse(steps.work.node, "nothing says which row its padding names")
-    return steps.whole(row % rows if isinstance(rows, int) else row)
+    return steps.int_constant(row % rows if isinstance(rows, int) else row)
 
 
 _LAST = 2**63 - 1
 """The end of a slice that goes to the end."""
 
 
-OPS: dict[str, Row] = {
-    "embedding_bag": _composed(_bags),
-    "exp2": _composed(_exp2),
-    "expm1": _composed(_expm1),
-    "log1p": _composed(_log1p),
-    "log2": _composed(_logarithm(2.0)),
-    "log10": _composed(_logarithm(10.0)),
-    "rsqrt": _composed(_rsqrt),
-    "square": _composed(_square, Change.EXACT),
-    "erfc": _composed(_erfc),
-    "trunc": _composed(_trunc, Change.EXACT),
-    "log_sigmoid": _composed(_log_sigmoid),
-    "tanh_shrink": _composed(_tanh_shrink),
-    "logit": _composed(_logit),
-    "floor_div": _composed(_floor_div),
-    "squared_difference": _composed(_squared_difference),
+OPS: dict[str, OperatorWriter] = {
+    "embedding_bag": _decomposed(_embedding_bag),
+    "exp2": _decomposed(_exp2),
+    "expm1": _decomposed(_expm1),
+    "log1p": _decomposed(_log1p),
+    "log2": _decomposed(_logarithm(2.0)),
+    "log10": _decomposed(_logarithm(10.0)),
+    "rsqrt": _decomposed(_rsqrt),
+    "square": _decomposed(_square, Change.EXACT),
+    "erfc": _decomposed(_erfc),
+    "trunc": _decomposed(_trunc, Change.EXACT),
+    "log_sigmoid": _decomposed(_log_sigmoid),
+    "tanh_shrink": _decomposed(_tanh_shrink),
+    "logit": _decomposed(_logit),
+    "floor_div": _decomposed(_floor_div),
+    "squared_difference": _decomposed(_squared_difference),
 }

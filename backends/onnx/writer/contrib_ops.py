@@ -1,4 +1,4 @@
-"""Writes groups that are operators of onnxruntime's own domain, with their original operands."""
+"""Writes groups that are operators of onnxruntime's domain, with their original operands."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from onnx import NodeProto
 
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype, dtype_of
-from qir.ir.lazy_arrays import Held, Parts
+from qir.ir.lazy_arrays import ArrayData, LazyArray
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType, TensorType
-from qir.profiles import packed_later
+from qir.profiles import lazy_pack
 
 from . import foreign
 from .writer import OnnxWriter
@@ -23,7 +23,7 @@ _KERNEL = "onnx:"
 _Place = tuple[int, str]
 _Pack = Callable[[OnnxWriter, Node, Value, dict[str, str]], dict[int, str]]
 
-_CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
+_TYPED_OPERANDS: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
     "MatMulIntegerToFloat": (
         (0, (2, "a_scale"), (4, "a_zero_point")),
         (1, (3, "b_scale"), (5, "b_zero_point")),
@@ -40,39 +40,41 @@ _CODES: Mapping[str, tuple[tuple[int, _Place, _Place], ...]] = {
         )
     ),
 }
-"""Where an operator has quantized values and the numbers that QIR keeps in their type."""
-_OPTIONAL = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention"})
-"""Those whose zero points may be absent."""
+"""The position of each quantized operand, with those of the parameters that QIR has in its type."""
+_OPTIONAL_ZERO_POINTS = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QAttention"})
+"""Operators whose zero points may be absent."""
 
 
-def known(node: Node) -> bool:
+def is_contrib_op(node: Node) -> bool:
     """Returns whether a group is an operator of an ONNX domain."""
     return bool(node.bodies) and str(node.attrs["kernel"]).startswith(_KERNEL)
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
-    """Writes the operator that a group is."""
+    """Writes the operator that a group stands for."""
     domain, _, op = str(node.attrs["kernel"]).removeprefix(_KERNEL).rpartition(".")
-    ins, outs = _places(node)
+    ins, outs = _slot_positions(node)
     origin = next((o for o in node.origins if o.framework == "onnx"), None)
     proto = NodeProto(op_type=op, domain=domain)
     proto.name = origin.name if origin else f"{node.name}_{op}"
     names: dict[int, str] = {}
     given = dict(origin.operands) if origin else {}
     for place, value in zip(ins, node.operands.values(), strict=True):
-        pack = _PACKED.get((op, place))
+        pack = _PACKERS.get((op, place))
         if pack is not None and value.type.quant is not None:
             names |= pack(writer, node, value, given)
         else:
             names[place] = writer.name(value)
-    for place, scale, zero in _CODES.get(op, ()):
+    for place, scale, zero in _TYPED_OPERANDS.get(op, ()):
         at = ins.index(place) if place in ins else None
         if at is not None:
-            names |= _numbers(writer, node, list(node.operands.values())[at], scale, zero, given)
+            names |= _type_parameters(
+                writer, node, list(node.operands.values())[at], scale, zero, given
+            )
     ordered = sorted(names)
-    proto.input.extend(foreign.placed(ordered, [names[i] for i in ordered]))
-    proto.output.extend(foreign.placed(outs, [writer.name(v) for v in node.results]))
-    for name, stated in foreign.pairs(node.attrs["attrs"]).items():
+    proto.input.extend(foreign.at_positions(ordered, [names[i] for i in ordered]))
+    proto.output.extend(foreign.at_positions(outs, [writer.name(v) for v in node.results]))
+    for name, stated in foreign.attributes_by_name(node.attrs["attrs"]).items():
         proto.attribute.append(foreign.attribute(proto, 1, name, stated))
     writer.check_domain(op, domain, node.name)
     slots = node.attrs["slots"]
@@ -82,41 +84,40 @@ def write(writer: OnnxWriter, node: Node) -> None:
     writer.nodes.append(proto)
 
 
-def _places(node: Node) -> tuple[list[int], list[int]]:
+def _slot_positions(node: Node) -> tuple[list[int], list[int]]:
     """Returns the positions of operands and results in the operator's lists."""
     slots = node.attrs["slots"]
     found: list[Attr] = list(slots) if isinstance(slots, tuple) else []
     if len(found) < 2:
         return list(range(len(node.operands))), list(range(len(node.results)))
-    return foreign.places(found[0]), foreign.places(found[1])
+    return foreign.int_list(found[0]), foreign.int_list(found[1])
 
 
-def _numbers(
+def _type_parameters(
     writer: OnnxWriter, node: Node, value: Value, scale: _Place, zero: _Place, given: dict[str, str]
 ) -> dict[int, str]:
-    """Returns scale and zero point of a type with constant parameters; none where operands hold
-    them.
-    """
+    """Returns a type's constant scale and zero point by position; empty where operands carry
+    them."""
     quant = value.type.quant
     if quant is None or quant.dynamic:
         return {}
     writer.check(node, quant, constant=value.constant is not None)
-    first, second = writer.pair(value, node, (given.get(scale[1]), given.get(zero[1])))
+    first, second = writer.parameters_of(value, node, (given.get(scale[1]), given.get(zero[1])))
     op = str(node.attrs["kernel"]).rpartition(".")[2]
-    absent = op in _OPTIONAL and zero[1] not in given and not quant.zeros().any()
+    absent = op in _OPTIONAL_ZERO_POINTS and zero[1] not in given and not quant.zeros().any()
     return {scale[0]: first} if absent else {scale[0]: first, zero[0]: second}
 
 
-# -- weights in blocks ----------------------------------------------------------------------------
+# -- packed weights -------------------------------------------------------------------------------
 
 
-def _whole(node: Node, name: str, default: int) -> int:
-    found = foreign.pairs(node.attrs["attrs"]).get(name, default)
+def _int_attribute(node: Node, name: str, default: int) -> int:
+    found = foreign.attributes_by_name(node.attrs["attrs"]).get(name, default)
     return found if isinstance(found, int) else default
 
 
-def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
-    """Packs rows of integers into bytes, low bits first; the last byte is filled with zeros."""
+def packed_integers(codes: Tensor, bits: int) -> NDArray[np.uint8]:
+    """Packs rows of integers into bytes, low bits first; the last byte is padded with zeros."""
     held = codes.astype(np.uint8)
     if bits == 8:
         return held
@@ -128,90 +129,105 @@ def packed(codes: Tensor, bits: int) -> NDArray[np.uint8]:
     return np.asarray(np.bitwise_or.reduce(parts << places, axis=-1), np.uint8)
 
 
-def packed_rows(held: Held, bits: int) -> Held:
-    """Packs rows of integers into bytes, as `packed` does, when they are read."""
+def packed_rows(held: ArrayData, bits: int) -> ArrayData:
+    """Packs rows of integers into bytes as `packed_integers` does, lazily."""
     width = -(-held.shape[-1] * bits // 8)
-    return packed_later(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
+    return lazy_pack(held, dtype(f"u{bits}"), (*held.shape[:-1], width))
 
 
-def _held(writer: OnnxWriter, data: Held, name: str, given: str | None) -> str:
-    held = data if isinstance(data, Parts) else np.ascontiguousarray(data)
+def _add_parameter(writer: OnnxWriter, data: ArrayData, name: str, given: str | None) -> str:
+    held = data if isinstance(data, LazyArray) else np.ascontiguousarray(data)
     return writer.parameter(held, name, given)
 
 
-def _scales(quant: QuantType) -> Held:
-    """Returns the scales, not made where they are not."""
-    return quant.scale.held if isinstance(quant.scale, Array) else np.asarray(quant.scales())
+def _scale_array(quant: QuantType) -> ArrayData:
+    """Returns the scales without loading them."""
+    return quant.scale.contents if isinstance(quant.scale, Array) else np.asarray(quant.scales())
 
 
-def _own(writer: OnnxWriter, held: Held, value: Value, kind: DType | None = None) -> str:
-    """Writes packed elements, under the name that the source had, if it is free."""
+def _add_packed(
+    writer: OnnxWriter, held: ArrayData, value: Value, kind: DType | None = None
+) -> str:
+    """Adds packed elements as an initializer, under the source's name if it is free."""
     name = value.lineage.tensor
     its = name == value.name and name not in writer.graph.outputs
     if writer.outer is not None or name in writer.initializers or not (its or writer.claim(name)):
         return writer.parameter(held, name, name, kind)
     whole = TensorType(held.shape, kind or dtype_of(np.empty(0, held.dtype)))
-    writer.hold(name, Array(held, whole))
+    writer.add_initializer(name, Array(held, whole))
     return name
 
 
-def _array(writer: OnnxWriter, node: Node, value: Value) -> tuple[Held, QuantType]:
+def _constant_integers(writer: OnnxWriter, node: Node, value: Value) -> tuple[ArrayData, QuantType]:
     array, quant = value.constant, value.type.quant
     if array is None or quant is None:
         raise writer.refuse(
             node, "its weights are not quantized constants, so they cannot be packed"
         )
-    return array.held, quant
+    return array.contents, quant
 
 
-def _nbits(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
+def _pack_matmul_nbits(
+    writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]
+) -> dict[int, str]:
     """Packs weights of MatMulNBits: each block of a row in whole bytes."""
-    data, quant = _array(writer, node, value)
-    bits, size = _whole(node, "bits", 4), _whole(node, "block_size", 0)
+    data, quant = _constant_integers(writer, node, value)
+    bits, size = _int_attribute(node, "bits", 4), _int_attribute(node, "block_size", 0)
     rows, depth = data.shape
     count = -(-depth // size)
-    blob = packed_later(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
+    blob = lazy_pack(data, dtype(f"u{bits}"), (rows, count, size * bits // 8))
     name = value.name
     out = {
-        1: _own(writer, blob, value),
-        2: _held(writer, _scales(quant), f"{name}_scales", given.get("scales")),
+        1: _add_packed(writer, blob, value),
+        2: _add_parameter(writer, _scale_array(quant), f"{name}_scales", given.get("scales")),
     }
     zeros = np.asarray(quant.zeros())
-    usual = not quant.real_zero and bool((zeros == 1 << (bits - 1)).all())
+    # Without the operand, the kernel's zero point is the middle of the range.
+    usual = not quant.has_float_zero and bool((zeros == 1 << (bits - 1)).all())
     if "zero_points" in given or not usual:
-        if not quant.real_zero:
-            zeros = packed(zeros.reshape(rows, count), bits)
-        out[3] = _held(writer, zeros, f"{name}_zero_points", given.get("zero_points"))
-    if quant.grain is not None and quant.grain.by is not None:
-        out[4] = _held(writer, quant.grain.by.data, f"{name}_g_idx", given.get("g_idx"))
+        if not quant.has_float_zero:
+            zeros = packed_integers(zeros.reshape(rows, count), bits)
+        out[3] = _add_parameter(writer, zeros, f"{name}_zero_points", given.get("zero_points"))
+    if quant.granularity is not None and quant.granularity.by is not None:
+        out[4] = _add_parameter(
+            writer, quant.granularity.by.data, f"{name}_g_idx", given.get("g_idx")
+        )
     return out
 
 
-def _bnb4(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-    """Packs weights of MatMulBnb4: all consecutive, the first of each byte in its high bits."""
-    data, quant = _array(writer, node, value)
-    blob = packed_later(data, dtype("u4"), (-(-data.size // 2),), "high")
+def _pack_matmul_bnb4(
+    writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]
+) -> dict[int, str]:
+    """Packs weights of MatMulBnb4: consecutive, the first of each byte in its high bits."""
+    data, quant = _constant_integers(writer, node, value)
+    blob = lazy_pack(data, dtype("u4"), (-(-data.size // 2),), "high")
     name = value.name
     return {
-        1: _own(writer, blob, value),
-        2: _held(writer, _scales(quant), f"{name}_absmax", given.get("absmax")),
+        1: _add_packed(writer, blob, value),
+        2: _add_parameter(writer, _scale_array(quant), f"{name}_absmax", given.get("absmax")),
     }
 
 
-def _rows(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-    """Packs data of GatherBlockQuantized: bytes along the last axis, or their own type."""
-    data, quant = _array(writer, node, value)
-    bytes_ = "bits" in foreign.pairs(node.attrs["attrs"]) or quant.storage.name in ("u2", "u8")
+def _pack_gather_block_quantized(
+    writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]
+) -> dict[int, str]:
+    """Packs data of GatherBlockQuantized: bytes along the last axis, or an element type of few
+    bits."""
+    data, quant = _constant_integers(writer, node, value)
+    bytes_ = "bits" in foreign.attributes_by_name(node.attrs["attrs"]) or quant.storage.name in (
+        "u2",
+        "u8",
+    )
     bits, name = quant.storage.bits, value.name
     zeros = np.asarray(quant.zeros())
     if bytes_:
-        out = {0: _own(writer, packed_rows(data, bits), value)}
+        out = {0: _add_packed(writer, packed_rows(data, bits), value)}
     else:
-        out = {0: _own(writer, data, value, quant.storage)}
-    out[2] = _held(writer, _scales(quant), f"{name}_scales", given.get("scales"))
+        out = {0: _add_packed(writer, data, value, quant.storage)}
+    out[2] = _add_parameter(writer, _scale_array(quant), f"{name}_scales", given.get("scales"))
     usual = bool((np.asarray(zeros) == (1 << (bits - 1) if bytes_ else 0)).all())
     if "zero_points" in given or not usual:
-        held = packed(np.asarray(zeros), bits) if bytes_ else np.asarray(zeros)
+        held = packed_integers(np.asarray(zeros), bits) if bytes_ else np.asarray(zeros)
         kind = dtype_of(held) if bytes_ else quant.storage
         out[3] = writer.parameter(
             held.astype(kind.carrier), f"{name}_zero_points", given.get("zero_points"), kind
@@ -219,31 +235,34 @@ def _rows(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -
     return out
 
 
-def _experts(first: int, scale: int, zero: int, stem: str) -> _Pack:
-    """Packs weights of QMoE's first or second product."""
+def _pack_moe(first: int, scale: int, zero: int, stem: str) -> _Pack:
+    """Returns a packer for the weights of QMoE's first or second product."""
 
     def pack(writer: OnnxWriter, node: Node, value: Value, given: dict[str, str]) -> dict[int, str]:
-        data, quant = _array(writer, node, value)
+        data, quant = _constant_integers(writer, node, value)
         bits, name = quant.storage.bits, value.name
-        blocks = _whole(node, "block_size", 0) > 0
+        blocks = _int_attribute(node, "block_size", 0) > 0
         shape = quant.scales().shape if blocks else quant.scales().shape[:2]
         scales, zeros = (np.asarray(n).reshape(shape) for n in (quant.scales(), quant.zeros()))
         out = {
-            first: _own(writer, packed_rows(data, bits), value),
-            scale: _held(writer, scales, f"{name}_scales", given.get(f"{stem}_scales")),
+            first: _add_packed(writer, packed_rows(data, bits), value),
+            scale: _add_parameter(writer, scales, f"{name}_scales", given.get(f"{stem}_scales")),
         }
         if f"{stem}_zero_points" in given or (zeros != 1 << (bits - 1)).any():
-            bytes_ = packed(zeros, bits)
-            out[zero] = _held(writer, bytes_, f"{name}_zeros", given.get(f"{stem}_zero_points"))
+            bytes_ = packed_integers(zeros, bits)
+            out[zero] = _add_parameter(
+                writer, bytes_, f"{name}_zeros", given.get(f"{stem}_zero_points")
+            )
         return out
 
     return pack
 
 
-_PACKED: Mapping[tuple[str, int], _Pack] = {
-    ("MatMulNBits", 1): _nbits,
-    ("MatMulBnb4", 1): _bnb4,
-    ("GatherBlockQuantized", 0): _rows,
-    ("QMoE", 2): _experts(2, 3, 11, "fc1"),
-    ("QMoE", 5): _experts(5, 6, 12, "fc2"),
+_PACKERS: Mapping[tuple[str, int], _Pack] = {
+    ("MatMulNBits", 1): _pack_matmul_nbits,
+    ("MatMulBnb4", 1): _pack_matmul_bnb4,
+    ("GatherBlockQuantized", 0): _pack_gather_block_quantized,
+    ("QMoE", 2): _pack_moe(2, 3, 11, "fc1"),
+    ("QMoE", 5): _pack_moe(5, 6, 12, "fc2"),
 }
+"""Packers by operator and position of the operand."""

@@ -1,4 +1,4 @@
-"""Writes If, Loop and Scan: a body becomes a graph that reads outer values by name."""
+"""Writes If, Loop and Scan: a body becomes a subgraph, which reads outer values by name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from qir.ir.node import Node, Value
 
 from ..optimizer import moved_values
 from .elements import type_proto
-from .writer import OnnxWriter, Wire
+from .writer import AttrValue, OnnxWriter
 
-_NAMES = {
+_SCAN_ATTRIBUTES = {
     "axes": "scan_input_axes",
     "reverse": "scan_input_directions",
     "out_axes": "scan_output_axes",
     "out_reverse": "scan_output_directions",
 }
+"""ONNX's names of scan's attributes."""
 
 
 def write(writer: OnnxWriter, node: Node, write_node: Callable[[OnnxWriter, Node], None]) -> None:
-    """Writes a control node; Refused for what its bodies hold and ONNX cannot say."""
+    """Writes a control node; raises Refused for what ONNX cannot express in its bodies."""
     given = node.variadic("xs")
     protos = {}
     for name in node.bodies:
@@ -31,24 +32,24 @@ def write(writer: OnnxWriter, node: Node, write_node: Callable[[OnnxWriter, Node
         inner = OnnxWriter(body, writer.ledger, writer.opset, writer)
         outside = body.inputs[len(body.inputs) - len(given) :]
         for value, source in zip(outside, given, strict=True):
-            inner.call(value, writer.name(source))
+            inner.set_name(value, writer.name(source))
         takes = body.inputs[: len(body.inputs) - len(given)]
         protos[name] = _body(inner, body, takes, write_node)
     outs = [writer.name(value) for value in node.results]
-    attrs: dict[str, Wire]
+    attrs: dict[str, AttrValue]
     match node.op:
         case "if":
             ins = [writer.name(node.operands["cond"])]
             attrs = {"then_branch": protos["then"], "else_branch": protos["else"]}
             writer.emit("If", ins, outs, attrs, origins=node.origins)
         case "loop":
-            ins = [_name(writer, node.operands.get(slot)) for slot in ("count", "cond")]
+            ins = [_name_or_empty(writer, node.operands.get(slot)) for slot in ("count", "cond")]
             ins += [writer.name(value) for value in node.variadic("vs")]
             writer.emit("Loop", ins, outs, {"body": protos["body"]}, origins=node.origins)
         case _:
             parts = node.variadic("ss")
             ins = [writer.name(value) for value in (*node.variadic("vs"), *parts)]
-            ways = {theirs: node.attrs[ours] for ours, theirs in _NAMES.items()}
+            ways = {theirs: node.attrs[ours] for ours, theirs in _SCAN_ATTRIBUTES.items()}
             said = {k: v for k, v in ways.items() if isinstance(v, tuple) and v}
             whole = {k: tuple(i for i in v if isinstance(i, int)) for k, v in said.items()}
             attrs = {"body": protos["body"], "num_scan_inputs": len(parts)}
@@ -56,7 +57,7 @@ def write(writer: OnnxWriter, node: Node, write_node: Callable[[OnnxWriter, Node
             writer.emit("Scan", ins, outs, attrs, origins=node.origins)
 
 
-def _name(writer: OnnxWriter, value: Value | None) -> str:
+def _name_or_empty(writer: OnnxWriter, value: Value | None) -> str:
     return "" if value is None else writer.name(value)
 
 
@@ -72,14 +73,15 @@ def _body(
     made = {name for node in writer.nodes for name in node.output}
     for slot, value in body.outputs.items():
         name = writer.name(value)
+        # Each output of a subgraph needs a tensor of its own that the subgraph writes.
         if name not in made or any(name == o.name for o in outputs):
             name = writer.fresh(slot)
             writer.emit("Identity", [writer.name(value)], [name])
         outputs.append(helper.make_value_info(name, type_proto(value.type)))
-    moved_values.write(writer, [info.name for info in outputs])
+    moved_values.add_moved_quantizes(writer, [info.name for info in outputs])
     inputs = [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in takes]
     shown = {info.name for info in (*inputs, *outputs)}
-    infos = [info for info in writer.infos if info.name not in shown]
+    infos = [info for info in writer.value_infos if info.name not in shown]
     return helper.make_graph(writer.nodes, body.name, inputs, outputs, value_info=infos)
 
 
@@ -87,7 +89,7 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """Yields every name that nodes read, and that graphs within them read."""
+    """Yields every name that nodes and their subgraphs read."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:

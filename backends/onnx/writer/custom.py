@@ -1,7 +1,7 @@
 """Writes quantized types that ONNX lacks as functions of primitive operators.
 
-The function's metadata say the type that it stands for, and a hash of its operators, so that a
-reader who knows them reads the type back, and who changes the operators is believed.
+The function's metadata have the type, and a hash of its operators. A reader that finds the hash
+unchanged restores the type; otherwise the operators are what counts.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from qir.errors import Refused
 from qir.ir.dims import Shape
-from qir.ir.types import Array, Grain, QuantType, TensorType
-from qir.numerics.definition import neighbours
+from qir.ir.types import Array, Granularity, QuantType, TensorType
+from qir.numerics.definition import table_midpoints
 from qir.numerics.fields import Rule
-from qir.profiles import profile, quantizing
+from qir.profiles import profile, quantize_query
 
-from .elements import NUMBERS, STORED, number
+from .elements import ELEMENT_TYPES, QUANTIZABLE, element_type
 
 DOMAIN = "qir"
 TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
 """Keys of a function's metadata: what it stands for, its arrays' types, what it is made of."""
 PROFILE = "qir.rules"
-"""Whose arithmetic that is, where a reader's own profile would give a NaN another entry."""
+"""The profile whose arithmetic it is, where a reader's own profile would treat NaN differently."""
 _WIDEST, _ALONE = 16, 24
 """Quantized values of so many bits are whole in float32, and sums of them; and with no
 zero point."""
@@ -38,38 +38,37 @@ _FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 _REALS = ("f32", "f16", "bf16", "f64")
 
 
-def odd(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
-    """Returns whether QuantizeLinear and DequantizeLinear lack a quantized type with constant
-    parameters.
-    """
+def needs_function(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
+    """Returns whether QuantizeLinear and DequantizeLinear lack a type with constant parameters."""
     if quant.dynamic:
         return False
-    several = quant.grain is not None and quant.axis is None and blocks(quant.grain, shape) is None
+    several = (
+        quant.granularity is not None
+        and quant.axis is None
+        and block_axis_and_size(quant.granularity, shape) is None
+    )
     narrow = bool(quant.bounds) and not constant
-    unlike = quant.kind != "uniform" or quant.real_zero or quant.plus is not None
-    stored = quant.storage.name in STORED and quant.express.name in ("f32", "f16")
+    unlike = quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    stored = quant.storage.name in QUANTIZABLE and quant.express.name in ("f32", "f16")
     return unlike or several or narrow or not stored
 
 
-def early(quant: QuantType, name: str | None) -> bool:
-    """Returns whether a profile adds a zero point before it rounds, which QuantizeLinear does
+def adds_zero_before_rounding(quant: QuantType, name: str | None) -> bool:
+    """Returns whether a profile adds the zero point before rounding, which QuantizeLinear does
     not."""
-    rule = profile(name or "native").resolve(quantizing(quant))
+    rule = profile(name or "native").resolve(quantize_query(quant))
     return rule.quantize.zero == "before" and bool(np.asarray(quant.zeros()).any())
 
 
-def by_gain(quant: QuantType, name: str) -> bool:
-    """Returns whether a profile multiplies by a gain that its range gives, which is 1 / scale but
-    for the last bit."""
-    rule = profile(name).resolve(quantizing(quant)).quantize
+def multiplies_by_gain(quant: QuantType, name: str) -> bool:
+    """Returns whether a profile multiplies by a gain from the range: 1 / scale except for the
+    last bit."""
+    rule = profile(name).resolve(quantize_query(quant)).quantize
     return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
 
 
-def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
-    """Returns the axis and size of blocks that are of one element along every other axis.
-
-    Nothing where they are none, or are named one by one.
-    """
+def block_axis_and_size(grain: Granularity, shape: Shape) -> tuple[int, int] | None:
+    """Returns the axis and size of blocks along one axis; None for other blocks, or listed ones."""
     named = dict(grain.blocks)
     wide = [(axis, size) for axis, size in named.items() if size > 1]
     left = [axis for axis in range(len(shape)) if axis not in named]
@@ -80,8 +79,8 @@ def blocks(grain: Grain, shape: Shape) -> tuple[int, int] | None:
     return wide[0] if len(wide) == 1 and not left and grain.by is None else None
 
 
-def why_not(quant: QuantType, shape: Shape) -> str:
-    """Returns what keeps a map from being said by primitive operators; empty where nothing does."""
+def unsupported_reason(quant: QuantType, shape: Shape) -> str:
+    """Returns why primitive operators cannot express a type; empty where they can."""
     if quant.dynamic:
         return "its quantization parameters are computed at run time"
     most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
@@ -92,9 +91,9 @@ def why_not(quant: QuantType, shape: Shape) -> str:
         return f"{quant.express} is no float type that ONNX computes in"
     if any(a.type.quant is not None for a in quant.arrays()):
         return "its scales are quantized themselves"
-    sizes = [shape[axis] for axis, _ in (quant.grain.blocks if quant.grain else ())]
+    sizes = [shape[axis] for axis, _ in (quant.granularity.blocks if quant.granularity else ())]
     if (
-        quant.grain is not None
+        quant.granularity is not None
         and quant.axis is None
         and not all(isinstance(s, int) for s in sizes)
     ):
@@ -179,7 +178,7 @@ class _Form:
 
     def _along(self, source: str, size: tuple[int, ...]) -> str:
         quant, steps = self.quant, self.steps
-        if quant.grain is None:
+        if quant.granularity is None:
             return (
                 source
                 if not size
@@ -190,15 +189,15 @@ class _Form:
             wide = [1] * rank
             wide[quant.axis] = -1
             return steps.do("Reshape", source, steps.held(np.asarray(wide, np.int64)))
-        grid = quant.grain.grid(self.shape)
+        grid = quant.granularity.grid(self.shape)
         if size != grid:
             whole = np.asarray([d if isinstance(d, int) else 1 for d in grid], np.int64)
             source = steps.do("Reshape", source, steps.held(whole))
-        for axis, block in quant.grain.blocks:
+        for axis, block in quant.granularity.blocks:
             length = self.shape[axis]
             assert isinstance(length, int)
-            if quant.grain.by is not None and axis == quant.grain.blocks[-1][0]:
-                at = self.numbers.name(quant.grain.by)[1:]
+            if quant.granularity.by is not None and axis == quant.granularity.blocks[-1][0]:
+                at = self.numbers.name(quant.granularity.by)[1:]
                 source = steps.do("Gather", source, steps.cast(at, TensorProto.INT64), axis=axis)
             elif block > 1:
                 index = np.arange(length, dtype=np.int64) // block
@@ -247,7 +246,7 @@ class _Form:
         real = steps.do("Mul", real, self.scale())
         if (plus := self.plus()) is not None:
             real = steps.do("Add", real, plus)
-        steps.cast(real, NUMBERS[quant.express.name], out="y")
+        steps.cast(real, ELEMENT_TYPES[quant.express.name], out="y")
 
     # -- quantize -----------------------------------------------------------------------------
 
@@ -268,7 +267,7 @@ class _Form:
             steps.cast(x, _carrier(quant), out="y")
             return
         zero, nan = self.zero(), steps.do("IsNaN", x)
-        before = quant.real_zero or rule.zero == "before"
+        before = quant.has_float_zero or rule.zero == "before"
         if zero is not None and before:
             x = steps.do("Add", x, zero)
         whole = self._rounded(x, rounding or rule.round)
@@ -284,6 +283,7 @@ class _Form:
         steps, half = self.steps, self.steps.real(0.5)
         if rounding in ("even", "floor", "ceil"):
             return steps.do({"even": "Round", "floor": "Floor", "ceil": "Ceil"}[rounding], x)
+        # x - floor(x) is exact; floor(x + 0.5) would round the sum first, and 0.49999997 up.
         if rounding in ("half_up", "half_down"):
             near = steps.do("Floor" if rounding == "half_up" else "Ceil", x)
             ends = (x, near) if rounding == "half_up" else (near, x)
@@ -305,7 +305,7 @@ class _Form:
         """
         steps, quant = self.steps, self.quant
         _, table = self.table()
-        middles, first = neighbours(table)
+        middles, first = table_midpoints(table)
         nan = steps.do("IsNaN", x)
         met = np.inf if self.rule.quantize.nan == "high" else 0.0
         x = steps.do("Where", nan, steps.real(met), x)
@@ -328,11 +328,11 @@ class _Form:
 
 def _listed(quant: QuantType) -> NDArray[np.float32]:
     data = np.asarray(quant.plus, np.float32)
-    return data if quant.grain is not None else data.reshape(())
+    return data if quant.granularity is not None else data.reshape(())
 
 
 def _carrier(quant: QuantType) -> int:
-    return number(quant.storage)
+    return element_type(quant.storage)
 
 
 # -- the function ----------------------------------------------------------------------------------
@@ -348,8 +348,8 @@ def made(
     """
     quant = kind.quant
     assert quant is not None
-    rule = profile(name).resolve(quantizing(quant))
-    said = why_not(quant, kind.shape) or beyond(rule)
+    rule = profile(name).resolve(quantize_query(quant))
+    said = unsupported_reason(quant, kind.shape) or beyond(rule)
     rounds = rounding or rule.quantize.round
     if op == "Quantize" and quant.storage.is_float and rounds != "even":
         said = said or f"Cast to {quant.storage} rounds to even, and not {rounds}"

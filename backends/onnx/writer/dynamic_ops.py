@@ -1,4 +1,4 @@
-"""Writes quantization parameters that are computed at run time."""
+"""Writes ops whose scales and zero points are computed at run time."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from qir.ledger import Change
 
 from ..preparation.low_bit_weights import needs_fence
 from . import chosen_ops, float_ops
-from .elements import NUMBERS, STORED
-from .writer import STEP, OnnxWriter, Wire, Work
+from .elements import ELEMENT_TYPES, QUANTIZABLE
+from .writer import STEP, AttrValue, OnnxWriter, OpToWrite
 
-_KEPT = (
+_KEPT_DEQUANTIZED = (
     "weights are dequantized before their product: a Max of one operand in between keeps "
     "onnxruntime's optimizer from replacing it by its integer kernel, which refuses many zero "
     "points "
     "of data"
 )
-_WIDE = (
+_KEPT_16_BITS = (
     "weights are dequantized before their product: a Max of one operand in between keeps "
     "onnxruntime's optimizer, since 1.32, from rounding data of 16 bits to 8"
 )
 
 
-def companions(node: Node) -> dict[str, Value]:
-    """Returns the operands of a node that are parameters of its types."""
+def parameter_operands(node: Node) -> dict[str, Value]:
+    """Returns the operands that are parameters of a node's types: its companion slots."""
     if node.op in ("foreign", "fused", "output"):
         return {}
-    row = spec(node.op)
-    return {s: v for s, v in node.operands.items() if row.companion(s)}
+    op_spec = spec(node.op)
+    return {s: v for s, v in node.operands.items() if op_spec.is_companion(s)}
 
 
-# -- chosen ---------------------------------------------------------------------------------------
+# -- ranges that a run finds ----------------------------------------------------------------------
 
 
-def choose(writer: OnnxWriter, node: Node) -> None:
+def write_choose_qparams(writer: OnnxWriter, node: Node) -> None:
     """Writes DynamicQuantizeLinear, which also quantizes; other rules as primitive operators."""
     attrs = node.attrs
     scale, zero = node.results
@@ -52,16 +52,16 @@ def choose(writer: OnnxWriter, node: Node) -> None:
     if attrs["rule"] != "onnx.dynamic" or not plain or kinds != (U8, U8, F32, F32):
         chosen_ops.write(writer, node)
         return
-    made = [use.node for use in scale.uses if _its_codes(use.node, x, scale, zero)]
-    codes = _codes_name(writer, made[0]) if made else writer.fresh(f"{scale.name}_codes")
+    made = [use.node for use in scale.uses if _is_same_quantize(use.node, x, scale, zero)]
+    codes = _integers_name(writer, made[0]) if made else writer.fresh(f"{scale.name}_codes")
     outputs = [codes, writer.name(scale), writer.name(zero)]
     writer.emit("DynamicQuantizeLinear", [writer.name(x)], outputs, origins=node.origins)
     for each in made:
         writer.alias(each.result, codes)
 
 
-def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
-    """Returns whether a quantize makes just the quantized values that the operator makes."""
+def _is_same_quantize(node: Node, x: Value, scale: Value, zero: Value) -> bool:
+    """Returns whether a quantize makes the integers that DynamicQuantizeLinear makes."""
     if node.op != "quantize" or node.attrs["round"] not in ("", "even"):
         return False
     quant = node.result.type.quant
@@ -69,9 +69,12 @@ def _its_codes(node: Node, x: Value, scale: Value, zero: Value) -> bool:
     return dict(node.operands) == {"x": x, "scale": scale, "zero": zero} and quant == wanted
 
 
-def _codes_name(writer: OnnxWriter, node: Node) -> str:
-    """Returns the name of the integers: their own where it is a result's, else that of who reads
-    them raw."""
+def _integers_name(writer: OnnxWriter, node: Node) -> str:
+    """Returns the tensor name for DynamicQuantizeLinear's integers.
+
+    It is that of an output, or of the raw integers that `recode` gives, so that no Identity is
+    needed.
+    """
     value = node.result
     if any(value is v for v in writer.graph.outputs.values()):
         return writer.name(value)
@@ -79,72 +82,75 @@ def _codes_name(writer: OnnxWriter, node: Node) -> str:
     return next((writer.name(u.result) for u in raw), writer.name(value))
 
 
-# -- given ----------------------------------------------------------------------------------------
+# -- quantize and dequantize ----------------------------------------------------------------------
 
 
 def quantize(writer: OnnxWriter, node: Node) -> None:
-    """Writes QuantizeLinear with parameters from operands; nothing after DynamicQuantizeLinear."""
+    """Writes QuantizeLinear with parameters from operands; nothing where DynamicQuantizeLinear
+    did it."""
     value = node.result
     if not writer.is_alias(value):
-        _quantized(writer, node, writer.name(node.operands["x"]), writer.name(value))
+        _write_quantize(writer, node, writer.name(node.operands["x"]), writer.name(value))
 
 
-def _quantized(writer: OnnxWriter, node: Node, source: str, out: str) -> None:
+def _write_quantize(writer: OnnxWriter, node: Node, source: str, out: str) -> None:
     value = node.result
-    quant = _checked(writer, node, value)
-    writer.check_made(node, quant)
-    given = numbers(writer, node, "", value.type, node.op == "quantize")
-    attrs = writer.along(quant, value.type.shape, node)
+    quant = _checked_type(writer, node, value)
+    writer.check_quantizable(node, quant)
+    given = parameter_tensors(writer, node, "", value.type, node.op == "quantize")
+    attrs = writer.scale_attrs(quant, value.type.shape, node)
     writer.emit("QuantizeLinear", [source, *given], [out], attrs, origins=node.origins)
 
 
 def dequantize(writer: OnnxWriter, node: Node) -> None:
     """Writes DequantizeLinear with parameters from operands."""
-    with fenced(writer, node) as out:
-        _dequantized(writer, node, "x", out)
+    with with_barrier(writer, node) as out:
+        _write_dequantize(writer, node, "x", out)
 
 
 @contextmanager
-def fenced(writer: OnnxWriter, node: Node) -> Iterator[str]:
-    """Yields the output name of a dequantize, and adds a barrier after it where needed."""
+def with_barrier(writer: OnnxWriter, node: Node) -> Iterator[str]:
+    """Yields the output name for a dequantize, and adds a barrier after it where one is needed."""
     out = writer.name(node.result)
-    said = _KEPT if any(map(_tempts, node.result.uses)) else ""
+    said = _KEPT_DEQUANTIZED if any(map(_would_be_fused, node.result.uses)) else ""
     if not said and any(use.slot == "b" and needs_fence(use.node) for use in node.result.uses):
-        said = _WIDE
+        said = _KEPT_16_BITS
     if not said:
         yield out
         return
     made = writer.fresh(f"{out}_not_fused")
     yield made
-    _fence(writer, made, out, node.operands["x"], said)
+    _write_barrier(writer, made, out, node.operands["x"], said)
 
 
-def _fence(writer: OnnxWriter, made: str, out: str, codes: Value, said: str = _KEPT) -> None:
+def _write_barrier(
+    writer: OnnxWriter, made: str, out: str, codes: Value, said: str = _KEPT_DEQUANTIZED
+) -> None:
     """Writes Max of one operand: an identity that the optimizer keeps."""
     writer.emit("Max", [made], [out])
     writer.ledger.add(Change.EXACT, STEP, codes.name, said)
 
 
-def _tempts(use: Use) -> bool:
-    """Returns whether onnxruntime's optimizer would make an integer product and these weights
-    integer, which its kernel refuses.
+def _would_be_fused(use: Use) -> bool:
+    """Returns whether the optimizer would fuse an integer product whose kernel then fails.
 
-    It takes one zero point for the left side, and looks at that only when the model is loaded. A
-    fence after the data would not do: weights alone are quantized of MatMulNBits, which rounds
-    data.
+    The kernel accepts one zero point for the left side, which it checks when the model is loaded. A
+    barrier after the data would not do: weights alone make it MatMulNBits, which rounds data.
     """
     node = use.node
     if node.op in ("output", "foreign", "fused") or spec(node.op).traits.weight != use.slot:
         return False
     data = node.operands[spec(node.op).traits.data]
     made = data.node.op == "dequantize"
-    return not (made and data.node.origins) and _many(data.node.operands["x"] if made else data)
+    return not (made and data.node.origins) and _has_many_computed_scales(
+        data.node.operands["x"] if made else data
+    )
 
 
-def _many(codes: Value) -> bool:
-    """Returns whether quantized values have many scales that are computed."""
+def _has_many_computed_scales(codes: Value) -> bool:
+    """Returns whether a value has several scales that are computed."""
     quant = codes.type.quant
-    return quant is not None and quant.dynamic and quant.grain is not None
+    return quant is not None and quant.dynamic and quant.granularity is not None
 
 
 def requantize(writer: OnnxWriter, node: Node) -> None:
@@ -154,31 +160,29 @@ def requantize(writer: OnnxWriter, node: Node) -> None:
     assert quant is not None
     if x.type.quant is not None and x.type.quant.dynamic:
         real = writer.fresh(f"{out}_QuantizeLinear_Input")
-        _dequantized(writer, node, "x", real)
+        _write_dequantize(writer, node, "x", real)
     else:
-        real = writer.real(x, node)
+        real = writer.float_tensor(x, node)
     if quant.dynamic:
-        _quantized(writer, node, real, out)
+        _write_quantize(writer, node, real, out)
     else:
         writer.quantize(real, value.type, out, node, value.lineage.tensor)
 
 
-def _dequantized(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
+def _write_dequantize(writer: OnnxWriter, node: Node, slot: str, out: str) -> None:
     value = node.operands[slot]
-    quant = _checked(writer, node, value)
-    given = numbers(writer, node, slot, value.type, False)
-    attrs = writer.along(quant, value.type.shape, node)
+    quant = _checked_type(writer, node, value)
+    given = parameter_tensors(writer, node, slot, value.type, False)
+    attrs = writer.scale_attrs(quant, value.type.shape, node)
     origins = node.origins if node.op == "dequantize" else node.slot_origins.get(slot, ())
     writer.emit("DequantizeLinear", [writer.name(value), *given], [out], attrs, origins=origins)
 
 
-def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
-    """Returns the type of integers whose parameters are operands; Refused for what ONNX cannot
-    express.
-    """
+def _checked_type(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
+    """Returns a type whose parameters are operands; raises Refused for what ONNX cannot express."""
     quant = value.type.quant
     assert quant is not None
-    odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in STORED
+    odd = quant.kind != "uniform" or quant.plus is not None or quant.storage.name not in QUANTIZABLE
     if odd or quant.express.name not in ("f32", "f16"):
         raise writer.refuse(node, f"ONNX has no form here for quantized values of {quant}")
     if quant.bounds and value.constant is None:
@@ -188,17 +192,17 @@ def _checked(writer: OnnxWriter, node: Node, value: Value) -> QuantType:
     return quant
 
 
-def numbers(
+def parameter_tensors(
     writer: OnnxWriter, node: Node, slot: str, kind: TensorType, first_is_u8: bool
 ) -> list[str]:
-    """Returns the tensors of scale and zero point, those that are in the type among them."""
+    """Returns the tensors of scale and zero point, operands or constants of the type."""
     quant = kind.quant
     assert quant is not None
-    dot = f"{slot}." if slot else ""
-    given = {n: node.operands.get(f"{dot}{n}") for n in ("scale", "zero", "min", "max")}
+    prefix = f"{slot}." if slot else ""
+    given = {n: node.operands.get(f"{prefix}{n}") for n in ("scale", "zero", "min", "max")}
     if given["min"] is not None or given["max"] is not None:
         raise writer.refuse(node, "its parameters are a range; ONNX takes scale and zero point")
-    scale = _number(writer, node, given["scale"], quant, "scale", quant.express)
+    scale = _parameter_tensor(writer, node, given["scale"], quant, "scale", quant.express)
     if quant.zero == () and (not first_is_u8 or quant.storage == U8):
         return [scale]
     if quant.zero == ():
@@ -210,24 +214,28 @@ def numbers(
             )
         zeros = np.zeros(sizes, quant.storage.carrier)
         return [scale, writer.parameter(zeros, f"{node.name}_zero_point", None, quant.storage)]
-    return [scale, _number(writer, node, given["zero"], quant, "zero", quant.storage)]
+    return [scale, _parameter_tensor(writer, node, given["zero"], quant, "zero", quant.storage)]
 
 
-def _number(
+def _parameter_tensor(
     writer: OnnxWriter, node: Node, value: Value | None, quant: QuantType, name: str, wanted: DType
 ) -> str:
-    """Returns the tensor of one number, in the type and shape that ONNX takes it in."""
+    """Returns the tensor of one parameter, in the type and shape that ONNX requires."""
     if value is None:
         held: NDArray[np.generic] = quant.scales() if name == "scale" else quant.zeros()
         return writer.parameter(
             np.asarray(held).astype(wanted.carrier), f"{node.name}_{name}", None, wanted
         )
     source = writer.name(value)
-    flat = 0 if quant.grain is None else 1
+    flat = 0 if quant.granularity is None else 1
     # onnxruntime takes a list of one for a number, and does not reshape quantized values under a
     # byte.
     listed = value.type.dtype.bits < 8 and value.type.shape == (1,)
-    if (quant.grain is None or quant.axis is not None) and value.type.rank > flat and not listed:
+    if (
+        (quant.granularity is None or quant.axis is not None)
+        and value.type.rank > flat
+        and not listed
+    ):
         shape = writer.constant(np.array([-1] * flat, np.int64), f"{source}_shape")
         out = writer.fresh(f"{source}_flat")
         writer.emit("Reshape", [source, shape], [out])
@@ -237,17 +245,17 @@ def _number(
     if name == "scale" or not value.type.dtype.is_integer:
         raise writer.refuse(node, f"its {name} is {value.type.dtype}, ONNX takes {wanted} here")
     out = writer.fresh(f"{source}_{wanted}")
-    writer.emit("Cast", [source], [out], {"to": NUMBERS[wanted.name]})
+    writer.emit("Cast", [source], [out], {"to": ELEMENT_TYPES[wanted.name]})
     return out
 
 
-# -- around ops -----------------------------------------------------------------------------------
+# -- in float -------------------------------------------------------------------------------------
 
 
-def around(writer: OnnxWriter, node: Node) -> None:
+def write_in_float(writer: OnnxWriter, node: Node) -> None:
     """Writes a quantized op with computed parameters as dequantize, the op in float, quantize."""
-    beside = companions(node)
-    own = {s: v for s, v in node.operands.items() if s not in beside}
+    parameters = parameter_operands(node)
+    operands = {s: v for s, v in node.operands.items() if s not in parameters}
     if node.inner:
         names = ", ".join(sorted(node.inner))
         raise writer.refuse(node, f"ONNX has no {node.op} that rounds {names} by computed numbers")
@@ -258,74 +266,74 @@ def around(writer: OnnxWriter, node: Node) -> None:
     value = node.result
     out, quant = writer.name(value), value.type.quant
     ins: dict[str, str] = {}
-    for slot, operand in own.items():
+    for slot, operand in operands.items():
         if operand.type.quant is not None and operand.type.quant.dynamic:
             ins[slot] = writer.fresh(f"{operand.name}_DequantizeLinear_Output")
-            _dequantized(writer, node, slot, ins[slot])
+            _write_dequantize(writer, node, slot, ins[slot])
         elif operand.type.quant is None and slot == spec(node.op).traits.bias:
             raw = operand.type.dtype.is_integer
-            work = Work.of(node.op, node.attrs, own, value.type, out, node, node.origins)
-            ins[slot] = counted(writer, work, slot) if raw else writer.name(operand)
+            work = OpToWrite.of(node.op, node.attrs, operands, value.type, out, node, node.origins)
+            ins[slot] = dequantized_bias(writer, work, slot) if raw else writer.name(operand)
         else:
-            ins[slot] = writer.real(operand, node)
-        if operand.type.quant is not None and _tempts(Use(node, slot)):
+            ins[slot] = writer.float_tensor(operand, node)
+        if operand.type.quant is not None and _would_be_fused(Use(node, slot)):
             whole, ins[slot] = ins[slot], writer.fresh(f"{ins[slot]}_fenced")
-            _fence(writer, whole, ins[slot], operand)
+            _write_barrier(writer, whole, ins[slot], operand)
     made = out if quant is None else writer.fresh(f"{out}_QuantizeLinear_Input")
     kind = value.type.with_element(value.type.express)
-    work = Work.of(node.op, node.attrs, own, kind, made, node, node.origins)
+    work = OpToWrite.of(node.op, node.attrs, operands, kind, made, node, node.origins)
     float_ops.write(writer, work, {s: ins[s] for s in work.operands})
     if quant is not None and quant.dynamic:
-        _quantized(writer, node, made, out)
+        _write_quantize(writer, node, made, out)
     elif quant is not None:
         writer.quantize(made, value.type, out, node, value.lineage.tensor)
-    writer.on_reals(node.op, node, out)
+    writer.report_float_form(node.op, node, out)
 
 
-def counted(writer: OnnxWriter, work: Work, slot: str) -> str:
-    """Returns a bias of raw integers as floats: times the product of both scales, and of a gain."""
+def dequantized_bias(writer: OnnxWriter, work: OpToWrite, slot: str) -> str:
+    """Returns an int32 bias as floats: times the product of both scales, and alpha."""
     traits = spec(work.op).traits
     bias = work.operands[slot]
     out = writer.fresh(f"{bias.name}_real")
     made = writer.fresh(f"{bias.name}_Cast")
-    writer.emit("Cast", [writer.name(bias)], [made], {"to": NUMBERS["f32"]})
+    writer.emit("Cast", [writer.name(bias)], [made], {"to": ELEMENT_TYPES["f32"]})
     unit = ""
     for side in (traits.data, traits.weight or ""):
         kind = work.operands[side].type
         if kind.quant is None or kind.quant.express != F32:
             said = f"its bias counts integer sums, and its {side} is {kind.element}"
             raise writer.refuse(work.node, f"{said}; give it a bias of {kind.express}")
-        scale = numbers(writer, work.node, side, kind, False)[0]
-        unit = _times(writer, unit, scale, f"{bias.name}_unit") if unit else scale
+        scale = parameter_tensors(writer, work.node, side, kind, False)[0]
+        unit = _write_mul(writer, unit, scale, f"{bias.name}_unit") if unit else scale
     alpha = work.attrs.get("alpha", 1.0)
     if isinstance(alpha, float) and alpha != 1.0:
         gain = writer.constant(np.asarray(alpha, np.float32), f"{bias.name}_gain")
-        unit = _times(writer, unit, gain, f"{bias.name}_gained")
+        unit = _write_mul(writer, unit, gain, f"{bias.name}_gained")
     writer.emit("Mul", [made, unit], [out])
     return out
 
 
-def _times(writer: OnnxWriter, a: str, b: str, name: str) -> str:
+def _write_mul(writer: OnnxWriter, a: str, b: str, name: str) -> str:
     out = writer.fresh(name)
     writer.emit("Mul", [a, b], [out])
     return out
 
 
-# -- read raw, read off ---------------------------------------------------------------------------
+# -- types ----------------------------------------------------------------------------------------
 
 
 def recode(writer: OnnxWriter, node: Node) -> None:
-    """Writes at most an Identity: quantized values are plain integers in ONNX."""
+    """Writes at most an Identity: integers have no type in ONNX."""
     x, value = node.operands["x"], node.result
     if x.type.dtype != value.type.dtype:
         raise writer.refuse(
             node, f"ONNX has no form for the bits of {x.type.dtype} as {value.type.dtype}"
         )
-    _same(writer, writer.name(x), value)
+    _alias(writer, writer.name(x), value)
 
 
-def _same(writer: OnnxWriter, source: str, value: Value) -> None:
-    """Lets a value be another tensor; a result of the model is a copy of it."""
+def _alias(writer: OnnxWriter, source: str, value: Value) -> None:
+    """Makes a value another tensor; an output of the model is a copy of it."""
     if writer.name(value) == source:
         return
     if any(value is v for v in writer.graph.outputs.values()):
@@ -341,7 +349,7 @@ def qparams(writer: OnnxWriter, node: Node) -> None:
     names = ("scale", "zero") if node.attrs["give"] == "numbers" else ("min", "max")
     for name, value in zip(names, node.results, strict=True):
         if (given := node.operands.get(f"x.{name}")) is not None:
-            _same(writer, writer.name(given), value)
+            _alias(writer, writer.name(given), value)
         elif name in ("min", "max"):
             raise writer.refuse(
                 node, "ONNX has no form for the range of a type; read scale and zero"
@@ -349,17 +357,16 @@ def qparams(writer: OnnxWriter, node: Node) -> None:
         else:
             held = np.asarray(quant.scales() if name == "scale" else quant.zeros())
             data = held.astype(value.type.dtype.carrier)
-            _same(writer, writer.constant(data, f"{value.name}_held"), value)
+            _alias(writer, writer.constant(data, f"{value.name}_held"), value)
 
 
 def fake_quantize(writer: OnnxWriter, node: Node) -> None:
-    """Writes QuantizeLinear and DequantizeLinear by the type of the inner slot; training is
-    dropped.
-    """
+    """Writes QuantizeLinear and DequantizeLinear by the type of the inner slot; how to train is
+    dropped."""
     source, value = writer.name(node.operands["x"]), node.result
     code = node.inner.get("code")
     if node.attrs["enabled"] is not True:
-        _same(writer, source, value)
+        _alias(writer, source, value)
         return
     if not isinstance(code, QuantType):
         raise writer.refuse(node, "its inner slot code says no quantized type")
@@ -370,11 +377,11 @@ def fake_quantize(writer: OnnxWriter, node: Node) -> None:
             node, f"ONNX types use the whole range of their storage; {code} is narrower"
         )
     if code.dynamic:
-        held = numbers(writer, node, "code", kind, True)
+        held = parameter_tensors(writer, node, "code", kind, True)
     else:
         writer.check(node, code, constant=False)
-        held = list(writer.pair_of(code, f"{value.lineage.tensor}_code", node))
-    attrs: dict[str, Wire] = {} if code.axis is None else {"axis": code.axis}
+        held = list(writer.parameter_names(code, f"{value.lineage.tensor}_code", node))
+    attrs: dict[str, AttrValue] = {} if code.axis is None else {"axis": code.axis}
     writer.emit("QuantizeLinear", [source, *held], [made], attrs)
     writer.emit("DequantizeLinear", [made, *held], [out], attrs)
     if node.attrs["learn"]:
@@ -382,27 +389,27 @@ def fake_quantize(writer: OnnxWriter, node: Node) -> None:
         writer.ledger.add(Change.DROPPED, STEP, out, reason)
 
 
-# -- raw integers ---------------------------------------------------------------------------------
+# -- integer sums ---------------------------------------------------------------------------------
 
 
-def product(writer: OnnxWriter, node: Node) -> None:
-    """Writes MatMulInteger or ConvInteger; absent zero points in the middle are empty names."""
+def write_integer_product(writer: OnnxWriter, node: Node) -> None:
+    """Writes MatMulInteger or ConvInteger; a missing zero point before another is an empty name."""
     slots = ("a", "b") if node.op == "matmul_integer" else ("x", "w")
     names = [*slots, *(f"{s}.zero" for s in slots)]
     inputs = [writer.name(node.operands[n]) if n in node.operands else "" for n in names]
     while not inputs[-1]:
         inputs.pop()
     if node.op == "matmul_integer":
-        op, attrs = "MatMulInteger", dict[str, Wire]()
+        op, attrs = "MatMulInteger", dict[str, AttrValue]()
     else:
         op, attrs = "ConvInteger", _conv_attrs(node)
     writer.emit(op, inputs, [writer.name(node.result)], attrs, origins=node.origins)
 
 
-def _conv_attrs(node: Node) -> dict[str, Wire]:
+def _conv_attrs(node: Node) -> dict[str, AttrValue]:
     kernel = node.operands["w"].type.shape[2:]
     sizes = tuple(k for k in kernel if isinstance(k, int))
-    found: dict[str, Wire] = {"group": _whole(node.attrs)}
+    found: dict[str, AttrValue] = {"group": _groups(node.attrs)}
     for theirs, ours in (("dilations", "dilation"), ("pads", "pad"), ("strides", "stride")):
         value = node.attrs[ours]
         assert isinstance(value, tuple)
@@ -411,18 +418,18 @@ def _conv_attrs(node: Node) -> dict[str, Wire]:
     return {**found, **({"kernel_shape": sizes} if len(sizes) == len(kernel) else {})}
 
 
-def _whole(attrs: Mapping[str, object]) -> int:
+def _groups(attrs: Mapping[str, object]) -> int:
     value = attrs["groups"]
     assert isinstance(value, int)
     return value
 
 
 OPS = {
-    "choose_qparams": choose,
+    "choose_qparams": write_choose_qparams,
     "recode": recode,
     "qparams": qparams,
     "fake_quantize": fake_quantize,
-    "matmul_integer": product,
-    "conv_integer": product,
+    "matmul_integer": write_integer_product,
+    "conv_integer": write_integer_product,
 }
 """Ops that are written here whatever their operands are."""

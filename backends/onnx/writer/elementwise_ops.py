@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from .rows import Row, operator
-from .writer import OnnxWriter, Wire, Work
+from .operator_table import OperatorWriter, operator
+from .writer import AttrValue, OnnxWriter, OpToWrite
 
-_SWISH = 24
-"""The set that has it; onnxruntime 1.31 has no kernel and opens it in this set alone."""
+SWISH_OPSET = 24
+"""The first operator set with Swish. onnxruntime 1.31 has no kernel; it decomposes it in this
+set alone."""
 
 
-def _silu(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    alpha = work.real("alpha")
-    if writer.opset == _SWISH or (writer.standard and writer.opset > _SWISH):
+def _silu(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    alpha = work.float_attr("alpha")
+    if writer.opset == SWISH_OPSET or (writer.standard and writer.opset > SWISH_OPSET):
         writer.emit("Swish", [ins["x"]], [work.out], {"alpha": alpha}, origins=work.origins)
         return
     inner = ins["x"]
@@ -26,7 +27,7 @@ def _silu(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Mul", [ins["x"], gate], [work.out], origins=work.origins)
 
 
-def _mod(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _mod(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     fmod = work.attrs["fmod"] is True
     if work.kind.dtype.is_float and not fmod:
         raise writer.refuse(work.node, "ONNX's Mod of floats has the sign of a, not of b")
@@ -34,25 +35,25 @@ def _mod(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Mod", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _bit_shift(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"direction": str(work.attrs["direction"]).upper()}
+def _bit_shift(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"direction": str(work.attrs["direction"]).upper()}
     writer.emit("BitShift", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _is_inf(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _is_inf(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     sides = ("negative", "positive")
-    attrs: dict[str, Wire] = {f"detect_{s}": 0 for s in sides if not work.attrs[s]}
+    attrs: dict[str, AttrValue] = {f"detect_{s}": 0 for s in sides if not work.attrs[s]}
     writer.emit("IsInf", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _pow(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _pow(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     kind = work.kind.express
     if kind.is_integer and kind.name not in ("i32", "i64"):
         raise writer.refuse(work.node, f"ONNX's Pow takes i32 and i64 of integers, a is {kind}")
     writer.emit("Pow", ins.values(), [work.out], origins=work.origins)
 
 
-def _sum(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _sum(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     parts = list(ins.values())
     if not work.kind.express.is_integer or len(parts) == 1:
         writer.emit("Sum", parts, [work.out], origins=work.origins)
@@ -64,7 +65,7 @@ def _sum(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
         parts[0] = made
 
 
-def _equal(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _equal(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     if work.op == "equal":
         writer.emit("Equal", ins.values(), [work.out], origins=work.origins)
         return
@@ -77,11 +78,12 @@ _SAME_NAME = (
     "Tanh Erf Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh "
     "Acosh Atanh Softplus Softsign Mish Abs Neg Sign Min Max Mean"
 ).split()
+"""Operators whose lower-case name is the op's."""
 
-SINCE = dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), 18)
-"""The first operator set that has an op, where it is newer than the oldest we write."""
+FIRST_OPSETS = dict.fromkeys(("bit_and", "bit_or", "bit_xor", "bit_not"), 18)
+"""The first operator set that has an op, where it is newer than the oldest written one."""
 
-OPS: dict[str, Row] = {
+OPS: dict[str, OperatorWriter] = {
     **{name.lower(): operator(name) for name in _SAME_NAME},
     "leaky_relu": operator("LeakyRelu", alpha="alpha"),
     "prelu": operator("PRelu"),

@@ -1,4 +1,4 @@
-"""Writes float ops, each as one ONNX operator."""
+"""Writes float ops, most of them as one ONNX operator."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from . import (
     reduce_ops,
     shape_ops,
 )
-from .elements import number
+from .elements import element_type
+from .operator_table import OperatorWriter, operator
 from .pool_ops import spatial
-from .rows import Row, operator
-from .writer import OnnxWriter, Wire, Work
+from .writer import AttrValue, OnnxWriter, OpToWrite
 
 
-def write(writer: OnnxWriter, work: Work, ins: Mapping[str, str]) -> None:
-    """Writes an op whose operands are the named tensors of floats (or of integers it only
-    moves)."""
+def write(writer: OnnxWriter, work: OpToWrite, ins: Mapping[str, str]) -> None:
+    """Writes an op; `ins` has the tensor names of its operands: floats, or integers that it only
+    moves."""
     try:
-        row = _OPS[work.op]
+        write_op = _WRITERS[work.op]
     except KeyError:
         raise writer.refuse(work.node, f"{work.op} has no form in ONNX") from None
-    row(writer, work, dict(ins))
+    write_op(writer, work, dict(ins))
 
 
-def conv_attrs(work: Work) -> dict[str, Wire]:
+def conv_attrs(work: OpToWrite) -> dict[str, AttrValue]:
     """Returns Conv's attributes."""
     kernel = work.operands["w"].type.shape[2:]
     sizes = tuple(k for k in kernel if isinstance(k, int))
     return {
-        "dilations": work.numbers("dilation"),
-        "group": work.whole("groups"),
+        "dilations": work.int_tuple("dilation"),
+        "group": work.int_attr("groups"),
         **({"kernel_shape": sizes} if len(sizes) == len(kernel) else {}),
-        "pads": work.numbers("pad"),
-        "strides": work.numbers("stride"),
+        "pads": work.int_tuple("pad"),
+        "strides": work.int_tuple("stride"),
     }
 
 
-def _conv(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _conv(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     spatial(writer, work, ins, "Conv", conv_attrs(work))
 
 
-def _conv_transpose(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _conv_transpose(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     attrs = conv_attrs(work)
-    if any(work.numbers("output_pad")):
-        attrs["output_padding"] = work.numbers("output_pad")
+    if any(work.int_tuple("output_pad")):
+        attrs["output_padding"] = work.int_tuple("output_pad")
     writer.emit("ConvTranspose", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _matmul(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _matmul(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     for slot in ("a", "b"):
         rank = work.operands[slot].type.rank
         if work.attrs[f"trans_{slot}"] and rank > 1:
@@ -70,22 +70,25 @@ def _matmul(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     _product(writer, work, ins["a"], ins["b"], ins.get("bias"))
 
 
-def _linear(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _linear(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     if work.operands["x"].type.rank == 2:
         writer.emit("Gemm", ins.values(), [work.out], {"transB": 1}, origins=work.origins)
         return
     _product(writer, work, ins["x"], writer.transposed(ins["w"], (1, 0)), ins.get("bias"))
 
 
-def _product(writer: OnnxWriter, work: Work, a: str, b: str, bias: str | None) -> None:
+def _product(writer: OnnxWriter, work: OpToWrite, a: str, b: str, bias: str | None) -> None:
     made = work.out if bias is None else writer.fresh(f"{work.out}_product")
     writer.emit("MatMul", [a, b], [made], origins=work.origins)
     if bias is not None:
         writer.emit("Add", [made, bias], [work.out])
 
 
-def _gemm(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"alpha": work.real("alpha"), "beta": work.real("beta")}
+def _gemm(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {
+        "alpha": work.float_attr("alpha"),
+        "beta": work.float_attr("beta"),
+    }
     attrs = {k: v for k, v in attrs.items() if v != 1.0}
     for ours, theirs in (("trans_a", "transA"), ("trans_b", "transB")):
         if work.attrs[ours]:
@@ -93,7 +96,7 @@ def _gemm(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Gemm", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _clip(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _clip(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     operands = [ins["x"]]
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "Clip"}
     for bound in ("max", "min"):
@@ -107,10 +110,10 @@ def _clip(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Clip", operands, [work.out], origins=work.origins)
 
 
-def _batch_norm(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _batch_norm(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     rank, operands = work.kind.rank, list(ins.values())
-    axis = work.whole("axis") % rank
-    attrs: dict[str, Wire] = {"epsilon": work.real("eps")}
+    axis = work.int_attr("axis") % rank
+    attrs: dict[str, AttrValue] = {"epsilon": work.float_attr("eps")}
     if axis == 1:
         writer.emit("BatchNormalization", operands, [work.out], attrs, origins=work.origins)
         return
@@ -125,31 +128,32 @@ def _batch_norm(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.transposed(made, back, work.out)
 
 
-def _reshape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"allowzero": 1} if work.attrs["allow_zero"] else {}
+def _reshape(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"allowzero": 1} if work.attrs["allow_zero"] else {}
     writer.emit("Reshape", [ins["x"], ins["shape"]], [work.out], attrs, origins=work.origins)
 
 
-def _pad(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _pad(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     given = {s: n for o in work.origins for s, n in o.operands if o.op == "Pad"}
-    pads = np.array(work.numbers("pads"), np.int64)
-    if "axes" in given:  # ours names every axis, so the source's operand is another one
+    pads = np.array(work.int_tuple("pads"), np.int64)
+    # QIR's pads cover every axis, so the source's initializer has other numbers.
+    if "axes" in given:
         given = {}
     operands = [ins["x"], writer.parameter(pads, f"{work.out}_pads", given.get("pads"))]
     mode = str(work.attrs["mode"])
     _check_pad(writer, work, mode, pads)
     if mode == "constant":
-        data = _filler(work)
-        if pads.any() and not any(data.tobytes()) and padded_pools.kept(writer, work.node):
+        data = _pad_value(work)
+        if pads.any() and not any(data.tobytes()) and padded_pools.must_stay(writer, work.node):
             operands.append("")
         elif data or "constant_value" in given:
             name = given.get("constant_value")
             operands.append(writer.parameter(data, f"{work.out}_value", name))
-    attrs: dict[str, Wire] = {} if mode == "constant" else {"mode": mode}
+    attrs: dict[str, AttrValue] = {} if mode == "constant" else {"mode": mode}
     writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
 
 
-def _check_pad(writer: OnnxWriter, work: Work, mode: str, pads: NDArray[np.int64]) -> None:
+def _check_pad(writer: OnnxWriter, work: OpToWrite, mode: str, pads: NDArray[np.int64]) -> None:
     if mode == "symmetric":
         raise writer.refuse(work.node, "ONNX's Pad has no mode symmetric")
     shape = work.operands["x"].type.shape
@@ -163,27 +167,27 @@ def _check_pad(writer: OnnxWriter, work: Work, mode: str, pads: NDArray[np.int64
             raise writer.refuse(work.node, f"{said} in ONNX: {int(max(sides))}")
 
 
-def _filler(work: Work) -> np.ndarray:
-    """Returns what is padded with, as a real, or as the quantized value that means it."""
-    value, quant = work.real("value"), work.kind.quant
+def _pad_value(work: OpToWrite) -> np.ndarray:
+    """Returns the value to pad with: a float, or the integer that means it."""
+    value, quant = work.float_attr("value"), work.kind.quant
     if quant is None:
         return np.array(value, work.kind.dtype.carrier)
     code = np.rint(value / float(quant.scales())) + float(quant.zeros())
     return np.array(np.clip(code, quant.low, quant.high)).astype(quant.storage.carrier)
 
 
-def _cast(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"to": number(work.kind.dtype)}
+def _cast(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"to": element_type(work.kind.dtype)}
     writer.emit("Cast", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-def since(op: str, attrs: Mapping[str, Attr]) -> int:
-    """Returns the first operator set that has an op, 0 where it is no newer than the oldest we
-    write."""
-    return max(elementwise_ops.SINCE.get(op, 0), index_ops.since(op, attrs))
+def first_opset(op: str, attrs: Mapping[str, Attr]) -> int:
+    """Returns the first operator set that has an op; 0 if it is no newer than the oldest written
+    one."""
+    return max(elementwise_ops.FIRST_OPSETS.get(op, 0), index_ops.since(op, attrs))
 
 
-_OPS: dict[str, Row] = {
+_WRITERS: dict[str, OperatorWriter] = {
     **elementwise_ops.OPS,
     **shape_ops.OPS,
     **reduce_ops.OPS,
@@ -214,6 +218,7 @@ _OPS: dict[str, Row] = {
     "pad": _pad,
     "cast": _cast,
 }
-_OPS |= {
-    op: decomposed.since(first, _OPS[op], say) for op, (first, say) in decomposed.PARTS.items()
+_WRITERS |= {
+    op: decomposed.from_opset(first, _WRITERS[op], say)
+    for op, (first, say) in decomposed.DECOMPOSITIONS.items()
 }

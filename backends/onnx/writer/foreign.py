@@ -1,4 +1,4 @@
-"""Writes foreign ops as their file had them."""
+"""Writes foreign ops: operators that QIR keeps as their file had them."""
 
 from __future__ import annotations
 
@@ -15,115 +15,115 @@ from qir.ledger import Change
 
 from ..opset import changed_operators
 from ..optimizer import padded_pools
-from .elements import number, tensor, type_proto
+from .elements import element_type, tensor, type_proto
 from .writer import STEP, OnnxWriter
 
-_COMPATIBLE = 26
-"""From here on, operator sets only add types and attributes to ops that are there."""
+FIRST_COMPATIBLE = 26
+"""From this operator set on, versions only add types and attributes to existing operators."""
 
 
-def version(node: Node) -> int:
-    """Returns the version of the operator set that the node is from; of one that no file had,
-    today's."""
+def opset_of(node: Node) -> int:
+    """Returns the operator set that a node is from; the newest for one that no file had."""
     found = node.attrs["version"]
     assert isinstance(found, int)
-    return found or (1 if node.attrs["domain"] else _COMPATIBLE)
+    return found or (1 if node.attrs["domain"] else FIRST_COMPATIBLE)
 
 
-def since(node: Node) -> int:
-    """Returns the first version of the operator set that has the node's form."""
+def first_opset(node: Node) -> int:
+    """Returns the first operator set that has the node's form."""
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
-    return _since(proto, version(node))
+    return _schema_version(proto, opset_of(node))
 
 
-def fits(node: Node, opset: int) -> bool:
-    """Returns whether an older operator set has the node as it is: its types, its attributes.
+def fits_opset(node: Node, opset: int) -> bool:
+    """Returns whether an older operator set accepts the node as it is: its types and attributes.
 
-    What later versions of these sets changed are types and attributes alone.
+    Later versions of these sets changed nothing else.
     """
     name, pairs = str(node.attrs["op"]), node.attrs["attrs"]
     try:
         schema = onnx.defs.get_schema(name, opset, "")
     except onnx.defs.SchemaError:
         return False
-    if not _COMPATIBLE <= opset < version(node):
+    if not FIRST_COMPATIBLE <= opset < opset_of(node):
         return False
     given = {str(p[0]) for p in (pairs if isinstance(pairs, tuple) else ()) if isinstance(p, tuple)}
     if not given <= set(schema.attributes):
         return False
     slots = node.attrs["slots"]
-    ins, outs = (places(p) for p in slots[:2]) if isinstance(slots, tuple) else ([], [])
+    ins, outs = (int_list(p) for p in slots[:2]) if isinstance(slots, tuple) else ([], [])
     placed = [
         *zip(ins, node.variadic("xs"), itertools.repeat(schema.inputs)),
         *zip(outs, node.results, itertools.repeat(schema.outputs)),
     ]
-    return all(_takes(formal, at, value) for at, value, formal in placed)
+    return all(_accepts(formal, at, value) for at, value, formal in placed)
 
 
-def _takes(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value: Value) -> bool:
+def _accepts(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value: Value) -> bool:
     if not formal:
         return False
     one = formal[min(at, len(formal) - 1)]
     if value.type.dtype.is_opaque:
         return True  # later versions add no others of these
-    kind = onnx.TensorProto.DataType.Name(number(value.type.dtype)).lower()
+    kind = onnx.TensorProto.DataType.Name(element_type(value.type.dtype)).lower()
     return f"tensor({kind})" in one.types
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
-    """Writes a foreign node; Refused if it is another framework's, or of another opset's form."""
+    """Writes a foreign node; raises Refused for another framework's, or one without a form in
+    this opset."""
     framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
     if framework != "onnx":
         said = f"write it for {framework} instead, or leave the op out of the model"
         raise writer.refuse(
             node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX; {said}"
         )
-    proto, before = _proto(writer, node), len(writer.nodes)
+    proto, before = _node_proto(writer, node), len(writer.nodes)
     if domain:
         why = str(node.attrs["why"])
         writer.check_domain(
             str(node.attrs["op"]), domain, f"{node.name}: {why}" if why else node.name
         )
-        writer.domains[domain] = max(version(node), writer.domains.get(domain, 1))
+        writer.domains[domain] = max(opset_of(node), writer.domains.get(domain, 1))
         writer.nodes.append(proto)
-    elif changed_operators.changed(proto, version(node), writer.opset):
-        changed_operators.OWN[proto.op_type](writer, node, proto)
-    elif _same(proto, version(node), writer.opset) or fits(node, writer.opset):
+    elif changed_operators.has_changed_meaning(proto, opset_of(node), writer.opset):
+        changed_operators.WRITERS[proto.op_type](writer, node, proto)
+    elif _has_same_schema(proto, opset_of(node), writer.opset) or fits_opset(node, writer.opset):
         writer.nodes.append(proto)
     else:
-        _converted(writer, node, proto)
+        _write_converted(writer, node, proto)
     if proto.op_type == "Pad" and not domain:
-        padded_pools.keep(writer, node, writer.nodes[before:])
+        padded_pools.keep_pads(writer, node, writer.nodes[before:])
     for value in node.results:
-        writer.info(value)
+        writer.add_value_info(value)
 
 
-def _same(proto: onnx.NodeProto, one: int, other: int) -> bool:
-    """Returns whether an operator, with all that its graphs hold, has one form in both operator
+def _has_same_schema(proto: onnx.NodeProto, one: int, other: int) -> bool:
+    """Returns whether an operator, and all in its subgraphs, has one schema in both operator
     sets."""
-    found = [proto, *(n for n in changed_operators.inside(proto) if n.domain == "")]
-    return all(_since(each, one) == _since(each, other) for each in found)
+    found = [proto, *(n for n in changed_operators.nodes_inside(proto) if n.domain == "")]
+    return all(_schema_version(each, one) == _schema_version(each, other) for each in found)
 
 
-def _since(proto: onnx.NodeProto, opset: int) -> int:
+def _schema_version(proto: onnx.NodeProto, opset: int) -> int:
     try:
         return int(onnx.defs.get_schema(proto.op_type, opset, proto.domain).since_version)
     except onnx.defs.SchemaError:
         return 0
 
 
-def _converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
-    """Writes the node in the form that a newer opset has, by ONNX's own converter.
+def _write_converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
+    """Writes a node in the form of a newer opset, by ONNX's version converter.
 
-    Refused where its graphs hold an operator that means another thing there.
+    Raises Refused where its subgraphs hold an operator that means something else there.
     """
     if found := [
         n
-        for n in changed_operators.inside(proto)
-        if changed_operators.changed(n, version(node), writer.opset)
+        for n in changed_operators.nodes_inside(proto)
+        if changed_operators.has_changed_meaning(n, opset_of(node), writer.opset)
     ]:
         what = f"{found[0].op_type}, which means another thing in opset {writer.opset}"
-        raise writer.refuse(node, f"{proto.op_type} of opset {version(node)} holds {what}")
+        raise writer.refuse(node, f"{proto.op_type} of opset {opset_of(node)} holds {what}")
     operands = dict.fromkeys(node.variadic("xs"))
     graph = helper.make_graph(
         [proto],
@@ -132,12 +132,13 @@ def _converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
         [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in node.results],
         [tensor(a, writer.name(v)) for v in operands if (a := v.constant) is not None],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version(node))])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset_of(node))])
     try:
         found = version_converter.convert_version(model, writer.opset).graph
     except Exception as error:  # whatever the library raises, the node has no newer form
         raise writer.refuse(
-            node, f"{proto.op_type} of opset {version(node)} has no form in {writer.opset}: {error}"
+            node,
+            f"{proto.op_type} of opset {opset_of(node)} has no form in {writer.opset}: {error}",
         ) from error
     known = {writer.name(v) for v in operands}
     inside = {n for made in found.node for n in made.output} - {o.name for o in found.output}
@@ -146,7 +147,7 @@ def _converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
         if constant.name not in known:
             names[constant.name] = writer.fresh(f"{proto.output[0]}_{constant.name}")
             constant.name = names[constant.name]
-            writer.whole.initializers[constant.name] = constant
+            writer.main.initializers[constant.name] = constant
     for made in found.node:
         made.input[:] = [names.get(n, n) for n in made.input]
         made.output[:] = [names.get(n, n) for n in made.output]
@@ -156,41 +157,41 @@ def _converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     )
 
 
-def _proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
+def _node_proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     try:
-        return _as_it_was(writer, node)
+        return _source_node_proto(writer, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
         said = "its slots and attrs are not those of an onnx operator with these operands"
         raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
 
 
-def _as_it_was(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
+def _source_node_proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
     held = slots if isinstance(slots, tuple) else ()
     every = list(range(len(node.variadic("xs")))), list(range(len(node.results)))
-    ins, outs = (places(p) for p in held[:2]) if len(held) > 1 else every
+    ins, outs = (int_list(p) for p in held[:2]) if len(held) > 1 else every
     outside = held[2] if len(held) > 2 and isinstance(held[2], tuple) else ()
     origin = next((o for o in node.origins if o.framework == "onnx"), None)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
     names = [writer.name(v) for v in node.variadic("xs")]
-    proto.input.extend(placed(ins, names[: len(names) - len(outside)]))
-    proto.output.extend(placed(outs, [writer.name(v) for v in node.results]))
+    proto.input.extend(at_positions(ins, names[: len(names) - len(outside)]))
+    proto.output.extend(at_positions(outs, [writer.name(v) for v in node.results]))
     now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
-    for name, value in pairs(node.attrs["attrs"]).items():
-        made = attribute(proto, version(node), name, value)
-        for graph in _held(made):
-            _rename(graph, now)
+    for name, value in attributes_by_name(node.attrs["attrs"]).items():
+        made = attribute(proto, opset_of(node), name, value)
+        for graph in _subgraphs(made):
+            _rename_outer_names(graph, now)
         proto.attribute.append(made)
     return proto
 
 
-def _held(given: AttributeProto) -> list[onnx.GraphProto]:
+def _subgraphs(given: AttributeProto) -> list[onnx.GraphProto]:
     return [*([given.g] if given.HasField("g") else []), *given.graphs]
 
 
-def _rename(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
-    """Lets a graph use what is outside by the names that it has now."""
+def _rename_outer_names(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
+    """Renames the outer tensors that a subgraph reads."""
     own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
     own |= {name for node in graph.node for name in node.output}
     changed = {old: new for old, new in now.items() if old not in own and old != new}
@@ -199,25 +200,25 @@ def _rename(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [changed.get(name, name) for name in node.input]
         for each in node.attribute:
-            for inner in _held(each):
-                _rename(inner, changed)
+            for inner in _subgraphs(each):
+                _rename_outer_names(inner, changed)
     for info in graph.output:
         info.name = changed.get(info.name, info.name)
 
 
-def pairs(given: Attr) -> dict[str, Attr]:
-    """Returns attributes by name, as a node holds those of its framework."""
+def attributes_by_name(given: Attr) -> dict[str, Attr]:
+    """Returns the attributes of a foreign node by name."""
     held = given if isinstance(given, tuple) else ()
     return {str(p[0]): p[1] for p in held if isinstance(p, tuple)}
 
 
-def places(given: Attr) -> list[int]:
-    """Returns where operands or results are in an operator's list."""
+def int_list(given: Attr) -> list[int]:
+    """Returns a tuple attribute of integers as a list."""
     return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
 
 
-def placed(at: list[int], names: list[str]) -> list[str]:
-    """Returns names at their positions, with empty ones between."""
+def at_positions(at: list[int], names: list[str]) -> list[str]:
+    """Returns names at their positions, with empty names in between."""
     out = [""] * (max(at, default=-1) + 1)
     for place, name in zip(at, names, strict=True):
         out[place] = name
@@ -225,7 +226,7 @@ def placed(at: list[int], names: list[str]) -> list[str]:
 
 
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
-    """Returns an attribute as ONNX has it."""
+    """Returns an attribute as a protobuf."""
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
         return _parsed(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):

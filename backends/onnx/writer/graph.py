@@ -9,8 +9,8 @@ import onnx
 from onnx import helper
 
 from qir import __version__
-from qir.analysis.bodies import bodies
-from qir.analysis.float32_overflow import beyond
+from qir.analysis.bodies import graphs_with_bodies
+from qir.analysis.float32_overflow import overflow_note
 from qir.errors import Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -34,177 +34,200 @@ from . import (
     plugin_ops,
     provenance,
 )
-from .elements import content, ir_version, since, type_proto
-from .writer import MICROSOFT, STEP, OnnxWriter, Work
+from .elements import element_bytes, first_opset, ir_version, type_proto
+from .writer import MICROSOFT, STEP, OnnxWriter, OpToWrite
 
-OPSET = 21
-OLDEST = 13
-"""The first whose QuantizeLinear has an axis."""
-NEWEST = 26
-"""The newest that onnxruntime 1.31 takes."""
-_KEPT = (
+DEFAULT_OPSET = 21
+"""The operator set of models that come from other frameworks."""
+OLDEST_OPSET = 13
+"""The first operator set whose QuantizeLinear has an axis."""
+NEWEST_OPSET = 26
+"""The newest operator set that onnxruntime 1.31 accepts."""
+_KEPT_FLOAT = (
     "stays float: a Max of one operand between it and its quantize keeps onnxruntime's optimizer "
     "from quantizing the weights of the layer by itself and computing it in integers"
 )
 IR_VERSION = 10
-"""The newest that every onnxruntime since 1.18 reads."""
+"""The newest version of the format that every onnxruntime since 1.18 reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Which operators a model may have."""
+    """The operators that a model may have."""
 
     standard: bool = False
-    """ONNX's own alone."""
+    """Whether only ONNX's own operators are allowed."""
     opset: int | None = None
-    """This operator set, where it is asked for."""
-    newest: int = NEWEST
-    on_codes: bool = False
-    """Whether elements are moved on quantized values, where they may be in float too."""
+    """The requested operator set, if any."""
+    newest: int = NEWEST_OPSET
+    moves_integers: bool = False
+    """Whether ops that keep elements are written on integers, where floats would be possible
+    too."""
 
 
 def to_model(graph: Graph, ledger: Ledger, dialect: Dialect | None = None) -> onnx.ModelProto:
-    """Writes a graph of any form; Refused for what ONNX cannot say, naming the node."""
+    """Writes a graph of any form; raises Refused for what ONNX cannot express, and names the
+    node."""
     model, large = to_parts(graph, ledger, dialect)
     for tensor in model.graph.initializer:
         if tensor.name in large:
-            tensor.raw_data = b"".join(content(large[tensor.name]))
+            tensor.raw_data = b"".join(element_bytes(large[tensor.name]))
     return model
 
 
 def to_parts(
     graph: Graph, ledger: Ledger, dialect: Dialect | None = None
 ) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
-    """Returns a model whose large initializers have no elements, and these by name."""
+    """Returns a model without the elements of its large initializers, and their arrays by name."""
     said, graph = dialect or Dialect(), _with_all_axes(graph)
-    writer = OnnxWriter(graph, ledger, _opset(graph, said))
-    writer.standard, writer.on_codes = said.standard, said.on_codes
+    writer = OnnxWriter(graph, ledger, _chosen_opset(graph, said))
+    writer.standard, writer.moves_integers = said.standard, said.moves_integers
+    # Outputs are named first: a value with two output names needs an Identity.
     copies = _name_outputs(writer)
     for node in graph:
         _write(writer, node)
     for value, name in copies:
         writer.emit("Identity", [writer.name(value)], [name])
-    moved_values.write(writer, graph.outputs)
-    if writer.bounded:
-        many = "1 constant" if writer.bounded == 1 else f"{writer.bounded} constants"
+    # These two undo what onnxruntime's loader would get wrong, so they see the finished node
+    # list.
+    moved_values.add_moved_quantizes(writer, graph.outputs)
+    if writer.bounded_constants:
+        many = (
+            "1 constant"
+            if writer.bounded_constants == 1
+            else f"{writer.bounded_constants} constants"
+        )
         reason = f"that quantized values of {many} keep to, which no type of ONNX says"
         ledger.add(Change.DROPPED, STEP, "narrower bounds", reason)
-    model = _finished(writer)
+    model = _model(writer)
     check.check(model, writer.opset)
     if not said.standard:
-        check.kernels(model, writer.opset, provenance.source_opset(graph) or OPSET, ledger)
-    provenance.restore(graph, model, ledger)
-    provenance.versions(graph, model, _why(writer.opset, graph, said), ledger)
+        check.check_kernels(
+            model, writer.opset, provenance.source_opset(graph) or DEFAULT_OPSET, ledger
+        )
+    provenance.restore_metadata(graph, model, ledger)
+    provenance.report_versions(graph, model, _opset_reason(writer.opset, graph, said), ledger)
     return model, writer.large
 
 
 def _with_all_axes(graph: Graph) -> Graph:
-    """Writes resizes without the axes attribute of opset 18, in a copy.
+    """Returns a copy whose resizes state all axes, without the axes attribute of opset 18.
 
-    Onnxruntime's layout transformation permutes scales and sizes as those of all axes.
+    onnxruntime's layout transformation permutes scales and sizes as if they were for all axes.
     """
-    if not any(spread(node) for each in bodies(graph) for node in each):
+    if not any(spread(node) for each in graphs_with_bodies(graph) for node in each):
         return graph
     out = graph.copy()
-    for each in bodies(out):
+    for each in graphs_with_bodies(out):
         for node in list(each):
             name_none(each, node)
     return out
 
 
-def _why(opset: int, graph: Graph, dialect: Dialect) -> str:
-    """Returns why a model is of another operator set than its source."""
+def _opset_reason(opset: int, graph: Graph, dialect: Dialect) -> str:
+    """Returns why a model has another operator set than its source."""
     if dialect.opset is not None:
         return "as asked for"
-    if opset > (provenance.source_opset(graph) or OPSET):
+    if opset > (provenance.source_opset(graph) or DEFAULT_OPSET):
         return "what it holds needs it"
     return f"the newest that {'the onnx package' if dialect.standard else 'onnxruntime 1.31'} has"
 
 
-def _opset(graph: Graph, dialect: Dialect) -> int:
-    """Returns the operator set of the source, raised to what the graph needs; ours for other
-    sources.
+def _chosen_opset(graph: Graph, dialect: Dialect) -> int:
+    """Returns the source's operator set, raised to what the graph needs.
 
-    One newer than onnxruntime takes is lowered as far as the graph's ops let it. Refused where one
-    is asked for that the graph does not fit.
+    One newer than onnxruntime accepts is lowered as far as the graph's ops allow. Raises Refused
+    where the requested one does not fit the graph.
     """
-    nodes = list(_written(graph))
+    nodes = list(_written_nodes(graph))
     kept = [
         n
         for n in nodes
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
-    source = provenance.source_opset(graph) or OPSET
+    source = provenance.source_opset(graph) or DEFAULT_OPSET
     zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
     own = not dialect.standard
-    needed = max((_needed(v, own=own) for n in nodes for v in n.results), default=OLDEST)
-    first = max((float_ops.since(n.op, n.attrs) for n in nodes), default=OLDEST)
-    firsts = [first, *map(attention_ops.since, nodes), *map(element_types.since, nodes)]
-    least = max([OLDEST, needed, *firsts, 14 if zeros else 0])
+    needed = max(
+        (_opset_of_type(v, own=own) for n in nodes for v in n.results), default=OLDEST_OPSET
+    )
+    first = max((float_ops.first_opset(n.op, n.attrs) for n in nodes), default=OLDEST_OPSET)
+    firsts = [first, *map(attention_ops.first_opset, nodes), *map(element_types.first_opset, nodes)]
+    # Reshape has `allowzero` since opset 14.
+    least = max([OLDEST_OPSET, needed, *firsts, 14 if zeros else 0])
     newest = dialect.newest
     if dialect.opset is not None:
-        return _asked(graph, dialect, least, kept)
-    wanted = max([source, least, *map(foreign.version, kept)])
+        return _requested_opset(graph, dialect, least, kept)
+    wanted = max([source, least, *map(foreign.opset_of, kept)])
     if wanted <= newest:
         return wanted
-    bound = [foreign.since(n) for n in kept if not foreign.fits(n, newest)]
+    bound = [foreign.first_opset(n) for n in kept if not foreign.fits_opset(n, newest)]
     return max([newest, least, *bound])
 
 
-def _written(graph: Graph) -> Iterator[Node]:
-    """Yields the nodes that are written, not those of a group that is written as one operator."""
+def _written_nodes(graph: Graph) -> Iterator[Node]:
+    """Yields the nodes that are written, without those of a group that becomes one operator."""
     for node in graph:
         yield node
-        if node.op != "fused" or not contrib_ops.known(node):
+        if node.op != "fused" or not contrib_ops.is_contrib_op(node):
             for name in node.bodies:
-                yield from _written(graph.body(node, name))
+                yield from _written_nodes(graph.body(node, name))
 
 
-def _asked(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
+def _requested_opset(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
+    """Returns the requested operator set; raises where it is unknown or does not fit the graph."""
     opset = dialect.opset or 0
-    if not OLDEST <= opset <= dialect.newest:
-        said = f"opset {opset}: from {OLDEST} to {dialect.newest} are written"
+    if not OLDEST_OPSET <= opset <= dialect.newest:
+        said = f"opset {opset}: from {OLDEST_OPSET} to {dialect.newest} are written"
         most = int(onnx.defs.onnx_opset_version())
         more = (
-            f" for onnxruntime 1.31; --target onnx takes {most}" if OLDEST <= opset <= most else ""
+            f" for onnxruntime 1.31; --target onnx takes {most}"
+            if OLDEST_OPSET <= opset <= most
+            else ""
         )
         raise UsageError(said + more)
     if opset < least:
         raise Refused(f"{graph.name}: what it holds needs opset {least}; {opset} is asked for")
     for node in kept:
-        if foreign.since(node) > opset and not foreign.fits(node, opset):
-            said = f"{node.attrs['op']!s} is of opset {foreign.since(node)}"
+        if foreign.first_opset(node) > opset and not foreign.fits_opset(node, opset):
+            said = f"{node.attrs['op']!s} is of opset {foreign.first_opset(node)}"
             raise Refused(f"{node.name}: {said}; {opset} is asked for")
     return opset
 
 
-def _needed(value: Value, *, own: bool) -> int:
-    """Returns the first operator set that can hold such integers, unless only onnxruntime's own
-    meet them."""
+def _opset_of_type(value: Value, *, own: bool) -> int:
+    """Returns the first operator set that has a value's quantized type.
+
+    onnxruntime's own QuantizeLinear has more types than ONNX's of the same set.
+    """
     quant = value.type.quant
     if quant is None:
-        return OLDEST
-    if _within_operators(value):
-        return OLDEST
-    if own and (quant.grain is None or quant.axis is not None) and _microsoft(value):
-        return OLDEST
-    half = 19 if quant.express.name == "f16" else OLDEST
-    return max(since(quant.storage), 21 if quant.grain and quant.axis is None else half)
+        return OLDEST_OPSET
+    if _is_read_by_contrib_ops(value):
+        return OLDEST_OPSET
+    if (
+        own
+        and (quant.granularity is None or quant.axis is not None)
+        and _is_in_microsoft_domain(value)
+    ):
+        return OLDEST_OPSET
+    # QuantizeLinear accepts float16 since opset 19, blocks since opset 21.
+    half = 19 if quant.express.name == "f16" else OLDEST_OPSET
+    return max(first_opset(quant.storage), 21 if quant.granularity and quant.axis is None else half)
 
 
-def _within_operators(value: Value) -> bool:
-    """Returns whether quantized values are constants that operators of other domains alone read, in
-    a form of theirs.
+def _is_read_by_contrib_ops(value: Value) -> bool:
+    """Returns whether a quantized constant is read by operators of other domains alone.
 
-    They are bytes in the file, as MatMulNBits has its weights, or go by those domains' sets.
+    It is bytes in the file, as the weights of MatMulNBits, or follows that domain's versions.
     """
     made = value.node.op == "constant" and bool(value.users)
-    return made and all(n.op == "fused" and contrib_ops.known(n) for n in value.users)
+    return made and all(n.op == "fused" and contrib_ops.is_contrib_op(n) for n in value.users)
 
 
-def _microsoft(value: Value) -> bool:
-    """Returns whether all that makes and reads integers was onnxruntime's own in the source, as it
-    stays."""
+def _is_in_microsoft_domain(value: Value) -> bool:
+    """Returns whether the source had all producers and consumers of integers in onnxruntime's
+    domain."""
     makers = () if value.node.op in ("constant", "input") else (value.node,)
     wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
     return bool(value.users) and all(
@@ -214,7 +237,8 @@ def _microsoft(value: Value) -> bool:
 
 
 def _name_outputs(writer: OnnxWriter) -> list[tuple[Value, str]]:
-    """Gives results their names; those that need a copy to have theirs are handed back."""
+    """Names the outputs, and returns those that need a copy: inputs, constants, and second
+    names."""
     graph = writer.graph
     named: set[Value] = set()
     copies: list[tuple[Value, str]] = []
@@ -224,15 +248,15 @@ def _name_outputs(writer: OnnxWriter) -> list[tuple[Value, str]]:
         if graph.has(name) and graph[name] is not value and graph[name].node.op != "constant":
             if graph[name].node.op == "input":
                 raise writer.refuse(value.node, f"input and output are both called {name!r}")
-            writer.call(graph[name], writer.fresh(name))
+            writer.set_name(graph[name], writer.fresh(name))
         if value.node.op == "input" and name == value.name:
             continue
         if fixed or value in named:
             copies.append((value, name))
         else:
-            writer.call(value, name)
+            writer.set_name(value, name)
             named.add(value)
-    order = [name for name, _ in _outputs(graph)]
+    order = [name for name, _ in _outputs_in_order(graph)]
     return sorted(copies, key=lambda copy: order.index(copy[1]))
 
 
@@ -243,29 +267,29 @@ def _write(writer: OnnxWriter, node: Node) -> None:
         case "foreign":
             foreign.write(writer, node)
         case "quantize":
-            _quantize(writer, node)
+            _write_quantize(writer, node)
         case "dequantize":
-            _dequantize(writer, node)
+            _write_dequantize(writer, node)
         case "requantize":
-            _requantize(writer, node)
+            _write_requantize(writer, node)
         case _ if plugin_ops.known(node):
             plugin_ops.write(writer, node)
         case "fused":
-            _chain(writer, node)
+            _write_chain(writer, node)
         case "if" | "loop" | "scan":
             control.write(writer, node, _write)
         case op if op in dynamic_ops.OPS:
             dynamic_ops.OPS[op](writer, node)
-        case _ if dynamic_ops.companions(node):
-            if not integer_ops.beside(writer, node):
-                dynamic_ops.around(writer, node)
+        case _ if dynamic_ops.parameter_operands(node):
+            if not integer_ops.write_computed_parameters(writer, node):
+                dynamic_ops.write_in_float(writer, node)
         case _:
-            _plain(writer, node)
+            _write_op(writer, node)
 
 
-def _plain(writer: OnnxWriter, node: Node) -> None:
+def _write_op(writer: OnnxWriter, node: Node) -> None:
     value = node.results[0]
-    work = Work.of(
+    work = OpToWrite.of(
         node.op, node.attrs, node.operands, value.type, writer.name(value), node, node.origins
     )
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):
@@ -275,8 +299,8 @@ def _plain(writer: OnnxWriter, node: Node) -> None:
         float_ops.write(writer, work, ins)
 
 
-def _chain(writer: OnnxWriter, node: Node) -> None:
-    if contrib_ops.known(node):
+def _write_chain(writer: OnnxWriter, node: Node) -> None:
+    if contrib_ops.is_contrib_op(node):
         contrib_ops.write(writer, node)
         return
     if not node.stages:
@@ -288,14 +312,14 @@ def _chain(writer: OnnxWriter, node: Node) -> None:
     value = node.result
     out = writer.name(value)
     works = [
-        Work.of(s.op, s.attrs, node.stage_operands(i), value.type, out, node, s.origins)
+        OpToWrite.of(s.op, s.attrs, node.stage_operands(i), value.type, out, node, s.origins)
         for i, s in enumerate(node.stages)
     ]
     integer_ops.write_chain(writer, works)
 
 
-def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool]:
-    """Returns the source's names of scale and zero point, and whether it had the latter."""
+def _source_parameter_names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool]:
+    """Returns the source's names of scale and zero point, and whether it had a zero point."""
     for origin in node.origins:
         if origin.framework == "onnx" and origin.op == op:
             found = dict(origin.operands)
@@ -304,26 +328,26 @@ def _names(node: Node, op: str, stem: str) -> tuple[str | None, str | None, bool
     return None, None, True
 
 
-def _quantize(writer: OnnxWriter, node: Node) -> None:
+def _write_quantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
-        _even(writer, node)
+        _require_even_rounding(writer, node)
         dynamic_ops.quantize(writer, node)
         return
     value = node.result
     quant = value.type.quant
     assert quant is not None
-    scale, zero, given = _names(node, "QuantizeLinear", "y")
+    scale, zero, given = _source_parameter_names(node, "QuantizeLinear", "y")
     needed = given or quant.storage.name != "u8" or bool(quant.zeros().any())
     source = writer.name(node.operands["x"])
-    if not node.origins and barriers.tempts(node.operands["x"]):
-        # Max of one operand is that operand, and no optimizer takes it out.
+    if not node.origins and barriers.would_be_quantized(node.operands["x"]):
+        # Max of one operand is an identity that no optimizer pass removes.
         fenced = writer.fresh(f"{source}_kept_float")
         writer.emit("Max", [source], [fenced])
         writer.ledger.add(
             Change.EXACT,
             STEP,
             node.operands["x"].name,
-            _KEPT,
+            _KEPT_FLOAT,
         )
         source = fenced
     if qcdq.quantize(writer, node, source, (scale, zero), zero=needed):
@@ -340,53 +364,53 @@ def _quantize(writer: OnnxWriter, node: Node) -> None:
     )
 
 
-def _even(writer: OnnxWriter, node: Node) -> None:
+def _require_even_rounding(writer: OnnxWriter, node: Node) -> None:
     """Raises Refused for another rounding, where scale and zero point are computed."""
     if node.attrs["round"] not in ("", "even"):
         raise writer.refuse(node, f"it rounds {node.attrs['round']!s}; ONNX rounds halves to even")
 
 
-def _dequantize(writer: OnnxWriter, node: Node) -> None:
+def _write_dequantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
         dynamic_ops.dequantize(writer, node)
         return
     source = node.operands["x"]
     quant = source.type.quant
     assert quant is not None
-    scale, zero, given = _names(node, "DequantizeLinear", "x")
+    scale, zero, given = _source_parameter_names(node, "DequantizeLinear", "x")
     if zero is None and quant.storage.name == "i32":
         given = False
     needed = given or bool(quant.zeros().any())
-    qcdq.constant(writer, node, source)
-    with dynamic_ops.fenced(writer, node) as out:
+    qcdq.clip_constant(writer, node, source)
+    with dynamic_ops.with_barrier(writer, node) as out:
         writer.dequantize(source, out, node, (scale, zero), zero=needed)
 
 
-def _requantize(writer: OnnxWriter, node: Node) -> None:
+def _write_requantize(writer: OnnxWriter, node: Node) -> None:
     if len(node.operands) > 1:
-        _even(writer, node)
+        _require_even_rounding(writer, node)
         dynamic_ops.requantize(writer, node)
         return
     value = node.result
-    real = writer.real(node.operands["x"], node)
+    real = writer.float_tensor(node.operands["x"], node)
     rounding = str(node.attrs["round"])
     out, stem = writer.name(value), value.lineage.tensor
     writer.quantize(real, value.type, out, node, stem, rounding=rounding)
-    if apart := beyond(writer.graph, node):
+    if apart := overflow_note(writer.graph, node):
         said = f"requantize is written as float ops between quantized values{apart}"
         writer.ledger.add(Change.APPROXIMATED, STEP, out, said)
 
 
-def _outputs(graph: Graph) -> list[tuple[str, Value]]:
-    """Returns the results in the source's order, which edits do not keep."""
+def _outputs_in_order(graph: Graph) -> list[tuple[str, Value]]:
+    """Returns the outputs in the source's order, which edits do not keep."""
     outputs = [o for o in graph.output.origins if o.op == "Output"]
     names = [slot for o in outputs for slot, _ in o.operands]
     known = {name: i for i, name in enumerate(names)}
     return sorted(graph.outputs.items(), key=lambda item: known.get(item[0], len(known)))
 
 
-def _given(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
-    """Yields the defaults that are written as such: initializers that are inputs too."""
+def _overridable_defaults(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
+    """Yields the defaults that are written as such: initializers that are inputs, too."""
     for value in writer.graph.defaults:
         if value.name in writer.initializers and value.name in used:
             yield value
@@ -395,14 +419,18 @@ def _given(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
             writer.ledger.add(Change.DROPPED, STEP, value.name, said)
 
 
-def _finished(writer: OnnxWriter) -> onnx.ModelProto:
+def _model(writer: OnnxWriter) -> onnx.ModelProto:
+    """Returns the model of everything that was written."""
     graph = writer.graph
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
-    outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs(graph)]
+    outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs_in_order(graph)]
     shown = {i.name for i in (*inputs, *outputs)}
     used = set(control.names_read(writer.nodes))
-    inputs += [helper.make_value_info(v.name, type_proto(v.type)) for v in _given(writer, used)]
-    infos = {i.name: i for i in (*writer.infos, *provenance.inner_types(writer))}
+    inputs += [
+        helper.make_value_info(v.name, type_proto(v.type))
+        for v in _overridable_defaults(writer, used)
+    ]
+    infos = {i.name: i for i in (*writer.value_infos, *provenance.stated_inner_types(writer))}
     proto = helper.make_graph(
         writer.nodes,
         graph.name,
@@ -412,11 +440,11 @@ def _finished(writer: OnnxWriter) -> onnx.ModelProto:
         value_info=[i for n, i in infos.items() if n not in shown],
     )
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
-    found = (value for node in _written(graph) for value in node.results)
-    kinds = {value.type.dtype for value in found if not _within_operators(value)}
+    found = (value for node in _written_nodes(graph) for value in node.results)
+    kinds = {value.type.dtype for value in found if not _is_read_by_contrib_ops(value)}
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__
-    annotated.annotate(writer, model.graph, _outputs(graph))
+    annotated.annotate(writer, model.graph, _outputs_in_order(graph))
     model.functions.extend(writer.functions[name] for name in sorted(writer.functions))
     return model

@@ -10,32 +10,34 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 
-from .elements import number
-from .rows import Row, operator, whole
-from .shape_ops import given, listed
-from .writer import MICROSOFT, OnnxWriter, Wire, Work
+from .elements import element_type
+from .operator_table import OperatorWriter, int64_operand, operator
+from .shape_ops import int_list_operand, source_operand_names
+from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 
 _FRONT = -(2**63)
 
 
-def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> Row:
+def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> OperatorWriter:
     """Returns one operator with an operand of whole numbers; `names` are as for `operator`."""
 
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-        ins[slot] = whole(writer, work, ins, slot, *more)
-        attrs: dict[str, Wire] = {theirs: work.whole(ours) for theirs, ours in names.items()}
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        ins[slot] = int64_operand(writer, work, ins, slot, *more)
+        attrs: dict[str, AttrValue] = {
+            theirs: work.int_attr(ours) for theirs, ours in names.items()
+        }
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
 
     return row
 
 
-def _scatter(onnx_op: str) -> Row:
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-        attrs: dict[str, Wire] = {}
+def _scatter(onnx_op: str) -> OperatorWriter:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        attrs: dict[str, AttrValue] = {}
         more = () if onnx_op == "ScatterND" else ("i32",)
-        ins["indices"] = whole(writer, work, ins, "indices", *more)
+        ins["indices"] = int64_operand(writer, work, ins, "indices", *more)
         if work.attrs.get("axis"):
-            attrs["axis"] = work.whole("axis")
+            attrs["axis"] = work.int_attr("axis")
         if work.attrs["reduction"] != "none":
             attrs["reduction"] = str(work.attrs["reduction"])
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
@@ -47,44 +49,44 @@ _DEPTHS = {("i32", "f32"): np.int32, ("f32", "f32"): np.float32, ("i64", "i32"):
 """Of indices and values, the type of depth that onnxruntime's kernel has, where not int64."""
 
 
-def _one_hot(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    name = given(work, "OneHot").get("depth")
+def _one_hot(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    name = source_operand_names(work, "OneHot").get("depth")
     indices, values = (work.operands[slot].type.dtype.name for slot in ("indices", "values"))
-    size = np.array(work.whole("depth"), _DEPTHS.get((indices, values), np.int64))
+    size = np.array(work.int_attr("depth"), _DEPTHS.get((indices, values), np.int64))
     depth = writer.parameter(size, f"{work.out}_depth", name)
-    attrs: dict[str, Wire] = {"axis": work.whole("axis")}
+    attrs: dict[str, AttrValue] = {"axis": work.int_attr("axis")}
     operands = [ins["indices"], depth, ins["values"]]
     writer.emit("OneHot", operands, [work.out], attrs, origins=work.origins)
 
 
-def _unique(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _unique(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     outs = [writer.name(v) if v.uses or i == 0 else "" for i, v in enumerate(work.node.results)]
     while not outs[-1]:
         outs.pop()
-    attrs: dict[str, Wire] = {"sorted": 1 if work.attrs["sorted"] else 0}
+    attrs: dict[str, AttrValue] = {"sorted": 1 if work.attrs["sorted"] else 0}
     if work.attrs["axis"] is not None:
-        attrs["axis"] = work.whole("axis")
+        attrs["axis"] = work.int_attr("axis")
     writer.emit("Unique", [ins["x"]], outs, attrs, origins=work.origins)
 
 
-def _trilu(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    operands, name = [ins["x"]], given(work, "Trilu").get("k")
+def _trilu(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    operands, name = [ins["x"]], source_operand_names(work, "Trilu").get("k")
     if work.attrs["k"] or name:
-        k = np.array(work.whole("k"), np.int64)
+        k = np.array(work.int_attr("k"), np.int64)
         operands.append(writer.parameter(k, f"{work.out}_k", name))
-    attrs: dict[str, Wire] = {} if work.attrs["upper"] else {"upper": 0}
+    attrs: dict[str, AttrValue] = {} if work.attrs["upper"] else {"upper": 0}
     writer.emit("Trilu", operands, [work.out], attrs, origins=work.origins)
 
 
-def _eye(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"k": work.whole("k")} if work.attrs["k"] else {}
+def _eye(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"k": work.int_attr("k")} if work.attrs["k"] else {}
     if isinstance(kind := work.attrs["dtype"], DType):
-        attrs["dtype"] = number(kind)
+        attrs["dtype"] = element_type(kind)
     writer.emit("EyeLike", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-def _flip(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    axes = work.numbers("axes")
+def _flip(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    axes = work.int_tuple("axes")
     rows = {"starts": -1, "ends": _FRONT, "axes": 0, "steps": -1}
     lists = {n: axes if n == "axes" else (v,) * len(axes) for n, v in rows.items()}
     operands = [
@@ -93,73 +95,78 @@ def _flip(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
 
 
-def _reverse(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    axes = {f"{n}_axis": work.whole(n) % work.kind.rank for n in ("batch", "time")}
+def _reverse(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    axes = {f"{n}_axis": work.int_attr(n) % work.kind.rank for n in ("batch", "time")}
     if sorted(axes.values()) != [0, 1]:
         raise writer.refuse(work.node, f"ONNX turns round along axes 0 and 1, not {axes}")
-    operands, attrs = [ins["x"], whole(writer, work, ins, "lengths")], dict[str, Wire](axes)
+    operands, attrs = (
+        [ins["x"], int64_operand(writer, work, ins, "lengths")],
+        dict[str, AttrValue](axes),
+    )
     writer.emit("ReverseSequence", operands, [work.out], attrs, origins=work.origins)
 
 
-def _compress(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {}
+def _compress(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {}
     if work.attrs["axis"] is not None:
-        attrs["axis"] = work.whole("axis")
+        attrs["axis"] = work.int_attr("axis")
     writer.emit("Compress", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _embedding(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    operands = [ins["w"], whole(writer, work, ins, "indices", "i32")]
+def _embedding(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    operands = [ins["w"], int64_operand(writer, work, ins, "indices", "i32")]
     writer.emit("Gather", operands, [work.out], origins=work.origins)
 
 
-def _dropout(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    ratio = writer.constant(np.array(work.real("ratio"), np.float32), f"{work.out}_ratio")
+def _dropout(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    ratio = writer.constant(np.array(work.float_attr("ratio"), np.float32), f"{work.out}_ratio")
     writer.emit("Dropout", [ins["x"], ratio], [work.out], origins=work.origins)
 
 
 # -- resize -------------------------------------------------------------------------------------
 
 
-def _resize(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _resize(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     operands = [ins["x"], _reals(writer, work, "roi"), _reals(writer, work, "scales")]
     if "sizes" in ins:
-        operands.append(whole(writer, work, ins, "sizes"))
+        operands.append(int64_operand(writer, work, ins, "sizes"))
     nearest = work.op == "resize_nearest"
-    attrs: dict[str, Wire] = {"mode": "nearest" if nearest else str(work.attrs["mode"])}
+    attrs: dict[str, AttrValue] = {"mode": "nearest" if nearest else str(work.attrs["mode"])}
     if work.attrs["coordinates"] != "half_pixel":
         attrs["coordinate_transformation_mode"] = str(work.attrs["coordinates"])
     if work.attrs["axes"]:
-        attrs["axes"] = work.numbers("axes")
+        attrs["axes"] = work.int_tuple("axes")
     if work.attrs["policy"] != "stretch":
         attrs["keep_aspect_ratio_policy"] = str(work.attrs["policy"])
     if work.attrs["coordinates"] == "tf_crop_and_resize":
-        attrs["extrapolation_value"] = work.real("extrapolation")
+        attrs["extrapolation_value"] = work.float_attr("extrapolation")
     if nearest and work.attrs["rounding"] != "round_prefer_floor":
         attrs["nearest_mode"] = str(work.attrs["rounding"])
     if not nearest:
         attrs |= {n: 1 for n in ("exclude_outside", "antialias") if work.attrs[n]}
         if work.attrs["cubic_a"] != -0.75:
-            attrs["cubic_coeff_a"] = work.real("cubic_a")
+            attrs["cubic_coeff_a"] = work.float_attr("cubic_a")
     writer.emit("Resize", operands, [work.out], attrs, origins=work.origins)
 
 
-def _reals(writer: OnnxWriter, work: Work, name: str) -> str:
+def _reals(writer: OnnxWriter, work: OpToWrite, name: str) -> str:
     """Returns an attribute of float values as an operand, absent where there are none."""
     value = work.attrs[name]
     assert isinstance(value, tuple)
     if not value:
         return ""
     data = np.array([v for v in value if isinstance(v, float)], np.float32)
-    return writer.parameter(data, f"{work.out}_{name}", given(work, "Resize").get(name))
+    return writer.parameter(
+        data, f"{work.out}_{name}", source_operand_names(work, "Resize").get(name)
+    )
 
 
 _OLD_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
-def _grid_sample(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _grid_sample(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     mode = str(work.attrs["mode"])
-    attrs: dict[str, Wire] = {
+    attrs: dict[str, AttrValue] = {
         "mode": mode if writer.opset >= 20 else _OLD_MODES.get(mode, mode),
         "padding_mode": str(work.attrs["outside"]),
     }
@@ -168,22 +175,22 @@ def _grid_sample(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.emit("GridSample", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _affine_grid(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"align_corners": 1} if work.attrs["align_corners"] else {}
-    operands = [ins["theta"], whole(writer, work, ins, "size")]
+def _affine_grid(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"align_corners": 1} if work.attrs["align_corners"] else {}
+    operands = [ins["theta"], int64_operand(writer, work, ins, "size")]
     writer.emit("AffineGrid", operands, [work.out], attrs, origins=work.origins)
 
 
 # -- columns ------------------------------------------------------------------------------------
 
 
-def _unfold(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _unfold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     """Windows picked axis by axis from the padded image, the places in the window before all."""
-    shape, kernel = work.operands["x"].type.shape, work.numbers("kernel")
-    sizes, channels, n = dims.known(shape[2:]), shape[1], len(kernel)
+    shape, kernel = work.operands["x"].type.shape, work.int_tuple("kernel")
+    sizes, channels, n = dims.known_shape(shape[2:]), shape[1], len(kernel)
     if sizes is None or not isinstance(channels, int):
         raise writer.refuse(work.node, f"unfold of {list(shape)}: ONNX needs these sizes known")
-    pad, stride, dilation = (work.numbers(a) for a in ("pad", "stride", "dilation"))
+    pad, stride, dilation = (work.int_tuple(a) for a in ("pad", "stride", "dilation"))
     held = ins["x"]
     if any(pad):
         amounts = np.array((0, 0, *pad[:n], 0, 0, *pad[n:]), np.int64)
@@ -203,28 +210,28 @@ def _unfold(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 def _made(
     writer: OnnxWriter,
-    work: Work,
+    work: OpToWrite,
     op: str,
     operands: list[str],
-    attrs: dict[str, Wire] | None = None,
+    attrs: dict[str, AttrValue] | None = None,
 ) -> str:
     out = writer.fresh(f"{work.out}_{op}")
     writer.emit(op, operands, [out], attrs)
     return out
 
 
-def _fold(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    size = listed(writer, work, "size", "Col2Im", "image_shape")
-    block = listed(writer, work, "kernel", "Col2Im", "block_shape")
-    attrs: dict[str, Wire] = {
-        "strides": work.numbers("stride"),
-        "pads": work.numbers("pad"),
-        "dilations": work.numbers("dilation"),
+def _fold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    size = int_list_operand(writer, work, "size", "Col2Im", "image_shape")
+    block = int_list_operand(writer, work, "kernel", "Col2Im", "block_shape")
+    attrs: dict[str, AttrValue] = {
+        "strides": work.int_tuple("stride"),
+        "pads": work.int_tuple("pad"),
+        "dilations": work.int_tuple("dilation"),
     }
     writer.emit("Col2Im", [ins["x"], size, block], [work.out], attrs, origins=work.origins)
 
 
-def _inverse(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _inverse(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     writer.emit("Inverse", [ins["x"]], [work.out], domain=MICROSOFT, origins=work.origins)
 
 
@@ -257,7 +264,7 @@ SINCE = {
     "cumprod": 26,
 }
 
-OPS: dict[str, Row] = {
+OPS: dict[str, OperatorWriter] = {
     "gather_elements": _picks("GatherElements", "indices", "i32", axis="axis"),
     "gather_nd": _picks("GatherND", "indices", batch_dims="batch"),
     "scatter_elements": _scatter("ScatterElements"),

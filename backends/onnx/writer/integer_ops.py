@@ -1,4 +1,4 @@
-"""Writes quantized ops as onnxruntime's operators, or between dequantize and quantize."""
+"""Writes quantized ops as QLinear operators, or in float between dequantize and quantize."""
 
 from __future__ import annotations
 
@@ -17,134 +17,149 @@ from ..optimizer import overhanging_pools
 from . import custom, dynamic_ops, float_ops
 from .float_ops import conv_attrs
 from .pool_ops import pool_attrs
-from .writer import MICROSOFT, STEP, OnnxWriter, Wire, Work
+from .writer import MICROSOFT, STEP, AttrValue, OnnxWriter, OpToWrite
 
-Row = Callable[[OnnxWriter, Work], bool]
-_PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
-_MOVES = frozenset(
+TryWrite = Callable[[OnnxWriter, OpToWrite], bool]
+"""Writes an op as a quantized operator; returns False where the operator does not fit."""
+_SOURCE_PREFIXES = {"x": "xXAa", "a": "aA", "w": "w", "b": "bB", "result": "yYC"}
+"""The names that QLinear operators have for a slot, as prefixes of `_scale` and `_zero_point`."""
+_KEEPS_ELEMENTS = frozenset(
     "reshape flatten transpose squeeze unsqueeze slice concat pad max_pool1d max_pool2d "
     "max_pool3d gather expand tile depth_to_space resize_nearest split".split()
 )
-_EIGHT = frozenset(
+"""Ops whose ONNX operators accept integers. The trait `value_preserving` has more, such as
+reverse."""
+_BYTES_ONLY = frozenset(
     "pad max_pool1d max_pool2d max_pool3d gather expand tile depth_to_space resize_nearest".split()
 )
-"""Ops that runtimes have for quantized values of eight bits."""
-_BESIDE = ("shape", "indices", "sizes")
-"""Operands that say where elements go."""
+"""Those that runtimes have for 8-bit integers only."""
+_INDEX_SLOTS = ("shape", "indices", "sizes")
+"""Operands that are positions or sizes, not elements."""
 
 
-def write(writer: OnnxWriter, work: Work) -> None:
-    """Writes a quantized op; Refused for quantized values that ONNX has no form for."""
-    if _moves(work) and not any(o.op == "QLinearConcat" for o in work.origins):
+def write(writer: OnnxWriter, work: OpToWrite) -> None:
+    """Writes a quantized op; raises Refused for types that ONNX cannot express."""
+    # QLinearConcat of one type would do as Concat, but a source's own operator is kept.
+    if _only_moves_integers(work) and not any(o.op == "QLinearConcat" for o in work.origins):
         float_ops.write(writer, work, {s: writer.name(v) for s, v in work.operands.items()})
         return
-    row = _OPS.get(work.op)
-    if row is not None and row(writer, work):
+    try_write = _WRITERS.get(work.op)
+    if try_write is not None and try_write(writer, work):
         return
-    around(writer, work)
+    write_in_float(writer, work)
 
 
-def around(writer: OnnxWriter, work: Work) -> None:
+def write_in_float(writer: OnnxWriter, work: OpToWrite) -> None:
     """Writes dequantize, the op in float, quantize."""
-    if overhanging_pools.differs(work.node):
+    if overhanging_pools.has_overhang(work.node):
         said = "windows that exceed the padding count differently in float"
         raise writer.refuse(work.node, f"{said}; --target onnxruntime has the quantized pool")
     if len(work.node.results) > 1:
         said = f"ONNX has no {work.op} of {work.kind.quant} quantized values"
         raise writer.refuse(work.node, f"{said}; --format qdq would do")
-    ins = {s: _real(writer, work, s) for s in work.operands}
+    ins = {s: _float_operand(writer, work, s) for s in work.operands}
     quant = work.kind.quant
     if quant is None:
         float_ops.write(writer, work, ins)
-        writer.on_reals(work.op, work.node, work.out)
+        writer.report_float_form(work.op, work.node, work.out)
         return
     made = writer.fresh(f"{work.out}_QuantizeLinear_Input")
     reals = replace(work, kind=work.kind.with_element(quant.express), out=made)
     float_ops.write(writer, reals, ins)
     stem = work.node.result.lineage.tensor
-    writer.quantize(made, work.kind, work.out, work.node, stem, _given(work, "result"))
-    writer.on_reals(work.op, work.node, work.out)
+    writer.quantize(
+        made, work.kind, work.out, work.node, stem, _source_parameter_names(work, "result")
+    )
+    writer.report_float_form(work.op, work.node, work.out)
 
 
-def _real(writer: OnnxWriter, work: Work, slot: str) -> str:
+def _float_operand(writer: OnnxWriter, work: OpToWrite, slot: str) -> str:
     value = work.operands[slot]
     if value.type.dtype == I32 and value.type.quant is None and slot in ("bias", "c"):
-        return _real_bias(writer, work, slot, value)
-    return writer.real(value, work.node)
+        return _dequantized_bias(writer, work, slot, value)
+    return writer.float_tensor(value, work.node)
 
 
-def _real_bias(writer: OnnxWriter, work: Work, slot: str, value: Value) -> str:
-    """Returns a bias that counts in the accumulator's unit, dequantized."""
+def _dequantized_bias(writer: OnnxWriter, work: OpToWrite, slot: str, value: Value) -> str:
+    """Returns a bias in units of the accumulator, dequantized by the product of both scales."""
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
         said = f"its {slot} counts integer sums, and not both sides are quantized"
         raise writer.refuse(work.node, f"{said}; give it a {slot} of floats")
-    alpha = work.real("alpha") if "alpha" in work.attrs else 1.0
+    alpha = work.float_attr("alpha") if "alpha" in work.attrs else 1.0
     scales = (np.asarray(q.scales(), np.float32) for q in (x, w))
     unit = np.asarray(next(scales) * next(scales) * np.float32(alpha), np.float32)
     if unit.ndim and (not value.type.shape or value.type.shape[-1] != unit.size):
-        return dynamic_ops.counted(writer, work, slot)
+        return dynamic_ops.dequantized_bias(writer, work, slot)
     axis = value.type.rank - 1 if unit.ndim else None
     quant = uniform(I32, unit, axis=axis, name=value.name)
-    scale, _ = writer.pair_of(quant, value.lineage.tensor, work.node)
+    scale, _ = writer.parameter_names(quant, value.lineage.tensor, work.node)
     out = writer.fresh(f"{value.name}_DequantizeLinear_Output")
-    attrs: dict[str, Wire] = {} if axis is None else {"axis": axis}
+    attrs: dict[str, AttrValue] = {} if axis is None else {"axis": axis}
     writer.emit("DequantizeLinear", [writer.name(value), scale], [out], attrs)
     return out
 
 
-# -- what onnxruntime's operators take -----------------------------------------------------------
+# -- what onnxruntime's operators accept ---------------------------------------------------------
 
 
-def _moves(work: Work) -> bool:
-    """Returns whether the op only moves quantized values of one quantized type."""
+def _only_moves_integers(work: OpToWrite) -> bool:
+    """Returns whether an op only moves integers of one quantized type."""
     quant = work.kind.quant
-    if work.op not in _MOVES or quant is None:
+    if work.op not in _KEEPS_ELEMENTS or quant is None:
         return False
-    if work.op in _EIGHT and quant.storage.name not in ("u8", "i8"):
+    if work.op in _BYTES_ONLY and quant.storage.name not in ("u8", "i8"):
         return False
-    if work.op == "pad" and quant.grain is not None:
+    if work.op == "pad" and quant.granularity is not None:
         return False
-    if work.op == "split" and (quant.grain is not None or quant.storage.bits < 8):
+    if work.op == "split" and (quant.granularity is not None or quant.storage.bits < 8):
         return False
-    given = [v.type.quant for s, v in work.operands.items() if s not in _BESIDE]
+    given = [v.type.quant for s, v in work.operands.items() if s not in _INDEX_SLOTS]
     turned = work.op in ("transpose", "squeeze", "unsqueeze")
-    return all(g is not None and (turned or g.same_map(quant)) for g in given)
+    return all(g is not None and (turned or g.has_same_mapping(quant)) for g in given)
 
 
-def _single(quant: QuantType | None, *storages: str) -> bool:
+def _is_per_tensor(quant: QuantType | None, *storages: str) -> bool:
     return (
         quant is not None
-        and quant.grain is None
-        and not custom.odd(quant, (), constant=True)
+        and quant.granularity is None
+        and not custom.needs_function(quant, (), constant=True)
         and quant.express.name == "f32"
         and quant.storage.name in storages
     )
 
 
-def _alike(work: Work, slots: Iterable[str]) -> bool:
-    """Returns whether operands and result are all u8, or all i8, each with one quantized type."""
+def _have_same_storage(work: OpToWrite, slots: Iterable[str]) -> bool:
+    """Returns whether operands and result are all u8 or all i8, each per tensor."""
     quants = [work.operands[s].type.quant for s in slots]
-    return any(all(_single(q, kind) for q in (*quants, work.kind.quant)) for kind in ("u8", "i8"))
+    return any(
+        all(_is_per_tensor(q, kind) for q in (*quants, work.kind.quant)) for kind in ("u8", "i8")
+    )
 
 
-def _weighted(work: Work, data: str, weight: str, axis: int, *, real: bool = False) -> bool:
-    """Returns whether an integer product is one that the kernels take."""
+def _has_product_kernel(
+    work: OpToWrite, data: str, weight: str, axis: int, *, float_result: bool = False
+) -> bool:
+    """Returns whether onnxruntime has a kernel for a product of these types: U8U8, U8S8 or S8S8."""
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None or w.express.name != "f32" or w.storage.name not in ("u8", "i8"):
         return False
-    if custom.odd(w, work.operands[weight].type.shape, constant=True) or (
-        w.grain is not None and w.axis != axis
+    if custom.needs_function(w, work.operands[weight].type.shape, constant=True) or (
+        w.granularity is not None and w.axis != axis
     ):
         return False
-    if _single(x, "u8"):
-        return real or _single(work.kind.quant, "u8")
-    return _single(x, "i8") and w.storage.name == "i8" and (real or _single(work.kind.quant, "i8"))
+    if _is_per_tensor(x, "u8"):
+        return float_result or _is_per_tensor(work.kind.quant, "u8")
+    return (
+        _is_per_tensor(x, "i8")
+        and w.storage.name == "i8"
+        and (float_result or _is_per_tensor(work.kind.quant, "i8"))
+    )
 
 
-def _given(work: Work, slot: str) -> tuple[str | None, str | None]:
-    """Returns the source's names for scale and zero point of an operand or of the result."""
+def _source_parameter_names(work: OpToWrite, slot: str) -> tuple[str | None, str | None]:
+    """Returns the source's names of an operand's or result's scale and zero point."""
     for origin in (*work.node.slot_origins.get(slot, ()), *work.origins):
         found = dict(origin.operands)
         if origin.op == "QLinearWhere":
@@ -152,7 +167,7 @@ def _given(work: Work, slot: str) -> tuple[str | None, str | None]:
         elif origin.op == "QLinearReduceMean":
             stems = ["data" if slot == "x" else "reduced"]
         elif origin.op.startswith("Q") and origin.op not in ("QuantizeLinear", "QLinearConcat"):
-            stems = list(_PREFIXES.get(slot, ""))
+            stems = list(_SOURCE_PREFIXES.get(slot, ""))
         elif origin.op == "QuantizeLinear" and slot == "result":
             stems = ["y"]
         elif origin.op == "DequantizeLinear" and slot != "result":
@@ -166,21 +181,28 @@ def _given(work: Work, slot: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _triple(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
+def _quantized_operand(writer: OnnxWriter, work: OpToWrite, slot: str) -> list[str]:
+    """Returns the names of an operand, its scale and its zero point."""
     value = work.operands[slot]
     quant = value.type.quant
     assert quant is not None
     if quant.dynamic:
-        return [writer.name(value), *_computed(writer, work, slot, value.type)]
+        return [writer.name(value), *_computed_parameters(writer, work, slot, value.type)]
     writer.check(work.node, quant, constant=value.constant is not None)
-    return [writer.name(value), *writer.pair(value, work.node, _given(work, slot))]
+    return [
+        writer.name(value),
+        *writer.parameters_of(value, work.node, _source_parameter_names(work, slot)),
+    ]
 
 
-def _computed(writer: OnnxWriter, work: Work, slot: str, kind: TensorType) -> list[str]:
-    """Returns the scale and zero point operands of an op; a zero point of 0 where there is none."""
+def _computed_parameters(
+    writer: OnnxWriter, work: OpToWrite, slot: str, kind: TensorType
+) -> list[str]:
+    """Returns the operands that carry scale and zero point; a zero point of 0 where there is
+    none."""
     quant = kind.quant
     assert quant is not None
-    numbers = dynamic_ops.numbers(writer, work.node, slot, kind, False)
+    numbers = dynamic_ops.parameter_tensors(writer, work.node, slot, kind, False)
     if len(numbers) > 1:
         return numbers
     zero = np.zeros((), quant.storage.carrier)
@@ -188,19 +210,21 @@ def _computed(writer: OnnxWriter, work: Work, slot: str, kind: TensorType) -> li
     return [*numbers, writer.parameter(zero, name, None, quant.storage)]
 
 
-def _result(writer: OnnxWriter, work: Work) -> list[str]:
+def _result_parameters(writer: OnnxWriter, work: OpToWrite) -> list[str]:
+    """Returns the names of the result's scale and zero point."""
     quant = work.kind.quant
     assert quant is not None
     if quant.dynamic:
-        return _computed(writer, work, "", work.kind)
+        return _computed_parameters(writer, work, "", work.kind)
     writer.check(work.node, quant, constant=False)
     stem = work.node.result.lineage.tensor
-    return list(writer.pair_of(quant, stem, work.node, _given(work, "result")))
+    return list(
+        writer.parameter_names(quant, stem, work.node, _source_parameter_names(work, "result"))
+    )
 
 
-def _bias(writer: OnnxWriter, work: Work, slot: str) -> list[str] | None:
-    """Returns the raw bias as an operand; none if there is none; None if it is not in the right
-    unit."""
+def _int32_bias(writer: OnnxWriter, work: OpToWrite, slot: str) -> list[str] | None:
+    """Returns the bias as a list of names; empty without one, None where it is not int32."""
     value = work.operands.get(slot)
     if value is None:
         return []
@@ -209,10 +233,10 @@ def _bias(writer: OnnxWriter, work: Work, slot: str) -> list[str] | None:
 
 def _emit(
     writer: OnnxWriter,
-    work: Work,
+    work: OpToWrite,
     op: str,
     operands: Iterable[str],
-    attrs: dict[str, Wire] | None = None,
+    attrs: dict[str, AttrValue] | None = None,
     domain: str = MICROSOFT,
 ) -> bool:
     if domain and writer.standard:
@@ -224,168 +248,194 @@ def _emit(
 # -- the operators -------------------------------------------------------------------------------
 
 
-def _conv(writer: OnnxWriter, work: Work) -> bool:
-    bias = _bias(writer, work, "bias")
-    if bias is None or not _weighted(work, "x", "w", 0):
+def _conv(writer: OnnxWriter, work: OpToWrite) -> bool:
+    bias = _int32_bias(writer, work, "bias")
+    if bias is None or not _has_product_kernel(work, "x", "w", 0):
         return False
-    operands = [*_triple(writer, work, "x"), *_triple(writer, work, "w"), *_result(writer, work)]
-    attrs = {**conv_attrs(work), **_last(work)}
-    domain = MICROSOFT if work.last else ""
+    operands = [
+        *_quantized_operand(writer, work, "x"),
+        *_quantized_operand(writer, work, "w"),
+        *_result_parameters(writer, work),
+    ]
+    attrs = {**conv_attrs(work), **_channels_last(work)}
+    # Only onnxruntime's own QLinearConv has the attribute `channels_last`.
+    domain = MICROSOFT if work.is_nhwc else ""
     return _emit(writer, work, "QLinearConv", [*operands, *bias], attrs, domain)
 
 
-def _matmul(writer: OnnxWriter, work: Work) -> bool:
+def _matmul(writer: OnnxWriter, work: OpToWrite) -> bool:
     a, b = work.operands["a"].type, work.operands["b"].type
     if "bias" in work.operands or work.attrs["trans_a"] or work.attrs["trans_b"]:
         if a.rank != 2 or b.rank != 2:
             return False
         return _qgemm(writer, work, ("a", "b", "bias"), work.attrs["trans_b"] is True)
-    if not _weighted(work, "a", "b", b.rank - 1):
+    if not _has_product_kernel(work, "a", "b", b.rank - 1):
         return False
-    operands = [*_triple(writer, work, "a"), *_triple(writer, work, "b"), *_result(writer, work)]
+    operands = [
+        *_quantized_operand(writer, work, "a"),
+        *_quantized_operand(writer, work, "b"),
+        *_result_parameters(writer, work),
+    ]
     return _emit(writer, work, "QLinearMatMul", operands, domain="")
 
 
-def _linear(writer: OnnxWriter, work: Work) -> bool:
+def _linear(writer: OnnxWriter, work: OpToWrite) -> bool:
     if work.operands["x"].type.rank != 2:
         return False
     return _qgemm(writer, work, ("x", "w", "bias"), True)
 
 
-def _gemm(writer: OnnxWriter, work: Work) -> bool:
+def _gemm(writer: OnnxWriter, work: OpToWrite) -> bool:
     if "c" in work.operands and work.attrs["beta"] != 1.0:
         return False
     return _qgemm(writer, work, ("a", "b", "c"), work.attrs["trans_b"] is True)
 
 
-def _qgemm(writer: OnnxWriter, work: Work, slots: tuple[str, str, str], turned: bool) -> bool:
+def _qgemm(
+    writer: OnnxWriter, work: OpToWrite, slots: tuple[str, str, str], transposed: bool
+) -> bool:
     data, weight, added = slots
-    bias = _bias(writer, work, added)
-    real = work.kind.element == work.kind.express
-    if bias is None or not _weighted(work, data, weight, 0 if turned else 1, real=real):
+    bias = _int32_bias(writer, work, added)
+    float_result = work.kind.element == work.kind.express
+    if bias is None or not _has_product_kernel(
+        work, data, weight, 0 if transposed else 1, float_result=float_result
+    ):
         return False
-    attrs: dict[str, Wire] = {}
+    attrs: dict[str, AttrValue] = {}
     if "alpha" in work.attrs:
-        attrs["alpha"] = work.real("alpha")
+        attrs["alpha"] = work.float_attr("alpha")
     if work.attrs.get("trans_a"):
         attrs["transA"] = 1
-    if turned:
+    if transposed:
         attrs["transB"] = 1
-    operands = [*_triple(writer, work, data), *_triple(writer, work, weight)]
-    if not real:
-        operands += [*(bias or [""]), *_result(writer, work)]
-    return _emit(writer, work, "QGemm", operands if not real else operands + bias, attrs)
+    operands = [*_quantized_operand(writer, work, data), *_quantized_operand(writer, work, weight)]
+    if not float_result:
+        operands += [*(bias or [""]), *_result_parameters(writer, work)]
+    return _emit(writer, work, "QGemm", operands if not float_result else operands + bias, attrs)
 
 
-def _pair(op: str) -> Row:
-    def row(writer: OnnxWriter, work: Work) -> bool:
-        if not _alike(work, ("a", "b")):
+def _binary(op: str) -> TryWrite:
+    def row(writer: OnnxWriter, work: OpToWrite) -> bool:
+        if not _have_same_storage(work, ("a", "b")):
             return False
-        operands = [*_triple(writer, work, "a"), *_triple(writer, work, "b")]
-        return _emit(writer, work, op, [*operands, *_result(writer, work)])
+        operands = [*_quantized_operand(writer, work, "a"), *_quantized_operand(writer, work, "b")]
+        return _emit(writer, work, op, [*operands, *_result_parameters(writer, work)])
 
     return row
 
 
-def _unary(op: str, attrs: Callable[[Work], dict[str, Wire]]) -> Row:
-    def row(writer: OnnxWriter, work: Work) -> bool:
-        if not _alike(work, ("x",)):
+def _unary(op: str, attrs: Callable[[OpToWrite], dict[str, AttrValue]]) -> TryWrite:
+    def row(writer: OnnxWriter, work: OpToWrite) -> bool:
+        if not _have_same_storage(work, ("x",)):
             return False
-        operands = [*_triple(writer, work, "x"), *_result(writer, work)]
+        operands = [*_quantized_operand(writer, work, "x"), *_result_parameters(writer, work)]
         return _emit(writer, work, op, operands, attrs(work))
 
     return row
 
 
-def _last(work: Work) -> dict[str, Wire]:
-    return {"channels_last": 1} if work.last else {}
+def _channels_last(work: OpToWrite) -> dict[str, AttrValue]:
+    return {"channels_last": 1} if work.is_nhwc else {}
 
 
-def _concat(writer: OnnxWriter, work: Work) -> bool:
+def _concat(writer: OnnxWriter, work: OpToWrite) -> bool:
     slots = work.variadic("xs")
-    if not _alike(work, slots):
+    if not _have_same_storage(work, slots):
         return False
-    parts = [name for s in slots for name in _concat_part(writer, work, s)]
-    first, second = _concat_names(work, "Y_scale"), _concat_names(work, "Y_zero_point")
+    parts = [name for s in slots for name in _concat_operand(writer, work, s)]
+    first, second = _concat_source_name(work, "Y_scale"), _concat_source_name(work, "Y_zero_point")
     stem = work.node.result.lineage.tensor
     if work.kind.quant is not None and work.kind.quant.dynamic:
-        pair = _result(writer, work)
+        pair = _result_parameters(writer, work)
     else:
-        pair = [*writer.pair_of(work.kind.quant, stem, work.node, (first, second))]
-    axis: dict[str, Wire] = {"axis": work.whole("axis")}
+        pair = [*writer.parameter_names(work.kind.quant, stem, work.node, (first, second))]
+    axis: dict[str, AttrValue] = {"axis": work.int_attr("axis")}
     return _emit(writer, work, "QLinearConcat", [*pair, *parts], axis)
 
 
-def _concat_part(writer: OnnxWriter, work: Work, slot: str) -> list[str]:
+def _concat_operand(writer: OnnxWriter, work: OpToWrite, slot: str) -> list[str]:
     at = slot.rpartition(".")[2]
     value = work.operands[slot]
     if value.type.quant is not None and value.type.quant.dynamic:
-        return _triple(writer, work, slot)
-    names = _concat_names(work, f"X_scale.{at}"), _concat_names(work, f"X_zero_point.{at}")
-    return [writer.name(value), *writer.pair(value, work.node, names)]
+        return _quantized_operand(writer, work, slot)
+    names = (
+        _concat_source_name(work, f"X_scale.{at}"),
+        _concat_source_name(work, f"X_zero_point.{at}"),
+    )
+    return [writer.name(value), *writer.parameters_of(value, work.node, names)]
 
 
-def _concat_names(work: Work, slot: str) -> str | None:
+def _concat_source_name(work: OpToWrite, slot: str) -> str | None:
     found: list[Origin] = [o for o in work.origins if o.op == "QLinearConcat"]
     return dict(found[0].operands).get(slot) if found else None
 
 
-def _where(writer: OnnxWriter, work: Work) -> bool:
-    if not _alike(work, ("a", "b")):
+def _where(writer: OnnxWriter, work: OpToWrite) -> bool:
+    if not _have_same_storage(work, ("a", "b")):
         return False
-    operands = [*_triple(writer, work, "a"), *_triple(writer, work, "b"), *_result(writer, work)]
+    operands = [
+        *_quantized_operand(writer, work, "a"),
+        *_quantized_operand(writer, work, "b"),
+        *_result_parameters(writer, work),
+    ]
     condition = writer.name(work.operands["condition"])
     return _emit(writer, work, "QLinearWhere", [condition, *operands])
 
 
-def _mean(writer: OnnxWriter, work: Work) -> bool:
-    """Writes QLinearReduceMean where the source had it: onnxruntime has no kernel for it."""
-    if not any(o.op == "QLinearReduceMean" for o in work.origins) or not _alike(work, ("x",)):
+def _reduce_mean(writer: OnnxWriter, work: OpToWrite) -> bool:
+    """Writes QLinearReduceMean if the source had it: onnxruntime has no kernel for it."""
+    if not any(o.op == "QLinearReduceMean" for o in work.origins) or not _have_same_storage(
+        work, ("x",)
+    ):
         return False
-    attrs: dict[str, Wire] = {
-        "axes": work.numbers("axes"),
+    attrs: dict[str, AttrValue] = {
+        "axes": work.int_tuple("axes"),
         "keepdims": int(work.attrs["keep"] is True),
     }
-    operands = [*_triple(writer, work, "x"), *_result(writer, work)]
+    operands = [*_quantized_operand(writer, work, "x"), *_result_parameters(writer, work)]
     return _emit(writer, work, "QLinearReduceMean", operands, attrs)
 
 
-def beside(writer: OnnxWriter, node: Node) -> bool:
-    """Writes a quantized op whose parameters are operands, where onnxruntime has one for it."""
-    row = _OPS.get(node.op)
+def write_computed_parameters(writer: OnnxWriter, node: Node) -> bool:
+    """Writes an op with computed parameters as a quantized operator; returns False if none fits."""
+    try_write = _WRITERS.get(node.op)
     kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
-    if row is None or len(node.results) != 1:
+    if try_write is None or len(node.results) != 1:
         return False
     if node.results[0].type.quant is None and node.op != "gemm":
         return False
-    if any(k.quant is not None and k.quant.real_zero for k in kinds):
+    if any(k.quant is not None and k.quant.has_float_zero for k in kinds):
         return False
-    apart = dynamic_ops.companions(node)
-    own = {s: v for s, v in node.operands.items() if s not in apart}
+    parameters = dynamic_ops.parameter_operands(node)
+    operands = {s: v for s, v in node.operands.items() if s not in parameters}
     value = node.result
     out = writer.name(value)
-    work = Work.of(node.op, node.attrs, own, value.type, out, node, node.origins)
-    return row(writer, work)
+    work = OpToWrite.of(node.op, node.attrs, operands, value.type, out, node, node.origins)
+    return try_write(writer, work)
 
 
-_OPS: dict[str, Row] = {
+_WRITERS: dict[str, TryWrite] = {
     "conv1d": _conv,
     "conv2d": _conv,
     "conv3d": _conv,
     "matmul": _matmul,
     "linear": _linear,
     "gemm": _gemm,
-    "add": _pair("QLinearAdd"),
-    "mul": _pair("QLinearMul"),
+    "add": _binary("QLinearAdd"),
+    "mul": _binary("QLinearMul"),
     "sigmoid": _unary("QLinearSigmoid", lambda work: {}),
-    "leaky_relu": _unary("QLinearLeakyRelu", lambda work: {"alpha": work.real("alpha")}),
-    "softmax": _unary("QLinearSoftmax", lambda work: {"axis": work.whole("axis"), "opset": 13}),
+    "leaky_relu": _unary("QLinearLeakyRelu", lambda work: {"alpha": work.float_attr("alpha")}),
+    # Below opset 13, Softmax flattens all axes from `axis` on; QLinearSoftmax follows its
+    # attribute.
+    "softmax": _unary("QLinearSoftmax", lambda work: {"axis": work.int_attr("axis"), "opset": 13}),
     "where": _where,
-    "reduce_mean": _mean,
+    "reduce_mean": _reduce_mean,
     "avg_pool1d": _unary("QLinearAveragePool", pool_attrs),
-    "avg_pool2d": _unary("QLinearAveragePool", lambda work: {**pool_attrs(work), **_last(work)}),
+    "avg_pool2d": _unary(
+        "QLinearAveragePool", lambda work: {**pool_attrs(work), **_channels_last(work)}
+    ),
     "avg_pool3d": _unary("QLinearAveragePool", pool_attrs),
-    "global_avg_pool": _unary("QLinearGlobalAveragePool", _last),
+    "global_avg_pool": _unary("QLinearGlobalAveragePool", _channels_last),
     "concat": _concat,
 }
 
@@ -393,9 +443,9 @@ _OPS: dict[str, Row] = {
 # -- chains --------------------------------------------------------------------------------------
 
 
-def saturates(op: str, attrs: Work, kind: QuantType) -> bool:
-    """Returns whether rounding into those quantized values does all that the activation would."""
-    low, high = _bounds(op, attrs)
+def clamps_as_storage(op: str, attrs: OpToWrite, kind: QuantType) -> bool:
+    """Returns whether rounding into the storage clamps all that the activation would."""
+    low, high = _clamp_bounds(op, attrs)
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
     enough_low = low is None or np.rint(np.float32(low) / scale) + zero <= kind.low
     return bool(
@@ -403,50 +453,54 @@ def saturates(op: str, attrs: Work, kind: QuantType) -> bool:
     )
 
 
-def _bounds(op: str, work: Work) -> tuple[float | None, float | None]:
+def _clamp_bounds(op: str, work: OpToWrite) -> tuple[float | None, float | None]:
     if op == "relu":
         return 0.0, None
     low, high = work.attrs["min"], work.attrs["max"]
     return (low if isinstance(low, float) else None, high if isinstance(high, float) else None)
 
 
-def write_chain(writer: OnnxWriter, works: list[Work]) -> None:
-    """Writes a group: a quantized op and the activations after it.
+def write_chain(writer: OnnxWriter, works: list[OpToWrite]) -> None:
+    """Writes a chain: a quantized op and its fused activations.
 
-    Refused for any other group: onnxruntime has no operator for it.
+    Raises Refused for any other chain: onnxruntime has no operator for it.
     """
-    head, *tails = works
-    quant = head.kind.quant
+    anchor, *activations = works
+    quant = anchor.kind.quant
     shown = " |> ".join(w.op for w in works)
-    single = quant is not None and quant.grain is None and head.op in _OPS
-    inner = any(s.type is not None for s in head.node.stages[:-1])
-    if not single or inner or any(t.op not in ("relu", "clip") for t in tails):
+    single = quant is not None and quant.granularity is None and anchor.op in _WRITERS
+    inner = any(s.type is not None for s in anchor.node.stages[:-1])
+    if not single or inner or any(t.op not in ("relu", "clip") for t in activations):
         raise writer.refuse(
-            head.node, f"onnxruntime has no operator for {shown}; --format qdq would do"
+            anchor.node, f"onnxruntime has no operator for {shown}; --format qdq would do"
         )
     assert quant is not None
-    left = [t for t in tails if not saturates(t.op, t, quant)]
-    out = head.out if not left else writer.fresh(f"{head.out}_before_{left[0].op}")
-    write(writer, replace(head, out=out))
-    for i, work in enumerate(left):
-        target = work.out if i == len(left) - 1 else writer.fresh(f"{work.out}_before_{work.op}")
-        _activate(writer, replace(work, out=target), out, head.kind)
+    remaining = [t for t in activations if not clamps_as_storage(t.op, t, quant)]
+    out = anchor.out if not remaining else writer.fresh(f"{anchor.out}_before_{remaining[0].op}")
+    write(writer, replace(anchor, out=out))
+    for i, work in enumerate(remaining):
+        target = (
+            work.out if i == len(remaining) - 1 else writer.fresh(f"{work.out}_before_{work.op}")
+        )
+        _write_activation(writer, replace(work, out=target), out, anchor.kind)
         out = target
-    if left:
-        ops = ", ".join(w.op for w in left)
+    if remaining:
+        ops = ", ".join(w.op for w in remaining)
         writer.ledger.add(
             Change.EXACT,
             STEP,
-            head.out,
+            anchor.out,
             f"{ops} is written after the rounding, on the quantized values: rounding keeps order",
         )
 
 
-def _activate(writer: OnnxWriter, work: Work, codes: str, kind: TensorType) -> None:
+def _write_activation(writer: OnnxWriter, work: OpToWrite, codes: str, kind: TensorType) -> None:
     """Writes dequantize, the activation, quantize, all with one quantized type."""
     quant, node = kind.quant, work.node
     assert quant is not None
-    scale, zero = writer.pair_of(quant, node.result.lineage.tensor, node, _given(work, "result"))
+    scale, zero = writer.parameter_names(
+        quant, node.result.lineage.tensor, node, _source_parameter_names(work, "result")
+    )
     real, made = writer.fresh(f"{work.out}_real"), writer.fresh(f"{work.out}_{work.op}")
     writer.emit("DequantizeLinear", [codes, scale, zero], [real])
     reals = replace(work, kind=kind.with_element(quant.express), out=made)

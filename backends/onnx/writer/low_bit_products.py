@@ -1,4 +1,4 @@
-"""Writes products with blockwise low-bit weights as onnxruntime's MatMulNBits."""
+"""Groups products with block-quantized low-bit weights as onnxruntime's MatMulNBits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, Parts, reshaped, shifted, whole
-from qir.ir.lazy_arrays import turned as transposed
+from qir.ir.lazy_arrays import ArrayData, LazyArray, add_offset, read_all, reshape
+from qir.ir.lazy_arrays import transposed as transposed
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.ops.layers import MATRIX_PRODUCTS
-from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, Granularity, Param, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.open_groups import OpenGroups
 
@@ -25,89 +25,97 @@ from .writer import STEP
 
 KERNEL = "onnx:com.microsoft.MatMulNBits"
 _BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
-_LEAST, _MOST = 16, 256
-"""The kernel takes blocks of powers of two from the one to the other."""
-_SAID = (
+MIN_BLOCK, MAX_BLOCK = 16, 256
+"""The kernel accepts blocks whose size is a power of two within these."""
+_WRITTEN_AT_LEVEL_0 = (
     "written as MatMulNBits, whose values count from the middle, at accuracy level 0, so that data "
     "stay float; in quantize/dequantize form onnxruntime's optimizer computes it at level 4 and "
     "rounds them to 8 bits a block, unless session.qdq_matmulnbits_accuracy_level says otherwise"
 )
-_KEPT = ("MatMulNBits", "MatMulBnb4")
-_TABLE = "its type is a lookup table, which ONNX's DequantizeLinear does not have"
-_UNHELD = (
+_KERNEL_OPERATORS = ("MatMulNBits", "MatMulBnb4")
+_LOOKUP_TABLE = "its type is a lookup table, which ONNX's DequantizeLinear does not have"
+_KERNEL_FAILS = (
     "onnxruntime's MatMulNBits fails in each run, or at load, with weights of 8 bits that have "
     "float zero points or g_idx"
 )
 
 
-def opened(graph: Graph, ledger: Ledger) -> None:
-    """Opens groups whose kernel fails in each run, wherever they are in a model."""
-    for each in bodies(graph):
-        with kept_operators.kept(lambda node: not _unheld(node)):
-            names = [n.name for n in each if _unheld(n)]
+def open_failing_groups(graph: Graph, ledger: Ledger) -> None:
+    """Opens groups whose kernel fails in each run, also those in bodies."""
+    for each in graphs_with_bodies(graph):
+        with kept_operators.keeping(lambda node: not _always_fails(node)):
+            names = [n.name for n in each if _always_fails(n)]
             OpenGroups(KERNEL).run(each, ledger)
         for name in names:
-            ledger.add(Change.EXACT, STEP, name, _UNHELD)
+            ledger.add(Change.EXACT, STEP, name, _KERNEL_FAILS)
 
 
-def _unheld(node: Node) -> bool:
-    """Returns whether a node is a group of the kernel's with weights that it cannot unpack."""
+def _always_fails(node: Node) -> bool:
+    """Returns whether a node is a group of the kernel with weights that the kernel cannot
+    unpack."""
     if node.op != "fused" or node.attrs.get("kernel") != KERNEL or "B" not in node.operands:
         return False
     quant = node.operands["B"].type.quant
     if quant is None or quant.storage.bits != 8:
         return False
-    return quant.real_zero or (quant.grain is not None and quant.grain.by is not None)
+    return quant.has_float_zero or (
+        quant.granularity is not None and quant.granularity.by is not None
+    )
 
 
-def to_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
-    """Groups what the kernel computes, or leaves it dequantized where only ONNX's own is wanted.
+def use_matmul_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[int, list[str]]:
+    """Groups the products that the kernel computes; with `standard`, leaves them dequantized.
 
-    Says how much there is of that form, and of each product next to it why it is not.
+    Returns how many products have that form, and for each other product with low-bit weights why
+    not.
     """
-    left: list[str] = []
+    unchanged: list[str] = []
     kernels = (KERNEL, bnb4.KERNEL)
     count = sum(1 for n in graph if n.op == "fused" and n.attrs["kernel"] in kernels)
     if not standard:  # what is kept has that form already
-        count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] in _KEPT)
+        count += sum(1 for n in graph if n.op == "foreign" and n.attrs["op"] in _KERNEL_OPERATORS)
     for node in list(graph):
         if node.op not in MATRIX_PRODUCTS:
             continue
         if table := bnb4.weights(node):
-            found = _TABLE if standard else table
+            found = _LOOKUP_TABLE if standard else table
             if isinstance(found, bnb4.Bnb4Weights):
                 bnb4.group(graph, node, found, ledger)
                 count += 1
             else:
-                _stays(node, found, left, ledger)
+                _report_unchanged(node, found, unchanged, ledger)
             continue
         slot = spec(node.op).traits.weight or ""
         weight = node.operands[slot]
-        turned = node.op == "linear" or node.attrs.get("trans_b") is True
+        transposed = node.op == "linear" or node.attrs.get("trans_b") is True
         if weight.node.op == "transpose" and weight.node.attrs["perm"] == (1, 0):
-            weight, turned = weight.node.operands["x"], not turned
+            weight, transposed = weight.node.operands["x"], not transposed
         array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
         if array is None or len(weight.node.operands) > 1:
             continue
-        rows = _plain(array) if standard else _rows(array, node, turned=turned)
+        rows = (
+            _low_bit_weights(array)
+            if standard
+            else _kernel_weights(array, node, by_rows=transposed)
+        )
         if isinstance(rows, str):
-            _stays(node, rows, left, ledger)
+            _report_unchanged(node, rows, unchanged, ledger)
             continue
         count += 1
         if not standard:
             _group(graph, node, rows, weight)
-            ledger.add(Change.REGROUPED, STEP, node.name, _SAID)
+            ledger.add(Change.REGROUPED, STEP, node.name, _WRITTEN_AT_LEVEL_0)
     graph.prune()
-    return count, left
+    return count, unchanged
 
 
-def _stays(node: Node, why: str, left: list[str], ledger: Ledger) -> None:
-    left.append(f"{node.name} stays as it is: {why}")
+def _report_unchanged(node: Node, why: str, unchanged: list[str], ledger: Ledger) -> None:
+    unchanged.append(f"{node.name} stays as it is: {why}")
     ledger.add(Change.EXACT, STEP, node.name, f"stays as it is: {why}")
 
 
-def _plain(array: Array) -> Array | str:
-    """Returns low-bit weights whose blocks DequantizeLinear supports, or why they are none."""
+def _low_bit_weights(array: Array) -> Array | str:
+    """Returns weights whose type DequantizeLinear supports, or why they are no low-bit weights."""
     quant = array.type.quant
     assert quant is not None
     few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
@@ -118,9 +126,10 @@ def _plain(array: Array) -> Array | str:
     )
 
 
-def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
-    """Returns the weights as rows of unsigned integers in blocks, or why they are none."""
-    quant, data = array.type.quant, array.held
+def _kernel_weights(array: Array, node: Node, *, by_rows: bool) -> Array | str:
+    """Returns the weights as rows of unsigned integers in blocks, or why the kernel does not
+    fit."""
+    quant, data = array.type.quant, array.contents
     assert quant is not None
     if node.attrs.get("trans_a") is True or node.attrs.get("alpha", 1.0) != 1.0:
         return "the kernel neither turns its left side nor multiplies"
@@ -130,47 +139,48 @@ def _rows(array: Array, node: Node, *, turned: bool) -> Array | str:
     plain = quant.kind == "uniform" and quant.plus is None and quant.express == F32
     if bits is None or not plain or data.ndim != 2 or quant.dynamic:
         return f"quantized values of {quant.storage} with such parameters do not fit the kernel"
-    deep = 1 if turned else 0
-    if bits == 8 and quant.real_zero and not _whole_zeros(quant):
-        return _UNHELD
-    size = _size(quant, deep, data.shape[deep])
+    deep = 1 if by_rows else 0
+    if bits == 8 and quant.has_float_zero and not _has_integer_zeros(quant):
+        return _KERNEL_FAILS
+    size = _block_size(quant, deep, data.shape[deep])
     if size is None:
-        return f"the kernel takes blocks of {_LEAST}, 32 ... {_MOST} quantized values along the sum"
+        said = f"the kernel takes blocks of {MIN_BLOCK}, 32 ... {MAX_BLOCK} quantized values"
+        return f"{said} along the sum"
     signed = quant.storage.name.startswith("i")
     move = 1 << (bits - 1) if signed else 0
     storage = dtype(f"u{bits}")
-    codes = shifted(data, move, storage.carrier)
-    rows = codes if turned else transposed(codes, (1, 0))
-    scales = _spread(quant.scale, quant.scales, quant, data.shape, deep, size)
-    zeros = _spread(quant.zero, quant.zeros, quant, data.shape, deep, size)
-    if not turned:
+    codes = add_offset(data, move, storage.carrier)
+    rows = codes if by_rows else transposed(codes, (1, 0))
+    scales = _per_kernel_block(quant.scale, quant.scales, quant, data.shape, deep, size)
+    zeros = _per_kernel_block(quant.zero, quant.zeros, quant, data.shape, deep, size)
+    if not by_rows:
         scales, zeros = transposed(scales, (1, 0)), transposed(zeros, (1, 0))
-    scale = _listed(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
-    if quant.real_zero and bits != 8:
-        zero = Array.of((whole(zeros) + move).astype(np.float32), f"{array.name}.zeros")
+    scale = _shifted_array(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
+    if quant.has_float_zero and bits != 8:
+        zero = Array.of((read_all(zeros) + move).astype(np.float32), f"{array.name}.zeros")
     else:
-        zero = _listed(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
-    kind = QuantType(storage, F32, scale, zero, Grain(((0, 1), (1, size))))
+        zero = _shifted_array(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
+    kind = QuantType(storage, F32, scale, zero, Granularity(((0, 1), (1, size))))
     return Array(rows, TensorType(rows.shape, kind), array.name)
 
 
-def _whole_zeros(quant: QuantType) -> bool:
-    """Returns whether zero points that are said as floats are quantized all the same."""
+def _has_integer_zeros(quant: QuantType) -> bool:
+    """Returns whether zero points that are stored as floats are integers all the same."""
     zeros = np.asarray(quant.zeros(), np.float64)
     low, high = quant.storage.bounds
     return bool(((zeros == np.rint(zeros)) & (zeros >= low) & (zeros <= high)).all())
 
 
-def _spread(
+def _per_kernel_block(
     given: Param,
     numbers: Callable[[], NDArray[np.generic]],
     quant: QuantType,
     shape: tuple[int, ...],
     deep: int,
     size: int,
-) -> Held:
-    """Repeats parameters so that each row or column has one for each block of that size."""
-    sizes = dict(quant.grain.blocks) if quant.grain else {}
+) -> ArrayData:
+    """Repeats parameters so that each row or column has one for each block of the kernel's size."""
+    sizes = dict(quant.granularity.blocks) if quant.granularity else {}
     grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
     blocks = grid[deep] if deep in sizes else 1
     wide = (shape[0], blocks) if deep else (blocks, shape[1])
@@ -182,39 +192,39 @@ def _spread(
     if (
         isinstance(given, Array)
         and given.type.quant is None
-        and given.held.size == wide[0] * wide[1]
+        and given.contents.size == wide[0] * wide[1]
     ):
-        return reshaped(given.held, wide)
+        return reshape(given.contents, wide)
     if given == ():
         return np.broadcast_to(np.zeros((), np.int64), wide)
     return np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
 
 
-def _listed(numbers: Held, move: int, kind: np.dtype[np.generic], name: str) -> Array:
-    """Returns integers plus a constant, as an array of that type."""
+def _shifted_array(numbers: ArrayData, move: int, kind: np.dtype[np.generic], name: str) -> Array:
+    """Returns integers plus a constant, as an array of the given type."""
     if numbers.dtype.kind == "f" and kind.kind == "u":
-        numbers = whole(numbers).astype(np.int64)
+        numbers = read_all(numbers).astype(np.int64)
     if numbers.dtype.kind in "iu":
-        numbers = shifted(numbers, move, kind)
+        numbers = add_offset(numbers, move, kind)
     elif numbers.dtype != kind:
-        numbers = whole(numbers).astype(kind)
-    held = numbers if isinstance(numbers, Parts) else np.asarray(numbers, order="C")
+        numbers = read_all(numbers).astype(kind)
+    held = numbers if isinstance(numbers, LazyArray) else np.asarray(numbers, order="C")
     return Array(held, TensorType(held.shape, dtype_of(np.empty(0, kind))), name)
 
 
-def _size(quant: QuantType, deep: int, depth: int) -> int | None:
-    """Returns the greatest supported block in which values of a row share a scale."""
-    whole = max(_LEAST, min(_MOST, 1 << max(depth - 1, 0).bit_length()))
-    if quant.grain is None:
+def _block_size(quant: QuantType, deep: int, depth: int) -> int | None:
+    """Returns the largest block size of the kernel in which the values of a row share a scale."""
+    whole = max(MIN_BLOCK, min(MAX_BLOCK, 1 << max(depth - 1, 0).bit_length()))
+    if quant.granularity is None:
         return whole
-    blocks = dict(quant.grain.blocks)
-    if quant.grain.by is not None or blocks.get(1 - deep, 1) != 1:
+    blocks = dict(quant.granularity.blocks)
+    if quant.granularity.by is not None or blocks.get(1 - deep, 1) != 1:
         return None
     shared = blocks.get(deep, whole)
     if shared >= depth:
         return whole
-    size = min(_MOST, shared & -shared)
-    return size if size >= _LEAST else None
+    size = min(MAX_BLOCK, shared & -shared)
+    return size if size >= MIN_BLOCK else None
 
 
 def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
@@ -225,8 +235,8 @@ def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
     data, bias = node.operands[traits.data], node.operands.get(traits.bias or "")
     quant = rows.type.quant
     assert quant is not None
-    assert quant.grain is not None
-    (count, depth), size = rows.held.shape, quant.grain.blocks[1][1]
+    assert quant.granularity is not None
+    (count, depth), size = rows.contents.shape, quant.granularity.blocks[1][1]
     one = bias is not None and bias.type.rank == 1
     operands = {"A": data, "B": made, **({"bias": bias} if bias is not None and one else {})}
     body = Graph("body", "")

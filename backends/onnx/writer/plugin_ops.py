@@ -6,7 +6,7 @@ from qir.ir.attrs import Attr
 from qir.ir.node import Node
 from qir.ir.ops import OPS, Elsewhere, plugin_op, spec
 
-from .writer import OnnxWriter, Wire
+from .writer import AttrValue, OnnxWriter
 
 
 def known(node: Node) -> bool:
@@ -40,15 +40,15 @@ def write(writer: OnnxWriter, node: Node) -> None:
 
 
 def _emit(
-    writer: OnnxWriter, node: Node, form: Elsewhere, ins: list[str], attrs: dict[str, Wire]
+    writer: OnnxWriter, node: Node, form: Elsewhere, ins: list[str], attrs: dict[str, AttrValue]
 ) -> None:
     outs = [writer.name(value) for value in node.results]
     writer.emit(form.op, ins, outs, attrs, domain=form.domain, origins=node.origins)
     for value in node.results:
-        writer.info(value)
+        writer.add_value_info(value)
 
 
-def _wire(writer: OnnxWriter, node: Node, name: str, value: Attr) -> Wire:
+def _wire(writer: OnnxWriter, node: Node, name: str, value: Attr) -> AttrValue:
     match value:
         case bool():
             return int(value)

@@ -1,4 +1,4 @@
-"""Writes the metadata of the source model, and what had to change."""
+"""Writes the source model's metadata, and reports what of it is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .elements import UNKNOWN, type_proto
 from .writer import STEP, OnnxWriter
 
 PRODUCER = "qir.producer"
-"""The key under which the source's producer is in a model of ours."""
+"""The metadata key for the source's producer in a model of QIR."""
 
 
 def source_opset(graph: Graph) -> int | None:
@@ -31,8 +31,8 @@ def other_opsets(graph: Graph) -> dict[str, int]:
     return {o.name: int(o.path) for o in held if o.path.isdigit()}
 
 
-def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
-    """Gives a model the notes of its source; the ledger has how many find no place."""
+def restore_metadata(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
+    """Adds the metadata and doc strings of the source; the ledger has how many are lost."""
     origins = [o for o in graph.output.origins if o.framework == "onnx"]
     props = {o.name: o.path for o in origins if o.op == "Metadata"}
     for origin in origins:
@@ -47,7 +47,7 @@ def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
             case "Producer" if origin.name != "qir":
                 props[PRODUCER] = f"{origin.name} {origin.path}".strip()
             case "GraphMetadata":
-                _add(model.graph, origin.operands)
+                _add_notes(model.graph, origin.operands)
     onnx.helper.set_model_props(model, {**props, "qir.profile": graph.profile})
     for kind, infos in (("InputNotes", model.graph.input), ("OutputNotes", model.graph.output)):
         found = {i.name: i for i in infos}
@@ -55,14 +55,14 @@ def restore(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
         gone = [o for o in notes if o.name not in found]
         for each in notes:
             if each.name in found:
-                _add(found[each.name], each.operands)
-        _told(ledger, gone, "inputs and results that are not there")
-    _nodes(model, [o for o in origins if o.op == "NodeNotes"], ledger)
+                _add_notes(found[each.name], each.operands)
+        _report_lost(ledger, gone, "inputs and results that are not there")
+    _restore_node_notes(model, [o for o in origins if o.op == "NodeNotes"], ledger)
 
 
-def inner_types(writer: OnnxWriter) -> Iterator[onnx.ValueInfoProto]:
-    """Yields the types of inner tensors that the source stated; the ledger has how many are not
-    there."""
+def stated_inner_types(writer: OnnxWriter) -> Iterator[onnx.ValueInfoProto]:
+    """Yields the types of inner tensors that the source stated; the ledger has how many are
+    lost."""
     graph = writer.graph
     held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "InnerTypes")]
     made = {name for node in writer.nodes for name in node.output} if held else set()
@@ -78,8 +78,8 @@ def inner_types(writer: OnnxWriter) -> Iterator[onnx.ValueInfoProto]:
         writer.ledger.add(Change.DROPPED, STEP, gone[0], f"{said}: no operator gives them")
 
 
-def versions(graph: Graph, model: onnx.ModelProto, why: str, ledger: Ledger) -> None:
-    """Says where a model is of another operator set or format than its source."""
+def report_versions(graph: Graph, model: onnx.ModelProto, why: str, ledger: Ledger) -> None:
+    """Reports where a model has another operator set or format than its source."""
     opset, own = source_opset(graph), ("", "ai.onnx")
     now = {i.domain: i.version for i in model.opset_import}
     written = next(v for d, v in now.items() if d in own)
@@ -97,22 +97,22 @@ def versions(graph: Graph, model: onnx.ModelProto, why: str, ledger: Ledger) -> 
         ledger.add(Change.EXACT, STEP, graph.name, said)
 
 
-def _nodes(model: onnx.ModelProto, notes: list[Origin], ledger: Ledger) -> None:
-    """Puts notes back on the nodes that are still what they were."""
+def _restore_node_notes(model: onnx.ModelProto, notes: list[Origin], ledger: Ledger) -> None:
+    """Adds metadata to the nodes that are still those of the source."""
     wanted: dict[tuple[str, str], list[Origin]] = {}
     for each in notes:
         wanted.setdefault((each.name, each.path), []).append(each)
     if not wanted:
         return
-    for node in _walk(model.graph):
+    for node in _all_nodes(model.graph):
         name = node.name or f"{''.join(node.output[:1])}_{node.op_type}"
         if found := wanted.get((name, node.op_type)):
-            _add(node, found.pop(0).operands)
+            _add_notes(node, found.pop(0).operands)
     gone = [each for rest in wanted.values() for each in rest]
-    _told(ledger, gone, "nodes that are written as others")
+    _report_lost(ledger, gone, "nodes that are written as others")
 
 
-def _told(ledger: Ledger, gone: list[Origin], where: str) -> None:
+def _report_lost(ledger: Ledger, gone: list[Origin], where: str) -> None:
     docs = sum(not key for each in gone for key, _ in each.operands)
     props = sum(bool(key) for each in gone for key, _ in each.operands)
     words = (docs, "doc string", "doc strings"), (props, "metadata property", "metadata properties")
@@ -122,7 +122,7 @@ def _told(ledger: Ledger, gone: list[Origin], where: str) -> None:
             ledger.add(Change.DROPPED, STEP, gone[0].name, said)
 
 
-def _add(
+def _add_notes(
     part: onnx.NodeProto | onnx.ValueInfoProto | onnx.GraphProto,
     notes: Iterable[tuple[str, str]],
 ) -> None:
@@ -133,9 +133,9 @@ def _add(
             part.doc_string = text
 
 
-def _walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                yield from _walk(inner)
+                yield from _all_nodes(inner)

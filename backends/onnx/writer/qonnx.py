@@ -13,25 +13,25 @@ _DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general"
 _ADVICE = "no runtime of ONNX has a kernel for it"
 
 
-def opened(graph: Graph, ledger: Ledger) -> None:
-    """Puts what such an operator does in its place."""
+def open_qonnx_groups(graph: Graph, ledger: Ledger) -> None:
+    """Replaces groups of QONNX operators by their ops."""
     for domain in _DOMAINS:
         OpenGroups(f"onnx:{domain}.*").run(graph, ledger)
 
 
-def told(graph: Graph, ledger: Ledger) -> None:
-    """Says of those that are written as they are that they do not run."""
+def report_qonnx(graph: Graph, ledger: Ledger) -> None:
+    """Reports that no runtime of ONNX runs QONNX operators that are kept."""
     for _, each in graph.walk():
         for node in each:
-            domain, op = named(node)
+            domain, op = domain_and_operator(node)
             if domain in _DOMAINS:
                 more = "" if node.op == "foreign" else "; --format qdq writes what it does"
                 said = f"{domain}'s {op} is kept, {_ADVICE}{more}"
                 ledger.add(Change.EXACT, STEP, node.name, said)
 
 
-def named(node: Node) -> tuple[str, str]:
-    """Returns the domain and name of the operator that a node is of."""
+def domain_and_operator(node: Node) -> tuple[str, str]:
+    """Returns the domain and name of the operator that a node stands for."""
     if node.op == "foreign":
         return str(node.attrs["domain"]), str(node.attrs["op"])
     if node.op != "fused" or not node.bodies:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qir.ir.ops.recurrent import ACTIVATIONS, GATES
+from qir.ir.ops.recurrent import ACTIVATIONS, GATE_COUNTS
 
-from .rows import Row
-from .writer import OnnxWriter, Wire, Work
+from .operator_table import OperatorWriter
+from .writer import AttrValue, OnnxWriter, OpToWrite
 
 _NAMES = {name: "".join(w.title() for w in name.split("_")) for name in ACTIVATIONS}
 _SLOTS = {
@@ -29,7 +29,7 @@ def placed(names: Mapping[str, str], slots: tuple[str, ...]) -> list[str]:
     return out
 
 
-def refuse_inner(writer: OnnxWriter, work: Work) -> None:
+def refuse_inner(writer: OnnxWriter, work: OpToWrite) -> None:
     """Raises Refused where values are rounded inside, or where a result beyond the first is
     quantized."""
     if work.node.inner:
@@ -39,7 +39,7 @@ def refuse_inner(writer: OnnxWriter, work: Work) -> None:
         raise writer.refuse(work.node, f"{work.op} has no integer form; expand-qdq decomposes it")
 
 
-def _layer(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _layer(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     if "proj" in ins:
         raise writer.refuse(work.node, "ONNX's LSTM does not project its state")
@@ -63,7 +63,7 @@ def _layer(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
 
 
 def _batch_first(
-    writer: OnnxWriter, work: Work, ins: dict[str, str], outs: list[str], rows: int
+    writer: OnnxWriter, work: OpToWrite, ins: dict[str, str], outs: list[str], rows: int
 ) -> None:
     """Writes the layer with steps first, which alone onnxruntime runs, and turns what it takes."""
     for slot in ("x", "h0", "c0"):
@@ -91,7 +91,7 @@ def _cast(writer: OnnxWriter, source: str, name: str) -> str:
     return out
 
 
-def _whole_bias(writer: OnnxWriter, work: Work, name: str, rows: int) -> str:
+def _whole_bias(writer: OnnxWriter, work: OpToWrite, name: str, rows: int) -> str:
     """Returns the bias with zeros for the product with r, where it has none."""
     kind = work.operands["bias"].type
     ways = work.operands["w"].type.shape[0]
@@ -105,9 +105,9 @@ def _whole_bias(writer: OnnxWriter, work: Work, name: str, rows: int) -> str:
     return out
 
 
-def _attrs(work: Work, rows: int) -> dict[str, Wire]:
+def _attrs(work: OpToWrite, rows: int) -> dict[str, AttrValue]:
     names = [str(n) for n in _tuple(work, "activations")]
-    out: dict[str, Wire] = {"hidden_size": rows // len(GATES[work.op])}
+    out: dict[str, AttrValue] = {"hidden_size": rows // len(GATE_COUNTS[work.op])}
     if names:
         out["activations"] = tuple(_NAMES[n] for n in names)
     for which, slot in (("alpha", 0), ("beta", 1)):
@@ -124,9 +124,9 @@ def _attrs(work: Work, rows: int) -> dict[str, Wire]:
     return out
 
 
-def _tuple(work: Work, name: str) -> tuple[object, ...]:
+def _tuple(work: OpToWrite, name: str) -> tuple[object, ...]:
     value = work.attrs[name]
     return value if isinstance(value, tuple) else ()
 
 
-OPS: dict[str, Row] = dict.fromkeys(("rnn", "lstm", "gru"), _layer)
+OPS: dict[str, OperatorWriter] = dict.fromkeys(("rnn", "lstm", "gru"), _layer)

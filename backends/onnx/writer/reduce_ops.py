@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from .rows import Row, operator
-from .shape_ops import given, listed
-from .writer import OnnxWriter, Wire, Work
+from .operator_table import OperatorWriter, operator
+from .shape_ops import int_list_operand, source_operand_names
+from .writer import AttrValue, OnnxWriter, OpToWrite
 
 
-def _reduce(onnx_op: str, since: int = 18) -> Row:
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-        operands, axes = [ins["x"]], work.numbers("axes")
-        attrs: dict[str, Wire] = {"keepdims": 1 if work.attrs["keep"] else 0}
+def _reduce(onnx_op: str, since: int = 18) -> OperatorWriter:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        operands, axes = [ins["x"]], work.int_tuple("axes")
+        attrs: dict[str, AttrValue] = {"keepdims": 1 if work.attrs["keep"] else 0}
         if axes and writer.opset < since:
             attrs["axes"] = axes
         elif axes:
-            operands.append(listed(writer, work, "axes", onnx_op))
+            operands.append(int_list_operand(writer, work, "axes", onnx_op))
         writer.emit(onnx_op, operands, [work.out], attrs, origins=work.origins)
 
     return row
 
 
-def _place(onnx_op: str) -> Row:
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-        attrs: dict[str, Wire] = {
-            "axis": work.whole("axis"),
+def _place(onnx_op: str) -> OperatorWriter:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        attrs: dict[str, AttrValue] = {
+            "axis": work.int_attr("axis"),
             "keepdims": 1 if work.attrs["keep"] else 0,
         }
         if work.attrs["last"]:
@@ -35,26 +35,26 @@ def _place(onnx_op: str) -> Row:
     return row
 
 
-def _so_far(onnx_op: str) -> Row:
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-        name = given(work, onnx_op).get("axis")
-        axis = writer.parameter(np.array(work.whole("axis"), np.int64), f"{work.out}_axis", name)
-        attrs: dict[str, Wire] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
+def _so_far(onnx_op: str) -> OperatorWriter:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        name = source_operand_names(work, onnx_op).get("axis")
+        axis = writer.parameter(np.array(work.int_attr("axis"), np.int64), f"{work.out}_axis", name)
+        attrs: dict[str, AttrValue] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
         writer.emit(onnx_op, [ins["x"], axis], [work.out], attrs, origins=work.origins)
 
     return row
 
 
-def _top_k(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    name = given(work, "TopK").get("K")
-    k = writer.parameter(np.array([work.whole("k")], np.int64), f"{work.out}_k", name)
+def _top_k(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    name = source_operand_names(work, "TopK").get("K")
+    k = writer.parameter(np.array([work.int_attr("k")], np.int64), f"{work.out}_k", name)
     outs = [writer.name(value) for value in work.node.results]
-    attrs: dict[str, Wire] = {"axis": work.whole("axis")}
+    attrs: dict[str, AttrValue] = {"axis": work.int_attr("axis")}
     attrs |= {n: 0 for n in ("largest", "sorted") if not work.attrs[n]}
     writer.emit("TopK", [ins["x"], k], outs, attrs, origins=work.origins)
 
 
-OPS: dict[str, Row] = {
+OPS: dict[str, OperatorWriter] = {
     "reduce_mean": _reduce("ReduceMean"),
     "reduce_sum": _reduce("ReduceSum", 13),
     "reduce_prod": _reduce("ReduceProd"),

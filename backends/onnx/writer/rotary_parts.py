@@ -9,8 +9,8 @@ from qir.ir.node import Node
 from qir.ledger import Change
 
 from ..opset.decomposed import OperatorSequence
-from .elements import number
-from .writer import STEP, OnnxWriter, Wire, Work
+from .elements import element_type
+from .writer import STEP, AttrValue, OnnxWriter, OpToWrite
 
 
 def sayable(node: Node) -> bool:
@@ -25,7 +25,7 @@ def sayable(node: Node) -> bool:
     )
 
 
-def write(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     """Writes the parts: what is turned, in halves or in pairs, and what is not."""
     said = f"rotary, which opset {writer.opset} has not so, by operators that each round"
     writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
@@ -33,22 +33,22 @@ def write(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     steps = OperatorSequence(writer, work, F32 if kind.bits == 16 else kind)
     x, cos, sin = (ins[slot] for slot in ("x", "cos", "sin"))
     if steps.kind != kind:
-        x, cos, sin = (steps.do("Cast", name, to=number(F32)) for name in (x, cos, sin))
+        x, cos, sin = (steps.do("Cast", name, to=element_type(F32)) for name in (x, cos, sin))
     wide = work.kind.shape[-1]
     assert isinstance(wide, int)
     size = wide
     if flat:
-        size = wide // work.whole("heads")
-        x = steps.do("Reshape", x, steps.listed(0, 0, work.whole("heads"), size))
-    turned = work.whole("dim") or size
+        size = wide // work.int_attr("heads")
+        x = steps.do("Reshape", x, steps.int_list(0, 0, work.int_attr("heads"), size))
+    turned = work.int_attr("dim") or size
     angles = [_angles(steps, ins.get("positions"), table, x, flat=flat) for table in (cos, sin)]
     parts = [_turned(steps, x, turned, *angles)]
     if turned < size:
         parts.append(_cut(steps, x, turned, size))
     last = steps.do("Concat", *parts, axis=3)
     if flat:
-        last = steps.do("Reshape", last, steps.listed(0, 0, wide))
-    attrs: dict[str, Wire] = {"to": number(kind)} if steps.kind != kind else {}
+        last = steps.do("Reshape", last, steps.int_list(0, 0, wide))
+    attrs: dict[str, AttrValue] = {"to": element_type(kind)} if steps.kind != kind else {}
     writer.emit("Cast" if attrs else "Identity", [last], [work.out], attrs, origins=work.origins)
 
 
@@ -60,7 +60,7 @@ def _angles(
         if steps.work.operands["positions"].type.rank == 1:
             positions = _row(steps, positions, x, 1 if flat else 2)
         table = steps.do("Gather", table, positions, axis=0)
-    return steps.do("Unsqueeze", table, steps.listed(2 if flat else 1))
+    return steps.do("Unsqueeze", table, steps.int_list(2 if flat else 1))
 
 
 def _row(steps: OperatorSequence, first: str, x: str, axis: int) -> str:
@@ -68,11 +68,11 @@ def _row(steps: OperatorSequence, first: str, x: str, axis: int) -> str:
     numbers = {n: steps.writer.constant(np.array(n), f"{steps.work.out}_n") for n in (0, 1, axis)}
     count = steps.do("Gather", steps.do("Shape", x), numbers[axis])
     row = steps.do("Range", numbers[0], count, numbers[1])
-    return steps.do("Unsqueeze", steps.do("Add", first, row), steps.listed(0))
+    return steps.do("Unsqueeze", steps.do("Add", first, row), steps.int_list(0))
 
 
 def _cut(steps: OperatorSequence, x: str, start: int, end: int, step: int = 1) -> str:
-    return steps.do("Slice", x, *(steps.listed(n) for n in (start, end, 3, step)))
+    return steps.do("Slice", x, *(steps.int_list(n) for n in (start, end, 3, step)))
 
 
 def _turned(steps: OperatorSequence, x: str, turned: int, cos: str, sin: str) -> str:
@@ -85,5 +85,5 @@ def _turned(steps: OperatorSequence, x: str, turned: int, cos: str, sin: str) ->
     right = steps.do("Add", steps.do("Mul", sin, first), steps.do("Mul", cos, second))
     if not paired:
         return steps.do("Concat", left, right, axis=3)
-    pair = [steps.do("Unsqueeze", each, steps.listed(4)) for each in (left, right)]
-    return steps.do("Reshape", steps.do("Concat", *pair, axis=4), steps.listed(0, 0, 0, turned))
+    pair = [steps.do("Unsqueeze", each, steps.int_list(4)) for each in (left, right)]
+    return steps.do("Reshape", steps.do("Concat", *pair, axis=4), steps.int_list(0, 0, 0, turned))

@@ -1,6 +1,6 @@
 """Saves model files by rename; large models have external data.
 
-Elements go from where they are to the file, and are never part of a message in memory.
+Elements are streamed from where they are, and never part of a message in memory.
 """
 
 from __future__ import annotations
@@ -14,43 +14,44 @@ import onnx
 from qir.atomic import replacing
 from qir.ir.types import Array
 
-from .elements import content, stored_size
+from .elements import element_bytes, stored_size
 
-LIMIT = 2_000_000_000
-"""Bytes that one file of protobuf can hold, with room for the rest of the model."""
+PROTOBUF_LIMIT = 2_000_000_000
+"""Bytes of initializers that fit into one protobuf file (2 GB), with room for the rest of the
+model."""
 _ALIGN = 64
-_LEAST = 1024
-"""Bytes of a tensor that is worth a place next to the model."""
-_GRAPH, _INITIALIZER, _RAW = 7, 5, 9
+_MIN_EXTERNAL_BYTES = 1024
+"""Smaller tensors stay in the model."""
+_GRAPH_FIELD, _INITIALIZER_FIELD, _RAW_DATA_FIELD = 7, 5, 9
 Large: TypeAlias = "Mapping[str, Array]"
 
 
 def save(
-    model: onnx.ModelProto, path: Path, large: Large | None = None, *, limit: int = LIMIT
+    model: onnx.ModelProto, path: Path, large: Large | None = None, *, limit: int = PROTOBUF_LIMIT
 ) -> None:
-    """Writes a model by rename; `large` has the elements of initializers that stand without.
+    """Writes a model by rename; `large` has the arrays of initializers without elements.
 
     Raises InputError where the system refuses.
     """
     held = dict(large or {})
     inside = sum(len(t.raw_data) for t in model.graph.initializer)
     if inside + sum(map(stored_size, held.values())) > limit:
-        _split(model, path.with_name(f"{path.name}.data"), held)
+        _move_to_data_file(model, path.with_name(f"{path.name}.data"), held)
         held = {}
     with replacing(path) as draft, draft.open("wb") as stream:
         if held:
-            _whole(model, held, stream)
+            _write_message(model, held, stream)
         else:
             stream.write(model.SerializeToString(deterministic=True))
 
 
-def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
-    """Moves the tensors of a model to a file of their own."""
+def _move_to_data_file(model: onnx.ModelProto, beside: Path, large: Large) -> None:
+    """Moves the tensors of a model to a file of external data."""
     with replacing(beside) as draft, draft.open("wb") as stream:
         for tensor in model.graph.initializer:
             array = large.get(tensor.name)
             length = len(tensor.raw_data) if array is None else stored_size(array)
-            if length < _LEAST:
+            if length < _MIN_EXTERNAL_BYTES:
                 continue
             stream.write(bytes(-stream.tell() % _ALIGN))
             place = {
@@ -58,7 +59,7 @@ def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
                 "offset": str(stream.tell()),
                 "length": str(length),
             }
-            for run in [tensor.raw_data] if array is None else content(array):
+            for run in [tensor.raw_data] if array is None else element_bytes(array):
                 stream.write(run)
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -66,8 +67,10 @@ def _split(model: onnx.ModelProto, beside: Path, large: Large) -> None:
                 tensor.external_data.add(key=key, value=value)
 
 
-def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
-    """Writes the model as one message, its tensors in their order after all else."""
+def _write_message(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
+    """Writes the model as one message, with the initializers after everything else."""
+    # Protobuf fields may come in any order, so that the graph is written as its small part and
+    # then each initializer.
     shell = onnx.ModelProto()
     shell.CopyFrom(model)
     del shell.graph.initializer[:]
@@ -80,21 +83,21 @@ def _whole(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> None:
         if tensor.name in large:
             array = large[tensor.name]
             length = stored_size(array)
-            said += _number(_RAW << 3 | 2) + _number(length)
-        start = _number(_INITIALIZER << 3 | 2) + _number(len(said) + length)
+            said += _varint(_RAW_DATA_FIELD << 3 | 2) + _varint(length)
+        start = _varint(_INITIALIZER_FIELD << 3 | 2) + _varint(len(said) + length)
         heads.append((start + said, array))
         size += len(start) + len(said) + length
     stream.write(shell.SerializeToString(deterministic=True))
-    stream.write(_number(_GRAPH << 3 | 2) + _number(size))
+    stream.write(_varint(_GRAPH_FIELD << 3 | 2) + _varint(size))
     stream.write(inner)
     for head, array in heads:
         stream.write(head)
-        for run in () if array is None else content(array):
+        for run in () if array is None else element_bytes(array):
             stream.write(run)
 
 
-def _number(value: int) -> bytes:
-    """Returns a number as protobuf writes it."""
+def _varint(value: int) -> bytes:
+    """Returns a number as protobuf encodes it."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -1,4 +1,4 @@
-"""Writes ops that select, repeat and rearrange elements, and ops about shapes."""
+"""Writes ops that select, repeat and rearrange elements, and ops on shapes."""
 
 from __future__ import annotations
 
@@ -9,87 +9,99 @@ from qir.ir.dtype import I32, I64, DType
 from qir.ir.types import Array
 
 from .elements import tensor
-from .rows import Row, operator, whole
-from .writer import OnnxWriter, Wire, Work
+from .operator_table import OperatorWriter, int64_operand, operator
+from .writer import AttrValue, OnnxWriter, OpToWrite
 
 _TO_FIRST = (0, 3, 1, 2)
 _TO_LAST = (0, 2, 3, 1)
 
 
-def listed(
-    writer: OnnxWriter, work: Work, name: str, onnx_op: str, theirs: str = "", *, kind: DType = I64
+def int_list_operand(
+    writer: OnnxWriter,
+    work: OpToWrite,
+    name: str,
+    onnx_op: str,
+    theirs: str = "",
+    *,
+    kind: DType = I64,
 ) -> str:
-    """Returns an attribute of whole numbers as an operand, under its source's name."""
+    """Returns an attribute of integers as an operand, under its source's name."""
     theirs = theirs or name
-    data = np.array(work.numbers(name), kind.carrier)
-    return writer.parameter(data, f"{work.out}_{theirs}", given(work, onnx_op).get(theirs))
+    data = np.array(work.int_tuple(name), kind.carrier)
+    return writer.parameter(
+        data, f"{work.out}_{theirs}", source_operand_names(work, onnx_op).get(theirs)
+    )
 
 
-def given(work: Work, onnx_op: str) -> dict[str, str]:
-    """Returns the source's names for the operands of that operator."""
+def source_operand_names(work: OpToWrite, onnx_op: str) -> dict[str, str]:
+    """Returns the source's names for the operands of an operator."""
     return {s: n for o in work.origins for s, n in o.operands if o.op == onnx_op}
 
 
-def _squeeze(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    axes = [listed(writer, work, "axes", "Squeeze")] if work.numbers("axes") else []
+def _squeeze(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    axes = [int_list_operand(writer, work, "axes", "Squeeze")] if work.int_tuple("axes") else []
     writer.emit("Squeeze", [ins["x"], *axes], [work.out], origins=work.origins)
 
 
-def _unsqueeze(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    axes = listed(writer, work, "axes", "Unsqueeze")
+def _unsqueeze(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    axes = int_list_operand(writer, work, "axes", "Unsqueeze")
     writer.emit("Unsqueeze", [ins["x"], axes], [work.out], origins=work.origins)
 
 
-def _slice(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    source, axes, steps = given(work, "Slice"), work.numbers("axes"), work.numbers("steps")
+def _slice(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    source, axes, steps = (
+        source_operand_names(work, "Slice"),
+        work.int_tuple("axes"),
+        work.int_tuple("steps"),
+    )
     names = ["starts", "ends"]
     needs_steps = "steps" in source or set(steps) != {1}
     if needs_steps or "axes" in source or axes != tuple(range(len(axes))):
         names.append("axes")
     if needs_steps:
         names.append("steps")
-    operands = [listed(writer, work, name, "Slice") for name in names]
+    operands = [int_list_operand(writer, work, name, "Slice") for name in names]
     writer.emit("Slice", [ins["x"], *operands], [work.out], origins=work.origins)
 
 
-def _slice_at(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _slice_at(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     """Writes the bounds of a slice in one type: int32 where both bounds have it."""
-    bounds, names = ("starts", "ends"), ["axes", "steps"] if work.numbers("steps") else ["axes"]
+    bounds, names = ("starts", "ends"), ["axes", "steps"] if work.int_tuple("steps") else ["axes"]
     short = all(work.operands[slot].type.dtype == I32 for slot in bounds)
     kind, more = (I32, ("i32",)) if short else (I64, ())
-    operands = [ins["x"], *(whole(writer, work, ins, slot, *more) for slot in bounds)]
-    operands += [listed(writer, work, name, "Slice", kind=kind) for name in names]
+    operands = [ins["x"], *(int64_operand(writer, work, ins, slot, *more) for slot in bounds)]
+    operands += [int_list_operand(writer, work, name, "Slice", kind=kind) for name in names]
     writer.emit("Slice", operands, [work.out], origins=work.origins)
 
 
-def _split(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _split(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     outs = [writer.name(value) for value in work.node.results]
-    sizes, attrs = work.numbers("sizes"), {"axis": work.whole("axis")}
+    sizes, attrs = work.int_tuple("sizes"), {"axis": work.int_attr("axis")}
     operands = [ins["x"]]
-    even = "split" not in given(work, "Split") and len(set(sizes)) == 1
+    even = "split" not in source_operand_names(work, "Split") and len(set(sizes)) == 1
     if not even or not any(o.op == "Split" for o in work.origins):
-        operands.append(listed(writer, work, "sizes", "Split", "split"))
+        operands.append(int_list_operand(writer, work, "sizes", "Split", "split"))
     elif writer.opset >= 18:
         attrs["num_outputs"] = len(sizes)
     writer.emit("Split", operands, outs, attrs, origins=work.origins)
 
 
-def _gather(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"axis": work.whole("axis")} if work.attrs["axis"] else {}
+def _gather(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"axis": work.int_attr("axis")} if work.attrs["axis"] else {}
     writer.emit("Gather", ins.values(), [work.out], attrs, origins=work.origins)
 
 
-def _tile(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    repeats = listed(writer, work, "repeats", "Tile")
+def _tile(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    repeats = int_list_operand(writer, work, "repeats", "Tile")
     writer.emit("Tile", [ins["x"], repeats], [work.out], origins=work.origins)
 
 
-def _blocks(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _pixel_blocks(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     name = "DepthToSpace" if work.op == "depth_to_space" else "SpaceToDepth"
-    attrs: dict[str, Wire] = {"blocksize": work.whole("block")}
+    attrs: dict[str, AttrValue] = {"blocksize": work.int_attr("block")}
     if "mode" in work.attrs:
         attrs["mode"] = str(work.attrs["mode"])
-    if not work.last:
+    if not work.is_nhwc:
         writer.emit(name, [ins["x"]], [work.out], attrs, origins=work.origins)
         return
     made = writer.fresh(f"{work.out}_first")
@@ -97,21 +109,21 @@ def _blocks(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
     writer.transposed(made, _TO_LAST, work.out)
 
 
-def _shape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
-    attrs: dict[str, Wire] = {"start": work.whole("start")} if work.attrs["start"] else {}
+def _shape(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    attrs: dict[str, AttrValue] = {"start": work.int_attr("start")} if work.attrs["start"] else {}
     if work.attrs["end"] is not None:
-        attrs["end"] = work.whole("end")
+        attrs["end"] = work.int_attr("end")
     if attrs and writer.opset < 15:
-        _part_of_shape(writer, work, ins["x"])
+        _sliced_shape(writer, work, ins["x"])
         return
     writer.emit("Shape", [ins["x"]], [work.out], attrs, origins=work.origins)
 
 
-def _part_of_shape(writer: OnnxWriter, work: Work, x: str) -> None:
-    """Writes some of the sizes for operator sets before 15: a slice of all."""
+def _sliced_shape(writer: OnnxWriter, work: OpToWrite, x: str) -> None:
+    """Writes some of the sizes for operator sets before 15: a slice of the whole shape."""
     sizes, rank = writer.fresh(f"{work.out}_sizes"), work.operands["x"].type.rank
-    end = rank if work.attrs["end"] is None else work.whole("end")
-    ends = [max(0, i + rank if i < 0 else min(i, rank)) for i in (work.whole("start"), end)]
+    end = rank if work.attrs["end"] is None else work.int_attr("end")
+    ends = [max(0, i + rank if i < 0 else min(i, rank)) for i in (work.int_attr("start"), end)]
     names = [
         writer.parameter(np.array([i], np.int64), f"{work.out}_{word}", None)
         for word, i in zip(("start", "end"), ends, strict=True)
@@ -120,7 +132,7 @@ def _part_of_shape(writer: OnnxWriter, work: Work, x: str) -> None:
     writer.emit("Slice", [sizes, *names], [work.out])
 
 
-def _constant_of_shape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+def _constant_of_shape(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     value = work.attrs["value"]
     assert isinstance(value, Array)
     proto = tensor(value, "")
@@ -130,7 +142,7 @@ def _constant_of_shape(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> N
     writer.emit("ConstantOfShape", [ins["shape"]], [work.out], attrs, origins=work.origins)
 
 
-OPS: dict[str, Row] = {
+OPS: dict[str, OperatorWriter] = {
     "squeeze": _squeeze,
     "unsqueeze": _unsqueeze,
     "slice": _slice,
@@ -139,8 +151,8 @@ OPS: dict[str, Row] = {
     "gather": _gather,
     "expand": operator("Expand"),
     "tile": _tile,
-    "depth_to_space": _blocks,
-    "space_to_depth": _blocks,
+    "depth_to_space": _pixel_blocks,
+    "space_to_depth": _pixel_blocks,
     "shape": _shape,
     "size": operator("Size"),
     "range": operator("Range"),

@@ -1,4 +1,4 @@
-"""Writes selections between integers and constant floats, since QLinearWhere needs integers."""
+"""Quantizes the constant branch of a where, since QLinearWhere accepts integers alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
-from qir.reference.constants import computed
+from qir.reference.constants import compute_constants
 
 from .writer import STEP
 
@@ -17,48 +17,48 @@ _SIDES = (("a", "b"), ("b", "a"))
 _SAID = "the float operand is quantized by the parameters of the result"
 
 
-def coded(graph: Graph, ledger: Ledger) -> None:
-    """Quantizes the constants that are chosen from, as the quantize after would make them.
+def quantize_branches(graph: Graph, ledger: Ledger) -> None:
+    """Quantizes constant branches by the type of the following quantize.
 
-    Nothing else reads the choice, so what is stored is the same.
+    Nothing else reads the result, so the integers stay the same.
     """
     for node in [n for n in graph if n.op == "where"]:
-        end = _end(node)
+        end = _only_quantize(node)
         for slot, other in _SIDES:
-            if end is None or _map(node.operands[other], end) is None:
+            if end is None or _branch_type(node.operands[other], end) is None:
                 continue
-            made = _codes(graph, node, slot, end)
+            made = _quantized_constant(graph, node, slot, end)
             if made is not None:
                 graph.set_operand(node, slot, made)
                 ledger.add(Change.EXACT, STEP, node.name, _SAID)
                 break
 
 
-def _end(node: Node) -> Node | None:
-    """Returns the quantize that alone reads a choice, by one scale."""
+def _only_quantize(node: Node) -> Node | None:
+    """Returns the per-tensor quantize that alone reads a where."""
     use = node.result.only_use
     if use is None or use.node.op != "quantize" or use.node.attrs["round"]:
         return None
-    return use.node if _plain(use.node.result.type.quant) else None
+    return use.node if _is_plain_byte_type(use.node.result.type.quant) else None
 
 
-def _plain(quant: QuantType | None) -> bool:
-    if quant is None or quant.dynamic or quant.grain is not None or quant.kind != "uniform":
+def _is_plain_byte_type(quant: QuantType | None) -> bool:
+    if quant is None or quant.dynamic or quant.granularity is not None or quant.kind != "uniform":
         return False
-    return quant.storage in (U8, I8) and not quant.real_zero and quant.plus is None
+    return quant.storage in (U8, I8) and not quant.has_float_zero and quant.plus is None
 
 
-def _map(value: Value, end: Node) -> QuantType | None:
-    """Returns the quantized type of the integers that a side dequantizes, of the storage that the
-    result has."""
+def _branch_type(value: Value, end: Node) -> QuantType | None:
+    """Returns the type of the integers that the other branch dequantizes, if its storage is the
+    result's."""
     quant = value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
     result = end.result.type.quant
     kept = result is not None and quant is not None and quant.storage == result.storage
-    return quant if kept and _plain(quant) else None
+    return quant if kept and _is_plain_byte_type(quant) else None
 
 
-def _codes(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
-    """Returns a constant's quantized values, dequantized; nothing where it is none, or has a
+def _quantized_constant(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
+    """Returns a constant quantized and dequantized; None for computed values, and those with a
     NaN."""
     value = node.operands[slot]
     held = value.constant
@@ -66,7 +66,7 @@ def _codes(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
         return None
     if not value.type.dtype.is_float or np.isnan(held.data).any():
         return None
-    found = computed(end, {"x": held.data}, end.profile or graph.profile)
+    found = compute_constants(end, {"x": held.data}, end.profile or graph.profile)
     if len(found) != 1 or not isinstance(end.result.type.element, QuantType):
         return None
     kind = value.type.with_element(end.result.type.element)

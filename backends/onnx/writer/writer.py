@@ -1,4 +1,4 @@
-"""The model under construction: names, initializers, and the nodes written so far."""
+"""The model under construction: tensor names, initializers, and the nodes written so far."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from qir.analysis.float32_overflow import MOST, beyond, ending
-from qir.analysis.int32_overflow import going_on
+from qir.analysis.float32_overflow import FLOAT32_MAX, is_infinite_by_rounding, overflow_note
+from qir.analysis.int32_overflow import wrap_note
 from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import I32, DType, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, equal, whole
+from qir.ir.lazy_arrays import ArrayData, arrays_equal, read_all
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.origin import Origin
@@ -27,20 +27,23 @@ from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 
 from . import custom
-from .elements import STORED, UNKNOWN, head, is_large, tensor, type_proto
+from .elements import QUANTIZABLE, UNKNOWN, is_large, tensor, type_proto, without_elements
 
 STEP = "onnx emitter"
+"""The step that the ledger's entries name."""
 MICROSOFT = "com.microsoft"
-BLOCKS = 21
-"""The first operator set whose scales are along blocks."""
-Wire: TypeAlias = (
+FIRST_BLOCK_SCALES = 21
+"""The first operator set whose QuantizeLinear has scales for blocks."""
+AttrValue: TypeAlias = (
     "int | float | str | tuple[float, ...] | tuple[str, ...] | onnx.TensorProto | onnx.GraphProto"
 )
+"""A value of an attribute in a NodeProto."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One op to be written: its operands by slot, and where its result goes."""
+class OpToWrite:
+    """An op to write: a node or a stage of a chain, with its operands by slot and its result's
+    name."""
 
     op: str
     attrs: Mapping[str, Attr]
@@ -60,8 +63,8 @@ class Work:
         out: str,
         node: Node,
         origins: tuple[Origin, ...],
-    ) -> Work:
-        """Returns the work with its operands in the order of the op's slots, as ONNX lists them."""
+    ) -> OpToWrite:
+        """Returns an op with its operands in the order of the op's slots, as ONNX lists them."""
         slots = [s.name for s in spec(op).operands]
         if list(operands) == slots[: len(operands)]:
             return cls(op, attrs, operands, kind, out, node, origins)
@@ -78,87 +81,95 @@ class Work:
         found = [s for s in self.operands if s.startswith(f"{prefix}.")]
         return sorted(found, key=lambda s: int(s.rpartition(".")[2]))
 
-    def numbers(self, name: str) -> tuple[int, ...]:
+    def int_tuple(self, name: str) -> tuple[int, ...]:
+        """Returns an attribute of integers."""
         value = self.attrs[name]
         assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, int))
 
-    def whole(self, name: str) -> int:
+    def int_attr(self, name: str) -> int:
+        """Returns an integer attribute."""
         value = self.attrs[name]
         assert isinstance(value, int)
         return value
 
-    def real(self, name: str) -> float:
+    def float_attr(self, name: str) -> float:
+        """Returns a float attribute."""
         value = self.attrs[name]
         assert isinstance(value, float)
         return value
 
     @property
-    def last(self) -> bool:
-        """Whether channels are last."""
+    def is_nhwc(self) -> bool:
+        """Whether the op's layout is NHWC."""
         return self.attrs.get("layout") == "NHWC"
 
 
-def _attribute(name: str, value: Wire) -> onnx.AttributeProto:
+def _attribute(name: str, value: AttrValue) -> onnx.AttributeProto:
     if type(value) is int or (type(value) is tuple and all(type(v) is int for v in value)):
-        return _whole_numbers(name, value)
+        return _int_attribute(name, value)
     return helper.make_attribute(name, value)
 
 
 @lru_cache(4096)
-def _whole_numbers(name: str, value: int | tuple[int, ...]) -> onnx.AttributeProto:
-    """Returns an integer attribute, made once for equal requests; callers copy it."""
+def _int_attribute(name: str, value: int | tuple[int, ...]) -> onnx.AttributeProto:
+    """Returns an integer attribute, cached for equal requests; callers copy it."""
     return helper.make_attribute(name, value)
 
 
 class OnnxWriter:
-    """Collects nodes and initializers under the graph's names."""
+    """Collects the nodes and initializers of a graph or of a body."""
 
     def __init__(
         self, graph: Graph, ledger: Ledger, opset: int, outer: OnnxWriter | None = None
     ) -> None:
         self.graph = graph
         self.outer = outer
-        """Who writes the graph around a body: names are one's own in both, constants are its."""
+        """The writer of the graph around a body. Initializers of bodies are written there."""
         self.ledger = ledger
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.large: dict[str, Array] = {}
-        """Elements of initializers that are here without them."""
-        self.infos: list[onnx.ValueInfoProto] = []
+        """The arrays of large initializers, which are written without their elements."""
+        self.value_infos: list[onnx.ValueInfoProto] = []
         self.domains: dict[str, int] = {"": opset}
         self.standard: bool = outer.standard if outer else False
-        """Whether operators of other domains than ONNX's own are refused."""
-        self.on_codes: bool = outer.on_codes if outer else False
-        """Whether what moves elements is written on integers, where it may be in float too."""
+        """Whether operators outside of ONNX's own domain are refused."""
+        self.moves_integers: bool = outer.moves_integers if outer else False
+        """Whether ops that keep elements are written on integers, where floats would be possible
+        too."""
         self.functions: dict[str, onnx.FunctionProto] = outer.functions if outer else {}
-        """The model's own, by name."""
-        self.bounded = 0
-        """Constants whose bounds the format cannot say."""
+        """Functions of the model, by name."""
+        self.bounded_constants = 0
+        """How many constants have bounds that ONNX's types cannot state."""
         self._names: dict[Value, str] = {}
         self._aliases: set[Value] = set()
-        self._taken: set[str] = set(graph.values) | set(graph.outputs)
+        self._used_names: set[str] = set(graph.values) | set(graph.outputs)
         self._node_names: set[str] = set()
         self._params: dict[bytes, str] = {}
-        self._reals: dict[Value, str] = {}
-        self._held: dict[Value, str] = {}
-        self._twins: dict[str, list[tuple[Array, str]]] = {}
+        self._dequantized: dict[Value, str] = {}
+        """The DequantizeLinear of each value that float ops read."""
+        self._clamped: dict[Value, str] = {}
+        """The Clip after it, where dequantized values overflow float32."""
+        self._same_source: dict[str, list[tuple[Array, str]]] = {}
+        """Initializers by the tensor of the source model that they come from."""
         if outer is not None:
+            # Names are unique in the whole model: onnxruntime inlines bodies.
             self.domains, self._node_names = outer.domains, outer._node_names
-            self._taken = outer._taken
+            self._used_names = outer._used_names
             for name, value in graph.values.items():
                 if value.constant is None:
-                    self.call(value, self.fresh(name))
+                    self.set_name(value, self.fresh(name))
 
     # -- names --------------------------------------------------------------------------------
 
-    def call(self, value: Value, name: str) -> None:
-        """Gives a value's tensor another name than the value has."""
+    def set_name(self, value: Value, name: str) -> None:
+        """Gives a value's tensor another name than the value's own."""
         self._names[value] = name
 
     def alias(self, value: Value, name: str) -> None:
-        """Lets a value be a tensor that another operator writes."""
+        """Makes a value the tensor that another operator writes."""
         self._names[value] = name
         self._aliases.add(value)
 
@@ -167,7 +178,8 @@ class OnnxWriter:
         return value in self._aliases
 
     def name(self, value: Value) -> str:
-        """Returns the tensor that holds a value; constants are written when first asked for."""
+        """Returns the name of a value's tensor; a constant is written when its name is first
+        needed."""
         if (name := self._names.get(value)) is not None:
             return name
         if (array := value.constant) is None:
@@ -176,85 +188,89 @@ class OnnxWriter:
         return name
 
     def fresh(self, base: str) -> str:
-        """Returns a tensor name that is not taken."""
+        """Returns an unused tensor name."""
         name, count = base, 1
-        while name in self._taken:
+        while name in self._used_names:
             name, count = f"{base}_{count}", count + 1
-        self._taken.add(name)
+        self._used_names.add(name)
         return name
 
     def claim(self, name: str) -> bool:
-        """Takes a tensor name; False where it is taken."""
-        free = name not in self._taken
-        self._taken.add(name)
+        """Reserves a tensor name; returns False where it is in use."""
+        free = name not in self._used_names
+        self._used_names.add(name)
         return free
 
     def _constant(self, value: Value, array: Array) -> str:
-        """Writes an initializer; one that repeats another of the same source tensor is shared."""
+        """Writes an initializer, and shares one that repeats another of the same source tensor."""
         if self.outer is not None:
             return self.outer._constant(value, array)
-        twins = self._twins.setdefault(value.lineage.tensor, [])
-        for other, name in twins:
-            if other.type.dtype == array.type.dtype and _one(other, array):
+        known = self._same_source.setdefault(value.lineage.tensor, [])
+        for other, name in known:
+            if other.type.dtype == array.type.dtype and _are_shareable(other, array):
                 return name
         name = value.name
         others = self.graph.values.get(name) is not value or name in self.initializers
         if name in self.graph.outputs or others:
             name = self.fresh(f"{name}_constant" if name in self.graph.outputs else name)
-        twins.append((array, name))
-        self.hold(name, array)
+        known.append((array, name))
+        self.add_initializer(name, array)
         if array.type.quant and array.type.quant.bounds:
-            self.bounded += 1
+            self.bounded_constants += 1
         return name
 
-    def hold(self, name: str, array: Array) -> None:
-        """Writes an initializer; large ones are there without their elements."""
+    def add_initializer(self, name: str, array: Array) -> None:
+        """Adds an initializer; large ones without their elements."""
         if is_large(array):
-            self.initializers[name], self.large[name] = head(array, name), array
+            self.initializers[name], self.large[name] = without_elements(array, name), array
         else:
             self.initializers[name] = tensor(array, name)
 
     @property
-    def whole(self) -> OnnxWriter:
-        """Who writes the model itself, whose initializers those of bodies are."""
-        return self if self.outer is None else self.outer.whole
+    def main(self) -> OnnxWriter:
+        """The writer of the main graph, which has all initializers."""
+        return self if self.outer is None else self.outer.main
 
     def constant(self, data: NDArray[np.generic], name: str) -> str:
-        """Writes an initializer of our own and gives its name."""
+        """Adds an initializer that is no value of the graph, and returns its name."""
         if self.outer is not None:
             return self.outer.constant(data, name)
         name = self.fresh(name)
-        self.hold(name, Array.of(data))
+        self.add_initializer(name, Array.of(data))
         return name
 
-    def parameter(self, data: Held, name: str, given: str | None, kind: DType | None = None) -> str:
-        """Returns a scale or zero point, under the name its source gave it; equal ones are
+    def parameter(
+        self, data: ArrayData, name: str, source_name: str | None, kind: DType | None = None
+    ) -> str:
+        """Returns the name of a scale or zero point, under its source's name; equal ones are
         shared."""
         if self.outer is not None:
-            return self.outer.parameter(data, name, given, kind)
+            return self.outer.parameter(data, name, source_name, kind)
         kind = kind or dtype_of(np.empty(0, data.dtype))
         array = Array(data, TensorType(data.shape, kind))
-        key = array.digest.encode() if is_large(array) else _nameless(tensor(array, ""))
-        if given is None:
+        key = array.digest.encode() if is_large(array) else _content_of(tensor(array, ""))
+        if source_name is None:
             if key in self._params:
                 return self._params[key]
-            given = self.fresh(name)
-        elif given in self.initializers:
-            if self._key(given) == key:
-                return given
-            given = self.fresh(given)
-        elif given in self._taken:
-            given = self.fresh(given)
-        self._taken.add(given)
-        self.hold(given, array)
-        self._params.setdefault(key, given)
-        return given
+            source_name = self.fresh(name)
+        elif source_name in self.initializers:
+            if self._key(source_name) == key:
+                return source_name
+            source_name = self.fresh(source_name)
+        elif source_name in self._used_names:
+            source_name = self.fresh(source_name)
+        self._used_names.add(source_name)
+        self.add_initializer(source_name, array)
+        self._params.setdefault(key, source_name)
+        return source_name
 
     def _key(self, name: str) -> bytes:
-        """Returns what an initializer holds, whatever it is called."""
+        """Returns the content of an initializer, without its name."""
         if (array := self.large.get(name)) is None:
-            return _nameless(self.initializers[name])
-        return Array(array.held, TensorType(array.held.shape, array.type.dtype)).digest.encode()
+            return _content_of(self.initializers[name])
+        return Array(
+            array.contents, TensorType(array.contents.shape, array.type.dtype)
+        ).digest.encode()
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -263,17 +279,17 @@ class OnnxWriter:
         op: str,
         inputs: Iterable[str],
         outputs: Iterable[str],
-        attrs: Mapping[str, Wire] | None = None,
+        attrs: Mapping[str, AttrValue] | None = None,
         *,
         domain: str = "",
         origins: Iterable[Origin] = (),
     ) -> None:
-        """Writes one node, under its source's name, or none, where the source had that op."""
+        """Writes a node. It gets the name that the source's node of this op had."""
         outputs, name, bare = list(outputs), "", False
         for origin in origins:
             if origin.op != op:
                 continue
-            # Some names are onnxruntime's too, which is said where a source had those.
+            # Operators such as QuantizeLinear are in both domains: the source's is kept.
             if origin.path.startswith("domain ") and not (domain or self.standard):
                 domain = "" if "block_size" in (attrs or {}) else origin.path[len("domain ") :]
             if not name and origin.framework == "onnx":
@@ -292,8 +308,7 @@ class OnnxWriter:
         self.nodes.append(node)
 
     def check_domain(self, op: str, domain: str, name: str) -> None:
-        """Raises Refused for an operator that ONNX itself does not have, where only those are
-        wanted."""
+        """Raises Refused for an operator of another domain, where only ONNX's own are allowed."""
         own = domain == custom.DOMAIN or domain.startswith("ai.onnx")
         if self.standard and domain and not own:
             said = f"{op} is {domain}'s and no operator of ONNX itself"
@@ -301,7 +316,7 @@ class OnnxWriter:
             raise Refused(f"{name}: {said}"[:239])
 
     def transposed(self, source: str, perm: tuple[int, ...], out: str | None = None) -> str:
-        """Writes a Transpose and gives its result's name."""
+        """Writes a Transpose and returns its result's name."""
         out = out or self.fresh(f"{source}_transposed")
         self.emit("Transpose", [source], [out], {"perm": perm})
         return out
@@ -309,36 +324,40 @@ class OnnxWriter:
     # -- quantized values ---------------------------------------------------------------------
 
     def refuse(self, node: Node, what: str) -> Refused:
+        """Returns an error that names the node and its origin."""
         where = f" ({node.origins[0]})" if node.origins else ""
         return Refused(f"{node.name}{where}: {what}"[:239])
 
-    def on_reals(self, op: str, node: Node, out: str) -> None:
-        """Says that a quantized op was written in float, which end elsewhere and do not wrap."""
-        apart = going_on(self.graph, node) or beyond(self.graph, node)
-        change = Change.APPROXIMATED if apart else Change.REGROUPED
-        said = f"{op} on quantized values is written as float ops between quantized values{apart}"
+    def report_float_form(self, op: str, node: Node, out: str) -> None:
+        """Reports that a quantized op was written in float, where results saturate and wrap
+        differently."""
+        difference = wrap_note(self.graph, node) or overflow_note(self.graph, node)
+        change = Change.APPROXIMATED if difference else Change.REGROUPED
+        said = (
+            f"{op} on quantized values is written as float ops between quantized values{difference}"
+        )
         self.ledger.add(change, STEP, out, said)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
-        """Raises Refused for a quantized type that QuantizeLinear and DequantizeLinear cannot
-        say."""
-        odd = (
+        """Raises Refused for a quantized type that QuantizeLinear and DequantizeLinear do not
+        have."""
+        unsupported = (
             quant.kind != "uniform"
             or quant.dynamic
-            or quant.real_zero
+            or quant.has_float_zero
             or quant.plus is not None
-            or quant.storage.name not in STORED
+            or quant.storage.name not in QUANTIZABLE
             or quant.express.name not in ("f32", "f16")
         )
-        if odd:
+        if unsupported:
             raise self.refuse(node, f"ONNX has no form here for quantized values of {quant}")
         if quant.bounds and not constant:
             raise self.refuse(
                 node, f"ONNX types use the whole range of their storage; {quant} is narrower"
             )
 
-    def check_made(self, node: Node, quant: QuantType) -> None:
-        """Raises Refused for integers that DequantizeLinear reads and QuantizeLinear does not
+    def check_quantizable(self, node: Node, quant: QuantType) -> None:
+        """Raises Refused for int32, which DequantizeLinear reads but QuantizeLinear does not
         make."""
         if quant.storage == I32:
             said = (
@@ -347,14 +366,14 @@ class OnnxWriter:
             )
             raise self.refuse(node, f"{said}; i32 may be a constant's or an input's")
 
-    def pair(
+    def parameters_of(
         self, value: Value, node: Node, given: tuple[str | None, str | None] = (None, None)
     ) -> tuple[str, str]:
         """Returns the names of a value's scale and zero point."""
         kind = value.type
-        return self.pair_of(kind.quant, value.lineage.tensor, node, given, kind.shape)
+        return self.parameter_names(kind.quant, value.lineage.tensor, node, given, kind.shape)
 
-    def pair_of(
+    def parameter_names(
         self,
         quant: QuantType | None,
         stem: str,
@@ -362,16 +381,18 @@ class OnnxWriter:
         given: tuple[str | None, str | None] = (None, None),
         shape: Shape = (),
     ) -> tuple[str, str]:
-        """Returns the names of scale and zero point, written once where they are equal.
+        """Returns the names of a type's scale and zero point, which are written once where equal.
 
-        Those of blocks are as the blocks of a tensor of that shape do.
+        `shape` is that of the tensor: block parameters are arranged as its grid of blocks.
         """
         assert quant is not None
-        scales, zeros = (_laid(held, quant, shape) for held in _numbers(quant))
+        scales, zeros = (
+            _as_block_grid(held, quant, shape) for held in _scale_and_zero_arrays(quant)
+        )
         single = scales
         if scales.dtype != quant.express.carrier:
-            single = whole(scales).astype(quant.express.carrier)
-            if (single.astype(scales.dtype) != whole(scales)).any():
+            single = read_all(scales).astype(quant.express.carrier)
+            if (single.astype(scales.dtype) != read_all(scales)).any():
                 self.ledger.add(
                     Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
                 )
@@ -380,24 +401,29 @@ class OnnxWriter:
             self.parameter(zeros, f"{stem}_zero_point", given[1], quant.storage),
         )
 
-    def real(self, value: Value, node: Node) -> str:
-        """Returns the tensor of a value's float values; quantized values are dequantized once."""
+    def float_tensor(self, value: Value, node: Node) -> str:
+        """Returns the float tensor of a value; quantized values are dequantized once for all
+        consumers."""
         quant = value.type.quant
         if quant is None:
             return self.name(value)
-        if value not in self._reals:
+        if value not in self._dequantized:
             out = self.fresh(f"{value.name}_DequantizeLinear_Output")
             self.dequantize(value, out, node)
-            self._reals[value] = out
-        if not ending(self.graph, node, value):
-            return self._reals[value]
-        if value not in self._held:
+            self._dequantized[value] = out
+        if not is_infinite_by_rounding(self.graph, node, value):
+            return self._dequantized[value]
+        if value not in self._clamped:
             out = self.fresh(f"{value.name}_held")
-            held = (("least", -MOST), ("greatest", MOST))
+            # Integer kernels stay finite where the dequantized values overflow float32: clamp
+            # these.
+            # Integer kernels stay finite where the dequantized values overflow float32: clamp
+            # these.
+            held = (("least", -FLOAT32_MAX), ("greatest", FLOAT32_MAX))
             ends = [self.parameter(np.array(v, np.float32), n, None) for n, v in held]
-            self.emit("Clip", [self._reals[value], *ends], [out])
-            self._held[value] = out
-        return self._held[value]
+            self.emit("Clip", [self._dequantized[value], *ends], [out])
+            self._clamped[value] = out
+        return self._clamped[value]
 
     def dequantize(
         self,
@@ -408,17 +434,17 @@ class OnnxWriter:
         *,
         zero: bool = True,
     ) -> None:
-        """Writes a DequantizeLinear of a value's quantized values."""
+        """Writes a DequantizeLinear of a value."""
         quant = value.type.quant
         assert quant is not None
-        kept = value.constant is not None or _clipped(value)
-        if custom.odd(quant, value.type.shape, constant=kept):
+        kept = value.constant is not None or _is_clipped(value)
+        if custom.needs_function(quant, value.type.shape, constant=kept):
             self._custom("Dequantize", self.name(value), value.type, out, node)
             return
         self.check(node, quant, constant=kept)
-        scale, offset = self.pair(value, node, given)
+        scale, offset = self.parameters_of(value, node, given)
         operands = [self.name(value), scale, *([offset] if zero else [])]
-        attrs = self.along(quant, value.type.shape, node)
+        attrs = self.scale_attrs(quant, value.type.shape, node)
         self.emit("DequantizeLinear", operands, [out], attrs, origins=node.origins)
 
     def quantize(
@@ -433,28 +459,33 @@ class OnnxWriter:
         zero: bool = True,
         rounding: str = "",
     ) -> None:
-        """Writes a QuantizeLinear of a tensor of floats."""
+        """Writes a QuantizeLinear of a float tensor."""
         quant = kind.quant
         assert quant is not None
-        early = custom.early(quant, node.profile or self.graph.profile)
-        if custom.odd(quant, kind.shape, constant=False) or early or rounding not in ("", "even"):
+        early = custom.adds_zero_before_rounding(quant, node.profile or self.graph.profile)
+        if (
+            custom.needs_function(quant, kind.shape, constant=False)
+            or early
+            or rounding not in ("", "even")
+        ):
             self._custom("Quantize", source, kind, out, node, rounding)
             return
         self.check(node, quant, constant=False)
-        self.check_made(node, quant)
-        scale, offset = self.pair_of(quant, stem, node, given, kind.shape)
+        self.check_quantizable(node, quant)
+        scale, offset = self.parameter_names(quant, stem, node, given, kind.shape)
         operands = [source, scale, *([offset] if zero else [])]
-        attrs = self.along(quant, kind.shape, node)
+        attrs = self.scale_attrs(quant, kind.shape, node)
         self.emit("QuantizeLinear", operands, [out], attrs, origins=node.origins)
 
     def _custom(
         self, op: str, source: str, kind: TensorType, out: str, node: Node, rounding: str = ""
     ) -> None:
-        """Writes a call of the function that quantizes or dequantizes by a quantized type that ONNX
-        lacks."""
+        """Writes a call of a model function, for a quantized type that ONNX lacks."""
         name = node.profile or self.graph.profile or "native"
         quant = kind.quant
-        if op == "Quantize" and quant is not None and custom.by_gain(quant, name):
+        if op == "Quantize" and quant is not None and custom.multiplies_by_gain(quant, name):
+            # The function divides, so that it can say x * (1 / scale) only to the last bit.
+            # The function divides, so that it can say x * (1 / scale) only to the last bit.
             said = f"divided by its scale; {name} multiplies by a gain, which may round otherwise"
             self.ledger.add(Change.NUDGED, "onnx emitter", out, said, codes=1.0)
             name = "native"
@@ -473,72 +504,81 @@ class OnnxWriter:
         said = f"{op.lower()} by a function of primitive operators"
         self.ledger.add(Change.EXACT, "onnx emitter", out, said)
 
-    def along(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, Wire]:
-        """Returns the attributes that say how scales are; Refused for blocks that ONNX has not."""
-        if quant.grain is None:
+    def scale_attrs(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, AttrValue]:
+        """Returns the attributes for the axis or blocks of scales; raises Refused for other
+        blocks."""
+        if quant.granularity is None:
             return {}
         if quant.axis is not None:
             return {"axis": quant.axis}
-        found = custom.blocks(quant.grain, shape)
+        found = custom.block_axis_and_size(quant.granularity, shape)
         if found is None:
             raise self.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
-        if self.opset < BLOCKS:
-            raise self.refuse(node, f"blocks need opset {BLOCKS}")
+        if self.opset < FIRST_BLOCK_SCALES:
+            raise self.refuse(node, f"blocks need opset {FIRST_BLOCK_SCALES}")
         return {"axis": found[0], "block_size": found[1]}
 
-    # -- the whole ----------------------------------------------------------------------------
+    # -- the model ----------------------------------------------------------------------------
 
     def function(self, made: onnx.FunctionProto) -> None:
-        """Gives the model a function of its own, once."""
+        """Adds a function to the model, once."""
         self.functions.setdefault(made.name, made)
 
-    def info(self, value: Value) -> None:
-        """States the type of a tensor inside, as far as it is known."""
+    def add_value_info(self, value: Value) -> None:
+        """Adds the type of an intermediate tensor, as far as it is known."""
         if value.type.dtype.name == UNKNOWN:
             return
-        self.infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
+        self.value_infos.append(helper.make_value_info(self.name(value), type_proto(value.type)))
 
 
-def _one(array: Array, other: Array) -> bool:
-    """Returns whether two constants of a tensor may stand as one: equal elements, and as quantized
-    values of two quantized types only where they were one."""
+def _are_shareable(array: Array, other: Array) -> bool:
+    """Returns whether two constants of one source tensor may share an initializer.
+
+    Their elements are equal; and if their quantized types differ, they share memory: then the
+    source had one.
+    """
     a, b = array.type.quant, other.type.quant
-    alike = a is None or b is None or a.same_map(b) or _place(array.held) == _place(other.held)
-    return alike and equal(array.held, other.held)
+    compatible = (
+        a is None
+        or b is None
+        or a.has_same_mapping(b)
+        or _memory_of(array.contents) == _memory_of(other.contents)
+    )
+    return compatible and arrays_equal(array.contents, other.contents)
 
 
-def _place(held: Held) -> object:
+def _memory_of(held: ArrayData) -> object:
     """Identifies the memory of an array's elements."""
     if not isinstance(held, np.ndarray) or not held.size:
         return id(held)
     return (held.__array_interface__["data"][0], held.shape, held.strides)
 
 
-def _numbers(quant: QuantType) -> tuple[Held, Held]:
-    """Returns scales and zeros as they are held, the latter as quantized values."""
+def _scale_and_zero_arrays(quant: QuantType) -> tuple[ArrayData, ArrayData]:
+    """Returns the arrays of scales and zero points, the latter in the storage type."""
     scale, zero, carrier = quant.scale, quant.zero, quant.storage.carrier
-    scales = scale.held if isinstance(scale, Array) else np.asarray(quant.scales())
-    if isinstance(zero, Array) and zero.held.dtype == carrier:
-        return scales, zero.held
+    scales = scale.contents if isinstance(scale, Array) else np.asarray(quant.scales())
+    if isinstance(zero, Array) and zero.contents.dtype == carrier:
+        return scales, zero.contents
     return scales, np.asarray(quant.zeros()).astype(carrier)
 
 
-def _laid(held: Held, quant: QuantType, shape: Shape) -> Held:
-    """Returns the parameters of blocks as a grid, which a type has in line where they are few."""
-    if quant.grain is None or quant.axis is not None or len(held.shape) == len(shape):
+def _as_block_grid(held: ArrayData, quant: QuantType, shape: Shape) -> ArrayData:
+    """Returns block parameters as a grid: types have flat lists where there are few."""
+    if quant.granularity is None or quant.axis is not None or len(held.shape) == len(shape):
         return held
-    grid = tuple(d if isinstance(d, int) else -1 for d in quant.grain.grid(shape))
-    return whole(held).reshape(grid) if grid.count(-1) < 2 else held
+    grid = tuple(d if isinstance(d, int) else -1 for d in quant.granularity.grid(shape))
+    return read_all(held).reshape(grid) if grid.count(-1) < 2 else held
 
 
-def _clipped(value: Value) -> bool:
-    """Returns whether a Clip after its quantize keeps quantized values within their bounds."""
+def _is_clipped(value: Value) -> bool:
+    """Returns whether a Clip after its quantize keeps a value's integers within bounds."""
     found = any((o.framework, o.op) == ("onnx", "Clip") for o in value.node.origins)
     return found and value.node.op == "quantize"
 
 
-def _nameless(proto: onnx.TensorProto) -> bytes:
-    """Returns what a tensor holds, whatever it is called."""
+def _content_of(proto: onnx.TensorProto) -> bytes:
+    """Returns a tensor's bytes without its name."""
     out = onnx.TensorProto()
     out.CopyFrom(proto)
     out.ClearField("name")

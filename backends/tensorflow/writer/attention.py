@@ -10,40 +10,40 @@ import numpy as np
 from qir.ir.node import Node
 
 from .elementwise import ElementwiseWriter
-from .nodes import Nodes, kind, refused
+from .nodes import GraphNodes, refusal, type_attr
 
 _USUAL = {"softcap": 0.0, "left": -1, "right": -1, "present": False, "qk": "none"}
 
 
-def _attention(w: Nodes, n: Node) -> str:
+def _attention(w: GraphNodes, n: Node) -> str:
     q, k, v = (n.operands[slot] for slot in "qkv")
     odd = [name for name, usual in _USUAL.items() if n.attrs[name] != usual]
     odd += [slot for slot in ("past_k", "past_v", "lengths") if slot in n.operands]
     if odd or q.type.rank != 4 or q.type.shape[1] != k.type.shape[1]:
         why = odd[0] if odd else "heads in one axis, or fewer of the keys"
-        raise refused(n, f"attention with {why} is not written for TensorFlow; write ONNX")
+        raise refusal(n, f"attention with {why} is not written for TensorFlow; write ONNX")
     s, scale = ElementwiseWriter(w, n, "q"), n.attrs["scale"]
     size = q.type.shape[3]
     if not isinstance(scale, float):
         if not isinstance(size, int):
-            raise refused(n, "attention needs the size of its heads")
+            raise refusal(n, "attention needs the size of its heads")
         scale = 1 / math.sqrt(size)
     scaled = s.f("Mul", s.x, s.number(scale))
-    raw = w.add("BatchMatMulV2", (scaled, w.read(k)), n.name, T=kind(q), adj_y=True)
+    raw = w.add("BatchMatMulV2", (scaled, w.tensor(k)), n.name, T=type_attr(q), adj_y=True)
     mask = n.operands.get("mask")
     if mask is not None and str(mask.type.dtype) == "bool":
-        given = (w.read(mask), raw, s.number(-math.inf))
-        raw = w.add("SelectV2", given, n.name, T=kind(q))
+        given = (w.tensor(mask), raw, s.number(-math.inf))
+        raw = w.add("SelectV2", given, n.name, T=type_attr(q))
     elif mask is not None:
-        raw = s.f("AddV2", raw, w.read(mask))
+        raw = s.f("AddV2", raw, w.tensor(mask))
     if n.attrs["causal"]:
         rows, columns = q.type.shape[2], k.type.shape[2]
         if not isinstance(rows, int) or not isinstance(columns, int):
-            raise refused(n, "causal attention needs the lengths of its sequences; state them")
+            raise refusal(n, "causal attention needs the lengths of its sequences; state them")
         later = np.triu(np.full((rows, columns), -np.inf, np.float32), 1)
         raw = s.f("AddV2", raw, w.constant(later))
     probs = s.f("Softmax", raw)
-    return w.add("BatchMatMulV2", (probs, w.read(v)), n.name, T=kind(q))
+    return w.add("BatchMatMulV2", (probs, w.tensor(v)), n.name, T=type_attr(q))
 
 
-OPS: Mapping[str, Callable[[Nodes, Node], str]] = {"attention": _attention}
+OPS: Mapping[str, Callable[[GraphNodes, Node], str]] = {"attention": _attention}

@@ -9,12 +9,21 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .elementwise import binary, number
-from .layers import back, constant_weights, filled, last, padded, padding, spatial, wholes
+from .layers import (
+    constant_weights,
+    filter_constant,
+    from_nhwc,
+    int_tuple,
+    padded,
+    padding,
+    spatial_sizes,
+    to_nhwc,
+)
 from .moves import one_size
-from .nodes import Nodes, kind, refused
+from .nodes import GraphNodes, refusal, type_attr
 from .wire import Attr, TypeAttr
 
-Write = Callable[[Nodes, Node], str]
+Write = Callable[[GraphNodes, Node], str]
 
 
 def _filters(n: Node) -> np.ndarray:
@@ -23,7 +32,7 @@ def _filters(n: Node) -> np.ndarray:
     Its kernels for CPUs have neither groups nor dilation here: zeros take the places between.
     """
     data, groups = constant_weights(n, n.operands["w"]), int(number(n, "groups"))
-    dilation = wholes(n, "dilation")
+    dilation = int_tuple(n, "dilation")
     outer, inner, *window = data.shape
     spans = [(size - 1) * step + 1 for size, step in zip(window, dilation, strict=True)]
     wide = np.zeros((outer, inner * groups, *spans), data.dtype)
@@ -34,20 +43,20 @@ def _filters(n: Node) -> np.ndarray:
     return np.ascontiguousarray(wide.transpose(*range(2, wide.ndim), 1, 0))
 
 
-def _biased(w: Nodes, n: Node, made: str) -> str:
+def _biased(w: GraphNodes, n: Node, made: str) -> str:
     bias = n.operands.get("bias")
-    return made if bias is None else binary(w, "AddV2", made, w.read(bias), n.result, n.name)
+    return made if bias is None else binary(w, "AddV2", made, w.tensor(bias), n.result, n.name)
 
 
-def _conv3d(w: Nodes, n: Node) -> str:
-    x, data, stride, pad = n.operands["x"], _filters(n), wholes(n, "stride"), wholes(n, "pad")
-    given, pads = last(w, n, x), padding(spatial(n, x), data.shape[:3], stride, pad)
+def _conv3d(w: GraphNodes, n: Node) -> str:
+    x, data, stride, pad = n.operands["x"], _filters(n), int_tuple(n, "stride"), int_tuple(n, "pad")
+    given, pads = to_nhwc(w, n, x), padding(spatial_sizes(n, x), data.shape[:3], stride, pad)
     if pads["padding"] == "EXPLICIT":
         given, pads = padded(w, n, given, x, pad), {"padding": "VALID"}
-    weights = filled(w, n, n.operands["w"], data)
-    attrs: dict[str, Attr] = {"T": kind(x), "strides": (1, *stride, 1), **pads}
+    weights = filter_constant(w, n, n.operands["w"], data)
+    attrs: dict[str, Attr] = {"T": type_attr(x), "strides": (1, *stride, 1), **pads}
     made = w.add("Conv3D", (given, weights), n.name, **attrs)
-    return back(w, n, _biased(w, n, made), n.result)
+    return from_nhwc(w, n, _biased(w, n, made), n.result)
 
 
 def _transposed(op: str) -> Write:
@@ -56,32 +65,37 @@ def _transposed(op: str) -> Write:
     The padding of the convolution cuts its gradient: SAME, or a slice of that of VALID.
     """
 
-    def write(w: Nodes, n: Node) -> str:
-        x, data, stride, pad = n.operands["x"], _filters(n), wholes(n, "stride"), wholes(n, "pad")
-        axes, more = len(stride), wholes(n, "output_pad")
+    def write(w: GraphNodes, n: Node) -> str:
+        x, data, stride, pad = (
+            n.operands["x"],
+            _filters(n),
+            int_tuple(n, "stride"),
+            int_tuple(n, "pad"),
+        )
+        axes, more = len(stride), int_tuple(n, "output_pad")
         if any(m >= s for m, s in zip(more, stride, strict=True)):
-            raise refused(n, f"TensorFlow has no output_pad {more} with stride {stride}")
-        pads = padding(spatial(n, n.result), data.shape[:axes], stride, pad)
+            raise refusal(n, f"TensorFlow has no output_pad {more} with stride {stride}")
+        pads = padding(spatial_sizes(n, n.result), data.shape[:axes], stride, pad)
         cut = pads["padding"] == "EXPLICIT"
         steps = [span - s + m for span, s, m in zip(data.shape, stride, more, strict=False)]
         if not cut:
             steps = [m - pad[i] - pad[i + axes] for i, m in enumerate(steps)]
         shape = _sizes(w, n, x, stride, steps, data.shape[-2])
-        weights = filled(w, n, n.operands["w"], data)
-        attrs: dict[str, Attr] = {"T": kind(x), "strides": (1, *stride, 1)}
+        weights = filter_constant(w, n, n.operands["w"], data)
+        attrs: dict[str, Attr] = {"T": type_attr(x), "strides": (1, *stride, 1)}
         attrs["padding"] = "VALID" if cut else pads["padding"]
         if axes == 3:
             attrs["Tshape"] = TypeAttr("int32")
-        made = w.add(op, (shape, weights, last(w, n, x)), n.name, **attrs)
+        made = w.add(op, (shape, weights, to_nhwc(w, n, x)), n.name, **attrs)
         if cut:
             made = _cut(w, n, made, pad)
-        return back(w, n, _biased(w, n, made), n.result)
+        return from_nhwc(w, n, _biased(w, n, made), n.result)
 
     return write
 
 
 def _sizes(
-    w: Nodes, n: Node, x: Value, stride: Sequence[int], more: Sequence[int], channels: int
+    w: GraphNodes, n: Node, x: Value, stride: Sequence[int], more: Sequence[int], channels: int
 ) -> str:
     """Returns the sizes of a result, channels last: each is a size of the data by its stride, and
     more; those of open sizes are computed."""
@@ -89,8 +103,8 @@ def _sizes(
     each = list(zip((batch, *sizes), (1, *stride), (0, *more), strict=True))
     known = [size * by + plus for size, by, plus in each if isinstance(size, int)]
     if len(known) == len(each):
-        return w.row([*known, channels])
-    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=TypeAttr("int32"))
+        return w.int_constant([*known, channels])
+    own = w.add("Shape", (w.tensor(x),), n.name, T=type_attr(x), out_type=TypeAttr("int32"))
     made: list[str] = []
     for i, (size, by, plus) in enumerate(each):
         if isinstance(size, int):
@@ -106,14 +120,18 @@ def _sizes(
     return w.add("Pack", made, n.name, N=len(made), T=TypeAttr("int32"), axis=0)
 
 
-def _cut(w: Nodes, n: Node, made: str, pad: Sequence[int]) -> str:
+def _cut(w: GraphNodes, n: Node, made: str, pad: Sequence[int]) -> str:
     """Takes away what the padding covers, from both ends of each axis."""
     axes = len(pad) // 2
     whole = (0, *pad[:axes], 0), (0, *(-after for after in pad[axes:]), 0), (1,) * (axes + 2)
     open_ends = sum(1 << (i + 1) for i, after in enumerate(pad[axes:]) if not after)
     ends = 1 | open_ends | 1 << (axes + 1)
-    attrs: dict[str, Attr] = {"T": kind(n.result), "Index": TypeAttr("int32"), "end_mask": ends}
-    return w.add("StridedSlice", (made, *(w.row(row) for row in whole)), n.name, **attrs)
+    attrs: dict[str, Attr] = {
+        "T": type_attr(n.result),
+        "Index": TypeAttr("int32"),
+        "end_mask": ends,
+    }
+    return w.add("StridedSlice", (made, *(w.int_constant(row) for row in whole)), n.name, **attrs)
 
 
 OPS: Mapping[str, Write] = {

@@ -9,72 +9,72 @@ import numpy as np
 
 from qir.ir.node import Node, Value
 
-from .nodes import Nodes, kind, kind_of, refused
+from .nodes import GraphNodes, refusal, type_attr, type_name
 
-Write = Callable[[Nodes, Node], str]
+Write = Callable[[GraphNodes, Node], str]
 F32 = np.float32
 
 
-def unary(w: Nodes, op: str, x: str, value: Value, like: str = "") -> str:
+def unary(w: GraphNodes, op: str, x: str, value: Value, like: str = "") -> str:
     """Adds an op of one operand."""
-    return w.add(op, (x,), like, T=kind(value))
+    return w.add(op, (x,), like, T=type_attr(value))
 
 
-def binary(w: Nodes, op: str, a: str, b: str, value: Value, like: str = "") -> str:
+def binary(w: GraphNodes, op: str, a: str, b: str, value: Value, like: str = "") -> str:
     """Adds an op of two operands of the type of `value`."""
-    return w.add(op, (a, b), like, T=kind(value))
+    return w.add(op, (a, b), like, T=type_attr(value))
 
 
-def scalar(w: Nodes, number: float, value: Value) -> str:
+def scalar(w: GraphNodes, number: float, value: Value) -> str:
     """Returns a constant number of the type of a value."""
     carrier = value.type.dtype.carrier
-    return w.constant(np.asarray(number, carrier), kind_of(value.type.element, value))
+    return w.constant(np.asarray(number, carrier), type_name(value.type.element, value))
 
 
 def _one(op: str) -> Write:
-    return lambda w, n: unary(w, op, w.read(n.operands["x"]), n.operands["x"], n.name)
+    return lambda w, n: unary(w, op, w.tensor(n.operands["x"]), n.operands["x"], n.name)
 
 
 def _two(op: str) -> Write:
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         a, b = n.operands["a"], n.operands["b"]
-        return binary(w, op, w.read(a), w.read(b), a, n.name)
+        return binary(w, op, w.tensor(a), w.tensor(b), a, n.name)
 
     return write
 
 
 def _plain(op: str) -> Write:
     """Returns an op without a type attribute."""
-    return lambda w, n: w.add(op, tuple(map(w.read, n.operands.values())), n.name)
+    return lambda w, n: w.add(op, tuple(map(w.tensor, n.operands.values())), n.name)
 
 
 def _many(op: str) -> Write:
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         first, *rest = n.operands.values()
-        made = w.read(first)
+        made = w.tensor(first)
         for value in rest:
-            made = binary(w, op, made, w.read(value), n.result, n.name)
+            made = binary(w, op, made, w.tensor(value), n.result, n.name)
         return made if rest else unary(w, "Identity", made, first, n.name)
 
     return write
 
 
-def _mean(w: Nodes, n: Node) -> str:
+def _mean(w: GraphNodes, n: Node) -> str:
     made = _many("AddV2")(w, n)
     return binary(w, "RealDiv", made, scalar(w, len(n.operands), n.result), n.result, n.name)
 
 
-def _div(w: Nodes, n: Node) -> str:
+def _div(w: GraphNodes, n: Node) -> str:
     return _two("RealDiv" if n.result.type.dtype.is_float else "TruncateDiv")(w, n)
 
 
-def _mod(w: Nodes, n: Node) -> str:
+def _mod(w: GraphNodes, n: Node) -> str:
     return _two("TruncateMod" if n.attrs["fmod"] else "FloorMod")(w, n)
 
 
-def _clip(w: Nodes, n: Node) -> str:
+def _clip(w: GraphNodes, n: Node) -> str:
     x, low, high = n.operands["x"], n.attrs["min"], n.attrs["max"]
-    made = w.read(x)
+    made = w.tensor(x)
     if (low, high) == (0.0, 6.0) and x.type.dtype.is_float:
         return unary(w, "Relu6", made, x, n.name)
     if isinstance(low, int | float):
@@ -84,9 +84,9 @@ def _clip(w: Nodes, n: Node) -> str:
     return made
 
 
-def _leaky_relu(w: Nodes, n: Node) -> str:
+def _leaky_relu(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    return w.add("LeakyRelu", (w.read(x),), n.name, T=kind(x), alpha=number(n, "alpha"))
+    return w.add("LeakyRelu", (w.tensor(x),), n.name, T=type_attr(x), alpha=number(n, "alpha"))
 
 
 def number(n: Node, name: str) -> float:
@@ -96,28 +96,28 @@ def number(n: Node, name: str) -> float:
     return float(value)
 
 
-def _elu(w: Nodes, n: Node) -> str:
+def _elu(w: GraphNodes, n: Node) -> str:
     if number(n, "alpha") != 1:
-        raise refused(n, "TensorFlow's Elu has alpha = 1")
+        raise refusal(n, "TensorFlow's Elu has alpha = 1")
     return _one("Elu")(w, n)
 
 
 class ElementwiseWriter:
     """Element by element arithmetic on values of one type."""
 
-    def __init__(self, w: Nodes, n: Node, slot: str = "x") -> None:
+    def __init__(self, w: GraphNodes, n: Node, slot: str = "x") -> None:
         self.w, self.value, self.like = w, n.operands[slot], n.name
-        self.x = w.read(self.value)
+        self.x = w.tensor(self.value)
 
     def number(self, number: float) -> str:
         return scalar(self.w, number, self.value)
 
     def f(self, op: str, *operands: str) -> str:
         """Adds an op of one or two operands."""
-        return self.w.add(op, operands, self.like, T=kind(self.value))
+        return self.w.add(op, operands, self.like, T=type_attr(self.value))
 
 
-def _gelu(w: Nodes, n: Node) -> str:
+def _gelu(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     half = s.f("Mul", s.number(0.5), s.x)
     if n.attrs["approximate"] == "tanh":
@@ -129,41 +129,41 @@ def _gelu(w: Nodes, n: Node) -> str:
     return s.f("Mul", half, s.f("AddV2", s.number(1), gate))
 
 
-def _hard_sigmoid(w: Nodes, n: Node) -> str:
+def _hard_sigmoid(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     line = s.f("Mul", s.x, s.number(number(n, "alpha")))
     line = s.f("AddV2", line, s.number(number(n, "beta")))
     return s.f("Minimum", s.f("Maximum", line, s.number(0)), s.number(1))
 
 
-def _hard_swish(w: Nodes, n: Node) -> str:
+def _hard_swish(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     gate = s.f("Relu6", s.f("AddV2", s.x, s.number(3)))
     return s.f("Mul", s.f("Mul", s.x, gate), s.number(1 / 6))
 
 
-def _silu(w: Nodes, n: Node) -> str:
+def _silu(w: GraphNodes, n: Node) -> str:
     s, alpha = ElementwiseWriter(w, n), number(n, "alpha")
     return s.f("Mul", s.x, s.f("Sigmoid", s.x if alpha == 1 else s.f("Mul", s.x, s.number(alpha))))
 
 
-def _mish(w: Nodes, n: Node) -> str:
+def _mish(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     return s.f("Mul", s.x, s.f("Tanh", s.f("Softplus", s.x)))
 
 
-def _log_sigmoid(w: Nodes, n: Node) -> str:
+def _log_sigmoid(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     return s.f("Neg", s.f("Softplus", s.f("Neg", s.x)))
 
 
-def _prelu(w: Nodes, n: Node) -> str:
+def _prelu(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
-    below = s.f("Mul", w.read(n.operands["slope"]), s.f("Minimum", s.x, s.number(0)))
+    below = s.f("Mul", w.tensor(n.operands["slope"]), s.f("Minimum", s.x, s.number(0)))
     return s.f("AddV2", s.f("Relu", s.x), below)
 
 
-def _selu(w: Nodes, n: Node) -> str:
+def _selu(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     alpha, gamma = number(n, "alpha"), number(n, "gamma")
     below = s.f("Mul", s.number(alpha), s.f("Expm1", s.f("Minimum", s.x, s.number(0))))
@@ -173,32 +173,32 @@ def _selu(w: Nodes, n: Node) -> str:
 def _by_factor(op: str, factor: float) -> Write:
     """Returns a function of a product, or a product of a function, with a constant."""
 
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         s = ElementwiseWriter(w, n)
         return s.f("Mul", s.f(op, s.x), s.number(factor))
 
     return write
 
 
-def _exp2(w: Nodes, n: Node) -> str:
+def _exp2(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     return s.f("Exp", s.f("Mul", s.x, s.number(math.log(2))))
 
 
-def _trunc(w: Nodes, n: Node) -> str:
+def _trunc(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     return s.f("Mul", s.f("Sign", s.x), s.f("Floor", s.f("Abs", s.x)))
 
 
-def _where(w: Nodes, n: Node) -> str:
+def _where(w: GraphNodes, n: Node) -> str:
     a = n.operands["a"]
-    given = tuple(w.read(n.operands[slot]) for slot in ("condition", "a", "b"))
-    return w.add("SelectV2", given, n.name, T=kind(a))
+    given = tuple(w.tensor(n.operands[slot]) for slot in ("condition", "a", "b"))
+    return w.add("SelectV2", given, n.name, T=type_attr(a))
 
 
-def _cast(w: Nodes, n: Node) -> str:
+def _cast(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    return w.add("Cast", (w.read(x),), n.name, SrcT=kind(x), DstT=kind(n.result))
+    return w.add("Cast", (w.tensor(x),), n.name, SrcT=type_attr(x), DstT=type_attr(n.result))
 
 
 _ONE = {

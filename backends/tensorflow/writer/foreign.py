@@ -6,7 +6,7 @@ from typing import Any
 
 from qir.ir.node import Node, Value
 
-from .nodes import Nodes, refused
+from .nodes import GraphNodes, refusal
 from .wire import TYPES, Attr, ShapeAttr, TypeAttr, TypeListAttr
 
 _TAKES = "_takes"
@@ -14,12 +14,12 @@ _TAKES = "_takes"
 _NAMES = {number: name for name, number in TYPES.items()}
 
 
-def write(w: Nodes, n: Node) -> list[str]:
+def write(w: GraphNodes, n: Node) -> list[str]:
     """Writes a kept op as it was; Refused for one of another framework."""
     framework, op = (str(n.attrs[name]) for name in ("framework", "op"))
     if framework != "tensorflow":
         said = f"{framework}'s {op} is not written for TensorFlow"
-        raise refused(n, f"{said}; cut the model before it")
+        raise refusal(n, f"{said}; cut the model before it")
     held: Any = n.attrs["attrs"]
     stated = dict(held)
     taken = stated.pop(_TAKES, ("list.type", [0] * len(n.operands)))[1]
@@ -29,11 +29,11 @@ def write(w: Nodes, n: Node) -> list[str]:
     return [f"{name}:{i}" if i else name for i in range(len(n.results))]
 
 
-def _read(w: Nodes, value: Value, number: int) -> str:
+def _read(w: GraphNodes, value: Value, number: int) -> str:
     """Returns an operand; a constant of plain integers has the quantized type that the op takes."""
     kind = _NAMES.get(number, "")
     if value.constant is None or value.type.quant is not None or "qint" not in kind:
-        return w.read(value)
+        return w.tensor(value)
     return w.constant(value.constant.data, kind, value.name)
 
 
@@ -46,12 +46,12 @@ def _attr(n: Node, field: str, value: Any) -> Attr:
         case "shape":
             return ShapeAttr(tuple(value))
         case "list.f" | "list.b":
-            raise refused(n, f"lists of {field[-1]} are not written for TensorFlow")
+            raise refusal(n, f"lists of {field[-1]} are not written for TensorFlow")
     made: Attr = tuple(value) if field.startswith("list.") else value
     return made
 
 
 def _named(n: Node, number: int) -> str:
     if number not in _NAMES:
-        raise refused(n, f"TensorFlow's type number {number} is not written")
+        raise refusal(n, f"TensorFlow's type number {number} is not written")
     return _NAMES[number]

@@ -1,4 +1,4 @@
-"""The form in which a graph is written: channels last, and TensorFlow's kernels as groups."""
+"""Converts a graph to the form that is written: NHWC, with TensorFlow's kernels as groups."""
 
 from __future__ import annotations
 
@@ -15,43 +15,48 @@ from qir.passes.layout import Layout
 from qir.passes.loops.lower_layers import LowerLayers
 
 from . import padded
-from .kernels import PROFILE, pooled
-from .nodes import range_of, rebuilt
+from .kernels import PROFILE, pool_attributes
+from .nodes import has_inexact_range, range_from_type
 from .simulated import is_simulated
 
 STEP = "tensorflow writer"
-_REGROUPS = frozenset({"flatten", "squeeze", "unsqueeze"})
-"""Ops that TensorFlow has on quantized values as a reshape."""
+_REGROUPING_OPS = frozenset({"flatten", "squeeze", "unsqueeze"})
+"""Ops that have an int8 kernel in TensorFlow only as a reshape."""
 
 
-def formed(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
-    """Returns a copy in which TensorFlow's int8 kernels are groups; without `kernels` all computes
-    in float between Dequantize and QuantizeV2, or by FakeQuant where that made the graph."""
+def converted(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
+    """Returns a copy in which TensorFlow's int8 kernels are groups.
+
+    Without `kernels` everything computes in float, between QuantizeV2 and Dequantize, or by
+    FakeQuant if the graph came from FakeQuant ops.
+    """
     out = graph.copy()
     OpenGroups("* |> *", chains=True).run(out, ledger)
     if any(v.type.quant for v in out.values.values()) and (kernels or not is_simulated(out)):
-        if _rules(out, ledger) or not kernels:  # another runtime's kernels are made anew
+        if (
+            _use_tensorflow_rounding(out, ledger) or not kernels
+        ):  # another runtime's kernels are made anew
             ExpandQdq().run(out, ledger)
-        _relus(out)
+        _clips_to_relus(out)
     if kernels:
-        padded.join(out)
+        padded.fuse_pads(out)
     LowerLayers().run(out, ledger)  # TensorFlow has recurrent layers for GPUs alone
     Layout(to="nhwc").run(out, ledger)
     if kernels and any(v.type.quant for v in out.values.values()):
-        _reshapes(out)
+        _regroupings_to_reshapes(out)
         Group(PROFILE).run(out, ledger)
         for node in list(out):
-            if node.op == "max_pool2d" and node.result.type.quant and pooled(node) is None:
-                _in_float(out, node)
+            if node.op == "max_pool2d" and node.result.type.quant and pool_attributes(node) is None:
+                _move_to_float(out, node)
     for _, each in out.walk():
         each.prune()  # what is not read would be an output of the model
     if not is_simulated(out):
-        _tell(out, ledger)
+        _report(out, ledger)
     return out
 
 
-def _rules(graph: Graph, ledger: Ledger) -> bool:
-    """Makes a graph of another runtime's one of TensorFlow's, whose kernels round its values."""
+def _use_tensorflow_rounding(graph: Graph, ledger: Ledger) -> bool:
+    """Replaces another runtime's profile by TensorFlow's, which rounds i8 values away from zero."""
     if graph.profile in (PROFILE, ""):
         return False
     ledger.add(Change.REGROUPED, STEP, graph.name, f"computed as {PROFILE}, not {graph.profile}")
@@ -63,30 +68,32 @@ def _rules(graph: Graph, ledger: Ledger) -> bool:
     return True
 
 
-def _relus(graph: Graph) -> None:
-    """Makes a clip from 0 a relu, where it cuts nothing above that the next quantize would not."""
+def _clips_to_relus(graph: Graph) -> None:
+    """Replaces a clip from 0 by a relu, where the following quantize clamps the same maximum."""
     for node in list(graph):
         use = node.result.only_use if node.op == "clip" else None
         quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
         most = node.attrs.get("max")
-        if quant is None or node.attrs.get("min") != 0 or not _from_zero(quant):
+        if quant is None or node.attrs.get("min") != 0 or not _starts_at_zero(quant):
             continue
-        if most is None or (isinstance(most, float) and float(range_of(quant)[1].max()) <= most):
+        if most is None or (
+            isinstance(most, float) and float(range_from_type(quant)[1].max()) <= most
+        ):
             made = graph.add(
                 "relu", {"x": node.operands["x"]}, before=node, origins=node.origins
             ).result
             graph.substitute(node, made)
 
 
-def _from_zero(quant: QuantType) -> bool:
-    plain = quant.grain is None and not quant.dynamic and quant.kind == "uniform"
+def _starts_at_zero(quant: QuantType) -> bool:
+    plain = quant.granularity is None and not quant.dynamic and quant.kind == "uniform"
     return plain and str(quant.storage) == "u8" and not np.any(quant.zeros())
 
 
-def _reshapes(graph: Graph) -> None:
-    """Says ops that only regroup sizes of what was quantized as reshapes."""
+def _regroupings_to_reshapes(graph: Graph) -> None:
+    """Replaces ops that only regroup the sizes of a dequantized value by reshapes."""
     for node in list(graph):
-        if node.op not in _REGROUPS or node.operands["x"].node.op != "dequantize":
+        if node.op not in _REGROUPING_OPS or node.operands["x"].node.op != "dequantize":
             continue
         row = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
         if row.count(-1) > 1 or 0 in row:
@@ -102,7 +109,7 @@ def _reshapes(graph: Graph) -> None:
         graph.substitute(node, made)
 
 
-def _in_float(graph: Graph, node: Node) -> None:
+def _move_to_float(graph: Graph, node: Node) -> None:
     """Computes an op that moves quantized values in float: quantizing gives each value again."""
     x, kind = node.operands["x"], node.result.type
     real = graph.add("dequantize", {"x": x}, before=node).result
@@ -114,11 +121,11 @@ def _in_float(graph: Graph, node: Node) -> None:
     )
 
 
-def _tell(graph: Graph, ledger: Ledger) -> None:
+def _report(graph: Graph, ledger: Ledger) -> None:
     """Notes scales that no range gives to the bit."""
     for value in graph.values.values():
         quant = value.type.quant
         if quant is not None and str(quant.storage) in ("u8", "i8") and not quant.dynamic:
-            if quant.kind == "uniform" and not quant.real_zero and rebuilt(quant):
+            if quant.kind == "uniform" and not quant.has_float_zero and has_inexact_range(quant):
                 said = "no range in float32 gives its scale; the nearest one is written"
                 ledger.add(Change.NUDGED, STEP, value.name, said)

@@ -8,45 +8,59 @@ import numpy as np
 
 from qir.ir.node import Node, Value
 
-from .nodes import Nodes, kind, kind_of, refused
+from .nodes import GraphNodes, refusal, type_attr, type_name
 from .wire import TypeAttr
 
-Write = Callable[[Nodes, Node], "str | Sequence[str]"]
+Write = Callable[[GraphNodes, Node], "str | Sequence[str]"]
 
 
-def transposed(w: Nodes, x: str, perm: Sequence[int], value: Value, like: str) -> str:
+def transposed(w: GraphNodes, x: str, perm: Sequence[int], value: Value, like: str) -> str:
     """Adds a transpose."""
-    return w.add("Transpose", (x, w.row(list(perm))), like, T=kind(value), Tperm=TypeAttr("int32"))
+    return w.add(
+        "Transpose",
+        (x, w.int_constant(list(perm))),
+        like,
+        T=type_attr(value),
+        Tperm=TypeAttr("int32"),
+    )
 
 
-def reshaped(w: Nodes, n: Node, x: str, value: Value, result: Value) -> str:
+def reshaped(w: GraphNodes, n: Node, x: str, value: Value, result: Value) -> str:
     """Adds a reshape to the sizes of a result, of which one may be open."""
     row = [size if isinstance(size, int) else -1 for size in result.type.shape]
     if row.count(-1) > 1:
         return ""
-    return w.add("Reshape", (x, w.row(row)), n.name, T=kind(value), Tshape=TypeAttr("int32"))
+    return w.add(
+        "Reshape", (x, w.int_constant(row)), n.name, T=type_attr(value), Tshape=TypeAttr("int32")
+    )
 
 
-def _reshape(w: Nodes, n: Node) -> str:
+def _reshape(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    if made := reshaped(w, n, w.read(x), x, n.result):
+    if made := reshaped(w, n, w.tensor(x), x, n.result):
         return made
     shape = n.operands.get("shape")
     if shape is not None and shape.constant is None:
-        return w.add("Reshape", (w.read(x), w.read(shape)), n.name, T=kind(x), Tshape=kind(shape))
+        return w.add(
+            "Reshape",
+            (w.tensor(x), w.tensor(shape)),
+            n.name,
+            T=type_attr(x),
+            Tshape=type_attr(shape),
+        )
     if shape is not None and shape.constant is not None and not n.attrs.get("allow_zero"):
         row = [int(size) for size in np.asarray(shape.constant.data)]
     elif n.op == "flatten" and n.attrs["axis"] == 1:
         row = [0, -1]
     else:
-        raise refused(n, "more than one size of its result is open; state the sizes")
-    given = (w.read(x), _copied(w, n, x, row))
-    return w.add("Reshape", given, n.name, T=kind(x), Tshape=TypeAttr("int32"))
+        raise refusal(n, "more than one size of its result is open; state the sizes")
+    given = (w.tensor(x), _copied(w, n, x, row))
+    return w.add("Reshape", given, n.name, T=type_attr(x), Tshape=TypeAttr("int32"))
 
 
-def _copied(w: Nodes, n: Node, x: Value, row: Sequence[int]) -> str:
+def _copied(w: GraphNodes, n: Node, x: Value, row: Sequence[int]) -> str:
     """Returns computed sizes: 0 is that of the operand's axis in its place."""
-    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=TypeAttr("int32"))
+    own = w.add("Shape", (w.tensor(x),), n.name, T=type_attr(x), out_type=TypeAttr("int32"))
     parts = [
         one_size(w, n, own, i) if size == 0 else w.constant(np.asarray(size, np.int32))
         for i, size in enumerate(row)
@@ -54,9 +68,9 @@ def _copied(w: Nodes, n: Node, x: Value, row: Sequence[int]) -> str:
     return w.add("Pack", parts, n.name, N=len(parts), T=TypeAttr("int32"), axis=0)
 
 
-def one_size(w: Nodes, n: Node, sizes: str, axis: int) -> str:
+def one_size(w: GraphNodes, n: Node, sizes: str, axis: int) -> str:
     """Returns the size of one axis, of a computed row of all."""
-    given = (sizes, *(w.row([each]) for each in (axis, axis + 1, 1)))
+    given = (sizes, *(w.int_constant([each]) for each in (axis, axis + 1, 1)))
     types = {"T": TypeAttr("int32"), "Index": TypeAttr("int32")}
     return w.add("StridedSlice", given, n.name, **types, shrink_axis_mask=1)
 
@@ -75,55 +89,57 @@ def whole(n: Node, name: str) -> int:
     return value
 
 
-def _transpose(w: Nodes, n: Node) -> str:
+def _transpose(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    return transposed(w, w.read(x), wholes(n, "perm"), x, n.name)
+    return transposed(w, w.tensor(x), wholes(n, "perm"), x, n.name)
 
 
-def _concat(w: Nodes, n: Node) -> str:
+def _concat(w: GraphNodes, n: Node) -> str:
     parts = list(n.operands.values())
     if len(parts) == 1:
-        return w.add("Identity", (w.read(parts[0]),), n.name, T=kind(n.result))
+        return w.add("Identity", (w.tensor(parts[0]),), n.name, T=type_attr(n.result))
     axis = w.constant(np.asarray(whole(n, "axis"), np.int32))
-    given = (*map(w.read, parts), axis)
-    return w.add("ConcatV2", given, n.name, N=len(parts), T=kind(n.result), Tidx=TypeAttr("int32"))
+    given = (*map(w.tensor, parts), axis)
+    return w.add(
+        "ConcatV2", given, n.name, N=len(parts), T=type_attr(n.result), Tidx=TypeAttr("int32")
+    )
 
 
-def _pad(w: Nodes, n: Node) -> str:
+def _pad(w: GraphNodes, n: Node) -> str:
     x, pads, mode = n.operands["x"], wholes(n, "pads"), n.attrs["mode"]
     rank = x.type.rank
     rows = w.constant(np.asarray([pads[:rank], pads[rank:]], np.int32).T.copy())
     if min(pads) < 0:
-        raise refused(n, "padding below zero is not written; slice instead")
+        raise refusal(n, "padding below zero is not written; slice instead")
     if mode == "constant":
         value = w.constant(
-            np.asarray(n.attrs["value"], x.type.dtype.carrier), kind_of(x.type.element, x)
+            np.asarray(n.attrs["value"], x.type.dtype.carrier), type_name(x.type.element, x)
         )
-        return w.add("PadV2", (w.read(x), rows, value), n.name, T=kind(x))
+        return w.add("PadV2", (w.tensor(x), rows, value), n.name, T=type_attr(x))
     if mode not in ("reflect", "symmetric"):
-        raise refused(n, f"TensorFlow has no padding {mode!r}")
-    return w.add("MirrorPad", (w.read(x), rows), n.name, T=kind(x), mode=str(mode).upper())
+        raise refusal(n, f"TensorFlow has no padding {mode!r}")
+    return w.add("MirrorPad", (w.tensor(x), rows), n.name, T=type_attr(x), mode=str(mode).upper())
 
 
-def _squeeze(w: Nodes, n: Node) -> str:
+def _squeeze(w: GraphNodes, n: Node) -> str:
     x, rank = n.operands["x"], n.operands["x"].type.rank
     axes = [axis % rank for axis in wholes(n, "axes")]
     axes = axes or [i for i, size in enumerate(x.type.shape) if size == 1]
-    return w.add("Squeeze", (w.read(x),), n.name, T=kind(x), squeeze_dims=tuple(axes))
+    return w.add("Squeeze", (w.tensor(x),), n.name, T=type_attr(x), squeeze_dims=tuple(axes))
 
 
-def _unsqueeze(w: Nodes, n: Node) -> str:
-    x, made = n.operands["x"], w.read(n.operands["x"])
+def _unsqueeze(w: GraphNodes, n: Node) -> str:
+    x, made = n.operands["x"], w.tensor(n.operands["x"])
     for axis in sorted(axis % n.result.type.rank for axis in wholes(n, "axes")):
         given = (made, w.constant(np.asarray(axis, np.int32)))
-        made = w.add("ExpandDims", given, n.name, T=kind(x), Tdim=TypeAttr("int32"))
+        made = w.add("ExpandDims", given, n.name, T=type_attr(x), Tdim=TypeAttr("int32"))
     return made
 
 
 _FAR = 2**31 - 1
 
 
-def _slice(w: Nodes, n: Node) -> str:
+def _slice(w: GraphNodes, n: Node) -> str:
     x, rank = n.operands["x"], n.operands["x"].type.rank
     starts, ends = wholes(n, "starts"), wholes(n, "ends")
     axes = wholes(n, "axes") if n.attrs["axes"] is not None else list(range(len(starts)))
@@ -138,125 +154,139 @@ def _slice(w: Nodes, n: Node) -> str:
         past = isinstance(size, int) and step < 0 and end < -size
         if not past:
             open_end &= ~(1 << at)
-    given = (w.read(x), *(w.row(row) for row in rows))
+    given = (w.tensor(x), *(w.int_constant(row) for row in rows))
     masks = {"begin_mask": open_start, "end_mask": open_end}
-    return w.add("StridedSlice", given, n.name, T=kind(x), Index=TypeAttr("int32"), **masks)
+    return w.add("StridedSlice", given, n.name, T=type_attr(x), Index=TypeAttr("int32"), **masks)
 
 
 def _cut(number: int) -> int:
     return max(min(number, _FAR), -_FAR)
 
 
-def _split(w: Nodes, n: Node) -> list[str]:
+def _split(w: GraphNodes, n: Node) -> list[str]:
     x, sizes = n.operands["x"], wholes(n, "sizes")
     axis = w.constant(np.asarray(whole(n, "axis"), np.int32))
-    given = (w.read(x), w.row(sizes), axis)
-    made = w.add("SplitV", given, n.name, T=kind(x), Tlen=TypeAttr("int32"), num_split=len(sizes))
+    given = (w.tensor(x), w.int_constant(sizes), axis)
+    made = w.add(
+        "SplitV", given, n.name, T=type_attr(x), Tlen=TypeAttr("int32"), num_split=len(sizes)
+    )
     return [f"{made}:{i}" if i else made for i in range(len(sizes))]
 
 
-def _gather(w: Nodes, n: Node) -> str:
+def _gather(w: GraphNodes, n: Node) -> str:
     x, at = (
         n.operands[slot] for slot in (("w", "indices") if n.op == "embedding" else ("x", "indices"))
     )
     axis = whole(n, "axis") if n.op == "gather" else 0
     size = x.type.shape[axis % x.type.rank]
-    indices = w.read(at)
+    indices = w.tensor(at)
     if at.constant is not None:
         held = np.asarray(at.constant.data)
         if (held < 0).any() and isinstance(size, int):
             indices = w.constant(np.where(held < 0, held + size, held))
-    given = (w.read(x), indices, w.constant(np.asarray(axis, np.int32)))
-    types = {"Tparams": kind(x), "Tindices": kind(at), "Taxis": TypeAttr("int32")}
+    given = (w.tensor(x), indices, w.constant(np.asarray(axis, np.int32)))
+    types = {"Tparams": type_attr(x), "Tindices": type_attr(at), "Taxis": TypeAttr("int32")}
     return w.add("GatherV2", given, n.name, **types)
 
 
-def _gather_nd(w: Nodes, n: Node) -> str:
+def _gather_nd(w: GraphNodes, n: Node) -> str:
     x, at = n.operands["x"], n.operands["indices"]
     if n.attrs["batch"]:
-        raise refused(n, "gather_nd with batch axes is not written")
-    return w.add("GatherNd", (w.read(x), w.read(at)), n.name, Tparams=kind(x), Tindices=kind(at))
+        raise refusal(n, "gather_nd with batch axes is not written")
+    return w.add(
+        "GatherNd",
+        (w.tensor(x), w.tensor(at)),
+        n.name,
+        Tparams=type_attr(x),
+        Tindices=type_attr(at),
+    )
 
 
-def _expand(w: Nodes, n: Node) -> str:
+def _expand(w: GraphNodes, n: Node) -> str:
     x, shape = n.operands["x"], n.operands["shape"]
     if all(isinstance(size, int) for size in n.result.type.shape):
-        wanted = w.row([size for size in n.result.type.shape if isinstance(size, int)])
-        return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=TypeAttr("int32"))
-    own = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=kind(shape))
-    wanted = w.add("BroadcastArgs", (own, w.read(shape)), n.name, T=kind(shape))
-    return w.add("BroadcastTo", (w.read(x), wanted), n.name, T=kind(x), Tidx=kind(shape))
+        wanted = w.int_constant([size for size in n.result.type.shape if isinstance(size, int)])
+        return w.add(
+            "BroadcastTo", (w.tensor(x), wanted), n.name, T=type_attr(x), Tidx=TypeAttr("int32")
+        )
+    own = w.add("Shape", (w.tensor(x),), n.name, T=type_attr(x), out_type=type_attr(shape))
+    wanted = w.add("BroadcastArgs", (own, w.tensor(shape)), n.name, T=type_attr(shape))
+    return w.add(
+        "BroadcastTo", (w.tensor(x), wanted), n.name, T=type_attr(x), Tidx=type_attr(shape)
+    )
 
 
-def _tile(w: Nodes, n: Node) -> str:
+def _tile(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    given = (w.read(x), w.row(wholes(n, "repeats")))
-    return w.add("Tile", given, n.name, T=kind(x), Tmultiples=TypeAttr("int32"))
+    given = (w.tensor(x), w.int_constant(wholes(n, "repeats")))
+    return w.add("Tile", given, n.name, T=type_attr(x), Tmultiples=TypeAttr("int32"))
 
 
-def _flip(w: Nodes, n: Node) -> str:
+def _flip(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    given = (w.read(x), w.row([axis % x.type.rank for axis in wholes(n, "axes")]))
-    return w.add("ReverseV2", given, n.name, T=kind(x), Tidx=TypeAttr("int32"))
+    given = (w.tensor(x), w.int_constant([axis % x.type.rank for axis in wholes(n, "axes")]))
+    return w.add("ReverseV2", given, n.name, T=type_attr(x), Tidx=TypeAttr("int32"))
 
 
-def _shape(w: Nodes, n: Node) -> str:
+def _shape(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    made = w.add("Shape", (w.read(x),), n.name, T=kind(x), out_type=kind(n.result))
+    made = w.add("Shape", (w.tensor(x),), n.name, T=type_attr(x), out_type=type_attr(n.result))
     start, end = n.attrs["start"], n.attrs["end"]
     if not start and end is None:
         return made
     rank = x.type.rank
     first = int(start) if isinstance(start, int) else 0
     stop = int(end) if isinstance(end, int) else rank
-    row = [w.row([each]) for each in (first, stop, 1)]
-    return w.add("StridedSlice", (made, *row), n.name, T=kind(n.result), Index=TypeAttr("int32"))
+    row = [w.int_constant([each]) for each in (first, stop, 1)]
+    return w.add(
+        "StridedSlice", (made, *row), n.name, T=type_attr(n.result), Index=TypeAttr("int32")
+    )
 
 
-def _size(w: Nodes, n: Node) -> str:
+def _size(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
-    return w.add("Size", (w.read(x),), n.name, T=kind(x), out_type=kind(n.result))
+    return w.add("Size", (w.tensor(x),), n.name, T=type_attr(x), out_type=type_attr(n.result))
 
 
-def _fill(w: Nodes, n: Node) -> str:
+def _fill(w: GraphNodes, n: Node) -> str:
     shape, value = n.operands["shape"], n.attrs["value"]
     data = np.asarray(getattr(value, "data", 0)).reshape(-1)[:1].astype(n.result.type.dtype.carrier)
-    filled = w.constant(data.reshape(()), kind_of(n.result.type.element, n.result))
-    given = (w.read(shape), filled)
-    return w.add("Fill", given, n.name, T=kind(n.result), index_type=kind(shape))
+    filled = w.constant(data.reshape(()), type_name(n.result.type.element, n.result))
+    given = (w.tensor(shape), filled)
+    return w.add("Fill", given, n.name, T=type_attr(n.result), index_type=type_attr(shape))
 
 
-def _einsum(w: Nodes, n: Node) -> str:
-    parts = tuple(map(w.read, n.operands.values()))
+def _einsum(w: GraphNodes, n: Node) -> str:
+    parts = tuple(map(w.tensor, n.operands.values()))
     equation = str(n.attrs["equation"]).replace(" ", "")
-    return w.add("Einsum", parts, n.name, N=len(parts), T=kind(n.result), equation=equation)
+    return w.add("Einsum", parts, n.name, N=len(parts), T=type_attr(n.result), equation=equation)
 
 
-def _range(w: Nodes, n: Node) -> str:
-    given = tuple(w.read(n.operands[slot]) for slot in ("start", "limit", "step"))
-    return w.add("Range", given, n.name, Tidx=kind(n.result))
+def _range(w: GraphNodes, n: Node) -> str:
+    given = tuple(w.tensor(n.operands[slot]) for slot in ("start", "limit", "step"))
+    return w.add("Range", given, n.name, Tidx=type_attr(n.result))
 
 
 def _depth(op: str) -> Write:
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         x = n.operands["x"]
         if n.attrs.get("mode", "DCR") != "DCR":
-            raise refused(n, "TensorFlow's DepthToSpace has mode DCR")
+            raise refusal(n, "TensorFlow's DepthToSpace has mode DCR")
         first = n.attrs["layout"] != "NHWC"
-        made = w.read(x)
+        made = w.tensor(x)
         if first:
             made = transposed(w, made, (0, 2, 3, 1), x, n.name)
-        made = w.add(op, (made,), n.name, T=kind(x), block_size=whole(n, "block"))
+        made = w.add(op, (made,), n.name, T=type_attr(x), block_size=whole(n, "block"))
         return transposed(w, made, (0, 3, 1, 2), x, n.name) if first else made
 
     return write
 
 
-def _nearest(w: Nodes, n: Node) -> str:
+def _nearest(w: GraphNodes, n: Node) -> str:
     attrs = n.attrs
     if attrs["rounding"] != "floor" or attrs["coordinates"] not in ("asymmetric", "half_pixel"):
         if not _doubled(n):
-            raise refused(n, "TensorFlow rounds places otherwise")
+            raise refusal(n, "TensorFlow rounds places otherwise")
         return _resized(w, n, "ResizeNearestNeighbor", half=False)
     return _resized(w, n, "ResizeNearestNeighbor", half=attrs["coordinates"] == "half_pixel")
 
@@ -269,18 +299,18 @@ def _doubled(n: Node) -> bool:
     return known and asked and all(b % a == 0 for a, b in pairs if a != b)  # type: ignore[operator]
 
 
-def _linear(w: Nodes, n: Node) -> str:
+def _linear(w: GraphNodes, n: Node) -> str:
     attrs = n.attrs
     if attrs["mode"] != "linear" or attrs["antialias"] or attrs["policy"] != "stretch":
-        raise refused(n, "only linear interpolation without antialiasing is written")
+        raise refusal(n, "only linear interpolation without antialiasing is written")
     half = attrs["coordinates"] == "half_pixel"
     corners = attrs["coordinates"] == "align_corners"
     if not half and not corners and attrs["coordinates"] != "asymmetric":
-        raise refused(n, f"TensorFlow has no coordinates {attrs['coordinates']!r}")
+        raise refusal(n, f"TensorFlow has no coordinates {attrs['coordinates']!r}")
     return _resized(w, n, "ResizeBilinear", half=half, corners=corners)
 
 
-def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
+def _resized(w: GraphNodes, n: Node, op: str, *, half: bool, corners: bool = False) -> str:
     """Returns an image of four axes of which two that stand together are resized."""
     x, made = n.operands["x"], n.result
     changed = [
@@ -288,15 +318,15 @@ def _resized(w: Nodes, n: Node, op: str, *, half: bool, corners: bool = False) -
     ]
     last = set(changed) <= {1, 2}
     if x.type.rank != 4 or not (last or set(changed) <= {2, 3}):
-        raise refused(n, "TensorFlow resizes height and width of images of four axes")
+        raise refusal(n, "TensorFlow resizes height and width of images of four axes")
     found = made.type.shape[1:3] if last else made.type.shape[2:4]
     sizes = [size for size in found if isinstance(size, int)]
     if len(sizes) < 2:
-        raise refused(n, "the size of its result is open; state the size of the input")
-    image = w.read(x) if last else transposed(w, w.read(x), (0, 2, 3, 1), x, n.name)
-    given = (image, w.row(sizes))
+        raise refusal(n, "the size of its result is open; state the size of the input")
+    image = w.tensor(x) if last else transposed(w, w.tensor(x), (0, 2, 3, 1), x, n.name)
+    given = (image, w.int_constant(sizes))
     attrs = {"align_corners": corners, "half_pixel_centers": half}
-    image = w.add(op, given, n.name, T=kind(x), **attrs)
+    image = w.add(op, given, n.name, T=type_attr(x), **attrs)
     return image if last else transposed(w, image, (0, 3, 1, 2), x, n.name)
 
 

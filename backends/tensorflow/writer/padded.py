@@ -1,8 +1,8 @@
-"""Padding before a quantized convolution as the convolution's own.
+"""Fuses padding before a quantized convolution into the convolution.
 
-Frameworks pad images in a layer of its own, as Keras does before strides. No op of TensorFlow pads
-quantized data: it would compute in float, between Dequantize and QuantizeV2. The kernels of
-convolutions pad by the integer 0, which is the float 0 where there is no zero point.
+Frameworks pad images in a layer of their own, as Keras does before strides. TensorFlow has no pad
+of quantized data, which would therefore be computed in float. Convolution kernels pad by the
+integer 0, which means the float 0 if there is no zero point.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from qir.ir.types import QuantType
 _CONVOLUTION = "conv2d"
 
 
-def join(graph: Graph) -> None:
+def fuse_pads(graph: Graph) -> None:
     """Moves padding with zeros into the convolutions that alone read it, in QDQ form."""
     for node in list(graph):
-        coded = _quantized(node) if node.op == "pad" else None
-        sides = _sides(node) if coded is not None else None
+        coded = _quantized_result(node) if node.op == "pad" else None
+        sides = _spatial_padding(node) if coded is not None else None
         if coded is None or sides is None:
             continue
         readers = [d for d in coded.users if d.op == "dequantize"]
         layers = [use for d in readers for use in d.result.uses]
         plain = len(readers) == len(coded.users)
         if plain and layers and all((u.node.op, u.slot) == (_CONVOLUTION, "x") for u in layers):
-            _join(graph, node, coded, readers, sides)
+            _fuse_pad(graph, node, coded, readers, sides)
 
 
-def _quantized(node: Node) -> Value | None:
-    """Returns the only reader's integers of padded data, where they have no zero point."""
+def _quantized_result(node: Node) -> Value | None:
+    """Returns the integers that are all that is read of padded data, if their zero point is 0."""
     use = node.result.only_use
     if use is None or use.node.op != "quantize":
         return None
     quant = use.node.result.type.quant
-    return use.node.result if quant is not None and _plain(quant) else None
+    return use.node.result if quant is not None and _has_no_zero_point(quant) else None
 
 
-def _plain(quant: QuantType) -> bool:
-    odd = quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None
-    return not odd and quant.grain is None and not np.any(quant.zeros())
+def _has_no_zero_point(quant: QuantType) -> bool:
+    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    return not odd and quant.granularity is None and not np.any(quant.zeros())
 
 
-def _sides(node: Node) -> tuple[int, ...] | None:
-    """Returns rows and columns before and after an image; None for other padding."""
+def _spatial_padding(node: Node) -> tuple[int, ...] | None:
+    """Returns the rows and columns before and after an image; None for other padding."""
     pads, x = node.attrs["pads"], node.operands["x"]
     if node.attrs["mode"] != "constant" or node.attrs["value"] != 0 or x.type.rank != 4:
         return None
@@ -58,7 +58,7 @@ def _sides(node: Node) -> tuple[int, ...] | None:
     return whole[2], whole[3], whole[6], whole[7]
 
 
-def _join(
+def _fuse_pad(
     graph: Graph, node: Node, coded: Value, readers: list[Node], sides: tuple[int, ...]
 ) -> None:
     x, kind = node.operands["x"], coded.type

@@ -10,10 +10,10 @@ from qir.ir.node import Node, Value
 
 from .elementwise import ElementwiseWriter, number
 from .moves import whole, wholes
-from .nodes import Nodes, kind, kind_of, refused
+from .nodes import GraphNodes, refusal, type_attr, type_name
 from .wire import TypeAttr
 
-Write = Callable[[Nodes, Node], str]
+Write = Callable[[GraphNodes, Node], str]
 
 
 def _axes(n: Node) -> list[int]:
@@ -22,17 +22,24 @@ def _axes(n: Node) -> list[int]:
 
 
 def reduced(
-    w: Nodes, op: str, x: str, value: Value, axes: Sequence[int], like: str, *, keep: bool = True
+    w: GraphNodes,
+    op: str,
+    x: str,
+    value: Value,
+    axes: Sequence[int],
+    like: str,
+    *,
+    keep: bool = True,
 ) -> str:
     """Adds a reduction along axes."""
-    given = (x, w.row(list(axes)))
-    return w.add(op, given, like, T=kind(value), Tidx=TypeAttr("int32"), keep_dims=keep)
+    given = (x, w.int_constant(list(axes)))
+    return w.add(op, given, like, T=type_attr(value), Tidx=TypeAttr("int32"), keep_dims=keep)
 
 
 def _reduce(op: str, before: str = "", after: str = "") -> Write:
     """Returns a reduction of a function of each element, and a function of what comes out."""
 
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         s = ElementwiseWriter(w, n)
         x = s.f(before, s.x) if before else s.x
         made = reduced(w, op, x, s.value, _axes(n), n.name, keep=bool(n.attrs["keep"]))
@@ -42,26 +49,30 @@ def _reduce(op: str, before: str = "", after: str = "") -> Write:
 
 
 def _arg(op: str) -> Write:
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         x, axis = n.operands["x"], whole(n, "axis")
         if n.attrs["last"]:
-            raise refused(n, "TensorFlow gives the first of equal elements")
+            raise refusal(n, "TensorFlow gives the first of equal elements")
         at = w.constant(np.asarray(axis, np.int32))
-        types = {"T": kind(x), "Tidx": TypeAttr("int32"), "output_type": kind(n.result)}
-        made = w.add(op, (w.read(x), at), n.name, **types)
+        types = {"T": type_attr(x), "Tidx": TypeAttr("int32"), "output_type": type_attr(n.result)}
+        made = w.add(op, (w.tensor(x), at), n.name, **types)
         if not n.attrs["keep"]:
             return made
         at = w.constant(np.asarray(axis % x.type.rank, np.int32))
-        return w.add("ExpandDims", (made, at), n.name, T=kind(n.result), Tdim=TypeAttr("int32"))
+        return w.add(
+            "ExpandDims", (made, at), n.name, T=type_attr(n.result), Tdim=TypeAttr("int32")
+        )
 
     return write
 
 
 def _cumulated(op: str) -> Write:
-    def write(w: Nodes, n: Node) -> str:
+    def write(w: GraphNodes, n: Node) -> str:
         x, axis = n.operands["x"], w.constant(np.asarray(whole(n, "axis"), np.int32))
         ways = {name: bool(n.attrs[name]) for name in ("exclusive", "reverse")}
-        return w.add(op, (w.read(x), axis), n.name, T=kind(x), Tidx=TypeAttr("int32"), **ways)
+        return w.add(
+            op, (w.tensor(x), axis), n.name, T=type_attr(x), Tidx=TypeAttr("int32"), **ways
+        )
 
     return write
 
@@ -69,16 +80,16 @@ def _cumulated(op: str) -> Write:
 def _parameters(n: Node, *slots: str) -> list[np.ndarray]:
     found = [n.operands[slot].constant for slot in slots]
     if any(held is None for held in found):
-        raise refused(n, "normalization with computed parameters is not written")
+        raise refusal(n, "normalization with computed parameters is not written")
     return [np.asarray(held.data, np.float64) for held in found if held is not None]
 
 
-def _batch_norm(w: Nodes, n: Node) -> str:
+def _batch_norm(w: GraphNodes, n: Node) -> str:
     gamma, beta, mean, var = _parameters(n, "gamma", "beta", "mean", "var")
     s, axis = ElementwiseWriter(w, n), whole(n, "axis") % n.operands["x"].type.rank
     factor = gamma / np.sqrt(var + number(n, "eps"))
     row = [-1 if i == axis else 1 for i in range(s.value.type.rank)]
-    name, carrier = kind_of(s.value.type.element, s.value), s.value.type.dtype.carrier
+    name, carrier = type_name(s.value.type.element, s.value), s.value.type.dtype.carrier
     by, plus = (
         w.constant(np.asarray(each.reshape(row), carrier), name, n.name)
         for each in (factor, beta - mean * factor)
@@ -87,7 +98,7 @@ def _batch_norm(w: Nodes, n: Node) -> str:
 
 
 def _centered(
-    w: Nodes, s: ElementwiseWriter, axes: Sequence[int], eps: float, *, mean: bool
+    w: GraphNodes, s: ElementwiseWriter, axes: Sequence[int], eps: float, *, mean: bool
 ) -> str:
     """Elements less their mean, over the root of their variance."""
     x = s.x
@@ -97,16 +108,16 @@ def _centered(
     return s.f("Mul", x, s.f("Rsqrt", s.f("AddV2", var, s.number(eps))))
 
 
-def _layer_norm(w: Nodes, n: Node) -> str:
+def _layer_norm(w: GraphNodes, n: Node) -> str:
     s, rank = ElementwiseWriter(w, n), n.operands["x"].type.rank
     axes = list(range(whole(n, "axis") % rank, rank))
     made = _centered(w, s, axes, number(n, "eps"), mean=n.op == "layer_norm")
-    made = s.f("Mul", made, w.read(n.operands["gamma"]))
+    made = s.f("Mul", made, w.tensor(n.operands["gamma"]))
     beta = n.operands.get("beta")
-    return made if beta is None else s.f("AddV2", made, w.read(beta))
+    return made if beta is None else s.f("AddV2", made, w.tensor(beta))
 
 
-def _instance_norm(w: Nodes, n: Node) -> str:
+def _instance_norm(w: GraphNodes, n: Node) -> str:
     s, rank = ElementwiseWriter(w, n), n.operands["x"].type.rank
     made = _centered(w, s, list(range(2, rank)), number(n, "eps"), mean=True)
     row = [-1, *[1] * (rank - 2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .graphdef import WrittenGraph
-from .wire import TYPES, held, shape, whole
+from .wire import TYPES, bytes_field, int_field, tensor_shape
 
 _METHOD = "tensorflow/serving/predict"
 _SIGNATURE = "serving_default"
@@ -14,9 +14,13 @@ _SIGNATURE = "serving_default"
 def to_saved_model(model: WrittenGraph) -> bytes:
     """Returns the bytes of `saved_model.pb`; all weights are constants of its graph."""
     given = _entries(1, model, model.inputs) + _entries(2, model, model.outputs)
-    signature = held(1, _SIGNATURE) + held(2, given + held(3, _METHOD))
-    meta = held(1, held(4, "serve")) + held(2, model.data) + held(5, signature)
-    return whole(1, 1) + held(2, meta)
+    signature = bytes_field(1, _SIGNATURE) + bytes_field(2, given + bytes_field(3, _METHOD))
+    meta = (
+        bytes_field(1, bytes_field(4, "serve"))
+        + bytes_field(2, model.data)
+        + bytes_field(5, signature)
+    )
+    return int_field(1, 1) + bytes_field(2, meta)
 
 
 def _entries(field: int, model: WrittenGraph, places: Mapping[str, str]) -> bytes:
@@ -24,6 +28,10 @@ def _entries(field: int, model: WrittenGraph, places: Mapping[str, str]) -> byte
     out = b""
     for name, place in places.items():
         kind, sizes = model.types[place]
-        info = held(1, f"{place}:0") + whole(2, TYPES[kind]) + held(3, shape(sizes))
-        out += held(field, held(1, name) + held(2, info))
+        info = (
+            bytes_field(1, f"{place}:0")
+            + int_field(2, TYPES[kind])
+            + bytes_field(3, tensor_shape(sizes))
+        )
+        out += bytes_field(field, bytes_field(1, name) + bytes_field(2, info))
     return out

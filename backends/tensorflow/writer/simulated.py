@@ -1,4 +1,4 @@
-"""Simulated quantization: pairs of quantize and dequantize as TensorFlow's FakeQuant ops."""
+"""Writes pairs of quantize and dequantize as TensorFlow's FakeQuant ops."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import QuantType
 
-from .nodes import F32, Nodes, refused
+from .nodes import F32, GraphNodes, refusal
 from .wire import Attr
 
-NATIVE = "native"
-"""The numerics of graphs that no runtime's kernels compute."""
+FLOAT_PROFILE = "native"
+"""The profile of graphs that no runtime's kernels compute."""
 Data = NDArray[np.float32]
 Ends = tuple["Data | np.float32", "Data | np.float32", dict[str, Attr]]
-_STEPS = (0, 1, -1, 2, -2)
-"""Floats next to the nearest ends and width that may give a scale again."""
+_ULPS = (0, 1, -1, 2, -2)
+"""Distances in float32 steps at which to look for a range that gives a scale again."""
 
 
 def is_simulated(graph: Graph) -> bool:
-    """Reports whether all quantized values of a graph are between quantize and dequantize, and some
-    have types that QuantizeV2 lacks: such a graph was made of FakeQuant ops."""
+    """Returns whether a graph came from FakeQuant ops: all quantized values are in pairs, and
+    some have types that QuantizeV2 lacks."""
     coded = [v for v in graph.values.values() if v.type.quant is not None]
-    if graph.profile != NATIVE or any(n.bodies for n in graph):
+    if graph.profile != FLOAT_PROFILE or any(n.bodies for n in graph):
         return False
-    return any(_lacks(v) for v in coded) and all(_is_pair(v) for v in coded)
+    return any(_has_zero_point(v) for v in coded) and all(_is_pair(v) for v in coded)
 
 
-def _lacks(value: Value) -> bool:
+def _has_zero_point(value: Value) -> bool:
     quant = value.type.quant
     return quant is not None and not quant.dynamic and bool(np.any(quant.zeros()))
 
@@ -40,64 +40,65 @@ def _lacks(value: Value) -> bool:
 def _is_pair(value: Value) -> bool:
     quant = value.type.quant
     whole = value.node.op == "quantize" and all(u.node.op == "dequantize" for u in value.uses)
-    return whole and bool(value.uses) and quant is not None and ends_of(quant) is not None
+    return whole and bool(value.uses) and quant is not None and fake_quant_range(quant) is not None
 
 
-def source(value: Value) -> Value | None:
-    """Returns what was quantized and dequantized to give a value, if it was."""
+def quantized_source(value: Value) -> Value | None:
+    """Returns the value that was quantized and dequantized to give another one, if it was."""
     coded = value.node.operands["x"] if value.node.op == "dequantize" else None
     is_pair = coded is not None and coded.node.op == "quantize"
     return coded.node.operands["x"] if coded is not None and is_pair else None
 
 
 def is_filter(value: Value) -> bool:
-    """Reports whether convolutions alone read a value, as their filters."""
+    """Returns whether only convolutions read a value, as their filters."""
     layers = [(spec(use.node.op).traits.layer, use.slot) for use in value.uses]
     return all(layer in ("convolution", "transposed") and s == "w" for layer, s in layers)
 
 
-def write(w: Nodes, n: Node, given: str, quant: QuantType, axis: int | None, rank: int) -> str:
-    """Adds the op that simulates a type; the axis is that of its scales in what is given."""
-    found = ends_of(quant)
+def write(w: GraphNodes, n: Node, given: str, quant: QuantType, axis: int | None, rank: int) -> str:
+    """Adds the FakeQuant op of a type; `axis` is that of its scales."""
+    found = fake_quant_range(quant)
     assert found is not None
     low, high, attrs = found
-    if quant.grain is not None and axis != rank - 1:
-        raise refused(n, "FakeQuant has a scale for each index of the last axis alone")
-    op = "FakeQuantWithMinMaxVars" + ("PerChannel" if quant.grain is not None else "")
+    if quant.granularity is not None and axis != rank - 1:
+        raise refusal(n, "FakeQuant has a scale for each index of the last axis alone")
+    op = "FakeQuantWithMinMaxVars" + ("PerChannel" if quant.granularity is not None else "")
     ends = (w.constant(low, "float", f"{n.name}/min"), w.constant(high, "float", f"{n.name}/max"))
     return w.add(op, (given, *ends), n.name, **attrs)
 
 
-def ends_of(quant: QuantType) -> Ends | None:
-    """Returns the range of which TensorFlow makes a scale and zero point, and the attributes.
+def fake_quant_range(quant: QuantType) -> Ends | None:
+    """Returns the range from which TensorFlow computes a scale and zero point, and the attributes.
 
-    It is None for types that no FakeQuant has.
+    Returns None for types that no FakeQuant op has.
     """
     width = quant.high - quant.low
     narrow = width % 2 == 0
     bits = (width + 1 + narrow).bit_length() - 1
-    odd = quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None
+    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
     if odd or width != 2**bits - 1 - narrow or not 2 <= bits <= 16:
         return None
-    if quant.grain is not None and quant.axis is None:
+    if quant.granularity is not None and quant.axis is None:
         return None
     scales = np.asarray(quant.scales(), F32).reshape(-1)
     zeros = np.broadcast_to(np.asarray(quant.zeros(), np.int64).reshape(-1), scales.shape)
     zeros = zeros - quant.low + narrow
     nearest = ((F32(narrow) - zeros.astype(F32)) * scales).astype(F32)
     low, high = nearest, np.full(scales.shape, np.nan, F32)
-    for shift, step in product(_STEPS, _STEPS):
-        first = _beside(nearest, shift)
-        last = (first + _beside(scales * F32(width), step)).astype(F32)
+    # Rounding may keep the nearest range from giving the scale: try its neighbours.
+    for shift, step in product(_ULPS, _ULPS):
+        first = _floats_next_to(nearest, shift)
+        last = (first + _floats_next_to(scales * F32(width), step)).astype(F32)
         fits = np.isnan(high) & _nudges_to(first, last, int(narrow), width, scales, zeros)
         low, high = np.where(fits, first, low), np.where(fits, last, high)
     if np.any(np.isnan(high)):
         return None
     attrs: dict[str, Attr] = {"num_bits": bits, "narrow_range": bool(narrow)}
-    return (low, high, attrs) if quant.grain is not None else (low[0], high[0], attrs)
+    return (low, high, attrs) if quant.granularity is not None else (low[0], high[0], attrs)
 
 
-def _beside(numbers: Data, step: int) -> Data:
+def _floats_next_to(numbers: Data, step: int) -> Data:
     """Returns the floats that are some steps further from zero, or nearer to it."""
     made = np.asarray(numbers, F32)
     away = np.copysign(F32(np.inf), made)
@@ -109,7 +110,8 @@ def _beside(numbers: Data, step: int) -> Data:
 def _nudges_to(
     low: Data, high: Data, lowest: int, width: int, scales: Data, zeros: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Reports where a range has a scale and zero point, by `Nudge` of fake_quant_ops_functor.h."""
+    """Returns where a range gives a scale and zero point, by `Nudge` of
+    fake_quant_ops_functor.h."""
     with np.errstate(all="ignore"):
         found = ((high - low) / F32(width)).astype(F32)
         zero = (F32(lowest) - low / found).astype(F32)

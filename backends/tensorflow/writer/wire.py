@@ -1,4 +1,7 @@
-"""The protobuf messages of a GraphDef as bytes, by their published field numbers."""
+"""Encodes the protobuf messages of a GraphDef, by their published field numbers.
+
+So a frozen graph needs no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ TYPES: Mapping[str, int] = {
     "uint64": 23,
 }
 """TensorFlow's element types by name."""
-_PRODUCER = 1882
+PRODUCER_VERSION = 1882
 """The version of graphs that TensorFlow 2.21 writes."""
 
 
@@ -51,14 +54,14 @@ class TypeListAttr:
 
 @dataclass(frozen=True)
 class ShapeAttr:
-    """An attribute that is a shape, -1 for sizes that are open."""
+    """An attribute that is a shape; unknown sizes are -1."""
 
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class TensorAttr:
-    """An attribute that is a constant: elements, and the name of their type."""
+    """An attribute that is a constant: elements and the name of their type."""
 
     data: Array
     kind: str
@@ -71,7 +74,7 @@ Attr: TypeAlias = (
 
 
 def varint(number: int) -> bytes:
-    """Returns a whole number, seven bits a byte; negative ones as 64 bits."""
+    """Encodes an integer, seven bits a byte; negative ones as 64 bits."""
     number &= (1 << 64) - 1
     out = bytearray()
     while number > 0x7F:
@@ -80,61 +83,65 @@ def varint(number: int) -> bytes:
     return bytes((*out, number))
 
 
-def whole(field: int, number: int) -> bytes:
-    """Returns a field that holds a whole number."""
+def int_field(field: int, number: int) -> bytes:
+    """Encodes a field that holds an integer."""
     return varint(field << 3) + varint(number)
 
 
-def held(field: int, data: bytes | str) -> bytes:
-    """Returns a field that holds bytes, text or a message."""
+def bytes_field(field: int, data: bytes | str) -> bytes:
+    """Encodes a field that holds bytes, text or a message."""
     data = data.encode() if isinstance(data, str) else data
     return varint(field << 3 | 2) + varint(len(data)) + data
 
 
-def shape(sizes: Iterable[int]) -> bytes:
-    """Returns a TensorShapeProto."""
-    return b"".join(held(2, whole(1, size)) for size in sizes)
+def tensor_shape(sizes: Iterable[int]) -> bytes:
+    """Encodes a TensorShapeProto."""
+    return b"".join(bytes_field(2, int_field(1, size)) for size in sizes)
 
 
 def _tensor(tensor: TensorAttr) -> bytes:
     data = np.ascontiguousarray(tensor.data)
     little = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return (
-        whole(1, TYPES[tensor.kind]) + held(2, shape(tensor.data.shape)) + held(4, little.tobytes())
+        int_field(1, TYPES[tensor.kind])
+        + bytes_field(2, tensor_shape(tensor.data.shape))
+        + bytes_field(4, little.tobytes())
     )
 
 
 def _value(value: Attr) -> bytes:
     match value:
         case TypeAttr(name):
-            return whole(6, TYPES[name])
+            return int_field(6, TYPES[name])
         case TypeListAttr(names):
-            return held(1, held(6, b"".join(varint(TYPES[name]) for name in names)))
+            return bytes_field(1, bytes_field(6, b"".join(varint(TYPES[name]) for name in names)))
         case ShapeAttr(sizes):
-            return held(7, shape(sizes))
+            return bytes_field(7, tensor_shape(sizes))
         case TensorAttr():
-            return held(8, _tensor(value))
+            return bytes_field(8, _tensor(value))
         case bool():
-            return whole(5, int(value))
+            return int_field(5, int(value))
         case int():
-            return whole(3, value)
+            return int_field(3, value)
         case float():
             return varint(4 << 3 | 5) + struct.pack("<f", value)
         case str():
-            return held(2, value)
+            return bytes_field(2, value)
     if value and isinstance(value[0], str):
-        return held(1, b"".join(held(2, str(each)) for each in value))
-    return held(1, held(3, b"".join(varint(int(each)) for each in value)))
+        return bytes_field(1, b"".join(bytes_field(2, str(each)) for each in value))
+    return bytes_field(1, bytes_field(3, b"".join(varint(int(each)) for each in value)))
 
 
-def node(op: str, name: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> bytes:
-    """Returns a NodeDef."""
-    parts = [held(1, name), held(2, op), *(held(3, each) for each in inputs)]
+def node_def(op: str, name: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> bytes:
+    """Encodes a NodeDef."""
+    parts = [bytes_field(1, name), bytes_field(2, op), *(bytes_field(3, each) for each in inputs)]
     for key in sorted(attrs):
-        parts.append(held(5, held(1, key) + held(2, _value(attrs[key]))))
+        parts.append(bytes_field(5, bytes_field(1, key) + bytes_field(2, _value(attrs[key]))))
     return b"".join(parts)
 
 
-def graph(nodes: Iterable[bytes]) -> bytes:
-    """Returns a GraphDef."""
-    return b"".join(held(1, each) for each in nodes) + held(4, whole(1, _PRODUCER))
+def graph_def(nodes: Iterable[bytes]) -> bytes:
+    """Encodes a GraphDef."""
+    return b"".join(bytes_field(1, each) for each in nodes) + bytes_field(
+        4, int_field(1, PRODUCER_VERSION)
+    )

@@ -16,8 +16,8 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import ROUNDINGS
 from qir.profiles.methods import FLAG, PluginMethod
-from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.method import Codes, F, one_scale, stored
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
+from qir.reference.method import Integers, float32, require_per_tensor, saturate
 
 from .fixed import SHORT
 
@@ -29,7 +29,7 @@ _AWAY = ROUNDINGS["away"]
 
 def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
     """Raises OpError for maps that the kernel does not take."""
-    one_scale(name, x, out)
+    require_per_tensor(name, x, out)
     for of in (x, out):
         if of.storage.bits != 16 or int(of.zero):
             raise OpError(f"{name}: 16-bit integers around zero")
@@ -52,9 +52,9 @@ def _logistic() -> Whole:
     return made.astype(np.int64)
 
 
-def _eighths(x: Codes, x_map: Affine) -> Whole:
+def _eighths(x: Integers, x_map: Affine) -> Whole:
     """Quantized values in units of 1 / 12288: by a shift where their scale is 2^-12 or 2^-11."""
-    scale = float(F(x_map.scale))
+    scale = float(float32(x_map.scale))
     if scale in (2.0**-12, 2.0**-11):
         return x.astype(np.int64) * (3 if scale == 2.0**-12 else 6)
     by, shift = scale * 4096.0 * 3.0, 0
@@ -73,22 +73,22 @@ def _between(places: Whole, bits: int) -> Whole:
     return np.asarray((table[at] << bits) + rest * (table[at + 1] - table[at]))
 
 
-def logistic_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) -> Codes:
+def logistic_between(x: Integers, x_map: Affine, out: Affine, *, newton: bool = False) -> Integers:
     """Sigmoid of 16-bit integers: between 256 numbers, rounded once.
 
     `newton`: where the scale is 2^-12, by powers of e and Newton's division in 16 bits.
     """
     _alone("logistic_between", x_map, out, 2.0**-15)
     if newton and float(x_map.scale) == 2.0**-12:
-        return stored(SHORT.logistic(x.astype(np.int64), 3), out)
+        return saturate(SHORT.logistic(x.astype(np.int64), 3), out)
     data = _eighths(x, x_map)
     places = np.abs(data)
     value = np.where(places >> 9 >= 255, 0x7FFF << 10, _between(places, 9))
     value = np.where(data >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1)
-    return stored(value >> 10, out)
+    return saturate(value >> 10, out)
 
 
-def tanh_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) -> Codes:
+def tanh_between(x: Integers, x_map: Affine, out: Affine, *, newton: bool = False) -> Integers:
     """Tanh of 16-bit integers: twice the logistic function of the double, less one.
 
     `newton`: where the scale is 2^-12 or 2^-11, by powers of e and Newton's division in 16 bits.
@@ -96,12 +96,12 @@ def tanh_between(x: Codes, x_map: Affine, out: Affine, *, newton: bool = False) 
     _alone("tanh_between", x_map, out, 2.0**-15)
     if newton and float(x_map.scale) in (2.0**-12, 2.0**-11):
         twice = 0 if float(x_map.scale) == 2.0**-12 else 1
-        return stored(SHORT.tanh(SHORT.power(x.astype(np.int64), twice), 3), out)
+        return saturate(SHORT.tanh(SHORT.times_power_of_2(x.astype(np.int64), twice), 3), out)
     data = _eighths(x, x_map)
     places = np.abs(data)
     value = np.where(places >> 8 >= 255, 0xFFFF << 8, _between(places, 8))
     value = np.where(data >= 0, value - (1 << 23) + (1 << 7), -value + (1 << 23) + (1 << 7) - 1)
-    return stored(value >> 8, out)
+    return saturate(value >> 8, out)
 
 
 # -- softmax --------------------------------------------------------------------------------------
@@ -133,15 +133,17 @@ def _tables() -> tuple[Whole, Whole]:
     )
 
 
-def share_between(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, axis: int = -1) -> Codes:
+def share_between(
+    x: Integers, x_map: Affine, out: Affine, *, rule: Rule, axis: int = -1
+) -> Integers:
     """Softmax of 16-bit integers: exponents and the quotient of a row between numbers of tables."""
     _alone("share_between", x_map, out, 2.0**-15)
     powers, quotients = _tables()
     codes = np.moveaxis(x.astype(np.int64), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
-    q, exponent = multiplier(float(F(x_map.scale)) / (10.0 / 65535.0))
-    below = scaled(codes - codes.max(-1, keepdims=True), q, exponent, rule)
+    q, exponent = to_fixed_point(float(float32(x_map.scale)) / (10.0 / 65535.0))
+    below = multiply_fixed_point(codes - codes.max(-1, keepdims=True), q, exponent, rule)
     terms = _looked_up(np.clip(below + _HIGH, _LOW, _HIGH), powers)
     total = terms.sum(-1, keepdims=True)
     bits = np.frexp(total.astype(np.float64))[1].astype(np.int64)
@@ -150,42 +152,42 @@ def share_between(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, axis: int
     inverse = _looked_up(np.clip(share - 3 * (1 << 15), _LOW, _HIGH), quotients)
     down = 31 - room
     whole = (terms * inverse + (np.int64(1) << (down - 1))) >> down
-    return np.moveaxis(stored(np.clip(whole, 0, _HIGH), out), -1, axis)
+    return np.moveaxis(saturate(np.clip(whole, 0, _HIGH), out), -1, axis)
 
 
 # -- sums, choices and slopes ---------------------------------------------------------------------
 
 
 def fixed_total(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
     rule: Rule,
     axes: Sequence[int] = (),
     keep: bool = True,
-) -> Codes:
+) -> Integers:
     """Returns the sum of q - z by the multiplier of the scales' quotient."""
-    one_scale("fixed_total", x_map, out)
+    require_per_tensor("fixed_total", x_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     total = value.sum(over, keepdims=keep)
-    by = multiplier(float(x_map.scale) / float(out.scale))
-    return stored(scaled(total, *by, rule) + int(out.zero), out)
+    by = to_fixed_point(float(x_map.scale) / float(out.scale))
+    return saturate(multiply_fixed_point(total, *by, rule) + int(out.zero), out)
 
 
 def fixed_slope(
-    x: Codes, slope: Codes, x_map: Affine, slope_map: Affine, out: Affine, *, rule: Rule
-) -> Codes:
+    x: Integers, slope: Integers, x_map: Affine, slope_map: Affine, out: Affine, *, rule: Rule
+) -> Integers:
     """Prelu: by one multiplier from zero up, the product of both integers by another below."""
-    one_scale("fixed_slope", x_map, slope_map, out)
+    require_per_tensor("fixed_slope", x_map, slope_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     product = value * (slope.astype(np.int64) - int(slope_map.zero))
-    up = float(F(x_map.scale) / F(out.scale))
-    down = float(F(F(x_map.scale) * F(slope_map.scale)) / F(out.scale))
-    above = scaled(value, *multiplier(up), rule)
-    below = scaled(product, *multiplier(down), rule)
-    return stored(np.where(value >= 0, above, below) + int(out.zero), out)
+    up = float(float32(x_map.scale) / float32(out.scale))
+    down = float(float32(float32(x_map.scale) * float32(slope_map.scale)) / float32(out.scale))
+    above = multiply_fixed_point(value, *to_fixed_point(up), rule)
+    below = multiply_fixed_point(product, *to_fixed_point(down), rule)
+    return saturate(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
 METHODS: Mapping[str, PluginMethod] = {

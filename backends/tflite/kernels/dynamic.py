@@ -1,5 +1,7 @@
-"""TensorFlow Lite's layers of float data and 8- or 4-bit weights. Data are quantized at run time
-per row or image, and integer sums are dequantized."""
+"""TensorFlow Lite's hybrid layers: float data, and weights of 8 or 4 bits.
+
+Data are quantized at run time per row or image, and integer sums are dequantized.
+"""
 
 from __future__ import annotations
 
@@ -13,110 +15,114 @@ from qir.errors import OpError
 from qir.numerics import accumulate
 from qir.numerics.rounding import ROUNDINGS, fma
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.method import Codes, F, MethodCall, Real32
+from qir.reference.method import Float32Array, Integers, MethodCall, float32
 
 _AWAY = ROUNDINGS["away"]
-_LONG, _MANY = 32, 4
+_MIN_PACKED_TERMS, _MIN_PACKED_ROWS = 32, 4
 """Four-bit weights are packed in rows of so many, where there are as many rows."""
-Arrays = Mapping[str, Codes]
-Numbers = tuple[Real32, Real32, Real32]
+Arrays = Mapping[str, Integers]
+Numbers = tuple[Float32Array, Float32Array, Float32Array]
 """Quantized values as float32, a scale and a zero point a row."""
 
 
 # -- quantized data -------------------------------------------------------------------------------
 
 
-def _clear(rows: Codes) -> Real32:
-    """Rows of float32 that have a least and a greatest number."""
-    reals: Real32 = rows.astype(F)
+def _finite_rows(rows: Integers) -> Float32Array:
+    """Returns rows as float32; raises OpError for infinities and NaN."""
+    reals: Float32Array = rows.astype(float32)
     if reals.size and not np.isfinite(reals).all():
         raise OpError("data quantized at run time are finite")
     return reals
 
 
-def reached(rows: Codes) -> Numbers:
-    """Quantized values from -127 to 127 around zero."""
-    reals = _clear(rows)
+def quantize_symmetric(rows: Integers) -> Numbers:
+    """Quantizes rows to -127..127 without zero points."""
+    reals = _finite_rows(rows)
     reach = np.abs(reals).max(1, initial=0, keepdims=True)
     still = reach == 0
-    kept = np.where(still, F(1), reach)
-    codes = np.clip(_AWAY(reals * (F(127) / kept)), -127, 127)
-    scale = np.where(still, F(1), kept / F(127))
-    return codes.astype(F), scale, np.zeros_like(scale)
+    kept = np.where(still, float32(1), reach)
+    codes = np.clip(_AWAY(reals * (float32(127) / kept)), -127, 127)
+    scale = np.where(still, float32(1), kept / float32(127))
+    return codes.astype(float32), scale, np.zeros_like(scale)
 
 
-def _ends(reals: Real32) -> tuple[Real32, Real32, NDArray[np.bool_]]:
-    least = np.minimum(reals.min(1, initial=0, keepdims=True), F(0))
-    most = np.maximum(reals.max(1, initial=0, keepdims=True), F(0))
+def _ranges_with_zero(reals: Float32Array) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+    least = np.minimum(reals.min(1, initial=0, keepdims=True), float32(0))
+    most = np.maximum(reals.max(1, initial=0, keepdims=True), float32(0))
     return least, most, least == most
 
 
-def spanned(rows: Codes) -> Numbers:
-    """Quantized values from -128 to 127 between the ends, in float64 but for the scale."""
-    reals = _clear(rows)
-    least, most, still = _ends(reals)
+def quantize_affine(rows: Integers) -> Numbers:
+    """Quantizes rows to -128..127 with zero points, in float64 except for the scale."""
+    reals = _finite_rows(rows)
+    least, most, still = _ranges_with_zero(reals)
     step = np.where(still, 1.0, np.asarray(most - least, np.float64) / 255.0)
     low, high = least / step, most / step
     nearer = 128 + np.abs(low) < 127 + np.abs(high)
     zero = np.clip(_AWAY(np.where(nearer, -128 - low, 127 - high)), -128, 127)
-    zero = np.where(still, 0.0, zero).astype(F)
-    scale = step.astype(F)
-    codes = np.clip(zero + _AWAY(reals * (F(1) / scale)), -128, 127)
-    return np.where(still, F(0), codes), scale, zero
+    zero = np.where(still, 0.0, zero).astype(float32)
+    scale = step.astype(float32)
+    codes = np.clip(zero + _AWAY(reals * (float32(1) / scale)), -128, 127)
+    return np.where(still, float32(0), codes), scale, zero
 
 
-def inverted(rows: Codes) -> Numbers:
-    """Returns the same in float32, by a gain whose inverse is the scale: XNNPACK's."""
-    reals = _clear(rows)
-    least, most, still = _ends(reals)
-    gain = np.where(still, F(1), F(255) / np.where(still, F(1), most - least))
+def quantize_affine_xnnpack(rows: Integers) -> Numbers:
+    """Quantizes rows as XNNPACK does: in float32, by a gain whose inverse is the scale."""
+    reals = _finite_rows(rows)
+    least, most, still = _ranges_with_zero(reals)
+    gain = np.where(still, float32(1), float32(255) / np.where(still, float32(1), most - least))
     low, high = least * gain, most * gain
-    above = (low + F(-128)) + (high + F(127)) > 0
-    zero = np.rint(np.clip(np.where(above, F(-128) - low, F(127) - high), F(-128), F(127)))
+    above = (low + float32(-128)) + (high + float32(127)) > 0
+    zero = np.rint(
+        np.clip(
+            np.where(above, float32(-128) - low, float32(127) - high), float32(-128), float32(127)
+        )
+    )
     codes = np.clip(np.rint(reals * gain) + zero, -128, 127)
-    return codes.astype(F), np.asarray(F(1) / gain, F), zero.astype(F)
+    return codes.astype(float32), np.asarray(float32(1) / gain, float32), zero.astype(float32)
 
 
 # -- layers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
-    """Integer sums, channels last, with the scales of data and weights, and the bias."""
+class _IntegerSums:
+    """Integer sums in NHWC, with the scales of data and weights, and the bias."""
 
-    sums: Real32
-    data: Real32
-    weights: Real32
-    bias: Real32 | None
+    sums: Float32Array
+    data: Float32Array
+    weights: Float32Array
+    bias: Float32Array | None
 
-    def plus(self, product: Real32) -> Real32:
-        return product if self.bias is None else np.asarray(self.bias + product, F)
+    def plus(self, product: Float32Array) -> Float32Array:
+        return product if self.bias is None else np.asarray(self.bias + product, float32)
 
-    def together(self) -> Real32:
-        """By the product of both scales."""
+    def times_scale_product(self) -> Float32Array:
+        """Returns floats: sums times the product of both scales."""
         return self.plus(self.sums * (self.data * self.weights))
 
-    def apart(self) -> Real32:
-        """By the weights' scale first."""
+    def times_weights_first(self) -> Float32Array:
+        """Returns floats: sums times the weights' scale, then the data's."""
         return self.plus((self.sums * self.weights) * self.data)
 
-    def data_first(self) -> Real32:
-        """By the data's scale first."""
+    def times_data_first(self) -> Float32Array:
+        """Returns floats: sums times the data's scale, then the weights'."""
         return self.plus((self.sums * self.data) * self.weights)
 
-    def fused(self) -> Real32:
-        """By the data's scale first, then a multiply-add."""
+    def times_data_fused(self) -> Float32Array:
+        """Returns floats: sums times the data's scale, then a fused multiply-add."""
         parts = (self.sums * self.data, self.weights)
-        zero = np.zeros((), F) if self.bias is None else self.bias
+        zero = np.zeros((), float32) if self.bias is None else self.bias
         return fma(*np.broadcast_arrays(*parts, zero))
 
 
-def _summed(
-    call: MethodCall, arrays: Arrays, how: Callable[[Codes], Numbers], *, pixels: bool = False
-) -> _Sums:
+def _integer_sums(
+    call: MethodCall, arrays: Arrays, how: Callable[[Integers], Numbers], *, pixels: bool = False
+) -> _IntegerSums:
     data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
     quant = call.types[weight].quant
-    if quant is not None and quant.grain is not None and quant.axis is None:
+    if quant is not None and quant.granularity is not None and quant.axis is None:
         raise OpError(
             f"{call.op}: with scales in blocks these kernels give no such product; XNNPACK's do"
         )
@@ -128,178 +134,189 @@ def _summed(
     axis = w.ndim - 1 if call.op == "matmul" else 0
     if of.axis is not None and of.axis != axis:
         raise OpError(f"{call.op}: scales of weights are along output channels")
-    scales: Real32 = np.asarray(of.scale, F)
-    bias = arrays["bias"].astype(F) if "bias" in arrays else None
+    scales: Float32Array = np.asarray(of.scale, float32)
+    bias = arrays["bias"].astype(float32) if "bias" in arrays else None
     if pixels:
-        sums, scale = _multiplied(call, arrays["x"], w[:, :, 0, 0].T, how)
+        sums, scale = _matmul_sums(call, arrays["x"], w[:, :, 0, 0].T, how)
     elif call.op == "conv2d":
-        sums, scale = _convolved(call, arrays["x"], w, how)
+        sums, scale = _conv_sums(call, arrays["x"], w, how)
     else:
-        sums, scale = _multiplied(call, arrays[data], w, how)
-    return _Sums(sums, scale, scales, bias)
+        sums, scale = _matmul_sums(call, arrays[data], w, how)
+    return _IntegerSums(sums, scale, scales, bias)
 
 
-def _multiplied(
-    call: MethodCall, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
-) -> tuple[Real32, Real32]:
+def _matmul_sums(
+    call: MethodCall, x: Integers, w: Integers, how: Callable[[Integers], Numbers]
+) -> tuple[Float32Array, Float32Array]:
     codes, scale, zero = how(x.reshape(-1, x.shape[-1]))
     whole = (codes - zero).astype(np.int64).reshape(x.shape)
     right = w.swapaxes(-1, -2) if call.op == "linear" else w
-    return accumulate.matmul(whole, right).astype(F), scale.reshape(*x.shape[:-1], 1)
+    return accumulate.matmul(whole, right).astype(float32), scale.reshape(*x.shape[:-1], 1)
 
 
-def _convolved(
-    call: MethodCall, x: Codes, w: Codes, how: Callable[[Codes], Numbers]
-) -> tuple[Real32, Real32]:
-    """Sums with their channels last; padding is what zero means."""
+def _conv_sums(
+    call: MethodCall, x: Integers, w: Integers, how: Callable[[Integers], Numbers]
+) -> tuple[Float32Array, Float32Array]:
+    """Returns sums in NHWC; padding is what the zero point means."""
     codes, scale, zero = how(x.reshape(len(x), -1))
     whole = (codes - zero).astype(np.int64).reshape(x.shape)
     named = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
     sums = accumulate.conv2d(whole, w, **named)  # type: ignore[arg-type]
     last = sums if named["layout"] == "NHWC" else np.moveaxis(sums, 1, -1)
-    return last.astype(F), scale.reshape(-1, 1, 1, 1)
+    return last.astype(float32), scale.reshape(-1, 1, 1, 1)
 
 
-def _pointwise(call: MethodCall) -> bool:
-    """Returns whether a convolution looks at each pixel alone, and at every one."""
+def _is_pointwise(call: MethodCall) -> bool:
+    """Returns whether a convolution reads each pixel, and one pixel for each result."""
     attrs, kernel = call.attrs, tuple(call.types["w"].shape[2:])
     steps = [attrs[name] for name in ("stride", "pad")]
     return kernel == (1, 1) and steps == [(1, 1), (0, 0, 0, 0)] and attrs["groups"] == 1
 
 
-def _of_pixels(call: MethodCall, arrays: Arrays) -> Codes:
-    """Returns a convolution of pixels alone, each with a scale and a zero point of its own."""
+def _pointwise_conv(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes a 1x1 convolution, in which each pixel has a scale and zero point of its own."""
     last = call.attrs["layout"] == "NHWC"
     x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
-    made = _summed(call, {**arrays, "x": x}, inverted, pixels=True)
-    return _laid(call, made.fused())
+    made = _integer_sums(call, {**arrays, "x": x}, quantize_affine_xnnpack, pixels=True)
+    return _in_layout(call, made.times_data_fused())
 
 
-def _laid(call: MethodCall, made: Codes) -> Codes:
-    """Returns a result with its channels where the layout has them."""
+def _in_layout(call: MethodCall, made: Integers) -> Integers:
+    """Returns an NHWC result in the layout of the op."""
     if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
         return made
     return np.ascontiguousarray(np.moveaxis(made, -1, 1))
 
 
-def _alone(call: MethodCall) -> bool:
-    """Returns whether a convolution's channels are each convolved by itself."""
+def _is_depthwise(call: MethodCall) -> bool:
+    """Returns whether each channel has filters of its own."""
     return call.op == "conv2d" and call.types["w"].shape[1] == 1 and call.attrs["groups"] != 1
 
 
-def dynamic_rows(call: MethodCall, arrays: Arrays, *, reach: bool = False) -> Codes:
-    """As the kernels have it: data between their ends, or around zero where files say so."""
-    return _summed(call, arrays, reached if reach else spanned).together()
+def dynamic_rows(call: MethodCall, arrays: Arrays, *, reach: bool = False) -> Integers:
+    """Computes a layer as TensorFlow Lite's own kernel; `reach` quantizes data symmetrically."""
+    return _integer_sums(
+        call, arrays, quantize_symmetric if reach else quantize_affine
+    ).times_scale_product()
 
 
-def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Codes:
-    """As the kernels have it: data around zero where weights have one scale, or equal ones, else
-    between their ends, and sums times the weights' scales first, but for channels convolved by
-    themselves.
+def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Integers:
+    """Computes a convolution as TensorFlow Lite's own kernels.
 
-    With vectors of `lanes` that is so of vectors of such channels alone, and next to these the
-    data's scale is first.
+    Data are quantized symmetrically where all scales of the weights are equal; otherwise affinely,
+    and sums are multiplied by the weights' scales first, except for depthwise ones. Vectors of
+    `lanes` channels of a depthwise convolution multiply by the weights' scales first, the channels
+    left over by the data's.
     """
     scales = np.ravel(call.affine("w").scale)
-    if len(scales) == 1 or (not _alone(call) and np.all(scales == scales[0])):
-        return _laid(call, _summed(call, arrays, reached).together())
-    made = _summed(call, arrays, spanned)
-    if _alone(call) == (lanes == 0):
-        return _laid(call, made.together())
+    if len(scales) == 1 or (not _is_depthwise(call) and np.all(scales == scales[0])):
+        return _in_layout(
+            call, _integer_sums(call, arrays, quantize_symmetric).times_scale_product()
+        )
+    made = _integer_sums(call, arrays, quantize_affine)
+    if _is_depthwise(call) == (lanes == 0):
+        return _in_layout(call, made.times_scale_product())
     if not lanes:
-        return _laid(call, made.apart())
+        return _in_layout(call, made.times_weights_first())
     channels = made.sums.shape[-1]
     body = np.arange(channels) < channels // lanes * lanes
-    return _laid(call, np.where(body, made.apart(), made.data_first()))
+    return _in_layout(call, np.where(body, made.times_weights_first(), made.times_data_first()))
 
 
-def dynamic_fused(call: MethodCall, arrays: Arrays) -> Codes:
-    """As XNNPACK has it."""
-    return _laid(call, _summed(call, arrays, inverted).fused())
+def dynamic_fused(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes a layer as XNNPACK."""
+    return _in_layout(call, _integer_sums(call, arrays, quantize_affine_xnnpack).times_data_fused())
 
 
 def dynamic_fused_conv(
     call: MethodCall, arrays: Arrays, *, lanes: int, unread: bool = False
-) -> Codes:
-    """As XNNPACK has it, which leaves channels convolved by themselves to a kernel of `lanes`, and
-    brings pixels that are looked at alone to quantized values one by one; `unread`: it reads
-    nothing but padding."""
-    if _alone(call):
+) -> Integers:
+    """Computes a convolution as XNNPACK.
+
+    Depthwise ones are left to a kernel of TensorFlow Lite with vectors of `lanes`; 1x1 ones
+    quantize each pixel. With `unread` the kernel reads nothing but padding, which is a defect.
+    """
+    if _is_depthwise(call):
         return dynamic_conv(call, arrays, lanes=lanes)
     if unread:
         arrays = {**arrays, "x": np.zeros_like(arrays["x"])}
-    if _pointwise(call):
-        return _of_pixels(call, arrays)
+    if _is_pointwise(call):
+        return _pointwise_conv(call, arrays)
     return dynamic_fused(call, arrays)
 
 
-def dynamic_even(call: MethodCall, arrays: Arrays) -> Codes:
-    """As XNNPACK has it of rows of weights of even length, and as the kernels have others."""
+def dynamic_even(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes a layer as XNNPACK if weights have an even number of terms, else as TensorFlow
+    Lite."""
     if arrays["w"].shape[-1] % 2:
         return dynamic_rows(call, arrays)
     return dynamic_fused(call, arrays)
 
 
-def dynamic_packed(call: MethodCall, arrays: Arrays) -> Codes:
-    """Of four-bit weights with one scale: of one row that is a scale a row, which XNNPACK takes;
-    four and more even rows of 32 and more count them from -7 up, and what that is too much is
-    added to the bias first; others are as `dynamic_rows` has them."""
+def dynamic_packed(call: MethodCall, arrays: Arrays) -> Integers:
+    """Computes a layer with 4-bit weights of one scale.
+
+    One row is XNNPACK's. Four and more rows of at least 32 terms are packed: weights are stored
+    plus 7, and the excess is added to the bias first. Others are computed by `dynamic_rows`.
+    """
     count, size = arrays["w"].shape
     if count == 1:
         return dynamic_even(call, arrays)
-    if count < _MANY or size < _LONG or size % 2:
+    if count < _MIN_PACKED_ROWS or size < _MIN_PACKED_TERMS or size % 2:
         return dynamic_rows(call, arrays)
     if np.any(arrays["w"].astype(np.int64) < -7):
         raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
-    seen: list[Real32] = []
+    seen: list[Float32Array] = []
 
-    def rows(x: Codes) -> Numbers:
-        codes, scale, zero = reached(x)
+    def rows(x: Integers) -> Numbers:
+        codes, scale, zero = quantize_symmetric(x)
         seen.append(codes)
         return codes, scale, zero
 
-    made = _summed(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
-    total = (F(-7) * seen[0].sum(1, keepdims=True)).reshape(made.data.shape)
+    made = _integer_sums(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
+    total = (float32(-7) * seen[0].sum(1, keepdims=True)).reshape(made.data.shape)
     start = made.plus((total * made.data) * made.weights)
-    return np.asarray(start + (made.sums * made.data) * made.weights, F)
+    return np.asarray(start + (made.sums * made.data) * made.weights, float32)
 
 
-def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> Codes:
-    """Of four-bit weights with scales in blocks of terms, as XNNPACK has them on processors with
-    VNNI: scales are rounded to bfloat16, or `cut` to it, quantized values of data are counted from
-    -128, and a block's sum is added in one rounding to those before."""
-    terms, (steps, size) = arrays["w"].shape[1], _steps(call, cut=cut)
+def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> Integers:
+    """Computes a layer with block-quantized 4-bit weights, as XNNPACK does on processors with VNNI.
+
+    Scales are rounded to bfloat16, or truncated if `cut`. Data count from -128. The sum of each
+    block is added to the previous ones with one rounding.
+    """
+    terms, (steps, size) = arrays["w"].shape[1], _bfloat16_scales(call, cut=cut)
     whole = arrays["w"].astype(np.int64)
-    codes, scale, zero = inverted(arrays["x"].reshape(-1, terms))
+    codes, scale, zero = quantize_affine_xnnpack(arrays["x"].reshape(-1, terms))
     counted = codes.astype(np.int64) + 128
-    start = np.zeros(len(whole), F)
+    start = np.zeros(len(whole), float32)
     for number in range(steps.shape[1]):
         block = whole[:, number * size : (number + 1) * size]
-        start = start - block.sum(1).astype(F) * steps[:, number]
-    total = np.asarray(start * (zero + F(128)), F)
+        start = start - block.sum(1).astype(float32) * steps[:, number]
+    total = np.asarray(start * (zero + float32(128)), float32)
     for number in range(steps.shape[1]):
         part = slice(number * size, (number + 1) * size)
-        sums = (counted[:, part] @ whole[:, part].T).astype(F)
+        sums = (counted[:, part] @ whole[:, part].T).astype(float32)
         total = fma(sums, np.broadcast_to(steps[:, number], sums.shape), total)
     made = total * scale
     if "bias" in arrays:
-        made = made + arrays["bias"].astype(F)
-    return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), F)
+        made = made + arrays["bias"].astype(float32)
+    return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), float32)
 
 
-def _steps(call: MethodCall, *, cut: bool) -> tuple[Real32, int]:
-    """Returns the scales of a row's blocks as bfloat16, and how many terms a block has."""
+def _bfloat16_scales(call: MethodCall, *, cut: bool) -> tuple[Float32Array, int]:
+    """Returns the scales of each row's blocks as bfloat16, and the block size."""
     quant, of = call.types["w"].quant, call.map("w")
-    blocks = {} if quant is None or quant.grain is None else dict(quant.grain.blocks)
+    blocks = {} if quant is None or quant.granularity is None else dict(quant.granularity.blocks)
     size, terms = blocks.get(1, 0), call.types["w"].shape[1]
     if blocks.get(0) != 1 or not size or size % 32 or not isinstance(terms, int) or terms % size:
         raise OpError(f"{call.op}: the runtime takes blocks of 32 terms of a row, or 64, 96 ...")
-    scales: Real32 = np.asarray(of.scale, F).reshape(-1, terms // size)
+    scales: Float32Array = np.asarray(of.scale, float32).reshape(-1, terms // size)
     if np.any(of.zero) or np.any(scales.astype(np.float16) != scales) or np.any(scales < 2.0**-14):
         raise OpError(f"{call.op}: the runtime's blocks have normal float16 scales, no zero points")
     bits = scales.view(np.uint32)
     up = np.uint32(0) if cut else np.uint32(0x7FFF) + ((bits >> 16) & 1)
-    return ((bits + up) & np.uint32(0xFFFF0000)).view(F), size
+    return ((bits + up) & np.uint32(0xFFFF0000)).view(float32), size
 
 
 METHODS: Mapping[str, PluginMethod] = {

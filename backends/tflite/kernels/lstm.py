@@ -19,13 +19,13 @@ from qir.ir.types import TensorType
 from qir.numerics import Affine, affine_of
 from qir.numerics.fields import Rule
 from qir.profiles.methods import PluginMethod
-from qir.reference.fixed_point import multiplier, scaled
-from qir.reference.method import Codes, F, MethodCall
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
+from qir.reference.method import Integers, MethodCall, float32
 
-from .fixed import SHORT, away
+from .fixed import SHORT, shift_right_rounding
 
 Whole = NDArray[np.int64]
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 Results = tuple[TensorType, ...]
 _PLAIN = {"direction": "forward", "activations": (), "clip": None, "input_forget": False}
 _ELSE = "; of others no runtime's numbers are known, and profile native computes them in float"
@@ -44,11 +44,11 @@ class _Gate:
 
     def sums(self, x: Whole, h: Whole, rule: Rule) -> Whole:
         """Returns what the gate's curve reads, in units of 2^-12."""
-        first = _short(scaled(x @ self.w.T + self.bias, *self.from_x, rule))
-        return _short(first + scaled(h @ self.r.T, *self.from_h, rule))
+        first = _short(multiply_fixed_point(x @ self.w.T + self.bias, *self.from_x, rule))
+        return _short(first + multiply_fixed_point(h @ self.r.T, *self.from_h, rule))
 
 
-def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Codes, ...]:
+def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Integers, ...]:
     """Returns all states, the last one, and the cell's extreme quantized values."""
     state, cell = (_map(call, kind) for kind in (results[0], results[2]))
     _check(call, arrays, results, state)
@@ -61,14 +61,20 @@ def fixed_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Code
     shape = (steps.shape[1], gates[0].r.shape[1])
     h, c = (_first(arrays, slot, shape) for slot in ("h0", "c0"))
     h = h - int(state.zero) if "h0" in arrays else h
-    by = multiplier(float(F(F(2.0**-15) / F(state.scale)) * F(2.0**-15)))
+    by = to_fixed_point(
+        float(float32(float32(2.0**-15) / float32(state.scale)) * float32(2.0**-15))
+    )
     made = np.zeros((len(steps), *shape), np.int64)
     for number, x in enumerate(steps):
         i, o, f, new = (gate.sums(x, h, call.rule) for gate in gates)
         i, o, f = (SHORT.logistic(part, 3) for part in (i, o, f))
-        kept = away(f * c, np.array(15))
-        c = _short(kept + SHORT.wrap(away(i * SHORT.tanh(new, 3), np.array(30 + exponent))))
-        out = scaled(o * SHORT.tanh(c, 15 + exponent), *by, call.rule) + int(state.zero)
+        kept = shift_right_rounding(f * c, np.array(15))
+        c = _short(
+            kept + SHORT.wrap(shift_right_rounding(i * SHORT.tanh(new, 3), np.array(30 + exponent)))
+        )
+        out = multiply_fixed_point(o * SHORT.tanh(c, 15 + exponent), *by, call.rule) + int(
+            state.zero
+        )
         made[number] = np.clip(out, state.low, state.high)
         h = made[number] - int(state.zero)
     last = made[-1] if len(made) else h + int(state.zero)
@@ -113,8 +119,11 @@ def _gates(call: MethodCall, arrays: Arrays, state: Affine) -> list[_Gate]:
     for gate in range(4):
         rows = slice(gate * hidden, (gate + 1) * hidden)
         w, r = (_one(call, slot, rows) for slot in ("w", "r"))
-        units = (F(F(w * F(of.scale)) / F(2.0**-12)) for w, of in ((w, x), (r, state)))
-        by = [multiplier(float(unit)) for unit in units]
+        units = (
+            float32(float32(w * float32(of.scale)) / float32(2.0**-12))
+            for w, of in ((w, x), (r, state))
+        )
+        by = [to_fixed_point(float(unit)) for unit in units]
         ws, rs = (arrays[slot][0, rows].astype(np.int64) for slot in ("w", "r"))
         found.append(_Gate(ws, rs, bias[rows], by[0], by[1]))
     return found
@@ -126,7 +135,7 @@ def _one(call: MethodCall, slot: str, rows: slice) -> np.float32:
     scales = np.broadcast_to(of.scale, (rows.stop,))[rows] if of.axis is None else of.scale[rows]
     if of.axis not in (None, 1) or np.any(of.zero) or np.any(scales != scales[:1]):
         raise OpError(f"{call.op}: fixed_cell has one scale a gate for {slot}, about 0")
-    return F(scales[0])
+    return float32(scales[0])
 
 
 def _first(arrays: Arrays, slot: str, shape: tuple[int, int]) -> Whole:
@@ -139,7 +148,7 @@ def _short(x: Whole) -> Whole:
     return np.clip(x, _LOW, _HIGH)
 
 
-def _one_result(call: MethodCall, arrays: Arrays) -> Codes:
+def _one_result(call: MethodCall, arrays: Arrays) -> Integers:
     raise OpError(f"{call.op}: fixed_cell gives all results of an lstm whose x is quantized")
 
 

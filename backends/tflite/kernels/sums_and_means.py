@@ -1,8 +1,8 @@
-"""TensorFlow Lite's integer sums, means and pools, to the last bit.
+"""TensorFlow Lite's integer sums, means, pools and resizing, to the last bit.
 
-Whole numbers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
-`requant.round` says. Each function takes operands' quantized values, their quantized types, the
-result's, and the rule.
+Integers are scaled by 31-bit multipliers with a shift, rounded twice or once as the rule's
+`requant.round` says. Each function takes operands, their quantized types, the result's type, and
+the rule.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from qir.errors import OpError
 from qir.numerics.affine import Affine
 from qir.numerics.fields import Requant, Rule
 from qir.numerics.quantize import dequantize, quantize
-from qir.numerics.rounding import ROUNDINGS, Reals
+from qir.numerics.rounding import ROUNDINGS, Floats
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.code_means import AVERAGES, code_sums
-from qir.reference.fixed_point import multiplier, scaled
+from qir.reference.code_means import AVERAGES, sum_quantized
+from qir.reference.fixed_point import multiply_fixed_point, to_fixed_point
 from qir.reference.resize import resized
-from qir.reference.windows import channels_back
+from qir.reference.windows import restore_layout
 
 from .powers import expf
 
 Codes = NDArray[np.generic]
-Whole = NDArray[np.int64]
+Int64 = NDArray[np.int64]
 F = np.float32
 
 
-def _stored(whole: Whole, out: Affine) -> Codes:
+def _clamped(whole: Int64, out: Affine) -> Codes:
     return np.clip(whole, out.low, out.high).astype(out.carrier)
 
 
-def _centred(codes: Codes, of: Affine, name: str) -> Whole:
+def _minus_zero_point(codes: Codes, of: Affine, name: str) -> Int64:
     if of.axis is not None:
         raise OpError(f"{name}: one scale a tensor, not one a channel")
     return np.asarray(codes.astype(np.int64) - int(of.zero))
@@ -57,46 +57,58 @@ def fixed_sum(
     sign: int = 1,
     once: bool = False,
 ) -> Codes:
-    """a + b, or a - b: both with 20 more bits (15 for 16-bit integers) in units of twice the larger
-    scale, then scaled to the result. `once`: the two are rounded once, halves up."""
+    """Computes a + b, or a - b, in fixed point.
+
+    Both operands get 20 more bits (15 for 16-bit integers), in units of twice the larger scale; the
+    sum is scaled to the result. `once`: operands are rounded once, ties up.
+    """
     first = replace(rule, requant=replace(rule.requant, round="half_up")) if once else rule
     bits = 20 if a_map.storage.bits == 8 else 15
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     parts = [
-        scaled(_centred(x, of, "fixed_sum") << bits, *multiplier(float(of.scale) / twice), first)
+        multiply_fixed_point(
+            _minus_zero_point(x, of, "fixed_sum") << bits,
+            *to_fixed_point(float(of.scale) / twice),
+            first,
+        )
         for x, of in ((a, a_map), (b, b_map))
     ]
     total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
-    by, exponent = multiplier(twice / ((1 << bits) * float(out.scale)))
+    by, exponent = to_fixed_point(twice / ((1 << bits) * float(out.scale)))
     if exponent > 0:
         raise OpError(f"fixed_sum: an operand's scale is 2^{bits - 1} times the result's or more")
-    whole = scaled(total, by, exponent, rule)
-    return _stored(whole + int(out.zero), out)
+    whole = multiply_fixed_point(total, by, exponent, rule)
+    return _clamped(whole + int(out.zero), out)
 
 
 def fixed_product(
     a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
 ) -> Codes:
-    """a * b by the multiplier of (sa * sb) / sc in float32, or by that number itself."""
+    """Computes a * b by a multiplier of (sa * sb) / sc in float32, or by that float itself."""
     m = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
-    product = _centred(a, a_map, "fixed_product") * _centred(b, b_map, "fixed_product")
+    product = _minus_zero_point(a, a_map, "fixed_product") * _minus_zero_point(
+        b, b_map, "fixed_product"
+    )
     if rule.requant.multiplier == "f32":
         if rule.requant.round not in ROUNDINGS:
             raise OpError("fixed_product: a float32 factor is rounded once")
         if m >= 2.0**8:
             raise OpError("fixed_product: the scales' product is 256 times the result's or more")
-        real: Reals = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
+        real: Floats = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
         whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
     else:
-        whole = scaled(product, *multiplier(float(m)), rule)
-    return _stored(whole + int(out.zero), out)
+        whole = multiply_fixed_point(product, *to_fixed_point(float(m)), rule)
+    return _clamped(whole + int(out.zero), out)
 
 
 def aligned_sum(
     a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, sign: int = 1
 ) -> Codes:
-    """a + b, or a - b: the quotients of the scales as whole numbers of 21 bits under one shift,
-    rounded once, halves up; quotients that XNNPACK does not take are refused."""
+    """Computes a + b, or a - b, as XNNPACK does.
+
+    The quotients of the scales are integers of 21 bits with one shift; the sum is rounded once,
+    ties up. Raises OpError for quotients that XNNPACK does not support.
+    """
     ra, rb = (float(F(of.scale) / F(out.scale)) for of in (a_map, b_map))
     if max(ra, rb) >= 2.0**8:
         raise OpError("aligned_sum: an operand's scale is 256 times the result's or more")
@@ -104,116 +116,126 @@ def aligned_sum(
         raise OpError("aligned_sum: an operand's scale is below 1/1024 of the result's")
     shift = 20 - (math.frexp(max(ra, rb))[1] - 1)
     left, right = (round(math.ldexp(r, shift)) for r in (ra, rb))
-    total = left * _centred(a, a_map, "aligned_sum")
-    total = total + sign * right * _centred(b, b_map, "aligned_sum")
-    return _stored(((total + (1 << (shift - 1))) >> shift) + int(out.zero), out)
+    total = left * _minus_zero_point(a, a_map, "aligned_sum")
+    total = total + sign * right * _minus_zero_point(b, b_map, "aligned_sum")
+    return _clamped(((total + (1 << (shift - 1))) >> shift) + int(out.zero), out)
 
 
 # -- one operand ----------------------------------------------------------------------------------
 
 
 def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
-    """Quantized values to quantized values: (q - z) by the multiplier of the scales' quotient."""
+    """Computes requantize: (q - z) times the multiplier of the scales' quotient."""
     m = float(x_map.scale) / float(out.scale)
-    whole = scaled(_centred(x, x_map, "fixed_recode"), *multiplier(m), rule)
-    return _stored(whole + int(out.zero), out)
+    whole = multiply_fixed_point(
+        _minus_zero_point(x, x_map, "fixed_recode"), *to_fixed_point(m), rule
+    )
+    return _clamped(whole + int(out.zero), out)
 
 
 def fixed_leaky_relu(
     x: Codes, x_map: Affine, out: Affine, *, rule: Rule, alpha: float = 0.01
 ) -> Codes:
-    """By one multiplier from zero up, by another below."""
-    value = _centred(x, x_map, "fixed_leaky_relu")
+    """Computes leaky_relu by one multiplier from zero up, and another one below."""
+    value = _minus_zero_point(x, x_map, "fixed_leaky_relu")
     up = float(F(x_map.scale) / F(out.scale))
     down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
-    above, below = (scaled(value, *multiplier(m), rule) for m in (up, down))
-    return _stored(np.where(value >= 0, above, below) + int(out.zero), out)
+    above, below = (multiply_fixed_point(value, *to_fixed_point(m), rule) for m in (up, down))
+    return _clamped(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
 def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Codes:
-    """By the scales' quotient with 8 bits after the point, halves up, and by another number below
-    zero; factors of which XNNPACK takes none are the kernels' matter, which round twice by a 31-bit
-    multiplier."""
+    """Computes leaky_relu as XNNPACK does: by factors with 8 fraction bits, ties up.
+
+    Factors that XNNPACK does not support go to TensorFlow Lite's own kernel, which rounds twice.
+    """
     ratio = F(x_map.scale) / F(out.scale)
-    if not _taken(ratio) or not _taken(ratio * F(alpha)):
+    if not _is_xnnpack_factor(ratio) or not _is_xnnpack_factor(ratio * F(alpha)):
         return fixed_leaky_relu(x, x_map, out, rule=DOUBLE, alpha=alpha)
-    value = _centred(x, x_map, "short_leaky_relu")
-    product = np.where(value >= 0, value * eighth(ratio), value * eighth(ratio * F(alpha)))
-    return _stored(((product + 128) >> 8) + int(out.zero), out)
+    value = _minus_zero_point(x, x_map, "short_leaky_relu")
+    product = np.where(
+        value >= 0, value * to_8_fraction_bits(ratio), value * to_8_fraction_bits(ratio * F(alpha))
+    )
+    return _clamped(((product + 128) >> 8) + int(out.zero), out)
 
 
 DOUBLE = Rule("", requant=Requant(round="double", multiplier="q31"))
-"""How the kernels round that XNNPACK leaves quantized values to."""
+"""How TensorFlow Lite's own kernels round."""
 
 
-def _taken(ratio: np.float32) -> bool:
-    """Returns whether XNNPACK has a leaky_relu by that factor."""
+def _is_xnnpack_factor(ratio: np.float32) -> bool:
+    """Returns whether XNNPACK's leaky_relu supports a factor."""
     return 2.0**-8 <= abs(float(ratio)) and 2.0**-8 - 128 <= float(ratio) <= 128
 
 
-def eighth(ratio: np.float32) -> int:
-    """Returns a number with 8 bits after the point."""
+def to_8_fraction_bits(ratio: np.float32) -> int:
+    """Returns a number in fixed point with 8 fraction bits."""
     return round(float(ratio) * 256)
 
 
 def fixed_hard_swish(x: Codes, x_map: Affine, out: Affine) -> Codes:
-    """In 16 bits: 7 more bits of x, 15-bit multipliers for x and for relu6(x + 3)."""
-    value = _centred(x, x_map, "fixed_hard_swish") << 7
+    """Computes hard_swish in 16 bits, by 15-bit multipliers for x and for relu6(x + 3)."""
+    value = _minus_zero_point(x, x_map, "fixed_hard_swish") << 7
     fine = F(F(1 / 128) * F(x_map.scale))
     (by, down), (gate_by, up) = (
-        _short(float(F(fine / unit))) for unit in (F(out.scale), F(3.0 / 32768.0))
+        _multiplier_15_bits(float(F(fine / unit))) for unit in (F(out.scale), F(3.0 / 32768.0))
     )
     if down > 0:
         raise OpError("fixed_hard_swish: the result's scale is below 1/128 of the operand's")
     gate = value
     if up > 0:
-        gate = _short_shift(gate, up - 1)
-    gate = _short_multiply(gate, gate_by)
+        gate = _saturating_shift(gate, up - 1)
+    gate = _rounding_doubling_high_half(gate, gate_by)
     if up > 0:
-        gate = _short_shift(gate, 1)
+        gate = _saturating_shift(gate, 1)
     elif up < 0:
-        gate = _halves_away(gate, -up)
+        gate = _rounding_shift_right(gate, -up)
     gate = (gate + (1 << 15)) >> 1
-    product = gate * _short_multiply(value, by)
+    product = gate * _rounding_doubling_high_half(value, by)
     high = np.where(product >= 0, product >> 15, -(-product >> 15))
-    return _stored(_halves_away(high, -down) + int(out.zero), out)
+    return _clamped(_rounding_shift_right(high, -down) + int(out.zero), out)
 
 
-def _short(m: float) -> tuple[int, int]:
+def _multiplier_15_bits(m: float) -> tuple[int, int]:
     """Returns a 15-bit multiplier and its exponent."""
-    q, exponent = multiplier(m)
+    q, exponent = to_fixed_point(m)
     return min((q + (1 << 15)) >> 16, (1 << 15) - 1), exponent
 
 
-def _short_shift(x: Whole, by: int) -> Whole:
+def _saturating_shift(x: Int64, by: int) -> Int64:
     return np.asarray(np.clip(x << by, -(1 << 15), (1 << 15) - 1))
 
 
-def _short_multiply(x: Whole, q: int) -> Whole:
+def _rounding_doubling_high_half(x: Int64, q: int) -> Int64:
     """Returns the rounding, doubling high half of a product of 16-bit numbers."""
     nudged = x * q + np.where(x >= 0, 1 << 14, 1 - (1 << 14))
     return np.where(nudged >= 0, nudged >> 15, -(-nudged >> 15))
 
 
-def _halves_away(x: Whole, exponent: int) -> Whole:
-    """16-bit numbers over a power of two, halves away from zero; the mask of what is dropped has
-    16 bits too: over 2^16 and more there is 1, or -1 of a number below zero."""
+def _rounding_shift_right(x: Int64, exponent: int) -> Int64:
+    """Divides 16-bit integers by a power of two, ties away from zero.
+
+    The mask of the dropped bits has 16 bits, too: dividing by 2^16 and more gives 1, or -1 for
+    negative ones.
+    """
     mask = (1 << exponent) - 1 if exponent < 16 else -1
     return np.asarray((x >> exponent) + ((x & mask) > (mask >> 1) + (x < 0)))
 
 
 def logistic_steps(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
-    """1 / (1 + exp(-x)), each step in float32."""
+    """Computes 1 / (1 + exp(-x)), each step in float32."""
     powers = expf(-dequantize(x, x_map, rule).astype(F))
     return quantize(F(1) / (F(1) + powers), out, rule)
 
 
 def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
-    """Softmax: exponents of all differences from a float32 table, added in the order of the axis,
-    and one quotient a row that all are multiplied with."""
+    """Computes softmax by a float32 table of exponentials.
+
+    The sum is in the order of the axis, and one quotient a row multiplies all its terms.
+    """
     if x_map.storage.bits > 8:
         raise OpError("share_table: a table over 8-bit integers; wider integers are not supported")
-    codes = np.moveaxis(_centred(x, x_map, "share_table"), axis, -1)
+    codes = np.moveaxis(_minus_zero_point(x, x_map, "share_table"), axis, -1)
     if not codes.size:
         return np.zeros(x.shape, out.carrier)
     scale = F(x_map.scale)
@@ -222,14 +244,14 @@ def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
     total = np.cumsum(terms, -1, dtype=F)[..., -1:]
     share = terms * (F(1) / (total * F(out.scale)))
     whole = np.floor(share.astype(np.float64) + 0.5).astype(np.int64) + int(out.zero)
-    return np.moveaxis(_stored(whole, out), -1, axis)
+    return np.moveaxis(_clamped(whole, out), -1, axis)
 
 
 # -- windows --------------------------------------------------------------------------------------
 
 
-def _quotient_away(total: Whole, count: Whole | int) -> Whole:
-    """Halves away from zero, in whole numbers."""
+def _rounded_quotient(total: Int64, count: Int64 | int) -> Int64:
+    """Divides integers, ties away from zero."""
     near = np.where(total > 0, total + count // 2, total - count // 2)
     return np.asarray(np.where(near >= 0, near // count, -(-near // count)))
 
@@ -246,12 +268,13 @@ def mean_away(
     count_pad: bool = False,
     layout: str = "NCHW",
 ) -> Codes:
-    """Average pooling of raw integers, padding left out, halves away from quantized value zero."""
+    """Computes average pooling of raw integers without padding; ties round away from the integer
+    zero."""
     if not x_map.same_map(out) or count_pad:
         said = "padding is not counted" if count_pad else "operand and result have one map"
         raise OpError(f"mean_away: {said}")
-    total, count = code_sums(x, kernel, stride, pad, ceil=ceil, layout=layout)
-    return channels_back(_stored(_quotient_away(total, count), out), layout)
+    total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
+    return restore_layout(_clamped(_rounded_quotient(total, count), out), layout)
 
 
 def fixed_mean(
@@ -263,15 +286,15 @@ def fixed_mean(
     axes: Sequence[int] = (),
     keep: bool = True,
 ) -> Codes:
-    """Returns the sum of q - z by a multiplier into which the count is divided."""
-    value = _centred(x, x_map, "fixed_mean")
+    """Computes the sum of q - z times a multiplier that is divided by the count."""
+    value = _minus_zero_point(x, x_map, "fixed_mean")
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
     count = math.prod(x.shape[a] for a in over)
-    q, exponent = multiplier(float(x_map.scale) / float(out.scale))
+    q, exponent = to_fixed_point(float(x_map.scale) / float(out.scale))
     shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
     q, exponent = (q << shift) // count, exponent - shift
     total = value.sum(over, keepdims=keep)
-    return _stored(scaled(total, q, exponent, rule) + int(out.zero), out)
+    return _clamped(multiply_fixed_point(total, q, exponent, rule) + int(out.zero), out)
 
 
 def mean_before(
@@ -283,12 +306,12 @@ def mean_before(
     keep: bool = True,
     round: str = "away",
 ) -> Codes:
-    """Returns the sum of q - z by (s / s_out) / count in float32, as `_before` has it."""
+    """Computes the sum of q - z times (s / s_out) / count in float32; see `_quantize_sums`."""
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _centred(x, x_map, "mean_before").sum(over, keepdims=keep)
+    total = _minus_zero_point(x, x_map, "mean_before").sum(over, keepdims=keep)
     count = math.prod(x.shape[a] for a in over)
     gain = F(x_map.scale) / F(out.scale) / F(count)
-    return _before("mean_before", total, count * int(x_map.zero), gain, out, round)
+    return _quantize_sums("mean_before", total, count * int(x_map.zero), gain, out, round)
 
 
 def total_before(
@@ -300,22 +323,24 @@ def total_before(
     keep: bool = True,
     round: str = "away",
 ) -> Codes:
-    """Returns the sum of q - z by s / s_out in float32, as `_before` has it."""
+    """Computes the sum of q - z times s / s_out in float32; see `_quantize_sums`."""
     over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _centred(x, x_map, "total_before").sum(over, keepdims=keep)
+    total = _minus_zero_point(x, x_map, "total_before").sum(over, keepdims=keep)
     zeros = math.prod(x.shape[a] for a in over) * int(x_map.zero)
-    return _before("total_before", total, zeros, F(x_map.scale) / F(out.scale), out, round)
+    return _quantize_sums("total_before", total, zeros, F(x_map.scale) / F(out.scale), out, round)
 
 
-def _before(
-    name: str, total: Whole, zeros: int, gain: np.float32, out: Affine, round: str
+def _quantize_sums(
+    name: str, total: Int64, zeros: int, gain: np.float32, out: Affine, round: str
 ) -> Codes:
-    """Quantized values of sums by a gain, the zero point inside the rounding: quantized values are
-    added as they are, and what `zeros` are too much is taken off the zero point."""
+    """Quantizes sums by a gain, with the zero point inside the rounding.
+
+    Raw integers are summed; what `zeros` are too much is subtracted from the zero point.
+    """
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
-    steps: Reals = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
-    whole: Reals = ROUNDINGS[round](np.clip(steps, out.low, out.high))
+    steps: Floats = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
+    whole: Floats = ROUNDINGS[round](np.clip(steps, out.low, out.high))
     return whole.astype(out.carrier)
 
 
@@ -334,25 +359,28 @@ def fixed_resize(
     mode: str = "linear",
     bits: int = 10,
 ) -> Codes:
-    """Bilinear: places and weights with 10 bits each, halves away; or weights with 11 bits of
-    places in float32, halves up."""
+    """Computes bilinear resizing of integers.
+
+    Positions and weights have 10 fraction bits, ties away from zero; or weights have 11 bits from
+    float32 positions, ties up.
+    """
     if not x_map.same_map(out):
         raise OpError("fixed_resize: operand and result have one map")
     over, made = resized(x, sizes, scales, axes)
     if mode != "linear" or len(over) != 2:
         raise OpError("fixed_resize: linear, along two axes")
     codes = x.astype(np.int64)
-    find = _fine_places if bits == 11 else _places
+    find = _positions_11_bits if bits == 11 else _positions_10_bits
     height, width = (find(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True))
-    total: Whole = np.zeros((), np.int64)
+    total: Int64 = np.zeros((), np.int64)
     for rows, by_row in height:
         for columns, by_column in width:
             taken = np.take(np.take(codes, rows, over[0]), columns, over[1])
-            weight = along(by_row, over[0], x.ndim) * along(by_column, over[1], x.ndim)
+            weight = along_axis(by_row, over[0], x.ndim) * along_axis(by_column, over[1], x.ndim)
             total = total + taken * weight
     if bits == 11:
-        return _stored((total + (1 << 21)) >> 22, out)
-    return _stored(_quotient_away(total, 1 << 20), out)
+        return _clamped((total + (1 << 21)) >> 22, out)
+    return _clamped(_rounded_quotient(total, 1 << 20), out)
 
 
 def real_resize(
@@ -366,29 +394,30 @@ def real_resize(
     coordinates: str = "half_pixel",
     mode: str = "linear",
 ) -> Codes:
-    """Bilinear: quantized values by two weights each, added in float32, a half more, what is after
-    the point left out."""
+    """Computes bilinear resizing in float32, then adds a half and truncates."""
     if not x_map.same_map(out):
         raise OpError("real_resize: operand and result have one map")
     over, made = resized(x, sizes, scales, axes)
     if mode != "linear" or len(over) != 2 or x_map.storage.kind != "uint":
         raise OpError("real_resize: linear, along two axes, of unsigned integers")
     height, width = (
-        _real_places(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True)
+        _float_positions(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True)
     )
     total: NDArray[np.float32] | None = None
     for columns, by_column in width:  # above, below; then the next column
         for rows, by_row in height:
             taken = np.take(np.take(x, rows, over[0]), columns, over[1]).astype(F)
-            weights = (along(by_row, over[0], x.ndim), along(by_column, over[1], x.ndim))
+            weights = (along_axis(by_row, over[0], x.ndim), along_axis(by_column, over[1], x.ndim))
             term = taken * weights[0] * weights[1]
             total = term if total is None else total + term
     assert total is not None
-    return _stored((total + F(0.5)).astype(np.int64), out)
+    return _clamped((total + F(0.5)).astype(np.int64), out)
 
 
-def _real_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, NDArray[np.float32]]]:
-    """Returns the elements below and above each place, and their weights in float32."""
+def _float_positions(
+    size: int, to: int, coordinates: str
+) -> list[tuple[Int64, NDArray[np.float32]]]:
+    """Returns the neighbours of float32 positions, and float32 weights."""
     corners = coordinates == "align_corners" and to > 1
     step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
     number, half = np.arange(to).astype(F), F(0.5)
@@ -399,18 +428,18 @@ def _real_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, NDAr
     return [(below, F(1) - rest), (above, rest)]
 
 
-Weights = TypeVar("Weights", Whole, NDArray[np.float32])
+Weights = TypeVar("Weights", Int64, NDArray[np.float32])
 
 
-def along(weights: Weights, axis: int, rank: int) -> Weights:
-    """Numbers that are along one axis of an array."""
+def along_axis(weights: Weights, axis: int, rank: int) -> Weights:
+    """Returns weights shaped to broadcast along one axis."""
     shape = [1] * rank
     shape[axis] = -1
     return weights.reshape(shape)
 
 
-def _places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
-    """Returns the elements below and above each place, and their weights."""
+def _positions_10_bits(size: int, to: int, coordinates: str) -> list[tuple[Int64, Int64]]:
+    """Returns the neighbours of each position and their weights, with 10 fraction bits."""
     one = 1 << 10
     if coordinates == "align_corners" and to > 1:
         step = (one * (size - 1) + (to - 1) // 2) // (to - 1)
@@ -425,8 +454,8 @@ def _places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
     return [(below, one - rest), (above, rest)]
 
 
-def _fine_places(size: int, to: int, coordinates: str) -> list[tuple[Whole, Whole]]:
-    """Returns the same from places in float32."""
+def _positions_11_bits(size: int, to: int, coordinates: str) -> list[tuple[Int64, Int64]]:
+    """Returns the neighbours of float32 positions, and weights of 11 fraction bits."""
     corners = coordinates == "align_corners" and to > 1
     step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
     number = np.arange(to).astype(F)

@@ -13,12 +13,12 @@ from qir.numerics.affine import Affine
 from qir.numerics.fields import Rule
 from qir.numerics.rounding import shift_right_away
 from qir.profiles.methods import FLAG, Param, PluginMethod
-from qir.reference.fixed_point import Whole, multiplier
-from qir.reference.method import Codes, MethodCall, stored
-from qir.reference.products import ProductKernel, product
+from qir.reference.fixed_point import Int64Array, to_fixed_point
+from qir.reference.method import Integers, MethodCall, saturate
+from qir.reference.products import ProductKernel, integer_product
 from qir.reference.transposed import transposed
 
-from .sums_and_means import DOUBLE, eighth, fixed_recode, fixed_sum
+from .sums_and_means import DOUBLE, fixed_recode, fixed_sum, to_8_fraction_bits
 
 
 def _up(rule: Rule) -> Rule:
@@ -28,7 +28,7 @@ def _up(rule: Rule) -> Rule:
     return replace(rule, requant=replace(rule.requant, round="double_up"))
 
 
-def recode_vectors(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, lanes: int) -> Codes:
+def recode_vectors(x: Integers, x_map: Affine, out: Affine, *, rule: Rule, lanes: int) -> Integers:
     """Quantized values to quantized values, so many at a time."""
     vectors = fixed_recode(x, x_map, out, rule=_up(rule))
     rest = fixed_recode(x, x_map, out, rule=rule)
@@ -36,7 +36,7 @@ def recode_vectors(x: Codes, x_map: Affine, out: Affine, *, rule: Rule, lanes: i
     return np.where(places, vectors, rest)
 
 
-def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
+def short_recode(x: Integers, x_map: Affine, out: Affine) -> Integers:
     """Quantized values to quantized values: (q - z) by the scales' quotient with 8 bits after the
     point, halves up; by a quotient below 1/256, which XNNPACK does not take, in vectors of
     sixteen."""
@@ -46,12 +46,12 @@ def short_recode(x: Codes, x_map: Affine, out: Affine) -> Codes:
     if x_map.axis is not None:
         raise OpError("short_recode: one scale a tensor, not one a channel")
     value = x.astype(np.int64) - int(x_map.zero)
-    return stored(((value * eighth(ratio) + 128) >> 8) + int(out.zero), out)
+    return saturate(((value * to_8_fraction_bits(ratio) + 128) >> 8) + int(out.zero), out)
 
 
 def transposed_vectors(
-    call: MethodCall, arrays: Mapping[str, Codes], *, lanes: int, rows: bool = False
-) -> Codes:
+    call: MethodCall, arrays: Mapping[str, Integers], *, lanes: int, rows: bool = False
+) -> Integers:
     """Returns a transposed convolution whose sums are scaled so many at a time, channels last in
     memory: all of them one after the other, or the channels of each place (`rows`)."""
     if not isinstance(call, ProductKernel):
@@ -64,14 +64,14 @@ def transposed_vectors(
     return np.where(np.moveaxis(places, -1, 1), vectors, rest)
 
 
-def depth_vectors(call: MethodCall, arrays: Mapping[str, Codes], *, lanes: int) -> Codes:
+def depth_vectors(call: MethodCall, arrays: Mapping[str, Integers], *, lanes: int) -> Integers:
     """Returns a convolution of channels each by itself, whose sums are scaled so many channels at a
     time."""
     if not isinstance(call, ProductKernel) or call.types["w"].shape[1] != 1:
         raise OpError(f"{call.op}: depth_vectors is of channels each by itself")
     plain = replace(call.rule, method=None)
-    vectors = product(replace(call, rule=_up(plain)), arrays)
-    rest = product(replace(call, rule=plain), arrays)
+    vectors = integer_product(replace(call, rule=_up(plain)), arrays)
+    rest = integer_product(replace(call, rule=plain), arrays)
     axis = -1 if call.attrs["layout"] == "NHWC" else 1
     count = rest.shape[axis]
     places = np.arange(count) < count // lanes * lanes
@@ -79,15 +79,15 @@ def depth_vectors(call: MethodCall, arrays: Mapping[str, Codes], *, lanes: int) 
 
 
 def sum_vectors(
-    a: Codes,
-    b: Codes,
+    a: Integers,
+    b: Integers,
     a_map: Affine,
     b_map: Affine,
     out: Affine,
     *,
     lanes: int,
     after: bool = False,
-) -> Codes:
+) -> Integers:
     """a + b as `fixed_sum` has it, but in vectors, where products round halves up, and bits that
     leave by a shift are dropped: each is shifted before it is multiplied, or `after` that. The
     zero point is added in 16 bits, where results wrap."""
@@ -97,16 +97,16 @@ def sum_vectors(
     twice = 2 * max(float(a_map.scale), float(b_map.scale))
     total = np.zeros(a.shape, np.int64)
     for x, of in ((a, a_map), (b, b_map)):
-        q, exponent = multiplier(float(of.scale) / twice)
+        q, exponent = to_fixed_point(float(of.scale) / twice)
         value = x.astype(np.int64) - int(of.zero)
         if after:
             total += _shifted(_high(value << _MORE, q), exponent)
         else:
             total += _high(_shifted(value, _MORE + exponent), q)
-    q, exponent = multiplier(twice / ((1 << _MORE) * float(out.scale)))
+    q, exponent = to_fixed_point(twice / ((1 << _MORE) * float(out.scale)))
     whole = shift_right_away(_high(total, q).astype(np.int32), np.array(max(-exponent, 0)))
     short = (whole.astype(np.int64) + int(out.zero)).astype(np.int16)
-    vectors = stored(short.astype(np.int64), out)
+    vectors = saturate(short.astype(np.int64), out)
     places = np.arange(a.size).reshape(a.shape) < a.size // lanes * lanes
     return np.where(places, vectors, rest)
 
@@ -115,12 +115,12 @@ _MORE = 20
 """Bits that sums of 8-bit integers have more."""
 
 
-def _high(x: Whole, q: int) -> Whole:
+def _high(x: Int64Array, q: int) -> Int64Array:
     """Returns the upper half of twice a product, rounded, halves up."""
     return np.asarray((x * q + (1 << 30)) >> 31)
 
 
-def _shifted(x: Whole, by: int) -> Whole:
+def _shifted(x: Int64Array, by: int) -> Int64Array:
     """Shifted to the left, or to the right where bits are dropped."""
     return np.asarray(x << by if by >= 0 else x >> -by)
 

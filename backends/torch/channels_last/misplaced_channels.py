@@ -1,4 +1,4 @@
-"""Predicts kernels that write channels_last data into a tensor that is read as channels first."""
+"""Predicts kernels that write channels_last data into a tensor that is then read as NCHW."""
 
 from __future__ import annotations
 
@@ -14,71 +14,74 @@ from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
 from qir.rewrite.axis_permutation import perm_to
 
-_IMAGES = frozenset(
+_MISPLACING_OPS = frozenset(
     "max_pool2d avg_pool2d max_pool1d avg_pool1d adaptive_avg_pool max_pool3d avg_pool3d resize "
     "resize_nearest instance_norm group_norm".split()
 )
-"""Kernels that ask whether what they read has channels last otherwise than for what they make."""
-_NORMS = frozenset({"instance_norm", "group_norm"})
-"""Those of them that ask it of images alone."""
-_TAKEN = frozenset("max_pool2d avg_pool2d max_pool1d avg_pool1d".split())
-"""Those of them that QNNPACK takes of u8 values, which are right."""
+"""Kernels that ask an operand's layout in one way to compute, in another way to allocate the
+result."""
+_IMAGE_NORMS = frozenset({"instance_norm", "group_norm"})
+"""Those that do so for images alone."""
+_QNNPACK_POOLS = frozenset("max_pool2d avg_pool2d max_pool1d avg_pool1d".split())
+"""Those that QNNPACK computes for u8, correctly."""
 
 
 @dataclass
-class Misplaced:
-    """The kernels of a graph that read what is both ways and misplace what they make of it."""
+class MisplacedKernels:
+    """The kernels of a graph that read a tensor of ambiguous layout, and misplace their results."""
 
     graph: Graph
     u8_first: bool
     wrap: Callable[[Graph], object]
     off: set[Node] = field(default_factory=set)
+    """Nodes that read such a tensor."""
     _codes: set[str] | None = None
-    """What kernels make; a graph that follows the profile says itself how its own are read."""
+    """The results of kernels. A graph that follows the profile says itself how its own are read."""
 
-    def makes(self, op: str, node: Node) -> bool:
-        """Returns whether a kernel is one that can."""
-        if op in _NORMS and node.result.type.rank != 4:
+    def may_misplace(self, op: str, node: Node) -> bool:
+        """Returns whether a node's kernel is one of these."""
+        if op in _IMAGE_NORMS and node.result.type.rank != 4:
             return False
-        return op in _IMAGES and not (self.u8_first and _in_u8_library(op, node))
+        return op in _MISPLACING_OPS and not (self.u8_first and _is_qnnpack_pool(op, node))
 
-    def writes(self, node: Node) -> bool:
-        """Returns whether a node gives the integers that one of them writes, where that is a kernel
-        at all."""
+    def misplaces(self, node: Node) -> bool:
+        """Returns whether a node makes the integers of such a kernel, if it is a kernel at all."""
         made = node.operands["x"].node if node.op == "quantize" else node
         if made not in self.off or len(node.results) > 1 or node.result.type.quant is None:
             return False
-        shape = dims.known(node.result.type.shape[1:])
+        shape = dims.known_shape(node.result.type.shape[1:])
         if shape is not None and (shape[0] == 1 or set(shape[1:]) == {1}):
             return False
         if self._codes is None:
             tried = self.graph.copy()
             self.wrap(tried)
             follows = tried.profile == self.graph.profile
-            self._codes = _kernels(tried) - (_kernels(self.graph) if follows else set())
+            self._codes = _kernel_results(tried) - (
+                _kernel_results(self.graph) if follows else set()
+            )
         return node.result.name in self._codes
 
 
-def _kernels(graph: Graph) -> set[str]:
+def _kernel_results(graph: Graph) -> set[str]:
     return {value.name for node in graph if node.op != "quantize" for value in node.results}
 
 
-def _in_u8_library(op: str, node: Node) -> bool:
+def _is_qnnpack_pool(op: str, node: Node) -> bool:
     """Returns whether QNNPACK computes a pool."""
     x = next(iter(node.operands.values()))
     quant = (x.node.operands["x"] if x.node.op == "dequantize" else x).type.quant
     attrs = (node.attrs, *(stage.attrs for stage in node.stages))
     ceil = op.startswith("max") and any(held.get("ceil") for held in attrs)
-    return op in _TAKEN and not ceil and quant is not None and quant.storage == U8
+    return op in _QNNPACK_POOLS and not ceil and quant is not None and quant.storage == U8
 
 
-def read_plain(graph: Graph, value: Value) -> None:
-    """Lets all that read integers read them with channels last, as if channels stood second."""
+def read_as_nchw(graph: Graph, value: Value) -> None:
+    """Lets all consumers of a value read its channels_last bytes as if they were NCHW."""
     uses = sorted(value.uses, key=lambda use: use.node)
     perm, at = perm_to("nhwc", value.type.rank), uses[0].node
     name = graph.fresh(value.name)
     moved = graph.add("transpose", {"x": value}, {"perm": perm}, name=name, before=at).result
-    shape = dims.known(value.type.shape[1:]) or ()
+    shape = dims.known_shape(value.type.shape[1:]) or ()
     sizes = np.array((0, *shape), np.int64)
     held = Array(sizes, TensorType(sizes.shape, I64), f"{name}.shape")
     wanted = graph.constant(held, name=graph.fresh(held.name), before=at)
@@ -87,4 +90,4 @@ def read_plain(graph: Graph, value: Value) -> None:
         graph.set_operand(user, slot, read)
 
 
-__all__ = ["Misplaced", "read_plain"]
+__all__ = ["MisplacedKernels", "read_as_nchw"]

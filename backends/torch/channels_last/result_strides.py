@@ -1,7 +1,7 @@
 """Output strides of torch's quantized kernels, including the strides of size-1 dimensions.
 
-A kernel asks two questions of what it reads: what order it suggests for results, by its steps
-alone, and whether it fills its memory in that order. What it makes follows from the answers.
+A kernel asks two questions of an operand: which layout it suggests for results, by its strides
+alone, and whether it is contiguous in that layout. The result follows from the answers.
 """
 
 from __future__ import annotations
@@ -14,175 +14,202 @@ from qir.ir.ops import spec
 
 from .strides import (
     Sizes,
-    Steps,
-    both,
-    dense,
-    fills,
-    row,
-    spread,
-    suggests_last,
+    Strides,
+    as_image,
+    broadcast_strides,
+    contiguous_strides,
+    has_ambiguous_layout,
+    is_contiguous,
+    suggests_channels_last,
 )
 
 
 @dataclass(frozen=True)
-class Read:
-    """What a kernel reads."""
+class Operand:
+    """An operand of a kernel."""
 
     sizes: Sizes
-    steps: Steps
+    strides: Strides
 
     @property
-    def suggests(self) -> bool:
-        """Whether it suggests channels last; a line is asked as the image of one row."""
-        return suggests_last(*row(self.sizes, self.steps))
+    def suggests_channels_last(self) -> bool:
+        """Whether it suggests channels_last; a 3-D tensor is asked as the image of height 1."""
+        return suggests_channels_last(*as_image(self.sizes, self.strides))
 
     @property
-    def last(self) -> bool:
-        """Whether it fills its memory with channels last."""
-        return len(self.sizes) > 2 and fills(*row(self.sizes, self.steps), last=True)
+    def is_channels_last(self) -> bool:
+        """Whether it is contiguous in channels_last."""
+        return len(self.sizes) > 2 and is_contiguous(
+            *as_image(self.sizes, self.strides), channels_last=True
+        )
 
     @property
-    def plain(self) -> bool:
-        """Whether it fills its memory in the plain order."""
-        return fills(self.sizes, self.steps)
+    def is_plain(self) -> bool:
+        """Whether it is contiguous in the layout of its type."""
+        return is_contiguous(self.sizes, self.strides)
 
 
 @dataclass(frozen=True)
 class StridedKernel:
-    """A kernel: what it reads, and the sizes of what it makes."""
+    """A kernel: its operands, and the sizes of its result."""
 
     op: str
     attrs: Mapping[str, Attr]
-    data: Sequence[Read]
+    data: Sequence[Operand]
     sizes: Sizes
     u8_first: bool = False
-    """Whether the kernels of u8 alone are asked first, which are QNNPACK's."""
-    units: bool = False
-    """Whether its quantized values are parts of 256, from 0 on."""
+    """Whether QNNPACK's kernels, which are for u8, are tried first."""
+    has_unit_type: bool = False
+    """Whether the quantized type has scale 1/256 and zero point 0."""
 
     @property
-    def x(self) -> Read:
+    def x(self) -> Operand:
         return self.data[0]
 
 
-Rule = Callable[[StridedKernel], Steps]
+StrideRule = Callable[[StridedKernel], Strides]
 
 
-def result_steps(kernel: StridedKernel) -> Steps:
-    """Returns where what a kernel makes is."""
-    rule = _RULES.get(kernel.op) or (_alike if spec(kernel.op).traits.elementwise else _plain)
+def result_strides(kernel: StridedKernel) -> Strides:
+    """Returns the strides of a kernel's result."""
+    rule = _RULES.get(kernel.op) or (
+        _elementwise if spec(kernel.op).traits.elementwise else _always_contiguous
+    )
     return rule(kernel)
 
 
-def _plain(kernel: StridedKernel) -> Steps:
-    return dense(kernel.sizes)
+def _always_contiguous(kernel: StridedKernel) -> Strides:
+    return contiguous_strides(kernel.sizes)
 
 
-def _last(kernel: StridedKernel) -> Steps:
-    """Convolutions bring their own order."""
-    return dense(kernel.sizes, last=True)
+def _convolution(kernel: StridedKernel) -> Strides:
+    """Convolutions always return channels_last."""
+    return contiguous_strides(kernel.sizes, channels_last=True)
 
 
-def _alike(kernel: StridedKernel) -> Steps:
-    """What goes element by element makes what is suggested, with or without gaps."""
+def _elementwise(kernel: StridedKernel) -> Strides:
+    """Elementwise kernels return the suggested layout, for an operand with or without gaps."""
     return _suggested(kernel.sizes, kernel.x)
 
 
-def _suggested(sizes: Sizes, x: Read) -> Steps:
-    return dense(sizes, last=len(sizes) > 3 and len(x.sizes) == len(sizes) and x.suggests)
-
-
-def _images(kernel: StridedKernel) -> Steps:
-    """Kernels of images that take channels last without gaps, and put all else in plain order."""
-    return dense(kernel.sizes, last=kernel.x.last and kernel.x.suggests)
-
-
-def _pool(kernel: StridedKernel) -> Steps:
-    """QNNPACK's own have channels last where that is suggested, or where it is the plain order."""
-    if not kernel.u8_first or (kernel.op.startswith("max") and kernel.attrs.get("ceil")):
-        return _images(kernel)
-    sizes = kernel.sizes
-    alone = sizes[1] == 1 or set(sizes[2:]) == {1}
-    return dense(sizes, last=alone or kernel.x.suggests)
-
-
-def _mean(kernel: StridedKernel) -> Steps:
-    """Means of parts: QNNPACK computes those of images whose windows are alike and above 1."""
-    made, read = kernel.sizes[2:], kernel.x.sizes[2:]
-    if len(made) == 3:
-        return _alike(kernel) if set(made) == {1} else _images(kernel)
-    alike = made != read and all(n % m == 0 for n, m in zip(read, made, strict=True) if m)
-    return _pool(kernel) if alike else _images(kernel)
-
-
-def _windows(kernel: StridedKernel) -> Steps:
-    """Averages of volumes put what they read with channels last first, if it does not be so."""
-    return dense(kernel.sizes, last=not both(kernel.x.sizes, kernel.x.steps))
-
-
-def _batch(kernel: StridedKernel) -> Steps:
-    """Lines come back in the plain order, where they are not in it already."""
-    made = dense(kernel.sizes, last=len(kernel.sizes) > 2)
-    return made if len(kernel.sizes) != 3 or fills(kernel.sizes, made) else dense(kernel.sizes)
-
-
-def _norm(kernel: StridedKernel) -> Steps:
-    """Norms of groups and instances know channels last of images, not of volumes."""
-    return _images(kernel) if len(kernel.sizes) == 4 else _contiguous(kernel)
-
-
-def _contiguous(kernel: StridedKernel) -> Steps:
-    """Returns what is read in the plain order first; what has it already suggests what it will."""
-    return dense(
-        kernel.sizes,
-        last=_suggested(kernel.sizes, kernel.x) != dense(kernel.sizes) and kernel.x.plain,
+def _suggested(sizes: Sizes, x: Operand) -> Strides:
+    return contiguous_strides(
+        sizes,
+        channels_last=len(sizes) > 3 and len(x.sizes) == len(sizes) and x.suggests_channels_last,
     )
 
 
-def _reduced(kernel: StridedKernel) -> Steps:
-    """Means along the last axes are a kernel of quantized values, others of floats; QNNPACK has one
-    of its own."""
+def _image_kernel(kernel: StridedKernel) -> Strides:
+    """Image kernels return channels_last for an operand that is contiguous so, else the plain
+    layout."""
+    return contiguous_strides(
+        kernel.sizes, channels_last=kernel.x.is_channels_last and kernel.x.suggests_channels_last
+    )
+
+
+def _pool(kernel: StridedKernel) -> Strides:
+    """QNNPACK's pools return channels_last if it is suggested, or equals the plain layout."""
+    if not kernel.u8_first or (kernel.op.startswith("max") and kernel.attrs.get("ceil")):
+        return _image_kernel(kernel)
+    sizes = kernel.sizes
+    alone = sizes[1] == 1 or set(sizes[2:]) == {1}
+    return contiguous_strides(sizes, channels_last=alone or kernel.x.suggests_channels_last)
+
+
+def _mean(kernel: StridedKernel) -> Strides:
+    """QNNPACK computes means whose windows are all alike and of more than one pixel."""
+    made, read = kernel.sizes[2:], kernel.x.sizes[2:]
+    if len(made) == 3:
+        return _elementwise(kernel) if set(made) == {1} else _image_kernel(kernel)
+    alike = made != read and all(n % m == 0 for n, m in zip(read, made, strict=True) if m)
+    return _pool(kernel) if alike else _image_kernel(kernel)
+
+
+def _avg_pool3d(kernel: StridedKernel) -> Strides:
+    """Averages of volumes copy an operand that does not suggest channels_last to that layout."""
+    return contiguous_strides(
+        kernel.sizes, channels_last=not has_ambiguous_layout(kernel.x.sizes, kernel.x.strides)
+    )
+
+
+def _batch_norm(kernel: StridedKernel) -> Strides:
+    """3-D tensors come back in the plain layout, unless they are in it already."""
+    made = contiguous_strides(kernel.sizes, channels_last=len(kernel.sizes) > 2)
+    return (
+        made
+        if len(kernel.sizes) != 3 or is_contiguous(kernel.sizes, made)
+        else contiguous_strides(kernel.sizes)
+    )
+
+
+def _norm(kernel: StridedKernel) -> Strides:
+    """Group and instance norms know channels_last for images, but not for volumes."""
+    return _image_kernel(kernel) if len(kernel.sizes) == 4 else _contiguous_first(kernel)
+
+
+def _contiguous_first(kernel: StridedKernel) -> Strides:
+    """Kernels that call `contiguous` first. An operand that is contiguous is not copied, and so
+    still suggests its layout."""
+    return contiguous_strides(
+        kernel.sizes,
+        channels_last=_suggested(kernel.sizes, kernel.x) != contiguous_strides(kernel.sizes)
+        and kernel.x.is_plain,
+    )
+
+
+def _reduce_mean(kernel: StridedKernel) -> Strides:
+    """Means over the last axes have a quantized kernel; others go through floats. QNNPACK has
+    its own."""
     rank = len(kernel.x.sizes)
     said = kernel.attrs.get("axes") or tuple(range(rank))
     axes = {a % rank for a in said if isinstance(a, int)} if isinstance(said, tuple) else set()
     inner = sorted(axes) == [*range(rank - len(axes), rank)]
     images = kernel.u8_first and rank == 4 and said == (2, 3)
     if len(kernel.sizes) != rank or not inner or images:
-        return dense(kernel.sizes)
-    return _contiguous(kernel)
+        return contiguous_strides(kernel.sizes)
+    return _contiguous_first(kernel)
 
 
-def _joined(kernel: StridedKernel) -> Steps:
-    """Channels of images with channels last are joined as quantized values, all else as floats."""
+def _concat(kernel: StridedKernel) -> Strides:
+    """Channels of channels_last images are joined as integers, all else as floats."""
     rank, axis = len(kernel.sizes), kernel.attrs.get("axis", 0)
-    if rank == 4 and isinstance(axis, int) and axis % 4 == 1 and all(x.last for x in kernel.data):
-        return dense(kernel.sizes, last=True)
-    reals = (Read(x.sizes, _suggested(x.sizes, x)) for x in kernel.data)
-    made = dense(kernel.sizes, last=rank > 3 and all(x.suggests for x in reals))
-    return _suggested(kernel.sizes, Read(kernel.sizes, made))
+    if (
+        rank == 4
+        and isinstance(axis, int)
+        and axis % 4 == 1
+        and all(x.is_channels_last for x in kernel.data)
+    ):
+        return contiguous_strides(kernel.sizes, channels_last=True)
+    reals = (Operand(x.sizes, _suggested(x.sizes, x)) for x in kernel.data)
+    made = contiguous_strides(
+        kernel.sizes, channels_last=rank > 3 and all(x.suggests_channels_last for x in reals)
+    )
+    return _suggested(kernel.sizes, Operand(kernel.sizes, made))
 
 
-def requantized(sizes: Sizes, steps: Steps) -> Steps:
-    """Quantized values that are made float and integers again, or what goes through float so."""
-    return _suggested(sizes, Read(sizes, _suggested(sizes, Read(sizes, steps))))
+def requantized(sizes: Sizes, strides: Strides) -> Strides:
+    """Returns the strides after dequantize and quantize, each of which returns what is
+    suggested."""
+    return _suggested(sizes, Operand(sizes, _suggested(sizes, Operand(sizes, strides))))
 
 
-def _pair(kernel: StridedKernel) -> Steps:
-    """Returns the first operand's order, if the result has its sizes."""
+def _binary(kernel: StridedKernel) -> Strides:
+    """Returns the layout of the first operand, if the result has its sizes."""
     first = kernel.x
     if len(kernel.data) < 2 or first.sizes == kernel.sizes or kernel.op == "mul":
         return _suggested(kernel.sizes, first)
-    return _iterated(kernel.sizes, kernel.data)
+    return _iterator_order(kernel.sizes, kernel.data)
 
 
-def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
-    """Returns a result that is made in the order of steps in which operands are gone through."""
-    every = [spread(sizes, of.sizes, of.steps) for of in data]
+def _iterator_order(sizes: Sizes, data: Sequence[Operand]) -> Strides:
+    """Returns the strides that TensorIterator gives a result: in the order in which it visits
+    operands."""
+    every = [broadcast_strides(sizes, of.sizes, of.strides) for of in data]
     order = [*reversed(range(len(sizes)))]
     for i in range(1, len(order)):
         at = i
         for j in range(i - 1, -1, -1):
-            turn = _turn(sizes, every, order[j], order[at])
+            turn = _compare_axes(sizes, every, order[j], order[at])
             if turn < 0:
                 break
             if turn:
@@ -193,67 +220,77 @@ def _iterated(sizes: Sizes, data: Sequence[Read]) -> Steps:
     return tuple(made)
 
 
-def _turn(sizes: Sizes, every: Sequence[Steps], one: int, other: int) -> int:
-    """Returns whether one axis goes after another: above 0 yes, below no."""
-    for steps in every:
-        if not steps[one] or not steps[other]:
+def _compare_axes(sizes: Sizes, every: Sequence[Strides], one: int, other: int) -> int:
+    """Returns above 0 if TensorIterator visits one axis after another, below 0 if before."""
+    for strides in every:
+        if not strides[one] or not strides[other]:
             continue
-        if steps[one] != steps[other]:
-            return 1 if steps[one] > steps[other] else -1
+        if strides[one] != strides[other]:
+            return 1 if strides[one] > strides[other] else -1
         if sizes[one] > sizes[other]:
             return 1
     return 0
 
 
-def _softmax(kernel: StridedKernel) -> Steps:
-    """QNNPACK goes along the axis of step 1, or along the last one after it has changed places."""
+def _softmax(kernel: StridedKernel) -> Strides:
+    """QNNPACK goes along the axis of stride 1, or along the last one after swapping them."""
     rank, at = len(kernel.sizes), kernel.attrs.get("axis", -1)
-    if not kernel.u8_first or not kernel.units or not isinstance(at, int):
-        return dense(kernel.sizes)
+    if not kernel.u8_first or not kernel.has_unit_type or not isinstance(at, int):
+        return contiguous_strides(kernel.sizes)
     axes = [*range(rank)]
     axes[at], axes[-1] = axes[-1], axes[at]
-    if kernel.x.steps[at] == 1:
+    if kernel.x.strides[at] == 1:
         return _suggested(kernel.sizes, kernel.x)
-    sizes, steps = (tuple(of[a] for a in axes) for of in (kernel.sizes, kernel.x.steps))
-    moved = _suggested(sizes, Read(sizes, steps if fills(sizes, steps) else dense(sizes)))
+    sizes, strides = (tuple(of[a] for a in axes) for of in (kernel.sizes, kernel.x.strides))
+    moved = _suggested(
+        sizes,
+        Operand(sizes, strides if is_contiguous(sizes, strides) else contiguous_strides(sizes)),
+    )
     return tuple(moved[axis] for axis in axes)
 
 
 def unpredicted(kernel: StridedKernel) -> str:
-    """Returns why nobody can tell what torch's kernel makes, for its order; empty where one can."""
+    """Returns why a kernel's result cannot be predicted; empty where it can."""
     x, sizes = kernel.x, kernel.sizes
     if kernel.op in ("instance_norm", "group_norm"):
         alone = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}
-        return _WRITES if alone and x.last else ""
+        return _WRITES if alone and x.is_channels_last else ""
     at = kernel.attrs.get("axis", -1)
-    if kernel.op != "softmax" or not kernel.u8_first or not kernel.units or not isinstance(at, int):
+    if (
+        kernel.op != "softmax"
+        or not kernel.u8_first
+        or not kernel.has_unit_type
+        or not isinstance(at, int)
+    ):
         return ""
-    if x.steps[at] != 1 or sizes[at] == 1:
+    if x.strides[at] != 1 or sizes[at] == 1:
         return ""
-    made, last = result_steps(kernel), sizes[at]
+    made, last = result_strides(kernel), sizes[at]
     rest = [a for a, n in enumerate(sizes) if n > 1 and a != at % len(sizes)]
-    return _READS if any(x.steps[a] != made[a] or made[a] % last for a in rest) else ""
+    return _READS if any(x.strides[a] != made[a] or made[a] % last for a in rest) else ""
 
 
 _WRITES = "it writes the first of images of one element, and leaves the others: not predicted"
 _READS = "it reads these strides as rows of another axis, or as contiguous: not predicted"
 
-_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _last),
+_RULES: Mapping[str, StrideRule] = {
+    **dict.fromkeys(
+        (f"conv{of}{n}d" for of in ("", "_transpose") for n in (1, 2, 3)), _convolution
+    ),
     **dict.fromkeys("max_pool1d max_pool2d avg_pool1d avg_pool2d".split(), _pool),
     **dict.fromkeys("global_avg_pool adaptive_avg_pool".split(), _mean),
-    **dict.fromkeys("max_pool3d resize resize_nearest".split(), _images),
+    **dict.fromkeys("max_pool3d resize resize_nearest".split(), _image_kernel),
     **dict.fromkeys("instance_norm group_norm".split(), _norm),
-    **dict.fromkeys("elu celu linear matmul".split(), _plain),
-    **dict.fromkeys("add sub mul div min max".split(), _pair),
-    **dict.fromkeys("quantize dequantize requantize cast prelu pad".split(), _alike),
-    "avg_pool3d": _windows,
-    "batch_norm": _batch,
-    "layer_norm": _contiguous,
-    "reduce_mean": _reduced,
-    "concat": _joined,
+    **dict.fromkeys("elu celu linear matmul".split(), _always_contiguous),
+    **dict.fromkeys("add sub mul div min max".split(), _binary),
+    **dict.fromkeys("quantize dequantize requantize cast prelu pad".split(), _elementwise),
+    "avg_pool3d": _avg_pool3d,
+    "batch_norm": _batch_norm,
+    "layer_norm": _contiguous_first,
+    "reduce_mean": _reduce_mean,
+    "concat": _concat,
     "softmax": _softmax,
 }
-"""By op; others that go element by element make what is suggested, and all else the plain order."""
+"""Stride rules by op. Other elementwise ops return the suggested layout, all else the plain one."""
 
-__all__ = ["Read", "StridedKernel", "requantized", "result_steps", "unpredicted"]
+__all__ = ["Operand", "StridedKernel", "requantized", "result_strides", "unpredicted"]

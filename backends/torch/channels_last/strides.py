@@ -6,83 +6,94 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 Sizes = tuple[int, ...]
-Steps = tuple[int, ...]
-"""How far apart two neighbours along each axis are."""
+Strides = tuple[int, ...]
+"""The distance of adjacent elements along each axis, in elements."""
 
 
-def dense(sizes: Sizes, *, last: bool = False) -> Steps:
-    """Returns one element after the other, channels second or last."""
+def contiguous_strides(sizes: Sizes, *, channels_last: bool = False) -> Strides:
+    """Returns the strides of a contiguous tensor, with channels second or last."""
     axes = [*range(len(sizes))]
-    if last:
+    if channels_last:
         axes = [0, *axes[2:], 1]
-    steps, step = [0] * len(sizes), 1
+    strides, step = [0] * len(sizes), 1
     for axis in reversed(axes):
-        steps[axis] = step
+        strides[axis] = step
         step *= max(sizes[axis], 1)
-    return tuple(steps)
+    return tuple(strides)
 
 
-def fills(sizes: Sizes, steps: Steps, *, last: bool = False) -> bool:
-    """Returns whether a tensor is so, without gaps; axes of 1 say nothing."""
-    wanted = dense(sizes, last=last)
-    return all(n == 1 or s == w for n, s, w in zip(sizes, steps, wanted, strict=True))
+def is_contiguous(sizes: Sizes, strides: Strides, *, channels_last: bool = False) -> bool:
+    """Returns whether strides are contiguous in a layout; those of axes of size 1 do not count."""
+    wanted = contiguous_strides(sizes, channels_last=channels_last)
+    return all(n == 1 or s == w for n, s, w in zip(sizes, strides, wanted, strict=True))
 
 
-def suggests_last(sizes: Sizes, steps: Steps) -> bool:
-    """Returns whether what is made of a tensor gets channels last: one of images or volumes whose
-    steps are in that order, gaps or not."""
-    if len(sizes) not in (4, 5) or not steps[1] or 0 in sizes:
+def suggests_channels_last(sizes: Sizes, strides: Strides) -> bool:
+    """Returns whether a kernel makes its result channels_last for an operand with these strides.
+
+    This is torch's `suggest_memory_format`: of images and volumes, by the order of strides alone,
+    with or without gaps.
+    """
+    if len(sizes) not in (4, 5) or not strides[1] or 0 in sizes:
         return False
     least = 0
     for axis in (1, *range(len(sizes) - 1, 1, -1), 0):
-        if steps[axis] < least or (axis == 0 and least == steps[1]):
+        if strides[axis] < least or (axis == 0 and least == strides[1]):
             return False
-        least = steps[axis] * max(sizes[axis], 1)
+        least = strides[axis] * max(sizes[axis], 1)
     return True
 
 
-def row(sizes: Sizes, steps: Steps) -> tuple[Sizes, Steps]:
-    """Returns a line of channels as the image of one row that it is viewed as; an image as it
-    is."""
+def as_image(sizes: Sizes, strides: Strides) -> tuple[Sizes, Strides]:
+    """Returns sizes and strides of a 3-D tensor as those of the image of height 1 it is viewed
+    as."""
     if len(sizes) != 3:
-        return sizes, steps
-    return (*sizes[:2], 1, sizes[2]), unsqueezed(sizes, steps, (2,))
+        return sizes, strides
+    return (*sizes[:2], 1, sizes[2]), unsqueezed(sizes, strides, (2,))
 
 
-def both(sizes: Sizes, steps: Steps) -> bool:
-    """Returns whether what is channels_last makes results that do not: of images of one element, or
-    one wide, whose steps along the axes of 1 are of another order."""
-    sizes, steps = row(sizes, steps)
+def has_ambiguous_layout(sizes: Sizes, strides: Strides) -> bool:
+    """Returns whether a tensor is contiguous in channels_last but suggests another layout.
+
+    So are images of one pixel or of width 1, whose strides along axes of size 1 are of another
+    order.
+    """
+    sizes, strides = as_image(sizes, strides)
     if len(sizes) not in (4, 5) or 0 in sizes:
         return False
-    return fills(sizes, steps, last=True) and not suggests_last(sizes, steps)
+    return is_contiguous(sizes, strides, channels_last=True) and not suggests_channels_last(
+        sizes, strides
+    )
 
 
-def unsqueezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
-    """Steps with axes of 1 put in, each as far apart as what is after it reaches."""
-    held, made, rank = [*sizes], [*steps], len(sizes) + len(axes)
+def unsqueezed(sizes: Sizes, strides: Strides, axes: Sizes) -> Strides:
+    """Returns strides with axes of size 1 inserted, as torch.unsqueeze computes them."""
+    held, made, rank = [*sizes], [*strides], len(sizes) + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         made.insert(axis, held[axis] * made[axis] if axis < len(held) else 1)
         held.insert(axis, 1)
     return tuple(made)
 
 
-def squeezed(sizes: Sizes, steps: Steps, axes: Sizes) -> Steps:
-    """Steps without axes of 1: those that are named, or all."""
+def squeezed(sizes: Sizes, strides: Strides, axes: Sizes) -> Strides:
+    """Returns strides without axes of size 1: the named ones, or all."""
     gone = {axis % len(sizes) for axis in axes} or {a for a, n in enumerate(sizes) if n == 1}
-    return tuple(step for axis, step in enumerate(steps) if axis not in gone)
+    return tuple(step for axis, step in enumerate(strides) if axis not in gone)
 
 
-def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
-    """Steps of a tensor in another shape: a view where there is one, else a copy in order."""
-    plain = dense(wanted)
+def viewed(sizes: Sizes, strides: Strides, wanted: Sizes) -> Strides:
+    """Returns the strides of a tensor in another shape: of a view if there is one, else of a
+    contiguous copy."""
+    plain = contiguous_strides(wanted)
     if not sizes or not wanted or 0 in sizes:
         return plain
-    made, at, base = list(plain), len(wanted) - 1, steps[-1]
+    # As torch's `computeStride`: each run of operand axes that is contiguous in itself is split
+    # into result axes.
+    made, at, base = list(plain), len(wanted) - 1, strides[-1]
     held = seen = 1
     for axis in range(len(sizes) - 1, -1, -1):
         held *= sizes[axis]
-        if axis and (sizes[axis - 1] == 1 or steps[axis - 1] == held * base):
+        if axis and (sizes[axis - 1] == 1 or strides[axis - 1] == held * base):
             continue
         while at >= 0 and (seen < held or wanted[at] == 1):
             made[at] = seen * base
@@ -91,15 +102,19 @@ def viewed(sizes: Sizes, steps: Steps, wanted: Sizes) -> Steps:
         if seen != held:
             return plain
         if axis:
-            base, held, seen = steps[axis - 1], 1, 1
+            base, held, seen = strides[axis - 1], 1, 1
     return tuple(made) if at < 0 else plain
 
 
-def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> int:
-    """Returns how many elements of a result one run makes, each read where it is; 1: they are no
-    neighbours, and each is computed by itself."""
-    every = [steps, *(spread(sizes, *of) for of in operands)]
-    axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: steps[axis])
+def contiguous_run(
+    sizes: Sizes, strides: Strides, operands: Sequence[tuple[Sizes, Strides]]
+) -> int:
+    """Returns how many elements of a result a kernel computes as one vector loop.
+
+    1 means that elements are no neighbours: each is computed by itself.
+    """
+    every = [strides, *(broadcast_strides(sizes, *of) for of in operands)]
+    axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: strides[axis])
     if not axes:
         return 1
     inner = [of[axes[0]] for of in every]
@@ -113,8 +128,8 @@ def run(sizes: Sizes, steps: Steps, operands: Sequence[tuple[Sizes, Steps]]) -> 
     return length
 
 
-def spread(sizes: Sizes, of: Sizes, steps: Steps) -> Steps:
-    """Steps of an operand along the axes of a result; 0 where it is repeated."""
+def broadcast_strides(sizes: Sizes, of: Sizes, strides: Strides) -> Strides:
+    """Returns an operand's strides along the axes of a result; 0 where it is repeated."""
     gone = len(sizes) - len(of)
-    kept = (step if n == m else 0 for n, m, step in zip(of, sizes[gone:], steps, strict=True))
+    kept = (step if n == m else 0 for n, m, step in zip(of, sizes[gone:], strides, strict=True))
     return (*(0,) * gone, *kept)

@@ -1,4 +1,4 @@
-"""Means of u8 as QNNPACK makes them."""
+"""Means of u8 as QNNPACK computes them."""
 
 from __future__ import annotations
 
@@ -11,62 +11,67 @@ import numpy as np
 
 from qir.profiles.methods import FLAG, PluginMethod
 from qir.reference.code_means import ALL_MEANS
-from qir.reference.means import divisors, handed_on, mean_of_steps
+from qir.reference.means import divisors, mean_of_steps, run_in_operand_type
 from qir.reference.method import (
-    Codes,
-    F,
+    Integers,
     MethodCall,
-    coded,
-    integers,
-    one_scale,
-    stored,
-    to_whole,
+    float32,
+    int_list,
+    quantized_result,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
 )
 from qir.reference.products import ProductKernel
 from qir.reference.table import compute
 
-Arrays = Mapping[str, Codes]
+Arrays = Mapping[str, Integers]
 
 
-def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> Codes:
-    """Means of u8 as QNNPACK makes them: sums of q - z times s / (s * n) in float32, the zero
-    point added after rounding; padding counts always.
+def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> Integers:
+    """Computes means of u8 as QNNPACK does.
 
-    What QNNPACK does not take is left to torch: windows that `ceil` adds, parts of an image that
-    do not divide it, volumes, means over other axes than 2 and 3, which torch compares as they are
-    written.
+    Sums of q - z are multiplied by s / (s * n) in float32, and the zero point is added after
+    rounding. Padding always counts.
+
+    torch computes what QNNPACK does not support: windows that `ceil` adds, images that the result
+    size does not divide, volumes, and means over other axes than 2 and 3.
     """
-    x, out = call.affine("x"), coded(call)
+    x, out = call.affine("x"), quantized_result(call)
     data = arrays["x"]
     last = call.attrs.get("layout") == "NHWC"
-    if not _taken(call, data.shape, last=last):
+    if not _is_qnnpack_mean(call, data.shape, last=last):
         raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
         lanes, divide = 16 if last else 0, call.op == "reduce_mean"
         return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
-    one_scale(call.op, x, out)
+    require_per_tensor(call.op, x, out)
     if not x.same_map(out):
-        return handed_on(partial(mean_by_ratio, after=after), call, arrays)
+        return run_in_operand_type(partial(mean_by_ratio, after=after), call, arrays)
     steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
     attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
     counted = replace(cast("ProductKernel", call), attrs=attrs)
     number = divisors(counted, steps.shape)
-    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(F)
-    scale = F(x.scale)
-    return stored(to_whole(total * (scale / (scale * number.astype(F)))) + int(out.zero), out)
+    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(
+        float32
+    )
+    scale = float32(x.scale)
+    return saturate(
+        round_to_int32(total * (scale / (scale * number.astype(float32)))) + int(out.zero), out
+    )
 
 
-def _taken(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
+def _is_qnnpack_mean(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
     """Returns whether QNNPACK computes a mean."""
     if call.op.startswith("avg_pool"):
         return call.attrs["ceil"] is not True
     if call.op == "reduce_mean":
-        return len(shape) == 4 and sorted(integers(call.attrs, "axes")) == [2, 3]
+        return len(shape) == 4 and sorted(int_list(call.attrs, "axes")) == [2, 3]
     sides = shape[1:-1] if last else shape[2:]
     if len(sides) > 2:
         return False
     if call.op == "global_avg_pool":
         return True
-    return all(a % b == 0 for a, b in zip(sides, integers(call.attrs, "size"), strict=True))
+    return all(a % b == 0 for a, b in zip(sides, int_list(call.attrs, "size"), strict=True))
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -8,16 +8,23 @@ import numpy as np
 
 from qir.errors import OpError
 from qir.profiles.methods import PluginMethod
-from qir.reference.method import Codes, F, MethodCall, one_scale, stored, to_whole
+from qir.reference.method import (
+    Integers,
+    MethodCall,
+    float32,
+    require_per_tensor,
+    round_to_int32,
+    saturate,
+)
 from qir.reference.vector_functions import check_fixed_slope, hard_sigmoid
 
 
-def float_table(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
+def float_table(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """QNNPACK's tables of u8 values: sigmoid and hard sigmoid in steps of 1/256, tanh in those of
     1/128 about 128; the zero point is in the float that is rounded."""
     x, out = call.affine("x"), call.out
     assert out is not None
-    one_scale(call.op, x, out)
+    require_per_tensor(call.op, x, out)
     steps, zero = (128, 128) if call.op == "tanh" else (256, 0)
     if out.scale != 1 / steps or out.zero != zero:
         raise OpError(
@@ -25,15 +32,15 @@ def float_table(call: MethodCall, arrays: Mapping[str, Codes]) -> Codes:
         )
     codes = np.arange(x.low, x.high + 1)
     with np.errstate(all="ignore"):
-        reals = (codes - int(x.zero)).astype(F) * F(x.scale)
+        reals = (codes - int(x.zero)).astype(float32) * float32(x.scale)
         if call.op == "tanh":
-            placed = F(128) * np.tanh(reals.astype(np.float64)) + 128.0
+            placed = float32(128) * np.tanh(reals.astype(np.float64)) + 128.0
         elif call.op == "hard_sigmoid":
             check_fixed_slope(call.attrs)
-            placed = hard_sigmoid(reals) * F(256)
+            placed = hard_sigmoid(reals) * float32(256)
         else:
-            placed = F(256) / (F(1) + np.exp(-reals.astype(np.float64)).astype(F))
-        table = stored(to_whole(np.asarray(placed, F)), out)
+            placed = float32(256) / (float32(1) + np.exp(-reals.astype(np.float64)).astype(float32))
+        table = saturate(round_to_int32(np.asarray(placed, float32)), out)
     return table[arrays["x"].astype(np.int64) - int(x.low)]
 
 

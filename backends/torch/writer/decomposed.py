@@ -1,4 +1,5 @@
-"""QDQ form in operators of `quantized_decomposed`, and the kernels that inductor makes of it."""
+"""Writes QDQ form in ops of `quantized_decomposed`, or by the oneDNN kernels that inductor
+selects."""
 
 from __future__ import annotations
 
@@ -14,49 +15,57 @@ from qir.ir.types import QuantType
 
 from . import movement, packed_weights
 from .elements import KINDS, channel_parameters, parameters
-from .kernels import attrs_of, bias_of, operands_of, operators, ops_of
-from .layers import padded, whole
+from .kernels import anchor_attrs, anchor_operands, float_bias, float_handler, fused_ops
+from .layers import int_list, split_padding
 from .program import FxProgram, Handler
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")  # which makes its operators known
 
-_MOVES = frozenset(
+_KEEPS_ELEMENTS = frozenset(
     "reshape flatten transpose concat squeeze unsqueeze slice split gather expand tile".split()
 )
-"""Ops that move plain integers as they move floats."""
+"""Ops whose aten operators accept plain integers. The trait `value_preserving` has more, such as
+pad."""
 
 
 def handler(node: Node) -> Handler | None:
-    """Returns what writes a node in QDQ form."""
+    """Returns the writer of a node in QDQ form."""
     if found := packed_weights.handler(node):
         return found
-    if node.op in _BETWEEN:
-        return _BETWEEN[node.op]
+    if node.op in _CONVERSIONS:
+        return _CONVERSIONS[node.op]
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):
-        return movement.OPS.get(node.op) if node.op in _MOVES else None
-    return operators(node)
+        return movement.OPS.get(node.op) if node.op in _KEEPS_ELEMENTS else None
+    return float_handler(node)
 
 
-def lowered(node: Node) -> Handler | None:
-    """Returns what writes a node where groups are calls of oneDNN's kernels."""
-    on_integers = any(v.type.quant for v in operands_of(node).values())
-    if on_integers and ops_of(node)[0] in _KERNELS:
-        return _KERNELS[ops_of(node)[0]]
+def kernel_handler(node: Node) -> Handler | None:
+    """Returns the writer of a node, with groups as calls of oneDNN's kernels."""
+    on_integers = any(v.type.quant for v in anchor_operands(node).values())
+    if on_integers and fused_ops(node)[0] in _KERNELS:
+        return _KERNELS[fused_ops(node)[0]]
     return handler(node)
 
 
-def _numbers(program: FxProgram, node: Node, quant: QuantType) -> tuple[Any, ...]:
-    """Returns the arguments that say what integers mean."""
-    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
+def _type_arguments(program: FxProgram, node: Node, quant: QuantType) -> tuple[Any, ...]:
+    """Returns the arguments of quantize and dequantize that state a type."""
+    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.has_float_zero:
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
     kind = KINDS.get(str(quant.storage))
-    if kind is None or (quant.grain is not None and quant.axis is None):
+    if kind is None or (quant.granularity is not None and quant.axis is None):
         raise program.refuse(node, f"quantized_decomposed has no type {quant}")
     if quant.axis is None:
         return (*parameters(quant), quant.low, quant.high, kind)
     scales, zeros = channel_parameters(quant)
-    held = program.hold(scales.float(), f"{node.name}_scale")
-    return (held, program.hold(zeros, f"{node.name}_zero"), quant.axis, quant.low, quant.high, kind)
+    held = program.add_attribute(scales.float(), f"{node.name}_scale")
+    return (
+        held,
+        program.add_attribute(zeros, f"{node.name}_zero"),
+        quant.axis,
+        quant.low,
+        quant.high,
+        kind,
+    )
 
 
 def _call(
@@ -64,7 +73,7 @@ def _call(
 ) -> fx.Node:
     assert quant is not None
     grain = "tensor" if quant.axis is None else "channel"
-    numbers = _numbers(program, node, quant)
+    numbers = _type_arguments(program, node, quant)
     return program.call(f"quantized_decomposed.{verb}_per_{grain}", x, *numbers)
 
 
@@ -73,36 +82,36 @@ def _quantize(program: FxProgram, node: Node) -> fx.Node:
         raise program.refuse(node, "PyTorch rounds to the nearest, ties to even, and saturates")
     x = program.operand(node, "x")
     if "scale" in node.operands:
-        return _while_running(program, node, x, "scale", "zero", node.result)
+        return _by_computed_parameters(program, node, x, "scale", "zero", node.result)
     return _call(program, node, "quantize", x, node.result.type.quant)
 
 
 def _dequantize(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     if "x.scale" in node.operands:
-        return _while_running(program, node, program.of(x), "x.scale", "x.zero", x)
-    return _call(program, node, "dequantize", program.of(x), x.type.quant)
+        return _by_computed_parameters(program, node, program.node_of(x), "x.scale", "x.zero", x)
+    return _call(program, node, "dequantize", program.node_of(x), x.type.quant)
 
 
-def _while_running(
+def _by_computed_parameters(
     program: FxProgram, node: Node, x: fx.Node, scale: str, zero: str, codes: Value
 ) -> fx.Node:
-    """Quantizes or dequantizes by numbers that are chosen while the program runs."""
+    """Quantizes or dequantizes by parameters that are computed at run time."""
     quant = codes.type.quant
     assert quant is not None
     kind = KINDS.get(str(quant.storage))
     chosen = [node.operands[slot].node.op for slot in (scale, zero) if slot in node.operands]
-    if chosen != ["choose_qparams"] * 2 or kind is None or quant.grain is not None:
+    if chosen != ["choose_qparams"] * 2 or kind is None or quant.granularity is not None:
         raise program.refuse(node, "quantized_decomposed takes numbers of choose_qparams alone")
     numbers = program.operand(node, scale), program.operand(node, zero)
     verb = f"quantized_decomposed.{node.op}_per_tensor"
     return program.call(verb, x, *numbers, quant.low, quant.high, kind)
 
 
-def _choose(program: FxProgram, node: Node) -> list[fx.Node]:
-    """Scale and zero point of the range that data have, as tensors of one element."""
+def _choose_qparams(program: FxProgram, node: Node) -> list[fx.Node]:
+    """Computes scale and zero point of the data's range, as tensors of one element."""
     attrs, rule = node.attrs, str(node.attrs["rule"])
-    least = _LEAST.get(rule)
+    least = _LEAST_SCALES.get(rule)
     kind = KINDS.get(str(attrs["storage"]))
     plain = not (attrs["keep"] or attrs["blocks"] or attrs["symmetric"])
     if least is None or kind is None or not plain or attrs["scale_type"] != F64:
@@ -121,8 +130,8 @@ def _choose(program: FxProgram, node: Node) -> list[fx.Node]:
     return [program.item(made, index) for index in range(2)]
 
 
-_LEAST = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
-"""The least scale that a range rule chooses, by which programs name the rule."""
+_LEAST_SCALES = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
+"""The least scale of each range rule, which is an argument of choose_qparams."""
 
 
 def _requantize(program: FxProgram, node: Node) -> fx.Node:
@@ -130,8 +139,8 @@ def _requantize(program: FxProgram, node: Node) -> fx.Node:
     return _call(program, node, "quantize", made, node.result.type.quant)
 
 
-_BETWEEN: dict[str, Handler] = {
-    "choose_qparams": _choose,
+_CONVERSIONS: dict[str, Handler] = {
+    "choose_qparams": _choose_qparams,
     "quantize": _quantize,
     "dequantize": _dequantize,
     "requantize": _requantize,
@@ -139,21 +148,22 @@ _BETWEEN: dict[str, Handler] = {
 
 # -- the kernels that inductor calls --------------------------------------------------------------
 
-_TAILS = {
+_POST_OPS = {
     "relu": "relu",
     "hard_swish": "hardswish",
     "silu": "swish",
     "gelu": "gelu",
 }
+"""oneDNN's names of fused activations."""
 
 
-def _tail(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
-    """Returns what a kernel computes after its sum, as oneDNN's post-ops have it."""
-    rest = ops_of(node)[1:]
+def _post_op(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
+    """Returns the arguments for the activation that a kernel fuses: oneDNN's post-op."""
+    rest = fused_ops(node)[1:]
     if not rest:
         return "none", [], ""
     attrs = node.stages[1].attrs
-    if len(rest) > 1 or rest[0] not in (*_TAILS, "clip"):
+    if len(rest) > 1 or rest[0] not in (*_POST_OPS, "clip"):
         raise program.refuse(node, "oneDNN computes nothing like it in one kernel")
     if rest == ("clip",):
         low, high = attrs.get("min"), attrs.get("max")
@@ -162,63 +172,67 @@ def _tail(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
         return "hardtanh", [low, high], ""
     if rest == ("gelu",):
         return "gelu", [], str(attrs["approximate"])
-    return _TAILS[rest[0]], [1.0] if rest == ("silu",) else [], ""
+    return _POST_OPS[rest[0]], [1.0] if rest == ("silu",) else [], ""
 
 
-def _parameters(program: FxProgram, node: Node) -> tuple[Any, ...]:
+def _weight_arguments(program: FxProgram, node: Node) -> tuple[Any, ...]:
     """Returns weights with per-channel scales and zero points, and the bias."""
-    held = operands_of(node)
+    held = anchor_operands(node)
     quant = held["w"].type.quant
     if quant is None:
         raise program.refuse(node, "its weights are floats")
     w = program.constant(held["w"])
     scales, zeros = channel_parameters(quant)
     scales, zeros = scales.float().expand(len(w)).contiguous(), zeros.expand(len(w)).contiguous()
-    return w, scales, zeros, bias_of(program, node)
+    return w, scales, zeros, float_bias(program, node)
 
 
-def _result(program: FxProgram, node: Node) -> tuple[Any, ...]:
+def _result_arguments(program: FxProgram, node: Node) -> tuple[Any, ...]:
     quant = node.result.type.quant
     if quant is None:
         return 1.0, 0, torch.float32
     return (*parameters(quant), KINDS[str(quant.storage)])
 
 
-def _data(program: FxProgram, node: Node) -> tuple[float, int]:
-    quant = operands_of(node)["x"].type.quant
+def _data_parameters(program: FxProgram, node: Node) -> tuple[float, int]:
+    quant = anchor_operands(node)["x"].type.quant
     if quant is None:
         raise program.refuse(node, "its data are floats")
     return parameters(quant)
 
 
 def _convolution(program: FxProgram, node: Node) -> fx.Node:
-    attrs, x = attrs_of(node), operands_of(node)["x"]
-    given, pad = padded(program, program.of(x), whole(attrs["pad"]), _data(program, node)[1])
-    shape = (whole(attrs["stride"]), pad, whole(attrs["dilation"]), attrs["groups"])
-    w, scales, zeros, bias = _parameters(program, node)
-    at = _data(program, node)
+    attrs, x = anchor_attrs(node), anchor_operands(node)["x"]
+    given, pad = split_padding(
+        program, program.node_of(x), int_list(attrs["pad"]), _data_parameters(program, node)[1]
+    )
+    shape = (int_list(attrs["stride"]), pad, int_list(attrs["dilation"]), attrs["groups"])
+    w, scales, zeros, bias = _weight_arguments(program, node)
+    at = _data_parameters(program, node)
     packed = torch.ops.onednn.qconv_prepack(w, scales, *at, *shape, None)
-    held = _hold(program, node, packed, scales, zeros, bias)
-    end = (*_result(program, node), *_tail(program, node))
+    held = _add_attributes(program, node, packed, scales, zeros, bias)
+    end = (*_result_arguments(program, node), *_post_op(program, node))
     return program.call("onednn.qconv_pointwise", given, *at, *held, *shape, *end)
 
 
-def _hold(program: FxProgram, node: Node, *numbers: torch.Tensor | None) -> list[fx.Node | None]:
-    """Stores the weights and parameters of a layer as attributes."""
-    name = operands_of(node)["w"].name
+def _add_attributes(
+    program: FxProgram, node: Node, *numbers: torch.Tensor | None
+) -> list[fx.Node | None]:
+    """Adds weights and parameters of a layer as attributes."""
+    name = anchor_operands(node)["w"].name
     names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
     return [
-        None if given is None else program.hold(given, each)
+        None if given is None else program.add_attribute(given, each)
         for each, given in zip(names, numbers, strict=True)
     ]
 
 
 def _linear(program: FxProgram, node: Node) -> fx.Node:
-    w, scales, zeros, bias = _parameters(program, node)
+    w, scales, zeros, bias = _weight_arguments(program, node)
     packed = torch.ops.onednn.qlinear_prepack(w, None)
-    held = _hold(program, node, packed, scales, zeros, bias)
-    end = (*_result(program, node), *_tail(program, node))
-    x, at = program.of(operands_of(node)["x"]), _data(program, node)
+    held = _add_attributes(program, node, packed, scales, zeros, bias)
+    end = (*_result_arguments(program, node), *_post_op(program, node))
+    x, at = program.node_of(anchor_operands(node)["x"]), _data_parameters(program, node)
     return program.call("onednn.qlinear_pointwise", x, *at, *held, *end)
 
 

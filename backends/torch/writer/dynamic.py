@@ -32,7 +32,7 @@ def _layer(kind: str) -> Handler:
             end = (True, *settings(node)[1:])  # packed weights have a bias, if of zeros
             return program.call(f"aten.quantized_{kind}", x, states, cells, *end, **named)
 
-        return laid_out(program, node, kind, program.of(data), call)
+        return laid_out(program, node, kind, program.node_of(data), call)
 
     return write
 
@@ -61,7 +61,7 @@ def _cell(program: FxProgram, node: Node, kind: str, way: int, *, reduced: bool)
         for slot, bias in zip("wr", biases, strict=True)
     ]
     made = ops.make_quantized_cell_params_dynamic(*packed, *biases, reduced)
-    return program.hold(made, f"{node.name}.cell")
+    return program.add_attribute(made, f"{node.name}.cell")
 
 
 def _weights(program: FxProgram, node: Node, kind: str, slot: str, way: int) -> torch.Tensor:

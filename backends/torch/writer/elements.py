@@ -56,9 +56,9 @@ def array(made: torch.Tensor) -> NDArray[np.generic]:
 
 def fits(quant: QuantType) -> bool:
     """Returns whether a quantized tensor of PyTorch can be of that type."""
-    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.real_zero:
+    if quant.kind != "uniform" or quant.plus is not None or quant.dynamic or quant.has_float_zero:
         return False
-    return str(quant.storage) in STORED and (quant.grain is None or quant.axis is not None)
+    return str(quant.storage) in STORED and (quant.granularity is None or quant.axis is not None)
 
 
 def parameters(quant: QuantType) -> tuple[float, int]:

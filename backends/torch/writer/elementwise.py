@@ -59,7 +59,7 @@ def _folded(name: str) -> Handler:
     """Returns an operator of two, one operand after the other."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
-        return reduce(lambda a, b: program.call(f"aten.{name}", a, b), program.listed(node))
+        return reduce(lambda a, b: program.call(f"aten.{name}", a, b), program.variadic_nodes(node))
 
     return write
 

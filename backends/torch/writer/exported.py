@@ -33,7 +33,7 @@ _LEAST = 32
 
 def module(program: FxProgram) -> fx.GraphModule:
     """Returns a program as a module of `torch.fx`."""
-    return fx.GraphModule(program.held, program.graph, "FxProgram")
+    return fx.GraphModule(program.attributes, program.graph, "FxProgram")
 
 
 def called(program: FxProgram) -> nn.Module:

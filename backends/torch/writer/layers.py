@@ -18,7 +18,7 @@ _INFINITE = float("-inf")
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor"
 
 
-def whole(value: Attr | None) -> list[int]:
+def int_list(value: Attr | None) -> list[int]:
     """Returns an attribute of integers as a list."""
     assert isinstance(value, tuple)
     return [integer(item) for item in value]
@@ -30,45 +30,46 @@ def integer(value: Attr | None) -> int:
     return int(value)
 
 
-def sides(pads: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns padding before and after each axis."""
+def split_pads(pads: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns the padding before and after each axis."""
     half = len(pads) // 2
     return list(pads[:half]), list(pads[half:])
 
 
-def around(pads: Sequence[int]) -> list[int]:
-    """Returns padding as `constant_pad_nd` takes it: the last axis first, front and back."""
-    front, back = sides(pads)
+def constant_pad_list(pads: Sequence[int]) -> list[int]:
+    """Returns padding as `constant_pad_nd` takes it: from the last axis on, (before, after)
+    pairs."""
+    front, back = split_pads(pads)
     return [n for pair in reversed(list(zip(front, back, strict=True))) for n in pair]
 
 
-def padded(program: FxProgram, x: fx.Node, pads: Sequence[int], value: float) -> Any:
-    """Returns x and the padding that a kernel does itself: both sides alike, or a pad before it."""
-    front, back = sides(pads)
+def split_padding(program: FxProgram, x: fx.Node, pads: Sequence[int], value: float) -> Any:
+    """Returns x and the padding that the kernel applies; uneven padding becomes a pad before it."""
+    front, back = split_pads(pads)
     if front == back:
         return x, front
-    return _padded_codes(program, x, around(pads), value), [0] * len(front)
+    return _pad_input(program, x, constant_pad_list(pads), value), [0] * len(front)
 
 
-def _padded_codes(program: FxProgram, x: fx.Node, pads: list[int], value: float) -> fx.Node:
-    """Pads; zeros around dequantized data are zero points around the integers, so that the kernel
-    that reads them still reads integers."""
+def _pad_input(program: FxProgram, x: fx.Node, pads: list[int], value: float) -> fx.Node:
+    """Pads before a kernel; of dequantized data the integers, so that the kernel reads these."""
     if str(x.target) == _DEQUANTIZE and value == 0.0 and isinstance(x.args[2], int):
-        codes, scale, zero, *kind = x.args
-        wider = program.call("aten.constant_pad_nd", codes, pads, zero)
-        return program.call(_DEQUANTIZE, wider, scale, zero, *kind)
+        stored, scale, zero, *rest = x.args
+        wider = program.call("aten.constant_pad_nd", stored, pads, zero)
+        return program.call(_DEQUANTIZE, wider, scale, zero, *rest)
     return program.call("aten.constant_pad_nd", x, pads, value)
 
 
-def _turned(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
-    """Channels second, of an image whose channels the graph has last."""
+def _to_nchw(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
+    """Permutes an NHWC image to NCHW."""
     last = node.attrs.get("layout") == "NHWC"
     rank = next(iter(node.operands.values())).type.rank
     order = [0, rank - 1, *range(1, rank - 1)]
     return program.call("aten.permute", x, order) if last else x
 
 
-def _back(program: FxProgram, node: Node, made: fx.Node) -> fx.Node:
+def _from_nchw(program: FxProgram, node: Node, made: fx.Node) -> fx.Node:
+    """Permutes an NCHW result back, if the graph has it in NHWC."""
     last = node.attrs.get("layout") == "NHWC"
     rank = node.result.type.rank
     return program.call("aten.permute", made, [0, *range(2, rank), 1]) if last else made
@@ -76,26 +77,26 @@ def _back(program: FxProgram, node: Node, made: fx.Node) -> fx.Node:
 
 def _convolution(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
-        given, attrs = _turned(program, node, program.operand(node, "x")), node.attrs
-        x, pad = padded(program, given, whole(attrs["pad"]), 0.0)
+        given, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
+        x, pad = split_padding(program, given, int_list(attrs["pad"]), 0.0)
         w, bias = program.operand(node, "w"), program.optional(node, "bias")
-        stride, dilation = whole(attrs["stride"]), whole(attrs["dilation"])
+        stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
         name = f"aten.conv{axes}d"
         made = program.call(name, x, w, bias, stride, pad, dilation, attrs["groups"])
-        return _back(program, node, made)
+        return _from_nchw(program, node, made)
 
     return write
 
 
-def _transposed(axes: int) -> Handler:
+def _conv_transpose(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         attrs = node.attrs
-        front, back = sides(whole(attrs["pad"]))
+        front, back = split_pads(int_list(attrs["pad"]))
         if front != back:
             raise program.refuse(node, "its padding differs before and after")
         x, w, bias = (program.optional(node, slot) for slot in ("x", "w", "bias"))
-        stride, dilation = whole(attrs["stride"]), whole(attrs["dilation"])
-        more = (stride, front, whole(attrs["output_pad"]), attrs["groups"], dilation)
+        stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
+        more = (stride, front, int_list(attrs["output_pad"]), attrs["groups"], dilation)
         name = f"aten.conv_transpose{axes}d" if axes != 2 else "aten.conv_transpose2d"
         return program.call(name, x, w, bias, *more)
 
@@ -107,20 +108,22 @@ def _linear(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.linear", x, w, bias)
 
 
-def _factor(program: FxProgram, node: Node, slot: str) -> fx.Node:
+def _matrix_operand(program: FxProgram, node: Node, slot: str) -> fx.Node:
     held = program.operand(node, slot)
     turned = node.attrs[f"trans_{slot}"]
     return program.call("aten.transpose", held, -2, -1) if turned else held
 
 
 def _matmul(program: FxProgram, node: Node) -> fx.Node:
-    made = program.call("aten.matmul", _factor(program, node, "a"), _factor(program, node, "b"))
+    made = program.call(
+        "aten.matmul", _matrix_operand(program, node, "a"), _matrix_operand(program, node, "b")
+    )
     bias = program.optional(node, "bias")
     return made if bias is None else program.call("aten.add", made, bias)
 
 
 def _gemm(program: FxProgram, node: Node) -> fx.Node:
-    a, b = _factor(program, node, "a"), _factor(program, node, "b")
+    a, b = _matrix_operand(program, node, "a"), _matrix_operand(program, node, "b")
     alpha, beta = float(node.attrs["alpha"]), float(node.attrs["beta"])  # type: ignore[arg-type]
     c = program.optional(node, "c")
     if c is not None:
@@ -130,7 +133,7 @@ def _gemm(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _einsum(program: FxProgram, node: Node) -> fx.Node:
-    return program.call("aten.einsum", node.attrs["equation"], program.listed(node))
+    return program.call("aten.einsum", node.attrs["equation"], program.variadic_nodes(node))
 
 
 def _attention(program: FxProgram, node: Node) -> fx.Node:
@@ -153,74 +156,74 @@ def _attention(program: FxProgram, node: Node) -> fx.Node:
 
 def _max_pool(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
-        given, attrs = _turned(program, node, program.operand(node, "x")), node.attrs
-        kernel = whole(attrs["kernel"])
-        x, pad = padded(program, given, whole(attrs["pad"]), _INFINITE)
-        stride, dilation = whole(attrs["stride"]), whole(attrs["dilation"])
+        given, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
+        kernel = int_list(attrs["kernel"])
+        x, pad = split_padding(program, given, int_list(attrs["pad"]), _INFINITE)
+        stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
         more = (kernel, stride, pad, dilation, attrs["ceil"])
-        return _back(program, node, program.call(f"aten.max_pool{axes}d", x, *more))
+        return _from_nchw(program, node, program.call(f"aten.max_pool{axes}d", x, *more))
 
     return write
 
 
 def _avg_pool(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
-        given, attrs = _turned(program, node, program.operand(node, "x")), node.attrs
-        pads = whole(attrs["pad"])
-        front, back = sides(pads)
+        given, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
+        pads = int_list(attrs["pad"])
+        front, back = split_pads(pads)
         if front != back and not attrs["count_pad"]:
-            return _back(program, node, _by_whole_windows(program, node, given, axes))
-        x, pad = padded(program, given, pads, 0.0)
-        more = (whole(attrs["kernel"]), whole(attrs["stride"]), pad, attrs["ceil"])
+            return _from_nchw(program, node, _by_whole_windows(program, node, given, axes))
+        x, pad = split_padding(program, given, pads, 0.0)
+        more = (int_list(attrs["kernel"]), int_list(attrs["stride"]), pad, attrs["ceil"])
         counted = bool(attrs["count_pad"])
-        return _back(program, node, program.call(f"aten.avg_pool{axes}d", x, *more, counted))
+        return _from_nchw(program, node, program.call(f"aten.avg_pool{axes}d", x, *more, counted))
 
     return write
 
 
 def _by_whole_windows(program: FxProgram, node: Node, given: fx.Node, axes: int) -> fx.Node:
-    """Means whose padding differs before and after and does not count."""
+    """Writes an average pool whose uneven padding does not count: as a padded mean times gains."""
     found = whole_windows(node)
     if found is None:
         said = "its padding differs before and after and is not counted: state the image's size"
         raise program.refuse(node, said)
-    x, _ = padded(program, given, (*found.before, *found.after), 0.0)
-    window = whole(node.attrs["kernel"]), whole(node.attrs["stride"])
+    x, _ = split_padding(program, given, (*found.before, *found.after), 0.0)
+    window = int_list(node.attrs["kernel"]), int_list(node.attrs["stride"])
     made = program.call(f"aten.avg_pool{axes}d", x, *window)
-    gains = program.hold(torch.from_numpy(found.gains), f"{node.name}.gains")
+    gains = program.add_attribute(torch.from_numpy(found.gains), f"{node.name}.gains")
     return program.call("aten.mul", made, gains)
 
 
 def _global_avg_pool(program: FxProgram, node: Node) -> fx.Node:
-    x = _turned(program, node, program.operand(node, "x"))
+    x = _to_nchw(program, node, program.operand(node, "x"))
     axes = node.result.type.rank - 2
     if not 1 <= axes <= 3:
         raise program.refuse(node, f"it pools {axes} axes")
     made = program.call(f"aten.adaptive_avg_pool{axes}d", x, [1] * axes)
-    return _back(program, node, made)
+    return _from_nchw(program, node, made)
 
 
 def _global_max_pool(program: FxProgram, node: Node) -> fx.Node:
-    x = _turned(program, node, program.operand(node, "x"))
+    x = _to_nchw(program, node, program.operand(node, "x"))
     made = program.call("aten.amax", x, list(range(2, node.result.type.rank)), True)
-    return _back(program, node, made)
+    return _from_nchw(program, node, made)
 
 
-def parts(program: FxProgram, node: Node) -> list[Any]:
-    """Returns the sizes that an adaptive pool makes."""
-    sizes = whole(node.attrs["size"])
+def adaptive_sizes(program: FxProgram, node: Node) -> list[Any]:
+    """Returns the result sizes of an adaptive pool."""
+    sizes = int_list(node.attrs["size"])
     shape = node.operands["x"].type.shape[-len(sizes) :]
     return [program.size(shape[i], node) if n < 0 else n for i, n in enumerate(sizes)]
 
 
 def _adaptive_avg_pool(program: FxProgram, node: Node) -> fx.Node:
-    sizes = parts(program, node)
+    sizes = adaptive_sizes(program, node)
     name = f"aten.adaptive_avg_pool{len(sizes)}d"
     return program.call(name, program.operand(node, "x"), sizes)
 
 
 def _adaptive_max_pool(program: FxProgram, node: Node) -> fx.Node:
-    sizes = parts(program, node)
+    sizes = adaptive_sizes(program, node)
     name = f"aten.adaptive_max_pool{len(sizes)}d"
     return program.item(program.call(name, program.operand(node, "x"), sizes), 0)
 
@@ -252,7 +255,9 @@ def _layer_norm(program: FxProgram, node: Node) -> fx.Node:
     gamma, beta = (program.optional(node, slot) for slot in ("gamma", "beta"))
     if node.operands["gamma"].type.rank != len(sizes):
         raise program.refuse(node, "its gamma has not the axes that are normalized")
-    return program.call("aten.layer_norm", program.of(x), sizes, gamma, beta, node.attrs["eps"])
+    return program.call(
+        "aten.layer_norm", program.node_of(x), sizes, gamma, beta, node.attrs["eps"]
+    )
 
 
 def _front(node: Node, rank: int) -> int:
@@ -263,9 +268,9 @@ def _front(node: Node, rank: int) -> int:
 def _rms_norm(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     axes = list(range(_front(node, x.type.rank), x.type.rank))
-    mean = program.call("aten.mean", program.call("aten.square", program.of(x)), axes, True)
+    mean = program.call("aten.mean", program.call("aten.square", program.node_of(x)), axes, True)
     gain = program.call("aten.rsqrt", program.call("aten.add", mean, node.attrs["eps"]))
-    made = program.call("aten.mul", program.of(x), gain)
+    made = program.call("aten.mul", program.node_of(x), gain)
     return program.call("aten.mul", made, program.operand(node, "gamma"))
 
 
@@ -285,7 +290,7 @@ def _group_norm(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _axes(node: Node) -> list[int]:
-    return whole(node.attrs["axes"]) or list(range(node.operands["x"].type.rank))
+    return int_list(node.attrs["axes"]) or list(range(node.operands["x"].type.rank))
 
 
 def _reduced(name: str, before: str = "", after: str = "") -> Handler:
@@ -339,7 +344,7 @@ def _top_k(program: FxProgram, node: Node) -> list[fx.Node]:
 
 OPS: dict[str, Handler] = {
     **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": _transposed(n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _conv_transpose(n) for n in (1, 2, 3)},
     **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
     **{f"avg_pool{n}d": _avg_pool(n) for n in (1, 2, 3)},
     "linear": _linear,

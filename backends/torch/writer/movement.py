@@ -12,12 +12,12 @@ from qir.ir.dims import Dim
 from qir.ir.node import Node, Value
 
 from .elements import kind
-from .layers import around, integer, whole
+from .layers import constant_pad_list, int_list, integer
 from .program import FxProgram, Handler
 
 
 def _sizes(program: FxProgram, node: Node) -> list[Any]:
-    """Returns the sizes of a result; one that is not known is -1, which takes what is left."""
+    """Returns the sizes of a result; one unknown size is -1, which reshape infers."""
     shape = node.result.type.shape
     open_ones = [dim for dim in shape if not isinstance(dim, int)]
     if len(open_ones) == 1 and 0 not in shape:
@@ -37,11 +37,11 @@ def _flatten(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _transpose(program: FxProgram, node: Node) -> fx.Node:
-    return program.call("aten.permute", program.operand(node, "x"), whole(node.attrs["perm"]))
+    return program.call("aten.permute", program.operand(node, "x"), int_list(node.attrs["perm"]))
 
 
 def _concat(program: FxProgram, node: Node) -> fx.Node:
-    return program.call("aten.cat", program.listed(node), node.attrs["axis"])
+    return program.call("aten.cat", program.variadic_nodes(node), node.attrs["axis"])
 
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -49,7 +49,7 @@ _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 def _pad(program: FxProgram, node: Node) -> fx.Node:
     x, attrs = program.operand(node, "x"), node.attrs
-    pads = around(whole(attrs["pads"]))
+    pads = constant_pad_list(int_list(attrs["pads"]))
     while pads[-2:] == [0, 0]:
         pads = pads[:-2]
     if not pads:
@@ -63,9 +63,9 @@ def _pad(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _squeeze(program: FxProgram, node: Node) -> fx.Node:
-    x, axes = node.operands["x"], whole(node.attrs["axes"])
+    x, axes = node.operands["x"], int_list(node.attrs["axes"])
     axes = axes or [i for i, dim in enumerate(x.type.shape) if dim == 1]
-    made = program.of(x)
+    made = program.node_of(x)
     for axis in sorted((a % x.type.rank for a in axes), reverse=True):
         made = program.call("aten.squeeze", made, axis)
     return made
@@ -73,22 +73,22 @@ def _squeeze(program: FxProgram, node: Node) -> fx.Node:
 
 def _unsqueeze(program: FxProgram, node: Node) -> fx.Node:
     made, rank = program.operand(node, "x"), node.result.type.rank
-    for axis in sorted(a % rank for a in whole(node.attrs["axes"])):
+    for axis in sorted(a % rank for a in int_list(node.attrs["axes"])):
         made = program.call("aten.unsqueeze", made, axis)
     return made
 
 
-_MANY = 2**31 - 1
-"""More elements than an axis has."""
+PAST_ANY_END = 2**31 - 1
+"""An index beyond the end of any axis."""
 
 
 def _slice(program: FxProgram, node: Node) -> fx.Node:
     made, attrs = program.operand(node, "x"), node.attrs
     for start, end, axis, step in zip(
-        *(whole(attrs[key]) for key in ("starts", "ends", "axes", "steps")), strict=True
+        *(int_list(attrs[key]) for key in ("starts", "ends", "axes", "steps")), strict=True
     ):
         if step < 1:  # PyTorch slices in steps of 1 and more
-            found = _backwards(node, axis, start, end)
+            found = _flipped_range(node, axis, start, end)
             if found is None:
                 raise program.refuse(node, f"its axis {axis} has steps of {step} and no known size")
             made = program.call("aten.flip", made, [axis])
@@ -97,28 +97,28 @@ def _slice(program: FxProgram, node: Node) -> fx.Node:
     return made
 
 
-def _backwards(node: Node, axis: int, start: int, end: int) -> tuple[int, int] | None:
-    """Returns where a slice that goes backwards starts and ends once the axis is flipped."""
+def _flipped_range(node: Node, axis: int, start: int, end: int) -> tuple[int, int] | None:
+    """Returns start and end of a backwards slice, counted on the flipped axis."""
     size = node.operands["x"].type.shape[axis]
     if isinstance(size, int):
         first, last, _ = slice(start, end, -1).indices(size)
         return size - 1 - first, size - 1 - last
-    begins = start == -1 or start >= _MANY
-    return (0, _MANY) if begins and end <= -_MANY else None
+    begins = start == -1 or start >= PAST_ANY_END
+    return (0, PAST_ANY_END) if begins and end <= -PAST_ANY_END else None
 
 
 def _split(program: FxProgram, node: Node) -> list[fx.Node]:
-    sizes, axis = whole(node.attrs["sizes"]), node.attrs["axis"]
+    sizes, axis = int_list(node.attrs["sizes"]), node.attrs["axis"]
     made = program.call("aten.split_with_sizes", program.operand(node, "x"), sizes, axis)
     return [program.item(made, index) for index in range(len(node.results))]
 
 
 def _indices(program: FxProgram, node: Node, size: Dim) -> fx.Node:
-    """Indices from 0 on: negative ones count from the end."""
+    """Returns indices as non-negative ones: negative ones count from the end."""
     value: Value = node.operands["indices"]
     if value.constant is not None and (np.asarray(value.constant.data, np.int64) >= 0).all():
-        return program.call("aten.to", program.of(value), torch.int64)
-    found = program.call("aten.to", program.of(value), torch.int64)
+        return program.call("aten.to", program.node_of(value), torch.int64)
+    found = program.call("aten.to", program.node_of(value), torch.int64)
     if value.constant is None and value.node.op in ("arg_max", "arg_min"):
         return found
     counted = program.call("aten.add", found, program.size(size, node))
@@ -129,12 +129,12 @@ def _gather(program: FxProgram, node: Node) -> fx.Node:
     x, indices = node.operands["x"], node.operands["indices"]
     axis = integer(node.attrs["axis"]) % x.type.rank
     if indices.constant is not None and indices.type.rank == 0:
-        return program.call("aten.select", program.of(x), axis, int(indices.constant.data))
+        return program.call("aten.select", program.node_of(x), axis, int(indices.constant.data))
     found = _indices(program, node, x.type.shape[axis])
     if indices.type.rank == 1:
-        return program.call("aten.index_select", program.of(x), axis, found)
+        return program.call("aten.index_select", program.node_of(x), axis, found)
     flat = program.call("aten.reshape", found, [-1])
-    made = program.call("aten.index_select", program.of(x), axis, flat)
+    made = program.call("aten.index_select", program.node_of(x), axis, flat)
     return program.call("aten.reshape", made, _sizes(program, node))
 
 
@@ -142,21 +142,21 @@ def _gather_elements(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
     axis = integer(node.attrs["axis"]) % x.type.rank
     found = _indices(program, node, x.type.shape[axis])
-    return program.call("aten.gather", program.of(x), axis, found)
+    return program.call("aten.gather", program.node_of(x), axis, found)
 
 
 def _gather_nd(program: FxProgram, node: Node) -> fx.Node:
     indices, count = node.operands["indices"], node.operands["indices"].type.shape[-1]
     if node.attrs["batch"] or not isinstance(count, int):
         raise program.refuse(node, "its indices have axes of batches, or nobody knows how many")
-    parts = [program.call("aten.select", program.of(indices), -1, i) for i in range(count)]
+    parts = [program.call("aten.select", program.node_of(indices), -1, i) for i in range(count)]
     return program.call("aten.index", program.operand(node, "x"), parts)
 
 
 def _embedding(program: FxProgram, node: Node) -> fx.Node:
     w = node.operands["w"]
     found = _indices(program, node, w.type.shape[0])
-    return program.call("aten.embedding", program.of(w), found)
+    return program.call("aten.embedding", program.node_of(w), found)
 
 
 def _expand(program: FxProgram, node: Node) -> fx.Node:
@@ -165,7 +165,7 @@ def _expand(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _tile(program: FxProgram, node: Node) -> fx.Node:
-    return program.call("aten.repeat", program.operand(node, "x"), whole(node.attrs["repeats"]))
+    return program.call("aten.repeat", program.operand(node, "x"), int_list(node.attrs["repeats"]))
 
 
 def _depth_to_space(program: FxProgram, node: Node) -> fx.Node:
@@ -173,28 +173,28 @@ def _depth_to_space(program: FxProgram, node: Node) -> fx.Node:
     if node.attrs["layout"] == "NHWC":
         raise program.refuse(node, "its layout is NHWC")
     if node.attrs["mode"] == "CRD":
-        return program.call("aten.pixel_shuffle", program.of(x), block)
+        return program.call("aten.pixel_shuffle", program.node_of(x), block)
     batch, channels, high, wide = (program.size(dim, node) for dim in x.type.shape)
     if not isinstance(channels, int):
         raise program.refuse(node, "its number of channels is not known")
     inner = channels // block**2
-    made = program.call("aten.reshape", program.of(x), [batch, block**2, inner, high, wide])
+    made = program.call("aten.reshape", program.node_of(x), [batch, block**2, inner, high, wide])
     made = program.call("aten.transpose", made, 1, 2)
     made = program.call("aten.reshape", made, [batch, channels, high, wide])
     return program.call("aten.pixel_shuffle", made, block)
 
 
-def _images(node: Node) -> list[int]:
-    """Returns the axes of a resize next to batch and channels, which may be second or last."""
+def _spatial_axes(node: Node) -> list[int]:
+    """Returns the spatial axes of a resize; channels are second or last."""
     rank = node.result.type.rank
-    named = sorted(axis % rank for axis in whole(node.attrs["axes"]))
+    named = sorted(axis % rank for axis in int_list(node.attrs["axes"]))
     inner = list(range(1, rank - 1))
     return inner if named == inner else list(range(2, rank))
 
 
 def _resampled(program: FxProgram, node: Node, name: str, *more: Any) -> fx.Node:
     """Returns a call of an operator that resizes the axes after the channels."""
-    axes, x = _images(node), node.operands["x"].type
+    axes, x = _spatial_axes(node), node.operands["x"].type
     shape, rank = node.result.type.shape, x.rank
     still = [axis for axis in range(rank) if axis not in axes]
     if not 3 <= rank <= 5 or any(shape[axis] != x.shape[axis] for axis in still):
@@ -209,7 +209,7 @@ def _resampled(program: FxProgram, node: Node, name: str, *more: Any) -> fx.Node
 
 def _scales(node: Node) -> list[float]:
     """Returns the scales of all axes, none where sizes say them."""
-    given, axes = node.attrs["scales"], whole(node.attrs["axes"])
+    given, axes = node.attrs["scales"], int_list(node.attrs["axes"])
     assert isinstance(given, tuple)
     rank = node.result.type.rank
     named = [a % rank for a in axes] or list(range(rank))
@@ -220,7 +220,7 @@ def _scales(node: Node) -> list[float]:
 def _whole_steps(node: Node) -> bool:
     """Returns whether each element of x is repeated along the axes of images, all as often."""
     shape, before, scales = node.result.type.shape, node.operands["x"].type.shape, _scales(node)
-    for axis in _images(node):
+    for axis in _spatial_axes(node):
         size, held = shape[axis], before[axis]
         if not isinstance(size, int) or not isinstance(held, int) or size % held:
             return False
@@ -232,12 +232,12 @@ def _whole_steps(node: Node) -> bool:
 def _resize_nearest(program: FxProgram, node: Node) -> fx.Node:
     attrs = node.attrs
     if (attrs["coordinates"], attrs["rounding"]) == ("half_pixel", "round_prefer_ceil"):
-        return _resampled(program, node, f"aten._upsample_nearest_exact{len(_images(node))}d")
+        return _resampled(program, node, f"aten._upsample_nearest_exact{len(_spatial_axes(node))}d")
     floors = (attrs["coordinates"], attrs["rounding"]) == ("asymmetric", "floor")
     repeats = attrs["coordinates"] in ("half_pixel", "asymmetric") and _whole_steps(node)
     if not floors and not repeats:
         raise program.refuse(node, "PyTorch takes the element at or before the place")
-    return _resampled(program, node, f"aten.upsample_nearest{len(_images(node))}d")
+    return _resampled(program, node, f"aten.upsample_nearest{len(_spatial_axes(node))}d")
 
 
 _LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
@@ -245,7 +245,7 @@ _CORNERS = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": T
 
 
 def _resize(program: FxProgram, node: Node) -> fx.Node:
-    attrs, rank = node.attrs, len(_images(node))
+    attrs, rank = node.attrs, len(_spatial_axes(node))
     corners = _CORNERS.get(str(attrs["coordinates"]))
     cubic = attrs["mode"] == "cubic" and rank == 2 and attrs["cubic_a"] == -0.75
     known = cubic or (attrs["mode"] == "linear" and rank in _LINEAR)
@@ -261,7 +261,7 @@ def _triangle(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _flip(program: FxProgram, node: Node) -> fx.Node:
-    return program.call("aten.flip", program.operand(node, "x"), whole(node.attrs["axes"]))
+    return program.call("aten.flip", program.operand(node, "x"), int_list(node.attrs["axes"]))
 
 
 def _cast(program: FxProgram, node: Node) -> fx.Node:
@@ -271,7 +271,7 @@ def _cast(program: FxProgram, node: Node) -> fx.Node:
 
 def _shape(program: FxProgram, node: Node) -> fx.Node:
     x, end = node.operands["x"], node.attrs.get("end")
-    given, start = program.of(x), integer(node.attrs["start"])
+    given, start = program.node_of(x), integer(node.attrs["start"])
     axes = range(x.type.rank)[start : None if end is None else integer(end)]
     sizes = [program.graph.call_method("size", (given, axis)) for axis in axes]
     parts = [program.call("aten.scalar_tensor", size, dtype=torch.int64) for size in sizes]

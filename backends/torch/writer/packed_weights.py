@@ -40,7 +40,7 @@ def _in_blocks(node: Node) -> bool:
     if node.op != "dequantize" or node.operands["x"].constant is None:
         return False
     quant = node.operands["x"].type.quant
-    blocks = quant is not None and quant.grain is not None and quant.axis is None
+    blocks = quant is not None and quant.granularity is not None and quant.axis is None
     return blocks and all(user.op == "linear" for user in node.result.users)
 
 
@@ -77,8 +77,8 @@ def _int8(program: FxProgram, node: Node, x: fx.Node, data: Any, quant: QuantTyp
         said = f"aten._weight_int8pack_mm takes one scale a row: {_REST}"
         raise program.refuse(node, said)
     name = node.operands["w"].name
-    held = program.hold(tensor(data.astype(np.int8)), name)
-    scale = program.hold(tensor(scales[:, 0]), f"{name}_scale")
+    held = program.add_attribute(tensor(data.astype(np.int8)), name)
+    scale = program.add_attribute(tensor(scales[:, 0]), f"{name}_scale")
     return program.call("aten._weight_int8pack_mm", x, held, scale)
 
 
@@ -95,6 +95,8 @@ def _int4(program: FxProgram, node: Node, x: fx.Node, data: Any, quant: QuantTyp
     offset = 0 - zeros if signed else 8 - zeros
     numbers = np.stack([scales.T, (offset * scales).T], -1).astype(np.float32)
     name = node.operands["w"].name
-    packed = program.hold(torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1), name)
-    held = program.hold(tensor(numbers), f"{name}_scale")
+    packed = program.add_attribute(
+        torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1), name
+    )
+    held = program.add_attribute(tensor(numbers), f"{name}_scale")
     return program.call("aten._weight_int4pack_mm_for_cpu", x, packed, size, held)

@@ -21,58 +21,60 @@ from qir.query.display import op_name
 from .elements import fits, kind, quantized, tensor
 
 Handler: TypeAlias = "Callable[[FxProgram, Node], Any]"
-"""Writes a node: its result, or a sequence of its results."""
-_NAME = re.compile(r"\W")
-_RESERVED = frozenset({"self", "torch", "x", "inf", "nan"})
-_NO_ARGUMENTS = frozenset({"self", "torch", "inf", "nan", "float"})
+"""Writes a node, and returns its result, or a sequence of its results."""
+_NOT_IN_NAMES = re.compile(r"\W")
+_RESERVED_NAMES = frozenset({"self", "torch", "x", "inf", "nan"})
+_NO_ARGUMENT_NAMES = frozenset({"self", "torch", "inf", "nan", "float"})
 """Names that the text of a program reads itself."""
 
 
 @dataclass
 class FxProgram:
-    """Calls as they are written; each value of the graph is the `fx.Node` that computes it."""
+    """An fx.Graph under construction. Each value of the source graph has the fx.Node that
+    computes it."""
 
     source: Graph
     plain: bool = False
-    """Whether quantized values are tensors of plain integers, whose meaning their readers know."""
+    """Whether quantized values are plain integer tensors, as in `quantized_decomposed` programs."""
     graph: fx.Graph = field(default_factory=fx.Graph)
-    held: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     """What the program has as attributes: tensors, packed weights."""
     values: dict[Value, fx.Node] = field(default_factory=dict)
     _sizes: dict[str, fx.Node] = field(default_factory=dict)
     """The call that gives a symbolic size."""
 
-    # -- what a program is made of ------------------------------------------------------------
+    # -- calls and attributes -----------------------------------------------------------------
 
     def call(self, name: str, *given: Any, **named: Any) -> fx.Node:
-        """Adds a call of an operator such as `aten.relu`, on nodes, numbers and lists of these."""
+        """Adds a call of an operator such as `aten.relu`."""
         space, _, packet = name.partition(".")
         return self.graph.call_function(getattr(getattr(torch.ops, space), packet), given, named)
 
     def item(self, many: fx.Node, index: int) -> fx.Node:
-        """Adds what takes one result of several."""
+        """Adds a selection of one of several results."""
         return self.graph.call_function(operator.getitem, (many, index))
 
-    def hold(self, thing: Any, name: str) -> fx.Node:
-        """Gives the program an attribute and adds what reads it."""
-        stem = _NAME.sub("_", name) or "held"
-        stem = f"_{stem}" if stem[0].isdigit() or stem in _RESERVED else stem
+    def add_attribute(self, thing: Any, name: str) -> fx.Node:
+        """Adds an attribute to the program, and a node that reads it."""
+        stem = _NOT_IN_NAMES.sub("_", name) or "held"
+        stem = f"_{stem}" if stem[0].isdigit() or stem in _RESERVED_NAMES else stem
         found, number = stem, 1
-        while found in self.held:
+        while found in self.attributes:
             found, number = f"{stem}_{number}", number + 1
-        self.held[found] = thing
+        self.attributes[found] = thing
         return self.graph.create_node("get_attr", found)
 
     # -- values -------------------------------------------------------------------------------
 
-    def of(self, value: Value) -> fx.Node:
-        """Returns what computes a value; a constant is held where it is first read."""
+    def node_of(self, value: Value) -> fx.Node:
+        """Returns the node that computes a value; a constant becomes an attribute at its first
+        use."""
         if value not in self.values:
-            self.values[value] = self.hold(self.constant(value), value.name)
+            self.values[value] = self.add_attribute(self.constant(value), value.name)
         return self.values[value]
 
     def constant(self, value: Value) -> torch.Tensor:
-        """Returns the tensor of a constant; Refused for one of a type that PyTorch lacks."""
+        """Returns the tensor of a constant; raises Refused for a type that PyTorch lacks."""
         array, quant = value.constant, value.type.quant
         if array is None:
             raise self.refuse(value.node, f"%{value.name} is computed, and must be a constant here")
@@ -92,20 +94,20 @@ class FxProgram:
             kind(value.type.dtype, value.node.name)
 
     def operand(self, node: Node, slot: str) -> fx.Node:
-        """Returns what computes an operand."""
-        return self.of(node.operands[slot])
+        """Returns the node that computes an operand."""
+        return self.node_of(node.operands[slot])
 
     def optional(self, node: Node, slot: str) -> fx.Node | None:
-        """Returns what computes an operand, or None where there is none."""
+        """Returns the node that computes an operand, or None without one."""
         value = node.operands.get(slot)
-        return None if value is None else self.of(value)
+        return None if value is None else self.node_of(value)
 
-    def listed(self, node: Node) -> list[fx.Node]:
-        """Returns what computes the operands of an op that takes any number."""
-        return [self.of(v) for s, v in node.operands.items() if s.startswith("xs.")]
+    def variadic_nodes(self, node: Node) -> list[fx.Node]:
+        """Returns the nodes that compute the operands of a variadic op."""
+        return [self.node_of(v) for s, v in node.operands.items() if s.startswith("xs.")]
 
     def size(self, dim: Dim, node: Node) -> Any:
-        """Returns a size: a number, or the call that computes it from sizes of inputs."""
+        """Returns a size: a number, or a node that computes it from the sizes of inputs."""
         if isinstance(dim, int):
             return dim
         if not isinstance(dim, Sym):
@@ -136,17 +138,14 @@ class FxProgram:
         return self._sizes[name]
 
     def refuse(self, node: Node, why: str) -> Refused:
-        """Returns the refusal of a node, with its origin in the user's model."""
+        """Returns an error for a node, with its origin in the user's model."""
         origin = f" ({node.origins[0]})" if node.origins else ""
         return Refused(f"{node.name}{origin}: {op_name(node)} cannot be written for PyTorch: {why}")
 
-    # -- the whole ----------------------------------------------------------------------------
+    # -- the program --------------------------------------------------------------------------
 
     def write(self, choose: Callable[[Node], Handler | None]) -> None:
-        """Writes every node by what is chosen for it.
-
-        Raises Refused for one for which there is nothing.
-        """
+        """Writes every node by the handler that is chosen for it; raises Refused without one."""
         named = zip(self.source.inputs, argument_names(self.source.inputs), strict=True)
         for value, name in named:
             self.require(value)
@@ -161,19 +160,19 @@ class FxProgram:
             made = handler(self, node)
             results = (made,) if len(node.results) == 1 else made
             self.values |= zip(node.results, results, strict=True)
-        made = [self.of(value) for value in self.source.outputs.values()]
+        made = [self.node_of(value) for value in self.source.outputs.values()]
         self.graph.output(made[0] if len(made) == 1 else tuple(made))
         self.graph.eliminate_dead_code()  # such as sizes that PyTorch's calls take as numbers
         read = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
-        self.held = {name: thing for name, thing in self.held.items() if name in read}
+        self.attributes = {name: thing for name, thing in self.attributes.items() if name in read}
 
 
 def argument_names(inputs: Iterable[Value]) -> list[str]:
-    """Returns names of inputs as Python takes them as arguments, each once."""
+    """Returns the names of inputs as unique, valid names of Python arguments."""
     found: list[str] = []
     for value in inputs:
-        name = _NAME.sub("_", value.name) or "x"
-        if name[0].isdigit() or keyword.iskeyword(name) or name in _NO_ARGUMENTS:
+        name = _NOT_IN_NAMES.sub("_", value.name) or "x"
+        if name[0].isdigit() or keyword.iskeyword(name) or name in _NO_ARGUMENT_NAMES:
             name = f"_{name}"
         stem, number = name, 1
         while name in found:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from qir.ir.node import Node
-from qir.ir.ops.recurrent import DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from .program import FxProgram, Handler
 
@@ -77,11 +77,11 @@ def operator_name(program: FxProgram, node: Node, kind: str) -> str:
         raise program.refuse(node, "PyTorch's layer neither clips nor couples its gates")
     if kind == "gru" and not attrs["linear_before_reset"]:
         raise program.refuse(node, "PyTorch resets what the product gives, not what it reads")
-    named = attrs["activations"] or USUAL[kind] * ways
+    named = attrs["activations"] or DEFAULT_ACTIVATIONS[kind] * ways
     for only in ("tanh", "relu"):
         if kind == "rnn" and named == (only,) * ways:
             return f"aten.rnn_{only}"
-    if named != USUAL[kind] * ways:
+    if named != DEFAULT_ACTIVATIONS[kind] * ways:
         raise program.refuse(node, "PyTorch's layer has other activations")
     return f"aten.{kind}"
 
@@ -90,7 +90,7 @@ def _first_state(program: FxProgram, node: Node, slot: str) -> fx.Node:
     """Returns the state that a layer begins with, the direction first; zeros unless it is given."""
     first, value = bool(node.attrs["batch_first"]), node.operands.get(slot)
     if value is not None:
-        given = program.of(value)
+        given = program.node_of(value)
         return program.call("aten.transpose", given, 0, 1) if first else given
     sizes = [program.size(dim, node) for dim in node.results[1].type.shape]
     sizes = [sizes[1], sizes[0], sizes[2]] if first else sizes
@@ -104,7 +104,7 @@ def _parameters(program: FxProgram, node: Node, kind: str, way: int) -> list[Any
     bias = node.operands.get("bias")
     if bias is None or not isinstance(rows, int):
         return made
-    held = program.call("aten.select", program.of(bias), 0, way)
+    held = program.call("aten.select", program.node_of(bias), 0, way)
     if bias.type.shape[1] == rows:
         one = _gates(program, kind, held)
         return [*made, one, program.call("aten.zeros_like", one)]

@@ -17,7 +17,7 @@ def _packed(program: FxProgram, node: Node) -> fx.Node:
     quant, held = rows.type.quant, rows.constant
     if quant is None or held is None:
         raise program.refuse(node, f"%{rows.name} is no table of quantized rows")
-    if str(quant.storage) != "u8" or not quant.real_zero or quant.axis != 0:
+    if str(quant.storage) != "u8" or not quant.has_float_zero or quant.axis != 0:
         said = f"PyTorch packs rows of u8 with float zero points, and these are {quant.storage}"
         raise program.refuse(node, said)
     codes = torch.from_numpy(np.array(held.data))
@@ -27,7 +27,7 @@ def _packed(program: FxProgram, node: Node) -> fx.Node:
     ]
     scales, zeros = numbers
     made = torch._make_per_channel_quantized_tensor(codes, scales, zeros, 0)
-    return program.hold(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
+    return program.add_attribute(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
 
 
 def _embedding(program: FxProgram, node: Node) -> fx.Node:

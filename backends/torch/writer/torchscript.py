@@ -38,7 +38,7 @@ def scripted(program: FxProgram) -> torch.jit.ScriptModule:
 
 
 def _held(program: FxProgram) -> list[tuple[str, Any]]:
-    return list(program.held.items())
+    return list(program.attributes.items())
 
 
 class _Kinds(dict[str, Any]):

@@ -105,8 +105,10 @@ def _qattention(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def attend_packed(body: BodyBuilder, made: Value, heads: AttentionHeads) -> list[Value]:
-    """Returns the attention over projections [batch, length, q + k + v], and the present keys and
-    values."""
+    """Returns the attention over projections, and the present keys and values.
+
+    The projections are [batch, length, q + k + v].
+    """
     parts = body.add("split", {"x": made}, {"sizes": heads.qkv_widths, "axis": 2})
     q, k, v = (
         body.op("transpose", body.reshape(part, 0, 0, heads.count, size), perm=(0, 2, 1, 3))

@@ -98,8 +98,10 @@ class BodyBuilder:
         return self.recode(x, x.type.dtype)
 
     def dequantized(self, slot: str, scale: str = "", zero: str = "") -> Value:
-        """Returns an operand dequantized, by the parameters in its type or in operands of the
-        group."""
+        """Returns an operand dequantized.
+
+        Its parameters are in its type, or in operands of the group.
+        """
         x = self[slot]
         if x.type.quant is None:
             return x
@@ -169,7 +171,7 @@ def _check_parameters(node: Node, operands: Mapping[str, Value]) -> None:
             continue
         if last == "zero":
             _check_zero_points(value.name, array, quant)
-        elif quant.grain is None or quant.axis is not None:
+        elif quant.granularity is None or quant.axis is not None:
             scales = array.data.astype(np.float64)
             if not (np.isfinite(scales) & (scales > 0)).all():
                 raise KeepOperator(f"its {value.name} is not positive and finite")

@@ -10,7 +10,7 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
@@ -74,12 +74,12 @@ def _qmoe(reader: OnnxReader, op: OnnxOp) -> None:
     if any(v.type.element != F32 for v in operands.values()):
         raise KeepOperator("its rows are no f32")
     router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
-    if router.rank != 2 or not dims.agree(count, router.shape[0]):
+    if router.rank != 2 or not dims.may_be_equal(count, router.shape[0]):
         raise KeepOperator("its router has other rows than its data")
     experts = {
         reader.lazy_data(op.input(places[0])).shape[:1] for places in (_FC1_PLACES, _FC2_PLACES)
     }
-    if not all(dims.agree(router.shape[1], *count) for count in experts if count):
+    if not all(dims.may_be_equal(router.shape[1], *count) for count in experts if count):
         raise KeepOperator("its router chooses among other experts than it has")
     for places in (_FC1_PLACES, _FC2_PLACES):
         operands[formal[places[0]]] = _expert_weights(reader, op, places, shared)
@@ -90,8 +90,10 @@ def _qmoe(reader: OnnxReader, op: OnnxOp) -> None:
 def _expert_weights(
     reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], experts: _Experts
 ) -> Value:
-    """Returns constant weights [experts, rows, depth] of a quantized type; raises NotConstant for
-    computed ones."""
+    """Returns constant weights [experts, rows, depth] of a quantized type.
+
+    Raises NotConstant for computed ones.
+    """
     at, scale, zero = (op.input(i) for i in places)
     data, scales = reader.lazy_data(at), reader.constant_data(scale)
     if data.ndim != 3 or data.dtype != np.uint8:
@@ -112,7 +114,7 @@ def _expert_weights(
         if zeros.size != scales.size:
             raise op.error(f"has {zeros.size} zero points for {scales.size} scales")
         zero_points = Array.of(np.ascontiguousarray(zeros.reshape(grid)), zero)
-    granularity = Grain(((0, 1), (1, 1), (2, size)))
+    granularity = Granularity(((0, 1), (1, 1), (2, size)))
     scale_array = Array.of(np.ascontiguousarray(scales.reshape(grid)), scale)
     storage = dtype(f"u{experts.bits}")
     quant = QuantType(storage, reader.constant_dtype(scale), scale_array, zero_points, granularity)

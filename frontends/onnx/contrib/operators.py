@@ -89,6 +89,7 @@ def _skip_norm(reader: OnnxReader, op: OnnxOp) -> None:
         if "bias" in body:
             total = body.op("add", total, body["bias"])
         out = add_layer_norm(body, total, "gamma", None if simple else "beta", eps, simple=simple)
+        # onnxruntime's CPU kernel has no mean and deviation; only the sum is read.
         return [out, total, total, total]
 
     add_group(reader, op, operands, build)
@@ -131,6 +132,7 @@ def add_embeddings(
         raise KeepOperator("it has no table of words, or none of positions")
     total = body.op("gather", word, ids, axis=0)
     if positions is None:
+        # The length of the sequences, of which each gets the positions from 0 on.
         length = body.reshape(body.op("shape", ids, start=1, end=2))
         zero, one = body.constant(np.array(0, np.int64)), body.constant(np.array(1, np.int64))
         rows = body.op("gather", position, body.op("range", zero, length, one), axis=0)
@@ -149,6 +151,7 @@ def sequence_lengths(body: BodyBuilder) -> Value:
     if "mask" in body:
         return body.op("reduce_sum", body.cast(body["mask"], I32), axes=(1,), keep=False)
     ids = body["input_ids"]
+    # Zeros in the shape of the ids: their sum has one 0 for each sequence.
     none = body.op("mul", ids, body.cast(body.constant(np.array(0, np.int64)), ids.type.dtype))
     return body.cast(body.op("reduce_sum", none, axes=(1,), keep=False), I32)
 
@@ -167,11 +170,13 @@ def _matmul(reader: OnnxReader, op: OnnxOp) -> None:
         sides = []
         for slot in "AB":
             x = body[slot]
+            # The first axis moves behind the other batch axes.
             if op.integer(f"transBatch{slot}", 0) and x.type.rank > 2:
                 perm = (*range(1, x.type.rank - 1), 0, x.type.rank - 1)
                 x = body.op("transpose", x, perm=perm)
             sides.append(x)
         turned = [op.integer(f"trans{s}", 0) != 0 for s in "AB"]
+        # Vectors are not transposed.
         turned = [t and x.type.rank > 1 for t, x in zip(turned, sides, strict=True)]
         out = body.op("matmul", *sides, trans_a=turned[0], trans_b=turned[1])
         return [out if alpha == 1.0 else body.op("mul", out, body.scalar_like(out, alpha))]

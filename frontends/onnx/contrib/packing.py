@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import dtype
-from qir.ir.lazy_arrays import Held, reshaped, whole
+from qir.ir.lazy_arrays import ArrayData, read_all, reshape
 from qir.numerics.packing import Order
-from qir.profiles import unpacked_later
+from qir.profiles import lazy_unpack
 
 from ..op import KeepOperator, OnnxOp
 
@@ -62,13 +62,15 @@ class BlockPacking:
         return np.ascontiguousarray(flat)
 
 
-def unpack_integers(packed: Held, bits: int, shape: Sequence[int], order: Order = "low") -> Held:
+def unpack_integers(
+    packed: ArrayData, bits: int, shape: Sequence[int], order: Order = "low"
+) -> ArrayData:
     """Returns the integers packed in bytes, in that shape; large ones are unpacked lazily."""
     if packed.dtype != np.uint8:
-        packed = whole(packed).astype(np.uint8)
+        packed = read_all(packed).astype(np.uint8)
     if bits == 8:
-        return reshaped(packed, shape)
-    return unpacked_later(packed, dtype(f"u{bits}"), shape, order)
+        return reshape(packed, shape)
+    return lazy_unpack(packed, dtype(f"u{bits}"), shape, order)
 
 
 def unpack_rows(packed: Tensor, bits: int) -> Tensor:

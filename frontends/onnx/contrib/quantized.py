@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.dtype import F32, I32, U8, dtype
-from qir.ir.lazy_arrays import Held, Parts, cut, reshaped
+from qir.ir.lazy_arrays import ArrayData, LazyArray, crop, reshape
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType
+from qir.ir.types import Array, Granularity, QuantType, TensorType
 
 from .. import dynamic_ops
 from ..op import MICROSOFT, KeepOperator, OnnxOp
@@ -44,7 +44,7 @@ def quantized_operand(reader: OnnxReader, op: OnnxOp, at: tuple[int, int, int]) 
         qparams[names[at[2]]] = reader.value(op, zero)
     along = qparams[names[at[1]]].type
     many = along.rank == 1 and along.shape[0] != 1
-    granularity = Grain(((kind.rank - 1, 1),)) if many else None
+    granularity = Granularity(((kind.rank - 1, 1),)) if many else None
     quant = QuantType(kind.dtype, F32, None, None if zero else (), granularity)
     return {names[at[0]]: _as_quantized(reader, op, data, quant), **qparams}
 
@@ -168,7 +168,11 @@ def _matmul_nbits(reader: OnnxReader, op: OnnxOp) -> None:
 def _has_int8_kernel(body: BodyBuilder, blocks: BlockPacking) -> bool:
     """Returns whether onnxruntime's int8 kernel of accuracy level 4 supports these weights."""
     quant = body["B"].type.quant
-    if quant is None or quant.real_zero or (quant.grain is not None and quant.grain.by is not None):
+    if (
+        quant is None
+        or quant.has_float_zero
+        or (quant.granularity is not None and quant.granularity.by is not None)
+    ):
         return False
     return blocks.bits != 2 or blocks.block_size >= _MIN_BLOCK_OF_2_BITS
 
@@ -202,17 +206,17 @@ def _block_quantized_weight(reader: OnnxReader, op: OnnxOp, blocks: BlockPacking
         if index.size != depth:
             raise op.error(f"g_idx names {index.size} columns of {depth}")
         group_index = Array.of(index.astype(np.int32), op.input(4))
-    granularity = Grain(((0, 1), (1, blocks.block_size)), group_index)
+    granularity = Granularity(((0, 1), (1, blocks.block_size)), group_index)
     storage = dtype(f"u{blocks.bits}")
     kind = reader.constant_dtype(op.input(2))
-    held_scales = Array(reshaped(scales, grid), TensorType(grid, kind), op.input(2))
+    held_scales = Array(reshape(scales, grid), TensorType(grid, kind), op.input(2))
     quant = QuantType(storage, kind, held_scales, zero, granularity)
-    return quantized_constant(reader, op.input(1), cut(data, (rows, depth)), quant)
+    return quantized_constant(reader, op.input(1), crop(data, (rows, depth)), quant)
 
 
-def quantized_constant(reader: OnnxReader, name: str, data: Held, quant: QuantType) -> Value:
+def quantized_constant(reader: OnnxReader, name: str, data: ArrayData, quant: QuantType) -> Value:
     """Returns a constant of the file as unpacked quantized values."""
-    if not isinstance(data, Parts):
+    if not isinstance(data, LazyArray):
         data = np.asarray(data, order="C")
     array = Array(data, TensorType(data.shape, quant), name)
     return reader.add_constant(reader.resolve(name), array, quant)
@@ -294,9 +298,11 @@ def _matmul_bnb4(reader: OnnxReader, op: OnnxOp) -> None:
         scales = reader.constant_data(op.input(2)).reshape(-1)
         if packed.size < (count + 1) // 2 or scales.size != -(-count // size):
             raise op.error(f"has {packed.size} bytes and {scales.size} scales for {count} weights")
-        packed = cut(reshaped(packed, (packed.size,)), ((count + 1) // 2,))
+        packed = crop(reshape(packed, (packed.size,)), ((count + 1) // 2,))
         scale = Array.of(scales, op.input(2))
-        quant = QuantType(dtype("u4"), F32, scale, (), Grain(((0, size),)), kind="lut", codes=table)
+        quant = QuantType(
+            dtype("u4"), F32, scale, (), Granularity(((0, size),)), kind="lut", codes=table
+        )
         operands["B"] = quantized_constant(
             reader, op.input(1), unpack_integers(packed, 4, (count,), "high"), quant
         )
@@ -346,8 +352,8 @@ def _gather_block_quantized(reader: OnnxReader, op: OnnxOp) -> None:
     if packed:
         data = unpack_integers(data, bits, (*data.shape[:-1], data.shape[-1] * 8 // bits))
     storage = dtype(f"u{bits}") if packed else kind.dtype
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
-    if grain.grid(data.shape) != scales.shape:
+    granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
+    if granularity.grid(data.shape) != scales.shape:
         raise op.error(f"has scales of {scales.shape} for data of {data.shape}")
     held = Array.of(scales, op.input(2))
     quant = QuantType(
@@ -355,7 +361,7 @@ def _gather_block_quantized(reader: OnnxReader, op: OnnxOp) -> None:
         reader.constant_dtype(op.input(2)),
         held,
         _gather_zero_points(reader, op, scales, bits, packed),
-        grain,
+        granularity,
     )
     operands = {"data": quantized_constant(reader, op.input(0), data, quant)}
     operands["indices"] = reader.value(op, op.input(1))

@@ -10,7 +10,7 @@ import numpy as np
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I32, I64, U8
 from qir.ir.node import Value
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS
 
 from ..op import MICROSOFT, KeepOperator, OnnxOp
 from ..reader import OnnxReader
@@ -26,8 +26,10 @@ _ZERO_BY_DEFAULT = frozenset({"affine", "scaled_tanh", "thresholded_relu"})
 """Activations whose alpha and beta onnxruntime takes for 0 where the file gives none."""
 
 _MOST_ZEROS = 1 << 20
-"""Elements of an initial state of zeros that is a constant; larger ones are expanded at run
-time."""
+"""Elements of an initial state of zeros that is a constant.
+
+Larger ones are expanded at run time.
+"""
 
 
 def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
@@ -42,6 +44,7 @@ def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
         raise op.error(f"direction {op.text('direction', '')!r} is none that ONNX has")
     curves = _activations(op, len(sides))
     hidden = op.integer("hidden_size", 0)
+    # R is [directions, hidden, 4 * hidden], transposed against R of the LSTM of ONNX.
     if hidden < 1 or operands["R"].type.shape != (len(sides), hidden, 4 * hidden):
         raise KeepOperator(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
     kinds = {s: operands[s].type for s in ("W", "R")}
@@ -56,6 +59,8 @@ def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
         ends = _SequenceLengths.of(body) if "sequence_lens" in body else None
         layers = [_Layer(hidden, clip, forget, row, ends, handed) for row in curves]
         made = [layers[i].one_direction(body, i, back) for i, back in enumerate(sides)]
+        # Y has its direction axis second, [steps, directions, batch, hidden]; Y_h and Y_c have it
+        # first.
         rows = [
             body.op("concat", *(one[i] for one in made), axis=axis) if len(made) > 1 else made[0][i]
             for i, axis in enumerate((1, 0, 0))
@@ -69,11 +74,14 @@ def _activations(op: OnnxOp, sides: int) -> list[tuple[_Activation, ...]]:
     """Returns the three activations (gates, cell, hidden state) of each direction."""
     found = op.attribute("activations")
     texts = [t.decode("utf-8", "replace") for t in found.strings] if found else []
-    names = [ACTIVATION_NAMES.get(t.lower(), t) for t in texts] or [*USUAL["lstm"]] * sides
+    names = [ACTIVATION_NAMES.get(t.lower(), t) for t in texts] or [
+        *DEFAULT_ACTIVATIONS["lstm"]
+    ] * sides
     if unknown := [n for n in names if n not in ACTIVATIONS]:
         raise KeepOperator(f"its activation {unknown[0]!r} is not known")
     if len(names) != 3 * sides:
         raise KeepOperator(f"{len(names)} activations for {sides} direction{'s' * (sides > 1)}")
+    # ONNX lists alpha and beta only for activations that use them, in their order.
     given = {
         which: list(held.floats) if (held := op.attribute(f"activation_{which}")) else []
         for which in ("alpha", "beta")
@@ -97,6 +105,7 @@ class _Activation:
     parameters: Sequence[float]
 
     def __call__(self, body: BodyBuilder, x: Value) -> Value:
+        # The language has no affine and scaled_tanh as ops of their own; they are composed here.
         if self.name == "affine":
             return body.op(
                 "add", body.op("mul", x, body.constant(self.parameters[0])), self._last(body)
@@ -126,6 +135,7 @@ class _SequenceLengths:
     def of(cls, body: BodyBuilder) -> _SequenceLengths:
         counts = body.cast(body["sequence_lens"], I64)
         size = body.op("shape", body["X"], start=0, end=1)
+        # X is [steps, batch, input].
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
         steps = body.op("range", zero, body.op("squeeze", size, axes=(0,)), one)
         most = body.op("reduce_max", counts, axes=(0,), keep=False)
@@ -155,12 +165,17 @@ class _Layer:
         """Returns y, h and c of a direction, each with an axis of size 1 for the direction."""
         x = self._ordered_input(body, back)
         integers, scale, zero = _quantize_input(body, x)
+        # The products of the input do not depend on the state: one product for all steps, before
+        # the scan.
         gates = _integer_product(body, integers, scale, zero, _Weights(body, "W", index))
         if "B" in body:
             both = body.reshape(_direction_slice(body, body["B"], index), 2, 4 * self.hidden)
+            # B has the biases of W and of R one after the other, and both are added.
             gates = body.op("add", gates, body.op("reduce_sum", both, axes=(0,), keep=False))
         start = [self._initial_state(body, s, index, x) for s in ("initial_h", "initial_c")]
         weights = _Weights(body, "R", index)
+        # Operands of a scan: `vs` are carried, `ss` are sliced by step, `xs` are constant in the
+        # loop.
         operands = {"vs.0": start[0], "vs.1": start[1], "ss.0": gates}
         if self.lengths is not None:
             operands |= {"vs.2": start[0], "ss.1": self.lengths.is_step_valid}
@@ -170,8 +185,10 @@ class _Layer:
                 _direction_slice(body, body["P"], index), 3, self.hidden
             )
         inner = self._scan_body(operands)
+        # `last` is the state carried for ended sequences, there only with sequence lengths.
         h, c, *last, y = body.add("scan", operands, {}, bodies={"body": inner.graph})
         if self.lengths is not None:
+            # A sequence of length 0 has the state 0, not the initial state, as in onnxruntime.
             none = body.constant(0.0)
             h, c = (body.op("where", self.lengths.is_not_empty, v, none) for v in (last[0], c))
         return [
@@ -190,12 +207,14 @@ class _Layer:
         if not back:
             return x
         if self.lengths is None:
+            # With lengths, only the valid part of a sequence is reversed, as ONNX specifies.
             return body.op("flip", x, axes=(0,))
         return body.op("reverse_sequence", x, self.lengths.lengths)
 
     def _initial_state(self, body: BodyBuilder, slot: str, index: int, x: Value) -> Value:
         if slot in body:
             return body.op("squeeze", _direction_slice(body, body[slot], index), axes=(0,))
+        # onnxruntime takes an absent initial state for 0.
         batch = x.type.shape[1]
         if isinstance(batch, int) and batch * self.hidden <= _MOST_ZEROS:
             return body.constant(np.zeros((batch, self.hidden), np.float32))
@@ -221,8 +240,10 @@ class _Layer:
             "add", values["ss.0"], _integer_product(body, integers, scale, zero, weights)
         )
         parts = body.add("split", {"x": gates}, {"sizes": (self.hidden,) * 4, "axis": 1})
+        # ONNX's order of gates: input, output, forget, cell.
         i, o, f, g = parts
         peeps: list[Value] = []
+        # Peepholes, in ONNX's order i, o, f: the cell state reaches the gates.
         if "xs.3" in values:
             peeps = [
                 body.op("gather", values["xs.3"], body.constant(np.array(k)), axis=0)
@@ -232,6 +253,7 @@ class _Layer:
             f = body.op("add", f, body.op("mul", peeps[2], c))
         gate, cell, state = self.activations
         i = gate(body, self._clipped(body, i))
+        # With input_forget, the forget gate is 1 - input gate.
         f = (
             body.op("sub", body.constant(1.0), i)
             if self.couples_forget_gate
@@ -239,6 +261,7 @@ class _Layer:
         )
         g = cell(body, self._clipped(body, g))
         new = body.op("add", body.op("mul", f, c), body.op("mul", i, g))
+        # The output gate sees the new cell state.
         if peeps:
             o = body.op("add", o, body.op("mul", peeps[1], new))
         o = gate(body, self._clipped(body, o))
@@ -296,6 +319,7 @@ def _as_vector_or_scalar(body: BodyBuilder, x: Value) -> Value:
 
 
 def _direction_slice(body: BodyBuilder, x: Value, index: int) -> Value:
+    # A single direction, or parameters that all directions share.
     if x.type.rank == 0 or x.type.shape[0] == 1:
         return x
     cut: dict[str, Attr] = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}

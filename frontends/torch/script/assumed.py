@@ -1,4 +1,7 @@
-"""Which sizes a program was read for, where its inputs were read with open sizes."""
+"""Finds which open sizes of guessed inputs a program fixes or branches by.
+
+PyTorch records a guard whenever an operator or a branch depends on a symbolic size.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +18,31 @@ Axis = tuple[str, int]
 """An input and one of its axes."""
 
 
-def closed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
-    """Returns the open axes whose sizes an operator has found to be one number, or to make one."""
+def fixed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
+    """Returns the open axes whose sizes an operator has fixed, alone or as a product."""
     found = {
         (node.name, axis)
         for node, open_axes in _inputs(builder)
         for axis in open_axes
-        if _is_one(node.meta["val"].shape[axis])
+        if _is_single_size(node.meta["val"].shape[axis])
     }
-    return frozenset(found | _of(builder, filter(_is_number, _conditions(builder.guards))))
+    return frozenset(
+        found | _axes_in_conditions(builder, filter(_fixes_sizes, _conditions(builder.guards)))
+    )
 
 
 def branching_axes(builder: ScriptBuilder) -> frozenset[Axis]:
-    """Returns the axes whose sizes have decided a branch, but those known otherwise."""
-    whole = (held for held in _conditions(builder.decided) if not _is_single(held))
-    return _of(builder, whole) - closed_axes(builder)
+    """Returns the axes whose sizes decided a branch, without the fixed ones."""
+    whole = (
+        held for held in _conditions(builder.branch_guards) if not _compares_with_zero_or_one(held)
+    )
+    return _axes_in_conditions(builder, whole) - fixed_axes(builder)
 
 
-def with_closed(
+def with_fixed_axes(
     inputs: Iterable[Example], names: Iterable[str], closed: frozenset[Axis]
 ) -> list[Example]:
-    """Returns examples of which some axes are as large as they are there, and no longer open."""
+    """Returns the examples with some axes no longer open."""
     return [
         Example(
             held.tensor,
@@ -46,12 +53,12 @@ def with_closed(
 
 
 def assumptions(builder: ScriptBuilder, closed: frozenset[Axis]) -> tuple[str, ...]:
-    """Returns what to say of inputs that were read for one size alone, a text an input."""
+    """Returns a line for the ledger for each input with an assumed size."""
     names = dict.fromkeys(name for name, _ in sorted(closed))
     shapes = {node.name: node.meta["val"].shape for node, _ in _inputs(builder)}
     return tuple(
         f"input {name}: its sizes are assumed to be"
-        f" {'x'.join(str(size) if _is_one(size) else 'n' for size in shapes[name])},"
+        f" {'x'.join(str(size) if _is_single_size(size) else 'n' for size in shapes[name])},"
         " which its layers take; --shape or inputs= sets others"
         for name in names
     )
@@ -69,8 +76,8 @@ def _conditions(guards: Iterable[Any]) -> Iterable[Any]:
     return (guard.expr for guard in guards)
 
 
-def _of(builder: ScriptBuilder, conditions: Iterable[Any]) -> frozenset[Axis]:
-    """Returns the open axes that conditions speak of."""
+def _axes_in_conditions(builder: ScriptBuilder, conditions: Iterable[Any]) -> frozenset[Axis]:
+    """Returns the open axes whose symbols occur in conditions."""
     symbols: Mapping[Any, Axis] = {
         size.node.expr: (node.name, axis)
         for node, open_axes in _inputs(builder)
@@ -81,13 +88,13 @@ def _of(builder: ScriptBuilder, conditions: Iterable[Any]) -> frozenset[Axis]:
     return frozenset(axis for symbol, axis in symbols.items() if symbol in spoken)
 
 
-def _is_one(size: Any) -> bool:
-    """Returns whether a size is one number, as a symbol may have been found to be."""
+def _is_single_size(size: Any) -> bool:
+    """Returns whether a size is a number, as a symbol becomes when it is fixed."""
     return isinstance(size, int) or bool(size.node.expr.is_number)
 
 
-def _is_number(held: Any) -> bool:
-    """Returns whether a condition is that sizes make a number, such as `8 * h * w = 7200`."""
+def _fixes_sizes(held: Any) -> bool:
+    """Returns whether a condition fixes sizes, such as `8 * h * w = 7200`; remainders do not."""
     if getattr(held, "rel_op", "") != "==":
         return False
     sides = held.args
@@ -96,7 +103,7 @@ def _is_number(held: Any) -> bool:
     return any(side.is_number for side in sides) and not remainder
 
 
-def _is_single(held: Any) -> bool:
-    """Returns whether a condition is that a size is none or one, or not: those never are open."""
+def _compares_with_zero_or_one(held: Any) -> bool:
+    """Returns whether a condition compares with 0 or 1: PyTorch never makes such sizes symbolic."""
     other = [side for side in held.args if side.is_number]
     return getattr(held, "rel_op", "") in ("==", "!=") and other in ([0], [1])

@@ -1,4 +1,4 @@
-"""Emits calls of operators, with the shapes and element types that PyTorch infers for them."""
+"""Builds the fx graph of a TorchScript program; PyTorch's fake tensors infer shapes and types."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from qir.errors import InputError
 
-_COPIES = frozenset(
-    f"aten.{name}.default" for name in ("clone", "detach", "detach_", "lift_fresh_copy", "alias")
-)
+from ..program import COPIES
 
 
-def _recurrent(x: torch.Tensor, states: Any, weights: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
-    """Returns empty results of an LSTM, GRU or RNN layer, of the right shapes."""
+def _infer_recurrent(
+    x: torch.Tensor, states: Any, weights: Any, *rest: Any
+) -> tuple[torch.Tensor, ...]:
+    """Returns empty results of an LSTM, GRU or RNN layer with the inferred shapes."""
     held = states if isinstance(states, (list, tuple)) else (states,)
     directions = 2 if rest[-2] else 1
     made = x.new_empty((*x.shape[:-1], directions * held[0].shape[-1]))
     return (made, *(torch.empty_like(state) for state in held))
 
 
-def _padded(
+def _infer_pad(
     x: torch.Tensor, pads: Sequence[Any], mode: str = "constant", value: object = None
 ) -> torch.Tensor:
-    """Returns an empty tensor with elements added around, pairs from the last axis on."""
+    """Returns an empty tensor of the padded shape; `pads` are pairs from the last axis on."""
     shape = list(x.shape)
     for i, (first, last) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         shape[-1 - i] = shape[-1 - i] + first + last
     return x.new_empty(shape)
 
 
-def _scaled(size: Any, factor: float) -> Any:
-    """Returns a size times a factor, rounded down; it stays a symbol where it is one."""
+def _scaled_size(size: Any, factor: float) -> Any:
+    """Returns a size times a factor, rounded down; a symbolic size stays symbolic."""
     if float(factor).is_integer():
         return size * int(factor)
     return torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
 
 
-def _resized(name: str) -> Callable[..., torch.Tensor]:
-    """Returns the shape rule of an interpolation, of which some sizes may be symbols."""
+def _infer_resize(name: str) -> Callable[..., torch.Tensor]:
+    """Returns the shape rule of an interpolation, for symbolic sizes too."""
     target: Any = getattr(torch.ops.aten, name)
 
     def infer(x: torch.Tensor, sizes: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
-        if sizes is None:  # then the factors are last
-            made = [_scaled(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
+        if sizes is None:  # the scale factors are the last argument then
+            made = [_scaled_size(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
             return x.new_empty((*x.shape[:2], *made))
         if not any(isinstance(size, torch.SymInt) for size in (*x.shape, *sizes)):
             result: torch.Tensor = target(x, sizes, *rest)
@@ -69,68 +69,72 @@ _RESIZES = (
         for axes in (1, 2, 3)
     ),
 )
-IN_PYTHON: Mapping[str, Callable[..., Any]] = {
+PYTHON_SHAPE_RULES: Mapping[str, Callable[..., Any]] = {
     "aten.constant_pad_nd.default": torch._refs.constant_pad_nd,
-    "aten.pad.default": _padded,
-    **{f"aten.{name}.{form}": _resized(name) for name in _RESIZES for form in ("vec", "default")},
-    **{f"aten.{name}.input": _recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    "aten.pad.default": _infer_pad,
+    **{
+        f"aten.{name}.{form}": _infer_resize(name)
+        for name in _RESIZES
+        for form in ("vec", "default")
+    },
+    **{f"aten.{name}.input": _infer_recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-"""Operators whose C++ code turns symbolic sizes into numbers, and the same in Python."""
+"""Shape rules in Python, of operators whose C++ code would turn symbolic sizes into numbers."""
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
 @dataclass(frozen=True, eq=False)
 class ArchiveTensor:
-    """A tensor of the archive that is not quantized, and its name there."""
+    """A float or integer tensor of the archive, and its name."""
 
     name: str
     data: torch.Tensor
 
 
 class ScriptBuilder:
-    """The graph of calls, and where in the user's model the present call comes from."""
+    """The fx graph under construction, and where in the user's model the current call is."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.graph = fx.Graph()
         self.mode = FakeTensorMode(shape_env=ShapeEnv())
         self.tensors: dict[str, torch.Tensor] = {}
-        """The stored tensors that are read, by the name of their node's target."""
+        """Stored tensors that are used, by the target of their `get_attr` node."""
         self.path = ""
-        """The module whose code is read."""
+        """The path of the module whose code is being read."""
         self.line = ""
-        """Where in the user's files the present call stands."""
+        """The source range of the current call in the user's files."""
         self.label = ""
-        """What the next call is named after, where that is not its operator."""
+        """The name of the next call, if it is not that of its operator."""
         self.open_axes: dict[str, frozenset[int]] = {}
-        """By input: the axes whose sizes are examples."""
-        self.decided: list[Any] = []
-        """What was found of open sizes where the program branches by them."""
+        """By input: the axes with symbolic sizes."""
+        self.branch_guards: list[Any] = []
+        """Guards on open sizes that branches of the program have added."""
         self._nodes: dict[int, fx.Node] = {}
 
     @property
     def guards(self) -> Sequence[Any]:
-        """What PyTorch has found of open sizes so far: it holds for the examples."""
+        """Conditions on open sizes that PyTorch has recorded; the examples satisfy them."""
         environment: Any = self.mode.shape_env
         found: Sequence[Any] = environment.guards
         return found
 
-    def decide(self, ask: Callable[[], object]) -> bool:
-        """Returns whether something holds of sizes, and notes what was found of open ones."""
+    def decide_branch(self, ask: Callable[[], object]) -> bool:
+        """Returns a condition on sizes by the examples, and records the guards it adds."""
         before = len(self.guards)
         held = bool(ask())
-        self.decided += self.guards[before:]
+        self.branch_guards += self.guards[before:]
         return held
 
-    def fail(self, what: str) -> InputError:
-        """Returns the error for the present call."""
+    def error(self, what: str) -> InputError:
+        """Returns an error for the current call."""
         known = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
         lines = [line for line in known if not line.startswith('File ""')]
         where = f" in {self.path}" if self.path else ""
         return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
 
     def input(self, name: str, like: torch.Tensor, open_axes: Collection[int]) -> fx.Node:
-        """Adds an input; the sizes along open axes are examples, and become symbols."""
+        """Adds an input; sizes along open axes become symbols."""
         node = self.graph.placeholder(name)
         self.open_axes[node.name] = frozenset(open_axes)
         context: Any = None
@@ -154,46 +158,46 @@ class ScriptBuilder:
         while target in self.tensors:
             count += 1
             target = f"{name}_{count}"
-        self.tensors[target] = data  # keeps it alive, so its id stays its own
+        self.tensors[target] = data  # kept alive, so that no other tensor gets its id
         node = self.graph.get_attr(target)
         node.meta["val"] = self.mode.from_tensor(data, static_shapes=True)
         self._nodes[id(data)] = node
         return node
 
-    def node(self, held: Any) -> Any:
-        """Returns what a call is given: tensors as nodes, also in lists."""
+    def as_node(self, held: Any) -> Any:
+        """Returns an argument with stored tensors as nodes, also in lists."""
         if isinstance(held, ArchiveTensor):
             return self.constant(held.name, held.data)
         if isinstance(held, torch.Tensor):
             return self.constant(f"{self.path}.constant".removeprefix("."), held)
         if isinstance(held, (list, tuple)):
-            return [self.node(item) for item in held]
+            return [self.as_node(item) for item in held]
         return held
 
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds a call; returns its node, a list of them, or the number that it comes to."""
-        args = tuple(self.node(held) for held in args)
-        kwargs = {name: self.node(held) for name, held in kwargs.items()}
+    def add_call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds a call; returns its node, a list of nodes, or a number if it evaluates to one."""
+        args = tuple(self.as_node(held) for held in args)
+        kwargs = {name: self.as_node(held) for name, held in kwargs.items()}
         fakes = fx.map_arg(args, lambda n: n.meta["val"])
         more = fx.map_arg(kwargs, lambda n: n.meta["val"])
         try:
             with self.mode, torch.no_grad():
-                made = IN_PYTHON.get(str(target), target)(*fakes, **more)
+                made = PYTHON_SHAPE_RULES.get(str(target), target)(*fakes, **more)
         except Exception as error:  # PyTorch raises what it likes
             said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-            raise self.fail(f"{_named(target)} does not take its operands: {said}") from error
+            raise self.error(f"{_full_name(target)} does not take its operands: {said}") from error
         if isinstance(made, _SYMBOLIC) and made.node.expr.is_number:
             made = made.node.expr
             return bool(made) if made.is_Boolean else int(made) if made.is_Integer else float(made)
         if not isinstance(made, (torch.Tensor, list, tuple, *_SYMBOLIC)):
             return made
-        return self.emit(target, args, kwargs, made)
+        return self.add_call_of_type(target, args, kwargs, made)
 
-    def emit(
+    def add_call_of_type(
         self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], made: Any
     ) -> Any:
-        """Adds a call whose results are known; returns its node, or a list of them."""
-        label = f"{self.path}_{self.label or _short(target)}".strip("_").replace(".", "_")
+        """Adds a call whose result types are given; returns its node, or a list of nodes."""
+        label = f"{self.path}_{self.label or _short_name(target)}".strip("_").replace(".", "_")
         node = self.graph.create_node("call_function", target, tuple(args), kwargs, name=label)
         self._describe(node, made)
         if not isinstance(made, (list, tuple)):
@@ -210,26 +214,26 @@ class ScriptBuilder:
         node.meta["nn_module_stack"] = {self.path: (self.path, None)}
         node.meta["stack_trace"] = self.line
 
-    def known(self, held: Any) -> torch.Tensor | None:
-        """Returns the elements of a stored tensor, also of a copy of it; None for others."""
-        while isinstance(held, fx.Node) and _copies(held):
+    def stored_data(self, held: Any) -> torch.Tensor | None:
+        """Returns a stored tensor, looking through copies; None for a computed one."""
+        while isinstance(held, fx.Node) and _is_copy(held):
             held = held.args[0]
         if isinstance(held, fx.Node):
             return self.tensors.get(str(held.target)) if held.op == "get_attr" else None
         return held.data if isinstance(held, ArchiveTensor) else held
 
     def size(self, held: fx.Node, axis: int) -> Any:
-        """Returns a size of a tensor: an integer, or the node of one that is not known."""
+        """Returns a size of a tensor: an integer, or a node for a symbolic one."""
         shape = held.meta["val"].shape
         found = shape[axis]
         if isinstance(found, int):
             return int(found)
-        return self.call(torch.ops.aten.sym_size.int, held, axis % len(shape))
+        return self.add_call(torch.ops.aten.sym_size.int, held, axis % len(shape))
 
 
-def _copies(node: fx.Node) -> bool:
+def _is_copy(node: fx.Node) -> bool:
     """Returns whether a call only copies its operand."""
-    if str(node.target) in _COPIES:
+    if str(node.target) in COPIES:
         return True
     first: Any = node.args[0] if node.args else None
     if not str(node.target).startswith("aten.to.") or not isinstance(first, fx.Node):
@@ -237,19 +241,22 @@ def _copies(node: fx.Node) -> bool:
     return bool(first.meta["val"].dtype == node.meta["val"].dtype)
 
 
-def _short(target: Callable[..., Any]) -> str:
-    """Returns an operator's name without its namespace and overload."""
+def _short_name(target: Callable[..., Any]) -> str:
+    """Returns an operator's name without namespace and overload."""
     return (
-        _named(target).removeprefix("quantized_decomposed.").removeprefix("aten.").partition(".")[0]
+        _full_name(target)
+        .removeprefix("quantized_decomposed.")
+        .removeprefix("aten.")
+        .partition(".")[0]
     )
 
 
-def _named(target: Callable[..., Any]) -> str:
+def _full_name(target: Callable[..., Any]) -> str:
     return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
 
 
 def is_tensor(held: Any) -> bool:
-    """Returns whether it is a tensor that is not quantized."""
+    """Returns whether it is a tensor that is not quantized, stored or computed."""
     if isinstance(held, fx.Node):
         return isinstance(held.meta["val"], torch.Tensor)
     return isinstance(held, (ArchiveTensor, torch.Tensor))

@@ -1,6 +1,7 @@
-"""Evaluates the methods of a TorchScript module: what is known at once, calls of tensors later.
+"""Interprets the methods of a TorchScript module into a graph of operator calls.
 
-Nothing of Python that a model brings is run. Branches and loops are taken as far as their
+Numbers, strings, lists and attributes are evaluated at once; operators on tensors become calls in
+a `ScriptBuilder`. No Python code of the model runs. Branches and loops are followed as far as their
 conditions are known; a condition that depends on data is refused.
 """
 
@@ -16,22 +17,34 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from qir.errors import InputError
 
-from ..attempts import BY_DATA
-from ..quantization import STATED
-from . import quantized
+from ..attempts import DATA_DEPENDENT_CONTROL_FLOW
+from . import quantized, quantized_tensors
+from .answers import ANSWERS
 from .builder import ScriptBuilder, is_tensor
 from .cells import CELLS
-from .quantized import Packed, QuantizedCall, QuantizedTensor
-from .scalars import COMPARED, DTYPES, FORMATS, NUMBERS, SAME, SCALARS, SYMBOLIC
+from .quantized_tensors import (
+    ChannelQuantizedTensor,
+    PackedWeights,
+    QuantizedCall,
+    QuantizedTensor,
+)
+from .scalars import (
+    COMPARISONS,
+    DTYPES,
+    IDENTITY,
+    MEMORY_FORMATS,
+    SCALARS,
+    SYMBOLIC_SCALARS,
+)
 
-_MOST_TURNS = 10_000
-_MOST_DEPTH = 200
+_MAX_ITERATIONS = 10_000
+_MAX_CALL_DEPTH = 200
 Env = dict[int, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Module:
-    """A module of the archive, and its path."""
+class ScriptModule:
+    """A submodule of the archive, and its path."""
 
     path: str
     object: Any
@@ -42,147 +55,166 @@ class Module:
 
 
 class Interpreter:
-    """Walks the graphs of methods, and emits calls into a builder."""
+    """Runs the graphs of methods, and adds calls to a builder."""
 
     def __init__(self, builder: ScriptBuilder) -> None:
         self.builder = builder
         self.depth = 0
         self.attributes: dict[str, Any] = {}
-        """What attributes of modules hold by now, by their paths."""
-        self.updated: dict[str, str] = {}
-        """What to say of attributes that are set, by their paths."""
+        """Current values of module attributes, by path."""
+        self.state_updates: dict[str, str] = {}
+        """Lines for the ledger about attributes that are set, by path."""
         self.quantizes = False
-        """Whether something is quantized."""
-        self.kernels = False
-        """Whether kernels of a quantized engine are called."""
+        """Whether the program quantizes something."""
+        self.uses_quantized_kernels = False
+        """Whether the program calls kernels of a quantized engine."""
 
-    def fail(self, what: str) -> InputError:
-        """Returns the error for the node that is read."""
-        return self.builder.fail(what)
+    def error(self, what: str) -> InputError:
+        """Returns an error for the current node."""
+        return self.builder.error(what)
 
-    def call(self, module: Module, name: str, given: Sequence[Any]) -> Any:
-        """Returns what a method gives back for a module and arguments."""
+    def call_method(self, module: ScriptModule, name: str, arguments: Sequence[Any]) -> Any:
+        """Runs a method of a module; returns its result."""
         graph = module.method(name)
+        # Script functions belong to no module, so calls of them are inlined.
         if any(node.kind() == "prim::CallFunction" for node in graph.nodes()):
             graph = graph.copy()
             torch._C._jit_pass_inline(graph)
         self.depth += 1
-        if self.depth > _MOST_DEPTH:
-            raise self.fail(f"its methods call each other more than {_MOST_DEPTH} deep")
-        before, self.builder.path = self.builder.path, module.path
+        if self.depth > _MAX_CALL_DEPTH:
+            raise self.error(f"its methods call each other more than {_MAX_CALL_DEPTH} deep")
+        caller_path, self.builder.path = self.builder.path, module.path
         env: Env = {}
-        for value, held in zip(graph.inputs(), [module, *given], strict=True):
+        for value, held in zip(graph.inputs(), [module, *arguments], strict=True):
             env[value.unique()] = held
-        (made,) = self.block(graph, env)
-        self.builder.path = before
+        (result,) = self.run_block(graph, env)
+        self.builder.path = caller_path
         self.depth -= 1
-        return made
+        return result
 
-    def block(self, block: Any, env: Env) -> list[Any]:
-        """Runs the nodes of a block; returns what it gives back."""
+    def run_block(self, block: Any, env: Env) -> list[Any]:
+        """Runs the nodes of a block; returns its results."""
         for node in block.nodes():
-            self.node(node, env)
+            self.run_node(node, env)
         return [env[value.unique()] for value in block.outputs()]
 
-    def node(self, node: Any, env: Env) -> None:
+    def run_node(self, node: Any, env: Env) -> None:
         """Runs one node."""
         kind = node.kind()
-        given = [env[value.unique()] for value in node.inputs()]
-        self.builder.line = _line(node)
-        special = _SPECIAL.get(kind)
+        operands = [env[value.unique()] for value in node.inputs()]
+        self.builder.line = _source_range(node)
+        structural = _STRUCTURAL.get(kind)
         try:
-            made = special(self, node, given, env) if special else self.op(node, kind, given)
+            results = (
+                structural(self, node, operands, env)
+                if structural
+                else self.run_operator(node, kind, operands)
+            )
         except GuardOnDataDependentSymNode as error:
-            raise self.fail(BY_DATA) from error
+            raise self.error(DATA_DEPENDENT_CONTROL_FLOW) from error
         values = list(node.outputs())
         if len(values) == 1:
-            env[values[0].unique()] = made
+            env[values[0].unique()] = results
         elif values:
-            for value, part in zip(values, made, strict=True):
+            for value, part in zip(values, results, strict=True):
                 env[value.unique()] = part
 
     # -- operators --------------------------------------------------------------------------------
 
-    def op(self, node: Any, kind: str, given: list[Any]) -> Any:
-        """Runs an operator on what is known, or emits its call."""
+    def run_operator(self, node: Any, kind: str, arguments: list[Any]) -> Any:
+        """Evaluates an operator on known values, or adds its call.
+
+        The order matters: an operator such as `aten::add` exists for numbers, symbolic sizes,
+        lists, tensors and quantized tensors.
+        """
         if kind in SCALARS:
-            given = _numbers(given)
-        tensors = [held for held in _flat(given) if is_tensor(held) or isinstance(held, _KINDS)]
-        if tensors and kind in _QUESTIONS:
-            return _QUESTIONS[kind](self, *given)
-        if kind in SAME and len(given) == 1 and not tensors:
-            return given[0]
-        if not tensors or kind in _OF_LISTS:
-            sizes = [held for held in _flat(given) if isinstance(held, fx.Node)]
-            listed = kind in _OF_LISTS or (
-                bool(given) and isinstance(given[0], (list, tuple, dict))
+            arguments = _items_of_scalars(arguments)
+        tensors = [
+            held
+            for held in _flattened(arguments)
+            if is_tensor(held) or isinstance(held, _QUANTIZED_KINDS)
+        ]
+        if tensors and kind in ANSWERS:
+            return ANSWERS[kind](self, *arguments)
+        if kind in IDENTITY and len(arguments) == 1 and not tensors:
+            return arguments[0]
+        # Containers hold tensors without computing on them.
+        if not tensors or kind in _CONTAINER_OPS:
+            sizes = [held for held in _flattened(arguments) if isinstance(held, fx.Node)]
+            on_containers = kind in _CONTAINER_OPS or (
+                bool(arguments) and isinstance(arguments[0], (list, tuple, dict))
             )
-            computed = kind in _TURNED or (kind in SYMBOLIC and not listed)
-            if sizes and kind not in _OF_LISTS and (computed or kind in COMPARED):
-                return self._of_sizes(kind, given)
-            if kind in SCALARS and (listed or not sizes):
-                return self._scalar(kind, given)
+            on_sizes = kind in _REWRITTEN_FOR_SIZES or (
+                kind in SYMBOLIC_SCALARS and not on_containers
+            )
+            if sizes and kind not in _CONTAINER_OPS and (on_sizes or kind in COMPARISONS):
+                return self._of_sizes(kind, arguments)
+            if kind in SCALARS and (on_containers or not sizes):
+                return self._scalar(kind, arguments)
         if kind.startswith("quantized::"):
-            return self._kernel(node, kind, given)
+            return self._kernel(node, kind, arguments)
         if kind.startswith("aten::"):
-            return self._tensors(node, kind, given)
-        raise self.fail(f"calls {kind}, which is not read")
+            return self._tensors(node, kind, arguments)
+        raise self.error(f"calls {kind}, which is not read")
 
     def _scalar(self, kind: str, given: list[Any]) -> Any:
         try:
             return SCALARS[kind](*given)
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
-            raise self.fail(f"{kind} is given what it does not take: {error}") from error
+            raise self.error(f"{kind} is given what it does not take: {error}") from error
 
     def _of_sizes(self, kind: str, given: list[Any]) -> Any:
-        """Computes with sizes that are not known."""
+        """Computes with symbolic sizes; comparisons are decided by the example."""
         if kind == "aten::rsub":
             kind, given = "aten::sub", [given[1], given[0]]
         elif kind == "aten::neg":
             kind, given = "aten::sub", [0, given[0]]
         elif kind == "aten::div":
+            # Only a rounded quotient of sizes is a size again.
             if given[2:] not in (["trunc"], ["floor"]):
-                raise self.fail("divides a size that is not known, and does not round; fix it")
+                raise self.error("divides a size that is not known, and does not round; fix it")
             kind = "aten::floordiv"
-        if kind in SYMBOLIC:
-            return self.builder.call(SYMBOLIC[kind], *given[:2])
-        held = [_of_example(g) for g in given]
-        return self.builder.decide(lambda: SCALARS[kind](*held))
+        if kind in SYMBOLIC_SCALARS:
+            return self.builder.add_call(SYMBOLIC_SCALARS[kind], *given[:2])
+        held = [_example_sizes(g) for g in given]
+        return self.builder.decide_branch(lambda: SCALARS[kind](*held))
 
     def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
-        """Returns an overload, and the arguments by the names of its schema."""
+        """Returns the overload, and its arguments by name."""
         text = node.schema()
         named = text.partition("(")[0]
         namespace, _, rest = named.partition("::")
         name, _, overload = rest.partition(".")
-        overload = overload.removesuffix(_TWIN).removesuffix("_")
+        # A hacked twin has the arguments of the overload it is named after.
+        overload = overload.removesuffix(_HACKED_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
         if not isinstance(target, torch._ops.OpOverload):
-            raise self.fail(f"calls {named}, which PyTorch {torch.__version__} does not have")
+            raise self.error(f"calls {named}, which PyTorch {torch.__version__} does not have")
         formals = target._schema.arguments
         named_arguments = {}
         for formal, held in zip(formals, given, strict=True):
-            named_arguments[formal.name] = _typed(formal, held)
+            named_arguments[formal.name] = _enum_argument(formal, held)
         return target, named_arguments
 
     def _kernel(self, node: Any, kind: str, given: list[Any]) -> Any:
         overload = node.schema().partition("(")[0]
         read = quantized.KERNELS.get(overload) or quantized.KERNELS.get(kind) or CELLS.get(kind)
         if read is None or overload.endswith("out"):
-            raise self.fail(f"calls {overload}, which is not read")
+            raise self.error(f"calls {overload}, which is not read")
         _, named = self._arguments(node, given)
-        self.kernels = True
+        self.uses_quantized_kernels = True
         return read(QuantizedCall(self.builder, kind, named))
 
     def _tensors(self, node: Any, kind: str, given: list[Any]) -> Any:
         target, named = self._arguments(node, given)
         plain, in_place = (kind[:-1], True) if target._schema.is_mutable else (kind, False)
-        if any(isinstance(held, QuantizedTensor) for held in _flat(given)):
+        if any(isinstance(held, QuantizedTensor) for held in _flattened(given)):
             made = self._quantized(plain, target, named)
             if in_place and isinstance(made, QuantizedTensor):
-                return self._put(given[0], made)
+                return self._write_in_place(given[0], made)
             return made
+        # After the nine arguments of `convolution`, `_convolution` has flags of cuDNN.
         if plain == "aten::_convolution":
             target = torch.ops.aten.convolution.default
             named = dict(list(named.items())[:9])
@@ -192,76 +224,83 @@ class Interpreter:
             for f in target._schema.arguments
             if f.kwarg_only and named[f.name] is not None
         }
-        return self.builder.call(target, *positional, **more)
+        return self.builder.add_call(target, *positional, **more)
 
-    def _put(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
-        """Gives the operand of an op in place the integers of its result."""
+    def _write_in_place(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
+        """Updates the operand of an in-place op, so that all its aliases see the result."""
         first.node, first.scale, first.zero = made.node, made.scale, made.zero
         held: QuantizedTensor = first
         return held
 
     def _quantized(self, kind: str, target: Any, named: dict[str, Any]) -> Any:
-        """Reads an operator of PyTorch's own that is given quantized tensors."""
+        """Reads an aten operator that is given quantized tensors."""
         builder = self.builder
-        self.kernels = True
+        self.uses_quantized_kernels = True
         formals = target._schema.arguments
+        # The functional variant has the same arguments.
         if target._schema.is_mutable:
             packet = getattr(torch.ops.aten, kind.removeprefix("aten::"))
             overload = target._overloadname
             target = getattr(packet, overload)
             formals = target._schema.arguments
         arguments = list(named.values())
-        first = next(held for held in _flat(arguments) if isinstance(held, QuantizedTensor))
-        if kind in quantized.FIXED:
-            return quantized.FIXED[kind](builder, *arguments)
-        if kind in quantized.MOVED:
-            raw = [_raw(held) for held in arguments]
-            made = builder.call(target, *_positional(formals, raw), **_named(formals, raw))
+        first = next(held for held in _flattened(arguments) if isinstance(held, QuantizedTensor))
+        if kind in quantized.FIXED_SCALE:
+            return quantized.FIXED_SCALE[kind](builder, *arguments)
+        if kind in quantized.MOVES_INTEGERS:
+            raw = [_integers_of(held) for held in arguments]
+            made = builder.add_call(target, *_positional(formals, raw), **_named(formals, raw))
             if isinstance(made, list):
                 return [first.with_node(part) for part in made]
             return first.with_node(made)
-        if kind in quantized.KEPT or kind in _REDUCED:
-            real = [_over(held, builder) for held in arguments]
-            made = builder.call(target, *_positional(formals, real), **_named(formals, real))
-            if isinstance(made, list):  # values and the places of them
+        if kind in quantized.SAME_SCALE or kind in _SELECTING:
+            real = [_dequantize_all(held, builder) for held in arguments]
+            made = builder.add_call(target, *_positional(formals, real), **_named(formals, real))
+            if isinstance(made, list):  # values and their indices, as of max and sort
                 same = first.scale, first.zero, first.kind
-                kept = quantized.quantize(builder, made[0], *same, kind)
+                kept = quantized_tensors.quantize(builder, made[0], *same, kind)
                 return [kept, *made[1:]]
-            return quantized.quantize(builder, made, first.scale, first.zero, first.kind, kind)
-        if kind in _COMPARES:
-            real = [_over(held, builder) for held in arguments]
-            return builder.call(target, *_positional(formals, real), **_named(formals, real))
-        raise self.fail(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
+            return quantized_tensors.quantize(
+                builder, made, first.scale, first.zero, first.kind, kind
+            )
+        # Booleans and indices have no scale.
+        if kind in _COMPARING:
+            real = [_dequantize_all(held, builder) for held in arguments]
+            return builder.add_call(target, *_positional(formals, real), **_named(formals, real))
+        raise self.error(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
-_TWIN = "hacked_twin"
-"""The overload of an operator of optional tensors that TorchScript has where none is left out."""
-_TURNED = frozenset(("aten::rsub", "aten::neg", "aten::div"))
-"""Operators of sizes that others say."""
-_KINDS = (QuantizedTensor, quantized.Channels)
-_REDUCED = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
-"""Operators that give elements of what they read, some with the places of these."""
-_COMPARES = COMPARED | {"aten::argmax", "aten::argmin"}
-_OF_LISTS = frozenset(
+_HACKED_TWIN = "hacked_twin"
+"""Overload of operators of optional tensors that TorchScript uses where all are given."""
+_REWRITTEN_FOR_SIZES = frozenset(("aten::rsub", "aten::neg", "aten::div"))
+"""Operators on symbolic sizes that are rewritten by others."""
+_QUANTIZED_KINDS = (QuantizedTensor, ChannelQuantizedTensor)
+_SELECTING = frozenset(("aten::max", "aten::min", "aten::topk", "aten::sort"))
+"""Operators that select elements of their operand, some with the indices of these."""
+_COMPARING = COMPARISONS | {"aten::argmax", "aten::argmin"}
+_CONTAINER_OPS = frozenset(
     f"aten::{name}"
     for name in (
         "append extend insert pop reverse __is__ __isnot__ list dict keys values items get warn"
         " copy _set_item _unwrap_optional"
     ).split()
 ) | {"prim::unchecked_cast", "prim::unchecked_unwrap_optional", "prim::TupleIndex", "prim::Print"}
-"""Ops that hold tensors and do not look at them."""
+"""Operators on lists and dictionaries, which may hold tensors and do not look at them."""
 
 
-def _line(node: Any) -> str:
-    """Returns where a node is in the user's files; empty where the archive does not say."""
+def _source_range(node: Any) -> str:
+    """Returns the source range of a node; empty where the archive has none."""
     try:
         return str(node.sourceRange())
-    except RuntimeError:  # its record in the archive is damaged
+    except RuntimeError:  # the debug record in the archive is damaged
         return ""
 
 
-def _numbers(given: list[Any]) -> list[Any]:
-    """Returns operands of which some are sizes: tracing states the others as tensors."""
+def _items_of_scalars(given: list[Any]) -> list[Any]:
+    """Returns operands with scalar tensors as numbers if the others are sizes.
+
+    Tracing records a Python number next to a size as a tensor.
+    """
     single = [isinstance(held, torch.Tensor) and not held.dim() for held in given]
     sizes = [
         held is None
@@ -274,22 +313,22 @@ def _numbers(given: list[Any]) -> list[Any]:
     return [held.item() if one else held for held, one in zip(given, single, strict=True)]
 
 
-def _of_example(given: Any) -> Any:
-    """Returns sizes, or lists of them, as the example has them."""
+def _example_sizes(given: Any) -> Any:
+    """Returns symbolic sizes, or lists of them, which compare by the example."""
     if isinstance(given, (list, tuple)):
-        return [_of_example(held) for held in given]
+        return [_example_sizes(held) for held in given]
     return given.meta["val"] if isinstance(given, fx.Node) else given
 
 
-def _flat(given: Any) -> list[Any]:
+def _flattened(given: Any) -> list[Any]:
     out = []
     for held in given:
-        out += _flat(held) if isinstance(held, (list, tuple)) else [held]
+        out += _flattened(held) if isinstance(held, (list, tuple)) else [held]
     return out
 
 
-def _typed(formal: Any, held: Any) -> Any:
-    """Converts the number of an element type or memory format."""
+def _enum_argument(formal: Any, held: Any) -> Any:
+    """Converts the enum value of a dtype, memory format or layout."""
     text = str(formal.real_type)
     if isinstance(held, int) and not isinstance(held, bool):
         if "ScalarType" in text:
@@ -297,22 +336,22 @@ def _typed(formal: Any, held: Any) -> Any:
                 raise InputError(f"element type number {held} of TorchScript is not read")
             return DTYPES[held]
         if "MemoryFormat" in text:
-            return FORMATS[held]
+            return MEMORY_FORMATS[held]
         if "Layout" in text:
             return torch.strided
     return held
 
 
-def _raw(held: Any) -> Any:
+def _integers_of(held: Any) -> Any:
     if isinstance(held, (list, tuple)):
-        return [_raw(item) for item in held]
+        return [_integers_of(item) for item in held]
     return held.node if isinstance(held, QuantizedTensor) else held
 
 
-def _over(held: Any, builder: ScriptBuilder) -> Any:
+def _dequantize_all(held: Any, builder: ScriptBuilder) -> Any:
     if isinstance(held, (list, tuple)):
-        return [_over(item, builder) for item in held]
-    return quantized.dequantize(builder, held)
+        return [_dequantize_all(item, builder) for item in held]
+    return quantized_tensors.dequantize(builder, held)
 
 
 def _positional(formals: Sequence[Any], held: list[Any]) -> list[Any]:
@@ -324,138 +363,7 @@ def _named(formals: Sequence[Any], held: list[Any]) -> dict[str, Any]:
     return {f.name: h for f, h in pairs if f.kwarg_only and h is not None}
 
 
-# -- what a program asks of tensors ---------------------------------------------------------------
-
-
-def _fake(reader: Interpreter, held: Any) -> Any:
-    held = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
-    return held.meta["val"]
-
-
-def _size(reader: Interpreter, held: Any, axis: int | None = None) -> Any:
-    node = held.node if isinstance(held, QuantizedTensor) else reader.builder.node(held)
-    if axis is not None:
-        return reader.builder.size(node, axis)
-    return [reader.builder.size(node, i) for i in range(node.meta["val"].dim())]
-
-
-def _length(reader: Interpreter, held: Any) -> Any:
-    return len(held) if isinstance(held, (list, tuple, dict)) else _size(reader, held, 0)
-
-
-def _number(reader: Interpreter, held: Any, *rest: Any) -> Any:
-    """Returns the number that a stored tensor of one element holds."""
-    data = reader.builder.known(held)
-    if isinstance(data, torch.Tensor) and data.numel() == 1:
-        return data.item()
-    raise reader.fail(f"takes a number out of a tensor that is computed: it {BY_DATA}")
-
-
-def _item(reader: Interpreter, held: Any, at: Any) -> Any:
-    if isinstance(held, (list, tuple, dict)):
-        return held[at]
-    raise reader.fail("indexes a tensor by a number that is computed")
-
-
-def _listed(reader: Interpreter, held: Any, *rest: Any) -> Any:
-    """Slices a list of tensors, or a tensor."""
-    if isinstance(held, (list, tuple)):
-        return SCALARS["aten::slice"](held, *rest)
-    if isinstance(held, QuantizedTensor):
-        made = reader.builder.call(torch.ops.aten.slice.Tensor, held.node, *rest)
-        reader.kernels = True
-        return held.with_node(made)
-    return reader.builder.call(torch.ops.aten.slice.Tensor, held, *rest)
-
-
-def _kind(reader: Interpreter, held: Any) -> int:
-    return NUMBERS[held.kind if isinstance(held, QuantizedTensor) else _fake(reader, held).dtype]
-
-
-def _quantize(reader: Interpreter, x: Any, scale: Any, zero: Any, kind: int) -> Any:
-    reader.quantizes = True
-    scale, zero = (_number(reader, h) if is_tensor(h) else h for h in (scale, zero))
-    if isinstance(x, (list, tuple)) or isinstance(scale, (list, tuple)):
-        raise reader.fail("quantizes lists of tensors, which are not read")
-    made = quantized.quantize(reader.builder, x, scale, zero, DTYPES[kind])
-    made.node.meta[STATED] = isinstance(x, fx.Node) and x.op != "placeholder"
-    return made
-
-
-def _quantize_channels(reader: Interpreter, x: Any, *rest: Any) -> Any:
-    reader.quantizes = True
-    scales, zeros, axis, kind = rest
-    return quantized.quantize_channels(reader.builder, x, scales, zeros, axis, DTYPES[kind])
-
-
-def _dequantize(reader: Interpreter, held: Any) -> Any:
-    if isinstance(held, (list, tuple)):
-        return [quantized.dequantize(reader.builder, item) for item in held]
-    return quantized.dequantize(reader.builder, held)
-
-
-def _integers(reader: Interpreter, held: QuantizedTensor) -> fx.Node:
-    return held.node
-
-
-def _recurrent(layer: str) -> Callable[..., Any]:
-    """Returns the reader of a dynamic recurrent layer."""
-
-    def read(reader: Interpreter, x: Any, states: Any, cells: Any, *rest: Any) -> Any:
-        reader.kernels = True
-        return quantized.recurrent(reader.builder, layer, x, states, cells, rest[:6])
-
-    return read
-
-
-def _added(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
-    """Joins lists, or adds tensors."""
-    if isinstance(a, list) and isinstance(b, list):
-        return a + b
-    numbers = [held for held in (a, b) if isinstance(held, (int, float))]
-    if any(isinstance(held, QuantizedTensor) for held in (a, b)):
-        raise reader.fail("adds quantized tensors as if they were not; dequantize first")
-    target = torch.ops.aten.add.Scalar if numbers else torch.ops.aten.add.Tensor
-    return reader.builder.call(target, a, b, **({"alpha": rest[0]} if rest else {}))
-
-
-_QUESTIONS: dict[str, Callable[..., Any]] = {
-    "aten::size": _size,
-    "aten::len": _length,
-    "aten::dim": lambda reader, held: _fake(reader, held).dim(),
-    "aten::numel": lambda reader, held: int(_fake(reader, held).numel()),
-    "aten::is_floating_point": lambda reader, held: _fake(reader, held).is_floating_point(),
-    "aten::is_complex": lambda reader, held: False,
-    "aten::Int": _number,
-    "aten::Float": _number,
-    "aten::Bool": _number,
-    "aten::IntImplicit": _number,
-    "aten::FloatImplicit": _number,
-    "aten::ScalarImplicit": _number,
-    "aten::item": _number,
-    "aten::__getitem__": _item,
-    "aten::slice": _listed,
-    "aten::add": _added,
-    "aten::quantize_per_tensor": _quantize,
-    "aten::quantized_lstm": _recurrent("lstm"),
-    "aten::quantized_gru": _recurrent("gru"),
-    "aten::quantize_per_channel": _quantize_channels,
-    "aten::dequantize": _dequantize,
-    "aten::int_repr": _integers,
-    "aten::q_scale": lambda reader, held: held.scale,
-    "aten::q_zero_point": lambda reader, held: held.zero,
-    "prim::dtype": _kind,
-    "prim::device": lambda reader, held: torch.device("cpu"),
-    "prim::layout": lambda reader, held: 0,
-    "prim::is_cuda": lambda reader, held: False,
-    "prim::is_quantized": lambda reader, held: isinstance(held, QuantizedTensor),
-    "prim::requires_grad": lambda reader, held: False,
-    "prim::shape": _size,
-}
-"""What is answered at once of a tensor, or done in a way of its own."""
-
-
-# -- nodes that are no operators ------------------------------------------------------------------
+# -- attributes, calls, branches, loops and containers --------------------------------------------
 
 
 def _constant(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
@@ -464,62 +372,66 @@ def _constant(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any
 
 def _attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     (owner,), name = given, node.s("name")
-    if not isinstance(owner, Module):
-        raise reader.fail(f"reads {name} of an object that is no module")
+    if not isinstance(owner, ScriptModule):
+        raise reader.error(f"reads {name} of an object that is no module")
     path = f"{owner.path}.{name}".removeprefix(".")
+    # Each attribute is wrapped once, so that every read of it sees its updates.
     if path not in reader.attributes:
-        reader.attributes[path] = _held(reader, path, getattr(owner.object, name))
+        reader.attributes[path] = _wrap_attribute(reader, path, getattr(owner.object, name))
     return reader.attributes[path]
 
 
-def _held(reader: Interpreter, path: str, found: Any) -> Any:
+def _wrap_attribute(reader: Interpreter, path: str, found: Any) -> Any:
     if isinstance(found, torch.jit.ScriptModule):
-        return Module(path, found)
+        return ScriptModule(path, found)
     if isinstance(found, torch.Tensor):
-        return quantized.stored(reader.builder, path, found.detach())
+        return quantized_tensors.stored_tensor(reader.builder, path, found.detach())
     if isinstance(found, torch._C.ScriptObject):
-        return Packed(path, found)
+        return PackedWeights(path, found)
     return found
 
 
-def _set(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
+def _set_attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     owner, held = given
-    if not isinstance(owner, Module):
-        raise reader.fail(f"sets {node.s('name')} of an object that is no module")
+    if not isinstance(owner, ScriptModule):
+        raise reader.error(f"sets {node.s('name')} of an object that is no module")
     path = f"{owner.path}.{node.s('name')}".removeprefix(".")
     reader.attributes[path] = held
-    reader.updated[path] = f"{path} is not updated: a graph has no state"
+    reader.state_updates[path] = f"{path} is not updated: a graph has no state"
 
 
 def _method(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     owner, name = given[0], node.s("name")
-    if not isinstance(owner, Module):
-        raise reader.fail(f"calls {name} of an object that is no module")
-    return reader.call(owner, name, given[1:])
+    if not isinstance(owner, ScriptModule):
+        raise reader.error(f"calls {name} of an object that is no module")
+    return reader.call_method(owner, name, given[1:])
 
 
 def _if(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     (condition,) = given
     if not isinstance(condition, bool):
-        raise reader.fail(BY_DATA)
+        raise reader.error(DATA_DEPENDENT_CONTROL_FLOW)
     then, other = node.blocks()
-    made = reader.block(then if condition else other, env)
+    made = reader.run_block(then if condition else other, env)
     return made[0] if len(made) == 1 else made
 
 
 def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    most, condition, *carried = given
+    limit, condition, *carried = given
     (block,) = node.blocks()
     slots = [value.unique() for value in block.inputs()]
-    turn = 0
-    while condition and turn < most if isinstance(most, int) and _is_bool(condition) else None:
-        if turn >= _MOST_TURNS:
-            raise reader.fail(f"goes round a loop more than {_MOST_TURNS} times")
-        env.update(zip(slots, [turn, *carried], strict=True))
-        condition, *carried = reader.block(block, env)
-        turn += 1
-    if not isinstance(most, int) or not _is_bool(condition):
-        raise reader.fail(BY_DATA)
+    iteration = 0
+    # The loop is unrolled, so both its count and its condition have to be known.
+    while (
+        condition and iteration < limit if isinstance(limit, int) and _is_bool(condition) else None
+    ):
+        if iteration >= _MAX_ITERATIONS:
+            raise reader.error(f"goes round a loop more than {_MAX_ITERATIONS} times")
+        env.update(zip(slots, [iteration, *carried], strict=True))
+        condition, *carried = reader.run_block(block, env)
+        iteration += 1
+    if not isinstance(limit, int) or not _is_bool(condition):
+        raise reader.error(DATA_DEPENDENT_CONTROL_FLOW)
     return carried[0] if len(carried) == 1 else carried
 
 
@@ -529,10 +441,10 @@ def _is_bool(held: Any) -> bool:
 
 def _raise(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     said = str(given[0]).strip() if given else ""
-    raise reader.fail(f"refuses what it is given: {said or 'an error without a message'}")
+    raise reader.error(f"refuses what it is given: {said or 'an error without a message'}")
 
 
-def _unpacked(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
+def _unpack(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     made = list(given[0])
     return made[0] if len(made) == 1 else made
 
@@ -540,7 +452,7 @@ def _unpacked(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any
 def _chunks(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     count, axis = node.i("chunks"), node.i("dim")
     (x,) = given
-    made = reader.builder.call(torch.ops.aten.chunk.default, _raw(x), count, axis)
+    made = reader.builder.add_call(torch.ops.aten.chunk.default, _integers_of(x), count, axis)
     return [x.with_node(part) for part in made] if isinstance(x, QuantizedTensor) else made
 
 
@@ -548,10 +460,10 @@ def _dictionary(reader: Interpreter, node: Any, given: list[Any], env: Env) -> A
     return dict(zip(given[::2], given[1::2], strict=True))
 
 
-_SPECIAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
+_STRUCTURAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
     "prim::Constant": _constant,
     "prim::GetAttr": _attribute,
-    "prim::SetAttr": _set,
+    "prim::SetAttr": _set_attribute,
     "prim::CallMethod": _method,
     "prim::If": _if,
     "prim::Loop": _loop,
@@ -559,9 +471,9 @@ _SPECIAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
     "prim::ListConstruct": lambda reader, node, given, env: list(given),
     "prim::TupleConstruct": lambda reader, node, given, env: tuple(given),
     "prim::DictConstruct": _dictionary,
-    "prim::ListUnpack": _unpacked,
-    "prim::TupleUnpack": _unpacked,
+    "prim::ListUnpack": _unpack,
+    "prim::TupleUnpack": _unpack,
     "prim::ConstantChunk": _chunks,
     "prim::Uninitialized": lambda reader, node, given, env: None,
 }
-"""Nodes that are no operators."""
+"""Functions for `prim::` nodes that structure a program, by kind."""

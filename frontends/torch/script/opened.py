@@ -11,8 +11,8 @@ from qir.errors import InputError
 
 from ..program import TorchProgram
 from .builder import ScriptBuilder
-from .interpreter import Interpreter, Module
-from .quantized import Channels, QuantizedTensor
+from .interpreter import Interpreter, ScriptModule
+from .quantized_tensors import ChannelQuantizedTensor, QuantizedTensor
 from .shapes import Example
 
 
@@ -21,7 +21,7 @@ def script_program(
     name: str,
     inputs: Sequence[Example],
 ) -> tuple[TorchProgram, Interpreter]:
-    """Returns the program of a module's `forward`, and who has read it."""
+    """Reads `forward` of a module; returns the program and the interpreter that read it."""
     builder = ScriptBuilder(name)
     if not hasattr(module, "forward"):
         raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
@@ -35,24 +35,26 @@ def script_program(
         for label, example in zip(names, inputs, strict=True)
     ]
     interpreter = Interpreter(builder)
-    made = interpreter.call(Module("", module), "forward", given)
-    builder.graph.output(tuple(builder.node(_result(held)) for held in _results(builder, made)))
+    made = interpreter.call_method(ScriptModule("", module), "forward", given)
+    builder.graph.output(
+        tuple(builder.as_node(_result_node(held)) for held in _flat_results(builder, made))
+    )
     attribute = builder.tensors.__getitem__
     program = TorchProgram(builder.graph, {}, attribute)
     return program, interpreter
 
 
-def _results(builder: ScriptBuilder, made: Any) -> list[Any]:
-    """Returns the tensors of nested results, in order."""
+def _flat_results(builder: ScriptBuilder, made: Any) -> list[Any]:
+    """Returns the tensors of nested results, flattened in order."""
     if isinstance(made, dict):
         made = list(made.values())
     if isinstance(made, (list, tuple)):
-        return [part for held in made for part in _results(builder, held)]
+        return [part for held in made for part in _flat_results(builder, held)]
     if made is None:
         return []
     return [made]
 
 
-def _result(held: Any) -> Any:
-    """Returns a result; a quantized tensor is given back as its integers, typed."""
-    return held.node if isinstance(held, (Channels, QuantizedTensor)) else held
+def _result_node(held: Any) -> Any:
+    """Returns the node of a result; a quantized tensor is returned as typed integers."""
+    return held.node if isinstance(held, (ChannelQuantizedTensor, QuantizedTensor)) else held

@@ -1,7 +1,7 @@
-"""PyTorch's quantized kernels: each as float operators between dequantize and quantize.
+"""PyTorch's `quantized::` kernels, each as float operators between dequantize and quantize.
 
-Which of them one kernel computes at once, and how it rounds, is what the profiles of PyTorch's
-engines say.
+The pass `group` later finds the kernels again by the profile of the engine, which also says how
+each of them rounds.
 """
 
 from __future__ import annotations
@@ -11,166 +11,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.ao.quantization.fx._decomposed
 from torch import fx
 
 from ..profiles import running_engine
-from .builder import IN_PYTHON, ArchiveTensor, ScriptBuilder, is_tensor
+from .builder import PYTHON_SHAPE_RULES, ArchiveTensor, ScriptBuilder
+from .quantized_tensors import (
+    PackedWeights,
+    QuantizedCall,
+    QuantizedTensor,
+    dequantize,
+    dequantized_weights,
+    integer_range,
+    quantize,
+    stored_tensor,
+)
 
 ATEN = torch.ops.aten
-_DECOMPOSED = torch.ops.quantized_decomposed
-_STORAGE = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 
 
-@dataclass(eq=False)
-class QuantizedTensor:
-    """A quantized tensor with one scale; an op in place gives it another node."""
-
-    node: fx.Node
-    scale: float
-    zero: int
-    kind: torch.dtype
-
-    def with_node(self, node: fx.Node) -> QuantizedTensor:
-        """Returns other integers of the same meaning."""
-        return QuantizedTensor(node, self.scale, self.zero, self.kind)
-
-
-@dataclass(frozen=True, eq=False)
-class Channels:
-    """A tensor that is quantized with a scale for each index of an axis."""
-
-    node: fx.Node
-    scales: Any
-    zeros: Any
-    axis: int
-    kind: torch.dtype
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """An object of the archive that holds weights in the form of an engine."""
-
-    name: str
-    object: Any
-
-
-def _range(kind: torch.dtype) -> tuple[int, int, torch.dtype]:
-    storage = _STORAGE[kind]
-    info = torch.iinfo(storage)
-    return info.min, info.max, storage
-
-
-def quantize(
-    builder: ScriptBuilder, x: Any, scale: float, zero: int, kind: torch.dtype, label: str = ""
-) -> QuantizedTensor:
-    """Quantizes a float tensor; the result is named after the kernel that makes it."""
-    if kind not in _STORAGE:
-        raise builder.fail(f"quantizes to {str(kind).removeprefix('torch.')}, which is not read")
-    call = _DECOMPOSED.quantize_per_tensor.default
-    builder.label = label.partition("::")[2]
-    node = builder.call(call, x, float(scale), int(zero), *_range(kind))
-    builder.label = ""
-    return QuantizedTensor(node, float(scale), int(zero), kind)
-
-
-def quantize_channels(
-    builder: ScriptBuilder, x: Any, scales: Any, zeros: Any, axis: int, kind: torch.dtype
-) -> Channels:
-    """Quantizes a float tensor, with a scale for each index of an axis."""
-    scales, zeros = builder.node(scales), builder.node(zeros)
-    call = _DECOMPOSED.quantize_per_channel.default
-    node = builder.call(call, x, scales, zeros, axis, *_range(kind))
-    return Channels(node, scales, zeros, axis, kind)
-
-
-def dequantize(builder: ScriptBuilder, held: Any) -> Any:
-    """Dequantizes a quantized tensor; others stay as they are."""
-    if isinstance(held, Channels):
-        numbers = held.node, held.scales, held.zeros, held.axis, *_range(held.kind)
-        return builder.call(_DECOMPOSED.dequantize_per_channel.default, *numbers)
-    if not isinstance(held, QuantizedTensor):
-        return held
-    call = _DECOMPOSED.dequantize_per_tensor.default
-    return builder.call(call, held.node, held.scale, held.zero, *_range(held.kind))
-
-
-def stored(builder: ScriptBuilder, name: str, data: torch.Tensor) -> Any:
-    """Returns a tensor of the archive: with one scale, dequantized for each channel, or plain."""
-    if not data.is_quantized:
-        return ArchiveTensor(name, data)
-    if data.qscheme() == torch.per_tensor_affine:
-        node = builder.constant(name, data.int_repr())
-        return QuantizedTensor(node, data.q_scale(), data.q_zero_point(), data.dtype)
-    return weights(builder, name, data)
-
-
-def weights(builder: ScriptBuilder, name: str, data: torch.Tensor) -> fx.Node:
-    """Returns the floats that quantized weights mean."""
-    if data.dtype not in _STORAGE:
-        raise builder.fail(f"{name} holds {str(data.dtype).removeprefix('torch.')}")
-    if data.qscheme() == torch.per_tensor_affine:
-        held: fx.Node = dequantize(builder, stored(builder, name, data))
-        return held
-    if data.qscheme() != torch.per_channel_affine:
-        raise builder.fail(f"{name} has zero points that are no integers")
-    node = builder.constant(name, data.int_repr())
-    scales = builder.constant(f"{name}.scale", data.q_per_channel_scales())
-    zeros = builder.constant(f"{name}.zero_point", data.q_per_channel_zero_points())
-    channels = Channels(node, scales, zeros, data.q_per_channel_axis(), data.dtype)
-    made: fx.Node = dequantize(builder, channels)
-    return made
-
-
-class QuantizedCall:
-    """A call of a quantized kernel, its arguments by the names of its schema."""
-
-    def __init__(self, builder: ScriptBuilder, name: str, given: dict[str, Any]) -> None:
-        self.builder = builder
-        self.name = name
-        self.given = given
-
-    def __getitem__(self, name: str) -> Any:
-        """Returns an argument."""
-        return self.given[name]
-
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds a call of a float operator."""
-        return self.builder.call(target, *args, **kwargs)
-
-    def quantized(self, name: str) -> QuantizedTensor:
-        """Returns a quantized argument; raises InputError for one that is not quantized."""
-        found = self.given[name]
-        if not isinstance(found, QuantizedTensor):
-            raise self.builder.fail(f"{self.name} is given a tensor that is not quantized")
-        return found
-
-    def real(self, name: str) -> fx.Node:
-        """Returns a quantized argument, dequantized."""
-        made: fx.Node = dequantize(self.builder, self.quantized(name))
-        return made
-
-    def result(self, made: fx.Node, like: str) -> QuantizedTensor:
-        """Quantizes a result by the numbers that the call states."""
-        short = "zero_point" in self.given
-        scale = self.given["scale" if short else "output_scale"]
-        zero = self.given["zero_point" if short else "output_zero_point"]
-        held = self.given[like]
-        first = held[0] if isinstance(held, list) else held
-        scale = first.scale if scale is None else scale
-        zero = first.zero if zero is None else zero
-        return quantize(self.builder, made, scale, zero, first.kind, self.name)
-
-    def kept(self, made: fx.Node, like: str) -> QuantizedTensor:
-        """Quantizes a result by the scale and zero point of an argument."""
-        x = self.quantized(like)
-        return quantize(self.builder, made, x.scale, x.zero, x.kind, self.name)
-
-
-def _ended(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
-    """Adds the activation that the kernel's name ends in."""
+def _with_activation(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
+    """Adds a relu if the kernel's name ends in one."""
     if "_relu" in kernel.name:
-        made = kernel.call(ATEN.relu.default, made)
+        made = kernel.add_call(ATEN.relu.default, made)
     return made
 
 
@@ -178,8 +40,8 @@ def _ended(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
 
 
 @dataclass(frozen=True)
-class _Layer:
-    """What a packed convolution holds."""
+class _UnpackedConvolution:
+    """Weights and attributes of a packed convolution."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -190,52 +52,56 @@ class _Layer:
     groups: int
 
 
-def _unpacked(kernel: QuantizedCall, held: Any) -> _Layer:
-    """Returns what a packed convolution holds; lines are packed as images of one row."""
+def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _UnpackedConvolution:
+    """Unpacks a convolution; PyTorch packs 1-D ones as 2-D with a height of 1."""
+    # The unpacking op has the name of the kernel without its epilogue.
     stem = kernel.name.removeprefix("quantized::").removesuffix("_dynamic")
     stem = stem.removesuffix("_relu").removesuffix("_add")
     axes, ops = int(stem[-2]), torch.ops.quantized
-    packed = held.object
+    packed = packed_weights.object
     weight, bias = getattr(ops, f"{stem}_unpack")(packed)
-    seen = stem.replace("1d", "2d")
+    name_in_2d = stem.replace("1d", "2d")
 
     def sides(name: str) -> list[int]:
-        found = [int(v) for v in getattr(ops, f"{seen}_{name}")(packed)]
+        # 1-D convolutions have the attributes of 2-D ones, with the width last.
+        found = [int(v) for v in getattr(ops, f"{name_in_2d}_{name}")(packed)]
         return found[-axes:]
 
     outer = sides("output_padding") if "transpose" in stem else [0] * axes
-    groups = int(getattr(ops, f"{seen}_groups")(packed))
-    return _Layer(weight, bias, sides("stride"), sides("padding"), sides("dilation"), outer, groups)
+    groups = int(getattr(ops, f"{name_in_2d}_groups")(packed))
+    return _UnpackedConvolution(
+        weight, bias, sides("stride"), sides("padding"), sides("dilation"), outer, groups
+    )
 
 
-def _owner(held: Packed) -> str:
-    """Returns the path of the module whose weights are packed."""
+def _owner_path(held: PackedWeights) -> str:
+    """Returns the path of the module that owns packed weights."""
     path = held.name
     while path.rpartition(".")[2].startswith("_packed"):
         path = path.rpartition(".")[0]
     return path
 
 
-def _named(held: Packed, part: str) -> str:
-    """Returns the name of packed weights or a bias: cells have two of each, _ih and _hh."""
+def _part_name(held: PackedWeights, part: str) -> str:
+    """Returns the name of unpacked weights or bias; recurrent cells have two, _ih and _hh."""
     last = held.name.rpartition(".")[2]
     end = last[-3:] if last.endswith(("_ih", "_hh")) else ""
-    return f"{_owner(held)}.{part}{end}".removeprefix(".")
+    return f"{_owner_path(held)}.{part}{end}".removeprefix(".")
 
 
-def _bias(kernel: QuantizedCall, held: Packed, bias: torch.Tensor | None) -> Any:
-    return None if bias is None else ArchiveTensor(_named(held, "bias"), bias.detach())
+def _bias(kernel: QuantizedCall, held: PackedWeights, bias: torch.Tensor | None) -> Any:
+    return None if bias is None else ArchiveTensor(_part_name(held, "bias"), bias.detach())
 
 
 def _convolution(kernel: QuantizedCall) -> QuantizedTensor:
-    name = "packed_weight" if "packed_weight" in kernel.given else "weight"
+    name = "packed_weight" if "packed_weight" in kernel.arguments else "weight"
     held = kernel[name]
-    layer = _unpacked(kernel, held)
-    w = weights(kernel.builder, _named(held, "weight"), layer.weight)
+    layer = _unpack_convolution(kernel, held)
+    w = dequantized_weights(kernel.builder, _part_name(held, "weight"), layer.weight)
     transposed = "transpose" in kernel.name
-    made = kernel.call(
+    made = kernel.add_call(
         ATEN.convolution.default,
-        kernel.real("qx"),
+        kernel.dequantized("qx"),
         w,
         _bias(kernel, held, layer.bias),
         layer.stride,
@@ -245,177 +111,191 @@ def _convolution(kernel: QuantizedCall) -> QuantizedTensor:
         layer.output_padding,
         layer.groups,
     )
-    if "qaccum" in kernel.given:
-        made = kernel.call(ATEN.add.Tensor, made, kernel.real("qaccum"))
-    return kernel.result(_ended(kernel, made), "qx")
+    if "qaccum" in kernel.arguments:
+        made = kernel.add_call(ATEN.add.Tensor, made, kernel.dequantized("qaccum"))
+    return kernel.result(_with_activation(kernel, made), "qx")
 
 
 def _linear(kernel: QuantizedCall) -> QuantizedTensor:
     held = kernel["W_prepack"]
     weight, bias = torch.ops.quantized.linear_unpack(held.object)
-    w = weights(kernel.builder, _named(held, "weight"), weight)
-    x = next(name for name in ("X", "qx") if name in kernel.given)
-    made = kernel.call(ATEN.linear.default, kernel.real(x), w, _bias(kernel, held, bias))
+    w = dequantized_weights(kernel.builder, _part_name(held, "weight"), weight)
+    x = next(name for name in ("X", "qx") if name in kernel.arguments)
+    made = kernel.add_call(ATEN.linear.default, kernel.dequantized(x), w, _bias(kernel, held, bias))
     if kernel.name.endswith("linear_leaky_relu"):
-        made = kernel.call(ATEN.leaky_relu.default, made, kernel["negative_slope"])
+        made = kernel.add_call(ATEN.leaky_relu.default, made, kernel["negative_slope"])
     elif kernel.name.endswith("linear_tanh"):
-        made = kernel.call(ATEN.tanh.default, made)
+        made = kernel.add_call(ATEN.tanh.default, made)
     else:
-        made = _ended(kernel, made)
-    kernel.given.setdefault("output_scale", kernel.given.get("Y_scale_i"))
-    kernel.given.setdefault("output_zero_point", kernel.given.get("Y_zero_point_i"))
+        made = _with_activation(kernel, made)
+    # `linear` and `linear_relu` name the scale and zero point of the result otherwise.
+    kernel.arguments.setdefault("output_scale", kernel.arguments.get("Y_scale_i"))
+    kernel.arguments.setdefault("output_zero_point", kernel.arguments.get("Y_zero_point_i"))
     return kernel.result(made, x)
 
 
 def _dynamic_linear(kernel: QuantizedCall) -> fx.Node:
-    """Keeps the call: the scale of its data is chosen while it runs."""
+    """Adds linear_dynamic, which quantizes its data at run time, and a relu if named."""
     made = packed_linear(
         kernel, kernel["W_prepack"], kernel["X"], reduce_range=kernel["reduce_range"]
     )
-    return _ended(kernel, made)
+    return _with_activation(kernel, made)
 
 
-def packed_linear(kernel: QuantizedCall, held: Packed, x: Any, *, reduce_range: bool) -> fx.Node:
-    """Adds a linear layer with packed weights that quantizes its data by their range."""
+def packed_linear(
+    kernel: QuantizedCall, held: PackedWeights, x: Any, *, reduce_range: bool
+) -> fx.Node:
+    """Adds a dynamic linear layer; `torch.dynamic` reads it as choose_qparams and linear."""
     weight, bias = torch.ops.quantized.linear_unpack(held.object)
     if weight.dtype != torch.qint8:
-        raise kernel.builder.fail(f"{kernel.name} of weights in half precision is not read")
-    w, row = weights(kernel.builder, _named(held, "weight"), weight), _bias(kernel, held, bias)
-    node, row = kernel.builder.node(x), kernel.builder.node(row)
+        raise kernel.builder.error(f"{kernel.name} of weights in half precision is not read")
+    w, row = (
+        dequantized_weights(kernel.builder, _part_name(held, "weight"), weight),
+        _bias(kernel, held, bias),
+    )
+    node, row = kernel.builder.as_node(x), kernel.builder.as_node(row)
     with kernel.builder.mode:
         made = ATEN.linear.default(node.meta["val"], w.meta["val"])
     target = torch.ops.quantized.linear_dynamic.default
-    reduced = _reduces(reduce_range)
-    linear: fx.Node = kernel.builder.emit(target, (node, (w, row), reduced), {}, made)
+    reduced = _uses_seven_bits(reduce_range)
+    linear: fx.Node = kernel.builder.add_call_of_type(target, (node, (w, row), reduced), {}, made)
     return linear
 
 
-def _reduces(asked: object) -> bool:
-    """Returns whether data are quantized to seven bits: QNNPACK ignores that it is asked to."""
+def _uses_seven_bits(asked: object) -> bool:
+    """Returns whether data are quantized to 7 bits; QNNPACK ignores `reduce_range`."""
     return bool(asked) and running_engine() != "qnnpack"
 
 
 def recurrent(
     builder: ScriptBuilder, layer: str, x: Any, states: Any, cells: Any, rest: Sequence[Any]
 ) -> Any:
-    """Keeps the call of a dynamic LSTM or GRU: weights and biases of each cell, and whether the
-    data and the state are quantized to seven bits."""
+    """Adds a dynamic LSTM or GRU call.
+
+    The parameters of each cell are (w_ih, w_hh, b_ih, b_hh, seven bits).
+    """
     params: list[Any] = []
     plain: list[Any] = []
     for cell in cells:
+        # The state of a cell is (kind, biases, doubles, integers, packed weights).
         kind, biases, _, numbers, packed = cell.object.__getstate__()[0]
         if kind != "quantized_dynamic":
-            raise builder.fail(f"holds a recurrent layer of kind {kind}, which is not read")
+            raise builder.error(f"holds a recurrent layer of kind {kind}, which is not read")
         owner = cell.name.removesuffix(".param")
         held: list[Any] = []
         for part, one in zip(("ih", "hh"), packed, strict=True):
             weight = torch.ops.quantized.linear_unpack(one)[0]
-            held.append(weights(builder, f"{owner}.weight_{part}", weight))
+            held.append(dequantized_weights(builder, f"{owner}.weight_{part}", weight))
         held += [
-            builder.node(ArchiveTensor(f"{owner}.bias_{i}", b.detach()))
+            builder.as_node(ArchiveTensor(f"{owner}.bias_{i}", b.detach()))
             for i, b in zip("ih", biases, strict=True)
         ]
-        params.append((*held, _reduces(numbers[0])))
+        params.append((*held, _uses_seven_bits(numbers[0])))
         plain += held
-    given = [builder.node(held) for held in (x, states, plain)]
+    given = [builder.as_node(held) for held in (x, states, plain)]
     with builder.mode:
-        infer = IN_PYTHON[f"aten.{layer}.input"]
+        infer = PYTHON_SHAPE_RULES[f"aten.{layer}.input"]
         made = infer(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
     target = getattr(ATEN, f"quantized_{layer}").input
-    return builder.emit(target, (*given[:2], params, *rest), {}, list(made))
+    return builder.add_call_of_type(target, (*given[:2], params, *rest), {}, list(made))
 
 
-# -- one element at a time ------------------------------------------------------------------------
+# -- elementwise kernels --------------------------------------------------------------------------
 
 
-def _pair(target: Callable[..., Any]) -> Callable[[QuantizedCall], QuantizedTensor]:
+def _binary(target: Callable[..., Any]) -> Callable[[QuantizedCall], QuantizedTensor]:
     def read(kernel: QuantizedCall) -> QuantizedTensor:
-        made = kernel.call(target, kernel.real("qa"), kernel.real("qb"))
-        return kernel.result(_ended(kernel, made), "qa")
+        made = kernel.add_call(target, kernel.dequantized("qa"), kernel.dequantized("qb"))
+        return kernel.result(_with_activation(kernel, made), "qa")
 
     return read
 
 
-def _number(kernel: QuantizedCall) -> float:
+def _scalar_argument(kernel: QuantizedCall) -> float:
     held = kernel["b"]
     if isinstance(held, ArchiveTensor):
         held = held.data.item()
     if isinstance(held, fx.Node):
-        raise kernel.builder.fail(f"{kernel.name} is given a number that is computed")
+        raise kernel.builder.error(f"{kernel.name} is given a number that is computed")
     return float(held)
 
 
-def _times_number(kernel: QuantizedCall) -> QuantizedTensor:
-    """Multiplies the scale: the integers stay, or are mirrored by a negative number."""
-    x, factor = kernel.quantized("qa"), _number(kernel)
+def _mul_scalar(kernel: QuantizedCall) -> QuantizedTensor:
+    """Multiplies the scale; the integers stay, or are mirrored for a negative factor."""
+    x, factor = kernel.quantized("qa"), _scalar_argument(kernel)
     if factor > 0:
-        return _relabelled(kernel, QuantizedTensor(x.node, x.scale * factor, x.zero, x.kind))
-    low, high, _ = _range(x.kind)
+        return _with_relu(kernel, QuantizedTensor(x.node, x.scale * factor, x.zero, x.kind))
+    low, high, _ = integer_range(x.kind)
+    # A negative factor mirrors the zero point in the range of the integers.
     numbers = (x.scale * -factor, low + high - x.zero) if factor else (1.0, 0)
-    made = kernel.call(ATEN.mul.Tensor, kernel.real("qa"), factor)
-    return quantize(kernel.builder, _ended(kernel, made), *numbers, x.kind, kernel.name)
+    made = kernel.add_call(ATEN.mul.Tensor, kernel.dequantized("qa"), factor)
+    return quantize(kernel.builder, _with_activation(kernel, made), *numbers, x.kind, kernel.name)
 
 
-def _plus_number(kernel: QuantizedCall) -> QuantizedTensor:
-    """Moves the zero point, as QuantizedOpKernels' add_scalar does where it stays in range."""
-    x, addend = kernel.quantized("qa"), _number(kernel)
-    low, high, _ = _range(x.kind)
+def _add_scalar(kernel: QuantizedCall) -> QuantizedTensor:
+    """Shifts the zero point, as PyTorch's add_scalar kernel does if it stays in range."""
+    x, addend = kernel.quantized("qa"), _scalar_argument(kernel)
+    low, high, _ = integer_range(x.kind)
     moved = x.zero - round(addend / x.scale)
     if not low <= moved <= high:
-        raise kernel.builder.fail(f"{kernel.name} of {addend:g} leaves the range of its integers")
-    return _relabelled(kernel, QuantizedTensor(x.node, x.scale, moved, x.kind))
+        raise kernel.builder.error(f"{kernel.name} of {addend:g} leaves the range of its integers")
+    return _with_relu(kernel, QuantizedTensor(x.node, x.scale, moved, x.kind))
 
 
-def _relabelled(kernel: QuantizedCall, made: QuantizedTensor) -> QuantizedTensor:
-    """Returns the same integers by other numbers, after the activation of the kernel."""
+def _with_relu(kernel: QuantizedCall, made: QuantizedTensor) -> QuantizedTensor:
+    """Returns integers that only changed scale or zero point, after the kernel's relu."""
     if "_relu" not in kernel.name:
         return made
-    real = kernel.call(ATEN.relu.default, dequantize(kernel.builder, made))
+    real = kernel.add_call(ATEN.relu.default, dequantize(kernel.builder, made))
     return quantize(kernel.builder, real, made.scale, made.zero, made.kind)
 
 
-def _unary(
+def _unary_with_own_scale(
     target: Callable[..., Any], data: str, *more: str
 ) -> Callable[[QuantizedCall], QuantizedTensor]:
-    """Returns the reader of a function whose result has a scale of its own."""
+    """Returns the function for a unary kernel whose result has a scale of its own."""
 
     def read(kernel: QuantizedCall) -> QuantizedTensor:
-        made = kernel.call(target, kernel.real(data), *(kernel[name] for name in more))
+        made = kernel.add_call(target, kernel.dequantized(data), *(kernel[name] for name in more))
         return kernel.result(made, data)
 
     return read
 
 
-def _same_scale(
+def _unary_with_same_scale(
     target: Callable[..., Any], data: str, *more: Any
 ) -> Callable[[QuantizedCall], QuantizedTensor]:
-    """Returns the reader of a function that keeps the scale; texts name arguments."""
+    """Returns the function for a kernel that keeps the scale; strings in `more` name arguments."""
 
     def read(kernel: QuantizedCall) -> QuantizedTensor:
         rest = [kernel[m] if isinstance(m, str) else m for m in more]
-        return kernel.kept(kernel.call(target, kernel.real(data), *rest), data)
+        return kernel.result_with_scale_of(
+            kernel.add_call(target, kernel.dequantized(data), *rest), data
+        )
 
     return read
 
 
 def _prelu(kernel: QuantizedCall) -> QuantizedTensor:
     held = kernel["weight"]
-    if isinstance(held, torch.Tensor):  # an attribute of a module, which is no parameter
-        held = stored(kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), held)
+    if isinstance(held, torch.Tensor):  # a constant of the traced code, not a parameter
+        held = stored_tensor(
+            kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), held
+        )
     slope = dequantize(kernel.builder, held)
-    return kernel.result(kernel.call(ATEN.prelu.default, kernel.real("qx"), slope), "qx")
+    return kernel.result(kernel.add_call(ATEN.prelu.default, kernel.dequantized("qx"), slope), "qx")
 
 
 def _concat(kernel: QuantizedCall) -> QuantizedTensor:
     parts = [dequantize(kernel.builder, part) for part in kernel["qx"]]
-    made = kernel.call(ATEN.cat.default, parts, kernel["dim"])
-    return kernel.result(_ended(kernel, made), "qx")
+    made = kernel.add_call(ATEN.cat.default, parts, kernel["dim"])
+    return kernel.result(_with_activation(kernel, made), "qx")
 
 
 def _batch_norm(kernel: QuantizedCall) -> QuantizedTensor:
-    made = kernel.call(
+    made = kernel.add_call(
         ATEN.batch_norm.default,
-        kernel.real("qx"),
+        kernel.dequantized("qx"),
         kernel["weight"],
         kernel["bias"],
         kernel["mean"],
@@ -425,83 +305,90 @@ def _batch_norm(kernel: QuantizedCall) -> QuantizedTensor:
         kernel["eps"],
         False,
     )
-    return kernel.result(_ended(kernel, made), "qx")
+    return kernel.result(_with_activation(kernel, made), "qx")
 
 
 def _norm(kernel: QuantizedCall) -> QuantizedTensor:
     """Reads layer_norm, group_norm and instance_norm."""
-    x, scale, bias, eps = kernel.real("input"), kernel["weight"], kernel["bias"], kernel["eps"]
-    if "normalized_shape" in kernel.given:
+    x, scale, bias, eps = (
+        kernel.dequantized("input"),
+        kernel["weight"],
+        kernel["bias"],
+        kernel["eps"],
+    )
+    if "normalized_shape" in kernel.arguments:
         shape = kernel["normalized_shape"]
-        made = kernel.call(ATEN.layer_norm.default, x, shape, scale, bias, eps, False)
-    elif "num_groups" in kernel.given:
+        made = kernel.add_call(ATEN.layer_norm.default, x, shape, scale, bias, eps, False)
+    elif "num_groups" in kernel.arguments:
         groups = kernel["num_groups"]
-        made = kernel.call(ATEN.group_norm.default, x, groups, scale, bias, eps, False)
+        made = kernel.add_call(ATEN.group_norm.default, x, groups, scale, bias, eps, False)
     else:
         rest = (None, None, True, 0.0, eps, False)
-        made = kernel.call(ATEN.instance_norm.default, x, scale, bias, *rest)
+        made = kernel.add_call(ATEN.instance_norm.default, x, scale, bias, *rest)
     return kernel.result(made, "input")
 
 
 def _embedding(kernel: QuantizedCall) -> fx.Node:
-    """Keeps a look-up in a table whose rows have scales, and zero points that are floats."""
+    """Adds a lookup in a table whose rows have scales and float zero points."""
     builder, held = kernel.builder, kernel["weight"]
     data = torch.ops.quantized.embedding_bag_unpack(held.object)
-    name, codes = _named(held, "weight"), data.int_repr()
+    name, integers = _part_name(held, "weight"), data.int_repr()
     four_bits = data.dtype == torch.quint4x2
     if four_bits != kernel.name.endswith("4bit"):  # torch.ao calls it for Embedding of 4 bits too
         said = "4-bit rows" if four_bits else "8-bit rows"
-        raise builder.fail(f"{kernel.name} reads {said} as if they had another width")
+        raise builder.error(f"{kernel.name} reads {said} as if they had another width")
     if four_bits:
-        codes = torch.stack((codes & 15, codes >> 4), -1).reshape(data.shape)
-    numbers = (data.q_per_channel_scales(), data.q_per_channel_zero_points())
+        # A byte has two integers, the first one in the low four bits.
+        integers = torch.stack((integers & 15, integers >> 4), -1).reshape(data.shape)
+    qparams = (data.q_per_channel_scales(), data.q_per_channel_zero_points())
     table = (
-        builder.constant(name, codes),
+        builder.constant(name, integers),
         *(
             builder.constant(f"{name}.{n}", t)
-            for n, t in zip(("scale", "zero"), numbers, strict=True)
+            for n, t in zip(("scale", "zero"), qparams, strict=True)
         ),
     )
     target = getattr(torch.ops.quantized, kernel.name.partition("::")[2]).default
     formals = target._schema.arguments[1:]
-    given = [builder.node(kernel.given[formal.name]) for formal in formals]
+    given = [builder.as_node(kernel.arguments[formal.name]) for formal in formals]
     fakes = fx.map_arg(given, lambda node: node.meta["val"])
     with builder.mode:
         rows = builder.mode.from_tensor(torch.empty(data.shape), static_shapes=True)
         if "bag" in kernel.name:
             last = bool(kernel["include_last_offset"])
-            if fakes[1] is None:  # each row of indices is a bag
+            if fakes[1] is None:  # without offsets, each row of indices is a bag
                 made = rows.new_empty((fakes[0].shape[0], rows.shape[1]))
             else:
                 made = ATEN.embedding_bag(rows, *fakes[:2], include_last_offset=last)[0]
         else:
             made = ATEN.embedding(rows, fakes[0])
-    node: fx.Node = builder.emit(target, (table, *given), {}, made)
+    node: fx.Node = builder.add_call_of_type(target, (table, *given), {}, made)
     return node
 
 
-def _fixed(
+def _unary_with_fixed_scale(
     target: Callable[..., Any], scale: float, zero: int
 ) -> Callable[[ScriptBuilder, QuantizedTensor], QuantizedTensor]:
-    """Returns the reader of a function whose result always has the same scale."""
+    """Returns the function for an operator whose quantized result has a fixed scale."""
 
     def read(builder: ScriptBuilder, x: QuantizedTensor, *rest: Any) -> QuantizedTensor:
         name = str(target).replace(".", "::", 1).partition(".")[0]
+        # `zero` is that of quint8.
         signed = x.kind == torch.qint8
         at = zero - 128 if signed else zero
-        made = builder.call(target, dequantize(builder, x), *rest)
+        made = builder.add_call(target, dequantize(builder, x), *rest)
         return quantize(builder, made, scale, at, x.kind, name)
 
     return read
 
 
-FIXED: dict[str, Callable[..., QuantizedTensor]] = {
-    "aten::sigmoid": _fixed(ATEN.sigmoid.default, 1 / 256, 0),
-    "aten::hardsigmoid": _fixed(ATEN.hardsigmoid.default, 1 / 256, 0),
-    "aten::tanh": _fixed(ATEN.tanh.default, 2 / 256, 128),
+FIXED_SCALE: dict[str, Callable[..., QuantizedTensor]] = {
+    "aten::sigmoid": _unary_with_fixed_scale(ATEN.sigmoid.default, 1 / 256, 0),
+    "aten::hardsigmoid": _unary_with_fixed_scale(ATEN.hardsigmoid.default, 1 / 256, 0),
+    "aten::tanh": _unary_with_fixed_scale(ATEN.tanh.default, 2 / 256, 128),
 }
-"""Functions of PyTorch's own namespace whose quantized results have a scale that is theirs."""
-KEPT = frozenset(
+"""aten operators whose quantized results have a fixed scale and zero point."""
+SAME_SCALE = frozenset(
     f"aten::{name}"
     for name in (
         "relu clamp hardtanh leaky_relu gelu avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d"
@@ -512,8 +399,8 @@ KEPT = frozenset(
         " grid_sampler grid_sampler_2d"
     ).split()
 )
-"""Operators whose quantized results have the scale and zero point of their first operand."""
-MOVED = frozenset(
+"""aten operators whose quantized results have the scale and zero point of their operand."""
+MOVES_INTEGERS = frozenset(
     f"aten::{name}"
     for name in (
         "view reshape flatten unflatten transpose permute t squeeze unsqueeze slice select narrow"
@@ -522,7 +409,7 @@ MOVED = frozenset(
         " view_as reshape_as index_select"
     ).split()
 )
-"""Operators that move integers and compute none."""
+"""aten operators that only move integers."""
 
 KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
     **{
@@ -535,14 +422,14 @@ KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
     "quantized::linear_dynamic": _dynamic_linear,
     "quantized::linear_relu_dynamic": _dynamic_linear,
     **{
-        f"quantized::{op}{end}": _pair(target)
+        f"quantized::{op}{end}": _binary(target)
         for end in ("", "_relu")
         for op, target in (("add", ATEN.add.Tensor), ("mul", ATEN.mul.Tensor))
     },
-    "quantized::matmul": _pair(ATEN.matmul.default),
+    "quantized::matmul": _binary(ATEN.matmul.default),
     **{
         f"quantized::{name}": read
-        for op, read in (("add", _plus_number), ("mul", _times_number))
+        for op, read in (("add", _add_scalar), ("mul", _mul_scalar))
         for end in ("", "_relu")
         for name in (f"{op}_scalar{end}", f"{op}{end}.Scalar", f"{op}{end}.Scalar2")
     },
@@ -556,20 +443,24 @@ KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
     "quantized::layer_norm": _norm,
     "quantized::group_norm": _norm,
     "quantized::instance_norm": _norm,
-    "quantized::hardswish": _unary(ATEN.hardswish.default, "input"),
-    "quantized::sigmoid": _unary(ATEN.sigmoid.default, "qx"),
-    "quantized::leaky_relu": _unary(ATEN.leaky_relu.default, "qx", "negative_slope"),
-    "quantized::elu": _unary(ATEN.elu.default, "self", "alpha", "scale", "input_scale"),
-    "quantized::celu": _unary(ATEN.celu.default, "self", "alpha"),
-    "quantized::softmax": _unary(ATEN.softmax.int, "qx", "dim"),
+    "quantized::hardswish": _unary_with_own_scale(ATEN.hardswish.default, "input"),
+    "quantized::sigmoid": _unary_with_own_scale(ATEN.sigmoid.default, "qx"),
+    "quantized::leaky_relu": _unary_with_own_scale(ATEN.leaky_relu.default, "qx", "negative_slope"),
+    "quantized::elu": _unary_with_own_scale(
+        ATEN.elu.default, "self", "alpha", "scale", "input_scale"
+    ),
+    "quantized::celu": _unary_with_own_scale(ATEN.celu.default, "self", "alpha"),
+    "quantized::softmax": _unary_with_own_scale(ATEN.softmax.int, "qx", "dim"),
     "quantized::prelu": _prelu,
-    "quantized::relu6": _same_scale(ATEN.hardtanh.default, "qx", 0.0, 6.0),
-    "quantized::clamp": _same_scale(ATEN.clamp.default, "qx", "min", "max"),
-    "quantized::threshold": _same_scale(ATEN.threshold.default, "qx", "threshold", "value"),
-    "quantized::max_pool1d": _same_scale(
+    "quantized::relu6": _unary_with_same_scale(ATEN.hardtanh.default, "qx", 0.0, 6.0),
+    "quantized::clamp": _unary_with_same_scale(ATEN.clamp.default, "qx", "min", "max"),
+    "quantized::threshold": _unary_with_same_scale(
+        ATEN.threshold.default, "qx", "threshold", "value"
+    ),
+    "quantized::max_pool1d": _unary_with_same_scale(
         ATEN.max_pool1d.default, "qx", "kernel_size", "stride", "padding", "dilation", "ceil_mode"
     ),
-    "quantized::max_pool2d": _same_scale(
+    "quantized::max_pool2d": _unary_with_same_scale(
         ATEN.max_pool2d.default, "qx", "kernel_size", "stride", "padding", "dilation", "ceil_mode"
     ),
     "quantized::dropout": lambda kernel: kernel.quantized("self"),
@@ -579,17 +470,3 @@ KERNELS: dict[str, Callable[[QuantizedCall], Any]] = {
         for kind in ("byte", "4bit")
     },
 }
-
-__all__ = [
-    "FIXED",
-    "KEPT",
-    "KERNELS",
-    "MOVED",
-    "Packed",
-    "QuantizedCall",
-    "QuantizedTensor",
-    "dequantize",
-    "is_tensor",
-    "quantize",
-    "stored",
-]

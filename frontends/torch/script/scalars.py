@@ -1,4 +1,4 @@
-"""Evaluates TorchScript's numbers, strings and lists while a program is read."""
+"""Functions of numbers, strings and lists, which are evaluated while TorchScript is read."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ DTYPES: Mapping[int, torch.dtype] = {
     14: torch.qint32,
     15: torch.bfloat16,
 }
-"""Element types by the numbers that TorchScript has for them."""
-NUMBERS = {kind: number for number, kind in DTYPES.items()}
-FORMATS = (
+"""Element types by c10::ScalarType."""
+DTYPE_NUMBERS = {kind: number for number, kind in DTYPES.items()}
+MEMORY_FORMATS = (
     torch.contiguous_format,
     torch.preserve_format,
     torch.channels_last,
     torch.channels_last_3d,
 )
-"""Memory formats by number."""
+"""Memory formats by c10::MemoryFormat."""
 
 
 def _slice(held: Any, start: Any, end: Any, step: int) -> Any:
@@ -59,7 +59,7 @@ def _pop(held: list[Any], at: int = -1) -> Any:
     return held.pop(at)
 
 
-def _put(held: Any, at: Any, item: Any) -> Any:
+def _set_item(held: Any, at: Any, item: Any) -> Any:
     held[at] = item
     return held
 
@@ -68,11 +68,11 @@ def _range_length(low: int, high: int, step: int) -> int:
     return len(range(low, high, step))
 
 
-def _least(a: Any, b: Any = None) -> Any:
+def _min(a: Any, b: Any = None) -> Any:
     return min(a) if b is None else min(a, b)
 
 
-def _most(a: Any, b: Any = None) -> Any:
+def _max(a: Any, b: Any = None) -> Any:
     return max(a) if b is None else max(a, b)
 
 
@@ -94,7 +94,7 @@ def _divide(a: Any, b: Any, mode: str | None = None) -> Any:
     return a / b if mode is None else math.trunc(a / b)
 
 
-def _formatted(text: str, *held: Any) -> str:
+def _format(text: str, *held: Any) -> str:
     return text.format(*held)
 
 
@@ -130,7 +130,7 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "aten::__isnot__": operator.is_not,
     "aten::__contains__": operator.contains,
     "aten::__getitem__": operator.getitem,
-    "aten::_set_item": _put,
+    "aten::_set_item": _set_item,
     "aten::__range_length": _range_length,
     "aten::__derive_index": lambda index, start, step: start + index * step,
     "aten::len": len,
@@ -148,7 +148,7 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "aten::copy": lambda held: held.copy(),
     "aten::index": lambda held, item: held.index(item),
     "aten::slice": _slice,
-    "aten::format": _formatted,
+    "aten::format": _format,
     "aten::str": str,
     "aten::Int": int,
     "aten::Float": float,
@@ -161,8 +161,8 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "aten::warn": lambda *rest: None,
     "aten::Size": list,
     "aten::_unwrap_optional": lambda held: held,
-    "prim::min": _least,
-    "prim::max": _most,
+    "prim::min": _min,
+    "prim::max": _max,
     "prim::abs": abs,
     "prim::NumToTensor": lambda held: held,
     "prim::unchecked_cast": lambda held: held,
@@ -172,9 +172,9 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "prim::Print": lambda *rest: None,
     "prim::StringIndex": operator.getitem,
 }
-"""Functions of numbers, texts and lists, by the name of the op."""
+"""Functions by operator."""
 
-SYMBOLIC: dict[str, Callable[..., Any]] = {
+SYMBOLIC_SCALARS: dict[str, Callable[..., Any]] = {
     "aten::add": operator.add,
     "aten::sub": operator.sub,
     "aten::mul": operator.mul,
@@ -184,10 +184,10 @@ SYMBOLIC: dict[str, Callable[..., Any]] = {
     "prim::min": torch.sym_min,
     "prim::max": torch.sym_max,
 }
-"""Those that may be given sizes that are not known, as calls of the program."""
-COMPARED = frozenset(f"aten::{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
-"""Comparisons, which are decided for sizes that are not known as for the example's."""
-SAME = frozenset(
+"""Functions that accept symbolic sizes, and then become calls of the program."""
+COMPARISONS = frozenset(f"aten::{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+"""Comparisons; of symbolic sizes they are decided by the example's."""
+IDENTITY = frozenset(
     (
         "aten::Int",
         "aten::IntImplicit",
@@ -199,4 +199,4 @@ SAME = frozenset(
         "prim::unchecked_unwrap_optional",
     )
 )
-"""Ops that give an integer back as it is."""
+"""Operators that return an integer unchanged."""

@@ -1,4 +1,8 @@
-"""Example inputs for archives: by the types that a file of QIR states, else by the first layers."""
+"""Example inputs for TorchScript: from the types that a file of QIR states, else from its layers.
+
+TorchScript states no shapes. A convolution's weights give rank and channels of its data; other
+sizes are open, and several image sizes are tried.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from qir.ir.text import parse_type
 
 from ..elements import torch_dtype
 
-_PASSED = frozenset(
+_SHAPE_KEEPING = frozenset(
     f"aten::{name}"
     for name in (
         "quantize_per_tensor dequantize relu relu_ contiguous to detach clone mul add sub div"
@@ -22,66 +26,66 @@ _PASSED = frozenset(
         " replication_pad2d max_pool2d avg_pool2d upsample_bilinear2d upsample_nearest2d"
     ).split()
 )
-"""Operators whose result has the shape of their first operand."""
-_SIDES = (224, 64, 32, 28, 96, 128, 256, 299)
-"""Sizes of images that are tried."""
+"""Operators whose result has the rank and channels of their first operand."""
+_IMAGE_SIZES = (224, 64, 32, 28, 96, 128, 256, 299)
+"""Heights and widths to try, in order."""
 _BATCH, _LENGTH = 2, 16
-GIVE_SHAPES = "--shape n,3,224,224, --data, or qir.load(..., inputs=[('n', 3, 224, 224)])"
-"""How users give the shapes of inputs."""
+HOW_TO_GIVE_SHAPES = "--shape n,3,224,224, --data, or qir.load(..., inputs=[('n', 3, 224, 224)])"
+"""The remedy in errors about unknown shapes."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A tensor that a module may take."""
+    """An example input."""
 
     tensor: torch.Tensor
     open_axes: frozenset[int] = frozenset()
-    """The axes whose sizes may be others."""
+    """Axes whose sizes are symbolic."""
 
 
-def stated(text: str, name: str) -> list[Example]:
-    """Returns examples of the types of inputs that QIR states in the files it writes."""
+def stated_examples(text: str, name: str) -> list[Example]:
+    """Returns examples for the types that `qir.json` of a file states."""
     try:
         kinds = [parse_type(kind) for kind in json.loads(text)["inputs"].values()]
-        return [example(kind.shape, torch_dtype(kind.dtype)) for kind in kinds]
+        return [example_of_shape(kind.shape, torch_dtype(kind.dtype)) for kind in kinds]
     except (ValueError, TypeError, LookupError, AttributeError, QirError) as error:
         raise InputError(f"{name}: its inputs are not stated as types: {error}") from error
 
 
-def example(shape: Sequence[object], dtype: torch.dtype = torch.float32) -> Example:
-    """Returns an example of a shape, whose axes are open where it has no integer."""
+def example_of_shape(shape: Sequence[object], dtype: torch.dtype = torch.float32) -> Example:
+    """Returns an example for a shape; axes without an integer are open."""
     sizes = [
-        size if isinstance(size, int) else _SIDES[1] if axis else _BATCH
+        size if isinstance(size, int) else _IMAGE_SIZES[1] if axis else _BATCH
         for axis, size in enumerate(shape)
     ]
     open_axes = frozenset(axis for axis, size in enumerate(shape) if not isinstance(size, int))
     return Example(torch.zeros(sizes, dtype=dtype), open_axes)
 
 
-def examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[Example]]:
-    """Yields inputs that a module may take, as its first layers tell.
+def guessed_examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list[Example]]:
+    """Yields possible inputs of a module, as its first layers require.
 
-    Raises InputError where no layer says what an input is.
+    Raises ShapesNeeded if no layer determines the shape of an input.
     """
     if not hasattr(module, "forward"):
         raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
     graph: Any = module.forward.graph.copy()  # type: ignore[attr-defined]
     torch._C._jit_pass_inline(graph)
     values = list(graph.inputs())
-    search = _Search(module, values[0], _given_back(graph))
-    layers = [search.layer(value) for value in values[1:]]
+    search = _LayerSearch(module, values[0], _branch_results(graph))
+    layers = [search.find_layer(value) for value in values[1:]]
     for value, layer in zip(values[1:], layers, strict=True):
         if layer is None:
             raise ShapesNeeded(
                 f"{name}: does not say the shape of {value.debugName().partition('.')[0]};"
-                f" give it: {GIVE_SHAPES}"
+                f" give it: {HOW_TO_GIVE_SHAPES}"
             )
-    for side in _SIDES:
-        yield [_example(*layer, side) for layer in layers if layer is not None]
+    for side in _IMAGE_SIZES:
+        yield [_example_for_layer(*layer, side) for layer in layers if layer is not None]
 
 
-def _example(kind: str, rank: int, channels: int, side: int) -> Example:
-    """Returns data of a layer, whose sizes are open but that of the channels."""
+def _example_for_layer(kind: str, rank: int, channels: int, side: int) -> Example:
+    """Returns data for a layer; all sizes but the channels are open."""
     if kind == "embedding":
         return Example(torch.zeros(_BATCH, _LENGTH, dtype=torch.int64), frozenset((0, 1)))
     if kind == "linear":
@@ -92,12 +96,12 @@ def _example(kind: str, rank: int, channels: int, side: int) -> Example:
     return Example(torch.zeros(sizes), frozenset(range(rank)) - {1})
 
 
-def _given_back(block: Any) -> dict[int, list[Any]]:
-    """Returns the results of branches, by the values that their blocks give back."""
+def _branch_results(block: Any) -> dict[int, list[Any]]:
+    """Returns the results of `prim::If` nodes, by the values that their blocks return."""
     found: dict[int, list[Any]] = {}
     for node in block.nodes():
         for inner in node.blocks():
-            for unique, values in _given_back(inner).items():
+            for unique, values in _branch_results(inner).items():
                 found.setdefault(unique, []).extend(values)
             if node.kind() == "prim::If":
                 for value, made in zip(inner.outputs(), node.outputs(), strict=True):
@@ -106,30 +110,32 @@ def _given_back(block: Any) -> dict[int, list[Any]]:
 
 
 @dataclass(frozen=True)
-class _Search:
-    """Looks for the first layer that reads a value."""
+class _LayerSearch:
+    """Finds the first layer that consumes a value."""
 
     module: Any
     owner: Any
-    given_back: Mapping[int, list[Any]]
+    branch_results: Mapping[int, list[Any]]
 
-    def layer(self, value: Any) -> tuple[str, int, int] | None:
-        """Returns the kind of layer that reads a value, its data's rank, and their channels."""
+    def find_layer(self, value: Any) -> tuple[str, int, int] | None:
+        """Returns (kind, rank of its data, channels) of the first layer that consumes a value."""
         for use in value.uses():
             node = use.user
             kind = node.kind()
-            passed = kind in _PASSED and use.offset == 0
-            found = self.layer(node.output()) if passed else self._known(node, kind)
+            passed = kind in _SHAPE_KEEPING and use.offset == 0
+            found = self.find_layer(node.output()) if passed else self._layer_of_node(node, kind)
             if found:
                 return found
-        after = (self.layer(made) for made in self.given_back.get(value.unique(), ()))
+        after = (self.find_layer(made) for made in self.branch_results.get(value.unique(), ()))
         return next((found for found in after if found), None)
 
-    def _known(self, node: Any, kind: str) -> tuple[str, int, int] | None:
+    def _layer_of_node(self, node: Any, kind: str) -> tuple[str, int, int] | None:
         inputs = list(node.inputs())
         base = kind.partition("::")[2]
         if kind.startswith("quantized::conv") or kind.startswith("quantized::linear"):
-            packed = next((h for v in inputs[1:3] if (h := self._held(v)) is not None), None)
+            packed = next(
+                (h for v in inputs[1:3] if (h := self._attribute_of(v)) is not None), None
+            )
             if packed is None:
                 return None
             if base.startswith("linear"):
@@ -142,24 +148,24 @@ class _Search:
             channels = weight.shape[0] if "transpose" in base else weight.shape[1] * groups
             return "conv", axes + 2, int(channels)
         if base in ("_convolution", "convolution", "conv1d", "conv2d", "conv3d"):
-            weight = self._held(inputs[1])
+            weight = self._attribute_of(inputs[1])
             groups = inputs[8 if base in ("_convolution", "convolution") else 6].toIValue()
             if isinstance(weight, torch.Tensor) and isinstance(groups, int):
                 return "conv", weight.dim(), int(weight.shape[1]) * groups
         if base == "linear":
-            weight = self._held(inputs[1])
+            weight = self._attribute_of(inputs[1])
             if isinstance(weight, torch.Tensor):
                 return "linear", 2, int(weight.shape[1])
         if base == "embedding":
             return "embedding", 2, 0
         return None
 
-    def _held(self, value: Any) -> Any:
-        """Returns the attribute that a value is; None where it is computed."""
+    def _attribute_of(self, value: Any) -> Any:
+        """Returns the module attribute that a value is; None for a computed value."""
         names: list[str] = []
         while value.unique() != self.owner.unique():
             node = value.node()
-            if node.kind() == "prim::Constant" and not names:  # of a module that is frozen
+            if node.kind() == "prim::Constant" and not names:  # frozen modules have constants
                 return value.toIValue()
             if node.kind() != "prim::GetAttr":
                 return None

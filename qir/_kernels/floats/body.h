@@ -120,17 +120,17 @@ QIR_INLINE_BODY struct quotient share(float small) {
 }
 
 /*
- * 1 / (1 + exp(-x)) by stages over some numbers: what one needs of the other is a long chain, and
- * more of these chains than the processor sees at a time run side by side in short loops.
+ * Functions of exp(-|x|) by stages over some numbers: what one needs of the other is a long chain,
+ * and more of these chains than the processor sees at a time run side by side in short loops.
  *
  * exp(-|x|) is short_power's, of which 2^64 times is normal: so the power of two is added to the
  * exponent, and what is not normal is rounded once. Of NaN it is any number.
  */
 enum { STAGE = 256 };
 
-QIR_INLINE_BODY void logistic(const float *restrict x, float *restrict y, size_t n) {
-  float rest[STAGE], small[STAGE];
-  uint32_t whole[STAGE];
+/* exp(-|x|) = exp(rest) * 2^(whole - 64), of which only the last 9 bits of `whole` count. */
+QIR_INLINE_BODY void reduce_power(const float *restrict x, float *restrict rest,
+                                  uint32_t *restrict whole, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     const float shift = 12582912.0f + 64; /* numbers of this size have no fraction */
     const float size = -fabsf(x[i]), kept = size > -110 ? size : -110;
@@ -138,21 +138,33 @@ QIR_INLINE_BODY void logistic(const float *restrict x, float *restrict y, size_t
     memcpy(&whole[i], &shifted, sizeof shifted);
     rest[i] = fmaf(k, 0x1.bd0106p-13f, fmaf(k, -0x1.63p-1f, kept)); /* ln(2) in two parts */
   }
-  for (size_t i = 0; i < n; ++i) {
-    const float r = rest[i];
-    float q = 1.0f / 5040;
-    q = fmaf(q, r, 1.0f / 720);
-    q = fmaf(q, r, 1.0f / 120);
-    q = fmaf(q, r, 1.0f / 24);
-    q = fmaf(q, r, 1.0f / 6);
-    q = fmaf(q, r, 0.5f);
-    float power = 1 + fmaf(r * r, q, r);
-    uint32_t bits;
-    memcpy(&bits, &power, sizeof bits);
-    bits += whole[i] << 23;
-    memcpy(&power, &bits, sizeof power);
-    small[i] = power * 0x1p-64f;
-  }
+}
+
+/* exp(r) - 1 */
+QIR_INLINE_BODY float power_rest(float r) {
+  float q = 1.0f / 5040;
+  q = fmaf(q, r, 1.0f / 720);
+  q = fmaf(q, r, 1.0f / 120);
+  q = fmaf(q, r, 1.0f / 24);
+  q = fmaf(q, r, 1.0f / 6);
+  q = fmaf(q, r, 0.5f);
+  return fmaf(r * r, q, r);
+}
+
+/* x * 2^(whole - 64), rounded once */
+QIR_INLINE_BODY float scaled_by(float x, uint32_t whole) {
+  uint32_t bits = (whole << 23) + (127u << 23);
+  float scale;
+  memcpy(&scale, &bits, sizeof bits);
+  return x * scale * 0x1p-64f;
+}
+
+/* 1 / (1 + exp(-x)) */
+QIR_INLINE_BODY void logistic(const float *restrict x, float *restrict y, size_t n) {
+  float rest[STAGE], small[STAGE];
+  uint32_t whole[STAGE];
+  reduce_power(x, rest, whole, n);
+  for (size_t i = 0; i < n; ++i) small[i] = scaled_by(1 + power_rest(rest[i]), whole[i]);
   for (size_t i = 0; i < n; ++i) {
     const float above = x[i] < 0 ? small[i] : 1;
     const struct quotient by = share(small[i]);
@@ -162,14 +174,27 @@ QIR_INLINE_BODY void logistic(const float *restrict x, float *restrict y, size_t
 }
 
 /* x * logistic(x), of which the product is rounded once. */
-QIR_INLINE_BODY float weighted(float x) {
-  const struct scaled power = short_power(-fabsf(x));
-  const struct quotient by = share(power.value * power.first * power.second);
-  const float above = x < -110 ? 0 : x < 0 ? power.value : 1, below = x < 0 ? power.low : 0;
-  const float product = x * above, rest = fmaf(x, below, fmaf(x, above, -product));
-  const float y = fmaf(product, by.high, fmaf(product, by.low, rest * by.high));
-  const float first = x < 0 ? power.first : 1, second = x < 0 ? power.second : 1;
-  return x > 88 ? x : product == 0 ? product : y * first * second;
+QIR_INLINE_BODY void weighted(const float *restrict x, float *restrict y, size_t n) {
+  float rest[STAGE], power[STAGE], small[STAGE];
+  uint32_t whole[STAGE];
+  reduce_power(x, rest, whole, n);
+  for (size_t i = 0; i < n; ++i) {
+    rest[i] = power_rest(rest[i]);
+    power[i] = 1 + rest[i];
+    small[i] = scaled_by(power[i], whole[i]);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const struct quotient by = share(small[i]);
+    const float low = rest[i] - (power[i] - 1); /* of the power */
+    const float above = x[i] < -110 ? 0 : x[i] < 0 ? power[i] : 1, below = x[i] < 0 ? low : 0;
+    const float product = x[i] * above;
+    const float lost = fmaf(x[i], below, fmaf(x[i], above, -product));
+    const float near = fmaf(product, by.high, fmaf(product, by.low, lost * by.high));
+    const float tiny = scaled_by(near, whole[i]), made = x[i] < 0 ? tiny : near;
+    const float inside = product == 0 ? product : made;
+    const float full = x[i] > 88 ? x[i] : inside;
+    y[i] = full != full ? NAN : full;
+  }
 }
 
 /* By two terms of the series where exp(-2 x) is nearly 1. */
@@ -231,18 +256,6 @@ QIR_NEAR_BODY(erf, error)
 QIR_NEAR_BODY(gelu, normal)
 #undef QIR_NEAR_BODY
 
-#define QIR_SHORT_BODY(op, function)                                                         \
-  void QIR_NAME(op)(const struct qir_unary *how, const float *restrict x, float *restrict y, \
-                    size_t n) {                                                              \
-    (void)how;                                                                               \
-    for (size_t i = 0; i < n; ++i) {                                                         \
-      const float made = function(x[i]);                                                     \
-      y[i] = made != made ? NAN : made;                                                      \
-    }                                                                                        \
-  }
-QIR_SHORT_BODY(silu, weighted)
-#undef QIR_SHORT_BODY
-
 /* v * min(max(v / 6 + 0.5, 0), 1), of which v / 6 is a product whose error is taken away. */
 QIR_INLINE_BODY void hard_swish(const float *restrict x, float *restrict y, size_t n) {
   float inside[STAGE];
@@ -263,6 +276,13 @@ void QIR_NAME(hard_swish)(const struct qir_unary *how, const float *restrict x, 
   (void)how;
   for (; n >= STAGE; n -= STAGE, x += STAGE, y += STAGE) hard_swish(x, y, STAGE);
   hard_swish(x, y, n);
+}
+
+void QIR_NAME(silu)(const struct qir_unary *how, const float *restrict x, float *restrict y,
+                    size_t n) {
+  (void)how;
+  for (; n >= STAGE; n -= STAGE, x += STAGE, y += STAGE) weighted(x, y, STAGE);
+  weighted(x, y, n);
 }
 
 void QIR_NAME(sigmoid)(const struct qir_unary *how, const float *restrict x, float *restrict y,

@@ -334,12 +334,16 @@ BODY void some_of(const struct qir_lines *how, float *y, size_t at, const VEC *h
     run_of(how, y, at, held, oy, ox, n, 0, window);
 }
 
+BODY void weights_of(const struct qir_lines *how, size_t at, int window, VEC *held) {
+  UNROLL for (int t = 0; t < window * window; ++t) held[t] =
+      LOAD(how->weight + (size_t)t * how->wide + at);
+}
+
 /* A vector of channels of all lines. The last pixels of a line may be done again. */
 BODY void channels_of(const struct qir_lines *how, float *y, size_t at, int window) {
   const size_t ow = how->s->ow;
   VEC held[LARGEST_WINDOW * LARGEST_WINDOW];
-  UNROLL for (int t = 0; t < window * window; ++t) held[t] =
-      LOAD(how->weight + (size_t)t * how->wide + at);
+  weights_of(how, at, window, held);
   for (size_t oy = how->first; oy < how->first + how->count; ++oy) {
     size_t ox = 0;
     for (; ox + 8 <= ow; ox += 8) some_of(how, y, at, held, oy, ox, 8, window);
@@ -351,9 +355,57 @@ BODY void channels_of(const struct qir_lines *how, float *y, size_t at, int wind
   }
 }
 
-#define LINES_OF(name, window)                                                           \
-  static void lines_##name(const struct qir_lines *how, float *y) {                      \
-    for (size_t at = how->from; at < how->to; at += NR) channels_of(how, y, at, window); \
+/* All channels of `n` pixels of a line. */
+BODY void pixels_of(const struct qir_lines *how, float *y, size_t oy, size_t ox, int n,
+                    int window) {
+  for (size_t at = how->from; at < how->to; at += NR) {
+    VEC held[LARGEST_WINDOW * LARGEST_WINDOW];
+    weights_of(how, at, window, held);
+    some_of(how, y, at, held, oy, ox, n, window);
+  }
+}
+
+/* Asks for what the next line sees, and no line before it, of `n` pixels from ox on. */
+BODY void fetch_next(const struct qir_lines *how, size_t oy, size_t ox, size_t n) {
+  const struct qir_conv_shape *s = how->s;
+  const size_t column = ox * s->sw, width = n * s->sw;
+  if (column + width > s->w) return;
+  for (size_t i = 1; i <= s->sh; ++i) {
+    const size_t down = oy * s->sh + (s->kh - 1) * s->dh + i - s->pt;
+    if (down >= s->h) continue; /* of what is above the image, too */
+    const char *line = (const char *)(how->x + (down * s->w + column) * s->c);
+    for (size_t at = 0; at < width * s->c * sizeof(float); at += 64) __builtin_prefetch(line + at);
+  }
+}
+
+/*
+ * The same for images that no near cache holds, whose numbers come in the order in which they lie.
+ * Weights are read again for some pixels each.
+ */
+BODY void lines_of(const struct qir_lines *how, float *y, int window) {
+  const size_t ow = how->s->ow;
+  for (size_t oy = how->first; oy < how->first + how->count; ++oy) {
+    size_t ox = 0;
+    for (; ox + 8 <= ow; ox += 8) {
+      fetch_next(how, oy, ox, 8);
+      pixels_of(how, y, oy, ox, 8, window);
+    }
+    for (; ox + 4 <= ow; ox += 4) pixels_of(how, y, oy, ox, 4, window);
+    if (ox < ow && ow >= 4)
+      pixels_of(how, y, oy, ow - 4, 4, window);
+    else
+      for (; ox < ow; ++ox) pixels_of(how, y, oy, ox, 1, window);
+  }
+}
+
+enum { NEAR = 256 /* pixels of an image in a near cache, for all channels that networks have */ };
+
+#define LINES_OF(name, window)                                                             \
+  static void lines_##name(const struct qir_lines *how, float *y) {                        \
+    if (how->s->h * how->s->w > NEAR)                                                      \
+      lines_of(how, y, window);                                                            \
+    else                                                                                   \
+      for (size_t at = how->from; at < how->to; at += NR) channels_of(how, y, at, window); \
   }
 #define LINES                                                     \
   LINES_OF(3, 3)                                                  \

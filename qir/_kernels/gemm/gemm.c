@@ -65,22 +65,33 @@ static inline __attribute__((always_inline)) void pack_panel(const struct qir_ge
   }
 }
 
-/* The same for whole groups of four bytes: they are written as one word. */
-static void pack_words(const struct qir_gemm_weights *w, size_t first, size_t width, size_t columns,
-                       int to_float, char *panel, uint32_t *sums) {
+/*
+ * The same for whole groups of four bytes, each written as one word. Some words of a column are
+ * packed before the next column, so that the lines that are written stay in the first cache.
+ */
+static inline __attribute__((always_inline)) void pack_words(const struct qir_gemm_weights *w,
+                                                             size_t first, size_t width,
+                                                             size_t columns, int to_float,
+                                                             size_t value, size_t taps, char *panel,
+                                                             uint32_t *sums) {
+  enum { SOME = 64 /* words */ };
   const size_t words = w->depth / 4;
-  for (size_t q = 0; q < words; ++q)
+  for (size_t q = 0; q < words; q += SOME) {
+    const size_t some = words - q < SOME ? words - q : SOME;
     for (size_t j = 0; j < columns; ++j) {
-      const int8_t *from = w->data + (first + j) * w->column + q * 4 * w->value;
+      const int8_t *from = w->data + (first + j) * w->column + q * 4 * value;
       char *to = panel + (q * width + qir_gemm_place(width, to_float, j)) * 4;
       int32_t sum = 0;
-      for (size_t t = 0; t < w->taps; ++t, from += w->tap, to += words * width * 4) {
-        const int8_t four[4] = {from[0], from[w->value], from[2 * w->value], from[3 * w->value]};
-        memcpy(to, four, 4);
-        sum += four[0] + four[1] + four[2] + four[3];
-      }
+      for (size_t t = 0; t < taps; ++t, from += w->tap, to += words * width * 4)
+        for (size_t i = 0; i < some; ++i) {
+          const int8_t *at = from + i * 4 * value;
+          const int8_t four[4] = {at[0], at[value], at[2 * value], at[3 * value]};
+          memcpy(to + i * width * 4, four, 4);
+          sum += four[0] + four[1] + four[2] + four[3];
+        }
       sums[j] += (uint32_t)sum;
     }
+  }
 }
 
 void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_weights *weights,
@@ -101,7 +112,10 @@ void qir_gemm_pack(const struct qir_gemm_kernel *kernel, const struct qir_gemm_w
     char *to = packed->panels + first * packed->k * bytes;
     uint32_t sums[MOST] = {0};
     if (kr == 4 && !kernel->widened && weights->depth % 4 == 0)
-      pack_words(weights, first, width, some, to_float, to, sums);
+      if (weights->value == 1 && weights->taps == 1)
+        pack_words(weights, first, width, some, to_float, 1, 1, to, sums);
+      else
+        pack_words(weights, first, width, some, to_float, weights->value, weights->taps, to, sums);
     else if (kr == 4 && !kernel->widened)
       pack_panel(weights, first, width, some, to_float, 4, 0, to, sums);
     else if (kr == 2)

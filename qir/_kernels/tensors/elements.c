@@ -261,16 +261,21 @@ static void numbers(const struct coding *v, void *const *buffers, size_t channel
   *zero = v->s.zero_at < 0 ? 0 : code_at(buffers[v->s.zero_at], v->kind, 0);
 }
 
-#define QIR_ENCODE(type)                                           \
+#define QIR_ENCODE_BY(type, rounded)                               \
   {                                                                \
     type *to = (type *)buffers[v->y] + first;                      \
     for (size_t i = 0; i < v->s.inner; ++i) {                      \
       const float value = x[i] / scale;                            \
       const float above = value > least ? value : least; /* NaN */ \
       const float inside = above < greatest ? above : greatest;    \
-      to[i] = (type)((int32_t)qir_round(inside) + zero);           \
+      to[i] = (type)((int32_t)rounded(inside) + zero);             \
     }                                                              \
     break;                                                         \
+  }
+#define QIR_ENCODE(type)                               \
+  {                                                    \
+    if (v->s.away) QIR_ENCODE_BY(type, qir_round_away) \
+    QIR_ENCODE_BY(type, qir_round)                     \
   }
 
 static void run_encode(const void *params, void *const *buffers, void *scratch, long task) {

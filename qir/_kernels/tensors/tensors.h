@@ -10,7 +10,7 @@
  *   reduce      one number of all those along an axis; floats in f64 and rounded once
  *   place       where the greatest or least number along an axis is
  *   top_k       the k greatest or least numbers along an axis and their places
- *   encode      y = clamp(rne(x / scale) + zero): a scale and zero for each channel
+ *   encode      y = clamp(round(x / scale) + zero): a scale and zero for each channel
  *   decode      y = (x - zero) * scale
  *   choose      the scale and zero of a range, and of nothing else, by ONNX's dynamic rule
  *
@@ -122,6 +122,7 @@ struct qir_codes_shape {
   const int32_t *zero;
   int scale_at, zero_at; /* zeros are of the kind of the integers; -1: there is none */
   int32_t low, high;
+  int away; /* halves are rounded away from zero, not to even */
 };
 int qir_encode_make(enum qir_kind to, const struct qir_codes_shape *how, int x, int y,
                     struct qir_step *step);

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from qir.ir import dims
-from qir.ir.ops.elementwise import broadcast, float_unary, floats, same_express, unary
+from qir.ir.ops.elementwise import (
+    broadcast,
+    float_unary,
+    require_floats,
+    require_same_express,
+    unary,
+)
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
@@ -12,18 +18,18 @@ SELU_GAMMA = 1.05070102214813232421875
 
 
 def _prelu(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "x", "slope")
-    floats(call)
+    require_same_express(call, "x", "slope")
+    require_floats(call)
     wide = broadcast(call, call.shape("x"), call.shape("slope"))
     x = call.shape("x")
-    if len(wide) != len(x) or not all(map(dims.agree, wide, x)):
+    if len(wide) != len(x) or not all(map(dims.may_be_equal, wide, x)):
         raise call.fail(f"slope {list(call.shape('slope'))} does not broadcast to x {list(x)}")
     return unary(call)
 
 
 def _gelu(call: Call) -> tuple[TensorType, ...]:
-    if call.text("approximate") not in ("none", "tanh"):
-        raise call.fail(f"approximate {call.text('approximate')!r} is neither none nor tanh")
+    if call.text_attr("approximate") not in ("none", "tanh"):
+        raise call.fail(f"approximate {call.text_attr('approximate')!r} is neither none nor tanh")
     return float_unary(call)
 
 

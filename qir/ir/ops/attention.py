@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import broadcast, floats, same_express
+from qir.ir.ops.elementwise import broadcast, require_floats, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
@@ -47,7 +47,7 @@ def _heads(call: Call, slot: str, name: str) -> tuple[Dim, Dim, Dim, Dim]:
         raise call.fail(f"{name} = {count}, it must be 1 or more")
     if len(shape) == 4:
         batch, own, length, size = shape
-        if count is not None and not dims.agree(own, count):
+        if count is not None and not dims.may_be_equal(own, count):
             raise call.fail(f"{slot} has {own} heads, {name} says {count}")
         return batch, own, length, size
     if len(shape) != 3:
@@ -92,17 +92,17 @@ def _sizes(call: Call) -> AttentionSizes:
 def _past(call: Call, slot: str, wanted: Shape) -> Dim:
     """Returns how long the past is."""
     found = call.shape(slot)
-    if len(found) != 4 or not all(map(dims.agree, (found[0], found[1], found[3]), wanted)):
+    if len(found) != 4 or not all(map(dims.may_be_equal, (found[0], found[1], found[3]), wanted)):
         said = "batch, heads, length and size of k's or v's own"
         raise call.fail(f"{slot} is {list(found)}, it takes {said}")
     return found[2]
 
 
 def _attention(call: Call) -> tuple[TensorType, ...]:
-    floats(call, "q")
-    same_express(call, "q", "k", "past_k")
-    same_express(call, "v", "past_v")
-    same_express(call, "q", "v")
+    require_floats(call, "q")
+    require_same_express(call, "q", "k", "past_k")
+    require_same_express(call, "v", "past_v")
+    require_same_express(call, "q", "v")
     _check_attrs(call)
     s, kind = _sizes(call), call.express("q")
     _check_mask(call, s)
@@ -115,17 +115,17 @@ def _attention(call: Call) -> tuple[TensorType, ...]:
     if len(call.shape("q")) == 3:
         y = (s.batch, s.length, dims.multiply(s.heads, s.out))
     shapes = [y]
-    if call.flag("present"):
+    if call.bool_attr("present"):
         shapes += [(s.batch, s.kv_heads, s.total, n) for n in (s.size, s.out)]
-    if call.text("qk") != "none":
+    if call.text_attr("qk") != "none":
         shapes.append((s.batch, s.heads, s.length, s.total))
     return tuple(TensorType(shape, kind) for shape in shapes)
 
 
 def _check_attrs(call: Call) -> None:
-    if call.text("qk") not in SHOWN:
-        raise call.fail(f"qk {call.text('qk')!r} is none of {', '.join(SHOWN)}")
-    if min(call.whole("left"), call.whole("right")) < -1:
+    if call.text_attr("qk") not in SHOWN:
+        raise call.fail(f"qk {call.text_attr('qk')!r} is none of {', '.join(SHOWN)}")
+    if min(call.int_attr("left"), call.int_attr("right")) < -1:
         raise call.fail("left and right are -1 for no bound, else 0 or more")
     softcap = call.attrs["softcap"]
     if isinstance(softcap, float) and not softcap >= 0:
@@ -144,13 +144,13 @@ def _check_mask(call: Call, s: AttentionSizes) -> None:
         raise call.fail(f"mask is for {last} keys, there are {s.total}")
     room = (s.batch, s.heads, s.length)
     wide = broadcast(call, room, tuple(front))
-    if len(wide) > 3 or not all(map(dims.agree, wide, room)):
+    if len(wide) > 3 or not all(map(dims.may_be_equal, wide, room)):
         raise call.fail(f"mask {list(kind.shape)} does not broadcast to {[*room, s.total]}")
 
 
 def _macs(call: Call, result: Shape) -> int:
     s = _sizes(call)
-    known = dims.known((s.batch, s.heads, s.length, s.total, dims.add(s.size, s.out)))
+    known = dims.known_shape((s.batch, s.heads, s.length, s.total, dims.add(s.size, s.out)))
     total = 1 if known else 0
     for size in known or ():
         total *= size
@@ -158,10 +158,10 @@ def _macs(call: Call, result: Shape) -> int:
 
 
 def _rotary(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
-    same_express(call, "x", "cos", "sin")
+    require_floats(call)
+    require_same_express(call, "x", "cos", "sin")
     batch, _, length, size = _heads(call, "x", "heads")
-    turned = call.whole("dim")
+    turned = call.int_attr("dim")
     if turned < 0 or turned % 2 or (isinstance(size, int) and turned > size):
         raise call.fail(f"dim = {turned}, it must be even and no more than {size}")
     if not turned and isinstance(size, int) and size % 2:
@@ -170,14 +170,14 @@ def _rotary(call: Call) -> tuple[TensorType, ...]:
     wanted: Shape = (None, half) if "positions" in call.types else (batch, length, half)
     for slot in ("cos", "sin"):
         found = call.shape(slot)
-        if len(found) != len(wanted) or not all(map(dims.agree, found, wanted)):
+        if len(found) != len(wanted) or not all(map(dims.may_be_equal, found, wanted)):
             raise call.fail(f"{slot} is {list(found)}, it should be {list(wanted)}")
     if "positions" in call.types:
         kind = call.types["positions"]
         if kind.quant or not kind.dtype.is_integer or kind.rank not in (1, 2):
             raise call.fail(f"positions are {kind}, they must be whole numbers on 1 or 2 axes")
         room: Shape = (batch, length) if kind.rank == 2 else (1,)
-        if not all(map(dims.agree, kind.shape, room)):
+        if not all(map(dims.may_be_equal, kind.shape, room)):
             raise call.fail(f"positions are {list(kind.shape)}, they should be {list(room)}")
     return (TensorType(call.shape("x"), call.express("x")),)
 

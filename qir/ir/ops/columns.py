@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.conv import window
-from qir.ir.ops.elementwise import floats, numbers, same_express
-from qir.ir.ops.grains import untouched
+from qir.ir.ops.conv import window_count
+from qir.ir.ops.elementwise import require_floats, require_numbers, require_same_express
+from qir.ir.ops.granularity import unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
 MODES = ("nearest", "linear", "cubic")
-OUTSIDE = ("zeros", "border", "reflection")
-_MOST_AXES = 64
+PADDING_MODES = ("zeros", "border", "reflection")
+_MAX_AXES = 64
 
 
-def _slid(call: Call, sizes: Shape) -> Dim:
+def _window_grid(call: Call, sizes: Shape) -> Dim:
     """Returns how many windows there are in all."""
-    n = len(call.wholes("kernel"))
-    kernel, stride = call.wholes("kernel"), call.wholes("stride", n)
-    dilation, pad = call.wholes("dilation", n), call.wholes("pad", 2 * n)
+    n = len(call.int_list_attr("kernel"))
+    kernel, stride = call.int_list_attr("kernel"), call.int_list_attr("stride", n)
+    dilation, pad = call.int_list_attr("dilation", n), call.int_list_attr("pad", 2 * n)
     if not n or min(*kernel, *stride, *dilation) < 1 or min(pad) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     counts = [
-        window(sizes[i], kernel[i], stride[i], pad[i] + pad[i + n], dilation[i]) for i in range(n)
+        window_count(sizes[i], kernel[i], stride[i], pad[i] + pad[i + n], dilation[i])
+        for i in range(n)
     ]
     if any(isinstance(c, int) and c < 1 for c in counts):
         raise call.fail(f"no window of {kernel} is in {list(sizes)}")
@@ -31,23 +32,23 @@ def _slid(call: Call, sizes: Shape) -> Dim:
 
 
 def _unfold(call: Call) -> tuple[TensorType, ...]:
-    x, kernel = call.shape("x"), call.wholes("kernel")
+    x, kernel = call.shape("x"), call.int_list_attr("kernel")
     if len(x) != len(kernel) + 2:
         raise call.fail(f"x has {len(x)} axes, it takes {len(kernel) + 2}")
     rows = dims.multiply(x[1], dims.product(kernel))
-    return (TensorType((x[0], rows, _slid(call, x[2:])), call.express("x")),)
+    return (TensorType((x[0], rows, _window_grid(call, x[2:])), call.express("x")),)
 
 
 def _fold(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    x, kernel = call.shape("x"), call.wholes("kernel")
-    size = call.wholes("size", len(kernel))
+    require_numbers(call)
+    x, kernel = call.shape("x"), call.int_list_attr("kernel")
+    size = call.int_list_attr("size", len(kernel))
     if len(x) != 3:
         raise call.fail(f"x has {len(x)} axes, it takes 3")
     if min(size, default=0) < 1:
         raise call.fail(f"size {size}: each must be 1 or more")
-    count, area = _slid(call, size), dims.product(kernel)
-    if not dims.agree(count, x[2]):
+    count, area = _window_grid(call, size), dims.product(kernel)
+    if not dims.may_be_equal(count, x[2]):
         raise call.fail(f"x has {x[2]} columns, but {count} windows make up {size}")
     if isinstance(x[1], int) and isinstance(area, int) and x[1] % area:
         raise call.fail(f"x has {x[1]} rows, which are no whole windows of {kernel}")
@@ -55,36 +56,40 @@ def _fold(call: Call) -> tuple[TensorType, ...]:
 
 
 def _grid_sample(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
-    same_express(call, "x", "grid")
+    require_floats(call)
+    require_same_express(call, "x", "grid")
     x, grid = call.shape("x"), call.shape("grid")
     n = len(x) - 2
-    if n < 1 or len(grid) != len(x) or not dims.agree(grid[-1], n):
+    if n < 1 or len(grid) != len(x) or not dims.may_be_equal(grid[-1], n):
         raise call.fail(f"x {list(x)} needs a grid of {len(x)} axes, the last of {n}: {list(grid)}")
-    if not dims.agree(x[0], grid[0]):
+    if not dims.may_be_equal(x[0], grid[0]):
         raise call.fail(f"x has {x[0]} images, grid {grid[0]}")
-    if call.text("mode") not in MODES or call.text("outside") not in OUTSIDE:
-        raise call.fail(f"mode {call.text('mode')!r}, outside {call.text('outside')!r}")
+    if call.text_attr("mode") not in MODES or call.text_attr("outside") not in PADDING_MODES:
+        raise call.fail(f"mode {call.text_attr('mode')!r}, outside {call.text_attr('outside')!r}")
     if 0 in x[2:]:
         raise call.fail(f"x {list(x)} has nothing to sample")
     return (TensorType((x[0], x[1], *grid[1:-1]), call.express("x")),)
 
 
 def _affine_grid(call: Call) -> tuple[TensorType, ...]:
-    floats(call, "theta")
+    require_floats(call, "theta")
     theta, kind, constant = call.shape("theta"), call.types["size"], call.constant("size")
     if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"size is {kind}, it takes one row of whole numbers")
     rank = kind.shape[0]
-    if not isinstance(rank, int) or not 3 <= rank <= _MOST_AXES:
+    if not isinstance(rank, int) or not 3 <= rank <= _MAX_AXES:
         raise call.fail(f"size is {kind}; its length must be known, and 3 at least")
     n = rank - 2
-    if len(theta) != 3 or not dims.agree(theta[1], n) or not dims.agree(theta[2], n + 1):
+    if (
+        len(theta) != 3
+        or not dims.may_be_equal(theta[1], n)
+        or not dims.may_be_equal(theta[2], n + 1)
+    ):
         raise call.fail(f"theta {list(theta)}, it takes matrices of {n} x {n + 1}")
     shape: Shape = (None,) * n
     if constant is not None:
         shape = tuple(int(s) for s in constant[2:])
-        if min(constant.tolist()) < 1 or not dims.agree(theta[0], int(constant[0])):
+        if min(constant.tolist()) < 1 or not dims.may_be_equal(theta[0], int(constant[0])):
             raise call.fail(f"theta {list(theta)} and size {constant.tolist()} do not fit")
     return (TensorType((theta[0], *shape, n), call.express("theta")),)
 
@@ -98,15 +103,15 @@ def _inverse(call: Call) -> tuple[TensorType, ...]:
 
 
 def _square(call: Call) -> Shape:
-    floats(call)
+    require_floats(call)
     x = call.shape("x")
-    if len(x) < 2 or not dims.agree(x[-2], x[-1]):
+    if len(x) < 2 or not dims.may_be_equal(x[-2], x[-1]):
         raise call.fail(f"x has {list(x)}, it takes square matrices")
     return x
 
 
 def _move_unfold(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, *range(1, len(call.shape("x"))))
+    return unless_along_axes(element, *range(1, len(call.shape("x"))))
 
 
 _X = (Slot("x"),)

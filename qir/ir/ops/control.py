@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.dtype import I64, met
-from qir.ir.ops.grains import relocated
+from qir.ir.dtype import I64, join_dtypes
+from qir.ir.ops.granularity import permute_axes
 from qir.ir.ops.spec import AttrSpec, BodySignature, Call, OpSpec, Slot
 from qir.ir.types import Element, QuantType, TensorType
 
 
-def _takes(call: Call, body: str, given: Sequence[TensorType]) -> BodySignature:
+def _carried_types(call: Call, body: str, given: Sequence[TensorType]) -> BodySignature:
     """Returns the body's signature; raises TypeRuleError unless it takes what is given."""
     held = call.bodies[body]
     if len(held.inputs) != len(given):
@@ -29,7 +29,7 @@ def _takes(call: Call, body: str, given: Sequence[TensorType]) -> BodySignature:
 
 def _fits(a: TensorType, b: TensorType) -> bool:
     same = _one_element(a, b) is not None and a.rank == b.rank
-    return same and all(map(dims.agree, a.shape, b.shape))
+    return same and all(map(dims.may_be_equal, a.shape, b.shape))
 
 
 def _meet(call: Call, what: str, *kinds: TensorType) -> TensorType:
@@ -48,7 +48,7 @@ def _one_element(a: TensorType, b: TensorType) -> Element | None:
     """Returns the element of both; None where they differ."""
     if a.quant or b.quant:
         return a.element if a.element == b.element else None
-    return met(a.dtype, b.dtype)
+    return join_dtypes(a.dtype, b.dtype)
 
 
 def _same(sizes: tuple[Dim, ...]) -> Dim:
@@ -64,7 +64,7 @@ def _one(call: Call, slot: str, kind: str) -> None:
 def _if(call: Call) -> tuple[TensorType, ...]:
     _one(call, "cond", "bool")
     given = call.variadic("xs")
-    branches = [_takes(call, name, given).outputs for name in ("then", "else")]
+    branches = [_carried_types(call, name, given).outputs for name in ("then", "else")]
     if len(branches[0]) != len(branches[1]):
         raise call.fail(f"then gives {len(branches[0])} values, else {len(branches[1])}")
     pairs = zip(*branches, strict=True)
@@ -78,7 +78,7 @@ def _loop(call: Call) -> tuple[TensorType, ...]:
     held = call.bodies["body"]
     if len(held.inputs) < 2 or not held.outputs:
         raise call.fail("the body takes a count and a condition first and gives a condition first")
-    _takes(call, "body", (*held.inputs[:2], *carried, *given))
+    _carried_types(call, "body", (*held.inputs[:2], *carried, *given))
     index, cond = held.inputs[:2]
     if index.element != I64 or cond.element != held.outputs[0].element or cond.dtype.name != "bool":
         raise call.fail(f"the body takes an i64 and a bool first, here {index} and {cond}")
@@ -103,7 +103,7 @@ def _scan(call: Call) -> tuple[TensorType, ...]:
     if len(numbers) > 1:
         raise call.fail(f"the sequences are of different lengths: {sorted(numbers)}")
     slices = [_slice(call, part, axis) for part, axis in zip(parts, axes, strict=True)]
-    held = _takes(call, "body", (*carried, *slices, *given))
+    held = _carried_types(call, "body", (*carried, *slices, *given))
     n = len(carried)
     made = held.outputs[n:]
     if len(held.outputs) < n:
@@ -125,8 +125,8 @@ def _ways(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the axis of each sequence, and whether it runs backwards; none given: axis 0,
     forwards."""
-    along = call.wholes(axes) or (0,) * len(ranks)
-    back = call.wholes(reverse) or (0,) * len(ranks)
+    along = call.int_list_attr(axes) or (0,) * len(ranks)
+    back = call.int_list_attr(reverse) or (0,) * len(ranks)
     if len(along) != len(ranks) or len(back) != len(ranks):
         raise call.fail(f"{axes} {along} and {reverse} {back} are for {len(ranks)} sequences")
     for axis, rank in zip(along, ranks, strict=True):
@@ -153,7 +153,7 @@ def _moved(call: Call, kind: TensorType, places: dict[int, int], shape: Shape) -
     does not get there."""
     if not isinstance(kind.element, QuantType):
         return TensorType(shape, kind.element)
-    element = relocated(kind.element, kind.shape, places, len(shape))
+    element = permute_axes(kind.element, kind.shape, places, len(shape))
     if element is None:
         raise call.fail(f"the map of {kind} does not survive as {list(shape)}")
     return TensorType(shape, element)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import numbers, same_bias, same_express
+from qir.ir.ops.elementwise import require_bias_type, require_numbers, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
 
-def spatial(call: Call) -> tuple[int, int, int]:
+def layout_axes(call: Call) -> tuple[int, int, int]:
     """Axes of channel, height and width; raises TypeRuleError for an unknown layout or rank."""
-    layout = call.text("layout")
+    layout = call.text_attr("layout")
     if layout not in ("NCHW", "NHWC"):
         raise call.fail(f"layout {layout!r} is neither NCHW nor NHWC")
     if len(call.shape("x")) != 4:
@@ -19,7 +19,7 @@ def spatial(call: Call) -> tuple[int, int, int]:
     return (1, 2, 3) if layout == "NCHW" else (3, 1, 2)
 
 
-def window(
+def window_count(
     size: Dim,
     kernel: Dim,
     stride: int,
@@ -48,42 +48,42 @@ def window(
     return dims.add(dims.divide(dims.add(room, stride - 1 if ceil else 0), stride), 1)
 
 
-def place(call: Call, batch: Dim, channels: Dim, height: Dim, width: Dim) -> Shape:
+def conv_result_shape(call: Call, batch: Dim, channels: Dim, height: Dim, width: Dim) -> Shape:
     """Returns the result's shape in the op's layout."""
     for dim, name in ((height, "height"), (width, "width")):
         if isinstance(dim, int) and dim < 0:
             raise call.fail(f"the window is larger than the padded {name}")
-    nchw = call.text("layout") == "NCHW"
+    nchw = call.text_attr("layout") == "NCHW"
     return (batch, channels, height, width) if nchw else (batch, height, width, channels)
 
 
 def _conv2d(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "x", "w")
-    same_bias(call, "x", "bias")
-    numbers(call)
-    c, h, w = spatial(call)
+    require_same_express(call, "x", "w")
+    require_bias_type(call, "x", "bias")
+    require_numbers(call)
+    c, h, w = layout_axes(call)
     x, weight = call.shape("x"), call.shape("w")
     if len(weight) != 4:
         raise call.fail(f"w has {len(weight)} axes, it takes 4")
-    groups = call.whole("groups")
+    groups = call.int_attr("groups")
     out, per_group = weight[0], weight[1]
     if groups < 1 or (isinstance(out, int) and out % groups):
         raise call.fail(f"{out} output channels do not split into {groups} groups")
-    if not dims.agree(x[c], dims.multiply(per_group, groups)):
+    if not dims.may_be_equal(x[c], dims.multiply(per_group, groups)):
         raise call.fail(f"x has {x[c]} channels, w wants {per_group} x {groups} groups")
-    if "bias" in call.types and not dims.agree(dims.product(call.shape("bias")), out):
+    if "bias" in call.types and not dims.may_be_equal(dims.product(call.shape("bias")), out):
         raise call.fail(f"bias has {list(call.shape('bias'))}, there are {out} output channels")
-    stride, dilation = call.wholes("stride", 2), call.wholes("dilation", 2)
-    top, left, bottom, right = call.wholes("pad", 4)
+    stride, dilation = call.int_list_attr("stride", 2), call.int_list_attr("dilation", 2)
+    top, left, bottom, right = call.int_list_attr("pad", 4)
     if min(*stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("stride and dilation are 1 or more, pad 0 or more")
-    height = window(x[h], weight[2], stride[0], top + bottom, dilation[0])
-    width = window(x[w], weight[3], stride[1], left + right, dilation[1])
-    return (TensorType(place(call, x[0], out, height, width), call.express("x")),)
+    height = window_count(x[h], weight[2], stride[0], top + bottom, dilation[0])
+    width = window_count(x[w], weight[3], stride[1], left + right, dilation[1])
+    return (TensorType(conv_result_shape(call, x[0], out, height, width), call.express("x")),)
 
 
 def _macs(call: Call, result: Shape) -> int:
-    sizes = dims.known((*result, *call.shape("w")[1:]))
+    sizes = dims.known_shape((*result, *call.shape("w")[1:]))
     if sizes is None:
         return 0
     total = 1
@@ -107,7 +107,7 @@ OPS = (
         Traits(
             weight="w",
             weight_axis=lambda call: 0,
-            result_axis=lambda call: spatial(call)[0],
+            result_axis=lambda call: layout_axes(call)[0],
             bias="bias",
             layer="convolution",
         ),

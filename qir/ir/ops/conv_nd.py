@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.conv import window
-from qir.ir.ops.elementwise import same_express
+from qir.ir.ops.conv import window_count
+from qir.ir.ops.elementwise import require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
@@ -21,12 +21,12 @@ def _axes(call: Call) -> int:
 def _operands(call: Call) -> tuple[Shape, Shape, int]:
     """Shapes of x and w, and the groups; raises TypeRuleError where ranks or groups cannot be
     meant."""
-    same_express(call, "x", "w")
+    require_same_express(call, "x", "w")
     x, w, rank = call.shape("x"), call.shape("w"), _axes(call) + 2
     for slot, shape in (("x", x), ("w", w)):
         if len(shape) != rank:
             raise call.fail(f"{slot} has {len(shape)} axes, it takes {rank}")
-    groups, first = call.whole("groups"), w[0]
+    groups, first = call.int_attr("groups"), w[0]
     if groups < 1 or (isinstance(first, int) and first % groups):
         raise call.fail(f"w has {first} channels, which do not split into {groups} groups")
     return x, w, groups
@@ -35,15 +35,17 @@ def _operands(call: Call) -> tuple[Shape, Shape, int]:
 def _slide(call: Call) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Stride, dilation, and the pads of both sides."""
     n = _axes(call)
-    stride, dilation = call.wholes("stride", n), call.wholes("dilation", n)
-    pad = call.wholes("pad", 2 * n)
+    stride, dilation = call.int_list_attr("stride", n), call.int_list_attr("dilation", n)
+    pad = call.int_list_attr("pad", 2 * n)
     if min(*stride, *dilation) < 1 or min(pad) < 0:
         raise call.fail("stride and dilation are 1 or more, pad 0 or more")
     return stride, dilation, tuple(pad[i] + pad[i + n] for i in range(n))
 
 
-def _made(call: Call, batch: Dim, channels: Dim, sizes: list[Dim]) -> tuple[TensorType, ...]:
-    if "bias" in call.types and not dims.agree(dims.product(call.shape("bias")), channels):
+def _result_shape(
+    call: Call, batch: Dim, channels: Dim, sizes: list[Dim]
+) -> tuple[TensorType, ...]:
+    if "bias" in call.types and not dims.may_be_equal(dims.product(call.shape("bias")), channels):
         raise call.fail(f"bias has {list(call.shape('bias'))}, there are {channels} channels")
     if any(isinstance(size, int) and size < 0 for size in sizes):
         raise call.fail("the window is larger than the padded input")
@@ -52,20 +54,20 @@ def _made(call: Call, batch: Dim, channels: Dim, sizes: list[Dim]) -> tuple[Tens
 
 def _conv(call: Call) -> tuple[TensorType, ...]:
     x, w, groups = _operands(call)
-    if not dims.agree(x[1], dims.multiply(w[1], groups)):
+    if not dims.may_be_equal(x[1], dims.multiply(w[1], groups)):
         raise call.fail(f"x has {x[1]} channels, w wants {w[1]} x {groups} groups")
     sizes = [
-        window(size, kernel, stride, pad, dilation)
+        window_count(size, kernel, stride, pad, dilation)
         for size, kernel, stride, dilation, pad in zip(x[2:], w[2:], *_slide(call), strict=True)
     ]
-    return _made(call, x[0], w[0], sizes)
+    return _result_shape(call, x[0], w[0], sizes)
 
 
 def _transposed(call: Call) -> tuple[TensorType, ...]:
     x, w, groups = _operands(call)
-    if not dims.agree(x[1], w[0]):
+    if not dims.may_be_equal(x[1], w[0]):
         raise call.fail(f"x has {x[1]} channels, w takes {w[0]}")
-    more, n = call.wholes("output_pad", _axes(call)), _axes(call)
+    more, n = call.int_list_attr("output_pad", _axes(call)), _axes(call)
     stride, dilation, pad = _slide(call)
     if any(not 0 <= more[i] < max(stride[i], dilation[i]) for i in range(n)):
         raise call.fail(f"output_pad {more} is not smaller than stride or dilation")
@@ -75,7 +77,7 @@ def _transposed(call: Call) -> tuple[TensorType, ...]:
         reach = dilation[i] * (kernel - 1) + 1 if isinstance(kernel, int) else None
         steps = dims.multiply(dims.add(x[i + 2], -1), stride[i])
         sizes.append(dims.add(dims.add(steps, reach), more[i] - pad[i]))
-    return _made(call, x[0], dims.multiply(w[1], groups), sizes)
+    return _result_shape(call, x[0], dims.multiply(w[1], groups), sizes)
 
 
 def _macs(call: Call, result: Shape) -> int:
@@ -83,7 +85,7 @@ def _macs(call: Call, result: Shape) -> int:
     where transposed.
     """
     places = call.shape("x") if "transpose" in call.op else result
-    sizes = dims.known((*places, *call.shape("w")[1:]))
+    sizes = dims.known_shape((*places, *call.shape("w")[1:]))
     total = 1
     for size in sizes or (0,):
         total *= size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qir.errors import TypeRuleError
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import numbers, same_express
+from qir.ir.ops.elementwise import require_numbers, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
@@ -73,11 +73,11 @@ def sizes(found: Equation, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
                 continue
             if held != 1 and isinstance(held, int) and isinstance(size, int):
                 raise TypeRuleError(f"axis {label} has {held} and {size}")
-            out[label] = _wide(held, size)
+            out[label] = _require_float_sums(held, size)
     return out
 
 
-def _wide(held: Dim, size: Dim) -> Dim:
+def _require_float_sums(held: Dim, size: Dim) -> Dim:
     """Returns the common size of two that may differ."""
     if held == 1:
         return size
@@ -89,7 +89,7 @@ def _wide(held: Dim, size: Dim) -> Dim:
 def _read(call: Call) -> tuple[Equation, dict[str, Dim]]:
     shapes = tuple(t.shape for t in call.variadic("xs"))
     try:
-        found = equation(call.text("equation"), tuple(map(len, shapes)))
+        found = equation(call.text_attr("equation"), tuple(map(len, shapes)))
         return found, sizes(found, shapes)
     except TypeRuleError as error:
         raise call.fail(str(error)) from None
@@ -98,15 +98,15 @@ def _read(call: Call) -> tuple[Equation, dict[str, Dim]]:
 def _einsum(call: Call) -> tuple[TensorType, ...]:
     if not call.types:
         raise call.fail("it takes an operand or more")
-    same_express(call, *call.types)
-    numbers(call, "xs.0")
+    require_same_express(call, *call.types)
+    require_numbers(call, "xs.0")
     found, known = _read(call)
     return (TensorType(tuple(known[n] for n in found.result), call.express("xs.0")),)
 
 
 def _macs(call: Call, result: Shape) -> int:
     """Returns the product of all sizes, once for each operand after the first."""
-    every = dims.known(tuple(_read(call)[1].values()))
+    every = dims.known_shape(tuple(_read(call)[1].values()))
     total = max(len(call.types) - 1, 0)
     for size in every if every is not None else (0,):
         total *= size

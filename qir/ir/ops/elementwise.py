@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qir.ir.dims import Dim, Shape, agree
+from qir.ir.dims import Dim, Shape, may_be_equal
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
@@ -13,10 +13,10 @@ def broadcast(call: Call, *shapes: Shape) -> Shape:
         return shapes[0]
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
-    return tuple(_meet(call, dims, shapes) for dims in zip(*padded, strict=True))
+    return tuple(_broadcast_dim(call, dims, shapes) for dims in zip(*padded, strict=True))
 
 
-def _meet(call: Call, dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
+def _broadcast_dim(call: Call, dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     wide = [d for d in dims if d != 1]
     if not wide:
         return 1
@@ -28,7 +28,7 @@ def _meet(call: Call, dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     return wide[0] if all(d == wide[0] for d in wide) else None
 
 
-def same_express(call: Call, *slots: str) -> None:
+def require_same_express(call: Call, *slots: str) -> None:
     """Raises TypeRuleError unless the operands are of one expressed type."""
     kinds = {call.express(s).name for s in slots if s in call.types}
     if len(kinds) > 1:
@@ -36,8 +36,8 @@ def same_express(call: Call, *slots: str) -> None:
 
 
 def _binary(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "a", "b")
-    numbers(call, "a")
+    require_same_express(call, "a", "b")
+    require_numbers(call, "a")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
 
 
@@ -46,20 +46,20 @@ def unary(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(call.shape("x"), call.express("x")),)
 
 
-def floats(call: Call, slot: str = "x") -> None:
+def require_floats(call: Call, slot: str = "x") -> None:
     """Raises TypeRuleError unless the operand means floats."""
     if not call.express(slot).is_float:
         raise call.fail(f"{slot} is {call.express(slot)}, it takes floats")
 
 
-def same_bias(call: Call, data: str, bias: str) -> None:
+def require_bias_type(call: Call, data: str, bias: str) -> None:
     """Raises TypeRuleError unless a bias is of the data's type; next to integers it may count their
     sums."""
     if bias in call.types and call.types[data].quant is None:
-        same_express(call, data, bias)
+        require_same_express(call, data, bias)
 
 
-def numbers(call: Call, slot: str = "x") -> None:
+def require_numbers(call: Call, slot: str = "x") -> None:
     """Raises TypeRuleError unless the operand means floats or integers."""
     kind = call.express(slot)
     if not (kind.is_float or kind.is_integer):
@@ -68,43 +68,43 @@ def numbers(call: Call, slot: str = "x") -> None:
 
 def number_unary(call: Call) -> tuple[TensorType, ...]:
     """Shape and type of x, which is floats or integers."""
-    numbers(call)
+    require_numbers(call)
     return unary(call)
 
 
 def float_unary(call: Call) -> tuple[TensorType, ...]:
     """Shape and type of x, which is floats."""
-    floats(call)
+    require_floats(call)
     return unary(call)
 
 
 def _float_binary(call: Call) -> tuple[TensorType, ...]:
-    floats(call, "a")
+    require_floats(call, "a")
     return _binary(call)
 
 
 def _power(call: Call) -> tuple[TensorType, ...]:
-    numbers(call, "a")
-    numbers(call, "b")
+    require_numbers(call, "a")
+    require_numbers(call, "b")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), call.express("a")),)
 
 
-def _many(call: Call) -> tuple[TensorType, ...]:
+def _variadic(call: Call) -> tuple[TensorType, ...]:
     parts = call.variadic("xs")
     if not parts:
         raise call.fail("it takes an operand or more")
-    same_express(call, *call.types)
-    numbers(call, "xs.0")
+    require_same_express(call, *call.types)
+    require_numbers(call, "xs.0")
     return (TensorType(broadcast(call, *(p.shape for p in parts)), parts[0].express),)
 
 
-def _float_many(call: Call) -> tuple[TensorType, ...]:
-    found = _many(call)
-    floats(call, "xs.0")
+def _float_variadic(call: Call) -> tuple[TensorType, ...]:
+    found = _variadic(call)
+    require_floats(call, "xs.0")
     return found
 
 
-def keep(call: Call, element: QuantType) -> QuantType:
+def keep_element(call: Call, element: QuantType) -> QuantType:
     """The quantized type stays as it is."""
     return element
 
@@ -140,22 +140,24 @@ OPS = (
     OpSpec("floor_div", _AB, _binary, doc="greatest whole number not above a / b"),
     OpSpec("squared_difference", _AB, _binary, traits=Traits(commutative=True), doc="(a - b)^2"),
     OpSpec("atan2", _AB, _float_binary, doc="angle of the point that is at (b, a)"),
-    OpSpec("min", _XS, _many, traits=Traits(commutative=True), doc="least of all operands"),
-    OpSpec("max", _XS, _many, traits=Traits(commutative=True), doc="greatest of all operands"),
-    OpSpec("sum", _XS, _many, traits=Traits(commutative=True), doc="sum of all operands"),
-    OpSpec("mean", _XS, _float_many, traits=Traits(commutative=True), doc="mean of all operands"),
+    OpSpec("min", _XS, _variadic, traits=Traits(commutative=True), doc="least of all operands"),
+    OpSpec("max", _XS, _variadic, traits=Traits(commutative=True), doc="greatest of all operands"),
+    OpSpec("sum", _XS, _variadic, traits=Traits(commutative=True), doc="sum of all operands"),
+    OpSpec(
+        "mean", _XS, _float_variadic, traits=Traits(commutative=True), doc="mean of all operands"
+    ),
 )
 
 __all__ = [
     "OPS",
-    "agree",
     "broadcast",
     "float_unary",
-    "floats",
-    "keep",
+    "keep_element",
+    "may_be_equal",
     "number_unary",
-    "numbers",
-    "same_bias",
-    "same_express",
+    "require_bias_type",
+    "require_floats",
+    "require_numbers",
+    "require_same_express",
     "unary",
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Shape
-from qir.ir.ops.elementwise import floats, same_express
-from qir.ir.ops.grains import relocated
-from qir.ir.ops.index import whole_numbers
+from qir.ir.ops.elementwise import require_floats, require_same_express
+from qir.ir.ops.granularity import permute_axes
+from qir.ir.ops.index import require_integers
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
@@ -24,37 +24,37 @@ def _table(call: Call) -> Shape:
 
 
 def _embedding(call: Call) -> tuple[TensorType, ...]:
-    w, shape = _table(call), whole_numbers(call, "indices").shape
+    w, shape = _table(call), require_integers(call, "indices").shape
     return (TensorType((*shape, w[1]), call.express("w")),)
 
 
 def _move(call: Call, element: QuantType) -> QuantType | None:
     rank = call.types["indices"].rank
-    return relocated(element, call.shape("w"), {1: rank}, rank + 1)
+    return permute_axes(element, call.shape("w"), {1: rank}, rank + 1)
 
 
 def _bag(call: Call) -> tuple[TensorType, ...]:
-    floats(call, "w")
-    w, kind = _table(call), whole_numbers(call, "indices")
-    mode, offsets = call.text("mode"), call.types.get("offsets")
+    require_floats(call, "w")
+    w, kind = _table(call), require_integers(call, "indices")
+    mode, offsets = call.text_attr("mode"), call.types.get("offsets")
     if mode not in MODES:
         raise call.fail(f"mode {mode!r} is none of {', '.join(MODES)}")
     if "weights" in call.types:
-        same_express(call, "w", "weights")
+        require_same_express(call, "w", "weights")
         given = call.shape("weights")
         if mode != "sum":
             raise call.fail(f"weights go with mode sum, not {mode}")
-        if len(given) != kind.rank or not all(map(dims.agree, given, kind.shape)):
+        if len(given) != kind.rank or not all(map(dims.may_be_equal, given, kind.shape)):
             raise call.fail(f"weights {list(given)} are not shaped as indices {list(kind.shape)}")
     if (kind.rank, offsets is None) not in ((2, True), (1, False)):
         raise call.fail("it takes indices of 2 axes, or of 1 with offsets")
     if offsets is None:
         return (TensorType((kind.shape[0], w[1]), call.express("w")),)
-    if whole_numbers(call, "offsets").rank != 1:
+    if require_integers(call, "offsets").rank != 1:
         raise call.fail(f"offsets have {offsets.rank} axes, they take 1")
-    if offsets.shape[0] == 0 and call.flag("last"):
+    if offsets.shape[0] == 0 and call.bool_attr("last"):
         raise call.fail("offsets that end with the last one have one at least")
-    bags = dims.add(offsets.shape[0], -1 if call.flag("last") else 0)
+    bags = dims.add(offsets.shape[0], -1 if call.bool_attr("last") else 0)
     return (TensorType((bags, w[1]), call.express("w")),)
 
 

@@ -75,5 +75,5 @@ OPS = (
     ),
 )
 
-GIVEN = frozenset({"input", "output", "fused", "foreign"})
+STATED_TYPE_OPS = frozenset({"input", "output", "fused", "foreign"})
 """Ops whose result types are stated and not inferred."""

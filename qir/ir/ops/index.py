@@ -5,15 +5,21 @@ from __future__ import annotations
 from qir.ir import dims
 from qir.ir.dims import Dim
 from qir.ir.dtype import BOOL, I64, STRING, DType
-from qir.ir.ops.elementwise import floats, keep, numbers, same_express, unary
-from qir.ir.ops.grains import untouched
+from qir.ir.ops.elementwise import (
+    keep_element,
+    require_floats,
+    require_numbers,
+    require_same_express,
+    unary,
+)
+from qir.ir.ops.granularity import unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
-def whole_numbers(call: Call, slot: str) -> TensorType:
+def require_integers(call: Call, slot: str) -> TensorType:
     """Returns the type of an operand of indices; raises TypeRuleError unless they are plain
     integers."""
     kind = call.types[slot]
@@ -23,15 +29,15 @@ def whole_numbers(call: Call, slot: str) -> TensorType:
 
 
 def _gather_elements(call: Call) -> tuple[TensorType, ...]:
-    x, axis = call.shape("x"), call.axis("axis", len(call.shape("x")))
-    shape = whole_numbers(call, "indices").shape
-    _inside(call, "indices", axis)
+    x, axis = call.shape("x"), call.axis_attr("axis", len(call.shape("x")))
+    shape = require_integers(call, "indices").shape
+    _require_fits_in_x(call, "indices", axis)
     if len(shape) != len(x):
         raise call.fail(f"indices have {len(shape)} axes, x has {len(x)}")
     return (TensorType(shape, call.express("x")),)
 
 
-def _inside(call: Call, slot: str, axis: int) -> None:
+def _require_fits_in_x(call: Call, slot: str, axis: int) -> None:
     """Raises TypeRuleError where an operand is longer than x along another axis than this."""
     x, shape = call.shape("x"), call.shape(slot)
     for i, (size, held) in enumerate(zip(shape, x, strict=False)):
@@ -43,22 +49,24 @@ def _scatter_elements(call: Call) -> tuple[TensorType, ...]:
     _gather_elements(call)
     _updates(call)
     one, other = call.shape("indices"), call.shape("updates")
-    if len(one) != len(other) or not all(map(dims.agree, one, other)):
+    if len(one) != len(other) or not all(map(dims.may_be_equal, one, other)):
         raise call.fail(f"indices have {list(one)}, updates {list(other)}")
     return unary(call)
 
 
 def _updates(call: Call) -> None:
-    same_express(call, "x", "updates")
-    if call.text("reduction") not in REDUCTIONS:
-        raise call.fail(f"reduction {call.text('reduction')!r} is none of {', '.join(REDUCTIONS)}")
-    if call.text("reduction") != "none":
-        numbers(call)
+    require_same_express(call, "x", "updates")
+    if call.text_attr("reduction") not in REDUCTIONS:
+        raise call.fail(
+            f"reduction {call.text_attr('reduction')!r} is none of {', '.join(REDUCTIONS)}"
+        )
+    if call.text_attr("reduction") != "none":
+        require_numbers(call)
 
 
 def _tuple_length(call: Call, batch: int) -> int:
     """Returns how many axes of x one index of the last axis of indices names."""
-    kind, rank = whole_numbers(call, "indices"), len(call.shape("x"))
+    kind, rank = require_integers(call, "indices"), len(call.shape("x"))
     length = kind.shape[-1] if kind.rank else 0
     if not kind.rank or not isinstance(length, int):
         raise call.fail(f"indices are {kind}; the length of their last axis must be known")
@@ -68,9 +76,9 @@ def _tuple_length(call: Call, batch: int) -> int:
 
 
 def _gather_nd(call: Call) -> tuple[TensorType, ...]:
-    batch, x = call.whole("batch"), call.shape("x")
+    batch, x = call.int_attr("batch"), call.shape("x")
     length, shape = _tuple_length(call, batch), call.shape("indices")
-    if not all(map(dims.agree, x[:batch], shape[:batch])):
+    if not all(map(dims.may_be_equal, x[:batch], shape[:batch])):
         raise call.fail(f"x {list(x)} and indices {list(shape)} differ on the first {batch} axes")
     return (TensorType((*shape[:-1], *x[batch + length :]), call.express("x")),)
 
@@ -80,16 +88,16 @@ def _scatter_nd(call: Call) -> tuple[TensorType, ...]:
     length, x = _tuple_length(call, 0), call.shape("x")
     wanted = (*call.shape("indices")[:-1], *x[length:])
     given = call.shape("updates")
-    if len(given) != len(wanted) or not all(map(dims.agree, given, wanted)):
+    if len(given) != len(wanted) or not all(map(dims.may_be_equal, given, wanted)):
         raise call.fail(f"updates have {list(given)}, they must have {list(wanted)}")
     return unary(call)
 
 
 def _one_hot(call: Call) -> tuple[TensorType, ...]:
     shape, values = call.shape("indices"), call.types["values"]
-    numbers(call, "indices")
-    depth, axis = call.whole("depth"), call.axis("axis", len(shape) + 1)
-    if values.rank != 1 or not dims.agree(values.shape[0], 2):
+    require_numbers(call, "indices")
+    depth, axis = call.int_attr("depth"), call.axis_attr("axis", len(shape) + 1)
+    if values.rank != 1 or not dims.may_be_equal(values.shape[0], 2):
         raise call.fail(f"values are {values}, they must be two: off and on")
     if depth < 1:
         raise call.fail(f"depth = {depth}, it must be 1 or more")
@@ -101,12 +109,12 @@ def _nonzero(call: Call) -> tuple[TensorType, ...]:
 
 
 def _unique(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
+    require_numbers(call)
     x, count = call.shape("x"), None
     shape: tuple[Dim, ...] = (count,)
     inverse = dims.product(x)
     if call.attrs["axis"] is not None:
-        axis = call.axis("axis", len(x))
+        axis = call.axis_attr("axis", len(x))
         shape, inverse = (*x[:axis], count, *x[axis + 1 :]), x[axis]
     places = TensorType((count,), I64)
     return TensorType(shape, call.express("x")), places, TensorType((inverse,), I64), places
@@ -128,16 +136,16 @@ def _eye(call: Call) -> tuple[TensorType, ...]:
 
 
 def _flip(call: Call) -> tuple[TensorType, ...]:
-    call.axes("axes", len(call.shape("x")))
+    call.axes_attr("axes", len(call.shape("x")))
     return unary(call)
 
 
 def _reverse(call: Call) -> tuple[TensorType, ...]:
-    x, lengths = call.shape("x"), whole_numbers(call, "lengths").shape
-    batch, time = call.axis("batch", len(x)), call.axis("time", len(x))
+    x, lengths = call.shape("x"), require_integers(call, "lengths").shape
+    batch, time = call.axis_attr("batch", len(x)), call.axis_attr("time", len(x))
     if batch == time:
         raise call.fail(f"batch and time are both axis {time}")
-    if len(lengths) != 1 or not dims.agree(lengths[0], x[batch]):
+    if len(lengths) != 1 or not dims.may_be_equal(lengths[0], x[batch]):
         raise call.fail(f"lengths {list(lengths)}, but axis {batch} of x has {x[batch]}")
     return unary(call)
 
@@ -147,7 +155,7 @@ def _compress(call: Call) -> tuple[TensorType, ...]:
     if kind.element != BOOL or kind.rank != 1:
         raise call.fail(f"condition is {kind}, it takes one row of bool")
     whole = dims.product(x)
-    axis = None if call.attrs["axis"] is None else call.axis("axis", len(x))
+    axis = None if call.attrs["axis"] is None else call.axis_attr("axis", len(x))
     size = whole if axis is None else x[axis]
     if isinstance(kind.shape[0], int) and isinstance(size, int) and kind.shape[0] > size:
         raise call.fail(f"condition has {kind.shape[0]}, there are {size} to choose from")
@@ -156,28 +164,28 @@ def _compress(call: Call) -> tuple[TensorType, ...]:
 
 
 def _hardmax(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
-    call.axis("axis", len(call.shape("x")))
+    require_floats(call)
+    call.axis_attr("axis", len(call.shape("x")))
     return unary(call)
 
 
 def _move_elements(call: Call, element: QuantType) -> QuantType | None:
     # Each index picks along one axis, but the result may be shorter than x along the others.
-    return element if element.grain is None else None
+    return element if element.granularity is None else None
 
 
 def _move_flip(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, *call.axes("axes", len(call.shape("x"))))
+    return unless_along_axes(element, *call.axes_attr("axes", len(call.shape("x"))))
 
 
 def _move_reverse(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, call.axis("time", len(call.shape("x"))))
+    return unless_along_axes(element, call.axis_attr("time", len(call.shape("x"))))
 
 
 def _move_compress(call: Call, element: QuantType) -> QuantType | None:
     if call.attrs["axis"] is None:
-        return element if element.grain is None else None
-    return untouched(element, call.axis("axis", len(call.shape("x"))))
+        return element if element.granularity is None else None
+    return unless_along_axes(element, call.axis_attr("axis", len(call.shape("x"))))
 
 
 _KEEPS = Traits(same_params=("x",), value_preserving=True)
@@ -243,7 +251,7 @@ OPS = (
         _matrix,
         (AttrSpec("k", "int", 0), AttrSpec("upper", "bool", True)),
         _KEEPS,
-        keep,
+        keep_element,
         doc="the last two axes above (or below) the k-th diagonal and on it, 0 elsewhere",
     ),
     OpSpec(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import I8, I32, U8
-from qir.ir.ops.conv import window
+from qir.ir.ops.conv import window_count
 from qir.ir.ops.elementwise import broadcast
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
@@ -41,7 +41,7 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
         raise call.fail("an operand is a scalar")
     rows, columns = len(a) > 1, len(b) > 1
     a, b = (a if rows else (1, *a)), (b if columns else (*b, 1))
-    if not dims.agree(a[-1], b[-2]):
+    if not dims.may_be_equal(a[-1], b[-2]):
         raise call.fail(f"a has {a[-1]} columns, b has {b[-2]} rows")
     batch = broadcast(call, a[:-2], b[:-2]) if a[:-2] or b[:-2] else ()
     _zero_fits(call, "a.zero", a[-2])
@@ -55,7 +55,7 @@ def _zero_fits(call: Call, name: str, count: Dim) -> None:
     kind = call.companions.get(name)
     if kind is None or kind.rank != 1 or kind.shape[0] == 1:
         return
-    if not dims.agree(kind.shape[0], count):
+    if not dims.may_be_equal(kind.shape[0], count):
         raise call.fail(f"{name} has {kind.shape[0]} numbers, there are {count}")
 
 
@@ -65,15 +65,15 @@ def _conv(call: Call) -> tuple[TensorType, ...]:
     axes = len(x) - 2
     if axes < 1 or len(w) != len(x):
         raise call.fail(f"x has {len(x)} axes and w {len(w)}; both have as many, 3 or more")
-    groups, out = call.whole("groups"), w[0]
+    groups, out = call.int_attr("groups"), w[0]
     if groups < 1 or (isinstance(out, int) and out % groups):
         raise call.fail(f"{out} output channels do not split into {groups} groups")
-    if not dims.agree(x[1], dims.multiply(w[1], groups)):
+    if not dims.may_be_equal(x[1], dims.multiply(w[1], groups)):
         raise call.fail(f"x has {x[1]} channels, w wants {w[1]} x {groups} groups")
     stride, dilation = (_each(call, n, axes, 1) for n in ("stride", "dilation"))
     pad = _each(call, "pad", 2 * axes, 0)
     sizes = [
-        window(size, kernel, stride[i], pad[i] + pad[i + axes], dilation[i])
+        window_count(size, kernel, stride[i], pad[i] + pad[i + axes], dilation[i])
         for i, (size, kernel) in enumerate(zip(x[2:], w[2:], strict=True))
     ]
     if any(isinstance(size, int) and size < 1 for size in sizes):
@@ -86,7 +86,7 @@ def _conv(call: Call) -> tuple[TensorType, ...]:
 
 def _each(call: Call, name: str, count: int, least: int) -> tuple[int, ...]:
     """Returns a number an axis; none: the least there is."""
-    values = call.wholes(name)
+    values = call.int_list_attr(name)
     if not values:
         return (least,) * count
     if len(values) != count or min(values) < least:
@@ -97,7 +97,7 @@ def _each(call: Call, name: str, count: int, least: int) -> tuple[int, ...]:
 def _macs(call: Call, result: Shape) -> int:
     inner = call.shape("a")[-1:] if call.op == "matmul_integer" else call.shape("w")[1:]
     total = 1
-    for size in dims.known((*result, *inner)) or (0,):
+    for size in dims.known_shape((*result, *inner)) or (0,):
         total *= size
     return total
 

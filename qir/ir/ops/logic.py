@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from qir.ir.dtype import BOOL, STRING
-from qir.ir.ops.elementwise import broadcast, floats, numbers, same_express, unary
+from qir.ir.ops.elementwise import (
+    broadcast,
+    require_floats,
+    require_numbers,
+    require_same_express,
+    unary,
+)
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
 
 def _compare(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "a", "b")
+    require_same_express(call, "a", "b")
     if call.op not in ("equal", "not_equal") or call.express("a") not in (BOOL, STRING):
-        numbers(call, "a")
+        require_numbers(call, "a")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), BOOL),)
 
 
@@ -39,9 +45,9 @@ def _integers(call: Call) -> None:
 
 def _bits(call: Call) -> tuple[TensorType, ...]:
     _integers(call)
-    same_express(call, "a", "b")
-    if "direction" in call.attrs and call.text("direction") not in ("left", "right"):
-        raise call.fail(f"direction {call.text('direction')!r} is neither left nor right")
+    require_same_express(call, "a", "b")
+    if "direction" in call.attrs and call.text_attr("direction") not in ("left", "right"):
+        raise call.fail(f"direction {call.text_attr('direction')!r} is neither left nor right")
     shape = broadcast(call, call.shape("a"), call.shape("b"))
     return (TensorType(shape, call.express("a")),)
 
@@ -52,14 +58,14 @@ def _flipped(call: Call) -> tuple[TensorType, ...]:
 
 
 def _test(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
+    require_floats(call)
     return (TensorType(call.shape("x"), BOOL),)
 
 
 def _where(call: Call) -> tuple[TensorType, ...]:
     if call.express("condition") != BOOL:
         raise call.fail(f"condition is {call.express('condition')}, it takes bool")
-    same_express(call, "a", "b")
+    require_same_express(call, "a", "b")
     shape = broadcast(call, *(call.shape(s) for s in ("condition", "a", "b")))
     return (TensorType(shape, call.express("a")),)
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Shape
-from qir.ir.ops.elementwise import broadcast, numbers, same_bias, same_express
+from qir.ir.ops.elementwise import (
+    broadcast,
+    require_bias_type,
+    require_numbers,
+    require_same_express,
+)
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
 
 def _turned(call: Call, slot: str, flag: str) -> Shape:
     shape = call.shape(slot)
-    if call.flag(flag) and len(shape) >= 2:
+    if call.bool_attr(flag) and len(shape) >= 2:
         return (*shape[:-2], shape[-1], shape[-2])
     return shape
 
@@ -21,20 +26,20 @@ def _shift(call: Call, slot: str, shape: Shape) -> None:
     if slot not in call.types:
         return
     both = broadcast(call, shape, call.shape(slot))
-    if len(both) > len(shape) or not all(map(dims.agree, both, shape)):
+    if len(both) > len(shape) or not all(map(dims.may_be_equal, both, shape)):
         raise call.fail(f"{slot} {list(call.shape(slot))} does not broadcast to {list(shape)}")
 
 
 def _matmul(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "a", "b")
-    same_bias(call, "a", "bias")
-    numbers(call, "a")
+    require_same_express(call, "a", "b")
+    require_bias_type(call, "a", "bias")
+    require_numbers(call, "a")
     a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
     if not a or not b:
         raise call.fail("an operand is a scalar")
     rows, columns = len(a) > 1, len(b) > 1
     a, b = (a if rows else (1, *a)), (b if columns else (*b, 1))
-    if not dims.agree(a[-1], b[-2]):
+    if not dims.may_be_equal(a[-1], b[-2]):
         raise call.fail(f"a has {a[-1]} columns, b has {b[-2]} rows")
     batch = broadcast(call, a[:-2], b[:-2]) if a[:-2] or b[:-2] else ()
     shape = (*batch, *((a[-2],) if rows else ()), *((b[-1],) if columns else ()))
@@ -43,26 +48,26 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
 
 
 def _gemm(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "a", "b")
-    same_bias(call, "a", "c")
-    numbers(call, "a")
+    require_same_express(call, "a", "b")
+    require_bias_type(call, "a", "c")
+    require_numbers(call, "a")
     a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
     if len(a) != 2 or len(b) != 2:
         raise call.fail(f"a has {len(a)} axes and b {len(b)}, both take 2")
-    if not dims.agree(a[1], b[0]):
+    if not dims.may_be_equal(a[1], b[0]):
         raise call.fail(f"a has {a[1]} columns, b has {b[0]} rows")
     _shift(call, "c", (a[0], b[1]))
     return (TensorType((a[0], b[1]), call.express("a")),)
 
 
 def _linear(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "x", "w")
-    same_bias(call, "x", "bias")
-    numbers(call)
+    require_same_express(call, "x", "w")
+    require_bias_type(call, "x", "bias")
+    require_numbers(call)
     x, w = call.shape("x"), call.shape("w")
     if len(w) != 2 or not x:
         raise call.fail("w takes 2 axes, x at least 1")
-    if not dims.agree(x[-1], w[1]):
+    if not dims.may_be_equal(x[-1], w[1]):
         raise call.fail(f"x has {x[-1]} features, w wants {w[1]}")
     _shift(call, "bias", (*x[:-1], w[0]))
     return (TensorType((*x[:-1], w[0]), call.express("x")),)
@@ -70,7 +75,7 @@ def _linear(call: Call) -> tuple[TensorType, ...]:
 
 def _weight_axis(call: Call) -> int:
     rank = len(call.shape("b"))
-    return rank - 2 if call.flag("trans_b") and rank > 1 else rank - 1
+    return rank - 2 if call.bool_attr("trans_b") and rank > 1 else rank - 1
 
 
 def _last(call: Call) -> int:
@@ -79,7 +84,7 @@ def _last(call: Call) -> int:
 
 def _macs(result: Shape, inner: dims.Dim) -> int:
     total = 1
-    for size in dims.known((*result, inner)) or (0,):
+    for size in dims.known_shape((*result, inner)) or (0,):
         total *= size
     return total
 

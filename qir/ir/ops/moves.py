@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import broadcast, keep
-from qir.ir.ops.grains import cut, relocated, untouched
+from qir.ir.ops.elementwise import broadcast, keep_element
+from qir.ir.ops.granularity import permute_axes, slice_axes, unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
-_MOST_AXES = 64
+_MAX_AXES = 64
 
 
 def _like(call: Call, shape: Shape) -> tuple[TensorType, ...]:
     return (TensorType(shape, call.express("x")),)
 
 
-def _gone(call: Call) -> tuple[int, ...]:
+def _squeezed_axes(call: Call) -> tuple[int, ...]:
     """Returns the axes that squeeze takes out."""
     x = call.shape("x")
-    axes = call.axes("axes", len(x))
+    axes = call.axes_attr("axes", len(x))
     if axes:
         return axes
-    if dims.known(x) is None:
+    if dims.known_shape(x) is None:
         raise call.fail(f"x has {list(x)}; which of its axes are 1 must be known")
     return tuple(i for i, d in enumerate(x) if d == 1)
 
 
 def _squeeze(call: Call) -> tuple[TensorType, ...]:
-    x, gone = call.shape("x"), _gone(call)
+    x, gone = call.shape("x"), _squeezed_axes(call)
     for axis in gone:
-        if not dims.agree(x[axis], 1):
+        if not dims.may_be_equal(x[axis], 1):
             raise call.fail(f"axis {axis} of x has {x[axis]}, only 1 can be taken out")
     return _like(call, tuple(d for i, d in enumerate(x) if i not in gone))
 
 
 def _new(call: Call) -> tuple[int, ...]:
     """Returns the axes of the result that unsqueeze puts in."""
-    return call.axes("axes", len(call.shape("x")) + len(call.wholes("axes")))
+    return call.axes_attr("axes", len(call.shape("x")) + len(call.int_list_attr("axes")))
 
 
 def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
@@ -48,8 +48,8 @@ def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
 
 def _slice(call: Call) -> tuple[TensorType, ...]:
     x = call.shape("x")
-    axes = call.axes("axes", len(x))
-    starts, ends, steps = (call.wholes(n, len(axes)) for n in ("starts", "ends", "steps"))
+    axes = call.axes_attr("axes", len(x))
+    starts, ends, steps = (call.int_list_attr(n, len(axes)) for n in ("starts", "ends", "steps"))
     if 0 in steps:
         raise call.fail(f"steps {steps}: one is 0")
     shape = list(x)
@@ -60,13 +60,13 @@ def _slice(call: Call) -> tuple[TensorType, ...]:
 
 def _slice_at(call: Call) -> tuple[TensorType, ...]:
     x = call.shape("x")
-    axes = call.axes("axes", len(x))
-    steps = call.wholes("steps") or (1,) * len(axes)
+    axes = call.axes_attr("axes", len(x))
+    steps = call.int_list_attr("steps") or (1,) * len(axes)
     if len(steps) != len(axes) or 0 in steps:
         raise call.fail(f"steps {steps} for {len(axes)} axes; one an axis, and none of them 0")
     for slot in ("starts", "ends"):
         kind = call.types[slot]
-        fits = kind.rank == 1 and dims.agree(kind.shape[0], len(axes))
+        fits = kind.rank == 1 and dims.may_be_equal(kind.shape[0], len(axes))
         if not fits or kind.quant or not kind.dtype.is_integer:
             raise call.fail(f"{slot} is {kind}, it takes a row of {len(axes)} whole numbers")
     shape = list(x)
@@ -83,13 +83,13 @@ def _part(size: Dim, start: int, end: int, step: int) -> Dim:
     """Returns how many elements a slice leaves; for an unknown size only where it leaves all of
     them."""
     if isinstance(size, int):
-        return len(places(start, end, step, size))
+        return len(slice_indices(start, end, step, size))
     everything = start == 0 and end >= 2**31 - 1 and step == 1
     backwards = start == -1 and end <= -(2**31) + 1 and step == -1
     return size if everything or backwards else None
 
 
-def places(start: int, end: int, step: int, size: int) -> range:
+def slice_indices(start: int, end: int, step: int, size: int) -> range:
     """Returns the places that a slice of an axis takes, its bounds kept inside as ONNX keeps
     them."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
@@ -98,16 +98,16 @@ def places(start: int, end: int, step: int, size: int) -> range:
 
 
 def _split(call: Call) -> tuple[TensorType, ...]:
-    x, sizes = call.shape("x"), call.wholes("sizes")
-    axis = call.axis("axis", len(x))
-    if not sizes or min(sizes) < 0 or not dims.agree(x[axis], sum(sizes)):
+    x, sizes = call.shape("x"), call.int_list_attr("sizes")
+    axis = call.axis_attr("axis", len(x))
+    if not sizes or min(sizes) < 0 or not dims.may_be_equal(x[axis], sum(sizes)):
         raise call.fail(f"sizes {sizes} do not make up axis {axis}, which has {x[axis]}")
     parts = (tuple(s if i == axis else d for i, d in enumerate(x)) for s in sizes)
     return tuple(TensorType(p, call.express("x")) for p in parts)
 
 
 def _gather(call: Call) -> tuple[TensorType, ...]:
-    x, axis = call.shape("x"), call.axis("axis", len(call.shape("x")))
+    x, axis = call.shape("x"), call.axis_attr("axis", len(call.shape("x")))
     kind = call.types["indices"]
     if kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"indices are {kind}, they must be whole numbers")
@@ -124,15 +124,15 @@ def _expand(call: Call) -> tuple[TensorType, ...]:
             raise call.fail(f"shape {wanted} has a negative size")
         return _like(call, broadcast(call, x, tuple(wanted)))
     count = kind.shape[0]
-    if not isinstance(count, int) or count > _MOST_AXES:
-        raise call.fail(f"shape is {kind}; its length must be known, and {_MOST_AXES} at most")
+    if not isinstance(count, int) or count > _MAX_AXES:
+        raise call.fail(f"shape is {kind}; its length must be known, and {_MAX_AXES} at most")
     kept = tuple(d if isinstance(d, int) and d > 1 else None for d in x)
     return _like(call, (*(None,) * (count - len(x)), *kept))
 
 
 def _tile(call: Call) -> tuple[TensorType, ...]:
     x = call.shape("x")
-    repeats = call.wholes("repeats", len(x))
+    repeats = call.int_list_attr("repeats", len(x))
     if min(repeats, default=0) < 0:
         raise call.fail(f"repeats {repeats}: one is negative")
     return _like(call, tuple(dims.multiply(d, n) for d, n in zip(x, repeats, strict=True)))
@@ -142,17 +142,17 @@ def _block(call: Call) -> tuple[int, int, int, int]:
     """Returns the block's side, and the axes of channels, height and width."""
     if len(call.shape("x")) != 4:
         raise call.fail(f"x has {len(call.shape('x'))} axes, it takes 4")
-    side = call.whole("block")
+    side = call.int_attr("block")
     if side < 1:
         raise call.fail(f"block = {side}, it must be 1 or more")
-    if call.text("layout") not in ("NCHW", "NHWC"):
-        raise call.fail(f"layout {call.text('layout')!r} is neither NCHW nor NHWC")
-    return (side, 1, 2, 3) if call.text("layout") == "NCHW" else (side, 3, 1, 2)
+    if call.text_attr("layout") not in ("NCHW", "NHWC"):
+        raise call.fail(f"layout {call.text_attr('layout')!r} is neither NCHW nor NHWC")
+    return (side, 1, 2, 3) if call.text_attr("layout") == "NCHW" else (side, 3, 1, 2)
 
 
 def _to_space(call: Call) -> tuple[TensorType, ...]:
-    if call.text("mode") not in ("DCR", "CRD"):
-        raise call.fail(f"mode {call.text('mode')!r} is neither DCR nor CRD")
+    if call.text_attr("mode") not in ("DCR", "CRD"):
+        raise call.fail(f"mode {call.text_attr('mode')!r} is neither DCR nor CRD")
     side, c, h, w = _block(call)
     shape = list(call.shape("x"))
     channels = shape[c]
@@ -179,58 +179,58 @@ def _to_depth(call: Call) -> tuple[TensorType, ...]:
 
 
 def _move_squeeze(call: Call, element: QuantType) -> QuantType | None:
-    x, gone = call.shape("x"), _gone(call)
+    x, gone = call.shape("x"), _squeezed_axes(call)
     left = [i for i in range(len(x)) if i not in gone]
-    return relocated(element, x, {a: i for i, a in enumerate(left)}, len(left))
+    return permute_axes(element, x, {a: i for i, a in enumerate(left)}, len(left))
 
 
 def _move_unsqueeze(call: Call, element: QuantType) -> QuantType | None:
     x, new = call.shape("x"), _new(call)
     rank = len(x) + len(new)
     old = [i for i in range(rank) if i not in new]
-    return relocated(element, x, dict(enumerate(old)), rank)
+    return permute_axes(element, x, dict(enumerate(old)), rank)
 
 
 def _move_slice(call: Call, element: QuantType) -> QuantType | None:
     x = call.shape("x")
-    lists = zip(*(call.wholes(n) for n in ("starts", "ends", "steps")), strict=True)
+    lists = zip(*(call.int_list_attr(n) for n in ("starts", "ends", "steps")), strict=True)
     parts = {}
-    for axis, (start, end, step) in zip(call.axes("axes", len(x)), lists, strict=True):
+    for axis, (start, end, step) in zip(call.axes_attr("axes", len(x)), lists, strict=True):
         size = x[axis]
-        at = places(start, end, step, size) if isinstance(size, int) else range(0)
+        at = slice_indices(start, end, step, size) if isinstance(size, int) else range(0)
         parts[axis] = (at.start, at.stop, step)
-    return cut(element, x, parts)
+    return slice_axes(element, x, parts)
 
 
 def _move_split(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, call.axis("axis", len(call.shape("x"))))
+    return unless_along_axes(element, call.axis_attr("axis", len(call.shape("x"))))
 
 
 def _move_slice_at(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, *call.axes("axes", len(call.shape("x"))))
+    return unless_along_axes(element, *call.axes_attr("axes", len(call.shape("x"))))
 
 
 def _move_gather(call: Call, element: QuantType) -> QuantType | None:
-    x, at = call.shape("x"), call.axis("axis", len(call.shape("x")))
+    x, at = call.shape("x"), call.axis_attr("axis", len(call.shape("x")))
     more = call.types["indices"].rank - 1
     kept = {a: a if a < at else a + more for a in range(len(x)) if a != at}
-    return relocated(element, x, kept, len(x) + more)
+    return permute_axes(element, x, kept, len(x) + more)
 
 
 def _move_expand(call: Call, element: QuantType) -> QuantType | None:
     x, shape = call.shape("x"), _expand(call)[0].shape
     more = len(shape) - len(x)
     kept = {a: a + more for a, d in enumerate(x) if d not in (1, None) and shape[a + more]}
-    return relocated(element, x, kept, len(shape))
+    return permute_axes(element, x, kept, len(shape))
 
 
 def _move_tile(call: Call, element: QuantType) -> QuantType | None:
-    repeats = call.wholes("repeats")
-    return untouched(element, *(i for i, n in enumerate(repeats) if n != 1))
+    repeats = call.int_list_attr("repeats")
+    return unless_along_axes(element, *(i for i, n in enumerate(repeats) if n != 1))
 
 
 def _move_block(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, *_block(call)[1:])
+    return unless_along_axes(element, *_block(call)[1:])
 
 
 def _same(call: Call) -> tuple[TensorType, ...]:
@@ -252,14 +252,14 @@ _AXES = AttrSpec("axes", "ints", required=True)
 _BLOCK = (AttrSpec("block", "int", required=True), AttrSpec("layout", "text", "NCHW"))
 
 OPS = (
-    OpSpec("identity", _X, _same, (), _KEEPS, keep, doc="x"),
+    OpSpec("identity", _X, _same, (), _KEEPS, keep_element, doc="x"),
     OpSpec(
         "dropout",
         _X,
         _dropout,
         (AttrSpec("ratio", "float", 0.5),),
         _KEEPS,
-        keep,
+        keep_element,
         doc="x; training would put 0 for that share of its elements",
     ),
     OpSpec(

@@ -3,69 +3,69 @@
 from __future__ import annotations
 
 from qir.ir import dims
-from qir.ir.ops.elementwise import broadcast, floats, same_express, unary
+from qir.ir.ops.elementwise import broadcast, require_floats, require_same_express, unary
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
 
 def _batch_norm(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "x", "gamma", "beta", "mean", "var")
-    floats(call)
-    axis = call.axis("axis", len(call.shape("x")))
+    require_same_express(call, "x", "gamma", "beta", "mean", "var")
+    require_floats(call)
+    axis = call.axis_attr("axis", len(call.shape("x")))
     channels = call.shape("x")[axis]
     for slot in ("gamma", "beta", "mean", "var"):
-        if len(call.shape(slot)) != 1 or not dims.agree(call.shape(slot)[0], channels):
+        if len(call.shape(slot)) != 1 or not dims.may_be_equal(call.shape(slot)[0], channels):
             raise call.fail(f"{slot} has {list(call.shape(slot))}, x has {channels} channels")
     return unary(call)
 
 
 def _softmax(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
-    call.axis("axis", len(call.shape("x")))
+    require_floats(call)
+    call.axis_attr("axis", len(call.shape("x")))
     return unary(call)
 
 
 def _over_last(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "x", "gamma", "beta")
-    floats(call)
+    require_same_express(call, "x", "gamma", "beta")
+    require_floats(call)
     x = call.shape("x")
-    call.axis("axis", len(x))
+    call.axis_attr("axis", len(x))
     for slot in ("gamma", "beta"):
         if slot not in call.types:
             continue
         row = call.shape(slot)
         wide = broadcast(call, x, row)
-        if len(wide) != len(x) or not all(map(dims.agree, wide, x)):
+        if len(wide) != len(x) or not all(map(dims.may_be_equal, wide, x)):
             raise call.fail(f"{slot} {list(row)} does not broadcast to x {list(x)}")
     return unary(call)
 
 
 def _by_channel(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "x", "gamma", "beta")
-    floats(call)
+    require_same_express(call, "x", "gamma", "beta")
+    require_floats(call)
     x, least = call.shape("x"), 2 if call.op == "group_norm" else 3
     if len(x) < least:
         raise call.fail(f"x has {len(x)} axes, it takes {least} or more")
     for slot in ("gamma", "beta"):
-        if len(call.shape(slot)) != 1 or not dims.agree(call.shape(slot)[0], x[1]):
+        if len(call.shape(slot)) != 1 or not dims.may_be_equal(call.shape(slot)[0], x[1]):
             raise call.fail(f"{slot} has {list(call.shape(slot))}, x has {x[1]} channels")
     if "groups" in call.attrs:
-        groups, channels = call.whole("groups"), x[1]
+        groups, channels = call.int_attr("groups"), x[1]
         if groups < 1 or (isinstance(channels, int) and channels % groups):
             raise call.fail(f"{channels} channels do not split into {groups} groups")
     return unary(call)
 
 
 def _lrn(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
-    if len(call.shape("x")) < 3 or call.whole("size") < 1:
-        raise call.fail(f"size = {call.whole('size')}, x has {len(call.shape('x'))} axes")
+    require_floats(call)
+    if len(call.shape("x")) < 3 or call.int_attr("size") < 1:
+        raise call.fail(f"size = {call.int_attr('size')}, x has {len(call.shape('x'))} axes")
     return unary(call)
 
 
 def _lengths(call: Call) -> tuple[TensorType, ...]:
-    if call.whole("p") not in (1, 2):
-        raise call.fail(f"p = {call.whole('p')}, it must be 1 or 2")
+    if call.int_attr("p") not in (1, 2):
+        raise call.fail(f"p = {call.int_attr('p')}, it must be 1 or 2")
     return _softmax(call)
 
 

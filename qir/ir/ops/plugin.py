@@ -75,7 +75,7 @@ def gather(
     return found
 
 
-def having(rows: Iterable[OpSpec], asked: Callable[[OpSpec], object], *more: str) -> Set[str]:
+def ops_with(rows: Iterable[OpSpec], asked: Callable[[OpSpec], object], *more: str) -> Set[str]:
     """Returns the ops of whose rows something is true, and more."""
     return gather(rows, lambda row: [row.name] if asked(row) else [], more)
 

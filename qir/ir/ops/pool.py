@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from qir.ir.ops.conv import place, spatial, window
-from qir.ir.ops.elementwise import floats, numbers
-from qir.ir.ops.grains import untouched
+from qir.ir.ops.conv import conv_result_shape, layout_axes, window_count
+from qir.ir.ops.elementwise import require_floats, require_numbers
+from qir.ir.ops.granularity import unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
 
 def _pool(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    c, h, w = spatial(call)
+    require_numbers(call)
+    c, h, w = layout_axes(call)
     x = call.shape("x")
-    kernel, stride = call.wholes("kernel", 2), call.wholes("stride", 2)
-    dilation = call.wholes("dilation", 2) if "dilation" in call.attrs else (1, 1)
-    top, left, bottom, right = call.wholes("pad", 4)
+    kernel, stride = call.int_list_attr("kernel", 2), call.int_list_attr("stride", 2)
+    dilation = call.int_list_attr("dilation", 2) if "dilation" in call.attrs else (1, 1)
+    top, left, bottom, right = call.int_list_attr("pad", 4)
     if min(*kernel, *stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
-    ceil = "ceil" in call.attrs and call.flag("ceil")
+    ceil = "ceil" in call.attrs and call.bool_attr("ceil")
     height, width = (
-        window(
+        window_count(
             size,
             kernel[i],
             stride[i],
@@ -32,30 +32,30 @@ def _pool(call: Call) -> tuple[TensorType, ...]:
         )
         for i, (size, pads) in enumerate(((x[h], (top, bottom)), (x[w], (left, right))))
     )
-    return (TensorType(place(call, x[0], x[c], height, width), call.express("x")),)
+    return (TensorType(conv_result_shape(call, x[0], x[c], height, width), call.express("x")),)
 
 
 def _mean(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
+    require_floats(call)
     return _pool(call)
 
 
 def _global(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
+    require_floats(call)
     _check_p(call)
     x = call.shape("x")
-    if call.text("layout") not in ("NCHW", "NHWC"):
-        raise call.fail(f"layout {call.text('layout')!r} is neither NCHW nor NHWC")
+    if call.text_attr("layout") not in ("NCHW", "NHWC"):
+        raise call.fail(f"layout {call.text_attr('layout')!r} is neither NCHW nor NHWC")
     if len(x) < 3:
         raise call.fail(f"x has {len(x)} axes, it takes 3 or more")
     ones = (1,) * (len(x) - 2)
-    shape = (*x[:2], *ones) if call.text("layout") == "NCHW" else (x[0], *ones, x[-1])
+    shape = (*x[:2], *ones) if call.text_attr("layout") == "NCHW" else (x[0], *ones, x[-1])
     return (TensorType(shape, call.express("x")),)
 
 
 def _check_p(call: Call) -> None:
-    if "p" in call.attrs and call.whole("p") < 1:
-        raise call.fail(f"p = {call.whole('p')}, it must be 1 or more")
+    if "p" in call.attrs and call.int_attr("p") < 1:
+        raise call.fail(f"p = {call.int_attr('p')}, it must be 1 or more")
 
 
 def _norm(call: Call) -> tuple[TensorType, ...]:
@@ -66,8 +66,8 @@ def _norm(call: Call) -> tuple[TensorType, ...]:
 def _move(call: Call, element: QuantType) -> QuantType | None:
     """The quantized type stays, where it works on batch or channels alone."""
     rank = len(call.shape("x"))
-    last = call.text("layout") == "NHWC"
-    return untouched(element, *(range(1, rank - 1) if last else range(2, rank)))
+    last = call.text_attr("layout") == "NHWC"
+    return unless_along_axes(element, *(range(1, rank - 1) if last else range(2, rank)))
 
 
 _LAYOUT = AttrSpec("layout", "text", "NCHW")

@@ -5,26 +5,26 @@ from __future__ import annotations
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import I64
-from qir.ir.ops.conv import window
-from qir.ir.ops.elementwise import floats, numbers
-from qir.ir.ops.grains import untouched
+from qir.ir.ops.conv import window_count
+from qir.ir.ops.elementwise import require_floats, require_numbers
+from qir.ir.ops.granularity import unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
-PLACES = ("tensor", "plane")
+INDEX_BASES = ("tensor", "plane")
 
 
-def slid(call: Call, sizes: Shape) -> list[Dim]:
+def window_counts(call: Call, sizes: Shape) -> list[Dim]:
     """Returns how many windows fit along each axis; raises TypeRuleError for attributes that cannot
     be meant."""
     n = len(sizes)
-    kernel, stride = call.wholes("kernel", n), call.wholes("stride", n)
-    dilation = call.wholes("dilation", n) if "dilation" in call.attrs else (1,) * n
-    pad, ceil = call.wholes("pad", 2 * n), "ceil" in call.attrs and call.flag("ceil")
+    kernel, stride = call.int_list_attr("kernel", n), call.int_list_attr("stride", n)
+    dilation = call.int_list_attr("dilation", n) if "dilation" in call.attrs else (1,) * n
+    pad, ceil = call.int_list_attr("pad", 2 * n), "ceil" in call.attrs and call.bool_attr("ceil")
     if min(*kernel, *stride, *dilation) < 1 or min(pad) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     out = [
-        window(
+        window_count(
             sizes[i],
             kernel[i],
             stride[i],
@@ -50,44 +50,44 @@ def _axes(call: Call, n: int) -> Shape:
 
 
 def _pool(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    if "p" in call.attrs and call.whole("p") < 1:
-        raise call.fail(f"p = {call.whole('p')}, it must be 1 or more")
+    require_numbers(call)
+    if "p" in call.attrs and call.int_attr("p") < 1:
+        raise call.fail(f"p = {call.int_attr('p')}, it must be 1 or more")
     if not call.op.startswith("max"):
-        floats(call)
+        require_floats(call)
     x = _axes(call, int(call.op[-2]))
-    return (TensorType((*x[:2], *slid(call, x[2:])), call.express("x")),)
+    return (TensorType((*x[:2], *window_counts(call, x[2:])), call.express("x")),)
 
 
 def _with_places(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    x = _axes(call, len(call.wholes("kernel")))
-    if call.text("counted") not in PLACES:
-        raise call.fail(f"counted {call.text('counted')!r} is neither tensor nor plane")
-    shape = (*x[:2], *slid(call, x[2:]))
+    require_numbers(call)
+    x = _axes(call, len(call.int_list_attr("kernel")))
+    if call.text_attr("counted") not in INDEX_BASES:
+        raise call.fail(f"counted {call.text_attr('counted')!r} is neither tensor nor plane")
+    shape = (*x[:2], *window_counts(call, x[2:]))
     return TensorType(shape, call.express("x")), TensorType(shape, I64)
 
 
 def _back(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    size, places = call.wholes("size"), call.types["places"]
+    require_numbers(call)
+    size, places = call.int_list_attr("size"), call.types["places"]
     x = _axes(call, len(size))
-    if call.text("counted") not in PLACES:
-        raise call.fail(f"counted {call.text('counted')!r} is neither tensor nor plane")
+    if call.text_attr("counted") not in INDEX_BASES:
+        raise call.fail(f"counted {call.text_attr('counted')!r} is neither tensor nor plane")
     if min(size, default=0) < 0:
         raise call.fail(f"size {size}: one is negative")
     if places.quant or not places.dtype.is_integer or places.rank != len(x):
         raise call.fail(f"places are {places}, they must be whole numbers shaped as x")
-    if not all(map(dims.agree, places.shape, x)):
+    if not all(map(dims.may_be_equal, places.shape, x)):
         raise call.fail(f"places {list(places.shape)} are not shaped as x {list(x)}")
     return (TensorType((*x[:2], *size), call.express("x")),)
 
 
 def _adaptive(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
+    require_numbers(call)
     if call.op == "adaptive_avg_pool":
-        floats(call)
-    size = call.wholes("size")
+        require_floats(call)
+    size = call.int_list_attr("size")
     if not size:
         raise call.fail("size names no axis")
     x = _axes(call, len(size))
@@ -100,9 +100,9 @@ def _adaptive(call: Call) -> tuple[TensorType, ...]:
     return (TensorType((*x[:2], *sizes), call.express("x")),)
 
 
-def move(call: Call, element: QuantType) -> QuantType | None:
+def keep_unless_spatial(call: Call, element: QuantType) -> QuantType | None:
     """The quantized type stays, where it works on batch or channels alone."""
-    return untouched(element, *range(2, len(call.shape("x"))))
+    return unless_along_axes(element, *range(2, len(call.shape("x"))))
 
 
 def _window(n: int) -> tuple[AttrSpec, ...]:
@@ -122,7 +122,7 @@ def _rows(n: int) -> tuple[OpSpec, ...]:
             _pool,
             (*_window(n), dilation, ceil),
             _KEEPS,
-            move,
+            keep_unless_spatial,
             doc="greatest element of each window; padding never wins",
         ),
         OpSpec(
@@ -184,7 +184,7 @@ OPS = (
         _adaptive,
         (_SIZE,),
         _KEEPS,
-        move,
+        keep_unless_spatial,
         doc="greatest element of the windows that adaptive_avg_pool takes",
     ),
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from qir.ir.dims import Dim, Shape
 from qir.ir.dtype import F32, I32, DType
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
-from qir.ir.types import Array, Grain, Param, QuantType, TensorType
+from qir.ir.types import Array, Granularity, Param, QuantType, TensorType
 
-ROUNDS = (
+ROUND_MODES = (
     "",
     "even",
     "away",
@@ -51,26 +51,26 @@ def _express(call: Call) -> tuple[TensorType, ...]:
 def _quantize(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is not None:
         raise call.fail("x is quantized already; requantize converts it")
-    _one_of(call, "round", ROUNDS)
+    _one_of(call, "round", ROUND_MODES)
     _one_of(call, "mode", MODES)
     return _express(call)
 
 
 def _one_of(call: Call, name: str, known: tuple[str, ...]) -> None:
-    if call.text(name) not in known:
+    if call.text_attr(name) not in known:
         said = ", ".join(k for k in known if k)
-        raise call.fail(f"{name} = {call.text(name)!r} is none of {said}")
+        raise call.fail(f"{name} = {call.text_attr(name)!r} is none of {said}")
 
 
-def _needs_codes(call: Call) -> tuple[TensorType, ...]:
+def _require_quantized(call: Call) -> tuple[TensorType, ...]:
     if call.types["x"].quant is None:
         raise call.fail(f"x is {call.types['x']} and is not quantized")
     return _express(call)
 
 
 def _requantize(call: Call) -> tuple[TensorType, ...]:
-    _one_of(call, "round", ROUNDS)
-    return _needs_codes(call)
+    _one_of(call, "round", ROUND_MODES)
+    return _require_quantized(call)
 
 
 def _cast(call: Call) -> tuple[TensorType, ...]:
@@ -88,7 +88,7 @@ def _recode(call: Call) -> tuple[TensorType, ...]:
 # -- numbers of their own -------------------------------------------------------------------------
 
 
-def grid(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
+def parameter_shape(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
     """Returns the shape of one number a block of the kept axes; other axes have one index."""
     if not axes:
         return ()
@@ -115,18 +115,18 @@ def _choose(call: Call) -> tuple[TensorType, ...]:
     assert isinstance(zero, DType)
     if not storage.is_integer or not zero.is_integer or not scale.is_float:
         raise call.fail("storage and zero_type are integers, scale_type is a float")
-    bounds = call.wholes("bounds")
+    bounds = call.int_list_attr("bounds")
     if bounds and not (
         len(bounds) == 2 and storage.bounds[0] <= bounds[0] < bounds[1] <= storage.bounds[1]
     ):
         raise call.fail(f"bounds {bounds} are not two values of {storage}, the lower one first")
     shape = call.shape("x")
-    axes, blocks = call.axes("keep", len(shape)), call.wholes("blocks")
+    axes, blocks = call.axes_attr("keep", len(shape)), call.int_list_attr("blocks")
     if list(axes) != sorted(axes):
         raise call.fail(f"keep {axes} does not rise")
     if blocks and (len(blocks) != len(axes) or min(blocks) < 1):
         raise call.fail(f"blocks {blocks} are not one size, 1 or more, a kept axis")
-    made = grid(shape, axes, blocks)
+    made = parameter_shape(shape, axes, blocks)
     return TensorType(made, scale), TensorType(made, zero)
 
 
@@ -135,44 +135,44 @@ def _qparams(call: Call) -> tuple[TensorType, ...]:
     if quant is None:
         raise call.fail(f"x is {call.types['x']} and is not quantized")
     _one_of(call, "give", GIVES)
-    first, second = ("min", "max") if call.text("give") == "range" else ("scale", "zero")
-    return _read(call, quant, first), _read(call, quant, second)
+    first, second = ("min", "max") if call.text_attr("give") == "range" else ("scale", "zero")
+    return _parameter_type(call, quant, first), _parameter_type(call, quant, second)
 
 
-def _read(call: Call, quant: QuantType, name: str) -> TensorType:
+def _parameter_type(call: Call, quant: QuantType, name: str) -> TensorType:
     """Returns what reading one of the numbers gives; a companion is handed on."""
     if (given := call.companions.get(f"x.{name}")) is not None:
         return given
     if name in ("min", "max"):
-        return TensorType(_held(call, quant, quant.scale), F32)
+        return TensorType(_parameter_shape_of(call, quant, quant.scale), F32)
     held = quant.scale if name == "scale" else quant.zero
     if held is None:
         raise call.fail(f"x is {call.types['x']}; x.{name} gives the number")
     if isinstance(held, Array):
         return held.type.with_element(held.type.express)
-    shape = _held(call, quant, held or quant.scale)
+    shape = _parameter_shape_of(call, quant, held or quant.scale)
     if name == "scale":
         return TensorType(shape, quant.scale_dtype or quant.express)
-    if quant.real_zero:
+    if quant.has_float_zero:
         return TensorType(shape, quant.express)
     return TensorType(shape, quant.storage if quant.storage.is_integer else I32)
 
 
-def _held(call: Call, quant: QuantType, held: Param) -> Shape:
-    if quant.grain is None:
+def _parameter_shape_of(call: Call, quant: QuantType, held: Param) -> Shape:
+    if quant.granularity is None:
         return ()
     if isinstance(held, Array):
         return held.type.shape
-    shape = quant.grain.grid(call.shape("x"))
+    shape = quant.granularity.grid(call.shape("x"))
     return shape if quant.axis is None else (shape[quant.axis],)
 
 
-def kept(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Grain | None:
+def chosen_granularity(axes: tuple[int, ...], blocks: tuple[int, ...] = ()) -> Granularity | None:
     """Returns the granularity of integers whose numbers `choose_qparams` makes with such
     attributes."""
     if not axes:
         return None
-    return Grain(tuple(zip(axes, blocks or (1,) * len(axes), strict=True)))
+    return Granularity(tuple(zip(axes, blocks or (1,) * len(axes), strict=True)))
 
 
 def _fake(call: Call) -> tuple[TensorType, ...]:
@@ -195,7 +195,7 @@ OPS = (
     OpSpec(
         "dequantize",
         (Slot("x"),),
-        _needs_codes,
+        _require_quantized,
         doc="dequantizes integers",
     ),
     OpSpec(

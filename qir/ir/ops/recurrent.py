@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import floats, same_express
+from qir.ir.ops.elementwise import require_floats, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
@@ -44,14 +44,14 @@ ACTIVATIONS: dict[str, tuple[float | None, float | None]] = {
 }
 """The activations, with the alpha and beta of those that have them."""
 
-USUAL = {
+DEFAULT_ACTIVATIONS = {
     "rnn": ("tanh",),
     "lstm": ("sigmoid", "tanh", "tanh"),
     "gru": ("sigmoid", "tanh"),
 }
 """The default activations of each layer, for one direction."""
 
-GATES = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
+GATE_COUNTS = {"rnn": "h", "lstm": "iofc", "gru": "zrh"}
 """The gates of each layer, in the order in which the weights hold them."""
 
 
@@ -68,14 +68,14 @@ class RecurrentSizes:
 
 def _sizes(call: Call) -> RecurrentSizes:
     """Returns the sizes; raises TypeRuleError where operands do not agree on them."""
-    way, gates = call.text("direction"), len(GATES[call.op])
+    way, gates = call.text_attr("direction"), len(GATE_COUNTS[call.op])
     if way not in DIRECTIONS:
         raise call.fail(f"direction {way!r} is none of {', '.join(DIRECTIONS)}")
     for slot, rank in (("x", 3), ("w", 3), ("r", 3)):
         if len(call.shape(slot)) != rank:
             raise call.fail(f"{slot} has {len(call.shape(slot))} axes, it takes {rank}")
     first, second, _ = call.shape("x")
-    steps, batch = (second, first) if call.flag("batch_first") else (first, second)
+    steps, batch = (second, first) if call.bool_attr("batch_first") else (first, second)
     rows = call.shape("w")[1]
     if isinstance(rows, int) and rows % gates:
         raise call.fail(f"w has {rows} rows, which are not {gates} gates of one size")
@@ -89,7 +89,7 @@ def _sizes(call: Call) -> RecurrentSizes:
 
 def _expect(call: Call, slot: str, *wanted: Dim) -> None:
     found = call.shape(slot)
-    if len(found) != len(wanted) or not all(map(dims.agree, found, wanted)):
+    if len(found) != len(wanted) or not all(map(dims.may_be_equal, found, wanted)):
         raise call.fail(f"{slot} is {_said(found)}, it should be {_said(wanted)}")
 
 
@@ -98,8 +98,8 @@ def _said(shape: Shape) -> str:
 
 
 def _layer(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
-    same_express(call, "x", "w", "r", "bias", "h0", "c0", "peephole", "proj")
+    require_floats(call)
+    require_same_express(call, "x", "w", "r", "bias", "h0", "c0", "peephole", "proj")
     _check_activations(call)
     s = _sizes(call)
     rows, kind = call.shape("w")[1], call.express("x")
@@ -119,14 +119,14 @@ def _layer(call: Call) -> tuple[TensorType, ...]:
         if call.types["lengths"].quant or not call.express("lengths").is_integer:
             raise call.fail(f"lengths are {call.types['lengths']}, they must be whole numbers")
     y: Shape = (s.steps, s.ways, s.batch, s.out)
-    if call.flag("batch_first"):
+    if call.bool_attr("batch_first"):
         y = (s.batch, s.steps, s.ways, s.out)
     shapes = (y, _state(call, s, s.out), _state(call, s, s.hidden))
     return tuple(TensorType(shape, kind) for shape in shapes[: 3 if call.op == "lstm" else 2])
 
 
 def _state(call: Call, s: RecurrentSizes, size: Dim) -> Shape:
-    return (s.batch, s.ways, size) if call.flag("batch_first") else (s.ways, s.batch, size)
+    return (s.batch, s.ways, size) if call.bool_attr("batch_first") else (s.ways, s.batch, size)
 
 
 def _check_bias(call: Call, ways: int, rows: Dim) -> None:
@@ -135,7 +135,7 @@ def _check_bias(call: Call, ways: int, rows: Dim) -> None:
         return
     found = call.shape("bias")
     lengths = (rows, dims.multiply(rows, 2))
-    if len(found) != 2 or not any(dims.agree(found[1], n) for n in lengths):
+    if len(found) != 2 or not any(dims.may_be_equal(found[1], n) for n in lengths):
         both = " or ".join(_said((ways, n)) for n in lengths)
         raise call.fail(f"bias is {_said(found)}, it should be {both}")
     _expect(call, "bias", ways, found[1])
@@ -143,16 +143,18 @@ def _check_bias(call: Call, ways: int, rows: Dim) -> None:
 
 def _check_activations(call: Call) -> None:
     """Raises TypeRuleError for activations that nobody knows, or too few or many of them."""
-    names, count = call.texts("activations"), len(USUAL[call.op])
-    ways = len(DIRECTIONS.get(call.text("direction"), ()))
+    names, count = call.text_list_attr("activations"), len(DEFAULT_ACTIVATIONS[call.op])
+    ways = len(DIRECTIONS.get(call.text_attr("direction"), ()))
     for name in names:
         if name not in ACTIVATIONS:
             raise call.fail(f"activation {name!r} is none of {', '.join(ACTIVATIONS)}")
     if len(names) not in (0, count * ways):
         raise call.fail(f"{len(names)} activations, it takes {count} a direction")
     for which in ("alpha", "beta"):
-        if len(call.reals(which)) not in (0, count * ways):
-            raise call.fail(f"{which} has {len(call.reals(which))} numbers, one an activation")
+        if len(call.float_list_attr(which)) not in (0, count * ways):
+            raise call.fail(
+                f"{which} has {len(call.float_list_attr(which))} numbers, one an activation"
+            )
     clip = call.attrs["clip"]
     if isinstance(clip, float) and not clip > 0:
         raise call.fail(f"clip = {clip!r}, it must be greater than 0")
@@ -161,7 +163,7 @@ def _check_activations(call: Call) -> None:
 def _macs(call: Call, result: Shape) -> int:
     """Products with w, r and proj; not those of single elements."""
     s = _sizes(call)
-    sizes = dims.known((s.steps, s.batch, s.hidden, s.out, *call.shape("w")[1:]))
+    sizes = dims.known_shape((s.steps, s.batch, s.hidden, s.out, *call.shape("w")[1:]))
     if sizes is None:
         return 0
     steps, batch, hidden, out, rows, taken = sizes

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from qir.ir.dtype import I64
-from qir.ir.ops.elementwise import floats, numbers, unary
+from qir.ir.ops.elementwise import require_floats, require_numbers, unary
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import TensorType
 
 
 def _reduce(call: Call) -> tuple[TensorType, ...]:
     shape = call.shape("x")
-    gone = call.axes("axes", len(shape)) or tuple(range(len(shape)))
-    if call.flag("keep"):
+    gone = call.axes_attr("axes", len(shape)) or tuple(range(len(shape)))
+    if call.bool_attr("keep"):
         out = tuple(1 if i in gone else d for i, d in enumerate(shape))
     else:
         out = tuple(d for i, d in enumerate(shape) if i not in gone)
@@ -19,33 +19,33 @@ def _reduce(call: Call) -> tuple[TensorType, ...]:
 
 
 def _of_numbers(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
+    require_numbers(call)
     return _reduce(call)
 
 
 def _of_floats(call: Call) -> tuple[TensorType, ...]:
-    floats(call)
+    require_floats(call)
     return _reduce(call)
 
 
 def _place(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
+    require_numbers(call)
     shape = call.shape("x")
-    axis = call.axis("axis", len(shape))
-    kept = (1,) if call.flag("keep") else ()
+    axis = call.axis_attr("axis", len(shape))
+    kept = (1,) if call.bool_attr("keep") else ()
     return (TensorType((*shape[:axis], *kept, *shape[axis + 1 :]), I64),)
 
 
 def _so_far(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    call.axis("axis", len(call.shape("x")))
+    require_numbers(call)
+    call.axis_attr("axis", len(call.shape("x")))
     return unary(call)
 
 
 def _top(call: Call) -> tuple[TensorType, ...]:
-    numbers(call)
-    shape, k = call.shape("x"), call.whole("k")
-    axis = call.axis("axis", len(shape))
+    require_numbers(call)
+    shape, k = call.shape("x"), call.int_attr("k")
+    axis = call.axis_attr("axis", len(shape))
     size = shape[axis]
     if k < 0 or (isinstance(size, int) and k > size):
         raise call.fail(f"k = {k}, but axis {axis} has {size}")

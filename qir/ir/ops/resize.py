@@ -9,8 +9,8 @@ import numpy as np
 
 from qir.ir import dims
 from qir.ir.dims import Dim, Shape
-from qir.ir.ops.elementwise import floats
-from qir.ir.ops.grains import untouched
+from qir.ir.ops.elementwise import require_floats
+from qir.ir.ops.granularity import unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
@@ -26,7 +26,7 @@ COORDINATES = (
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("linear", "cubic")
 POLICIES = ("stretch", "not_larger", "not_smaller")
-_MOST_DENOMINATOR = 64
+_MAX_DENOMINATOR = 64
 
 
 def scaled(size: int, scale: float) -> int:
@@ -52,18 +52,18 @@ def _check(call: Call) -> tuple[int, ...]:
     meant."""
     words = {"coordinates": COORDINATES, "policy": POLICIES, "rounding": ROUNDINGS, "mode": MODES}
     for name, known in words.items():
-        if name in call.attrs and call.text(name) not in known:
-            raise call.fail(f"{name} {call.text(name)!r} is none of {', '.join(known)}")
+        if name in call.attrs and call.text_attr(name) not in known:
+            raise call.fail(f"{name} {call.text_attr(name)!r} is none of {', '.join(known)}")
     rank = len(call.shape("x"))
-    axes = call.axes("axes", rank) or tuple(range(rank))
-    scales, roi = call.reals("scales"), call.reals("roi")
+    axes = call.axes_attr("axes", rank) or tuple(range(rank))
+    scales, roi = call.float_list_attr("scales"), call.float_list_attr("roi")
     if bool(scales) == ("sizes" in call.types):
         raise call.fail("it takes scales or sizes, one of the two")
     if scales and (len(scales) != len(axes) or not all(0 < s < 2**31 for s in scales)):
         raise call.fail(f"scales {scales} are no {len(axes)} positive numbers")
     if len(roi) not in (0, 2 * len(axes)):
         raise call.fail(f"roi has {len(roi)} numbers, it takes {2 * len(axes)}")
-    if call.text("coordinates") == "tf_crop_and_resize" and not roi:
+    if call.text_attr("coordinates") == "tf_crop_and_resize" and not roi:
         raise call.fail("tf_crop_and_resize needs a roi")
     return axes
 
@@ -71,7 +71,7 @@ def _check(call: Call) -> tuple[int, ...]:
 def _resize(call: Call) -> tuple[TensorType, ...]:
     axes, shape = _check(call), list(call.shape("x"))
     if call.op == "resize":
-        floats(call)
+        require_floats(call)
     sizes = _sizes(call, tuple(shape[a] for a in axes))
     for axis, size in zip(axes, sizes, strict=True):
         if shape[axis] == 0 and size != 0:
@@ -81,24 +81,24 @@ def _resize(call: Call) -> tuple[TensorType, ...]:
 
 
 def _sizes(call: Call, held: Shape) -> Sequence[Dim]:
-    if scales := call.reals("scales"):
+    if scales := call.float_list_attr("scales"):
         return [_scaled(d, s) for d, s in zip(held, scales, strict=True)]
     kind, constant = call.types["sizes"], call.constant("sizes")
     if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"sizes are {kind}, they take one row of whole numbers")
-    if not dims.agree(kind.shape[0], len(held)):
+    if not dims.may_be_equal(kind.shape[0], len(held)):
         raise call.fail(f"{kind.shape[0]} sizes for {len(held)} axes")
     if constant is None:
         return [None] * len(held)
     wanted: list[int] = constant.tolist()
     if min(wanted, default=1) < 1:
         raise call.fail(f"sizes {wanted}: each must be 1 or more")
-    if call.text("policy") == "stretch":
+    if call.text_attr("policy") == "stretch":
         return wanted
-    known = dims.known(held)
+    known = dims.known_shape(held)
     if not known or 0 in known:
         return [None] * len(held)
-    each = proportion(call.text("policy"), known, wanted)
+    each = proportion(call.text_attr("policy"), known, wanted)
     return [rounded(d, each) for d in known]
 
 
@@ -106,21 +106,24 @@ def _scaled(size: Dim, scale: float) -> Dim:
     if isinstance(size, int):
         return scaled(size, scale)
     exact = Fraction(scale)
-    if exact.denominator > _MOST_DENOMINATOR:
+    if exact.denominator > _MAX_DENOMINATOR:
         return None
     return dims.divide(dims.multiply(size, exact.numerator), exact.denominator)
 
 
 def _move(call: Call, element: QuantType) -> QuantType | None:
     shape, made = call.shape("x"), _resize(call)[0].shape
-    scales, axes = call.reals("scales"), call.axes("axes", len(shape)) or tuple(range(len(shape)))
+    scales, axes = (
+        call.float_list_attr("scales"),
+        call.axes_attr("axes", len(shape)) or tuple(range(len(shape))),
+    )
     if scales:
         still = {a for a, s in zip(axes, scales, strict=True) if s == 1.0}
     else:
         still = {a for a in axes if shape[a] == made[a] and isinstance(shape[a], int)}
-    if call.text("coordinates").startswith("tf_"):
+    if call.text_attr("coordinates").startswith("tf_"):
         still = set()
-    return untouched(element, *(a for a in axes if a not in still))
+    return unless_along_axes(element, *(a for a in axes if a not in still))
 
 
 _OPERANDS = (Slot("x"), Slot("sizes", optional=True))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from qir.ir import dims
 from qir.ir.dims import Dim
-from qir.ir.ops.grains import relocated, reshaped, untouched
+from qir.ir.ops.granularity import permute_axes, reshape, unless_along_axes
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import QuantType, TensorType
 
-_MOST_AXES = 64
+_MAX_AXES = 64
 
 
 def _reshape(call: Call) -> tuple[TensorType, ...]:
@@ -19,15 +19,15 @@ def _reshape(call: Call) -> tuple[TensorType, ...]:
     constant = call.constant("shape")
     if constant is None:
         count = kind.shape[0]
-        if not isinstance(count, int) or count > _MOST_AXES:
-            raise call.fail(f"shape is {kind}; its length must be known, and {_MOST_AXES} at most")
+        if not isinstance(count, int) or count > _MAX_AXES:
+            raise call.fail(f"shape is {kind}; its length must be known, and {_MAX_AXES} at most")
         return (TensorType((None,) * count, call.express("x")),)
     wanted: list[int] = constant.tolist()
     if min(wanted, default=0) < -1:
         raise call.fail(f"shape {wanted} has a negative size")
     shape: list[Dim] = []
     for i, size in enumerate(wanted):
-        if size == 0 and not call.flag("allow_zero"):
+        if size == 0 and not call.bool_attr("allow_zero"):
             if i >= len(x):
                 raise call.fail(f"shape {wanted} copies axis {i}, x has {len(x)}")
             shape.append(x[i])
@@ -42,14 +42,14 @@ def _reshape(call: Call) -> tuple[TensorType, ...]:
             raise call.fail(f"shape {wanted} leaves a size open next to one of 0")
         shape[at] = dims.divide(dims.product(x), rest)
     out = tuple(shape)
-    if not dims.agree(dims.product(x), dims.product(out)):
+    if not dims.may_be_equal(dims.product(x), dims.product(out)):
         raise call.fail(f"{list(x)} does not hold as many elements as {list(out)}")
     return (TensorType(out, call.express("x")),)
 
 
 def _flatten(call: Call) -> tuple[TensorType, ...]:
     x = call.shape("x")
-    axis = call.whole("axis")
+    axis = call.int_attr("axis")
     if not -len(x) <= axis <= len(x):
         raise call.fail(f"axis = {axis}, but x has {len(x)} axes")
     axis = axis + len(x) if axis < 0 else axis
@@ -58,7 +58,7 @@ def _flatten(call: Call) -> tuple[TensorType, ...]:
 
 
 def _transpose(call: Call) -> tuple[TensorType, ...]:
-    x, perm = call.shape("x"), call.wholes("perm")
+    x, perm = call.shape("x"), call.int_list_attr("perm")
     if sorted(perm) != list(range(len(x))):
         raise call.fail(f"perm {perm} does not order the {len(x)} axes of x")
     return (TensorType(tuple(x[p] for p in perm), call.express("x")),)
@@ -71,7 +71,7 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
     rank = parts[0].rank
     if any(p.rank != rank or p.express != parts[0].express for p in parts):
         raise call.fail("the parts differ in rank or type")
-    axis = call.axis("axis", rank)
+    axis = call.axis_attr("axis", rank)
     shape: list[Dim] = []
     for i in range(rank):
         sizes = [p.shape[i] for p in parts]
@@ -93,9 +93,9 @@ PADS = ("constant", "reflect", "edge", "wrap", "symmetric")
 
 
 def _pad(call: Call) -> tuple[TensorType, ...]:
-    x, pads = call.shape("x"), call.wholes("pads", 2 * len(call.shape("x")))
-    if call.text("mode") not in PADS:
-        raise call.fail(f"mode {call.text('mode')!r} is not one of {', '.join(PADS)}")
+    x, pads = call.shape("x"), call.int_list_attr("pads", 2 * len(call.shape("x")))
+    if call.text_attr("mode") not in PADS:
+        raise call.fail(f"mode {call.text_attr('mode')!r} is not one of {', '.join(PADS)}")
     shape = tuple(dims.add(d, pads[i] + pads[i + len(x)]) for i, d in enumerate(x))
     for i, size in enumerate(x):
         if isinstance(size, int):
@@ -107,18 +107,18 @@ def _check_pad(call: Call, axis: int, size: int, pads: tuple[int, int]) -> None:
     left = size + sum(min(p, 0) for p in pads)
     if left < 0:
         raise call.fail(f"pads {pads} take away more than axis {axis} has, {size}")
-    mode, most = call.text("mode"), max(*pads, 0)
+    mode, most = call.text_attr("mode"), max(*pads, 0)
     if mode != "constant" and most and not left:
         raise call.fail(f"axis {axis} of {left} is too short for {mode} pads {pads}")
 
 
 def _move_transpose(call: Call, element: QuantType) -> QuantType | None:
-    x, perm = call.shape("x"), call.wholes("perm")
-    return relocated(element, x, {a: i for i, a in enumerate(perm)}, len(x))
+    x, perm = call.shape("x"), call.int_list_attr("perm")
+    return permute_axes(element, x, {a: i for i, a in enumerate(perm)}, len(x))
 
 
 def _move_reshape(call: Call, element: QuantType) -> QuantType | None:
-    return reshaped(element, call.shape("x"), _rule(call)[0].shape)
+    return reshape(element, call.shape("x"), _rule(call)[0].shape)
 
 
 def _rule(call: Call) -> tuple[TensorType, ...]:
@@ -126,12 +126,12 @@ def _rule(call: Call) -> tuple[TensorType, ...]:
 
 
 def _move_concat(call: Call, element: QuantType) -> QuantType | None:
-    return untouched(element, call.axis("axis", call.variadic("xs")[0].rank))
+    return unless_along_axes(element, call.axis_attr("axis", call.variadic("xs")[0].rank))
 
 
 def _move_pad(call: Call, element: QuantType) -> QuantType | None:
-    rank, pads = len(call.shape("x")), call.wholes("pads")
-    return untouched(element, *(a for a in range(rank) if pads[a] or pads[a + rank]))
+    rank, pads = len(call.shape("x")), call.int_list_attr("pads")
+    return unless_along_axes(element, *(a for a in range(rank) if pads[a] or pads[a + rank]))
 
 
 _KEEPS = Traits(same_params=("x",), value_preserving=True)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from qir.ir.dims import Dim
 from qir.ir.dtype import I64
-from qir.ir.ops.elementwise import numbers, same_express
+from qir.ir.ops.elementwise import require_numbers, require_same_express
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot
 from qir.ir.types import Array, TensorType
 
-_MOST_AXES = 64
+_MAX_AXES = 64
 
 
 def _shape(call: Call) -> tuple[TensorType, ...]:
     rank = len(call.shape("x"))
-    start = call.whole("start")
-    end = rank if call.attrs["end"] is None else call.whole("end")
+    start = call.int_attr("start")
+    end = rank if call.attrs["end"] is None else call.int_attr("end")
     return (TensorType((len(range(rank)[start:end]),), I64),)
 
 
@@ -23,8 +23,8 @@ def _size(call: Call) -> tuple[TensorType, ...]:
 
 
 def _range(call: Call) -> tuple[TensorType, ...]:
-    same_express(call, "start", "limit", "step")
-    numbers(call, "start")
+    require_same_express(call, "start", "limit", "step")
+    require_numbers(call, "start")
     for slot in ("start", "limit", "step"):
         if call.types[slot].rank:
             raise call.fail(f"{slot} is {call.types[slot]}, it takes one number")
@@ -47,7 +47,7 @@ def _filled(call: Call) -> tuple[TensorType, ...]:
     value = call.attrs["value"]
     if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"shape is {kind}, it takes one row of whole numbers")
-    if not isinstance(value, Array) or value.held.size != 1:
+    if not isinstance(value, Array) or value.contents.size != 1:
         raise call.fail("value is no array of one element")
     if constant is not None:
         wanted: list[int] = constant.tolist()
@@ -55,8 +55,8 @@ def _filled(call: Call) -> tuple[TensorType, ...]:
             raise call.fail(f"shape {wanted} has a negative size")
         return (TensorType(tuple(wanted), value.type.dtype),)
     count = kind.shape[0]
-    if not isinstance(count, int) or count > _MOST_AXES:
-        raise call.fail(f"shape is {kind}; its length must be known, and {_MOST_AXES} at most")
+    if not isinstance(count, int) or count > _MAX_AXES:
+        raise call.fail(f"shape is {kind}; its length must be known, and {_MAX_AXES} at most")
     return (TensorType((None,) * count, value.type.dtype),)
 
 

@@ -1,4 +1,4 @@
-"""What an op is: its slots, attributes, type rule, traits and cost, in one row."""
+"""The specification of an op: its slots, attributes, type rule, traits and cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AttrSpec:
     default: Attr = None
     required: bool = False
 
-    def takes(self, value: Attr) -> bool:
+    def accepts(self, value: Attr) -> bool:
         """Returns whether it may hold a value."""
         return _fits(value, self)
 
@@ -52,7 +52,7 @@ class BodySignature:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of an op, as its rules see it: types of the operands that are there, attributes.
+    """One use of an op, as its type rule sees it: operand types and attributes.
 
     `types` are those of the op's own slots; scales and zeros that come as operands of their own
     are `companions`, by the name they have on the node (`a.scale`).
@@ -89,15 +89,15 @@ class Call:
         found = [k for k in self.types if k.startswith(f"{prefix}.")]
         return [self.types[k] for k in sorted(found, key=lambda k: int(k.rsplit(".", 1)[1]))]
 
-    def whole(self, name: str) -> int:
-        """Returns a whole number among the attributes."""
+    def int_attr(self, name: str) -> int:
+        """Returns an integer attribute; raises TypeRuleError where it is none."""
         value = self.attrs[name]
         if type(value) is not int:
             raise self.fail(f"{name} = {value!r} is no whole number")
         return value
 
-    def wholes(self, name: str, count: int | None = None) -> tuple[int, ...]:
-        """Whole numbers among the attributes, `count` of them where that is given."""
+    def int_list_attr(self, name: str, count: int | None = None) -> tuple[int, ...]:
+        """Returns an attribute that is a list of integers, `count` of them where that is given."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(type(v) is int for v in value):
             raise self.fail(f"{name} = {value!r} is no list of whole numbers")
@@ -105,41 +105,41 @@ class Call:
             raise self.fail(f"{name} = {value!r} wants {count} numbers")
         return tuple(v for v in value if isinstance(v, int))
 
-    def reals(self, name: str) -> tuple[float, ...]:
-        """Floats among the attributes."""
+    def float_list_attr(self, name: str) -> tuple[float, ...]:
+        """Returns an attribute that is a list of floats."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, float) for v in value):
             raise self.fail(f"{name} = {value!r} is no list of numbers")
         return tuple(v for v in value if isinstance(v, float))
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Texts among the attributes."""
+    def text_list_attr(self, name: str) -> tuple[str, ...]:
+        """Returns an attribute that is a list of texts."""
         value = self.attrs[name]
         if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
             raise self.fail(f"{name} = {value!r} is no list of texts")
         return tuple(v for v in value if isinstance(v, str))
 
-    def text(self, name: str) -> str:
-        """Returns a text among the attributes."""
+    def text_attr(self, name: str) -> str:
+        """Returns a text attribute."""
         value = self.attrs[name]
         if not isinstance(value, str):
             raise self.fail(f"{name} = {value!r} is no text")
         return value
 
-    def flag(self, name: str) -> bool:
-        """Returns whether an attribute is true."""
+    def bool_attr(self, name: str) -> bool:
+        """Returns a boolean attribute."""
         return self.attrs[name] is True
 
-    def axis(self, name: str, rank: int) -> int:
+    def axis_attr(self, name: str, rank: int) -> int:
         """Returns an axis attribute counted from the front."""
-        value = self.whole(name)
+        value = self.int_attr(name)
         if not -rank <= value < rank:
             raise self.fail(f"{name} = {value}, but x has {rank} axes")
         return value % rank
 
-    def axes(self, name: str, rank: int) -> tuple[int, ...]:
+    def axes_attr(self, name: str, rank: int) -> tuple[int, ...]:
         """Returns an attribute of axes, counted from the front, each named once."""
-        values = self.wholes(name)
+        values = self.int_list_attr(name)
         if any(not -rank <= a < rank for a in values):
             raise self.fail(f"{name} {values}, but there are {rank} axes")
         found = tuple(a % rank for a in values)
@@ -150,6 +150,16 @@ class Call:
     def constant(self, slot: str) -> NDArray[np.generic] | None:
         """Returns the operand's elements where it is a constant."""
         return self.constants[slot].data if slot in self.constants else None
+
+    # Type rules of plugins written before these were renamed use the short names.
+    whole = int_attr
+    wholes = int_list_attr
+    reals = float_list_attr
+    texts = text_list_attr
+    text = text_attr
+    flag = bool_attr
+    axis = axis_attr
+    axes = axes_attr
 
 
 COMPANIONS = ("scale", "zero", "min", "max")
@@ -166,7 +176,7 @@ Layer: TypeAlias = Literal["convolution", "transposed", "matrix"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What passes may rely on without knowing the op."""
+    """Properties of an op that passes use instead of lists of op names."""
 
     same_params: tuple[str, ...] = ()
     """Operand slots that are quantized of the result's own quantized type when quantized."""
@@ -190,7 +200,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """One op."""
+    """The definition of an op: slots, attributes, type rule, traits and cost."""
 
     name: str
     operands: tuple[Slot, ...]
@@ -198,7 +208,7 @@ class OpSpec:
     attrs: tuple[AttrSpec, ...] = ()
     traits: Traits = Traits()
     move: ElementRule | None = None
-    """How a quantized element moves from the data operand to the result; None: it does not."""
+    """Returns the result's quantized type from the data operand's; None: the op computes."""
     cost: Callable[[Call, Shape], int] | None = None
     """Multiply-adds, for a known result shape."""
     results: int | None = 1
@@ -208,20 +218,20 @@ class OpSpec:
     """Names of values that it rounds within itself, which may have a type and a scheme."""
     bodies: tuple[str, ...] = ()
     """Names of the closed graphs that it holds."""
-    known: Mapping[str, AttrSpec] = field(init=False, repr=False, compare=False)
+    attrs_by_name: Mapping[str, AttrSpec] = field(init=False, repr=False, compare=False)
     """Its attributes by name."""
-    usual: Mapping[str, Attr] | None = field(init=False, repr=False, compare=False)
-    """The attributes of a node that says nothing of them; None where it has to."""
+    default_attrs: Mapping[str, Attr] | None = field(init=False, repr=False, compare=False)
+    """The attributes of a node that states none; None where an attribute is required."""
 
-    fitting: set[tuple[str, ...]] = field(init=False, repr=False, compare=False)
-    """Names of operands that were found to be what it takes."""
+    checked_operand_names: set[tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    """Operand names that `check_slots` has accepted before: graphs repeat a few combinations."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fitting", set())
-        whole = all(a.takes(a.default) and not a.required for a in self.attrs)
+        object.__setattr__(self, "checked_operand_names", set())
+        whole = all(a.accepts(a.default) and not a.required for a in self.attrs)
         usual = {a.name: a.default for a in self.attrs} if whole else None
-        object.__setattr__(self, "known", {a.name: a for a in self.attrs})
-        object.__setattr__(self, "usual", usual)
+        object.__setattr__(self, "attrs_by_name", {a.name: a for a in self.attrs})
+        object.__setattr__(self, "default_attrs", usual)
 
     def slot(self, name: str) -> Slot | None:
         """Returns the slot that an operand name belongs to."""
@@ -233,7 +243,7 @@ class OpSpec:
                 return slot
         return None
 
-    def companion(self, name: str) -> bool:
+    def is_companion(self, name: str) -> bool:
         """Returns whether an operand name is a companion of a slot, of an inner slot or of the
         result."""
         base, _, last = name.rpartition(".")
@@ -242,33 +252,34 @@ class OpSpec:
         known = not base or base in self.inner or self.slot(base) is not None
         return known and self.slot(name) is None
 
-    def complete(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
-        """Returns the attributes in the spec's order, defaults filled in; raises TypeRuleError for
-        a stranger."""
+    def complete_attrs(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+        """Returns the attributes in the spec's order with defaults filled in.
+
+        Raises TypeRuleError for an unknown attribute or a value of another kind.
+        """
         for name in attrs:
-            if name not in self.known:
-                near = difflib.get_close_matches(name, self.known, 1)
+            if name not in self.attrs_by_name:
+                near = difflib.get_close_matches(name, self.attrs_by_name, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeRuleError(f"{self.name} has no attribute {name}{hint}")
         out: dict[str, Attr] = {}
-        for name, spec in self.known.items():
+        for name, spec in self.attrs_by_name.items():
             if name in attrs:
                 value = as_kind(attrs[name], spec.kind)
             elif spec.required:
                 raise TypeRuleError(f"{self.name} needs {name}")
             else:
                 value = spec.default
-            sound = self.usual is not None and value is spec.default
+            sound = self.default_attrs is not None and value is spec.default
             if not sound and not _fits(value, spec):
                 said = f"{self.name}: {name} = {value!r} is not {spec.kind}"
-                raise TypeRuleError(said + _WRITTEN.get(spec.kind, "").format(name))
+                raise TypeRuleError(said + _KIND_HINTS.get(spec.kind, "").format(name))
             out[name] = value
         return out
 
 
 def as_kind(value: Attr, kind: str) -> Attr:
-    """Returns a whole number where floats are wanted as a float, a list as a tuple; all else as it
-    is."""
+    """Returns an integer as a float where floats are wanted, a list as a tuple, else the value."""
     given: object = value
     if kind == "float" and type(given) is int:
         with suppress(OverflowError):
@@ -278,7 +289,7 @@ def as_kind(value: Attr, kind: str) -> Attr:
     return value
 
 
-_WRITTEN = {
+_KIND_HINTS = {
     "array": "; arrays are declared before the graph, as `array @v : f32`, and named: {} = @v"
 }
 

@@ -10,8 +10,8 @@ from qir.errors import VerifyError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import OPS
-from qir.ir.ops.plugin import having
-from qir.ir.quantized_ops import RAW
+from qir.ir.ops.plugin import ops_with
+from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.ir.verify.following import Compute
 from qir.ir.verify.parameters import (
     axes,
@@ -37,32 +37,39 @@ from qir.ir.verify.structure import (
 )
 
 _PRODUCTS = frozenset({*SLOTS, "fused"})
-_BIASED = having(OPS.values(), lambda row: row.traits.bias, "fused")
-_MOVING = having(OPS.values(), lambda row: row.traits.same_params)
+_BIASED = ops_with(OPS.values(), lambda row: row.traits.bias, "fused")
+_MOVING = ops_with(OPS.values(), lambda row: row.traits.same_params)
 _STORING = frozenset({"quantize", "constant", "recode"})
-_HOLDING = having(OPS.values(), lambda row: row.bodies, "foreign")
+_HOLDING = ops_with(OPS.values(), lambda row: row.bodies, "foreign")
 
 RULES: tuple[VerifierRule, ...] = (
-    VerifierRule("output", "error", whole=output),
+    VerifierRule("output", "error", find_in_graph=output),
     VerifierRule("structure", "error", structure),
     VerifierRule("bodies", "error", bodies, ops=_HOLDING),
     VerifierRule("default", "error", default, ops=frozenset({"constant"})),
     VerifierRule("slots", "error", slots),
     VerifierRule("types", "error", types),
     VerifierRule("companions", "error", companions),
-    VerifierRule("positive-scale", "error", positive_scale, codes=True),
-    VerifierRule("zero-in-bounds", "error", zero_in_bounds, codes=True),
-    VerifierRule("axes", "error", axes, codes=True),
+    VerifierRule("positive-scale", "error", positive_scale, quantized_only=True),
+    VerifierRule("zero-in-bounds", "error", zero_in_bounds, quantized_only=True),
+    VerifierRule("axes", "error", axes, quantized_only=True),
     VerifierRule("codes-in-bounds", "error", codes_in_bounds, ops=frozenset({"constant"})),
-    VerifierRule("same-map", "error", same_map, codes=True, ops=_MOVING),
-    VerifierRule("one-tensor", "warning", one_tensor, codes=True, ops=_STORING),
-    VerifierRule("one-number", "warning", one_number, codes=True),
-    VerifierRule("bias-scale", "warning", bias_scale, codes=True, ops=_BIASED),
-    VerifierRule("static-weights", "warning", static_weights, codes=True, ops=_PRODUCTS),
-    VerifierRule("summed-axis", "warning", summed_axis, codes=True, ops=_PRODUCTS),
-    VerifierRule("overflow", "warning", overflow, codes=True, ops=_PRODUCTS, plain=RAW),
+    VerifierRule("same-map", "error", same_map, quantized_only=True, ops=_MOVING),
+    VerifierRule("one-tensor", "warning", one_tensor, quantized_only=True, ops=_STORING),
+    VerifierRule("one-number", "warning", one_number, quantized_only=True),
+    VerifierRule("bias-scale", "warning", bias_scale, quantized_only=True, ops=_BIASED),
+    VerifierRule("static-weights", "warning", static_weights, quantized_only=True, ops=_PRODUCTS),
+    VerifierRule("summed-axis", "warning", summed_axis, quantized_only=True, ops=_PRODUCTS),
+    VerifierRule(
+        "overflow",
+        "warning",
+        overflow,
+        quantized_only=True,
+        ops=_PRODUCTS,
+        also_unquantized=PLAIN_INTEGER_PRODUCTS,
+    ),
     VerifierRule("kept", "warning", kept, ops=frozenset({"foreign"})),
-    VerifierRule("call", "warning", whole=call),
+    VerifierRule("call", "warning", find_in_graph=call),
     VerifierRule("unused", "note", unused),
 )
 """Every rule, in the order in which a node's findings are reported."""
@@ -124,17 +131,17 @@ def _findings(
 ) -> Iterator[Finding]:
     for path, part in graph.walk():
         for rule in rules:
-            for fault in rule.whole(part) if rule.whole else ():
+            for fault in rule.find_in_graph(part) if rule.find_in_graph else ():
                 yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
     chosen: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
     for seen in _walk(Look(graph, graph.name, compute=compute), among):
-        wrong, key = False, (seen.node.op, seen.coded)
+        wrong, key = False, (seen.node.op, seen.is_near_quantized)
         if key not in chosen:
             chosen[key] = [
-                (r.name, r.severity, r.codes, r.find)
+                (r.name, r.severity, r.quantized_only, r.find)
                 for r in rules
                 if r.find
-                and (seen.coded or not r.codes or key[0] in r.plain)
+                and (seen.is_near_quantized or not r.quantized_only or key[0] in r.also_unquantized)
                 and (not r.ops or key[0] in r.ops)
             ]
         for name, severity, codes, find in chosen[key]:

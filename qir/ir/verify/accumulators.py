@@ -1,10 +1,9 @@
-"""How far the sums of an integer product can go: a proof from the weights themselves.
+"""Proves exact bounds of the int32 accumulator of an integer product, from the weights.
 
-A kernel adds up (x - zero of x) * (w - zero of w) and a bias, in 32 bits. With the weights known,
-the greatest sum of an output channel is met by the greatest quantized value of x where a weight is
-positive and by the least where it is negative; nothing is estimated, and some input meets every
-bound given. Sums are of whole numbers throughout: 64-bit ones where they are sure to fit, else
-Python's.
+A kernel sums (x - x_zero) * (w - w_zero) and a bias in 32 bits. The greatest sum of an output
+channel takes the greatest x where a weight is positive and the least x where it is negative. So
+the bounds are not estimates: some input reaches each of them. The arithmetic is on int64 where
+the sums fit, else on Python integers.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from numpy.typing import NDArray
 
 from qir.ir import dims
 from qir.ir.ops import Call
-from qir.ir.quantized_ops import RAW
-from qir.ir.types import Array, Grain, QuantType, TensorType
-from qir.ir.verify.following import follow, reach
+from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
+from qir.ir.types import Array, Granularity, QuantType, TensorType
+from qir.ir.verify.following import follow, integer_bounds
 from qir.ir.verify.parameters import miscounted, outside
 from qir.ir.verify.rule import Look, NodeContext
 from qir.ir.verify.sharing import read_map
@@ -29,16 +28,16 @@ from qir.ir.verify.windows import gathered, scattered
 MATRICES = frozenset({"matmul", "gemm", "matmul_integer"})
 INT16 = (-(1 << 15), (1 << 15) - 1)
 INT32 = (-(1 << 31), (1 << 31) - 1)
-_ALL = (-math.inf, math.inf)
-_BLOCK = 1 << 22  # elements of the weights that are looked at in one go
+_UNBOUNDED = (-math.inf, math.inf)
+_MAX_BLOCK_ELEMENTS = 1 << 22  # elements of the weights that are looked at in one go
 
-Whole = NDArray[np.generic]
-"""Whole numbers: int64, or Python's own in an array of objects."""
+Integers = NDArray[np.generic]
+"""Integers: int64, or Python integers in an array of objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Sums of two neighbouring u8 x s8 products, as vpmaddubsw saturates them in 16 bits."""
+    """Bounds of sums of two adjacent u8 x s8 products, which vpmaddubsw saturates to 16 bits."""
 
     least: int
     greatest: int
@@ -57,40 +56,42 @@ class Pairs:
 
 
 def products(seen: NodeContext) -> tuple[Product, ...]:
-    """Returns the integer products that a node computes, whole or in its chain; looked up once a
-    node."""
+    """Returns the integer products of a node or its chain, cached in the context."""
     if seen.products is None:
-        steps = [s for s in seen.steps if s.row.name in SLOTS and not s.refused]
+        steps = [s for s in seen.steps if s.spec.name in SLOTS and not s.rejection]
         seen.products = tuple(p for s in steps if (p := _product(seen, s)) is not None)
     return seen.products
 
 
 def _product(seen: NodeContext, step: OpUse) -> Product | None:
-    look, (data, slot, added) = seen.look, SLOTS[step.row.name]
-    if step.row.name in RAW:
-        x, w = _raw(look, step, data), _raw(look, step, slot)
+    look, (data, slot, added) = seen.look, SLOTS[step.spec.name]
+    if step.spec.name in PLAIN_INTEGER_PRODUCTS:
+        x, w = _plain_integer_type(look, step, data), _plain_integer_type(look, step, slot)
     else:
         x, w = read_map(seen, step, data), read_map(seen, step, slot)
-    if x is None or w is None or not all(_counts(q) and _sound(q) for q in (x, w)):
+    if x is None or w is None or not all(_is_summable(q) and _has_valid_zeros(q) for q in (x, w)):
         return None
     weights, turned = _constant(look, step, slot), False
-    if weights is None and step.row.name in MATRICES:
+    if weights is None and step.spec.name in MATRICES:
         weights = _constant(look, step, data)
         turned = weights is not None
     bias, loose = _bias(look, step, added)
     x, w = (w, x) if turned else (x, w)
-    within, lost = _within(look, step, slot if turned else data), _lost(look, step, (data, slot))
+    within, lost = (
+        _data_bounds(look, step, slot if turned else data),
+        _why_type_unknown(look, step, (data, slot)),
+    )
     weights = None if w.zero is None or lost else weights
-    if weights is not None and any(miscounted(w, TensorType(weights.held.shape, w))):
+    if weights is not None and any(miscounted(w, TensorType(weights.contents.shape, w))):
         return None
     if weights is None and w.zero is not None:
-        loose = loose or _unmade(look, step, slot, data)
+        loose = loose or _why_weights_unknown(look, step, slot, data)
     return Product(step, x, w, weights, turned, bias, loose, within, lost)
 
 
-def _unmade(look: Look, step: OpUse, slot: str, data: str) -> str:
-    """Returns why weights that are the same in every run are not known."""
-    for name in (slot, data) if step.row.name in MATRICES else (slot,):
+def _why_weights_unknown(look: Look, step: OpUse, slot: str, data: str) -> str:
+    """Returns why constant weights could not be evaluated; empty for weights that vary."""
+    for name in (slot, data) if step.spec.name in MATRICES else (slot,):
         value = step.operands.get(name)
         if value is None or not look.static(value):
             continue
@@ -102,45 +103,51 @@ def _unmade(look: Look, step: OpUse, slot: str, data: str) -> str:
     return ""
 
 
-def _within(look: Look, step: OpUse, slot: str) -> tuple[float, float]:
+def _data_bounds(look: Look, step: OpUse, slot: str) -> tuple[float, float]:
     value = step.operands.get(slot)
-    if value is None or step.row.name in RAW:
+    if value is None or step.spec.name in PLAIN_INTEGER_PRODUCTS:
         return -math.inf, math.inf
-    return reach(look, follow(look, value))
+    return integer_bounds(look, follow(look, value))
 
 
-def _lost(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
-    found = (follow(look, v).lost for s in slots if (v := step.operands.get(s)) is not None)
+def _why_type_unknown(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
+    found = (
+        follow(look, v).why_type_unknown for s in slots if (v := step.operands.get(s)) is not None
+    )
     return next(filter(None, found), "")
 
 
-def _raw(look: Look, step: OpUse, slot: str) -> QuantType | None:
-    """Plain integers as quantized values of scale 1, with zero points from operands."""
+def _plain_integer_type(look: Look, step: OpUse, slot: str) -> QuantType | None:
+    """Returns a type of scale 1 for plain integers, with the zero points of companion operands."""
     kind = step.call.types[slot]
     beside = step.operands.get(f"{slot}.zero")
     if beside is None:
         return QuantType(kind.dtype)
-    _, array = look.codes(beside)
+    _, array = look.constant_integers(beside)
     if array is None:
         return QuantType(kind.dtype, zero=None)
-    if array.held.size == 1:
+    if array.contents.size == 1:
         return QuantType(kind.dtype, zero=(int(array.data.reshape(-1)[0]),))
-    if array.held.ndim != 1:  # one zero for each row of a batch
+    if array.contents.ndim != 1:  # one zero for each row of a batch
         return None
     axis = 0 if slot == "w" else kind.rank - (1 if slot == "b" else 2)
-    ones = Array.of(np.ones(array.held.size, np.float32))
-    return QuantType(kind.dtype, scale=ones, zero=array, grain=Grain(((max(axis, 0), 1),)))
+    ones = Array.of(np.ones(array.contents.size, np.float32))
+    return QuantType(
+        kind.dtype, scale=ones, zero=array, granularity=Granularity(((max(axis, 0), 1),))
+    )
 
 
-def _counts(quant: QuantType) -> bool:
-    """Returns whether float values are whole numbers of scales: what integer kernels can sum."""
-    plain = quant.kind == "uniform" and quant.plus is None and not quant.real_zero
+def _is_summable(quant: QuantType) -> bool:
+    """Returns whether the type is affine with an integer zero, so that kernels can sum integers."""
+    plain = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
     return plain and quant.storage.is_integer
 
 
-def _sound(quant: QuantType) -> bool:
-    """Returns whether its zeros are quantized, and as many as scales; other rules tell of it where
-    not."""
+def _has_valid_zeros(quant: QuantType) -> bool:
+    """Returns whether the zero points are in range, and as many as scales.
+
+    Other rules report where they are not.
+    """
     if quant.zero is None:
         return True
     if isinstance(quant.zero, tuple):
@@ -152,16 +159,15 @@ def _sound(quant: QuantType) -> bool:
 
 def _constant(look: Look, step: OpUse, slot: str) -> Array | None:
     value = step.operands.get(slot)
-    return look.codes(value)[1] if value is not None else None
+    return look.constant_integers(value)[1] if value is not None else None
 
 
 def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
-    """Returns the integers that are added to the sum, or why they are not known; floats are added
-    later."""
+    """Returns the integer bias, or why it is unknown; a float bias is added after the sum."""
     value = step.operands.get(slot)
     if value is None or step.call.attrs.get("beta", 1.0) != 1.0:
         return None, ""
-    quant, array = look.codes(value)
+    quant, array = look.constant_integers(value)
     if array is not None:
         return (array if array.type.dtype.is_integer else None), ""
     counted = quant is not None or value.type.dtype.is_integer
@@ -171,72 +177,76 @@ def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
 # -- the shape of a sum -------------------------------------------------------------------------
 
 
-def summed(product: Product) -> tuple[int, ...]:
+def summed_axes(product: Product) -> tuple[int, ...]:
     """Returns the axes of the weights along which products are added up."""
     call = product.step.call
     match call.op:
         case "linear":
             return (1,)
         case "matmul" | "gemm" | "matmul_integer":
-            slot, last = ("a", True) if product.turned else ("b", False)
+            slot, last = ("a", True) if product.swapped else ("b", False)
             rank = len(call.shape(slot))
-            last = last != _turned(call, slot)
+            last = last != _is_transposed_operand(call, slot)
             return (rank - 1 if last or rank == 1 else rank - 2,)
     rest = tuple(range(2, len(call.shape("w"))))
-    return (0 if transposed(call) else 1, *rest)
+    return (0 if is_transposed_conv(call) else 1, *rest)
 
 
-def transposed(call: Call) -> bool:
+def is_transposed_conv(call: Call) -> bool:
     """Returns whether it is a transposed convolution, whose weights are [in, out / groups, ...]."""
     return call.op.startswith("conv_transpose")
 
 
-def _turned(call: Call, slot: str) -> bool:
+def _is_transposed_operand(call: Call, slot: str) -> bool:
     return call.attrs.get(f"trans_{slot}") is True
 
 
-def _depth(product: Product) -> int | None:
+def _sum_length(product: Product) -> int | None:
     """Returns how many products one sum has; None where a size is not known."""
     call = product.step.call
     mine, other = product.slots
-    sizes = dims.known(tuple(call.shape(mine)[axis] for axis in summed(product)))
-    if sizes is not None and transposed(call):  # of the taps, those that reach one place
-        taps = [int(rows.sum(axis=1).max()) for rows in _windows(product, sizes[1:])]
-        sizes = (sizes[0] // call.whole("groups"), *taps)
+    sizes = dims.known_shape(tuple(call.shape(mine)[axis] for axis in summed_axes(product)))
+    if sizes is not None and is_transposed_conv(call):  # of the taps, those that reach one place
+        taps = [int(rows.sum(axis=1).max()) for rows in _taps_on_data(product, sizes[1:])]
+        sizes = (sizes[0] // call.int_attr("groups"), *taps)
     if sizes is None and not call.op.startswith("conv"):
-        sizes = dims.known((call.shape(other)[met(product)],))
+        sizes = dims.known_shape((call.shape(other)[data_sum_axis(product)],))
     return None if sizes is None else math.prod(sizes)
 
 
-def _windows(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.int64]]:
-    """For each axis of a window, rows that say which of its taps meet data, one a place."""
+def _taps_on_data(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.int64]]:
+    """Returns for each window axis a table of output position x tap: whether the tap hits data."""
     call = product.step.call
     if not call.op.startswith("conv"):
         return []
     x, n = call.shape("x"), len(kernel)
     first = 1 if call.attrs.get("layout") == "NHWC" else 2
-    stride, dilation = (call.wholes(a) or (1,) * n for a in ("stride", "dilation"))
-    pad = call.wholes("pad") or (0,) * 2 * n
-    more = call.wholes("output_pad") if transposed(call) else (0,) * n
-    taps = scattered if transposed(call) else gathered
+    stride, dilation = (call.int_list_attr(a) or (1,) * n for a in ("stride", "dilation"))
+    pad = call.int_list_attr("pad") or (0,) * 2 * n
+    more = call.int_list_attr("output_pad") if is_transposed_conv(call) else (0,) * n
+    taps = scattered if is_transposed_conv(call) else gathered
     return [
         taps(x[first + i], kernel[i], stride[i], dilation[i], (pad[i], pad[n + i] - more[i]))
         for i in range(n)
     ]
 
 
-def _cut(product: Product) -> int | str | None:
-    """After how many products of the first summed axis a new sum begins; or why nobody can say."""
-    first, *more = summed(product)
+def _sum_block_size(product: Product) -> int | str | None:
+    """Returns the block size at which a new sum begins, as scales change; or why it is unknown."""
+    first, *more = summed_axes(product)
     size: int | None = None
-    if transposed(product.step.call) and product.w.grain and first in dict(product.w.grain.blocks):
+    if (
+        is_transposed_conv(product.step.call)
+        and product.w.granularity
+        and first in dict(product.w.granularity.blocks)
+    ):
         return "its scales vary along the channels that are summed up"
     for quant, axis, others in (
         (product.w, first, more),
-        (product.x, met(product), slid(product)),
+        (product.x, data_sum_axis(product), sliding_axes(product)),
     ):
-        blocks = dict(quant.grain.blocks) if quant.grain else {}
-        if quant.grain and quant.grain.by is not None:
+        blocks = dict(quant.granularity.blocks) if quant.granularity else {}
+        if quant.granularity and quant.granularity.by is not None:
             return "its scales belong to groups of indices in no order"
         if any(other in blocks for other in others):
             return "its scales vary from tap to tap of the window"
@@ -247,60 +257,64 @@ def _cut(product: Product) -> int | str | None:
     return size
 
 
-def met(product: Product) -> int:
+def data_sum_axis(product: Product) -> int:
     """Returns the axis of x that meets the first summed axis of the weights."""
     call = product.step.call
     slot = product.slots[1]
     rank = len(call.shape(slot))
     if call.op in MATRICES:
-        last = _turned(call, slot) if product.turned else not _turned(call, slot)
+        last = (
+            _is_transposed_operand(call, slot)
+            if product.swapped
+            else not _is_transposed_operand(call, slot)
+        )
         return rank - 1 if last or rank == 1 else rank - 2
     return rank - 1 if call.op == "linear" or call.attrs.get("layout") == "NHWC" else 1
 
 
-def slid(product: Product) -> list[int]:
+def sliding_axes(product: Product) -> list[int]:
     """Returns the axes of x that a window slides along."""
     call = product.step.call
     if not call.op.startswith("conv"):
         return []
     rank = len(call.shape("x"))
-    return [i for i in range(1, rank) if i != met(product)]
+    return [i for i in range(1, rank) if i != data_sum_axis(product)]
 
 
 # -- the bounds ---------------------------------------------------------------------------------
 
 
-def bound(product: Product) -> tuple[int, int, int, int] | str:
-    """Depth, least and greatest sum, and the channel that goes furthest; or why none is known."""
-    if product.lost:
-        return product.lost
-    depth, cut = _depth(product), _cut(product)
+def sum_bounds(product: Product) -> tuple[int, int, int, int] | str:
+    """Returns depth, least and greatest sum and the worst channel; or why there is no bound."""
+    if product.why_type_unknown:
+        return product.why_type_unknown
+    depth, cut = _sum_length(product), _sum_block_size(product)
     if depth is None:
         return "the length of its sums is not known"
     if isinstance(cut, str):
         return cut
-    if product.loose:
-        return product.loose
+    if product.why_unbounded:
+        return product.why_unbounded
     if product.weights is None:
         return depth, *_any_weights(product, depth), 0
     return depth, *_these_weights(product, product.weights, cut)
 
 
-def bits(least: int, greatest: int) -> int:
+def signed_bits(least: int, greatest: int) -> int:
     """Bits of the narrowest signed number that holds both."""
     return max((v if v >= 0 else ~v).bit_length() for v in (least, greatest)) + 1
 
 
-def safe(product: Product) -> bool:
+def fits_int32_by_types(product: Product) -> bool:
     """Returns whether the types alone prove that 32 bits hold every sum, which takes no time."""
-    depth = _depth(product)
-    if depth is None or product.loose or product.lost:
+    depth = _sum_length(product)
+    if depth is None or product.why_unbounded or product.why_type_unknown:
         return False
     least, greatest = _any_weights(product, depth)
     return INT32[0] <= least and greatest <= INT32[1]
 
 
-def _ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]]:
+def _centered_ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]]:
     """Least and greatest q - zero, for the zeros that are furthest out.
 
     `within` holds what is known of them beyond the storage. The greatest sum is convex in the
@@ -312,26 +326,27 @@ def _ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]
     elif quant.zero is not None:
         found = np.asarray(quant.zeros())
         zeros = {int(found.min()), int(found.max())} if found.size else {0}
-    return [_kept(quant.low - zero, quant.high - zero, within) for zero in sorted(zeros)]
+    return [_clip_to_bounds(quant.low - zero, quant.high - zero, within) for zero in sorted(zeros)]
 
 
-def _kept(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
-    """Returns the part of low..high that is within bounds; where none does, the end that is
-    nearest."""
+def _clip_to_bounds(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
+    """Clips low..high to bounds; where they do not overlap, to the nearest end."""
     least, greatest = (min(max(end, low), high) for end in within)
     return int(least), int(greatest)
 
 
 def _any_weights(product: Product, depth: int) -> tuple[int, int]:
     """Least and greatest sum over all weights of the type."""
-    ends = _ends(product.x, product.within)
-    corners = [a * b for x in ends for w in _ends(product.w, _ALL) for a in x for b in w]
+    ends = _centered_ends(product.x, product.data_bounds)
+    corners = [
+        a * b for x in ends for w in _centered_ends(product.w, _UNBOUNDED) for a in x for b in w
+    ]
     low, high = _bias_ends(product)
     return depth * min(0, *corners) + low, depth * max(0, *corners) + high
 
 
 def _bias_ends(product: Product) -> tuple[int, int]:
-    if product.bias is None or not product.bias.held.size:
+    if product.bias is None or not product.bias.contents.size:
         return 0, 0
     return int(product.bias.data.min()), int(product.bias.data.max())
 
@@ -339,16 +354,16 @@ def _bias_ends(product: Product) -> tuple[int, int]:
 def _these_weights(product: Product, weights: Array, cut: int | None) -> tuple[int, int, int]:
     """Least and greatest sum, and the channel that goes furthest, for constant weights."""
     rows, shape = _rows(product, _centred(weights, product.w))
-    windows = _windows(product, rows.shape[2:])
+    windows = _taps_on_data(product, rows.shape[2:])
     biases = [None, None] if cut else _bias_rows(product, shape)
     worst = _Worst()
-    each = max(1, _BLOCK // max(1, math.prod(rows.shape[1:])))
+    each = max(1, _MAX_BLOCK_ELEMENTS // max(1, math.prod(rows.shape[1:])))
     for start in range(0, len(rows), each):
         part = slice(start, start + each)
         up = _totals(np.maximum(rows[part], 0), windows, cut)
         down = _totals(np.minimum(rows[part], 0), windows, cut)
         low, high = (None if b is None else b[part] for b in biases)
-        for least, greatest in _ends(product.x, product.within):
+        for least, greatest in _centered_ends(product.x, product.data_bounds):
             worst.take(_sums(up, greatest, down, least, high), start)
             worst.take(_sums(up, least, down, greatest, low), start)
     return worst.least, worst.greatest, worst.channel
@@ -361,7 +376,7 @@ class _Worst:
         self.least = self.greatest = self.channel = 0
         self.furthest = -1
 
-    def take(self, sums: Whole, start: int) -> None:
+    def take(self, sums: Integers, start: int) -> None:
         """Takes the sums of some channels, the first of which is the start."""
         if not sums.size:
             return
@@ -376,11 +391,11 @@ class _Worst:
             self.channel = start + int(at) // (sums.size // len(sums))
 
 
-def _rows(product: Product, data: Whole) -> tuple[Whole, tuple[int, ...]]:
+def _rows(product: Product, data: Integers) -> tuple[Integers, tuple[int, ...]]:
     """Returns the weights as channels by summed axes, and the shape that the channels have."""
-    over = summed(product)
-    if transposed(product.step.call):
-        groups = product.step.call.whole("groups")
+    over = summed_axes(product)
+    if is_transposed_conv(product.step.call):
+        groups = product.step.call.int_attr("groups")
         split = data.reshape(groups, data.shape[0] // groups, *data.shape[1:]).swapaxes(1, 2)
         channels = groups * data.shape[1]
         return split.reshape(channels, *split.shape[2:]), (channels,)
@@ -390,22 +405,22 @@ def _rows(product: Product, data: Whole) -> tuple[Whole, tuple[int, ...]]:
     return moved.reshape(math.prod(shape), *moved.shape[len(channels) :]), shape
 
 
-def _centred(weights: Array, quant: QuantType) -> Whole:
+def _centred(weights: Array, quant: QuantType) -> Integers:
     """q - zero, in 64 bits, or as Python's whole numbers where those might not do."""
-    data: Whole = weights.data
+    data: Integers = weights.data
     if quant.storage.bits > 32:
         data = data.astype(object)
     zeros = np.asarray(quant.zeros())
     if not zeros.any():
         return data
     wide = data if data.dtype == object else data.astype(np.int64)
-    out: Whole = np.subtract(wide, _spread(zeros, quant, data.shape))
+    out: Integers = np.subtract(wide, _spread(zeros, quant, data.shape))
     return out
 
 
-def _spread(zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]) -> Whole:
+def _spread(zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]) -> Integers:
     """Returns a zero for each element."""
-    grain = quant.grain
+    grain = quant.granularity
     if grain is None or zeros.size == 1:
         return zeros.reshape(())
     if grain.axis is not None:
@@ -415,11 +430,11 @@ def _spread(zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]
     return zeros
 
 
-def _totals(rows: Whole, windows: list[NDArray[np.int64]], cut: int | None) -> Whole:
+def _totals(rows: Integers, windows: list[NDArray[np.int64]], cut: int | None) -> Integers:
     """Sums of each row, one for each block and each place of the window."""
     kind = np.dtype(object if rows.dtype == object else np.int64)
     if cut and rows.shape[1]:
-        sums: Whole = np.add.reduceat(rows, range(0, rows.shape[1], cut), axis=1, dtype=kind)
+        sums: Integers = np.add.reduceat(rows, range(0, rows.shape[1], cut), axis=1, dtype=kind)
     else:
         sums = rows.sum(axis=1, dtype=kind, keepdims=True)
     for taps in windows:  # each axis of taps gives way to one of places, which goes to the end
@@ -431,22 +446,22 @@ def _totals(rows: Whole, windows: list[NDArray[np.int64]], cut: int | None) -> W
     return sums.reshape(len(rows), -1)
 
 
-def _sums(up: Whole, above: int, down: Whole, below: int, bias: Whole | None) -> Whole:
+def _sums(up: Integers, above: int, down: Integers, below: int, bias: Integers | None) -> Integers:
     """up * above + down * below + bias, exactly."""
     most = int(up.max(initial=0)) * abs(above) - int(down.min(initial=0)) * abs(below)
     if max(most, abs(above), abs(below)) >= 1 << 61:
         up, down = up.astype(object), down.astype(object)
-    out: Whole = np.add(np.multiply(up, above), np.multiply(down, below))
+    out: Integers = np.add(np.multiply(up, above), np.multiply(down, below))
     if bias is not None:
         out = np.add(out, bias.reshape(-1, 1))
     return out
 
 
-def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
+def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Integers | None]:
     """Least and greatest bias of each channel."""
-    if product.bias is None or not product.bias.held.size:
+    if product.bias is None or not product.bias.contents.size:
         return [None, None]
-    data: Whole = product.bias.data
+    data: Integers = product.bias.data
     data = data.astype(object if data.dtype.itemsize > 4 else np.int64)
     op, count = product.step.call.op, math.prod(shape)
     if op.startswith("conv"):
@@ -454,7 +469,7 @@ def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
             return [None, None]
         data = np.broadcast_to(data.reshape(-1), (count,))
         return [data, data]
-    axis = -2 if product.turned else -1
+    axis = -2 if product.swapped else -1
     if not shape or data.ndim < -axis:
         return [np.full(count, f(), data.dtype) for f in (data.min, data.max)]
     rest = tuple(i for i in range(data.ndim) if i != data.ndim + axis)
@@ -465,7 +480,7 @@ def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Whole | None]:
 # -- pairs in 16 bits ---------------------------------------------------------------------------
 
 
-def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
+def worst_pair(product: Product, *, inside: bool = False) -> Pairs | None:
     """Sums of neighbouring products of bytes; None where a CPU does not sum such quantized values
     so.
 
@@ -474,7 +489,7 @@ def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
     have them; the last of an odd number of channels has none.
     """
     x, w = product.x.storage, product.w.storage
-    if transposed(product.step.call) or product.lost:
+    if is_transposed_conv(product.step.call) or product.why_type_unknown:
         return None  # which taps meet data together depends on the place
     if x.bits > 8 or w.bits > 8 or w.kind != "int":
         return None
@@ -489,7 +504,7 @@ def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
         rows = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
     rows = rows.reshape(len(rows), -1)
     found: Pairs | None = None
-    each = max(2, _BLOCK // max(1, rows.shape[1]))
+    each = max(2, _MAX_BLOCK_ELEMENTS // max(1, rows.shape[1]))
     for start in range(0, len(rows), each):
         found = _furthest(rows[start : start + each], ends, start, found)
     return found
@@ -498,7 +513,7 @@ def pairs(product: Product, *, inside: bool = False) -> Pairs | None:
 def window(product: Product) -> int:
     """Returns the greatest sum of the quantized values of a window, as kernels add them that
     multiply it with a zero point of the weights; 0 where there is none."""
-    depth = _depth(product)
+    depth = _sum_length(product)
     if depth is None or product.w.zero is None or not np.any(np.asarray(product.w.zeros())):
         return 0
     return depth * _bytes(product, 0)[1]
@@ -507,18 +522,20 @@ def window(product: Product) -> int:
 def _bytes(product: Product, shift: int) -> tuple[int, int]:
     """Returns the least and greatest quantized value of x as an unsigned byte; padding has the
     zero's."""
-    quant, (least, greatest) = product.x, product.within
+    quant, (least, greatest) = product.x, product.data_bounds
     if quant.zero is None:
         return quant.low + shift, quant.high + shift
     if product.step.call.op.startswith("conv"):
         least, greatest = min(least, 0), max(greatest, 0)
     zeros = np.asarray(quant.zeros())
     low, high = (int(zeros.min()), int(zeros.max())) if zeros.size else (0, 0)
-    low, high = _kept(quant.low, quant.high, (low + least, high + greatest))
+    low, high = _clip_to_bounds(quant.low, quant.high, (low + least, high + greatest))
     return low + shift, high + shift
 
 
-def _furthest(rows: Whole, ends: tuple[int, int], start: int, so_far: Pairs | None) -> Pairs | None:
+def _furthest(
+    rows: Integers, ends: tuple[int, int], start: int, so_far: Pairs | None
+) -> Pairs | None:
     """Returns the pairs of some channels next to those looked at before."""
     if not rows.size:
         return so_far

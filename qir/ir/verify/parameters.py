@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir import dims
-from qir.ir.lazy_arrays import bounds_of, pieces
+from qir.ir.lazy_arrays import bounds_of, iter_pieces
 from qir.ir.ops import COMPANIONS
-from qir.ir.ops.graph import GIVEN
-from qir.ir.ops.layers import CONTROL
-from qir.ir.quantized_ops import RAW, ROUND_INSIDE
+from qir.ir.ops.graph import STATED_TYPE_OPS
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
+from qir.ir.quantized_ops import INNER_ROUNDING_OPS, PLAIN_INTEGER_PRODUCTS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ir.verify.rule import Fault, NodeContext
 from qir.ir.verify.step import OpUse
@@ -37,13 +37,13 @@ def positive_scale(seen: NodeContext) -> Iterator[Fault]:
     that are quantized themselves are finite and not negative, and may be zero for all-zero blocks.
     Constant companion slots are checked too.
     """
-    if not (seen.makes or seen.open):
+    if not (seen.makes_quantized or seen.has_open_parameters):
         return
     for name, quant in _maps(seen):
         if quant.scale is not None and (said := _bad_scale(quant)):
             yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
     for slot, array, of in _given(seen, "scale"):
-        blocks = of is not None and of.grain is not None and of.axis is None
+        blocks = of is not None and of.granularity is not None and of.axis is None
         if not (_finite if blocks else _positive)(array.data):
             said = "finite" if blocks else "positive and finite"
             yield Fault(f"{slot}: a scale is not {said}", slot)
@@ -56,12 +56,12 @@ def _bad_scale(quant: QuantType) -> str:
     array = quant.scale
     inner = array.type.quant if array is not None else None
     if array is None or inner is None:
-        blocks = quant.grain is not None and quant.axis is None
+        blocks = quant.granularity is not None and quant.axis is None
         if array is not None and blocks and array.type.dtype.is_float:
             return "" if _finite(array.data) else "a scale is not finite"
         ok = array is None or _positive(array.data)
         return "" if ok else "a scale is not positive and finite"
-    if inner.dynamic or inner.kind != "uniform" or inner.grain is not None:
+    if inner.dynamic or inner.kind != "uniform" or inner.granularity is not None:
         return "" if inner.scale is None else _bad_scale(inner)
     codes = array.data.astype(np.float64)
     reals = np.multiply(codes - np.float64(inner.zeros()), np.float64(inner.scales()))
@@ -97,7 +97,7 @@ def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
 
     Float zero points may have any value, and float storage types have none.
     """
-    if not (seen.makes or seen.open):
+    if not (seen.makes_quantized or seen.has_open_parameters):
         return
     for name, quant in _maps(seen):
         if quant.zero and (said := _bad_zero(quant)):
@@ -105,16 +105,16 @@ def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     for slot, array, of in _given(seen, "zero"):
         if of is None or not (of.storage.is_integer and array.type.dtype.is_integer):
             continue
-        if array.held.size and outside(of, array.data):
+        if array.contents.size and outside(of, array.data):
             yield Fault(f"{slot}: a zero point is outside {of.low}..{of.high}", slot)
 
 
 def _bad_zero(quant: QuantType) -> str:
-    if isinstance(quant.zero, tuple) and quant.storage.is_integer and not quant.real_zero:
+    if isinstance(quant.zero, tuple) and quant.storage.is_integer and not quant.has_float_zero:
         inside = all(quant.low <= zero <= quant.high for zero in quant.zero)
         return "" if inside else f"a zero point is outside {quant.low}..{quant.high}"
     zeros = np.asarray(quant.zeros())
-    if quant.real_zero:
+    if quant.has_float_zero:
         finite = bool(np.isfinite(zeros.astype(np.float64)).all())
         return "" if finite else "a zero is not finite"
     if quant.storage.is_float:
@@ -134,7 +134,7 @@ def axes(seen: NodeContext) -> Iterator[Fault]:
     There are as many zero points and offsets as scales, or one. A granularity with `by` names the
     group of every index of its last axis.
     """
-    if not (seen.makes or seen.open):
+    if not (seen.makes_quantized or seen.has_open_parameters):
         return
     for name, kind in seen.typed():
         quant = kind.quant
@@ -146,18 +146,18 @@ def axes(seen: NodeContext) -> Iterator[Fault]:
 
 def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
     """What is wrong with how many numbers a quantized type has, for a tensor of that type."""
-    if quant.grain is None and quant.plus is None and not isinstance(quant.zero, Array):
+    if quant.granularity is None and quant.plus is None and not isinstance(quant.zero, Array):
         return  # one of each, since no such type is made otherwise
     scales = None if quant.scale is None else np.asarray(quant.scales())
     if scales is not None and quant.zero:
         count = np.asarray(quant.zeros()).size
         if count not in (1, scales.size):
             yield f"{count} zeros for {scales.size} scales"
-    grain = quant.grain
+    grain = quant.granularity
     if scales is None:
         return
     offsets = len(quant.plus) if isinstance(quant.plus, tuple) else 1
-    offsets = quant.plus.held.size if isinstance(quant.plus, Array) else offsets
+    offsets = quant.plus.contents.size if isinstance(quant.plus, Array) else offsets
     if offsets not in (1, scales.size):
         yield f"{offsets} offsets for {scales.size} scales"
     if grain is None:
@@ -168,7 +168,7 @@ def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
         size = kind.shape[grain.axis]
         if isinstance(size, int) and scales.size != size:
             yield f"{scales.size} scales for {size} indices of axis {grain.axis}"
-    elif (grid := dims.known(grain.grid(kind.shape))) is not None and scales.shape != grid:
+    elif (grid := dims.known_shape(grain.grid(kind.shape))) is not None and scales.shape != grid:
         if isinstance(quant.scale, tuple) and scales.size == math.prod(grid):
             return  # in line they stand in the grid's order
         yield f"scales are {list(scales.shape)}, the blocks make {list(grid)}"
@@ -176,15 +176,15 @@ def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
 
 def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]) -> Iterator[str]:
     """The faults of a granularity whose last axis says of each index which group it belongs to."""
-    assert quant.grain is not None
-    axis = quant.grain.blocks[-1][0]
-    if not by.type.dtype.is_integer or by.held.ndim != 1:
+    assert quant.granularity is not None
+    axis = quant.granularity.blocks[-1][0]
+    if not by.type.dtype.is_integer or by.contents.ndim != 1:
         yield f"groups are named by {by.type}; it takes one whole number an index"
-    elif not dims.agree(kind.shape[axis], by.held.size):
-        yield f"{by.held.size} indices are given a group, axis {axis} has {kind.shape[axis]}"
+    elif not dims.may_be_equal(kind.shape[axis], by.contents.size):
+        yield f"{by.contents.size} indices are given a group, axis {axis} has {kind.shape[axis]}"
     elif len(grid) != kind.rank:
         yield f"scales are {list(grid)}, groups need {kind.rank} axes"
-    elif by.held.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
+    elif by.contents.size and not 0 <= int(by.data.min()) <= int(by.data.max()) < grid[axis]:
         yield f"a group is outside 0..{grid[axis] - 1}"
 
 
@@ -196,15 +196,15 @@ def codes_in_bounds(seen: NodeContext) -> Iterator[Fault]:
     """
     if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
         return
-    if not array.type.dtype.is_integer or not array.held.size:
+    if not array.type.dtype.is_integer or not array.contents.size:
         return
     low, high = array.type.bounds
-    if _fills(array.held.dtype, low, high):
+    if _fills(array.contents.dtype, low, high):
         return
-    known = bounds_of(array.held)
+    known = bounds_of(array.contents)
     if known is not None and low <= known[0] <= known[1] <= high:
         return
-    ends = [(int(piece.min()), int(piece.max())) for piece in pieces(array.held)]
+    ends = [(int(piece.min()), int(piece.max())) for piece in iter_pieces(array.contents)]
     least, greatest = min(end[0] for end in ends), max(end[1] for end in ends)
     if least < low or greatest > high:
         said = f"elements {least}..{greatest} leave the bounds {low}..{high}"
@@ -218,9 +218,9 @@ def _fills(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
     return low <= least and least + (1 << size) - 1 <= high
 
 
-_BITS = GIVEN | {"constant", "recode", "shape", "size"} | CONTROL
+_BITS = STATED_TYPE_OPS | {"constant", "recode", "shape", "size"} | CONTROL_FLOW_OPS
 """Ops that hand integers on, or take them as they are: nobody has to know what they mean."""
-_UNASKED = _BITS | RAW
+_UNASKED = _BITS | PLAIN_INTEGER_PRODUCTS
 """Their type rules read the zero points of the latter, which are operands."""
 
 
@@ -233,7 +233,11 @@ def companions(seen: NodeContext) -> Iterator[Fault]:
     granularity.
     """
     for step in seen.steps:
-        if step.plain or step.row.name in _UNASKED or not (seen.open or step.call.companions):
+        if (
+            step.plain
+            or step.spec.name in _UNASKED
+            or not (seen.has_open_parameters or step.call.companions)
+        ):
             continue
         for base in _bases(seen, step):
             for fault in _beside(seen, step, base):
@@ -272,13 +276,13 @@ def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
             yield Fault(f"{slot} is given, and {whose} does not leave it open", slot)
         elif said := _misshapen(quant, shape, name, step.call.companions[slot]):
             yield Fault(f"{slot} {said}", slot)
-    chosen = base in seen.node._inner and step.row.name in ROUND_INSIDE and not there
+    chosen = base in seen.node._inner and step.spec.name in INNER_ROUNDING_OPS and not there
     ranged = [c for c in there if c in ("min", "max")]
     if len(ranged) == 1:
         yield Fault(f"{prefix}min and {prefix}max come together", prefix + ranged[0])
     if quant is None or not quant.dynamic or ranged or chosen:
         return
-    if step.row.traits.value_preserving:
+    if step.spec.traits.value_preserving:
         return
     for name in ("scale", "zero"):
         if name in opens and name not in there:
@@ -299,15 +303,15 @@ def _misshapen(quant: QuantType, shape: dims.Shape | None, name: str, given: Ten
     whole = name == "zero" and given.dtype.is_integer
     if given.quant is None and not given.dtype.is_float and not whole:
         return f"is {given}; it takes {'numbers' if name == 'zero' else 'floats'}"
-    grain = quant.grain
+    grain = quant.granularity
     if shape is None or (grain is not None and grain.by is not None):
         return ""
     if grain is None:
-        right = all(dims.agree(size, 1) for size in given.shape)
+        right = all(dims.may_be_equal(size, 1) for size in given.shape)
         return "" if right else f"is {given}, and a whole tensor has one"
     wanted = [grain.grid(shape)]
     if grain.axis is not None:
         wanted.append((shape[grain.axis],))
-    if any(len(w) == given.rank and all(map(dims.agree, w, given.shape)) for w in wanted):
+    if any(len(w) == given.rank and all(map(dims.may_be_equal, w, given.shape)) for w in wanted):
         return ""
     return f"is {given}, and there are {list(wanted[-1])} of them"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qir.ir.quantized_ops import RAW
+from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.ir.verify.accumulators import (
     INT32,
     MATRICES,
-    bits,
-    bound,
-    met,
+    data_sum_axis,
+    fits_int32_by_types,
     products,
-    safe,
-    slid,
-    summed,
+    signed_bits,
+    sliding_axes,
+    sum_bounds,
+    summed_axes,
 )
 from qir.ir.verify.rule import Fault, NodeContext
 from qir.ir.verify.step import SLOTS, Product
@@ -28,14 +28,18 @@ def static_weights(seen: NodeContext) -> Iterator[Fault]:
     computed: that is a product of two activations, as in attention.
     """
     for product in products(seen):
-        step, slot = product.step, SLOTS[product.step.row.name][1]
+        step, slot = product.step, SLOTS[product.step.spec.name][1]
         value = step.operands.get(slot)
         if product.weights is not None or (value is not None and seen.look.static(value)):
             continue
-        if step.row.name in MATRICES and len(step.call.shape("b")) > 2 and not product.w.grain:
+        if (
+            step.spec.name in MATRICES
+            and len(step.call.shape("b")) > 2
+            and not product.w.granularity
+        ):
             continue
         name = f"%{value.name}" if value is not None else "what the stage before makes"
-        said = f"the weights of {step.row.name}, {step.prefix}{slot}, are computed: {name}"
+        said = f"the weights of {step.spec.name}, {step.prefix}{slot}, are computed: {name}"
         yield Fault(said, step.prefix + slot, value.name if value is not None else "")
 
 
@@ -46,12 +50,12 @@ def summed_axis(seen: NodeContext) -> Iterator[Fault]:
     Blocks of several indices are a sum each.
     """
     for product in products(seen):
-        if product.lost:
+        if product.why_type_unknown:
             continue
         mine, other = product.slots
         for slot, quant, over in (
-            (mine, product.w, summed(product)),
-            (other, product.x, (met(product), *slid(product))),
+            (mine, product.w, summed_axes(product)),
+            (other, product.x, (data_sum_axis(product), *sliding_axes(product))),
         ):
             if (
                 quant.axis in over
@@ -75,18 +79,18 @@ def overflow(seen: NodeContext) -> Iterator[Fault]:
     of pairs, as on CPUs without VNNI, can saturate.
     """
     for product in products(seen):
-        if safe(product) or _wide_reals(product):
+        if fits_int32_by_types(product) or _wide_reals(product):
             continue
-        found = bound(product)
+        found = sum_bounds(product)
         if isinstance(found, str):
             continue
         _, least, greatest, channel = found
         if INT32[0] <= least and greatest <= INT32[1]:
             continue
         step = product.step
-        stage = f"{step.row.name} in {step.prefix}: " if step.prefix else ""
+        stage = f"{step.spec.name} in {step.prefix}: " if step.prefix else ""
         where = f" in channel {channel}" if product.weights is not None else ""
-        size = bits(least, greatest)
+        size = signed_bits(least, greatest)
         said = f"{stage}sums come to {least}..{greatest}{where}: {size} bits, and 32 wrap"
         value = step.operands.get(product.slots[0])
         yield Fault(said, step.prefix + product.slots[0], value.name if value is not None else "")
@@ -95,6 +99,9 @@ def overflow(seen: NodeContext) -> Iterator[Fault]:
 def _wide_reals(product: Product) -> bool:
     """Whether it sums float values, of quantized values that no runtime sums in 32 bits."""
     step = product.step
-    if step.row.name in RAW or max(product.x.storage.bits, product.w.storage.bits) <= 8:
+    if (
+        step.spec.name in PLAIN_INTEGER_PRODUCTS
+        or max(product.x.storage.bits, product.w.storage.bits) <= 8
+    ):
         return False
     return all(step.call.types[slot].quant is None for slot in product.slots)

@@ -12,10 +12,10 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import OPS, OpSpec, spec
-from qir.ir.ops.graph import GIVEN
-from qir.ir.ops.plugin import having
+from qir.ir.ops.graph import STATED_TYPE_OPS
+from qir.ir.ops.plugin import ops_with
 from qir.ir.types import Array, QuantType, TensorType
-from qir.ir.verify.following import Compute, elements, follow
+from qir.ir.verify.following import Compute, follow, trail_elements
 from qir.ir.verify.step import OpUse, Product
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -23,7 +23,7 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a rule found."""
+    """A rule of the verifier that a node breaks, and where."""
 
     rule: str
     severity: Severity
@@ -111,41 +111,43 @@ class Look:
         """Returns whether it is the same in every run: made of constants alone."""
         return self.source(value).node not in self.moving
 
-    def map(self, value: Value) -> QuantType | None:
+    def quant_type(self, value: Value) -> QuantType | None:
         """Returns the quantized type of the integers that a value is read from, seen through what
         moves them."""
         return follow(self, value).quant
 
-    def codes(self, value: Value) -> tuple[QuantType | None, Array | None]:
+    def constant_integers(self, value: Value) -> tuple[QuantType | None, Array | None]:
         """That map, and the integers where they are constant; the elements where it is not
         quantized."""
         trail = follow(self, value)
-        return trail.quant, elements(self, trail)
+        return trail.quant, trail_elements(self, trail)
 
 
 class NodeContext:
     """One node as every rule sees it: looked up once."""
 
     __slots__ = (
-        "coded",
+        "has_open_parameters",
+        "is_near_quantized",
         "look",
-        "makes",
+        "makes_quantized",
         "missing",
         "node",
-        "open",
         "operands",
         "products",
-        "row",
+        "spec",
         "steps",
     )
 
     def __init__(self, look: Look, node: Node) -> None:
         self.look = look
         self.node = node
-        self.row: OpSpec = spec(node._op)
+        self.spec: OpSpec = spec(node._op)
         self.operands: Mapping[str, Value] = node._operands
-        self.missing = _missing(node)
-        self.coded, self.makes, self.open = _coded(node)
+        self.missing = _missing_slots(node)
+        self.is_near_quantized, self.makes_quantized, self.has_open_parameters = _quantization_near(
+            node
+        )
         """Whether integers are near it, whether it makes some, whether a type leaves
         numbers open."""
         self.steps: Sequence[OpUse] = ()
@@ -156,8 +158,10 @@ class NodeContext:
             return
         if node._stages:
             self.steps = tuple(_chain(node))
-        elif node._op not in GIVEN and all(name in node._bodies for name in self.row.bodies):
-            step = OpUse("", self.row, self.operands, node._attrs, _own_type(node), node._bodies)
+        elif node._op not in STATED_TYPE_OPS and all(
+            name in node._bodies for name in self.spec.bodies
+        ):
+            step = OpUse("", self.spec, self.operands, node._attrs, _own_type(node), node._bodies)
             step.infer()
             self.steps = (step,)
 
@@ -197,9 +201,9 @@ def _chain(node: Node) -> Iterator[OpUse]:
         step = OpUse(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
         step.infer()
         yield step
-        if step.refused or len(step.made) != 1:
+        if step.rejection or len(step.inferred) != 1:
             return
-        flow = stage.type or step.made[0]
+        flow = stage.type or step.inferred[0]
 
 
 Find: TypeAlias = Callable[[NodeContext], Iterator[Fault]]
@@ -212,27 +216,27 @@ class VerifierRule:
     name: str
     severity: Severity
     find: Find | None = None
-    whole: Callable[[Graph], Iterator[Fault]] | None = None
+    find_in_graph: Callable[[Graph], Iterator[Fault]] | None = None
     """Instead of `find`, for a rule on a graph and not on its nodes."""
-    codes: bool = False
+    quantized_only: bool = False
     """Whether only nodes are looked at that are quantized somewhere."""
     ops: Set[str] = frozenset()
     """The ops that it looks at; none: all."""
-    plain: Set[str] = frozenset()
+    also_unquantized: Set[str] = frozenset()
     """Those of them that it looks at without quantized values too."""
 
     @property
     def doc(self) -> str:
         """What holds, in words."""
-        return inspect.getdoc(self.find or self.whole) or ""
+        return inspect.getdoc(self.find or self.find_in_graph) or ""
 
 
-def _missing(node: Node) -> list[str]:
+def _missing_slots(node: Node) -> list[str]:
     """Returns the slots that have to be there and are not."""
     if node._op == "fused":
         slots = wanted_slots(node)
     else:
-        slots = _needed(node._op)
+        slots = _required_slots(node._op)
     operands = node._operands
     return [s for s in slots if s not in operands]
 
@@ -245,15 +249,17 @@ def wanted_slots(node: Node) -> tuple[str, ...]:
 
 
 @cache
-def _needed(op: str) -> tuple[str, ...]:
+def _required_slots(op: str) -> tuple[str, ...]:
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
 
-_REALS_OF_CODES = having(OPS.values(), lambda row: row.traits.value_preserving, "dequantize")
+_MAY_GIVE_DEQUANTIZED = ops_with(
+    OPS.values(), lambda row: row.traits.value_preserving, "dequantize"
+)
 """Ops that may give what quantized values mean."""
 
 
-def _coded(node: Node) -> tuple[bool, bool, bool]:
+def _quantization_near(node: Node) -> tuple[bool, bool, bool]:
     """Returns whether integers are near it, whether it makes some, and whether a type leaves
     numbers open."""
     makes = is_open = bool(node._inner) or bool(node._stages)
@@ -268,6 +274,6 @@ def _coded(node: Node) -> tuple[bool, bool, bool]:
         if isinstance(element, QuantType):
             coded = True
             is_open = is_open or element.scale is None or element.zero is None
-        elif value._node._op in _REALS_OF_CODES:
+        elif value._node._op in _MAY_GIVE_DEQUANTIZED:
             coded = True
     return coded, makes, is_open

@@ -24,7 +24,7 @@ def same_map(seen: NodeContext) -> Iterator[Fault]:
         return
     results = list(dict.fromkeys(value.type.quant for value in seen.node.results))
     for step in seen.steps:
-        for slot in step.row.traits.same_params:
+        for slot in step.spec.traits.same_params:
             for name, value in _values(step, slot):
                 for result in results:
                     yield from _one_map(step, name, value, result)
@@ -32,7 +32,7 @@ def same_map(seen: NodeContext) -> Iterator[Fault]:
 
 def _values(step: OpUse, slot: str) -> list[tuple[str, Value]]:
     """The operands in a slot, variadic or not."""
-    own = ((s, v) for s, v in step.operands.items() if step.row.slot(s) is not None)
+    own = ((s, v) for s, v in step.operands.items() if step.spec.slot(s) is not None)
     return [(s, v) for s, v in own if s == slot or s.startswith(f"{slot}.")]
 
 
@@ -41,9 +41,9 @@ def _one_map(step: OpUse, slot: str, value: Value, result: QuantType | None) -> 
     said = ""
     if (quant is None) != (result is None):
         said = f"%{value.name} is {'codes' if quant else 'reals'}, the result is not"
-    elif quant and result and step.row.name != "concat" and not step.refused:
-        moved = step.row.move(step.call, quant) if step.row.move else quant
-        if moved is None or not moved.same_map(result):
+    elif quant and result and step.spec.name != "concat" and not step.rejection:
+        moved = step.spec.move(step.call, quant) if step.spec.move else quant
+        if moved is None or not moved.has_same_mapping(result):
             said = (
                 f"%{value.name} and the result have different quantization parameters: "
                 f"{quant}, {result}"
@@ -80,7 +80,7 @@ def one_tensor(seen: NodeContext) -> Iterator[Fault]:
 def _read_anew(node: Node, value: Value, quant: QuantType) -> Iterator[Fault]:
     source = node._operands.get("x")
     held = source.type.quant if source is not None else None
-    if source is None or held is None or held.dynamic or held.same_map(quant):
+    if source is None or held is None or held.dynamic or held.has_same_mapping(quant):
         return
     if source.only_use is not None and not _part_of_reading(node, value):
         return
@@ -99,10 +99,12 @@ def one_number(seen: NodeContext) -> Iterator[Fault]:
     Parameters are the same if they are one value, or constants with equal elements.
     """
     node = seen.node
-    if not seen.open:
+    if not seen.has_open_parameters:
         return
     made = [("", v) for v in node.results[:1]]
-    read = [(f"{slot}.", v) for slot, v in seen.operands.items() if seen.row.slot(slot) is not None]
+    read = [
+        (f"{slot}.", v) for slot, v in seen.operands.items() if seen.spec.slot(slot) is not None
+    ]
     for prefix, value in (*read, *made):
         if value.type.quant is None or not value.type.quant.dynamic:
             continue
@@ -137,11 +139,19 @@ def _tensor(node: Node) -> object:
 def _same_reals(a: QuantType, b: QuantType, stored: bool) -> bool:
     """Whether two quantized types have the same floats; of what is stored, the integers themselves
     may differ."""
-    if a.same_map(b):
+    if a.has_same_mapping(b):
         return True
-    if not stored or a.grain != b.grain or not (a.storage.is_integer and b.storage.is_integer):
+    if (
+        not stored
+        or a.granularity != b.granularity
+        or not (a.storage.is_integer and b.storage.is_integer)
+    ):
         return False
-    if a.real_zero or b.real_zero or (a.kind, a.plus, a.express) != (b.kind, b.plus, b.express):
+    if (
+        a.has_float_zero
+        or b.has_float_zero
+        or (a.kind, a.plus, a.express) != (b.kind, b.plus, b.express)
+    ):
         return False
     scales = np.array_equal(np.asarray(a.scales()), np.asarray(b.scales()))
     lowest = np.array_equal(a.low - np.asarray(a.zeros()), b.low - np.asarray(b.zeros()))
@@ -161,15 +171,15 @@ def bias_scale(seen: NodeContext) -> Iterator[Fault]:
     the accumulator unchanged. A bias of plain integers is in that unit by definition.
     """
     for step in seen.steps:
-        traits = step.row.traits
+        traits = step.spec.traits
         if traits.bias is not None and traits.bias in step.operands and traits.weight is not None:
             yield from _unit(seen, step, traits.bias)
 
 
 def _unit(seen: NodeContext, step: OpUse, slot: str) -> Iterator[Fault]:
     value = step.operands[slot]
-    bias = seen.look.map(value)
-    x, w = (read_map(seen, step, s) for s in (step.row.traits.data, step.row.traits.weight or ""))
+    bias = seen.look.quant_type(value)
+    x, w = (read_map(seen, step, s) for s in (step.spec.traits.data, step.spec.traits.weight or ""))
     if any(q is None or q.scale is None for q in (x, w, bias)) or not (x and w and bias):
         return
     slot = step.prefix + slot
@@ -189,6 +199,6 @@ def read_map(seen: NodeContext, step: OpUse, slot: str) -> QuantType | None:
     flow's."""
     value = step.operands.get(slot)
     if value is not None:
-        return seen.look.map(value)
+        return seen.look.quant_type(value)
     kind = step.call.types.get(slot)
     return kind.quant if kind is not None else None

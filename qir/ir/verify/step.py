@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.calls import make_call, told
+from qir.ir.calls import cached_result_types, make_call
 from qir.ir.node import GraphLike, Value
 from qir.ir.ops import Call, OpSpec
 from qir.ir.types import Array, QuantType, TensorType
@@ -35,7 +35,7 @@ class OpUse:
 
     prefix: str
     """What is before the slot's name on the node: nothing, or `2.`."""
-    row: OpSpec
+    spec: OpSpec
     operands: Mapping[str, Value]
     """Without the slot where the stage before flows in."""
     attrs: Mapping[str, Attr]
@@ -46,29 +46,29 @@ class OpUse:
     """What rules see of it, once one has looked."""
     plain: bool = False
     """Whether it is in float, without companions, and as an earlier one that its rule has seen."""
-    made: tuple[TensorType, ...] = ()
+    inferred: tuple[TensorType, ...] = ()
     """What the op's type rule makes of the operands."""
-    refused: str = ""
+    rejection: str = ""
     """Why it makes nothing of them."""
 
     @property
     def call(self) -> Call:
         """What rules see of it."""
         if self.called is None:
-            self.called = make_call(self.row.name, self.operands, self.attrs, self.bodies)
+            self.called = make_call(self.spec.name, self.operands, self.attrs, self.bodies)
         return self.called
 
     def infer(self) -> None:
         """Asks the op's type rule, or remembers what it said of one that is alike."""
         if not self.bodies and self.called is None:
-            found = told(self.row.name, self.operands, self.attrs)
+            found = cached_result_types(self.spec.name, self.operands, self.attrs)
             if found is not None:
-                self.made, self.plain = found, True
+                self.inferred, self.plain = found, True
                 return
         try:
-            self.made = self.row.rule(self.call)
+            self.inferred = self.spec.rule(self.call)
         except TypeRuleError as error:
-            self.refused = str(error)
+            self.rejection = str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +82,19 @@ class Product:
     """The quantized values of the weights."""
     weights: Array | None
     """None where they are computed."""
-    turned: bool = False
+    swapped: bool = False
     """Whether the constant is the left operand of a matrix product."""
     bias: Array | None = None
     """In units of the sum."""
-    loose: str = ""
+    why_unbounded: str = ""
     """Why nothing bounds the sum, where nothing does."""
-    within: tuple[float, float] = (-math.inf, math.inf)
+    data_bounds: tuple[float, float] = (-math.inf, math.inf)
     """Bounds of q - zero of what comes from outside, beyond those of its storage."""
-    lost: str = ""
+    why_type_unknown: str = ""
     """Why the maps are not the whole truth, where they are not."""
 
     @property
     def slots(self) -> tuple[str, str]:
         """The slots of the weights and of what comes from outside."""
-        data, weights, _ = SLOTS[self.step.row.name]
-        return (data, weights) if self.turned else (weights, data)
+        data, weights, _ = SLOTS[self.step.spec.name]
+        return (data, weights) if self.swapped else (weights, data)

@@ -66,7 +66,7 @@ def bodies(seen: NodeContext) -> Iterator[Fault]:
     """
     node = seen.node
     held = {n: b for n, b in node._bodies.items() if isinstance(b, Graph)}
-    wanted = set(seen.row.bodies)
+    wanted = set(seen.spec.bodies)
     if node.op != "foreign" and (node.op != "fused" or not node.stages):
         for name in sorted(wanted ^ set(held)):
             yield Fault(f"body {name} is {'missing' if name in wanted else 'no body of its op'}")
@@ -89,14 +89,14 @@ def slots(seen: NodeContext) -> Iterator[Fault]:
 
     Optional slots may be empty. A group has the slots of its stages, or of its body's inputs.
     """
-    node, row = seen.node, seen.row
+    node, row = seen.node, seen.spec
     if node.op == "fused":
         for slot in seen.operands.keys() - set(wanted_slots(node)):
             yield Fault(f"{slot} is no slot of its stages", slot)
     elif node.op not in ("output", "foreign"):
-        fits = tuple(seen.operands) in row.fitting
+        fits = tuple(seen.operands) in row.checked_operand_names
         for slot in () if fits else seen.operands:
-            if row.slot(slot) is None and not row.companion(slot):
+            if row.slot(slot) is None and not row.is_companion(slot):
                 yield Fault(f"{node.op} has no slot {slot}", slot)
         for several in (s.name for s in row.operands if s.variadic):
             count = len(node.variadic(several))
@@ -119,14 +119,14 @@ def types(seen: NodeContext) -> Iterator[Fault]:
         yield from _body_types(node)
     for i, step in enumerate(seen.steps):
         stage = f"stage {i}" if node.stages else ""
-        if step.refused:
-            yield Fault(f"{stage}: {step.refused}" if stage else step.refused)
+        if step.rejection:
+            yield Fault(f"{stage}: {step.rejection}" if stage else step.rejection)
         elif stage:
             kind, name = step.result, stage if i < len(node.stages) - 1 else node.name
-            if kind is not None and len(step.made) == 1:
-                yield from _misfit(name, kind, step.made[0])
+            if kind is not None and len(step.inferred) == 1:
+                yield from _misfit(name, kind, step.inferred[0])
         else:
-            yield from _results(node, step.made)
+            yield from _results(node, step.inferred)
     if node.op in _OF_CODES and node.results:
         yield from _direction(node)
 
@@ -157,7 +157,7 @@ def _recoded(value: Value, wanted: TensorType) -> Iterator[Fault]:
 
 def _misfit(name: str, kind: TensorType, wanted: TensorType) -> Iterator[Fault]:
     shape = kind.shape
-    if len(shape) != len(wanted.shape) or not all(map(dims.agree, shape, wanted.shape)):
+    if len(shape) != len(wanted.shape) or not all(map(dims.may_be_equal, shape, wanted.shape)):
         said = f"%{name} is {kind}, its op makes shape {list(wanted.shape)}"
         yield Fault(said, value=name)
     elif kind.express != wanted.express:
@@ -199,7 +199,11 @@ def _body_types(node: Node) -> Iterator[Fault]:
 
 
 def _alike(a: TensorType, b: TensorType) -> bool:
-    return a.element == b.element and a.rank == b.rank and all(map(dims.agree, a.shape, b.shape))
+    return (
+        a.element == b.element
+        and a.rank == b.rank
+        and all(map(dims.may_be_equal, a.shape, b.shape))
+    )
 
 
 def kept(seen: NodeContext) -> Iterator[Fault]:

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.quantized_ops import BRIDGES
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.text import parse
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 from qir.profiles import Profile, profile
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Pattern, Var, op
@@ -53,7 +53,7 @@ def _back(graph: Graph, match: Match) -> Value | None:
     themselves."""
     wanted, steps = match.root.result.type, list[Node]()
     node = match.root
-    while len(steps) < _LONGEST and node.op in BRIDGES and len(node.operands) == 1:
+    while len(steps) < _LONGEST and node.op in CONVERSION_OPS and len(node.operands) == 1:
         steps.insert(0, node)
         x = node.operands["x"]
         if node is not match.root and node.schemes:
@@ -74,7 +74,7 @@ def _moved(graph: Graph, match: Match) -> Value | None:
         return None
     value, element = back.operands["x"], root.result.type.element
     quant = value.type.quant
-    if value.type.element != element or quant is None or quant.grain is not None:
+    if value.type.element != element or quant is None or quant.granularity is not None:
         return None
     if not _gives_back(graph, value, [back, root]):
         return None
@@ -115,7 +115,7 @@ def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
     """Returns whether every integer of a value comes back, by each of the scales that it may
     have."""
     elements = [value.type.element for value in (x, *(step.result for step in steps))]
-    manners = [profile_of(graph, step) for step in steps]
+    manners = [profile_name_of(graph, step) for step in steps]
     key = tuple(
         (step.op, element, manner, tuple(step.attrs.items()))
         for step, element, manner in zip(steps, elements, manners, strict=False)
@@ -162,7 +162,7 @@ def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
     own."""
     count = 1
     lead: tuple[int, ...] = ()
-    if quant.grain is not None:
+    if quant.granularity is not None:
         if quant.axis is None:
             return None
         count = int(np.size(quant.scales()))
@@ -181,7 +181,7 @@ def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
 
 _CODES = Var("x").check(
     "quantizing or dequantizing made it, or it is quantized",
-    lambda value: value.node.op in BRIDGES or value.type.quant is not None,
+    lambda value: value.node.op in CONVERSION_OPS or value.type.quant is not None,
 )
 _PAIRS = Rewrite(
     Pattern(

@@ -35,8 +35,8 @@ from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.runner.filter import may
 
-_APART = frozenset({"input", "output", "foreign"})
-_ORDERED = frozenset({"min", "max"})
+_NEVER_MERGED = frozenset({"input", "output", "foreign"})
+_ORDER_MATTERS = frozenset({"min", "max"})
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Cse(Pass):
         kept: dict[Hashable, Node] = {}
         count = 0
         for node in list(graph):
-            if not _pure(node):
+            if not _is_mergeable(node):
                 continue
-            first = kept.setdefault(_meaning(node), node)
+            first = kept.setdefault(_key(node), node)
             if first is node or not may(self.name, "equal", node, first):
                 continue
             for old, new in zip(node.results, first.results, strict=True):
@@ -69,31 +69,31 @@ class Cse(Pass):
         return count
 
 
-def _pure(node: Node) -> bool:
-    if node.op in _APART or node.bodies or node.schemes:
+def _is_mergeable(node: Node) -> bool:
+    if node.op in _NEVER_MERGED or node.bodies or node.schemes:
         return False
     return node.op != "constant" or not node.attrs["trainable"]
 
 
-def _meaning(node: Node) -> Hashable:
-    """Equal for nodes that compute alike."""
+def _key(node: Node) -> Hashable:
+    """Returns a key that is equal for nodes that compute the same."""
     if (array := node.result.constant if node.op == "constant" else None) is not None:
         return (array.digest, node.result.type)
     return (
         node.op,
         node.profile,
-        _attrs(node),
-        _operands(node),
+        _attrs_key(node),
+        _operands_key(node),
         tuple(value.type for value in node.results),
         tuple(node.inner.items()),
-        tuple(_stage(stage) for stage in node.stages),
+        tuple(_stage_key(stage) for stage in node.stages),
     )
 
 
-def _operands(node: Node) -> Hashable:
-    """By slot; of an op that may be turned round, in no order."""
+def _operands_key(node: Node) -> Hashable:
+    """Returns the operands by slot, or as a set for a commutative op."""
     rows = tuple(node.operands.items())
-    if node.op in _ORDERED or len(rows) != 2 or not spec(node.op).traits.commutative:
+    if node.op in _ORDER_MATTERS or len(rows) != 2 or not spec(node.op).traits.commutative:
         return rows
     values = [value for _, value in rows]
     if node.inner or node.stages or any(value.type.quant for value in values):
@@ -101,18 +101,18 @@ def _operands(node: Node) -> Hashable:
     return frozenset(values) if values[0] is not values[1] else rows
 
 
-def _stage(stage: Stage) -> Hashable:
-    return (stage.op, stage.slots, stage.flow, stage.type, _attrs(stage))
+def _stage_key(stage: Stage) -> Hashable:
+    return (stage.op, stage.slots, stage.flow, stage.type, _attrs_key(stage))
 
 
-def _attrs(holder: Node | Stage) -> Hashable:
-    return tuple((name, _attr(value)) for name, value in holder.attrs.items())
+def _attrs_key(holder: Node | Stage) -> Hashable:
+    return tuple((name, _attr_key(value)) for name, value in holder.attrs.items())
 
 
-def _attr(value: Attr) -> Hashable:
-    """Equal where attributes are the same: 1 is not 1.0, nor 0.0 -0.0; NaN is NaN."""
+def _attr_key(value: Attr) -> Hashable:
+    """Returns a key of an attribute: 1 is not 1.0, 0.0 is not -0.0, but NaN is NaN."""
     if isinstance(value, tuple):
-        return tuple(_attr(item) for item in value)
+        return tuple(_attr_key(item) for item in value)
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, Array):

@@ -36,10 +36,10 @@ from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.layer_weights import (
     Reals,
+    float_weights,
     inward,
     operands,
     outward,
-    reals,
     result_axis,
     store,
     through,
@@ -71,7 +71,7 @@ class FoldBatchNorm(Pass):
         return count + (graph.prune() if count else 0)
 
     def _after(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
-        if first_failed(_asked_after(norm)) is not None:
+        if first_failed(_conditions_after(norm)) is not None:
             return False
         node, parts = norm.operands["x"].node, affine(norm)
         assert parts is not None
@@ -79,14 +79,14 @@ class FoldBatchNorm(Pass):
             return False
         _, w, b = operands(node)
         subject, into = norm.name, node.name
-        bias = parts.beta + ((reals(b) if b else 0.0) - parts.mean) * parts.gain
-        store(graph, node, outward(node)(reals(w), parts.gain), bias, "folded")
-        _take_over(graph, node, norm)
+        bias = parts.beta + ((float_weights(b) if b else 0.0) - parts.mean) * parts.gain
+        store(graph, node, outward(node)(float_weights(w), parts.gain), bias, "folded")
+        _take_over_result(graph, node, norm)
         ledger.add(Change.REGROUPED, self.name, subject, f"folded into {into}'s weights")
         return True
 
     def _before(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
-        if not self.before or first_failed(_asked_before(norm)) is not None:
+        if not self.before or first_failed(_conditions_before(norm)) is not None:
             return False
         use, parts = norm.result.only_use, affine(norm)
         assert use is not None
@@ -95,9 +95,9 @@ class FoldBatchNorm(Pass):
         if not may(self.name, "before", norm, node):
             return False
         _, w, b = operands(node)
-        weights, name = reals(w), norm.name
+        weights, name = float_weights(w), norm.name
         scaled = inward(node)(weights, gain)
-        bias = None if b is None else reals(b)
+        bias = None if b is None else float_weights(b)
         if shift.any():
             more = through(node, inward(node)(weights, shift))
             bias = more if bias is None else bias + more
@@ -112,12 +112,12 @@ class FoldBatchNorm(Pass):
 # -- which op takes a normalization in ------------------------------------------------------------
 
 
-def _takes(norm: Node, node: Node) -> Iterator[Condition]:
-    """What is asked of the op next to a normalization, that is to take it in."""
+def _layer_conditions(norm: Node, node: Node) -> Iterator[Condition]:
+    """Yields the conditions on the layer that a normalization is folded into."""
     known = node.op in LAYERS
     article = "an" if node.op[:1] in "aeiou" else "a"
     stands = f"{article} {node.op} stands there, which takes in no batch norm"
-    yield Condition(known, node, _between(norm, node) or stands)
+    yield Condition(known, node, _obstacle_text(norm, node) or stands)
     yield Condition(not node.schemes and not norm.schemes, node, "a scheme is planned for it")
     _, weight, bias = operands(node)
     yield Condition(weight.constant is not None, node, f"its weight %{weight.name} is not constant")
@@ -133,9 +133,8 @@ def _takes(norm: Node, node: Node) -> Iterator[Condition]:
     yield Condition(same, node, f"it computes by another profile than {norm.name}")
 
 
-def _between(norm: Node, node: Node) -> str:
-    """Returns what is said of an op that is between a normalization and one that would take it
-    in."""
+def _obstacle_text(norm: Node, node: Node) -> str:
+    """Returns the text for an op that stands between a normalization and a layer; or nothing."""
     makers = [value.node for value in node.operands.values() if value.node is not norm]
     users = [user for value in node.results for user in value.users if user is not norm]
     beyond = [other for other in (*makers, *users) if other.op in LAYERS]
@@ -145,8 +144,8 @@ def _between(norm: Node, node: Node) -> str:
     return f"{article} {node.op} stands between it and {beyond[0].op} {beyond[0].name}"
 
 
-def _plain(norm: Node) -> Iterator[Condition]:
-    """Yields what is asked of the normalization itself."""
+def _norm_conditions(norm: Node) -> Iterator[Condition]:
+    """Yields the conditions on the normalization itself."""
     for slot in ("gamma", "beta", "mean", "var"):
         value = norm.operands[slot]
         real = value.constant is not None and value.type.quant is None
@@ -155,39 +154,39 @@ def _plain(norm: Node) -> Iterator[Condition]:
     yield Condition(affine(norm) is not None, norm, "its factors are not finite")
 
 
-def _asked_after(norm: Node) -> Iterator[Condition]:
-    """Yields what is asked where the op before takes the normalization in."""
+def _conditions_after(norm: Node) -> Iterator[Condition]:
+    """Yields the conditions for folding a normalization into the layer before it."""
     yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     x = norm.operands["x"]
     node = x.node
     if node.op in LAYERS:
         others = ", ".join(user.name for user in x.users if user is not norm) or "it twice"
         yield Condition(x.only_use is not None, node, f"%{x.name} is also read by {others}")
-    yield from _takes(norm, node)
+    yield from _layer_conditions(norm, node)
     along = _axis(norm) == result_axis(node)
     yield Condition(along, norm, f"it goes along another axis than the channels of {node.name}")
-    yield from _plain(norm)
+    yield from _norm_conditions(norm)
 
 
-def _asked_before(norm: Node) -> Iterator[Condition]:
-    """Yields what is asked where the op after takes the normalization in."""
+def _conditions_before(norm: Node) -> Iterator[Condition]:
+    """Yields the conditions for folding a normalization into the layer after it."""
     yield Condition(norm.op == "batch_norm", norm, f"it is {norm.op}, not batch_norm")
     use, readers = norm.result.only_use, ", ".join(u.name for u in norm.result.users)
     yield Condition(use is not None, norm, f"%{norm.result.name} is read by {readers or 'nobody'}")
     assert use is not None
     node = use.node
-    yield from _takes(norm, node)
+    yield from _layer_conditions(norm, node)
     x, w, _ = operands(node)
     data = x is norm.result and w is not norm.result
     yield Condition(data, node, f"%{norm.result.name} is not its data")
     channels = f"it goes along another axis than the one that {node.name} sums over"
     yield Condition(_axis(norm) == summed_axis(node, x), norm, channels)
-    yield from _plain(norm)
+    yield from _norm_conditions(norm)
     parts = affine(norm)
     assert parts is not None
     shifts = bool((parts.beta - parts.mean * parts.gain).any())
     padded = "it pads with zeros, or spreads, next to what would be shifted"
-    yield Condition(not shifts or _even(node), node, padded)
+    yield Condition(not shifts or _has_no_padding(node), node, padded)
 
 
 def _axis(norm: Node) -> int:
@@ -196,8 +195,12 @@ def _axis(norm: Node) -> int:
     return axis % norm.result.type.rank
 
 
-def _even(node: Node) -> bool:
-    """Returns whether every result meets the same weights: no zeros are next to the data."""
+def _has_no_padding(node: Node) -> bool:
+    """Returns whether all results use all weights: there is no padding.
+
+    Padding inserts zeros after the normalization. A shift that is folded into the weights would
+    also reach those zeros.
+    """
     pads = node.attrs.get("pad", ())
     return node.op in MATRIX_PRODUCTS or (
         node.op in CONVOLUTIONS and isinstance(pads, tuple) and not any(pads)
@@ -206,7 +209,7 @@ def _even(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Normalization:
-    """(x - mean) * gain + beta."""
+    """The affine map (x - mean) * gain + beta, channel by channel."""
 
     gain: Reals
     mean: Reals
@@ -214,11 +217,11 @@ class Normalization:
 
 
 def affine(norm: Node) -> Normalization | None:
-    """Returns what the normalization does; None where that is computed, or not finite."""
+    """Returns the affine map of a normalization; None if it is not constant or not finite."""
     parts = [norm.operands[slot] for slot in ("gamma", "beta", "mean", "var")]
     if any(p.constant is None or p.type.quant for p in parts) or norm.result.type.quant:
         return None
-    gamma, beta, mean, var = map(reals, parts)
+    gamma, beta, mean, var = map(float_weights, parts)
     eps = norm.attrs["eps"]
     assert isinstance(eps, float)
     with np.errstate(all="ignore"):
@@ -228,13 +231,13 @@ def affine(norm: Node) -> Normalization | None:
     return found if finite else None
 
 
-def _take_over(graph: Graph, node: Node, norm: Node) -> None:
-    """The producer's result becomes the normalization's, name and lineage included."""
+def _take_over_result(graph: Graph, node: Node, norm: Node) -> None:
+    """Puts the layer's result in place of the normalization's, with its name and lineage."""
     graph.substitute(norm, node.result)
     graph.set_origins(node, (*node.origins, *norm.origins))
 
 
 FoldBatchNorm.places = (
-    Place("after", ("batch_norm",), _asked_after, "a batch norm goes into the op before it"),
-    Place("before", ("batch_norm",), _asked_before, "a batch norm goes into the op after it"),
+    Place("after", ("batch_norm",), _conditions_after, "a batch norm goes into the op before it"),
+    Place("before", ("batch_norm",), _conditions_before, "a batch norm goes into the op after it"),
 )

@@ -32,7 +32,7 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.text import parse
 from qir.ir.types import Array
 from qir.ledger import Change
@@ -42,49 +42,49 @@ from qir.rewrite.patterns.pattern import Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import PatternPass, Rewrite
 from qir.rewrite.runner.tolerance import REGROUPED
 
-_TURNED = tuple(sorted(TRANSPOSED))
-_CONVS = ("conv1d", "conv2d", "conv3d", *_TURNED, "linear")
+_TRANSPOSED = tuple(sorted(TRANSPOSED_CONVOLUTIONS))
+_CONVS = ("conv1d", "conv2d", "conv3d", *_TRANSPOSED, "linear")
 _BIAS = {"gemm": "c"}
 
 
-def _slot(node: Node) -> str:
+def _bias_slot(node: Node) -> str:
     return _BIAS.get(node.op, "bias")
 
 
-def _axis(node: Node) -> int:
-    """Returns where the output channels are in the result."""
-    if node.op in _TURNED:
+def _channel_axis(node: Node) -> int:
+    """Returns the axis of the output channels in the result."""
+    if node.op in _TRANSPOSED:
         return 1
     found = spec(node.op).traits.result_axis
     assert found is not None
     return found(make_call(node.op, node.operands, node.attrs))
 
 
-def _row(value: Value, node: Node) -> NDArray[np.float64] | None:
-    """Returns a constant as one number a channel; None where it is not that."""
-    array, size = value.constant, node.result.type.shape[_axis(node)]
+def _per_channel(value: Value, node: Node) -> NDArray[np.float64] | None:
+    """Returns a constant as one number per channel; None if it varies along another axis."""
+    array, size = value.constant, node.result.type.shape[_channel_axis(node)]
     if array is None or array.type.quant or not isinstance(size, int):
         return None
     rank = node.result.type.rank
     if array.type.rank > rank:
         return None
-    wide = (1,) * (rank - array.type.rank) + array.held.shape
-    rest = wide[: _axis(node)] + wide[_axis(node) + 1 :]
-    if any(d != 1 for d in rest) or wide[_axis(node)] not in (1, size):
+    wide = (1,) * (rank - array.type.rank) + array.contents.shape
+    rest = wide[: _channel_axis(node)] + wide[_channel_axis(node) + 1 :]
+    if any(d != 1 for d in rest) or wide[_channel_axis(node)] not in (1, size):
         return None
     return np.broadcast_to(array.data.astype(np.float64).reshape(-1), (size,))
 
 
-def _added(graph: Graph, match: Match) -> Value | None:
-    """Returns the op with what is added in its bias."""
+def _with_bias(graph: Graph, match: Match) -> Value | None:
+    """Returns the op with the constant in its bias; None where that is impossible."""
     root = match.root
     node = next(n for n in match.nodes if n is not root)
     values = {slot: v for slot, v in root.operands.items() if v is not node.result}
     (slot, value), *more = values.items()
-    row, held = _row(value, node), node.operands.get(_slot(node))
+    row, held = _per_channel(value, node), node.operands.get(_bias_slot(node))
     if more or row is None or node.attrs.get("beta", 1.0) != 1.0:
         return None
-    if root.op == "sub":
+    if root.op == "sub":  # x - k adds -k, whereas k - x would negate the product
         if slot != "b":
             return None
         row = -row
@@ -96,7 +96,7 @@ def _added(graph: Graph, match: Match) -> Value | None:
         return None
     elements = Array.of(row.astype(value.type.dtype.carrier), f"{root.name}.bias")
     bias = graph.constant(elements, name=graph.fresh(f"{root.name}.bias"))
-    operands = {**node.operands, _slot(node): bias}
+    operands = {**node.operands, _bias_slot(node): bias}
     return graph.add(node.op, operands, node.attrs, types=[root.result.type]).result
 
 
@@ -104,11 +104,13 @@ def _rewrite(name: str, made: Op) -> Rewrite:
     known = Var("k").check("it is a constant", lambda value: value.constant is not None)
     term = op.any_of("add", "sub")(made, known)
     doc = "What is added to every element of a channel."
-    return Rewrite(Pattern(name, (term | op.add(known, made),), doc=doc), _added, Change.REGROUPED)
+    return Rewrite(
+        Pattern(name, (term | op.add(known, made),), doc=doc), _with_bias, Change.REGROUPED
+    )
 
 
 _WEIGHT = Var("w").where("constant")
-_OF_LAYERS = (
+_OF_CONSTANT_WEIGHTS = (
     _rewrite("bias", op.any_of(*_CONVS)(Var("x"), _WEIGHT, ...)),
     _rewrite("product-bias", op.any_of("matmul", "gemm")(Var("x"), _WEIGHT, ...)),
 )
@@ -136,7 +138,7 @@ class FoldBias(PatternPass):
     """After matmul and gemm too."""
 
     def chosen(self) -> tuple[Rewrite, ...]:
-        all_of = _OF_LAYERS if self.layers else self.rewrites
+        all_of = _OF_CONSTANT_WEIGHTS if self.layers else self.rewrites
         return all_of if self.products else all_of[:1]
 
     @classmethod

@@ -27,14 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.errors import QirError
-from qir.ir.calls import infer
-from qir.ir.dims import known
+from qir.ir.calls import infer_result_types
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.quantized_ops import TYPED
+from qir.ir.quantized_ops import NON_COMPUTE_OPS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 from qir.rewrite import Pass
 from qir.rewrite.foreign_ops import read_again
 from qir.rewrite.runner.filter import may
@@ -52,9 +52,9 @@ class FoldConstants(Pass):
 
     name = "fold-constants"
     limit: int = 1 << 26
-    """Elements of what one op makes; what is larger stays."""
+    """Elements of a folded result; ops with larger results stay."""
     growth: int = 1 << 22
-    """Elements by which what one op makes may be more than what it is made of."""
+    """Elements that a result may have more than its operands, so that files do not grow much."""
 
     def __post_init__(self) -> None:
         self.require_least(limit=0, growth=0)
@@ -70,24 +70,27 @@ class FoldConstants(Pass):
 
 
 def foldable(node: Node, limit: int, growth: int) -> bool:
-    """Returns whether an op dequantizes constants alone, and not too many."""
-    if node.op in TYPED or not node.operands or not node.results:
+    """Returns whether all operands of an op are float constants, and its result is small enough."""
+    if node.op in NON_COMPUTE_OPS or not node.operands or not node.results:
         return False
     if any(v.constant is None or v.type.quant for v in node.operands.values()):
         return False
     if any(v.type.quant for v in node.results):
         return False
-    given = {v: v.constant.held.size for v in node.operands.values() if v.constant}
+    given = {v: v.constant.contents.size for v in node.operands.values() if v.constant}
     return _size(node) <= min(limit, sum(given.values()) + growth)
 
 
 def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
-    """Returns whether it is computed; what nobody can compute stays, for it may never be run."""
+    """Replaces a node by its computed results; returns whether it did.
+
+    A node that cannot be computed stays, without an error: it may never be run.
+    """
     found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
     if node.op == "qparams":
         found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
     try:
-        made = run_node(node, found, profile_of(graph, node))
+        made = run_node(node, found, profile_name_of(graph, node))
     except QirError:
         return False
     if not may(step, f"compute {node.op}", node):
@@ -115,8 +118,8 @@ def _read_off(node: Node) -> bool:
 
 def _size(node: Node) -> float:
     """Returns how many elements the results have; infinite where nobody knows."""
-    shapes = [known(value.type.shape) for value in node.results]
+    shapes = [known_shape(value.type.shape) for value in node.results]
     if None in shapes and not node.stages:
-        types = infer(node.op, node.operands, node.attrs, node.bodies)
-        shapes = [known(kind.shape) for kind in types]
+        types = infer_result_types(node.op, node.operands, node.attrs, node.bodies)
+        shapes = [known_shape(kind.shape) for kind in types]
     return sum(math.inf if sizes is None else math.prod(sizes) for sizes in shapes)

@@ -31,11 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from qir.errors import QirError
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import CONTROL
+from qir.ir.ops.layers import CONTROL_FLOW_OPS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
@@ -54,7 +54,7 @@ class FoldControl(Pass):
     name = "fold-control"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        return self.fold(graph, [node for node in graph if node.op in CONTROL], ledger)
+        return self.fold(graph, [node for node in graph if node.op in CONTROL_FLOW_OPS], ledger)
 
     def fold(self, graph: Graph, todo: list[Node], ledger: Ledger) -> int:
         """Does so with these control ops alone, and those that come with them."""
@@ -99,7 +99,7 @@ class _Known:
             if new not in given and not graph.has(name):
                 graph.rename(new, name)
                 graph.set_lineage(new, lineage)
-        return list(dict.fromkeys(v.node for v in known.values() if v.node.op in CONTROL))
+        return list(dict.fromkeys(v.node for v in known.values() if v.node.op in CONTROL_FLOW_OPS))
 
     def _none(self, graph: Graph, node: Node) -> list[Value]:
         carried = node.variadic("vs")
@@ -170,14 +170,14 @@ def _known(graph: Graph, node: Node) -> _Known | None:
 
 def _truth(value: Value) -> bool | None:
     array = value.constant
-    return bool(array.data.reshape(())) if array is not None and array.held.size == 1 else None
+    return bool(array.data.reshape(())) if array is not None and array.contents.size == 1 else None
 
 
 def _rounds(node: Node, body: Graph) -> int | None:
     """Returns how often a loop runs, where that is never or once."""
     held = node.operands.get("count")
     array = held.constant if held is not None else None
-    count = int(array.data.reshape(())) if array is not None and array.held.size == 1 else None
+    count = int(array.data.reshape(())) if array is not None and array.contents.size == 1 else None
     cond = _truth(node.operands["cond"]) if "cond" in node.operands else True
     if cond is False or (count is not None and count < 1):
         return 0
@@ -231,9 +231,9 @@ def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
     kinds = [given.get(value, value.type) or value.type for value in outputs[:n]]
     try:
         for value, axis in zip(node.variadic("ss"), found.entries, strict=True):
-            infer("squeeze", {"x": value}, {"axes": (axis,)})
+            infer_result_types("squeeze", {"x": value}, {"axes": (axis,)})
         for value, axis in zip(outputs[n:], found.axes, strict=True):
-            kinds += infer("unsqueeze", {"x": value}, {"axes": (axis,)})
+            kinds += infer_result_types("unsqueeze", {"x": value}, {"axes": (axis,)})
     except QirError:
         return None
     return kinds

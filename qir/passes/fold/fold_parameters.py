@@ -29,12 +29,12 @@ from qir.ir.calls import make_call
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import COMPANIONS, spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType
 from qir.ledger import Change, Ledger
-from qir.reference.companions import concrete
-from qir.reference.interpreter import profile_of
+from qir.reference.companions import with_companion_parameters
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
 from qir.rewrite.equal_types import tied
 
@@ -92,7 +92,7 @@ class FoldParameters(Pass):
                 found[value] = None
             elif not named:
                 found[value] = _carried(value, found)
-            elif len(known) == len(named) and not all(map(known[0].same_map, known)):
+            elif len(known) == len(named) and not all(map(known[0].has_same_mapping, known)):
                 ledger.add(Change.REFUSED, self.name, value.name, "readers disagree on numbers")
                 found[value] = None
             else:
@@ -116,7 +116,7 @@ def _named(graph: Graph, value: Value) -> list[QuantType | None]:
     quant = value.type.quant
     assert quant is not None
     places = [(use.node, use.slot) for use in value.uses]
-    if len(value.node.results) == 1 and value.node.op not in GIVEN:
+    if len(value.node.results) == 1 and value.node.op not in STATED_TYPE_OPS:
         places.append((value.node, ""))
     found = [_told(graph, node, slot, quant) for node, slot in places if _beside(node, slot)]
     return found
@@ -126,7 +126,11 @@ def _beside(node: Node, slot: str) -> dict[str, Value]:
     """Returns the companions of a slot, of the result where it is empty."""
     dot = f"{slot}." if slot else ""
     row = spec(node.op)
-    names = [f"{dot}{n}" for n in COMPANIONS if node.op not in GIVEN and row.companion(f"{dot}{n}")]
+    names = [
+        f"{dot}{n}"
+        for n in COMPANIONS
+        if node.op not in STATED_TYPE_OPS and row.is_companion(f"{dot}{n}")
+    ]
     return {n: node.operands[n] for n in names if n in node.operands}
 
 
@@ -137,7 +141,7 @@ def _told(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | 
         return None
     plain = {n: a.data for n, a in known.items() if a.type.quant is None}
     try:
-        made = concrete(quant, slot, plain, profile_of(graph, node))
+        made = with_companion_parameters(quant, slot, plain, profile_name_of(graph, node))
         for name, array in known.items():
             if array.type.quant is not None:
                 made = _nested(made, name.rpartition(".")[2], array)
@@ -202,7 +206,9 @@ def _even(node: Node, found: Found) -> bool:
     for value in tied(node):
         quant = _now(value, found)
         moved = _move(node, quant) if quant is not None and value not in node.results else None
-        if moved is not None and not all(r is not None and moved.same_map(r) for r in results):
+        if moved is not None and not all(
+            r is not None and moved.has_same_mapping(r) for r in results
+        ):
             return False
     return True
 
@@ -213,10 +219,10 @@ def _even(node: Node, found: Found) -> bool:
 def _fold(graph: Graph, value: Value, quant: QuantType) -> None:
     kind = value.type.with_element(quant)
     if (held := value.constant) is not None:
-        graph.set_attrs(value.node, data=Array(held.held, kind, held.name))
+        graph.set_attrs(value.node, data=Array(held.contents, kind, held.name))
     graph.set_type(value, kind)
     places = [(use.node, use.slot) for use in value.uses]
-    if len(value.node.results) == 1 and value.node.op not in GIVEN:
+    if len(value.node.results) == 1 and value.node.op not in STATED_TYPE_OPS:
         places.append((value.node, ""))
     for node, slot in places:
         for name in _beside(node, slot):

@@ -28,15 +28,22 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.symbolic_sizes import SPREADING, carried, first_of, opened, spread, spread_within
+from qir.analysis.symbolic_sizes import (
+    BROADCASTING,
+    broadcast_within_bounds,
+    carried_bounds,
+    expanded_shape,
+    reshaped_shape,
+    slice_bounds,
+)
 from qir.errors import QirError
 from qir.ir import dims
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dims import Dim, Shape, Sym
 from qir.ir.dtype import BOOL, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.text import parse
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
@@ -103,7 +110,7 @@ class _Run:
             return bool(made) + sum(self._visit(each) for each in made)
         if node.op in ("reshape", "expand") and not node.schemes:
             count += self._settle(node)
-        if node.op in MADE_TO or (node.op in SPREADING and self.within):
+        if node.op in MADE_TO or (node.op in BROADCASTING and self.within):
             count += self._state(node)
         if any(value in self.changed for value in node.operands.values()):
             self._refine(node)
@@ -195,7 +202,7 @@ class _Run:
     def _wanted(self, node: Node) -> Shape | None:
         """Returns the shape that a node makes; None where nothing is known of it."""
         if node.op not in MADE_TO:
-            return spread_within(node, self.within)
+            return broadcast_within_bounds(node, self.within)
         return made_to(node, self.known.get(node.operands["shape"]))
 
     def _bound(self, node: Node) -> None:
@@ -204,18 +211,18 @@ class _Run:
             return
         if node.op == "slice_at":
             starts, ends = (self.known.get(node.operands[slot]) for slot in ("starts", "ends"))
-            found = first_of(node, starts, ends, self.within)
+            found = slice_bounds(node, starts, ends, self.within)
         else:
-            found = carried(node, self.within)
+            found = carried_bounds(node, self.within)
         if found:
             self.within[node.result] = found
 
     def _refine(self, node: Node) -> None:
         """Sizes that follow from what has become known; outputs keep the type they are stated."""
-        if node.op in GIVEN or node.bodies or node.stages or node.op == "constant":
+        if node.op in STATED_TYPE_OPS or node.bodies or node.stages or node.op == "constant":
             return
         try:
-            types = infer(node.op, node.operands, node.attrs)
+            types = infer_result_types(node.op, node.operands, node.attrs)
         except QirError:
             return
         for value, kind in zip(node.results, types, strict=False):
@@ -232,13 +239,13 @@ def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes
     """What is known of a node's results, one after another, from sizes and what is `known`."""
     if node.op == "constant":
         array = node.result.constant
-        small = array is not None and array.held.size <= limit
+        small = array is not None and array.contents.size <= limit
         return [array.data.astype(object)] if array and small and _plain(array.type) else []
     rule = _RULES.get(node.op)
     if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
         return []
     operands = {slot: known.get(value) for slot, value in node.operands.items()}
-    if node.op not in _ASKS and any(found is None for found in operands.values()):
+    if node.op not in SHAPE_QUERIES and any(found is None for found in operands.values()):
         return []
     try:
         made = rule(node, {s: x for s, x in operands.items() if x is not None})
@@ -256,7 +263,11 @@ def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
     if node.op == "constant_of_shape":
         return tuple(sizes)
     x = node.operands["x"].type.shape
-    return opened(x, list(sizes), node) if node.op == "reshape" else spread(x, list(sizes))
+    return (
+        reshaped_shape(x, list(sizes), node)
+        if node.op == "reshape"
+        else expanded_shape(x, list(sizes))
+    )
 
 
 def whole(sizes: Sizes) -> bool:
@@ -380,7 +391,7 @@ def _concat(node: Node, known: Known) -> list[Sizes]:
 
 def _moved(node: Node, known: Known) -> list[Sizes]:
     """Squeeze, unsqueeze, reshape, flatten, identity: the same elements in the result's shape."""
-    sizes = dims.known(node.result.type.shape)
+    sizes = dims.known_shape(node.result.type.shape)
     if sizes is None:
         raise ValueError("its shape is not known")
     return [known["x"].reshape(sizes)]
@@ -426,7 +437,7 @@ def _where(node: Node, known: Known) -> list[Sizes]:
 
 
 def _prod(node: Node, known: Known) -> list[Sizes]:
-    shape = dims.known(node.result.type.shape)
+    shape = dims.known_shape(node.result.type.shape)
     if shape is None or known["x"].size == 0 or np.prod(shape) != 1:
         raise ValueError("not all of them")
     return [np.asarray(dims.product(tuple(known["x"].reshape(-1).tolist())), object).reshape(shape)]
@@ -440,7 +451,7 @@ def _cast(node: Node, known: Known) -> list[Sizes]:
 
 def _filled(node: Node, known: Known) -> list[Sizes]:
     value = node.attrs["value"]
-    shape = dims.known(tuple(known["shape"]))
+    shape = dims.known_shape(tuple(known["shape"]))
     if not isinstance(value, Array) or shape is None or np.prod(shape) > 1 << 16:
         raise ValueError("its shape is not known")
     return [np.full(shape, value.data.reshape(()).item(), object)]
@@ -448,8 +459,10 @@ def _filled(node: Node, known: Known) -> list[Sizes]:
 
 MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
 """Ops that make what has the shape that they are given."""
-_ASKS = frozenset({"shape", "size"})
-"""Ops that ask how large something is, whatever it holds."""
+SHAPE_QUERIES = frozenset({"shape", "size"})
+"""Ops whose result follows from the shape of their operand alone."""
+SIZED_BY_OPERANDS = MADE_TO - {"reshape"} | {"range", "tile"}
+"""Ops that may make a large result of few elements: the elements of an operand say how large."""
 _RULES: Mapping[str, Callable[[Node, Known], list[Sizes]]] = {
     "shape": _shape,
     "size": _size,

@@ -28,7 +28,7 @@ import numpy as np
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.graph import GIVEN
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.ir.types import Array, QuantType, TensorType
 from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
@@ -92,7 +92,12 @@ def _takes(value: Value, *, inside: bool) -> bool:
 
 
 def _told(node: Node) -> bool:
-    return node.op not in GIVEN and node.op != "constant" and not node.bodies and not node.stages
+    return (
+        node.op not in STATED_TYPE_OPS
+        and node.op != "constant"
+        and not node.bodies
+        and not node.stages
+    )
 
 
 def _unfold(graph: Graph, value: Value) -> None:
@@ -101,7 +106,7 @@ def _unfold(graph: Graph, value: Value) -> None:
     numbers = _constants(graph, quant, value.name, value.node)
     kind = value.type.with_element(_open(quant))
     if (held := value.constant) is not None:
-        graph.set_attrs(value.node, data=Array(held.held, kind, held.name))
+        graph.set_attrs(value.node, data=Array(held.contents, kind, held.name))
     graph.set_type(value, kind)
     if value.node.op not in ("constant", "input", *_BITS):
         for name, number in numbers.items():
@@ -137,7 +142,7 @@ def _constants(graph: Graph, quant: QuantType, stem: str, before: Node) -> Numbe
             continue
         data = held if isinstance(held, Array) else _listed(quant, name, f"{stem}.{name}")
         free = graph.fresh(f"{stem}.{name}")
-        made[name] = graph.constant(Array(data.held, data.type, free), name=free, before=before)
+        made[name] = graph.constant(Array(data.contents, data.type, free), name=free, before=before)
     return made
 
 
@@ -146,7 +151,7 @@ def _listed(quant: QuantType, name: str, stem: str) -> Array:
     if name == "scale":
         return Array.of(np.asarray(quant.scales()), stem)
     zeros = np.asarray(quant.zeros())
-    if quant.real_zero:
+    if quant.has_float_zero:
         return Array.of(zeros.astype(quant.express.carrier), stem)
     kind = quant.storage
     if not kind.is_integer:

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.analysis import float32_overflow
-from qir.analysis.int32_overflow import going_on
-from qir.analysis.prelu_slopes import bent
-from qir.analysis.summand_storage import saturating
+from qir.analysis.int32_overflow import wrap_note
+from qir.analysis.prelu_slopes import prelu_error_note
+from qir.analysis.summand_storage import saturation_note
 from qir.errors import Refused, TypeRuleError
 from qir.ir.dtype import F32
 from qir.ir.graph import Graph
@@ -76,10 +76,10 @@ class ExpandQdq(Pass):
             if not may(self.name, f"expand {node.op}", node):
                 continue
             apart = (
-                going_on(graph, node)
-                or float32_overflow.beyond(graph, node)
-                or saturating(graph, node)
-                or bent(graph, node)
+                wrap_note(graph, node)
+                or float32_overflow.overflow_note(graph, node)
+                or saturation_note(graph, node)
+                or prelu_error_note(graph, node)
             )
             try:
                 _expand(graph, node, reals)
@@ -121,7 +121,7 @@ def _hands_on(node: Node) -> bool:
 
 def _companions(op: str, operands: Mapping[str, Value]) -> dict[str, Value]:
     row = spec(op)
-    return {s: v for s, v in operands.items() if row.slot(s) is None and row.companion(s)}
+    return {s: v for s, v in operands.items() if row.slot(s) is None and row.is_companion(s)}
 
 
 def _expand(graph: Graph, node: Node, reals: Known) -> None:
@@ -188,11 +188,11 @@ def _reals(
     if key not in known:
         known[key] = _dequantized(graph, node, value, numbers)
     found = known[key]
-    if not float32_overflow.ending(graph, node, value):
+    if not float32_overflow.is_infinite_by_rounding(graph, node, value):
         return found
     key = (*key, found)
     if key not in known:
-        known[key] = float32_overflow.held(graph, node, value, found)
+        known[key] = float32_overflow.clipped_to_float32(graph, node, value, found)
     return known[key]
 
 
@@ -284,7 +284,7 @@ def _bias(
         name = graph.fresh(f"{name}.codes")
         meant = value.type.with_element(kind)
         return graph.add("recode", {"x": value}, types=[meant], name=name, before=node).result
-    data = Array(value.constant.held, TensorType(value.type.shape, kind), name)
+    data = Array(value.constant.contents, TensorType(value.type.shape, kind), name)
     made = graph.constant(data, name=graph.fresh(name), before=node)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage)
@@ -296,8 +296,8 @@ def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
     codes = graph.add("quantize", {"x": value}, types=[kind], before=node).result
     reals = graph.add("dequantize", {"x": codes}, before=node).result
     return (
-        float32_overflow.held(graph, node, codes, reals)
-        if float32_overflow.ending(graph, node, codes)
+        float32_overflow.clipped_to_float32(graph, node, codes, reals)
+        if float32_overflow.is_infinite_by_rounding(graph, node, codes)
         else reals
     )
 

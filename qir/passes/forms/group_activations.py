@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qir.analysis.kernel_groups import wrap
+from qir.analysis.kernel_groups import wrap_as_group
 from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ir.node import Node
@@ -68,7 +68,7 @@ class GroupActivations(Pass):
             if len(chain) < 2 or not may(self.name, "group", chain[-1], *chain[:-1]):
                 continue
             name, ops = chain[-1].name, " ".join(n.op for n in chain)
-            wrap(graph, chain)
+            wrap_as_group(graph, chain)
             ledger.add(Change.EXACT, self.name, name, f"{ops} as one group")
             count += 1
         return count

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.int32_overflow import profile_within
+from qir.analysis.int32_overflow import profile_name_of
 from qir.ir.attrs import Attr
 from qir.ir.dims import Shape
 from qir.ir.dtype import F32
@@ -45,7 +45,7 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change
 from qir.numerics import Rule
-from qir.profiles import profile, query_on
+from qir.profiles import profile, query_for_op
 from qir.rewrite import Pass
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Op, Ops, Pattern, Term, Var, pattern
@@ -95,7 +95,7 @@ def _codes(match: Match) -> Value | None:
     quant = None if x is None else x.type.quant
     if quant is None or x is None or quant.storage != match["data"].type.element:
         return None
-    whole = quant.kind == "uniform" and quant.grain is None and quant.plus is None
+    whole = quant.kind == "uniform" and quant.granularity is None and quant.plus is None
     return x if whole and quant.dynamic and quant.express == F32 else None
 
 
@@ -127,8 +127,8 @@ def _columns(match: Match) -> int:
     rank = match["data"].type.rank
     assert held is not None
     if node.op == "matmul_integer":
-        return int(held.held.shape[1]) if held.held.ndim == 2 and rank >= 2 else 0
-    return int(held.held.shape[0]) if held.held.ndim == rank and 3 <= rank <= 5 else 0
+        return int(held.contents.shape[1]) if held.contents.ndim == 2 and rank >= 2 else 0
+    return int(held.contents.shape[0]) if held.contents.ndim == rank and 3 <= rank <= 5 else 0
 
 
 def _one_or_row(data: NDArray[np.generic], shape: Shape, wanted: Shape) -> bool:
@@ -237,15 +237,15 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     op = "matmul" if node.op == "matmul_integer" else f"conv{match['data'].type.rank - 2}d"
     attrs, weights_type = _attrs(node), match["held"].type.with_element(quant)
     kinds = dict(zip(storage, (codes.type, weights_type), strict=True))
-    query = query_on(op, spec(op).complete(attrs), kinds, None)
+    query = query_for_op(op, spec(op).complete_attrs(attrs), kinds, None)
     bias = match.get("bias")
-    holder = profile_within(graph, node)
+    holder = profile_name_of(graph, node)
     if not holder or not _same_bytes(profile(holder).resolve(query), bias=bias is not None):
         return None
     held = match["held"]
     array = held.constant
     assert array is not None
-    made = Array(array.held, weights_type, held.name)
+    made = Array(array.contents, weights_type, held.name)
     weights = graph.constant(made, name=graph.fresh(f"{held.name}.codes"))
     graph.set_origins(weights.node, held.node.origins)
     graph.set_lineage(weights, held.lineage.then("coded"))

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.float32_overflow import counts_on
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.float32_overflow import float_product_overflows
+from qir.analysis.int32_overflow import overflow_text
 from qir.ir import lazy_arrays
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
@@ -91,7 +91,9 @@ class LowerInteger(Pass):
         for node in list(graph):
             if node.op not in _PRODUCTS or (sides := _sides(node)) is None:
                 continue
-            if wrapping(graph, node, biased=False) or counts_on(*(s.codes for s in sides)):
+            if overflow_text(graph, node, biased=False) or float_product_overflows(
+                *(s.codes for s in sides)
+            ):
                 continue
             if not may(self.name, f"lower {node.op}", node):
                 continue
@@ -129,11 +131,11 @@ def _side(value: Value, along: int | None) -> _Side | None:
     quant = node.operands["x"].type.quant
     if quant is None or quant.storage not in (I8, U8) or quant.kind != "uniform":
         return None
-    if quant.plus is not None or quant.real_zero or quant.express != F32:
+    if quant.plus is not None or quant.has_float_zero or quant.express != F32:
         return None
     if {"x.min", "x.max"} & node.operands.keys():
         return None
-    if quant.grain is None:
+    if quant.granularity is None:
         return _Side(node, quant, None)
     return _Side(node, quant, along) if quant.axis == along and along is not None else None
 
@@ -201,7 +203,7 @@ class _Build:
         if (array := codes.constant) is not None:
             axes = [*range(array.type.rank)]
             axes[-2:] = axes[:-3:-1]
-            data = lazy_arrays.turned(array.held, axes) if turned else array.held
+            data = lazy_arrays.transposed(array.contents, axes) if turned else array.contents
             name = array.name or codes.name
             free = self.graph.fresh(name)
             held = Array(data, TensorType(data.shape, side.quant.storage), name)

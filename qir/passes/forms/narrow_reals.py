@@ -28,12 +28,12 @@ from math import inf
 
 import numpy as np
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.calibration import Key, Statistics
 from qir.ir.dtype import F16, F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.quantized_ops import STRUCTURE
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.text import parse
 from qir.ledger import REQUEST, Change, Ledger
 from qir.passes.quantize.materialize import read_statistics
@@ -78,7 +78,7 @@ class NarrowReals(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = frozenset(self.kept)
         keeps = partial(self._keeps, named)
-        parts = list(bodies(graph))
+        parts = list(graphs_with_bodies(graph))
         first = next((n for part in parts for n in part if _computes(n) and not keeps(n)), None)
         if first is None or not may(self.name, "narrow", first):
             return 0
@@ -92,7 +92,7 @@ class NarrowReals(Pass):
         return 1
 
     def _keeps(self, named: frozenset[str], node: Node) -> bool:
-        if node.name in named or not_plain(node) or node.op in STRUCTURE:
+        if node.name in named or not_plain(node) or node.op in STRUCTURAL_OPS:
             return True
         # Whole numbers above 2048 are no numbers of float16.
         counted = node.op == "cast" and not node.operands["x"].type.dtype.is_float
@@ -120,5 +120,5 @@ def _holds(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
 
 def _computes(node: Node) -> bool:
     """Returns whether a plain op computes with float32; casts alone compute nothing."""
-    plain = node.op != "cast" and not not_plain(node) and node.op not in STRUCTURE
+    plain = node.op != "cast" and not not_plain(node) and node.op not in STRUCTURAL_OPS
     return plain and any(v.type.element is F32 for v in node.results)

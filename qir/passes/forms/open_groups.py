@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from qir.analysis.kernel_groups import of_reals, unwrap
+from qir.analysis.kernel_groups import is_float_group, unwrap_group
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
@@ -63,12 +63,12 @@ class OpenGroups(Pass):
         count = 0
         for node in list(graph):
             row = " |> ".join(stage.op for stage in node.stages)
-            if not of_reals(node) or not fnmatchcase(row, self.kernels):
+            if not is_float_group(node) or not fnmatchcase(row, self.kernels):
                 continue
             if not may(self.name, "open", node):
                 continue
             name = node.name
-            unwrap(graph, node)
+            unwrap_group(graph, node)
             ledger.add(Change.EXACT, self.name, name, f"{row} is written by its parts")
             count += 1
         return count

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.int32_overflow import wrapping
+from qir.analysis.int32_overflow import overflow_text
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I32
 from qir.ir.graph import Graph
@@ -101,7 +101,7 @@ class RaiseInteger(Pass):
             known = [s for s in sides if s is not None]
             if len(known) < len(sides) or (quants := _quants(chain, *known)) is None:
                 continue
-            if said := wrapping(graph, node):
+            if said := overflow_text(graph, node):
                 ledger.add(Change.EXACT, self.name, node.name, f"stays a sum of integers: {said}")
                 continue
             if not may(self.name, f"raise {node.op}", node):
@@ -181,7 +181,7 @@ def _side(node: Node, slot: str) -> _Side | None:
     quant = codes.type.quant
     if quant is None:
         return _Side(raw, None, held)
-    odd = quant.kind != "uniform" or quant.plus is not None or quant.real_zero
+    odd = quant.kind != "uniform" or quant.plus is not None or quant.has_float_zero
     if quant.dynamic or odd or quant.express != F32 or quant.storage != raw.type.element:
         return None
     return _Side(raw, codes, held, perm)
@@ -218,12 +218,12 @@ def _known(side: _Side, along: int | None) -> QuantType | None:
     """Returns the quantized type of integers, where the sum takes off its zero points and its
     scales are as they may."""
     quant = side.quant
-    if quant is None or (quant.grain is not None and along is None):
+    if quant is None or (quant.granularity is not None and along is None):
         return None
     axis = quant.axis
     if axis is not None and side.perm:
         axis = side.perm.index(axis)
-    if quant.grain is not None and axis != along:
+    if quant.granularity is not None and axis != along:
         return None
     zeros = np.zeros((), np.int64) if side.zeros is None else side.zeros.astype(np.int64)
     return quant if _equal(np.asarray(quant.zeros(), np.int64), zeros) else None
@@ -346,7 +346,7 @@ def _coded(graph: Graph, node: Node, raw: Value, quant: QuantType) -> Value:
     if (array := raw.constant) is None:
         name = graph.fresh(f"{raw.name}.codes")
         return graph.add("recode", {"x": raw}, types=[kind], name=name, before=node).result
-    held = Array(array.held, kind, array.name)
+    held = Array(array.contents, kind, array.name)
     made = graph.constant(held, name=graph.fresh(f"{raw.name}.codes"), before=node)
     graph.set_origins(made.node, raw.node.origins)
     graph.set_lineage(made, raw.lineage)

@@ -33,14 +33,14 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import TRANSPOSED
+from qir.ir.ops.layers import TRANSPOSED_CONVOLUTIONS
 from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.profiles import Profile, profile, profile_names, query_on, reals_of
-from qir.reference.interpreter import profile_of
+from qir.profiles import Profile, dequantize_by_profile, profile, profile_names, query_for_op
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.tolerance import Tolerance
 
 _MOST = 2.0**30
@@ -187,21 +187,21 @@ class FloatBias:
         if len(old.uses) == 1:  # it is not needed any more, so the new constant takes its name
             free, name = name, old.name
             graph.rename(old, free)
-        kept = Array(array.held, array.type, old.name)
+        kept = Array(array.contents, array.type, old.name)
         made = graph.constant(kept, name=name, before=self.node)
         graph.set_origins(made.node, old.node.origins)
         graph.set_lineage(made, old.lineage.then("quantized"))
         graph.set_operand(self.node, slot, made)
 
 
-def float_bias(graph: Graph, node: Node, tails: Collection[str] = TAILS) -> FloatBias | None:
+def float_bias(graph: Graph, node: Node, tails: Collection[str] = ACTIVATIONS) -> FloatBias | None:
     """Returns an integer layer whose bias is added to floats; None for what is none, or ends in
     other ops than `tails`."""
     stage = node.stages[0] if node.stages else node
     traits, quant = spec(stage.op).traits, node.results[0].type.quant if node.results else None
-    if traits.weight is None or traits.bias is None or stage.op in TRANSPOSED:
+    if traits.weight is None or traits.bias is None or stage.op in TRANSPOSED_CONVOLUTIONS:
         return None
-    if quant is None or quant.dynamic or quant.grain is not None:
+    if quant is None or quant.dynamic or quant.granularity is not None:
         return None
     if any(each.op not in tails for each in node.stages[1:]) or not _plain(stage.attrs):
         return None
@@ -209,18 +209,18 @@ def float_bias(graph: Graph, node: Node, tails: Collection[str] = TAILS) -> Floa
     if node.stages:
         slots = dict(zip(node.stages[0].slots, node.stages[0].group_slots(0), strict=True))
     values = {slot: node.operands[held] for slot, held in slots.items()}
-    bias, owner = values.get(traits.bias), profile(profile_of(graph, node))
+    bias, owner = values.get(traits.bias), profile(profile_name_of(graph, node))
     types = {slot: value.type for slot, value in values.items()}
-    rule = owner.resolve(query_on(stage.op, stage.attrs, types, node.result.type))
+    rule = owner.resolve(query_for_op(stage.op, stage.attrs, types, node.result.type))
     if bias is None or bias.type.rank != 1 or rule.bias.domain != "real_after":
         return None
     x, w = values[traits.data].type.quant, values[traits.weight].type.quant
-    if x is None or w is None or not (_counts(x) and _counts(w)) or x.grain is not None:
+    if x is None or w is None or not (_counts(x) and _counts(w)) or x.granularity is not None:
         return None
     floats = _floats(bias, owner)
     if floats is None or np.any(w.zeros()) or np.size(w.scales()) not in (1, floats.size):
         return None
-    if values[traits.weight].constant is None or (w.grain is not None and w.axis is None):
+    if values[traits.weight].constant is None or (w.granularity is not None and w.axis is None):
         return None
     return FloatBias(node, slots[traits.bias], floats, slots[traits.weight], x, w)
 
@@ -232,7 +232,7 @@ def _plain(attrs: Mapping[str, object]) -> bool:
 
 def _counts(quant: QuantType) -> bool:
     """Returns whether integers are whole steps from a whole zero, in a known scale."""
-    return not (quant.dynamic or quant.real_zero or quant.plus is not None)
+    return not (quant.dynamic or quant.has_float_zero or quant.plus is not None)
 
 
 def _floats(bias: Value, owner: Profile) -> NDArray[np.float64] | None:
@@ -240,5 +240,7 @@ def _floats(bias: Value, owner: Profile) -> NDArray[np.float64] | None:
     if bias.constant is None:
         return None
     if bias.type.quant is not None:
-        return np.asarray(reals_of(owner, bias.constant.data, bias.type.quant), np.float64)
+        return np.asarray(
+            dequantize_by_profile(owner, bias.constant.data, bias.type.quant), np.float64
+        )
     return bias.constant.data.astype(np.float64) if bias.type.dtype.is_float else None

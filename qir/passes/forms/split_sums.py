@@ -34,7 +34,7 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.summand_storage import saturating
+from qir.analysis.summand_storage import saturation_note
 from qir.ir.dtype import DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
@@ -43,11 +43,11 @@ from qir.ir.text import parse
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
 from qir.passes.forms.round_biases import float_bias
-from qir.profiles import Profile, profile, profile_names, reals_of
+from qir.profiles import Profile, dequantize_by_profile, profile, profile_names
 from qir.profiles.kernel_forms import CONVOLUTIONS
-from qir.reference.interpreter import profile_of
+from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
-from qir.rewrite.fusing import TAILS
+from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -96,7 +96,7 @@ class SplitSums(Pass):
 
     def _split(self, graph: Graph, kernel: _Kernel, ledger: Ledger) -> bool:
         made, node = kernel.between(), kernel.node
-        biased = float_bias(graph, node, TAILS | {"add"}) if self.biases else None
+        biased = float_bias(graph, node, ACTIVATIONS | {"add"}) if self.biases else None
         bias = biased.rounded() if biased else None
         moved = kernel.moved(made, bias.moved if bias else 0.0)
         if moved > self.steps:
@@ -191,13 +191,13 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
     if x is None or w is None or len(others) != 1 or len(added.slots) != 1 or added.flow is None:
         return None
     kinds = (x.type.quant, others[0].type.quant, out)
-    if any(kind is None or not _plain(kind) for kind in kinds) or saturating(graph, node):
+    if any(kind is None or not _plain(kind) for kind in kinds) or saturation_note(graph, node):
         return None
     assert out is not None
     assert x.type.quant is not None
     if others[0].type.shape != node.result.type.shape or not _without_tail(node.stages[2:], out):
         return None
-    owner = profile(profile_of(graph, node))
+    owner = profile(profile_name_of(graph, node))
     reach: Ends | None = (-np.inf, np.inf)
     if layer.op in CONVOLUTIONS:
         reach = _reach(x.type.quant, w, values.get(traits.bias or ""), owner)
@@ -206,8 +206,8 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
 
 def _plain(quant: QuantType) -> bool:
     """Whether a type has one known scale and bytes that are whole steps from a whole zero."""
-    odd = quant.dynamic or quant.kind != "uniform" or quant.real_zero or quant.plus is not None
-    return not odd and quant.grain is None and _is_byte(quant.storage)
+    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    return not odd and quant.granularity is None and _is_byte(quant.storage)
 
 
 def _is_byte(storage: DType) -> bool:
@@ -224,7 +224,7 @@ def _without_tail(tails: tuple[Stage, ...] | list[Stage], out: QuantType) -> boo
     """Whether the type of the result ends where an activation does, or before."""
     low, high = _ends(out)
     for tail in tails:
-        if tail.op not in TAILS:
+        if tail.op not in ACTIVATIONS:
             return False
         least = 0.0 if tail.op == "relu" else tail.attrs.get("min")
         most = tail.attrs.get("max")
@@ -240,9 +240,9 @@ def _reach(x: QuantType, w: Value, bias: Value | None, owner: Profile) -> Ends |
     if w.constant is None or w.type.quant is None or (bias is not None and bias.constant is None):
         return None
     quant = w.type.quant
-    if quant.grain is not None and quant.axis != 0:
+    if quant.granularity is not None and quant.axis != 0:
         return None
-    weights = np.asarray(reals_of(owner, w.constant.data, quant), np.float64)
+    weights = np.asarray(dequantize_by_profile(owner, w.constant.data, quant), np.float64)
     rows, (low, high) = weights.reshape(len(weights), -1), _ends(x)
     beside = np.zeros(1) if bias is None else _floats(bias, x, quant, owner)
     above, below = np.clip(rows, 0, None).sum(1), np.clip(rows, None, 0).sum(1)
@@ -255,7 +255,7 @@ def _floats(bias: Value, x: QuantType, w: QuantType, owner: Profile) -> NDArray[
     held: Array | None = bias.constant
     assert held is not None
     if bias.type.quant is not None:
-        return np.asarray(reals_of(owner, held.data, bias.type.quant), np.float64)
+        return np.asarray(dequantize_by_profile(owner, held.data, bias.type.quant), np.float64)
     unit = float(x.scales()) * np.asarray(w.scales(), np.float64)
     steps = np.asarray(held.data, np.float64)
     return np.asarray(steps * unit) if bias.type.dtype.is_integer else steps

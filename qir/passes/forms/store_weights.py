@@ -34,11 +34,11 @@ from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import Affine, bias_codes, rescaled_bias
-from qir.profiles import Profile, declared_for, profile, query_on
-from qir.reference.interpreter import profile_of
+from qir.numerics import Affine, quantize_bias, requantize_bias
+from qir.profiles import Profile, declared_range_for, profile, query_for_op
+from qir.reference.interpreter import profile_name_of
 from qir.reference.products import ProductKernel
-from qir.reference.weights import coded
+from qir.reference.weights import quantize_weights
 from qir.rewrite import Pass
 
 
@@ -96,7 +96,7 @@ class _Layer:
         rule = self.kernel.rule
         if bias is None or bias.constant is None or rule.bias.domain != "rounded_acc":
             return
-        made = bias_codes(bias.constant.data, self.kernel.affine(traits.data), w, rule)
+        made = quantize_bias(bias.constant.data, self.kernel.affine(traits.data), w, rule)
         if made.dtype == np.int32:
             kind = Array.of(made).type
             self._put(graph, self.slots[traits.bias or ""], made, kind)
@@ -112,7 +112,7 @@ class _Layer:
             return False
         names = traits.bias or "", traits.data, traits.weight or ""
         of, x, w = map(self.kernel.affine, names)
-        made = rescaled_bias(bias.constant.data, of, x, w, rule)
+        made = requantize_bias(bias.constant.data, of, x, w, rule)
         if made.dtype != np.int32:
             return False
         self._put(graph, slot, made, Array.of(made).type)
@@ -136,7 +136,7 @@ def _type(owner: Profile, weight: Value, of: Affine) -> QuantType:
     kind = uniform(of.storage, of.scale, of.zero, axis=of.axis, name=weight.name)
     scheme = Scheme(of.storage, True, "tensor" if of.axis is None else "channel")
     ends = of.ends.low, of.ends.high
-    declared = declared_for(owner, *ends, scheme, of.scale, weight.name, weight=True)
+    declared = declared_range_for(owner, *ends, scheme, of.scale, weight.name, weight=True)
     return replace(kind, declared=declared)
 
 
@@ -161,9 +161,9 @@ def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
     values = {slot: node.operands[held] for slot, held in slots.items()}
     types = {slot: value.type for slot, value in values.items()}
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
-    owner, result = profile(profile_of(graph, node)), node.result.type
-    rule = owner.resolve(query_on(op, attrs, types, result))
-    kernel, made = coded(ProductKernel(op, attrs, types, result, rule), arrays)
+    owner, result = profile(profile_name_of(graph, node)), node.result.type
+    rule = owner.resolve(query_for_op(op, attrs, types, result))
+    kernel, made = quantize_weights(ProductKernel(op, attrs, types, result, rule), arrays)
     of = kernel.maps.get(weight)
     if stored:  # one that the kernel changes leaves no room for the bias
         return None if of is not None else _Layer(node, slots, owner, kernel, made[weight])

@@ -96,7 +96,7 @@ def _signed(value: Value) -> bool:
     kind = value.type.quant
     if kind is None or kind.storage != I8 or kind.kind != "uniform" or kind.dynamic:
         return False
-    if kind.real_zero or kind.plus is not None or kind.grain is not None:
+    if kind.has_float_zero or kind.plus is not None or kind.granularity is not None:
         return False
     return bool(value.uses)
 

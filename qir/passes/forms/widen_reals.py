@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.ir.dtype import BF16, F16, F32
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
@@ -41,7 +41,7 @@ NARROW = (F16, BF16)
 
 def narrow(graph: Graph) -> bool:
     """Returns whether an op of a graph, its branches or loops computes with floats of 16 bits."""
-    return any(map(_computing, bodies(graph)))
+    return any(map(_computing, graphs_with_bodies(graph)))
 
 
 def _computing(graph: Graph) -> bool:
@@ -78,7 +78,7 @@ class WidenReals(Pass):
         yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = [part for part in bodies(graph) if _computing(part)]
+        found = [part for part in graphs_with_bodies(graph) if _computing(part)]
         first = next((node for part in found for node in part if _computes(node)), None)
         if first is None or not may(self.name, "widen", first):
             return 0

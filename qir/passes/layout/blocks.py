@@ -95,7 +95,7 @@ def reshaped(before: Shape, after: Shape, perm: Perm) -> Reshaped | None:
     if not mixed:
         return Reshaped(after, plain)
     block = parts[mixed[0]]
-    sizes = dims.known(tuple(before[axis] for axis in block.before))
+    sizes = dims.known_shape(tuple(before[axis] for axis in block.before))
     if len(mixed) > 1 or len(block.after) > 1 or sizes is None:
         return None
     found = sorted(perm[axis] for axis in block.before)

@@ -99,7 +99,7 @@ def _edit(node: Node, given: States) -> Edit | None:
     """Returns what becomes of a node; None where it cannot read such operands."""
     if node.op in ("output", "foreign") or node.bodies or node.stages or node.inner:
         return None
-    if any(spec(node.op).companion(slot) for slot in node.operands):
+    if any(spec(node.op).is_companion(slot) for slot in node.operands):
         return None
     first = next(iter(given.values()))
     if isinstance(first, Mixed):
@@ -188,7 +188,7 @@ def _unsqueeze(node: Node, given: States, perm: Perm) -> Edit | None:
 
 def _reshape(node: Node, given: States, perm: Perm) -> Edit | None:
     x, out = node.operands["x"], node.result.type
-    if "x" not in given or (x.type.quant and x.type.quant.grain):
+    if "x" not in given or (x.type.quant and x.type.quant.granularity):
         return None
     found = reshaped(x.type.shape, out.shape, perm)
     if found is None:
@@ -238,7 +238,7 @@ def _linear(node: Node, given: States, perm: Perm) -> Edit | None:
 
 def _mixed(node: Node, given: States, state: Mixed) -> Edit | None:
     """Returns what reads elements in another order along one axis."""
-    if any(value.type.quant and value.type.quant.grain for value in node.results):
+    if any(value.type.quant and value.type.quant.granularity for value in node.results):
         return None
     if node.op in _WEIGHTS:
         return _product(node, given, state)
@@ -282,7 +282,7 @@ def _take(array: Array | None, axis: int, state: Mixed) -> Array | None:
     type is in the way."""
     if array is None or array.type.shape[axis] != len(state.index):
         return None
-    grain = array.type.quant.grain if array.type.quant else None
+    grain = array.type.quant.granularity if array.type.quant else None
     if grain is not None and (array.type.quant is None or array.type.quant.axis in (None, axis)):
         return None
     data = np.ascontiguousarray(array.data.take(state.back, axis=axis))

@@ -40,7 +40,7 @@ def raised(value: Value, perm: Perm) -> Raised | None:
     if node.op not in RESHAPES or node.schemes or still(perm):
         return None
     x = node.operands["x"].type
-    if any(kind.quant and kind.quant.grain for kind in (x, value.type)):
+    if any(kind.quant and kind.quant.granularity for kind in (x, value.type)):
         return None
     if node.op == "unsqueeze":
         new = {a % value.type.rank for a in wholes(node.attrs["axes"])}

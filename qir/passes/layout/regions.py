@@ -307,7 +307,7 @@ def _turns(value: Value, perm: Perm) -> bool:
     rank = value.type.rank
     if rank == len(perm):
         return turned_type(value.type, perm) is not None
-    return value.type.quant is None or value.type.quant.grain is None
+    return value.type.quant is None or value.type.quant.granularity is None
 
 
 def _chain(node: Node, perm: Perm) -> frozenset[str] | None:

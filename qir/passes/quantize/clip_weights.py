@@ -1,9 +1,23 @@
 """Clips outlying weights where all weights together lose less by that.
 
-    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+    graph main as native {
+      %x = input() : 2x8xf32
+      %w = constant([7.0, 3.5, -3.5, 3.5, 3.5, -3.5, -3.5, 3.5]) : 1x8xf32
+      %y = linear(%x, %w) : 2x1xf32 plan {w = "i8<-7:7> symmetric tensor minmax"}
+      output(y=%y)
+    }
 
-keeps its form. The largest weight decides the scale, so one outlier leaves the others few steps.
-The range with the least mean squared error is narrower then, and what is outside is clipped.
+By `clip-weights` it becomes:
+
+    graph main as native {
+      %x = input() : 2x8xf32
+      %w.clipped = constant([6.3984375, 3.5, -3.5, 3.5, 3.5, -3.5, -3.5, 3.5]) : 1x8xf32
+      %y = linear(%x, %w.clipped) : 2x1xf32 plan {w = "i8<-7:7> symmetric tensor minmax"}
+      output(y=%y)
+    }
+
+The largest weight decides the scale, so one outlier leaves the others few steps. The range with the
+least mean squared error is narrower then, and what is outside is clipped.
 """
 
 from __future__ import annotations
@@ -22,7 +36,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import channel_axis
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, operands, reals, slots, store
+from qir.rewrite.layer_weights import Reals, float_weights, operands, slots, store
 
 CANDIDATES = 96
 """Ranges that are tried, from the full one in equal steps."""
@@ -63,7 +77,7 @@ class ClipWeights(Pass):
         count = 0
         for node, scheme in symmetric_layers(graph):
             weight = operands(node)[1]
-            exact = reals(weight)
+            exact = float_weights(weight)
             reach = clipped_reach(exact, channel_axis(node, scheme), scheme.high)
             made = np.clip(exact, -reach, reach)
             changed = int((made != exact).sum())
@@ -82,7 +96,7 @@ def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
             continue
         scheme = node.schemes.get(slots(node)[1])
         plain = scheme is not None and scheme.symmetric and scheme.scale is None
-        if scheme is not None and plain and np.isfinite(reals(operands(node)[1])).all():
+        if scheme is not None and plain and np.isfinite(float_weights(operands(node)[1])).all():
             yield node, scheme
 
 

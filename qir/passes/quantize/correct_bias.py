@@ -1,10 +1,31 @@
 """Moves biases by the mean error that rounding a layer's weights makes.
 
-    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.2, -0.3]) : 1x3xf32
+      %b = constant([0.5]) : 1xf32
+      %m = linear(%x, %w, bias=%b) : 2x1xf32
+          plan {bias = "i32 symmetric tensor minmax",
+          w = "i8 symmetric tensor minmax"}
+      output(y=%m)
+    }
 
-keeps its form. Rounded weights differ from the weights, by dw. Where the channels of the data have
-the mean m, results are wrong by the sum of dw * m on average. The bias takes that away. The means
-are those of calibration; a tap of a convolution that meets padding meets zeros, which count.
+By `correct-bias` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.2, -0.3]) : 1x3xf32
+      %m.bias = constant([0.5023622]) : 1xf32
+      %m = linear(%x, %w, bias=%m.bias) : 2x1xf32
+          plan {bias = "i32 symmetric tensor minmax",
+          w = "i8 symmetric tensor minmax"}
+      output(y=%m)
+    }
+
+Here all data have the mean 1. Rounded weights differ from the weights, by dw. Where the channels of
+the data have the mean m, results are wrong by the sum of dw * m on average. The bias takes that
+away. The means are those of calibration; a tap of a convolution that meets padding meets zeros,
+which count.
 """
 
 from __future__ import annotations
@@ -22,7 +43,7 @@ from qir.ir.dtype import I8, I32
 from qir.ir.graph import Graph
 from qir.ir.layer_channels import layer_data, summed_axis
 from qir.ir.node import Node, Value
-from qir.ir.ops.layers import MATRIX_PRODUCTS, TRANSPOSED
+from qir.ir.ops.layers import MATRIX_PRODUCTS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.origin import Lineage
 from qir.ir.scheme import Scheme
 from qir.ir.text import parse
@@ -30,9 +51,17 @@ from qir.ledger import Change, Ledger
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.assign_schemes import read_capability, write_capability
 from qir.passes.quantize.materialize import read_statistics, weight_type
-from qir.profiles import Profile, codes_of, profile, reals_of
+from qir.profiles import Profile, dequantize_by_profile, profile, quantize_by_profile
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, inward, operands, reals, slots, store_bias, through
+from qir.rewrite.layer_weights import (
+    Reals,
+    float_weights,
+    inward,
+    operands,
+    slots,
+    store_bias,
+    through,
+)
 from qir.rewrite.runner.options import option
 
 CORRECTED = "corrected"
@@ -127,7 +156,7 @@ class CorrectBias(BiasCorrection):
             held = operands(before.node)[1]
             if held.constant is not None and held.type == weight.type:
                 weight = held
-        return reals(weight)
+        return float_weights(weight)
 
     def _mean(self, node: Node) -> Reals | None:
         """Returns the mean of each input channel, over all batches; None where it is not known."""
@@ -152,8 +181,8 @@ def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
         return None
     row = capability.ops.get(node.op)
     allowed = row.allowed(bias, True) if row else ()
-    grain = node.schemes[weight].grain
-    return next((s for s in allowed if s.grain == grain), allowed[0] if allowed else None)
+    grain = node.schemes[weight].granularity
+    return next((s for s in allowed if s.granularity == grain), allowed[0] if allowed else None)
 
 
 def _corrected(node: Node) -> bool:
@@ -197,7 +226,9 @@ def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> R
     scheme = node.schemes[slots(node)[1]]
     kind = weight_type(of, node, weight, scheme, scales)
     assert weight.constant is not None
-    rounded = reals_of(of, codes_of(of, weight.constant.data, kind), kind).astype(np.float64)
+    rounded = dequantize_by_profile(
+        of, quantize_by_profile(of, weight.constant.data, kind), kind
+    ).astype(np.float64)
     return through(node, inward(node)((rounded - exact) * _inside(node), mean))
 
 
@@ -206,7 +237,7 @@ def move_bias(graph: Graph, node: Node, shift: Reals, how: str = CORRECTED) -> N
     _, weight, bias = operands(node)
     kind = weight.type.dtype.carrier
     lineage = Lineage(f"{node.name}.bias") if bias is None else bias.lineage
-    moved = (0.0 if bias is None else reals(bias)) - shift
+    moved = (0.0 if bias is None else float_weights(bias)) - shift
     made = store_bias(graph, node, moved.astype(kind))
     graph.set_lineage(made, lineage.then(how))
 
@@ -218,12 +249,14 @@ def _inside(node: Node) -> Reals:
     data, weight, _ = operands(node)
     rank = weight.type.rank - 2
     first = 1 if node.attrs.get("layout") == "NHWC" else 2
-    taps = weight.constant.held.shape[2:] if weight.constant is not None else ()
+    taps = weight.constant.contents.shape[2:] if weight.constant is not None else ()
     strides, dilations, pads = (_whole(node, name) for name in ("stride", "dilation", "pad"))
     out = np.ones(())
     for i in range(rank):
         sizes = data.type.shape[first + i], node.result.type.shape[first + i]
-        row = _share(taps[i], *sizes, strides[i], dilations[i], pads[i], node.op in TRANSPOSED)
+        row = _share(
+            taps[i], *sizes, strides[i], dilations[i], pads[i], node.op in TRANSPOSED_CONVOLUTIONS
+        )
         out = np.multiply.outer(out, row)
     return out
 

@@ -1,11 +1,29 @@
 """Divides channels between layers by scales that even out the weights on both sides.
 
-    %a = conv2d(%x, %w, bias=%b) : 1x2x4x4xf32
-    %r = relu(%a) : 1x2x4x4xf32
-    %y = conv2d(%r, %v) : 1x2x4x4xf32
+    graph main as native {
+      %x = input() : 2x2xf32
+      %w = constant([1.0, 2.0, 0.01, -0.02]) : 2x2xf32
+      %m = linear(%x, %w) : 2x2xf32
+      %r = relu(%m) : 2x2xf32
+      %v = constant([1.0, 1.0, 2.0, -1.0]) : 2x2xf32
+      %y = linear(%r, %v) : 2x2xf32
+      output(y=%y)
+    }
 
-keeps its form and what it computes. Where one channel of %w is much larger than another, a scale
-for all of %w leaves the other few steps. So %w and %b are divided by one number a channel, and %v
+By `equalize` it becomes:
+
+    graph main as native {
+      %x = input() : 2x2xf32
+      %w.equalized = constant([1.0, 2.0, 0.0070710676, -0.014142135]) : 2x2xf32
+      %m = linear(%x, %w.equalized) : 2x2xf32
+      %r = relu(%m) : 2x2xf32
+      %v.equalized = constant([1.0, 1.4142135, 2.0, -1.4142135]) : 2x2xf32
+      %y = linear(%r, %v.equalized) : 2x2xf32
+      output(y=%y)
+    }
+
+The graph computes what it did. Where one channel of %w is much larger than another, one scale for
+all of %w leaves the other few steps. So %w and its bias are divided by one number a channel, and %v
 is multiplied by it. It goes through relu, pads, pools, depthwise layers and residual sums. Channels
 that reach their clip on the calibration data keep their scale, so that the clip stays exact.
 """
@@ -28,7 +46,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass
 from qir.rewrite.channel_groups import ChannelGroup, channel_groups, stored_values
-from qir.rewrite.layer_weights import Reals, groups, inward, operands, outward, reals, store
+from qir.rewrite.layer_weights import Reals, float_weights, groups, inward, operands, outward, store
 from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -193,7 +211,7 @@ def _reach(group: ChannelGroup, statistics: Statistics) -> Reals:
 
 def _sizes(node: Node) -> Reals:
     """Absolute weights, the largest of the taps of each pair of channels."""
-    size = np.abs(reals(operands(node)[1]))
+    size = np.abs(float_weights(operands(node)[1]))
     return size.max(axis=tuple(range(2, size.ndim)), keepdims=True) if size.ndim > 2 else size
 
 
@@ -224,7 +242,7 @@ def _largest(rows: list[Reals]) -> Reals:
 
 def _rescale(graph: Graph, node: Node, rows: Mapping[str, Reals]) -> None:
     _, weight, bias = operands(node)
-    made, moved = reals(weight), None if bias is None else reals(bias)
+    made, moved = float_weights(weight), None if bias is None else float_weights(bias)
     if "in" in rows:
         made = inward(node)(made, rows["in"])
     if "out" in rows:

@@ -1,4 +1,33 @@
-"""Finds the quantization parameters of a plan, and writes quantize and dequantize."""
+"""Finds the quantization parameters of a plan, and writes quantize and dequantize.
+
+    graph main as native {
+      %a = input() : 4xf32
+      %b = input() : 4xf32
+      %y = add(%a, %b) : 4xf32
+          plan {a = "u8 affine tensor minmax",
+          b = "u8 affine tensor minmax",
+          result = "u8 affine tensor minmax"}
+      output(y=%y)
+    }
+
+By `materialize` it becomes:
+
+    graph main as native {
+      %a = input() : 4xf32
+      %b = input() : 4xf32
+      %a.q = quantize(%a) : 4x!quant.uniform<u8:f32, 0.019607844:102>
+      %a.dq = dequantize(%a.q) : 4xf32
+      %b.q = quantize(%b) : 4x!quant.uniform<u8:f32, 0.019607844:102>
+      %b.dq = dequantize(%b.q) : 4xf32
+      %y = add(%a.dq, %b.dq) : 4xf32
+      %y.q = quantize(%y) : 4x!quant.uniform<u8:f32, 0.019607844:102>
+      %y.dq = dequantize(%y.q) : 4xf32
+      output(y=%y.dq)
+    }
+
+The statistics say that every value lies between -2 and 3. The profile says how such a range gives
+scale and zero point.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +39,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.activations import drops_tails, uncut
+from qir.analysis.activations import drops_unclamping_activations, with_unclamped_scale
 from qir.calibration import Key, Log, Readers, Statistics, Summary, parse_rule
 from qir.errors import DataError, ProfileError, SchemeError
 from qir.ir.attrs import Attr
@@ -18,17 +47,24 @@ from qir.ir.calls import make_call
 from qir.ir.dtype import F32, U8
 from qir.ir.graph import Graph
 from qir.ir.layer_channels import layer_data, summed_axis
-from qir.ir.lazy_arrays import Held
+from qir.ir.lazy_arrays import ArrayData
 from qir.ir.node import Node, Value
-from qir.ir.numerals import number
+from qir.ir.numerals import number_text
 from qir.ir.ops import spec
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.numerics import affine, affine_of, bias_codes
+from qir.numerics import affine, affine_of, quantize_bias
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.quantize_dynamic import ends, finite
-from qir.profiles import Profile, codes_later, declared_for, numbers_for, profile, query_on
+from qir.profiles import (
+    Profile,
+    declared_range_for,
+    lazy_quantize,
+    parameters_for_range,
+    profile,
+    query_for_op,
+)
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.layer_weights import energy
 from qir.rewrite.runner.options import option
@@ -180,7 +216,7 @@ class _Materializing:
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         try:
-            scale, zero = numbers_for(self.profile, *ends, scheme, scales=self.scales)
+            scale, zero = parameters_for_range(self.profile, *ends, scheme, scales=self.scales)
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
         kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
@@ -203,7 +239,7 @@ class _Materializing:
             bool(v.constant.data.min(initial=0) < 0) if v.constant else self._summary(v).low < 0
             for v in values
         )
-        return scheme.stored(scheme.negative if below else scheme.storage)
+        return scheme.with_storage(scheme.negative if below else scheme.storage)
 
     def _declaring(
         self,
@@ -217,16 +253,16 @@ class _Materializing:
     ) -> QuantType:
         """Returns the type with its range next to its scale, where the runtime carries ranges."""
         scales = np.asarray(kind.scales())
-        found = declared_for(self.profile, low, high, scheme, scales, name, weight=weight)
+        found = declared_range_for(self.profile, low, high, scheme, scales, name, weight=weight)
         return replace(kind, declared=found)
 
     def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
         """Returns a quantized type that clips before integers do not cut, where that lets a runtime
         drop them."""
         clips = [v.node for v in values if v.node.op == "clip"]
-        if not clips or self.scales != "profile" or not drops_tails(self.profile):
+        if not clips or self.scales != "profile" or not drops_unclamping_activations(self.profile):
             return kind
-        return uncut(kind, clips)
+        return with_unclamped_scale(kind, clips)
 
     def _range(self, value: Value, scheme: Scheme) -> Range:
         if (constant := value.constant) is not None:
@@ -374,17 +410,19 @@ class _Materializing:
             slot: (v.node.operands["x"] if v.node.op == "dequantize" else v).type
             for slot, v in node.operands.items()
         }
-        rule = self.profile.resolve(query_on(node.op, node.attrs, types, None))
-        codes = bias_codes(bias.constant.data, affine("i8", np.asarray(data)), affine_of(w), rule)
+        rule = self.profile.resolve(query_for_op(node.op, node.attrs, types, None))
+        codes = quantize_bias(
+            bias.constant.data, affine("i8", np.asarray(data)), affine_of(w), rule
+        )
         made = self._constant(bias, bias.type.with_element(kind), codes)
         self.graph.set_operand(node, slot, made)
 
-    def _constant(self, value: Value, kind: TensorType, codes: Held | None = None) -> Value:
+    def _constant(self, value: Value, kind: TensorType, codes: ArrayData | None = None) -> Value:
         """Returns a constant's quantized values, and what dequantizes them."""
         assert value.constant is not None
         assert kind.quant is not None
         if codes is None:
-            codes = codes_later(self.profile, value.constant.held, kind.quant)
+            codes = lazy_quantize(self.profile, value.constant.contents, kind.quant)
         graph = self.graph
         first = min((u.node for u in value.uses), key=lambda n: n._rank)
         made = graph.constant(
@@ -402,7 +440,10 @@ class _Materializing:
         scales = np.asarray(kind.scales())
         text = f"{scales.size} scales" if scales.ndim else _numbers(kind)
         self.ledger.add(
-            Change.QUANTIZED, self.step, weight.name, f"{scheme.storage} {scheme.grain}, {text}"
+            Change.QUANTIZED,
+            self.step,
+            weight.name,
+            f"{scheme.storage} {scheme.granularity}, {text}",
         )
 
 
@@ -419,7 +460,7 @@ def channel_axis(node: Node, scheme: Scheme) -> int | None:
     """Returns the axis of a layer's weights along which scales are; None where there is one
     scale."""
     rule = spec(node.op).traits.weight_axis
-    if scheme.grain != "channel" or rule is None:
+    if scheme.granularity != "channel" or rule is None:
         return None
     return rule(make_call(node.op, node.operands, node.attrs))
 
@@ -429,7 +470,7 @@ def _weight_numbers(
 ) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
     low, high = ends(finite(weight), axis)
     try:
-        return numbers_for(profile, low, high, scheme, weight=True, scales=scales)
+        return parameters_for_range(profile, low, high, scheme, weight=True, scales=scales)
     except ProfileError as error:
         raise ProfileError(f"{weight.name}: {error}") from error
 
@@ -440,11 +481,11 @@ def _known_codes(value: Value, kind: TensorType) -> Value | None:
         node = use.node
         if node.op == "quantize" and use.slot == "x" and not node.attrs["round"]:
             quant = node.result.type.quant
-            if quant is not None and kind.quant is not None and quant.same_map(kind.quant):
+            if quant is not None and kind.quant is not None and quant.has_same_mapping(kind.quant):
                 return node.result
     return None
 
 
 def _numbers(kind: QuantType) -> str:
-    zero = int(kind.zeros()) if not kind.grain else 0
-    return f"{number(float(np.float32(kind.scales())))}:{zero}"
+    zero = int(kind.zeros()) if not kind.granularity else 0
+    return f"{number_text(float(np.float32(kind.scales())))}:{zero}"

@@ -1,11 +1,33 @@
 """Moves biases by the mean error that a run of the quantized layers shows on samples.
 
-    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.2, -0.3]) : 1x3xf32
+      %b = constant([0.5]) : 1xf32
+      %m = linear(%x, %w, bias=%b) : 2x1xf32
+          plan {bias = "i32 symmetric tensor minmax",
+          w = "i8<-7:7> symmetric tensor minmax",
+          x = "u8 affine tensor minmax"}
+      output(y=%m)
+    }
 
-keeps its form. `correct-bias` computes the mean error of rounded weights alone. Here the quantized
-graph runs layer by layer next to the float graph: the mean difference of each result channel,
-rounded data and clipped ranges included, is taken away before the next layer reads it (empirical
-bias correction; Nagel et al., Data-Free Quantization, 2019).
+By `measure-bias` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %w = constant([1.0, 0.2, -0.3]) : 1x3xf32
+      %m.bias = constant([0.54285717]) : 1xf32
+      %m = linear(%x, %w, bias=%m.bias) : 2x1xf32
+          plan {bias = "i32 symmetric tensor minmax",
+          w = "i8<-7:7> symmetric tensor minmax",
+          x = "u8 affine tensor minmax"}
+      output(y=%m)
+    }
+
+Here the samples are ones. `correct-bias` computes the mean error of rounded weights alone; this
+pass runs the quantized graph layer by layer next to the float graph. The mean difference of each
+result channel, rounded data and clipped ranges included, is taken away before the next layer reads
+it (empirical bias correction; Nagel et al., Data-Free Quantization, 2019).
 """
 
 from __future__ import annotations
@@ -24,7 +46,7 @@ from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.correct_bias import BiasCorrection, bias_scheme, move_bias, read_graph
 from qir.passes.quantize.round_weights import Samples, read_samples
-from qir.reference.interpreter import bind_inputs, profile_of, run_node
+from qir.reference.interpreter import bind_inputs, profile_name_of, run_node
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import Pass
 from qir.rewrite.layer_weights import Reals, operands, result_axis, slots
@@ -141,7 +163,7 @@ def _shifts(graph: Graph, inputs: Samples, wanted: Means) -> Means:
         made: tuple[Tensor, ...] = (
             (np.asarray(inputs[node.name]),)
             if node.op == "input"
-            else run_node(node, given, profile_of(graph, node))
+            else run_node(node, given, profile_name_of(graph, node))
         )
         name = node.results[0].name if node.results else ""
         if name in wanted:

@@ -30,28 +30,29 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
-from qir.analysis.decisions import ALREADY, Decision, GraphFacts, Plan
-from qir.analysis.quantized_regions import already, decoded
+from qir.analysis.bodies import graphs_with_bodies
+from qir.analysis.decisions import ALREADY_QUANTIZED, Decision, GraphFacts, Plan
+from qir.analysis.quantized_regions import is_dequantized, is_quantized_already
+from qir.analysis.user_rules import UserRule
 from qir.capability import Capability, Dynamic, OpCapability
 from qir.errors import DataError, SchemeError
 from qir.ir.attrs import Attr, same
 from qir.ir.calls import make_call
 from qir.ir.dtype import F32, I8, U8, dtype
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Held, boxes, part, pieces
+from qir.ir.lazy_arrays import ArrayData, boxes, iter_pieces, read_box
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS, RECURRENT
-from qir.ir.ops.recurrent import DIRECTIONS, USUAL
-from qir.ir.quantized_ops import STRUCTURE
+from qir.ir.ops.layers import CONVOLUTIONS, MATRIX_PRODUCTS, RECURRENT_OPS
+from qir.ir.ops.recurrent import DEFAULT_ACTIVATIONS, DIRECTIONS
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.scheme import RESULT, Scheme
 from qir.ir.types import Array, QuantType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import Wish
-from qir.profiles import codes_later, numbers_for, profile
+from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.options import option
 
 PRODUCTS = MATRIX_PRODUCTS | CONVOLUTIONS
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
@@ -62,10 +63,10 @@ NO_MATRIX = "only matrix products have their weights alone stored in few bits"
 
 
 def plan_dynamic(
-    graph: Graph, table: Capability, granularity: str, wishes: Iterable[Wish] = ()
+    graph: Graph, table: Capability, granularity: str, user_rules: Iterable[UserRule] = ()
 ) -> tuple[Plan, dict[Node, Scheme]]:
     """Returns what would be summed in integers without data, and how its weights are stored."""
-    wished = tuple(wishes)
+    wished = tuple(user_rules)
     chosen: dict[Node, Scheme] = {}
     reasons: dict[Node, str] = {}
     for node in ops_of(graph):
@@ -73,8 +74,8 @@ def plan_dynamic(
         if isinstance(found, Scheme):
             chosen[node] = found
         reasons[node] = "" if isinstance(found, Scheme) else found
-    hits(graph, wished)
-    known = GraphFacts(graph, bodies(graph))
+    require_matching_rules(graph, wished)
+    known = GraphFacts(graph, graphs_with_bodies(graph))
     rule = table.dynamic.rule
     decisions = tuple(decision(known, n, r, chosen.get(n), rule) for n, r in reasons.items())
     return Plan(table.name, decisions, ()), chosen
@@ -82,27 +83,29 @@ def plan_dynamic(
 
 def ops_of(graph: Graph) -> list[Node]:
     """Returns what computes in a graph, and in its branches and loops."""
-    return [n for each in bodies(graph) for n in each if n.op not in STRUCTURE]
+    return [n for each in graphs_with_bodies(graph) for n in each if n.op not in STRUCTURAL_OPS]
 
 
-def hits(graph: Graph, wishes: tuple[Wish, ...]) -> None:
-    for wish in wishes:
-        if not any(wish.matches(n) for n in ops_of(graph)):
-            raise SchemeError(f"rule {wish} hits no op of this model")
+def require_matching_rules(graph: Graph, user_rules: tuple[UserRule, ...]) -> None:
+    for rule in user_rules:
+        if not any(rule.matches(n) for n in ops_of(graph)):
+            raise SchemeError(f"rule {rule} hits no op of this model")
 
 
-def _float(node: Node, wishes: tuple[Wish, ...]) -> bool:
-    last = [w for w in wishes if w.slot == RESULT and w.matches(node)]
+def _is_float_by_rule(node: Node, user_rules: tuple[UserRule, ...]) -> bool:
+    last = [w for w in user_rules if w.slot == RESULT and w.matches(node)]
     return bool(last) and last[-1].scheme is None
 
 
-def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRODUCTS) -> str:
+def float_reason(
+    node: Node, user_rules: tuple[UserRule, ...], ops: frozenset[str] = MATRIX_PRODUCTS
+) -> str:
     """Returns why an op keeps float weights; empty where nothing keeps it."""
-    if already(node):
-        return ALREADY
+    if is_quantized_already(node):
+        return ALREADY_QUANTIZED
     if node.op not in ops:
         return NO_MATRIX if ops == MATRIX_PRODUCTS else NO_PRODUCT
-    if _float(node, wishes):
+    if _is_float_by_rule(node, user_rules):
         return "a rule keeps it float"
     traits = spec(node.op).traits
     weight = node.operands[traits.weight or ""]
@@ -112,7 +115,7 @@ def stays(node: Node, wishes: tuple[Wish, ...], ops: frozenset[str] = MATRIX_PRO
         return "it does not compute in f32"
     if node.op in MATRIX_PRODUCTS and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
-    return _unusual(node) if node.op in RECURRENT else ""
+    return _unusual(node) if node.op in RECURRENT_OPS else ""
 
 
 def _unusual(node: Node) -> str:
@@ -121,7 +124,7 @@ def _unusual(node: Node) -> str:
         return "its weights are computed"
     if more := [slot for slot in ("lengths", "peephole", "proj") if slot in node.operands]:
         return f"no kernel quantizes the state of a layer with {more[0]}"
-    usual = USUAL[node.op] * len(DIRECTIONS[str(node.attrs["direction"])])
+    usual = DEFAULT_ACTIVATIONS[node.op] * len(DIRECTIONS[str(node.attrs["direction"])])
     if node.attrs["activations"] not in ((), usual):
         return "no kernel quantizes the state of a layer with other activations"
     if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
@@ -130,15 +133,15 @@ def _unusual(node: Node) -> str:
 
 
 def _scheme(
-    node: Node, table: Capability, granularity: str, wishes: tuple[Wish, ...]
+    node: Node, table: Capability, granularity: str, wishes: tuple[UserRule, ...]
 ) -> Scheme | str:
     """Returns how an op's weights are stored, or why it stays float."""
-    taken = PRODUCTS | (RECURRENT & set(table.dynamic.ops))
-    if reason := stays(node, wishes, taken):
+    taken = PRODUCTS | (RECURRENT_OPS & set(table.dynamic.ops))
+    if reason := float_reason(node, wishes, taken):
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
-    row = table.ops.get("linear" if node.op in RECURRENT else node.op)  # both multiply by rows
+    row = table.ops.get("linear" if node.op in RECURRENT_OPS else node.op)  # both multiply by rows
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
     options = _options(node, row, granularity)
@@ -147,7 +150,7 @@ def _scheme(
         return options[0]
     if wanted[-1].storage not in (I8, U8):
         raise SchemeError(f"{node.name}: {table.name} sums weights of i8 and u8, not {wanted[-1]}")
-    if node.op in _convs() and wanted[-1].grain == "channel" and not wanted[-1].symmetric:
+    if node.op in _convs() and wanted[-1].granularity == "channel" and not wanted[-1].symmetric:
         raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
     return wanted[-1]
 
@@ -155,7 +158,7 @@ def _scheme(
 def _weights(node: Node) -> tuple[str, ...]:
     """Returns the slots of weights that are quantized: those of data, and those of the state."""
     weight = spec(node.op).traits.weight
-    return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT else ()))
+    return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT_OPS else ()))
 
 
 def _convs() -> frozenset[str]:
@@ -166,9 +169,9 @@ def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Sc
     slot = spec(node.op).traits.weight or ""
     usual = Scheme(I8, True, "channel", (-127, 127))
     found = row.slots.get(slot, ()) if row is not None and _suits(node, row) else ()
-    listed = [s for s in found if s.grain == granularity and s.storage in (I8, U8)]
+    listed = [s for s in found if s.granularity == granularity and s.storage in (I8, U8)]
     return tuple(listed) or (
-        replace(usual, grain="channel" if granularity == "channel" else "tensor"),
+        replace(usual, granularity="channel" if granularity == "channel" else "tensor"),
     )
 
 
@@ -207,12 +210,12 @@ class QuantizeDynamic(Pass):
     tolerance = ANOTHER
     capability: Capability = field(default_factory=lambda: Capability("none", {}))
     granularity: str = "channel"
-    wishes: tuple[Wish, ...] = ()
+    user_rules: tuple[UserRule, ...] = field(default=(), metadata=option(name="wishes"))
     profile: str = "native"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.wishes)
-        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+        _, chosen = plan_dynamic(graph, self.capability, self.granularity, self.user_rules)
+        return sum(self._quantize(each, chosen, ledger) for each in graphs_with_bodies(graph))
 
     def _quantize(self, graph: Graph, chosen: dict[Node, Scheme], ledger: Ledger) -> int:
         reals: dict[Value, Value] = {}
@@ -224,7 +227,7 @@ class QuantizeDynamic(Pass):
                 continue
             traits = spec(node.op).traits
             data = node.operands[traits.data]
-            if decoded(data):
+            if is_dequantized(data):
                 reals[data] = data
             if data not in reals:
                 reals[data] = _dynamic(graph, data, self.capability.dynamic)
@@ -233,7 +236,7 @@ class QuantizeDynamic(Pass):
             for slot in _weights(node):
                 self._weight(graph, node, slot, scheme, weights, ledger)
             graph.set_operand(node, traits.data, reals[data])
-            if node.op in RECURRENT:
+            if node.op in RECURRENT_OPS:
                 graph.set_inner(node, "h", _state(self.capability.dynamic))
                 said = "its state is quantized in each step, as its data"
                 ledger.add(Change.QUANTIZED, self.name, node.name, said)
@@ -251,39 +254,39 @@ class QuantizeDynamic(Pass):
     ) -> None:
         traits = spec(node.op).traits
         value, axis = node.operands[slot], None
-        if scheme.grain == "channel" and traits.weight_axis is not None:
+        if scheme.granularity == "channel" and traits.weight_axis is not None:
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
         key = (value, scheme, axis)
         if key not in known:
             reals = finite(value)
             low, high = ends(reals, axis)
             rules = profile(self.profile)
-            scales, zeros = numbers_for(rules, low, high, scheme, weight=True)
+            scales, zeros = parameters_for_range(rules, low, high, scheme, weight=True)
             single = np.asarray(scales, np.float32)
             kind = uniform(
                 scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
             )
-            codes = codes_later(rules, reals, kind)
+            codes = lazy_quantize(rules, reals, kind)
             known[key] = stored(graph, value, Array(codes, value.type.with_element(kind)))
-            said = f"{scheme.storage} {scheme.grain}, {single.size} scales"
+            said = f"{scheme.storage} {scheme.granularity}, {single.size} scales"
             ledger.add(Change.QUANTIZED, self.name, value.name, said)
         graph.set_operand(node, slot, known[key])
 
 
-def finite(value: Value) -> Held:
+def finite(value: Value) -> ArrayData:
     assert value.constant is not None
-    if not all(np.isfinite(piece).all() for piece in pieces(value.constant.held)):
+    if not all(np.isfinite(piece).all() for piece in iter_pieces(value.constant.contents)):
         raise DataError(f"%{value.name}: a weight is NaN or infinite")
-    return value.constant.held
+    return value.constant.contents
 
 
-def ends(reals: Held, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+def ends(reals: ArrayData, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Returns the least and the greatest element and zero, of each index of an axis or of all."""
     kept = () if axis is None else (reals.shape[axis],)
     low, high = np.zeros(kept, reals.dtype), np.zeros(kept, reals.dtype)
     rest = None if axis is None else tuple(i for i in range(reals.ndim) if i != axis)
     for box in boxes(reals.shape):
-        data, at = part(reals, box), () if axis is None else box[axis]
+        data, at = read_box(reals, box), () if axis is None else box[axis]
         low[at] = np.minimum(low[at], data.min(axis=rest, initial=0))
         high[at] = np.maximum(high[at], data.max(axis=rest, initial=0))
     return low[()], high[()]
@@ -321,7 +324,7 @@ def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
 def stored(graph: Graph, value: Value, held: Array) -> Value:
     """Returns a constant's quantized values, and what dequantizes them."""
     first = _first(value)
-    named = Array(held.held, held.type, value.name)
+    named = Array(held.contents, held.type, value.name)
     made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)
     graph.set_origins(made.node, value.node.origins)
     graph.set_lineage(made, value.lineage.then("coded"))

@@ -24,27 +24,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.analysis.bodies import bodies
+from qir.analysis.bodies import graphs_with_bodies
 from qir.analysis.decisions import GraphFacts, Plan
+from qir.analysis.user_rules import UserRule
 from qir.errors import SchemeError
 from qir.ir.dtype import F32, DType, dtype
 from qir.ir.graph import Graph
-from qir.ir.lazy_arrays import Box, Held, boxes, part
+from qir.ir.lazy_arrays import ArrayData, Box, boxes, read_box
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
-from qir.ir.types import Array, Grain, QuantType
+from qir.ir.types import Array, Granularity, QuantType
 from qir.ledger import Change, Ledger
-from qir.passes.quantize.assign_schemes import Wish
-from qir.passes.quantize.quantize_dynamic import finite, hits, ops_of, stays, stored
-from qir.profiles import codes_later, numbers_for, profile
+from qir.passes.quantize.quantize_dynamic import (
+    finite,
+    float_reason,
+    ops_of,
+    require_matching_rules,
+    stored,
+)
+from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.filter import may
+from qir.rewrite.runner.options import option
 
 _Tensor = NDArray[np.generic]
 
@@ -77,13 +84,13 @@ class WeightStorage:
 
 
 def plan_weights(
-    graph: Graph, name: str, blocks: WeightStorage, wishes: Iterable[Wish] = ()
+    graph: Graph, name: str, blocks: WeightStorage, user_rules: Iterable[UserRule] = ()
 ) -> tuple[Plan, list[Node]]:
     """Returns which products would have their weights stored in blocks, and why not the others."""
-    wished = tuple(wishes)
-    reasons = {n: stays(n, wished) for n in ops_of(graph)}
-    hits(graph, wished)
-    known, few = GraphFacts(graph, bodies(graph)), f"{blocks} weights alone"
+    wished = tuple(user_rules)
+    reasons = {n: float_reason(n, wished) for n in ops_of(graph)}
+    require_matching_rules(graph, wished)
+    known, few = GraphFacts(graph, graphs_with_bodies(graph)), f"{blocks} weights alone"
     decisions = tuple(
         known.decision(n, r)
         if r
@@ -104,12 +111,12 @@ class QuantizeWeights(Pass):
     nested = False
     tolerance = ANOTHER
     blocks: WeightStorage = WeightStorage(dtype("u4"), 32)
-    wishes: tuple[Wish, ...] = ()
+    user_rules: tuple[UserRule, ...] = field(default=(), metadata=option(name="wishes"))
     profile: str = "native"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        chosen = set(plan_weights(graph, "", self.blocks, self.wishes)[1])
-        return sum(self._quantize(each, chosen, ledger) for each in bodies(graph))
+        chosen = set(plan_weights(graph, "", self.blocks, self.user_rules)[1])
+        return sum(self._quantize(each, chosen, ledger) for each in graphs_with_bodies(graph))
 
     def _quantize(self, graph: Graph, chosen: set[Node], ledger: Ledger) -> int:
         known: dict[tuple[Value, int], Value] = {}
@@ -129,11 +136,11 @@ class QuantizeWeights(Pass):
         return count
 
 
-def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
+def blocked(reals: ArrayData, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
     """Returns a matrix in blocks along one axis, each with a scale, and a zero point where
     affine."""
     shape, size = reals.shape, blocks.size
-    grain = Grain(tuple((i, size if i == axis else 1) for i in range(len(shape))))
+    grain = Granularity(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
     bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
     scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
@@ -141,21 +148,23 @@ def blocked(reals: Held, blocks: WeightStorage, axis: int, rules: str, name: str
     scales, zeros = np.empty(grid, np.float32), np.empty(grid, blocks.storage.carrier)
     for box in boxes(grid, size):
         low, high = _ends(reals, box, size, axis)
-        scales[box], zeros[box] = numbers_for(profile(rules), low, high, scheme, weight=True)
+        scales[box], zeros[box] = parameters_for_range(
+            profile(rules), low, high, scheme, weight=True
+        )
     scale = Array.of(_kept(scales), f"{name}.scale")
     held: Array | tuple[int, ...] = ()
     if not symmetric:
         held = Array(_kept(zeros), scale.type.with_element(blocks.storage), f"{name}.zero")
     kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
-    made = codes_later(profile(rules), reals, kind)
+    made = lazy_quantize(profile(rules), reals, kind)
     return Array(made, scale.type.with_shape(shape).with_element(kind), name)
 
 
-def _ends(reals: Held, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
+def _ends(reals: ArrayData, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
     """Returns the least and the greatest of some blocks, and zero."""
     depth, step = reals.shape[axis], box[axis]
     along = slice(step.start * size, min(step.stop * size, depth))
-    data = part(reals, (*box[:axis], along, *box[axis + 1 :]))
+    data = read_box(reals, (*box[:axis], along, *box[axis + 1 :]))
     starts = np.arange(0, max(data.shape[axis], 1), size)
     zero = np.zeros((), data.dtype)
     low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)

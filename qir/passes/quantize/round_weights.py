@@ -1,11 +1,26 @@
 """Rounds each weight up or down so that a layer's results stay nearest (AdaRound's objective).
 
-    %y = conv2d(%x, %w, bias=%b) : 1x2x2x2xf32
+    graph main as native {
+      %x = input() : 4x3xf32
+      %w = constant([7.0, 2.4, 1.4]) : 1x3xf32
+      %y = linear(%x, %w) : 4x1xf32 plan {w = "i8<-7:7> symmetric tensor minmax"}
+      output(y=%y)
+    }
 
-keeps its form. Weights rounded to the nearest step have the least error each, but their errors add
-up over the inputs of a layer, which are correlated. So layer by layer, on samples, weights are
-moved to their other neighbour as long as the squared error of the results falls (Nagel et al., Up
-or Down?, 2020; here by coordinate descent, which needs no random numbers).
+By `round-weights` it becomes:
+
+    graph main as native {
+      %x = input() : 4x3xf32
+      %w.rounded = constant([7.0, 3.0, 1.0]) : 1x3xf32
+      %y = linear(%x, %w.rounded) : 4x1xf32 plan {w = "i8<-7:7> symmetric tensor minmax"}
+      output(y=%y)
+    }
+
+One step is 1.0 here, and the three inputs of each sample are equal. Weights rounded to the nearest
+step have the least error each, but their errors add up over the inputs of a layer, which are
+correlated. So layer by layer, on samples, weights are moved to their other neighbour as long as the
+squared error of the results falls (Nagel et al., Up or Down?, 2020; here by coordinate descent,
+which needs no random numbers).
 """
 
 from __future__ import annotations
@@ -29,10 +44,10 @@ from qir.ledger import Change, Ledger
 from qir.numerics.ranges import known_scales
 from qir.passes.quantize.clip_weights import symmetric_layers
 from qir.passes.quantize.materialize import weight_type
-from qir.profiles import Profile, codes_of, profile
+from qir.profiles import Profile, profile, quantize_by_profile
 from qir.reference.interpreter import run as run_reference
 from qir.rewrite import ANOTHER, Pass
-from qir.rewrite.layer_weights import Reals, groups, operands, reals, slots, store
+from qir.rewrite.layer_weights import Reals, float_weights, groups, operands, slots, store
 from qir.rewrite.runner.options import option
 
 Tensor = NDArray[np.generic]
@@ -115,7 +130,7 @@ class RoundWeights(Pass):
 
 def _length(node: Node) -> int:
     """Returns how many products a result sums over."""
-    shape = reals(operands(node)[1]).shape
+    shape = float_weights(operands(node)[1]).shape
     return int(np.prod(shape[1:])) if node.op in CONVOLUTIONS else shape[1 if _turned(node) else 0]
 
 
@@ -156,7 +171,7 @@ def _rows(node: Node, data: Reals) -> Reals:
     if node.op in MATRIX_PRODUCTS:
         rows = data.T if node.attrs.get("trans_a") is True else data.reshape(-1, data.shape[-1])
         return _spread(rows)[None]
-    shape = reals(operands(node)[1]).shape
+    shape = float_weights(operands(node)[1]).shape
     rank = len(shape) - 2
     if node.attrs.get("layout") == "NHWC":
         data = np.moveaxis(data, -1, 1)
@@ -195,8 +210,8 @@ def _round(
     weight = operands(node)[1]
     assert weight.constant is not None
     kind = weight_type(of, node, weight, scheme, scales)
-    nearest = codes_of(of, weight.constant.data, kind).astype(np.int64)
-    exact, codes = _by_result(node, reals(weight)), _by_result(node, nearest)
+    nearest = quantize_by_profile(of, weight.constant.data, kind).astype(np.int64)
+    exact, codes = _by_result(node, float_weights(weight)), _by_result(node, nearest)
     step = np.asarray(kind.scales(), np.float64).reshape(-1)
     if step.size not in (1, len(exact)):
         return 0
@@ -214,7 +229,7 @@ def _round(
     after = node.operands[slot]
     assert after.constant is not None
     kind = weight_type(of, node, after, scheme, scales)
-    found = codes_of(of, after.constant.data, kind).astype(np.int64)
+    found = quantize_by_profile(of, after.constant.data, kind).astype(np.int64)
     if (_by_result(node, found) != chosen).any():  # a profile that would round them differently
         graph.set_operand(node, slot, weight)
         return 0

@@ -1,11 +1,31 @@
 """Moves the spread of a norm's channels into the weights that read it (SmoothQuant).
 
-    %n = layer_norm(%x, %g, beta=%b) : 2x4xf32
-    %y = linear(%n, %w) : 2x3xf32
+    graph main as native {
+      %x = input() : 2x3xf32
+      %g = constant([1.0, 40.0, 0.5]) : 3xf32
+      %b = constant([0.0, 2.0, 0.1]) : 3xf32
+      %n = layer_norm(%x, %g, beta=%b) : 2x3xf32
+      %w = constant([1.0, 0.5, -1.0]) : 1x3xf32
+      %y = linear(%n, %w) : 2x1xf32
+      output(y=%y)
+    }
 
-keeps its form and what it computes. A few channels of a norm in a transformer are far larger than
-the others, and one scale for all leaves these few steps. So %g and %b are divided by one number a
-channel, and %w is multiplied by it (Xiao et al., SmoothQuant, 2022).
+By `smooth` it becomes:
+
+    graph main as native {
+      %x = input() : 2x3xf32
+      %g.smoothed = constant([1.0, 4.472136, 0.70710677]) : 3xf32
+      %b.smoothed = constant([0.0, 0.2236068, 0.14142136]) : 3xf32
+      %n = layer_norm(%x, %g.smoothed, beta=%b.smoothed) : 2x3xf32
+      %w.smoothed = constant([1.0, 4.472136, -0.70710677]) : 1x3xf32
+      %y = linear(%n, %w.smoothed) : 2x1xf32
+      output(y=%y)
+    }
+
+The graph computes what it did. A few channels of a norm in a transformer are far larger than the
+others, and one scale for all leaves these few steps. So the factors and summands of the norm are
+divided by one number a channel, and the weights are multiplied by it (Xiao et al., SmoothQuant,
+2022).
 """
 
 from __future__ import annotations
@@ -28,7 +48,7 @@ from qir.passes.quantize.equalize import REACH, STEP, scaled_name
 from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import Pass
 from qir.rewrite.channel_groups import plain_layer
-from qir.rewrite.layer_weights import Reals, inward, operands, reals, slots, store
+from qir.rewrite.layer_weights import Reals, float_weights, inward, operands, slots, store
 from qir.rewrite.runner.options import option
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -78,7 +98,7 @@ class Smooth(Pass):
                 if slot in norm.operands:
                     _divide(graph, norm, slot, row)
             for use in list(value.uses):
-                weight = reals(operands(use.node)[1])
+                weight = float_weights(operands(use.node)[1])
                 store(graph, use.node, inward(use.node)(weight, row), None, "smoothed")
             lineage = Lineage(scaled_name(value.lineage.tensor), value.lineage.how)
             graph.set_lineage(value, lineage.then(STEP))
@@ -150,14 +170,14 @@ def _reach(value: Value, statistics: Statistics) -> Reals | None:
 
 def _rows(node: Node) -> Reals:
     """Returns the largest weight of each input channel."""
-    weight = np.abs(reals(operands(node)[1]))
+    weight = np.abs(float_weights(operands(node)[1]))
     turned = node.op == "linear" or node.attrs.get("trans_b") is True
     return np.asarray(weight.max(axis=0 if turned else 1))
 
 
 def _divide(graph: Graph, norm: Node, slot: str, row: Reals) -> None:
     old = norm.operands[slot]
-    made = (reals(old) / row).astype(old.type.dtype.carrier)
+    made = (float_weights(old) / row).astype(old.type.dtype.carrier)
     name = graph.fresh(f"{old.name}.smoothed")
     new = graph.constant(Array.of(made, old.name), name=name, before=norm)
     graph.set_lineage(new, old.lineage.then(STEP))

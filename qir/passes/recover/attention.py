@@ -20,7 +20,7 @@ def _scaled(op: Ops, x: Term, where: str) -> Either:
 
 def _is_low(value: Value) -> bool:
     held = value.constant
-    return held is not None and held.held.size > 0 and bool((held.data == -math.inf).all())
+    return held is not None and held.contents.size > 0 and bool((held.data == -math.inf).all())
 
 
 @pattern

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qir.errors import TypeRuleError
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dims import Shape
 from qir.ir.graph import Graph
 from qir.ir.node import Value
@@ -46,10 +46,10 @@ def positive(name: str) -> Var:
 def real(value: Value) -> float | None:
     """Returns the number that all elements of a constant are; None where it is no such constant."""
     held = value.constant
-    if held is None or not held.type.dtype.is_float or held.type.quant or held.held.size == 0:
+    if held is None or not held.type.dtype.is_float or held.type.quant or held.contents.size == 0:
         return None
     first = held.data.reshape(-1)[0]
-    alike = held.held.size == 1 or bool(np.all(held.data == first))
+    alike = held.contents.size == 1 or bool(np.all(held.data == first))
     return float(first) if alike and np.isfinite(float(first)) else None
 
 
@@ -136,7 +136,7 @@ def single(op: str, given: Given | None = None, **slots: str) -> Replacement:
 def suits(op: str, operands: Mapping[str, Value], attrs: Attrs, old: Value) -> bool:
     """Returns whether an op takes these and makes what may stand for a value."""
     try:
-        kind = infer(op, operands, spec(op).complete(attrs))[0]
+        kind = infer_result_types(op, operands, spec(op).complete_attrs(attrs))[0]
     except TypeRuleError:
         return False
     return fits(kind, old.type)

@@ -133,7 +133,7 @@ def _axis(match: Match) -> int | None:
 
 def _counted(match: Match, averaged: Shape) -> bool:
     """Returns whether each sum is divided by the number of elements that are averaged."""
-    count = dims.known((dims.product(averaged),))
+    count = dims.known_shape((dims.product(averaged),))
     sums = [node for node in match.nodes if node.op == "reduce_sum"]
     return all(count is not None and _divided(total, count[0]) for total in sums)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.recover.making import fits, stored
@@ -92,7 +92,7 @@ def _pairs(match: Match) -> bool:
     joined = _last(pairs, "axis", rank + 1)
     apart = all(match.node(n).attrs["axes"] in ((-1,), (rank,)) for n in ("even", "odd"))
     node = match.node("back")
-    same = infer(node.op, node.operands, node.attrs)[0].shape == match["x"].type.shape
+    same = infer_result_types(node.op, node.operands, node.attrs)[0].shape == match["x"].type.shape
     return (
         bool(size)
         and joined
@@ -163,7 +163,7 @@ def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
     """
     held, node = value.constant, value.node
     if held is not None:
-        half = held.held.shape[-1] // 2
+        half = held.contents.shape[-1] // 2
         return bool(np.array_equal(held.data[..., :half], held.data[..., half:]))
     rank = value.type.rank
     if node.op == "concat" and _last(node, "axis", rank):
@@ -176,8 +176,8 @@ def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
         return False
     if node.op == "mul":
         a, b = node.operands["a"], node.operands["b"]
-        one, other = (a, b) if b.constant is not None and b.constant.held.size == 1 else (b, a)
-        single = other.constant is not None and other.constant.held.size == 1
+        one, other = (a, b) if b.constant is not None and b.constant.contents.size == 1 else (b, a)
+        single = other.constant is not None and other.constant.contents.size == 1
         return single and _equal_halves(one, given, depth + 1)
     assert x is not None
     return _keeps_last(node, x) and _equal_halves(x, given, depth + 1)
@@ -208,7 +208,7 @@ def _rows(graph: Graph, value: Value, match: Match, how: str, *, whole: bool) ->
     if held is not None:
         data = held.data[..., :half]
         shape = data.shape[-2:] if how == "rows" else (*data.shape[:1], *data.shape[2:])
-        if shape == held.held.shape:
+        if shape == held.contents.shape:
             return value
         data = data.reshape(shape)
         return stored(data, value, graph, f"{value.name}.half" if whole else value.name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import MATRIX_PRODUCTS
-from qir.ir.quantized_ops import STRUCTURE
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.rewrite.channel_groups import FLATTENED
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, maybe, pattern
@@ -90,7 +90,7 @@ def _of_images(match: Match) -> bool:
 
 def _group(graph: Graph, match: Match) -> Value | None:
     """Returns the group; None within a body that holds nothing else, as that of the group does."""
-    others = sum(n.op not in STRUCTURE for n in graph) - len(match.nodes)
+    others = sum(n.op not in STRUCTURAL_OPS for n in graph) - len(match.nodes)
     if not others and graph._holder is not None:
         return None
     body = Graph("body", "")

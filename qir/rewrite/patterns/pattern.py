@@ -87,7 +87,7 @@ _NEVER = frozenset({"input", "constant", "output", "fused"})
 
 
 def near(value: float, tolerance: float = 1e-3) -> Number:
-    """Returns a number within a relative tolerance."""
+    """Matches a number within a relative tolerance."""
     return Number(value, tolerance)
 
 
@@ -107,7 +107,7 @@ def rest(name: str = "") -> Rest:
 
 
 def optional(term: Op) -> Either:
-    """Returns a node that may be missing; then its first operand is matched."""
+    """Matches a node that may be missing; if it is, its first operand is matched."""
     first = next(iter(term.operands.values()), None)
     if not isinstance(first, Term):
         raise UsageError(f"optional: {term.ops[0]} has no operand that could stand for it")
@@ -122,7 +122,7 @@ def repeated(
     most: int = 1000,
     name: str = "rounds",
 ) -> Repeat:
-    """Returns the body on itself, `least` to `most` times: `repeated(lambda h: op.relu(h), x)`."""
+    """Matches a body so many times in a row: `repeated(lambda h: op.relu(h), x)`."""
     if not 0 <= least <= most:
         raise UsageError(f"repeated: {least} to {most} times")
     flow = Var(f"{name}.flow")
@@ -130,7 +130,7 @@ def repeated(
 
 
 def chain(*stages: Op | EllipsisType) -> Chain:
-    """Returns a group of such stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
+    """Matches a group with these stages: `chain(op.conv2d(x, w), op.relu(FLOW))`."""
     for i, stage in enumerate(stages):
         if not isinstance(stage, Op):
             continue
@@ -214,7 +214,7 @@ def is_slot(row: OpSpec, name: str) -> bool:
     base."""
     if any(slot.name == name for slot in row.operands) or row.slot(name) is not None:
         return True
-    return row.companion(name) and all(attr.name != name for attr in row.attrs)
+    return row.is_companion(name) and all(attr.name != name for attr in row.attrs)
 
 
 def operand_of(thing: Given | Wanted | EllipsisType) -> Operand:
@@ -252,12 +252,12 @@ def attr_of(row: OpSpec, name: str, thing: object) -> Wanted:
     that."""
     found = next((a for a in row.attrs if a.name == name), None)
     if found is None:
-        row.complete({name: None})  # says what is near
+        row.complete_attrs({name: None})  # says what is near
         raise TypeRuleError(f"{row.name} has no attribute {name}")
     if isinstance(thing, TermCondition):
         return thing
     value = as_kind(thing, found.kind)  # type: ignore[arg-type]
-    if not found.takes(value):
+    if not found.accepts(value):
         raise TypeRuleError(f"{row.name}: {name} = {thing!r} is not {found.kind}")
     return value
 

@@ -44,7 +44,7 @@ Written: TypeAlias = "Callable[..., Any]"
 def replacement(
     function: Written,
 ) -> Callable[[Graph, Match], Value | Sequence[Value] | None]:
-    """Makes the replacement of a rewrite of a function of the pattern's variables.
+    """Makes a replacement of a function whose parameters are the pattern's variables.
 
     Its first parameter adds ops, as in a pattern. Raises UsageError for a function without it; a
     variable that the pattern does not name is an error when the rewrite is applied.

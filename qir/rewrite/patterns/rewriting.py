@@ -64,7 +64,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class PatternPass(Pass):
-    """A pass that is rewrites: a subclass names them, and may leave some out by its options."""
+    """A pass made of pattern rewrites; its options may leave some out."""
 
     rewrites: ClassVar[tuple[Rewrite, ...]] = ()
 

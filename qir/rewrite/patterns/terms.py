@@ -166,7 +166,7 @@ class _Flow(Term):
 
 
 FLOW = _Flow()
-"""In a stage of a chain: what the stage before made."""
+"""The result of the stage before, in a stage of a chain."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ _FURTHEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class WhyNot:
-    """What came of laying a pattern on a graph so that it holds a node."""
+    """Whether a pattern matches at a node; if not, the first condition that failed."""
 
     pattern: Pattern
     match: Match | None
@@ -47,7 +47,7 @@ class WhyNot:
 
 
 def why_not(pattern: Pattern, node: Node) -> WhyNot:
-    """Returns whether a pattern matches so that it holds a node, or what first stood in its way."""
+    """Returns whether a pattern matches with a node in it, or the first condition that failed."""
     best: WhyNot | None = None
     for value in _roots(pattern, node):
         found = _explain(pattern, value, node)

@@ -29,7 +29,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Where a graph turns bad."""
+    """The pass and the rewrite after which a graph is bad."""
 
     index: int
     """Of the pass, from 0."""

@@ -15,7 +15,7 @@ from qir.rewrite.runner.tolerance import EXACT, Tolerance
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """One rewriting of a graph; its fields are its options.
+    """One pass over a graph; its fields are its options.
 
     `run` changes the graph in place and says how many things it changed: 0 means untouched. It
     need not leave a valid graph in the middle, but must at the end, with the inputs and outputs
@@ -44,4 +44,4 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        """Rewrites the graph; the ledger hears of every change of numbers."""
+        """Rewrites the graph, and writes every change of numbers into the ledger."""

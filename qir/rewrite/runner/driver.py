@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qir.errors import MovedError, PassError, QirError, Stopped
-from qir.ir.garbage import growth
+from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
@@ -32,7 +32,7 @@ EDITS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one pass did."""
+    """What one run of a pass did."""
 
     name: str
     changed: int
@@ -219,7 +219,7 @@ class _Run:
         self.numbering.begin()
         work._most = work.version + EDITS + 1000 * len(work)
         try:
-            with watched(self.numbering), growth(), within(self.seconds):
+            with watched(self.numbering), pause_garbage_collection(), within(self.seconds):
                 for path, graph in list(work.walk()) if one.nested else [("", work)]:
                     inside = path.partition("/")[2]
                     self.numbering.path = f"{inside}/" if inside else ""
@@ -233,7 +233,7 @@ class _Run:
 
     def _check(self, one: Pass, before: Graph | None, ends: GraphInterface) -> None:
         """Raises PassError where the graph is no program now, or takes and gives something else."""
-        with growth():
+        with pause_garbage_collection():
             faults = errors(self.work)
         if faults:
             raise self._broke(one, before, f"leaves a broken graph: {faults[0]}", faults[0].node)

@@ -42,7 +42,7 @@ def asking(watch: Watch) -> Iterator[None]:
 
 
 def may(step: str, rewrite: str, *nodes: Node) -> bool:
-    """Returns whether a pass may do this at these nodes, the one it is named by first.
+    """Returns whether a pass may apply a rewrite at these nodes; the first one names it.
 
     Asked once, just before the change; what may not be done now is not tried again in this run.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a tensor may move, given that all tensors before it are what they were."""
+    """How far a pass may move a tensor, if the tensors before it have not moved."""
 
     ulps: float = 0.0
     """Float values: units in the last place of the tensor's largest number, in the tensor's own
@@ -18,7 +18,7 @@ class Tolerance:
 
     @property
     def exact(self) -> bool:
-        """Whether nothing may move at all."""
+        """Whether no bit may change."""
         return not self.ulps and not self.codes
 
     @property
@@ -39,8 +39,8 @@ class Tolerance:
 
 
 EXACT = Tolerance(why="numbers stay what they are")
-"""Of what moves, renames or removes, and of what computes the same in the same order."""
+"""No bit may change: rewrites that move, rename or remove, or compute in the same order."""
 REGROUPED = Tolerance(64, 1, "equal in exact arithmetic, rounded in another place")
-"""Of what computes the same float values in another order, or rounds elsewhere."""
+"""Floats may move a little: rewrites that compute in another order, or round elsewhere."""
 ANOTHER = Tolerance(float("inf"), float("inf"), "the program means something else afterwards")
-"""Of what is asked to change the meaning, such as quantizing: only its form is checked."""
+"""Numbers change on request, as quantizing does: only the form of the graph is checked."""

@@ -21,7 +21,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.origin import Lineage
 from qir.ir.types import QuantType, TensorType
-from qir.profiles import profile, reals_of
+from qir.profiles import dequantize_by_profile, profile
 from qir.rewrite.runner.interface import refines
 from qir.rewrite.runner.tolerance import Tolerance
 
@@ -171,10 +171,13 @@ class _Look:
             return ""  # float values that were quantized, or another layout: nothing to compare
         if mine is None or theirs is None:
             return far_reals(old.data, new, self.tolerance.ulps)
-        if mine.dynamic or theirs.dynamic or mine.same_map(theirs):
+        if mine.dynamic or theirs.dynamic or mine.has_same_mapping(theirs):
             return _far_codes(old.data, new, mine, self.tolerance.codes)
         named = profile(self.profile)
-        reals = reals_of(named, old.data, mine), reals_of(named, new, theirs)
+        reals = (
+            dequantize_by_profile(named, old.data, mine),
+            dequantize_by_profile(named, new, theirs),
+        )
         step = max(float(np.max(np.abs(q.scales()))) for q in (mine, theirs))
         return far_reals(*reals, self.tolerance.ulps, self.tolerance.codes * step)
 

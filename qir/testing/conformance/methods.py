@@ -16,14 +16,14 @@ from qir.errors import OpError
 from qir.ir.dtype import F32, I8, U8
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
-from qir.ir.ops.layers import PRODUCTS
+from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import TensorType
 from qir.numerics import MethodField
-from qir.profiles import PluginMethod, profile, query_on
-from qir.profiles.methods import own
+from qir.profiles import PluginMethod, profile, query_for_op
+from qir.profiles.methods import core_methods
 from qir.reference import methods
 from qir.reference.products import ProductKernel
-from qir.reference.quantized import in_reals
+from qir.reference.quantized import run_on_floats
 from qir.testing.codes import random_map
 from qir.testing.conformance.checklist import Check, Checklist, demand
 from qir.testing.feeding import feed
@@ -71,11 +71,11 @@ def _ops(given: PluginMethod) -> str:
 
 
 def _form(name: str, given: PluginMethod) -> str:
-    demand(not own(name), f"{name} is the name of a method of qir itself")
+    demand(not core_methods(name), f"{name} is the name of a method of qir itself")
     demand(given.ops, "ops is empty: no profile could use it")
     for op in given.ops:
         spec(op)
-        demand(op not in PRODUCTS, f"{op} accumulates; a profile says how by its fields")
+        demand(op not in INTEGER_SUM_LAYERS, f"{op} accumulates; a profile says how by its fields")
     demand(given.within >= 0, f"within = {given.within} is less than 0")
     return ", ".join(given.ops)
 
@@ -103,7 +103,7 @@ def _calls(name: str, op: str) -> list[tuple[ProductKernel, Codes]]:
         if not any(kind.quant for kind in types.values()):
             continue
         result = node.result.type.with_element(random_map(pick, (U8, I8)[pick(2)]))
-        rule = manner.resolve(query_on(op, node.attrs, types, result))
+        rule = manner.resolve(query_for_op(op, node.attrs, types, result))
         out.append(
             (ProductKernel(op, node.attrs, types, result, replace(rule, method=None)), arrays)
         )
@@ -121,7 +121,7 @@ def _near(calls: list[tuple[ProductKernel, Codes]], within: int) -> str:
             continue
         quant = kernel.result.quant
         assert quant is not None
-        wanted = in_reals(replace(kernel, rule=replace(kernel.rule, method=None)), arrays)
+        wanted = run_on_floats(replace(kernel, rule=replace(kernel.rule, method=None)), arrays)
         said = f"{kernel.op} on {', '.join(map(str, kernel.types.values()))}"
         demand(made.shape == wanted.shape, f"{said}: {list(made.shape)}, not {list(wanted.shape)}")
         demand(made.dtype == quant.storage.carrier, f"{said}: {made.dtype}, not {quant.storage}")

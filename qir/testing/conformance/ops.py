@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qir import registry
 from qir.errors import OpError, QirError
 from qir.ir import dims
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import OPS, PluginOp
@@ -65,7 +65,7 @@ def _row(given: PluginOp) -> str:
     demand(again is None, f"{again} is there twice among slots and attributes")
     required = {attr.name for attr in row.attrs if attr.required}
     for attr in row.attrs:
-        fits = attr.name in required or attr.takes(attr.default)
+        fits = attr.name in required or attr.accepts(attr.default)
         demand(fits, f"the default of {attr.name}, {attr.default!r}, is not {attr.kind}")
     return row.doc
 
@@ -120,7 +120,7 @@ def _agree(calls: list[Graph]) -> str:
         made = run(graph, {})
         for name, value in graph.outputs.items():
             data, kind = made[name], value.type
-            shape = dims.known(kind.shape)
+            shape = dims.known_shape(kind.shape)
             wanted = f"the rule says {kind}"
             given = f"the reference makes {data.dtype} {list(data.shape)}"
             demand(data.dtype == kind.dtype.carrier, f"{_said(graph)}: {wanted}, {given}")
@@ -171,7 +171,7 @@ def _symbols(calls: list[Graph]) -> str:
             kind = TensorType(shape, value.type.element)
             operands[slot] = named.add("input", types=[kind], name=slot.replace(".", "_")).result
         try:
-            types = infer(node.op, operands, node.attrs)
+            types = infer_result_types(node.op, operands, node.attrs)
         except QirError:
             continue  # it may need to know the size
         tried += 1

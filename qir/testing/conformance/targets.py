@@ -17,7 +17,7 @@ from qir.errors import InputError, PluginError, QirError, Refused, UsageError
 from qir.frontend import Frontend, frontend_for
 from qir.inspect.compare import compare
 from qir.ir.graph import Graph
-from qir.ir.quantized_ops import BRIDGES
+from qir.ir.quantized_ops import CONVERSION_OPS
 from qir.ir.text import print_graph
 from qir.ir.verify import errors
 from qir.ledger import Ledger
@@ -252,7 +252,7 @@ def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
 def _integer(graph: Graph) -> bool:
     """Returns whether ops of a program compute on quantized values: it rounds where its kernels
     do."""
-    computing = [node for node in graph if node.op not in BRIDGES and node.results]
+    computing = [node for node in graph if node.op not in CONVERSION_OPS and node.results]
     return any(value.type.quant for node in computing for value in node.operands.values())
 
 

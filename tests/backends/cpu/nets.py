@@ -85,8 +85,8 @@ class Net:
         attrs = {**(given or {}), **more}
         if not tail:
             return self.graph.add(op, operands, attrs, types=[kind]).result
-        stages = [Stage(op, spec(op).complete(attrs), tuple(operands))]
-        stages += [Stage(t, spec(t).complete(a), (), "x") for t, a in tail]
+        stages = [Stage(op, spec(op).complete_attrs(attrs), tuple(operands))]
+        stages += [Stage(t, spec(t).complete_attrs(a), (), "x") for t, a in tail]
         return self.graph.add_chain(stages, operands, kind).result
 
     def conv(

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import qir
-from qir.backends.cpu import Compiled, CpuTarget
+from qir.backends.cpu import CpuTarget
+from qir.backends.cpu.compiled import Compiled
 from qir.backends.cpu.lookup_tables import is_pointwise
 from qir.backends.cpu.lower import LOWERINGS
 from qir.errors import DataError, OpError, Refused, UsageError

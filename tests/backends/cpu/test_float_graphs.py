@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import qir
-from qir.backends.cpu.target import Compiled
+from qir.backends.cpu.compiled import Compiled
 from qir.calibration.runner import GraphProgram
 from qir.ir.graph import Graph
 from qir.target import target

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, save
 import qir
 from qir.backends.cpu import CpuTarget
 from qir.backends.cpu import sizes as plain_sizes
-from qir.backends.cpu.target import Compiled
+from qir.backends.cpu.compiled import Compiled
 from qir.ir.dtype import F32, U8, DType, dtype
 from qir.ir.graph import Graph
 from qir.ir.text import parse
-from qir.ir.types import Array, Grain, TensorType, uniform
+from qir.ir.types import Array, Granularity, TensorType, uniform
 from qir.reference import interpreter
 
 Q8, Q16 = "!quant.uniform<u8:f32, 0.02:117>", "!quant.uniform<u16:f32, 0.0005:30000>"
@@ -126,37 +126,56 @@ def test_convolutions_of_every_kind_are_near_onnxruntime(
     assert np.allclose(np.asarray(made(x=x)["y"]), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_quantized_convolutions_of_one_axis_give_onnxruntimes_integers(tmp_path: Path) -> None:
+def quantized_layers(
+    cases: list[tuple[tuple[int, ...], dict[str, Any]]], shape: tuple[int, ...], folder: Path
+) -> tuple[Compiled, NDArray[np.generic], NDArray[np.generic]]:
+    """Returns quantized layers of Conv and Relu, their result, and that of onnxruntime."""
     rng = np.random.default_rng(25)
     nodes, held, x = [], [], "x"
-    cases: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
-        ((6, 4, 3), {"pads": [1, 1]}),
-        ((6, 1, 3), {"group": 6, "strides": [2]}),
-        ((5, 3, 2), {"group": 1, "dilations": [2]}),
-    ]
     for i, (kernel, attrs) in enumerate(cases):
-        deep = 6 if i == 2 else kernel[1]
-        w = rng.normal(size=(kernel[0], deep, kernel[2]))
+        w = rng.normal(size=kernel)
         held.append(helper.make_tensor(f"w{i}", TensorProto.FLOAT, w.shape, w.reshape(-1).tolist()))
         nodes.append(helper.make_node("Conv", [x, f"w{i}"], [f"c{i}"], **attrs))
         nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i}"]))
         x = f"r{i}"
-    shapes = zip(("x", x), ([2, 4, 19], None), strict=True)
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes]
+    shapes = zip(("x", x), (list(shape), None), strict=True)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes]
     net = helper.make_graph(nodes, "net", ends[:1], ends[1:], held)
-    source, path = tmp_path / "float.onnx", tmp_path / "int8.onnx"
+    source, path = folder / "float.onnx", folder / "int8.onnx"
     opset = [helper.make_opsetid("", 17)]
     save(helper.make_model(net, opset_imports=opset, ir_version=8), source)
-    data = rng.normal(size=(2, 4, 19)).astype(np.float32)
+    data = rng.normal(size=shape).astype(np.float32)
     graph = qir.load(source)
     qir.save(qir.quantize(graph, qir.calibrate(graph, data)), path)
     made = qir.compile(qir.load(path), threads=2)
     assert isinstance(made, Compiled)
     assert not made.fallbacks
-    assert [step.kind for step in made.describe()].count("conv2d") == 2  # and a depthwise one
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, {"x": data})
-    assert np.array_equal(np.asarray(made(x=data)[x]), wanted)
+    return made, np.asarray(made(x=data)[x]), wanted
+
+
+def test_quantized_convolutions_of_one_axis_give_onnxruntimes_integers(tmp_path: Path) -> None:
+    cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((6, 4, 3), {"pads": [1, 1]}),
+        ((6, 1, 3), {"group": 6, "strides": [2]}),
+        ((5, 6, 2), {"group": 1, "dilations": [2]}),
+    ]
+    made, found, wanted = quantized_layers(cases, (2, 4, 19), tmp_path)
+    assert [step.kind for step in made.describe()].count("conv2d") == 2  # and a depthwise one
+    assert np.array_equal(found, wanted)
+
+
+def test_quantized_convolutions_of_three_axes_give_onnxruntimes_integers(tmp_path: Path) -> None:
+    cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((6, 4, 3, 3, 3), {"pads": [1, 0, 1, 2, 1, 0]}),
+        ((6, 3, 2, 3, 1), {"group": 2, "strides": [2, 1, 2]}),
+        ((6, 1, 3, 2, 2), {"group": 6, "pads": [2, 1, 0, 0, 0, 1], "dilations": [2, 1, 1]}),
+        ((5, 6, 1, 1, 1), {"strides": [1, 2, 1]}),
+    ]
+    made, found, wanted = quantized_layers(cases, (2, 4, 9, 8, 7), tmp_path)
+    assert "wide_conv" not in [step.kind for step in made.describe()]
+    assert np.array_equal(found, wanted)
 
 
 PRODUCTS = {
@@ -188,8 +207,12 @@ def test_weights_in_blocks_stay_integers(
     blocks = ((0, 1), (1, 2)) if turned else ((0, 2), (1, 1))
     scale = rng.uniform(0.1, 0.3, table).astype(np.float32)
     zero = rng.integers(low, high + 1, table)
-    kind = replace(uniform(storage, scale[0, 0]), grain=Grain(blocks), scale=Array.of(scale, "s"),
-                   zero=Array.of(zero.astype(storage.carrier), "z"))  # fmt: skip
+    kind = replace(
+        uniform(storage, scale[0, 0]),
+        granularity=Granularity(blocks),
+        scale=Array.of(scale, "s"),
+        zero=Array.of(zero.astype(storage.carrier), "z"),
+    )
     codes = rng.integers(low, high + 1, shape).astype(storage.carrier)
     graph = Graph()
     x = graph.add("input", types=[TensorType((2, 3, 6), F32)], name="x").result
@@ -203,3 +226,19 @@ def test_weights_in_blocks_stay_integers(
     data = {"x": rng.normal(size=(2, 3, 6)).astype(np.float32)}
     wanted = interpreter.run(graph, data)["y"]
     assert np.asarray(made(**data)["y"]).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("stated", ["even", "away"])
+def test_a_quantize_that_states_how_it_rounds_runs_compiled(stated: str) -> None:
+    text = f"""graph main {{
+      %x = input() : 1x2x3x40xf32
+      %q = quantize(%x) {{round = "{stated}"}} : 1x2x3x40x!quant.uniform<i8:f32, 0.5:3>
+      %y = dequantize(%q) : 1x2x3x40xf32
+      output(q = %q, y = %y)
+    }}"""
+    made = CpuTarget().compile(parse(text, {}))
+    assert not made.fallbacks
+    x = np.arange(-120, 120, dtype=np.float32).reshape(1, 2, 3, 40) / 4  # half are ties
+    halves = 2 * x.astype(np.float64)
+    away = np.copysign(np.floor(np.abs(halves) + 0.5), halves)
+    assert np.array_equal(made(x=x)["q"], (np.rint(halves) if stated == "even" else away) + 3)

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qir
+from qir.backends.cpu.compiled import Compiled
 from qir.backends.cpu.program import Program
-from qir.backends.cpu.target import Compiled
 
 from .test_float_graphs import Net
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,8 @@ from numpy.typing import NDArray
 
 import qir
 from qir._kernels._cpu import checksum
-from qir.backends.cpu import Compiled, CpuTarget
+from qir.backends.cpu import CpuTarget
+from qir.backends.cpu.compiled import Compiled
 from qir.errors import DataError, InputError, Refused, UsageError
 from qir.ir.text import parse
 
@@ -51,6 +54,44 @@ def test_a_program_file_gives_the_bytes_of_the_model(tmp_path: Path) -> None:
         for name, array in wanted.items():
             assert np.array_equal(np.asarray(got[name]), np.asarray(array))
             assert np.asarray(got[name]).dtype == np.asarray(array).dtype
+
+
+ALONE = """
+import sys
+import numpy as np
+before = set(sys.modules)
+import qir
+program = qir.load_program(sys.argv[1], threads=1)
+program(x=np.zeros((2, 3, 6, 8), np.float32))
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_program_loads_and_runs_without_the_compiler(tmp_path: Path) -> None:
+    path, _ = pool(tmp_path)
+    said = subprocess.check_output([sys.executable, "-c", ALONE, str(path)], text=True)
+    found = said.split()
+    assert {name for name in found if name.startswith("qir")} == {
+        "qir",
+        "qir._kernels",
+        "qir._kernels._calls",
+        "qir._kernels._checks",
+        "qir._kernels._cpu",
+        "qir._kernels._environment",
+        "qir.arguments",
+        "qir.atomic",
+        "qir.backends",
+        "qir.backends.cpu",
+        "qir.backends.cpu.loaded",
+        "qir.backends.cpu.program_file",
+        "qir.backends.cpu.target",
+        "qir.errors",
+        "qir.programs",
+        "qir.registry",
+        "qir.target",
+    }
+    libraries = {name.partition(".")[0] for name in found} - sys.stdlib_module_names
+    assert {name for name in libraries if name[0] != "_"} <= {"qir", "numpy", "cython_runtime"}
 
 
 WEIGHTS = """graph main {

@@ -151,7 +151,7 @@ def test_a_scalar_is_added_in_the_turn_of_the_whole_tensor(
 def test_what_a_runtime_computes_by_the_place_of_an_element_is_no_table() -> None:
     text = 'name = "lanes"\nextends = "native"\n[[rule]]\nop = "add"\n'
     text += 'method = {name = "vectors", lanes = 64, after = true}\n'
-    with profiles.replaced(parser.parse(text, "lanes.toml", profiles.profile)):
+    with profiles.override_profile(parser.parse(text, "lanes.toml", profiles.profile)):
         graph = parse(f"""
         graph main as lanes {{
           %x = input() : 90x{Q}

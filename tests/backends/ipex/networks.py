@@ -98,6 +98,51 @@ class Mixed(nn.Module):
         return made
 
 
+class Inplace(nn.Module):
+    """A block that adds in place, an activation in place, and a view of a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.b1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.c2, self.c3 = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(3, 8, 1)
+        self.r, self.p, self.fc = nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.relu(self.b1(self.c1(x)), inplace=True)
+        y = self.c2(y)
+        y += self.c3(x)
+        y = self.p(self.r(y))
+        y = y + y
+        made: Tensor = self.fc(y.view(-1, 8))
+        return made
+
+
+class Functions(nn.Module):
+    """Layers as functions of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.randn(8, 3, 3, 3)), nn.Parameter(torch.randn(8))
+        self.v = nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(nn.functional.conv2d(x, self.w, self.b, 2, 1))
+        return nn.functional.linear(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1), self.v)
+
+
+class Recurrent(nn.Module):
+    """An LSTM, which recipes number, between linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(16, 4)
+        self.lstm = nn.LSTM(8, 8, num_layers=2, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.lstm(self.first(x))[0])
+        return made
+
+
 def made(name: str) -> tuple[nn.Module, Tensor]:
     """Returns a module with seeded weights, and data."""
     torch.manual_seed(0)
@@ -107,8 +152,15 @@ def made(name: str) -> tuple[nn.Module, Tensor]:
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
         encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         nets[name] = (Mixed(), (2, 3, 8, 8)) if name == "mixed" else (encoder, (2, 5, 8))
-    if name == "own":  # made after the others, whose weights and data are recorded
+    # Made after the others, whose weights and data are recorded.
+    if name == "own":
         nets[name] = Own(), (2, 3, 8, 8)
+    if name == "inplace":
+        nets[name] = Inplace(), (2, 3, 8, 8)
+    if name == "functions":
+        nets[name] = Functions(), (2, 3, 8, 8)
+    if name == "recurrent":
+        nets[name] = Recurrent(), (5, 2, 6)
     net, shape = nets[name]
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):

@@ -16,7 +16,8 @@ from qir.ir.graph import Graph
 from .networks import made
 
 FILE = Path(__file__).with_name("recorded") / "recipes.json"
-FORMS = (("sample", "ipex-onednn"), ("bert", "ipex-onednn"))
+NAMES = ("sample", "bert", "inplace", "functions", "recurrent")
+FORMS = tuple((name, "ipex-onednn") for name in NAMES)
 
 
 @cache

@@ -15,6 +15,7 @@ from torch import nn
 
 import qir
 from qir.backends.ipex import read_recipe, read_schemes
+from qir.backends.ipex.calls import calls
 from qir.errors import InputError, Refused, UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
@@ -225,7 +226,7 @@ def test_what_recipes_do_not_number_is_float_in_file_and_summary(tmp_path: Path)
     }
 
 
-@pytest.mark.parametrize("name", ["sample", "bert", "own", "mixed"])
+@pytest.mark.parametrize("name", ["sample", "bert", "own", "mixed", "inplace", "recurrent"])
 def test_the_plan_of_a_recipe_is_what_quantize_says_of_it(name: str, tmp_path: Path) -> None:
     net, x = made(name)
     torch.export.save(torch.export.export(net, (x,)), tmp_path / "net.pt2")
@@ -250,6 +251,23 @@ def test_the_plan_says_where_no_recipe_holds_the_model() -> None:
             qir.plan(qir.parse(text), target=target, format=unknown)
     light = qir.plan(graph("sample"), target="ipex-onednn", format="recipe", dynamic=True)
     assert "quantized while the model runs" in light.refused
+
+
+def test_a_nested_recipe_of_a_folded_norm_is_refused() -> None:
+    """IPEX folds batch norms where torch.fx traces the module alone."""
+    with pytest.raises(Refused, match=r"its weights hold b1, .*fuse_conv_bn_eval"):
+        qir.build(quantized("sample"), target="ipex-onednn", format="recipe-nested")
+
+
+def test_sums_in_place_are_numbered_where_fx_traces_alone() -> None:
+    """There `x += y` is `x = x + y`, elsewhere a method that IPEX does not number."""
+    kinds = {}
+    for nested in (False, True):
+        found = calls(graph("inplace"), nested=nested)
+        kinds[nested] = [call.origin.op for call in found if call.numbered and not call.layer]
+    relu = "aten.relu.default"
+    assert kinds[False] == [relu, "aten.add_.Tensor", "aten.add.Tensor"]
+    assert kinds[True] == [relu, "aten.add.Tensor"]
 
 
 def test_a_recipe_that_would_quantize_nothing_is_refused() -> None:

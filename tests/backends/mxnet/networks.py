@@ -13,7 +13,7 @@ from qir.ir.dtype import F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array as Stored
-from qir.ir.types import Declared, TensorType, uniform
+from qir.ir.types import DeclaredBounds, TensorType, uniform
 
 SEED = 20261201
 SHAPE = (4, 6, 9, 9)
@@ -132,7 +132,7 @@ def edges() -> Graph:
         level = 127.5 if signed else 255.5
         made = uniform(kinds[not signed], np.asarray(scale, np.float32))
         ends = (-scale * level if signed else 0.0,), (scale * level,)
-        kind = value.type.with_element(replace(made, declared=Declared(*ends, level)))
+        kind = value.type.with_element(replace(made, declared=DeclaredBounds(*ends, level)))
         if value.constant is not None:
             reals = np.asarray(value.constant.data, np.float32)
             data = np.clip(np.rint(reals / scale), -128, 127).astype(np.int8)

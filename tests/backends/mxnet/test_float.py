@@ -23,7 +23,8 @@ from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
 from qir.target import target
-from tests.frontends.mxnet.recorded_cases import Case, cases, difference
+from tests.frontends.comparison import difference
+from tests.frontends.mxnet.recorded_cases import Case, cases
 
 TARGET = "mxnet-onednn"
 ROOT = Path(__file__).parents[3]

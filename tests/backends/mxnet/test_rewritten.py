@@ -15,7 +15,7 @@ from qir.errors import Refused
 from qir.frontends.mxnet.symbol import read_symbol
 from qir.ir.attrs import Attr
 from qir.ir.types import Array
-from tests.frontends.mxnet.recorded_cases import difference
+from tests.frontends.comparison import difference
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))

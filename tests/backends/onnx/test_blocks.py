@@ -69,10 +69,10 @@ def written(
     assert len(kinds) == 1
     (found,), known = kinds, graph["q"].type.quant
     assert known is not None
-    assert (found.grain, found.storage, found.real_zero) == (
-        known.grain,
+    assert (found.granularity, found.storage, found.has_float_zero) == (
+        known.granularity,
         known.storage,
-        known.real_zero,
+        known.has_float_zero,
     )
     assert found.scales().reshape(-1).tolist() == known.scales().reshape(-1).tolist()
     assert found.zeros().reshape(-1).tolist() == known.zeros().reshape(-1).tolist()

@@ -134,7 +134,7 @@ def test_what_cuts_codes_of_a_map_that_a_rule_fixes_is_planned_real(
     told = {d.node: d for d in qir.plan(graph, rules=[rule]).decisions}
     made = qir.quantize(graph, qir.calibrate(graph, x), rules=[rule])
     pipeline.save(made, path, format=form)
-    found = {v.node: v.taken for v in pipeline.taken(made)}
+    found = {v.node: v.taken for v in pipeline.op_verdicts(made)}
     _, ops = run(path, x)
     real = cut[first == "Relu"]
     assert found == {n: "float" if n == "k" and real else "integer" for n in "ckpy"}
@@ -164,5 +164,5 @@ def test_other_tables_of_the_same_kernels_ask_as_much(
     told = {d.node: d.integer for d in plan.decisions}
     statistics = qir.calibrate(graph, x)
     made = qir.quantize(graph, statistics, target=target, profile=profile, rules=rules)
-    found = {v.node: v.taken == "integer" for v in pipeline.taken(made)}
+    found = {v.node: v.taken == "integer" for v in pipeline.op_verdicts(made)}
     assert told == found == {"c": True, "k": False, "p": True, "y": True}

@@ -136,7 +136,7 @@ def test_ops_beside_codes_get_codes_and_read_those_that_are(
     pipeline.save(done, out)
     assert not pipeline.verify(done)
     assert qir("verify", out).status == 0
-    taken = {v.node.removesuffix("_1"): v.taken == "integer" for v in pipeline.taken(done)}
+    taken = {v.node.removesuffix("_1"): v.taken == "integer" for v in pipeline.op_verdicts(done)}
     assert all(taken[made] for made in GETS[name])
     before, after = held(source), held(out)
     codes = {n: a for n, a in before.items() if n.endswith(("_quantized", "_scale"))}
@@ -167,7 +167,7 @@ def test_any_ops_quantized_before_give_the_predicted_bytes(seed: int, tmp_path: 
     pipeline.save(done, out)
     read = pipeline.load(out)
     assert not [f for f in pipeline.verify(read) if f.severity != "note"], f"seed {seed}: {told}"
-    taken = {v.node for v in pipeline.taken(done) if v.taken == "integer"}
+    taken = {v.node for v in pipeline.op_verdicts(done) if v.taken == "integer"}
     missing = {d.node for d in plan.decisions if d.integer} - taken
     assert all(f"{name}_1" in taken for name in missing), f"seed {seed}: {told}"
     predicted = pipeline.optimize(read, [Group("ort-1.31")])
@@ -181,7 +181,7 @@ def test_any_ops_quantized_before_give_the_predicted_bytes(seed: int, tmp_path: 
 def test_plans_count_what_onnxruntime_takes(form: str, tmp_path: Path) -> None:
     """An erf between codes is no integer op, and products that it has in reals are none."""
     path = part("erf", form, "QInt8", tmp_path)
-    taken = {v.node: v for v in pipeline.taken(pipeline.load(path))}
+    taken = {v.node: v for v in pipeline.op_verdicts(pipeline.load(path))}
     found = pipeline.plan(pipeline.load(path)).decisions
     there = [d for d in found if d.becomes == "already"]
     assert {d.node for d in there} == {n for n, v in taken.items() if v.taken == "integer"}

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.analysis.decisions import WITHIN
+from qir.analysis.decisions import BODIES_STAY_FLOAT
 from qir.errors import SchemeError, UsageError
 from qir.ledger import Ledger
 from tests.differential.runtime import run
@@ -200,7 +200,7 @@ def test_with_data_it_is_said_that_bodies_stay(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(real_branches(0), path)
     (only,) = pipeline.plan(pipeline.load(path)).decisions
-    assert only.reason == WITHIN
+    assert only.reason == BODIES_STAY_FLOAT
     with pytest.raises(SchemeError, match="hits no op"):
         pipeline.plan(pipeline.load(path), dynamic=True, rules=["name=nobody: float"])
     kept = pipeline.plan(pipeline.load(path), dynamic=True, rules=["op=gemm: float"])

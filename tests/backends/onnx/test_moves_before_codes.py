@@ -64,7 +64,7 @@ def test_a_part_that_alone_is_read_is_moved_on_codes(move: str, form: str, tmp_p
     told = {d.node: d.integer for d in qir.plan(graph).decisions if d.becomes != "as it is"}
     assert told == dict.fromkeys("ptzy", True)
     made = qir.quantize(graph, qir.calibrate(graph, {"x": x}))
-    assert {v.node: v.taken for v in pipeline.taken(made)} == dict.fromkeys("ptzy", "integer")
+    assert {v.node: v.taken for v in pipeline.op_verdicts(made)} == dict.fromkeys("ptzy", "integer")
     pipeline.save(made, tmp_path / "q.onnx", format=form)
     found, ops = run(tmp_path / "q.onnx", x)
     assert ops["QLinearMatMul"] == 2

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
 from qir.errors import QirError, Refused
-from qir.frontends.onnx import foreign, frontend
+from qir.frontends.onnx import foreign_run, frontend
 
 Arrays = Mapping[str, NDArray[Any]]
 Node = onnx.NodeProto
@@ -249,6 +249,6 @@ def test_without_onnxruntime_it_is_refused(
     opset, node, feed, held = CASES[case]
     path = model(tmp_path / "m.onnx", opset, [node], feed, held, list(node.output))
     graph = pipeline.load(path)
-    monkeypatch.setattr(foreign, "_run_in_runtime", lambda model, feed: None)
+    monkeypatch.setattr(foreign_run, "_run_in_runtime", lambda model, feed: None)
     with pytest.raises(QirError, match=f"{node.op_type} of opset {opset} needs onnxruntime"):
         pipeline.run(graph, feed)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qir import pipeline
-from qir.analysis.decisions import ALREADY, Decision
+from qir.analysis.decisions import ALREADY_QUANTIZED, Decision
 from qir.capability import verdicts
 from qir.inspect import summarize
 from qir.ir.text import parse
@@ -29,7 +29,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-LONE_RELU = f"{ALREADY}, but {OPTIMIZED} has it in float32: no group of {OPTIMIZED} takes it but "
+LONE_RELU = (
+    f"{ALREADY_QUANTIZED}, but {OPTIMIZED} has it in float32: no group of {OPTIMIZED} takes it but "
+)
 LONE_RELU += "after another op, as conv2d |> relu"
 
 
@@ -46,21 +48,21 @@ def test_work_and_what_is_on_codes_are_counted_as_they_are_shown(
     shown = summarize(pipeline.fold(pipeline.load(tmp_path / "m.onnx")))
     found = planned(tmp_path / "m.onnx", way)
     assert sum(d.macs for d in found) == shown.macs
-    real = [d for d in found if d.becomes == "float" and d.reason.startswith(ALREADY)]
+    real = [d for d in found if d.becomes == "float" and d.reason.startswith(ALREADY_QUANTIZED)]
     new = sum(d.macs_on_codes for d in found if d.becomes == "integer")
     done = sum(d.macs_on_codes for d in found) + sum(d.macs for d in real)
     assert done - new == shown.integer_macs
     on_codes = {layer.name for layer in shown.layers if layer.in_codes and "/" not in layer.name}
     assert on_codes <= {d.node for d in found if d.becomes == "already" or d in real}
-    assert all(d.reason == ALREADY for d in found if d.becomes == "already")
-    assert all(d.reason != ALREADY for d in found if d.becomes != "already")
-    taken = {v.node: v for v in pipeline.taken(pipeline.load(tmp_path / "m.onnx"))}
+    assert all(d.reason == ALREADY_QUANTIZED for d in found if d.becomes == "already")
+    assert all(d.reason != ALREADY_QUANTIZED for d in found if d.becomes != "already")
+    taken = {v.node: v for v in pipeline.op_verdicts(pipeline.load(tmp_path / "m.onnx"))}
     assert all(
         taken[d.node].taken == "integer"
         for d in found
         if d.becomes == "already" and d.node in taken
     )
-    assert all(d.reason == f"{ALREADY}, but {taken[d.node].reason}" for d in real)
+    assert all(d.reason == f"{ALREADY_QUANTIZED}, but {taken[d.node].reason}" for d in real)
 
 
 @pytest.mark.parametrize("form", ["qdq", "qoperator", "integer"])
@@ -86,10 +88,10 @@ def test_sums_that_choose_their_numbers_count_and_the_rest_is_real(tmp_path: Pat
     found = planned(tmp_path / "m.onnx")
     sums = [d for d in found if d.op in ("conv_integer", "matmul_integer")]
     assert sums
-    assert {(d.becomes, d.reason) for d in sums} == {("already", ALREADY)}
+    assert {(d.becomes, d.reason) for d in sums} == {("already", ALREADY_QUANTIZED)}
     rest = [d for d in found if d.becomes == "float"]
     assert rest
-    assert all(d.reason and d.reason != ALREADY for d in rest)
+    assert all(d.reason and d.reason != ALREADY_QUANTIZED for d in rest)
 
 
 def test_few_bit_weights_are_no_integers(tmp_path: Path) -> None:

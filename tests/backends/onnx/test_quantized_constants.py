@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import qir
 from tests.differential.runtime import run
-from tests.frontends.tensorflow.comparison import built, saved
+from tests.frontends.tensorflow.comparison import build_graph_def, save_graph_def
 
 F = np.float32
 FAKE = tf.quantization
@@ -34,9 +34,9 @@ def test_trained_weights_stay_as_tensorflow_has_them(each: bool, form: str, tmp_
         y = tf.nn.relu(tf.nn.conv2d(x, fake(w, low, high, narrow_range=True), 1, "SAME"))
         return FAKE.fake_quant_with_min_max_args(y, 0.0, 127.5)
 
-    proto, (wanted,) = built(net, (x,), open_axes=1)
+    proto, (wanted,) = build_graph_def(net, (x,), open_axes=1)
     made = tmp_path / "m.onnx"
-    qir.save(qir.load(saved(proto, tmp_path / "m.pb")), made, format=form)
+    qir.save(qir.load(save_graph_def(proto, tmp_path / "m.pb")), made, format=form)
     model = onnx.load(made)
     assert not model.functions
     for optimize in (False, True):

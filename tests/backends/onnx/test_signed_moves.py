@@ -290,7 +290,7 @@ def test_weights_of_few_bits_behind_moves(tmp_path: Path) -> None:
 
 
 def test_without_it_the_optimizer_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moved_values, "SINCE", 99)
+    monkeypatch.setattr(moved_values, "FIRST_TYPED_QUANTIZE", 99)
     made = written(tmp_path, every(13, np.int8), opset=21)
     with pytest.raises(Exception, match=REFUSED):
         run(made, FEEDS, optimize=True)

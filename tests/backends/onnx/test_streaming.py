@@ -32,8 +32,8 @@ FLOAT, UINT8, UINT4 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.UINT4
 
 def in_parts(monkeypatch: pytest.MonkeyPatch, *, all_: bool) -> None:
     """Everything is large, or nothing is."""
-    monkeypatch.setattr(lazy_arrays, "LEAST", 2 if all_ else 1 << 60)
-    monkeypatch.setattr(lazy_arrays, "PIECE", 300)
+    monkeypatch.setattr(lazy_arrays, "MIN_LAZY_SIZE", 2 if all_ else 1 << 60)
+    monkeypatch.setattr(lazy_arrays, "PIECE_SIZE", 300)
     monkeypatch.setattr(files, "LAZY_FILE_BYTES", 1 if all_ else 1 << 60)
     monkeypatch.setattr(files, "_SPLIT_FILE_BYTES", 1)
 
@@ -173,8 +173,10 @@ def test_operators_on_few_bits_are_read_and_written_alike(
     for all_ in (False, True):
         in_parts(monkeypatch, all_=all_)
         graph = load(tmp_path / "m.onnx")
-        held = [n.result.constant.held for n in graph if n.op == "constant" and n.result.constant]
-        assert any(isinstance(h, lazy_arrays.Parts) for h in held) == all_
+        held = [
+            n.result.constant.contents for n in graph if n.op == "constant" and n.result.constant
+        ]
+        assert any(isinstance(h, lazy_arrays.LazyArray) for h in held) == all_
         texts.append(print_graph(graph, by_content=True))
         for form in ("qdq", "nbits"):
             qir.save(graph, tmp_path / "made.onnx", format=form, lossy=True, force=True)
@@ -192,7 +194,7 @@ def test_a_large_file_may_go_and_may_not_change(
     path = tmp_path / "m.onnx"
     products(path, beside=False)
     in_parts(monkeypatch, all_=True)
-    monkeypatch.setattr(lazy_arrays, "KEPT", 0)
+    monkeypatch.setattr(lazy_arrays, "CACHE_BYTES", 0)
     wanted = onnx.load(path).graph.initializer[0].raw_data
     graph = load(path)
     array = graph["w0"].constant
@@ -230,7 +232,7 @@ def test_weights_of_few_bits_take_a_share_of_the_memory_of_what_they_stood_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A code to a byte would be a quarter; scales, held while they are chosen, are a 32nd."""
-    monkeypatch.setattr(lazy_arrays, "KEPT", 8 * MIB)
+    monkeypatch.setattr(lazy_arrays, "CACHE_BYTES", 8 * MIB)
     monkeypatch.setattr(files, "LAZY_FILE_BYTES", MIB)
     size = large(tmp_path / "m.onnx", 16, 2048)
     shares: dict[str, float] = {}

@@ -135,7 +135,7 @@ WAYS += [f"qdq-{way}" for way in ("symmetric", "some-ops", "removable", "own-pai
 def test_each_op_is_taken_where_onnxruntime_takes_it(name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(made(name))
-    found = pipeline.taken(pipeline.load(path))
+    found = pipeline.op_verdicts(pipeline.load(path))
     real = Counter(v.op for v in found if v.taken != "integer" and v.op != "relu")
     wanted = in_float(path, tmp_path)
     del wanted["relu"]  # one that cuts nothing is no op of the optimized model
@@ -154,7 +154,7 @@ def test_operators_on_codes_are_taken_as_they_are(name: str, tmp_path: Path) -> 
     """Signed data too, which the tool asks for unless it is told otherwise."""
     path = tmp_path / "m.onnx"
     onnx.save(quantized(name), path)
-    found = pipeline.taken(pipeline.load(path))
+    found = pipeline.op_verdicts(pipeline.load(path))
     wanted = in_float(path, tmp_path)
     del wanted["transpose"], wanted["relu"]  # about channels that lie last; what cuts nothing
     assert Counter(v.op for v in found if v.taken != "integer" and v.op != "relu") == wanted
@@ -170,7 +170,7 @@ def test_what_a_plan_asks_now_gives_the_predicted_bytes(seed: int, tmp_path: Pat
     graph = pipeline.load(tmp_path / "float.onnx")
     done = pipeline.quantize(graph, pipeline.calibrate(graph, samples(seed=seed + 10)))
     planned = {d.node for d in pipeline.plan(graph).decisions if d.integer}
-    assert planned == {v.node for v in pipeline.taken(done) if v.taken == "integer"}
+    assert planned == {v.node for v in pipeline.op_verdicts(done) if v.taken == "integer"}
     assert {"one", "q", "m0", "h", "m2", "y", "z0"} <= planned
     path = tmp_path / "q.onnx"
     pipeline.save(done, path)

@@ -70,7 +70,7 @@ def test_it_is_told_as_onnxruntime_computes_it(case: str, tmp_path: Path) -> Non
     path = model(tmp_path / "m.onnx", case)
     ops, result = optimized(path)
     graph = pipeline.load(path)
-    verdict = next(v for v in pipeline.taken(graph) if v.op == "where")
+    verdict = next(v for v in pipeline.op_verdicts(graph) if v.op == "where")
     assert (verdict.taken == "integer") == ("QLinearWhere" in ops), (verdict, ops)
     decision = next(d for d in pipeline.plan(graph).decisions if d.op == "where")
     assert decision.integer == (verdict.taken == "integer")
@@ -99,7 +99,7 @@ def test_a_plan_gives_codes_to_the_number_too(number: str, tmp_path: Path) -> No
     read = pipeline.load(tmp_path / "q.onnx")
     ops, result = optimized(tmp_path / "q.onnx")
     assert "QLinearWhere" in ops
-    assert all(v.taken == "integer" for v in pipeline.taken(read))
+    assert all(v.taken == "integer" for v in pipeline.op_verdicts(read))
     np.testing.assert_array_equal(pipeline.run(read, FEEDS)["y"], result)
 
 

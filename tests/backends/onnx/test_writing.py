@@ -144,7 +144,7 @@ def conv_group(
     graph, value = graph_of(1, 3, 6, 6, element=source)
     w = RNG.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
     weight = constant(graph, "w", w, i8(0.01, 0.02, 0.005, 0.013, axis=0))
-    attrs = spec("conv2d").complete({})
+    attrs = spec("conv2d").complete_attrs({})
     kind = TensorType((1, 4, 4, 4), quant)
     stages = [
         Stage("conv2d", attrs, ("x", "w")),

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import qir
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.frontends.tensorflow import kernels, loops, quantization
-from qir.frontends.tensorflow.graphdef import BRANCHES, CALLS, FRAMES, LOOPS
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.graphdef import BRANCH_OPS, CALL_OPS, FRAME_OPS, LOOP_OPS
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.frontends.tensorflow.operators import OPS
 
 from .networks import branches, inverted, residual
@@ -60,16 +60,16 @@ def read() -> dict[str, str]:
     found = dict.fromkeys(OPS, "test_operators.py")
     found |= dict.fromkeys(quantization.OPS, "test_quantization.py")
     found |= dict.fromkeys(kernels.OPS, "test_kernels.py")
-    found |= dict.fromkeys(("QuantizeV2", "Dequantize", *kernels.LEGACY_PRODUCTS), "test_modes.py")
+    found |= dict.fromkeys(("QuantizeV2", "Dequantize", *kernels.LEGACY_MATMULS), "test_modes.py")
     found |= dict.fromkeys(kernels.INTEL, "test_intel.py")
-    found |= dict.fromkeys((*loops.OPS, *LOOPS, *BRANCHES, *FRAMES), "test_loops.py")
-    found |= dict.fromkeys(CALLS, "test_networks.py")
+    found |= dict.fromkeys((*loops.OPS, *LOOP_OPS, *BRANCH_OPS, *FRAME_OPS), "test_loops.py")
+    found |= dict.fromkeys(CALL_OPS, "test_networks.py")
     return found | dict.fromkeys(("Const", "Placeholder"), "test_networks.py")
 
 
 def _ops(graph: qir.Graph) -> set[str]:
-    made = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
-    return {node.op for node in GRAPH.FromString(made.data).node}
+    made = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
+    return {node.op for node in GraphDefMessage.FromString(made.data).node}
 
 
 def written() -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 import qir
 from qir.backends.tensorflow.asking import GraphRequest
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from tests.differential.kernels_of_tensorflow import HAS_VNNI, Kind, Kinds, TensorFlow
 from tests.differential.predictions import Array, F
@@ -141,7 +141,7 @@ def test_what_is_written_meets_none_of_them(name: str) -> None:
 
     net = NETS[name]()
     made = quantized(net.graph, net.feeds(4))
-    data = to_graphdef(formed(made, qir.Ledger(), kernels=True)).data
+    data = to_graphdef(converted(made, qir.Ledger(), kernels=True)).data
     graph = graph_pb2.GraphDef.FromString(data)
     reads = {n.name: [r.strip("^").partition(":")[0] for r in n.input] for n in graph.node}
     kernels = [n for n in graph.node if n.op.startswith(("_Fused", "_QuantizedMatMul"))]

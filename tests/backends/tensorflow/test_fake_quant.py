@@ -15,7 +15,7 @@ from .written import TARGET, compared_by_regions
 
 tf = pytest.importorskip("tensorflow")
 SEED = 31
-from tests.frontends.tensorflow.comparison import built, saved  # noqa: E402
+from tests.frontends.tensorflow.comparison import build_graph_def, save_graph_def  # noqa: E402
 
 
 def layer(x: object) -> object:
@@ -28,8 +28,8 @@ def layer(x: object) -> object:
 
 def test_a_product_whose_weights_are_simulated_is_no_fault(tmp_path: Path) -> None:
     x = np.random.default_rng(7).normal(size=(4, 8)).astype(np.float32)
-    proto, _ = built(layer, (x,), open_axes=1)
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    proto, _ = build_graph_def(layer, (x,), open_axes=1)
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     with pytest.raises(UsageError, match="quantized already"):
         qir.quantize(graph, qir.calibrate(graph, [{"x0": x}]), target=TARGET)
 
@@ -60,8 +60,8 @@ def network(channels: bool) -> Callable[[object], object]:
 @pytest.mark.parametrize("channels", [False, True])
 def test_a_simulated_graph_is_written_as_it_was(channels: bool, tmp_path: Path) -> None:
     x = np.random.default_rng(8).normal(size=(4, 6, 6, 3)).astype(np.float32)
-    proto, (wanted,) = built(network(channels), (x,), open_axes=1)
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    proto, (wanted,) = build_graph_def(network(channels), (x,), open_axes=1)
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     qir.save(graph, tmp_path / "f.pb", target=TARGET, format="float")
     (found,) = map(np.asarray, target(TARGET).compile_file(tmp_path / "f.pb")(x0=x).values())
     step = 8.0 / 255
@@ -77,8 +77,8 @@ def test_a_simulated_graph_becomes_int8_kernels_by_its_ranges(
     channels: bool, tmp_path: Path
 ) -> None:
     x = np.random.default_rng(8).normal(size=(16, 6, 6, 3)).astype(np.float32)
-    proto, (wanted,) = built(network(channels), (x,), open_axes=1)
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    proto, (wanted,) = build_graph_def(network(channels), (x,), open_axes=1)
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     with pytest.raises(Refused, match=r"zero point 123.*qir quantize takes its ranges"):
         qir.save(graph, tmp_path / "no.pb", target=TARGET)
     made = qir.quantize(graph, target=TARGET)
@@ -103,8 +103,8 @@ def test_ranges_are_written_that_nudge_alike(bits: int, narrow: bool, tmp_path: 
     x = np.concatenate([rng.normal(0, 3, (50, 500)), [[-1e9] * 500, [1e9] * 500]])
     x = x.astype(np.float32)
     fake = tf.quantization.fake_quant_with_min_max_vars_per_channel
-    proto, (wanted,) = built(lambda x: fake(x, low, high, bits, narrow), (x,))
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    proto, (wanted,) = build_graph_def(lambda x: fake(x, low, high, bits, narrow), (x,))
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     qir.save(graph, tmp_path / "f.pb", target=TARGET, format="float")
     (found,) = map(np.asarray, target(TARGET).compile_file(tmp_path / "f.pb")(x0=x).values())
     assert np.array_equal(found[-2:], wanted[-2:]), f"seed {SEED}"

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 import qir
 from qir.backends.tensorflow import session
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import FLOAT, to_graphdef
 from qir.frontends.tensorflow.graphdef import outputs_of, source_from
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.ir import types
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I64, dtype
@@ -203,10 +203,13 @@ def _place(slot: str, names: list[str]) -> int:
 @pytest.mark.parametrize("name", CASES)
 def test_an_op_computes_in_tensorflow_what_the_reference_does(name: str) -> None:
     graph, feeds = build(CASES[name])
-    written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
+    written = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
     found = session.TensorFlowSession(written, 1).values(feeds, written.outputs)
     wanted = qir.run(graph, feeds)
-    assert outputs_of(source_from(GRAPH.FromString(written.data), name)).keys() == wanted.keys()
+    assert (
+        outputs_of(source_from(GraphDefMessage.FromString(written.data), name)).keys()
+        == wanted.keys()
+    )
     assert found.keys() == wanted.keys()
     for key, array in wanted.items():
         theirs = np.asarray(found[key])
@@ -222,11 +225,11 @@ def test_what_no_output_hangs_on_is_not_written() -> None:
     graph = qir.parse("graph main as native { %x = input() : (N)x3xf32  output(x=%x) }")
     rows = graph.add("shape", {"x": graph.inputs[0]}).result
     graph.add("concat", {"xs.0": rows, "xs.1": rows}, {"axis": 0})
-    written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
-    nodes = GRAPH.FromString(written.data).node
+    written = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
+    nodes = GraphDefMessage.FromString(written.data).node
     assert [node.op for node in nodes] == ["Placeholder", "Identity"]
     assert list(written.values.values()) == [nodes[0].name]
-    assert outputs_of(source_from(GRAPH.FromString(written.data), "g")) == {
+    assert outputs_of(source_from(GraphDefMessage.FromString(written.data), "g")) == {
         written.outputs["x"]: (written.outputs["x"], 0)
     }
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import qir
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.cli.models import file_bytes
 from qir.errors import Refused, UsageError
-from qir.ir.types import Declared
+from qir.ir.types import DeclaredBounds
 from qir.target import target
 from qir.testing.generated import random_graph, sample_inputs
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
@@ -41,9 +41,9 @@ def test_padding_that_a_convolution_alone_reads_is_its_own(
     net = padded(5)
     made, feeds = quantized(net.graph, net.feeds(4)), net.feeds(8)
     run = target(TARGET).compile
-    joined, found = formed(made, qir.Ledger(), kernels=True), run(made)(**feeds)
-    monkeypatch.setattr("qir.backends.tensorflow.writer.padded.join", lambda graph: None)
-    apart, wanted = formed(made, qir.Ledger(), kernels=True), run(made)(**feeds)
+    joined, found = converted(made, qir.Ledger(), kernels=True), run(made)(**feeds)
+    monkeypatch.setattr("qir.backends.tensorflow.writer.padded.fuse_pads", lambda graph: None)
+    apart, wanted = converted(made, qir.Ledger(), kernels=True), run(made)(**feeds)
     counts = [sum(n.op == "pad" for n in graph) for graph in (joined, apart)]
     assert counts == [1, 3]
     (a,), (b,) = found.values(), wanted.values()
@@ -67,7 +67,7 @@ def test_float_networks_are_close(name: str) -> None:
 def test_all_multiply_adds_run_in_int8_kernels(name: str) -> None:
     net = NETWORKS[name](7)
     assert qir.plan(net.graph, target=TARGET).integer_macs >= 0.95
-    made = formed(quantized(net.graph, net.feeds(2)), qir.Ledger(), kernels=True)
+    made = converted(quantized(net.graph, net.feeds(2)), qir.Ledger(), kernels=True)
     floats = [n for n in made if n.op in ("conv2d", "gemm") and n.result.type.quant is None]
     assert not floats
 
@@ -75,7 +75,7 @@ def test_all_multiply_adds_run_in_int8_kernels(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_kernel_meets_a_known_defect(name: str) -> None:
     net = NETWORKS[name](7)
-    made = formed(quantized(net.graph, net.feeds(2)), qir.Ledger(), kernels=True)
+    made = converted(quantized(net.graph, net.feeds(2)), qir.Ledger(), kernels=True)
     found = list(sums(made))
     for node, summand in found:
         assert summand.type.quant is not None
@@ -93,10 +93,10 @@ def test_a_file_is_read_back_as_it_was_meant(tmp_path: Path) -> None:
     qir.save(made, tmp_path / "a.pb", target=TARGET)
     back = qir.load(tmp_path / "a.pb")
     feeds = net.feeds(3)
-    whole = formed(made, qir.Ledger(), kernels=True)
+    whole = converted(made, qir.Ledger(), kernels=True)
     assert np.array_equal(qir.run(back, feeds)["y"], qir.run(whole, feeds)["y"])
 
-    def ranges(graph: qir.Graph) -> list[Declared | None]:
+    def ranges(graph: qir.Graph) -> list[DeclaredBounds | None]:
         kinds = [v.type.quant for v in graph.values.values() if v.constant is None]
         return [quant.declared for quant in kinds if quant is not None]
 
@@ -113,7 +113,7 @@ def test_tensorflow_runs_what_is_written(form: str, tmp_path: Path) -> None:
     feeds = net.feeds(2)
     found = target(TARGET).compile_file(path)(**feeds)
     kernels = not form.startswith("float")
-    wanted = qir.run(formed(made, qir.Ledger(), kernels=kernels), feeds)
+    wanted = qir.run(converted(made, qir.Ledger(), kernels=kernels), feeds)
     step = float(np.abs(wanted["y"]).max()) * (0 if kernels else 0.05)
     assert np.abs(np.asarray(found["y"]) - wanted["y"]).max() <= step
     assert list(qir.load(path).outputs) == ["y"]
@@ -162,7 +162,7 @@ def test_a_summand_that_is_read_later_is_refused(tmp_path: Path) -> None:
     y = net.relu(net.op("add", net.conv(net.relu(net.conv(x, 4)), 4), x))
     made = quantized(net.ends(y), net.feeds(2))
     summand = made.values[x.name + ".dq"] if x.name + ".dq" in made.values else None
-    whole = formed(made, qir.Ledger(), kernels=True)
+    whole = converted(made, qir.Ledger(), kernels=True)
     ((_, held),) = sums(whole)
     assert summand is not None
     whole.set_operand(whole.output, "also", whole.add("dequantize", {"x": held}).result)
@@ -173,7 +173,7 @@ def test_a_summand_that_is_read_later_is_refused(tmp_path: Path) -> None:
 def test_an_op_that_is_not_written_is_named() -> None:
     text = "graph main as native { %x = input() : 3x3xf32  %y = det(%x) : f32  output(y=%y) }"
     with pytest.raises(Refused, match="y: det is not written for TensorFlow; write ONNX"):
-        to_graphdef(formed(qir.parse(text), qir.Ledger(), kernels=True))
+        to_graphdef(converted(qir.parse(text), qir.Ledger(), kernels=True))
 
 
 def test_a_name_must_fit_the_form(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_products_of_stacks_of_rows_run_in_int8() -> None:
     graph.set_operand(graph.output, "y", x)
     feeds = {"x": rng.normal(0, 1, (5, 6, 8)).astype(np.float32)}
     made = quantized(graph, feeds)
-    whole = formed(made, qir.Ledger(), kernels=True)
+    whole = converted(made, qir.Ledger(), kernels=True)
     heads = [node.stages[0].op if node.stages else node.op for node in whole]
     assert heads.count("linear") == 2
     assert compared(made, feeds) > 400

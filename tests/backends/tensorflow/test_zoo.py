@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import qir
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import to_graphdef
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.loops.unroll import Unroll
@@ -24,9 +24,9 @@ LONG = ("mobilenet_v3", "efficientnet", "convnext")
 
 def frozen(model: object, path: Path) -> qir.Graph:
     """Freezes a Keras model into a file, and reads that; loops become their rounds."""
-    from qir.frontends.tensorflow.child import of_keras
+    from qir.frontends.tensorflow.child import freeze_keras
 
-    path.write_bytes(of_keras(model)[0])
+    path.write_bytes(freeze_keras(model)[0])
     graph = qir.load(path)
     if Unroll().run(graph, qir.Ledger()):
         FoldConstants().run(graph, qir.Ledger())
@@ -47,7 +47,7 @@ def test_a_network_computes_in_int8_what_is_predicted(name: str, tmp_path: Path)
     assert qir.plan(graph, target=TARGET).integer_macs >= SHARE.get(name, 0.95)
     made = quantized(graph, {value.name: drawn(x, 4)})
     qir.save(made, tmp_path / "int8.pb", target=TARGET)
-    same = to_graphdef(formed(made, qir.Ledger(), kernels=True))
+    same = to_graphdef(converted(made, qir.Ledger(), kernels=True))
     assert (tmp_path / "int8.pb").read_bytes() == same.data
     found = compared_by_regions(made, {value.name: drawn(x, 16)}, here)
     print(f"{name}: {found}, seed {SEED}")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 import qir
 from qir.backends.tensorflow.session import TensorFlowSession
-from qir.backends.tensorflow.writer.forms import formed
+from qir.backends.tensorflow.writer.forms import converted
 from qir.backends.tensorflow.writer.graphdef import WrittenGraph, to_graphdef
 from qir.ir.node import Node, Value
 
@@ -44,11 +44,11 @@ def here(written: WrittenGraph, feeds: Feeds, places: Mapping[str, str]) -> Mapp
     """Runs a graph in this process, which has TensorFlow loaded to build the networks."""
     from qir.backends.tensorflow import runner
 
-    session, _ = runner.session_of(np.frombuffer(written.data, np.uint8), 1)
-    names = [runner.tensor(place) for place in places.values()]
+    session, _ = runner.cached_session(np.frombuffer(written.data, np.uint8), 1)
+    names = [runner.tensor_name(place) for place in places.values()]
     given = {f"{written.inputs[name]}:0": array for name, array in feeds.items()}
     found = session.run(names, given)
-    return dict(zip(places, map(runner.plain, found), strict=True))
+    return dict(zip(places, map(runner.as_plain_array, found), strict=True))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def compared_by_regions(made: qir.Graph, feeds: Feeds, run: Run = in_a_child) ->
     Floats that are computed and then quantized are those of TensorFlow, so that the last bit of a
     float which makes another integer is counted once, and not in all that hangs on it.
     """
-    whole = formed(made, qir.Ledger(), kernels=True)
+    whole = converted(made, qir.Ledger(), kernels=True)
     written = to_graphdef(whole)
     over = {value.name for _, value in sums(whole)}
     coded = [name for name in written.values if whole.values[name].type.quant is not None]
@@ -112,7 +112,7 @@ def compared(made: qir.Graph, feeds: Feeds, run: Run = in_a_child) -> int:
 
     A tensor whose buffer a sum writes over is not fetched: another owner would end the process.
     """
-    whole = formed(made, qir.Ledger(), kernels=True)
+    whole = converted(made, qir.Ledger(), kernels=True)
     written = to_graphdef(whole)
     over = {value.name for _, value in sums(whole)}
     coded = [name for name in written.values if whole.values[name].type.quant is not None]
@@ -130,7 +130,7 @@ def compared(made: qir.Graph, feeds: Feeds, run: Run = in_a_child) -> int:
 
 def close(graph: qir.Graph, feeds: Feeds, run: Run = in_a_child) -> None:
     """Holds a float network to what the reference computes, within 1e-4 of the largest value."""
-    written = to_graphdef(formed(graph, qir.Ledger(), kernels=True))
+    written = to_graphdef(converted(graph, qir.Ledger(), kernels=True))
     found, wanted = run(written, feeds, written.outputs), qir.run(graph, feeds)
     for name, array in wanted.items():
         far = np.abs(np.asarray(found[name]) - array).max()

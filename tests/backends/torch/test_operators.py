@@ -10,8 +10,9 @@ from qir.backends.torch.session import ProgramInterface, TorchSession
 from qir.errors import Refused
 from qir.ir.text import parse
 from qir.target import target
+from tests.frontends.comparison import difference
 from tests.frontends.torch.cases import Case, cases
-from tests.frontends.torch.comparison import difference, export, wanted
+from tests.frontends.torch.comparison import export, run_module
 
 NEAR = 1e-5
 """Results may be off by so much of the largest one: sums are made in another order."""
@@ -35,7 +36,7 @@ def test_an_operator_is_written_as_what_pytorch_computes(case: Case, form: str) 
     given = {v.name: x.numpy() for v, x in zip(graph.inputs, case.inputs, strict=True)}
     assert callable(made)
     found = TorchSession(made, "x86", ProgramInterface.of(graph))(**given).values()
-    pairs = zip(map(np.asarray, found), wanted(case.module(), case.inputs), strict=True)
+    pairs = zip(map(np.asarray, found), run_module(case.module(), case.inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, max(case.near, NEAR)))] == []
 
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import qir
 from qir.errors import Refused
+from tests.frontends.comparison import difference
 from tests.frontends.torch.cases import Case
-from tests.frontends.torch.comparison import difference, export, flat, wanted
-from tests.frontends.torch.picked_cases import LINES, PICKED, ROWS
+from tests.frontends.torch.comparison import export, flatten_tensors, run_module
+from tests.frontends.torch.picked_cases import INDEXING_CASES, LINES, ROWS
 
 FORMS = ("fx", "torchscript", "pt2", "float")
 FOREIGN: dict[str, Any] = {
@@ -26,7 +27,7 @@ FOREIGN: dict[str, Any] = {
     "unique": (lambda x: torch.unique((x > 0).long()), (ROWS,)),
 }
 """Operators that the language has not, with their forms of results and of numbers."""
-CASES: dict[str, Any] = {**PICKED, **FOREIGN}
+CASES: dict[str, Any] = {**INDEXING_CASES, **FOREIGN}
 
 
 def again(graph: qir.Graph, form: str, inputs: tuple[Tensor, ...]) -> list[Any]:
@@ -34,7 +35,7 @@ def again(graph: qir.Graph, form: str, inputs: tuple[Tensor, ...]) -> list[Any]:
     made: Any = qir.build(graph, target="pytorch-x86", format=form)
     run = made.module() if form in ("pt2", "float") else made
     with torch.no_grad():
-        return [x.numpy() for x in flat(run(*inputs))]
+        return [x.numpy() for x in flatten_tensors(run(*inputs))]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -44,7 +45,7 @@ def test_an_operator_is_written_back(name: str, form: str) -> None:
     function, inputs = CASES[name]
     module = Case(name, function, inputs).module()
     graph = qir.load(export(module, inputs))
-    pairs = zip(again(graph, form, inputs), wanted(module, inputs), strict=True)
+    pairs = zip(again(graph, form, inputs), run_module(module, inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, 1e-5))] == []
 
 

@@ -21,10 +21,10 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.types import Array, Grain, QuantType, TensorType, param, uniform
+from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param, uniform
 from qir.numerics.fields import MethodField
 from qir.profiles import Profile, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.counting import note
 
@@ -111,7 +111,7 @@ def test_sums_of_rows_of_codes_are_predicted() -> None:
 
 
 def test_sums_of_rows_beside_each_other_are_predicted() -> None:
-    with replaced(with_method("summed_rows", MethodField("summed_rows", {"once": True}))):
+    with override_profile(with_method("summed_rows", MethodField("summed_rows", {"once": True}))):
         for name, case in cases("merged"):
             same(name, bag(case), case["y"])
 
@@ -218,12 +218,14 @@ def weights(name: str, case: Mapping[str, Codes]) -> Array:
     """Codes of a scale and zero point a row, or a row of each group."""
     _, bits, _, group, *_ = name.split("_")
     blocks = ((0, 1),) if group == "-1" else ((0, 1), (1, int(group)))
-    grain, units, zeros = Grain(blocks), case["units"], case["zeros"]
+    grain, units, zeros = Granularity(blocks), case["units"], case["zeros"]
     if group == "-1":
         units, zeros = units.reshape(-1), zeros.reshape(-1)
     storage = dtype("i8" if bits == "8" else "u4")
-    zero = param(zeros.astype(storage.carrier), grain, "zero") if zeros.any() else ()
-    kind = QuantType(storage, F32, param(units, grain, "scale"), zero, grain=grain, scale_dtype=F32)
+    zero = make_param(zeros.astype(storage.carrier), grain, "zero") if zeros.any() else ()
+    kind = QuantType(
+        storage, F32, make_param(units, grain, "scale"), zero, granularity=grain, scale_dtype=F32
+    )
     return Array(case["w"], TensorType(case["w"].shape, kind))
 
 
@@ -252,13 +254,13 @@ def foresee_layers() -> None:
 
 
 def test_weight_only_layers_are_predicted() -> None:
-    with replaced(profile(PROFILE).on("amx")):
+    with override_profile(profile(PROFILE).on("amx")):
         foresee_layers()
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "IC_BLOCK" not in mode])
 def test_weight_only_layers_in_other_modes_are_predicted(mode: str) -> None:
-    with replaced(with_method("blocks_of_terms", MODES[mode]).on("amx")):
+    with override_profile(with_method("blocks_of_terms", MODES[mode]).on("amx")):
         for name, case in cases("woq"):
             if name.partition(".")[0].endswith(f"-1_{mode}"):
                 same(name, linear(name, case), case["y"])

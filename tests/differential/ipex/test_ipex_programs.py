@@ -19,7 +19,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.counting import note
 from tests.differential.ipex_programs import (
@@ -118,7 +118,7 @@ def test_programs_are_predicted(family: str) -> None:
 
 @pytest.mark.parametrize("isa", PROCESSORS)
 def test_programs_on_processors_without_vnni_are_predicted(isa: str) -> None:
-    with replaced(profile(PROFILE).on(isa)):
+    with override_profile(profile(PROFILE).on(isa)):
         foresee(isa)
 
 

@@ -21,7 +21,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.ops import spec
 from qir.ir.scheme import Scheme
 from qir.ir.types import Array, QuantType, TensorType, uniform
-from qir.profiles.library import codes_of, numbers_for, profile
+from qir.profiles.library import parameters_for_range, profile, quantize_by_profile
 from qir.reference.interpreter import run
 from tests.counting import note
 
@@ -97,7 +97,11 @@ class Program:
         reals = self.record.arrays[f"p.{name}.weight"]
         (scales,) = self.record.op(name)["weights"]
         quant = uniform(dtype("i8"), np.asarray(scales, np.float32), axis=0)
-        made = {"w": self.constant(codes_of(profile(self.graph.profile), reals, quant), quant)}
+        made = {
+            "w": self.constant(
+                quantize_by_profile(profile(self.graph.profile), reals, quant), quant
+            )
+        }
         if f"p.{name}.bias" in self.record.arrays:
             made["bias"] = self.constant(self.record.arrays[f"p.{name}.bias"])
         return made
@@ -118,11 +122,11 @@ class Program:
         result = TensorType(shape, quant or F32)
         if not tails:
             return self.graph.add(op, operands, attrs, types=[result]).result
-        stages = [Stage(op, spec(op).complete(attrs), tuple(operands))]
+        stages = [Stage(op, spec(op).complete_attrs(attrs), tuple(operands))]
         given = dict(operands)
         for number, (name, beside) in enumerate(tails, 1):
             flow = "a" if name == "add" else "x"
-            stages.append(Stage(name, spec(name).complete({}), tuple(beside), flow))
+            stages.append(Stage(name, spec(name).complete_attrs({}), tuple(beside), flow))
             given |= {f"{number}.{slot}": value for slot, value in beside.items()}
         return self.graph.add_chain(stages, given, result).result
 
@@ -283,13 +287,13 @@ def chosen() -> Iterator[tuple[Codes, Scheme, Codes, Codes]]:
             if name != "probe":
                 weight = record.arrays[f"p.{name}.weight"]
                 scales = np.asarray(record.op(name)["weights"][0], F)
-                wanted = Scheme(dtype("i8"), symmetric=True, grain="channel")
+                wanted = Scheme(dtype("i8"), symmetric=True, granularity="channel")
                 yield weight.reshape(scales.size, -1), wanted, scales, np.zeros(scales.size)
 
 
 def test_scales_are_chosen_as_by_its_observers() -> None:
     for data, wanted, scale, zero in chosen():
-        made = numbers_for(profile(PROFILE), data.min(1), data.max(1), wanted)
+        made = parameters_for_range(profile(PROFILE), data.min(1), data.max(1), wanted)
         assert (made[0] == scale).all()
         assert (made[1] == zero).all()
 

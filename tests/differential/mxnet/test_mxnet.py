@@ -17,7 +17,7 @@ import pytest
 
 from qir.ir.dtype import dtype
 from qir.ir.scheme import Scheme
-from qir.profiles import Query, numbers_for, profile
+from qir.profiles import Query, parameters_for_range, profile
 from tests.differential.predictions import Array, Count, F, Held, predicted
 from tests.differential.recorded_mxnet import (
     FORESEEN,
@@ -86,7 +86,7 @@ def test_scales_are_chosen_from_ranges_of_six_decimals() -> None:
         printed = [[float(f"{v:f}") for v in end] for end in (low, high)]
         reach = np.abs(np.array(printed)).max(0).astype(F)
         scheme = Scheme(dtype(kind), symmetric=True)
-        scale, zero = numbers_for(profile(PROFILE), low, high, scheme)
+        scale, zero = parameters_for_range(profile(PROFILE), low, high, scheme)
         assert scale.dtype == F
         assert not zero.any()
         assert np.array_equal(scale, reach / F(level)), kind

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qir.backends.onnx.forms.formats import formed
+from qir.backends.onnx.forms.formats import converted
 from qir.backends.onnx.writer.graph import to_model
 from qir.ledger import Ledger
 from qir.reference.interpreter import run as interpreted
@@ -154,7 +154,7 @@ def test_a_softmax_that_flattens_is_one_of_rows(kind: str, form: str) -> None:
         wanted = made.judged()["y"]
         assert np.array_equal(interpreted(graph, made.feeds)["y"], wanted)
         for asked, standard in (("qoperator", False), (None, True)):
-            written = to_model(formed(graph, asked, Ledger(), standard=standard), Ledger())
+            written = to_model(converted(graph, asked, Ledger(), standard=standard), Ledger())
             assert ("QLinearSoftmax" in {n.op_type for n in written.graph.node}) != standard
             found = runtime.run(written, made.feeds, optimize=False)["y"]
             assert np.abs(found.astype(int) - wanted).max() <= (1 if standard else 0)
@@ -266,7 +266,7 @@ def test_a_gain_reaches_the_bias_between_codes_as_well(form: str) -> None:
     b = [m.codes("b", 9, 5, kind="i8", fed=False), *m.pair("bs", power=-5, kind="i8")]
     m.constants["c"] = m.rng.integers(-9000, 9000, 5).astype(np.int32)
     made = m.made("QGemm", [*a, *b, "c", *m.pair("ys", power=2)], alpha=0.5)
-    reals = to_model(formed(loaded(made.proto), "qdq", Ledger(), standard=False), Ledger())
+    reals = to_model(converted(loaded(made.proto), "qdq", Ledger(), standard=False), Ledger())
     assert "Gemm" in {n.op_type for n in reals.graph.node}
     found = runtime.run(reals, made.feeds, optimize=False)["y"]
     assert np.array_equal(found, made.judged()["y"])

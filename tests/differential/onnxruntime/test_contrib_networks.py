@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qir.backends.onnx.forms.formats import formed
+from qir.backends.onnx.forms.formats import converted
 from qir.backends.onnx.writer.graph import Dialect, to_model
 from qir.ledger import Ledger
 from tests.counting import note
@@ -360,7 +360,7 @@ def test_networks_are_written_by_operators_of_onnx_alone() -> None:
     for seed in range(0, COUNT, 8):
         net = Net(seed)
         made = net.grown(6)
-        plain = formed(loaded(made.proto), None, Ledger(), standard=True)
+        plain = converted(loaded(made.proto), None, Ledger(), standard=True)
         written = to_model(plain, Ledger(), Dialect(standard=True))
         assert {n.domain for n in written.graph.node} == {""}, f"seed {seed}"
         theirs = made.judged()

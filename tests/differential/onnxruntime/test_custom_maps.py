@@ -17,7 +17,7 @@ from qir.backends.onnx.writer import custom
 from qir.errors import Refused
 from qir.ir.dtype import F32, dtype, dtype_of
 from qir.ir.graph import Graph
-from qir.ir.types import Array, Grain, QuantType, TensorType, param
+from qir.ir.types import Array, Granularity, QuantType, TensorType, make_param
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
@@ -42,15 +42,15 @@ def array(data: NDArray[np.generic], kind: str = "") -> Array:
     return Array(held, TensorType(held.shape, dtype(kind) if kind else dtype_of(held)), "n")
 
 
-def blocks(size: int, axis: int = 1) -> Grain:
-    return Grain(tuple((i, size if i == axis else 1) for i in range(2)))
+def blocks(size: int, axis: int = 1) -> Granularity:
+    return Granularity(tuple((i, size if i == axis else 1) for i in range(2)))
 
 
 def plain(
-    data: NDArray[np.generic], grain: Grain | None, storage: str
+    data: NDArray[np.generic], grain: Granularity | None, storage: str
 ) -> Array | tuple[float, ...]:
     """Numbers in the one form that they have: in line where they are few."""
-    found = param(data, grain, "n")
+    found = make_param(data, grain, "n")
     if isinstance(found, Array) and found.type.dtype.is_integer:
         along = grain is not None and grain.axis is not None
         return array(found.data, "" if along else storage)
@@ -93,8 +93,8 @@ def generated(seed: int) -> tuple[QuantType, str]:
     """Some map that QuantizeLinear cannot say, and a rounding."""
     chance, rng = random.Random(seed), np.random.default_rng(seed)
     storage = dtype(chance.choice("u1 i2 u3 i3 u4 i4 u5 i6 u7 i7 u8 i8 i9 u11 i16".split()))
-    grains = [None, Grain(((1, 1),)), Grain(((0, 1),)), blocks(7), blocks(4, 0)]
-    grains += [Grain(((0, 2), (1, 16))), Grain(((0, 4),)), Grain(((1, 7),))]
+    grains = [None, Granularity(((1, 1),)), Granularity(((0, 1),)), blocks(7), blocks(4, 0)]
+    grains += [Granularity(((0, 2), (1, 16))), Granularity(((0, 4),)), Granularity(((1, 7),))]
     grain = chance.choice(grains)
     grid = () if grain is None else grain.grid(SHAPE)
     if grain is not None and grain.axis is not None:
@@ -161,7 +161,7 @@ def reals(quant: QuantType, seed: int) -> NDArray[np.float32]:
         np.float32
     )
     odd = [0.0, -0.0, 1e-40]
-    if custom.odd(
+    if custom.needs_function(
         quant, SHAPE, constant=False
     ):  # onnxruntime's kernel for blocks makes much of those
         odd += [np.inf, -np.inf, 1e30, -1e30, np.nan]
@@ -190,7 +190,7 @@ def check(quant: QuantType, rounding: str, seed: int, tmp_path: Path, target: st
     assert back["q"].type == graph["q"].type, f"seed {seed}: {back['q'].type}"
     assert back["q"].node.attrs == graph["q"].node.attrs
     held, wanted = back["w"].constant, quant
-    if not custom.odd(quant, SHAPE, constant=True):
+    if not custom.needs_function(quant, SHAPE, constant=True):
         wanted = replace(quant, bounds=None)  # a DequantizeLinear of constants has none to say
     assert held is not None
     assert held.type.element == wanted, f"seed {seed}"

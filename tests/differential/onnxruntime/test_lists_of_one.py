@@ -76,4 +76,4 @@ def test_what_is_read_has_one_scale() -> None:
         graph = grouped(layer(name, 13, "xwy", None)[0])
         maps = [v.type.quant for v in graph.values.values() if v.type.quant]
         assert maps
-        assert not any(quant.grain for quant in maps)
+        assert not any(quant.granularity for quant in maps)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from qir.numerics import (
     Affine,
     affine,
-    bias_codes,
     dequantize,
     multiplier,
     quantize,
+    quantize_bias,
     requantize,
     scale_sum,
 )
@@ -583,4 +583,4 @@ def test_bias_codes_are_bias_by_unit_in_float64_as_in_onnxruntimes_tool() -> Non
         bias = seed.normal(size=64).astype(F)
         unit = x.scale * w.scale
         wanted = (bias.astype(np.float64) / unit.astype(np.float64)).round().astype(np.int32)
-        same(bias_codes(bias, x, w, rule), wanted, number)
+        same(quantize_bias(bias, x, w, rule), wanted, number)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 import qir
-from qir.inspect.left_float import left_float
+from qir.inspect.left_float import ops_left_float
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
@@ -390,7 +390,7 @@ def report(
         seen += made_there(shown)
         kernels = [kind == "kernel" for _, _, kind in made_there(shown)]
         if any(kernels) and "step" in m.inputs:
-            reasons = [left.reason for left in left_float(graph)]
+            reasons = [left.reason for left in ops_left_float(graph)]
             if not any("not predicted" in said for said in reasons):
                 wrong.append(f"seed {seed}: {reasons}")
             continue

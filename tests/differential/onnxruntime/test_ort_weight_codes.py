@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from qir.backends.onnx.preparation.float_parameters import map_of_weights
+from qir.backends.onnx.preparation.float_parameters import weight_type
 from qir.numerics import affine_of, quantize
 from qir.profiles import Query, profile
 from tests.differential.comparison import compare
@@ -75,7 +75,7 @@ def test_real_weights_become_these_codes(op: str) -> None:
     rule, ties = profile(OPTIMIZED).resolve(Query("constant")), 0
     mine: dict[str, NDArray[np.generic]] = {}
     for i, reals in enumerate(held):
-        quant = map_of_weights(reals, rule)
+        quant = weight_type(reals, rule)
         mine[f"n{i}_weight_scale"] = np.asarray(quant.scales(), np.float32)
         mine[f"n{i}_weight_zp"] = np.asarray(quant.zeros(), np.int8)
         mine[f"n{i}_weight_q"] = np.asarray(quantize(reals, affine_of(quant), rule))

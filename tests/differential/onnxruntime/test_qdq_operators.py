@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from qir import pipeline
-from qir.backends.onnx.forms.formats import formed
+from qir.backends.onnx.forms.formats import converted
 from qir.backends.onnx.writer.graph import to_model
 from qir.ledger import Change, Ledger
 from tests.counting import note
@@ -261,7 +261,7 @@ def test_an_operator_between_codes_gives_onnxruntimes_bytes(case: Case, kind: st
 def test_every_form_gives_the_same_bytes_or_the_ledger_says_why(case: Case, form: str) -> None:
     made = Builder(case, "u8", 3).built()
     ledger = Ledger()
-    proto = to_model(formed(read(made.proto), form, ledger, standard=False), ledger)
+    proto = to_model(converted(read(made.proto), form, ledger, standard=False), ledger)
     for optimize in (False, True):
         found, wanted = (run(p, made.feeds, optimize=optimize)["y"] for p in (proto, made.proto))
         gap = np.abs(np.subtract(found, wanted, dtype=np.int64)).max()

@@ -15,7 +15,7 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array as Stored
 from qir.ir.types import QuantType, TensorType
 from qir.numerics.rounding import ROUNDINGS
-from qir.profiles import Query, numbers_for, profile
+from qir.profiles import Query, parameters_for_range, profile
 from qir.reference.interpreter import run
 from tests.counting import note
 from tests.differential.kernels_of_tensorflow import (
@@ -272,10 +272,10 @@ def chosen(name: str) -> None:
         scheme = Scheme(dtype(KINDS[kind]), symmetric=True)
         if not begin and name == "tf-2.21.core":  # which refuses ranges with nothing above zero
             above = high > 0
-            _, zero = numbers_for(profile(name), low[above], high[above], scheme)
+            _, zero = parameters_for_range(profile(name), low[above], high[above], scheme)
             assert not zero.any()
             continue
-        scale, zero = numbers_for(profile(name), low, high, scheme)
+        scale, zero = parameters_for_range(profile(name), low, high, scheme)
         if name == "tf-2.21.core":
             wanted = [max(b / F(end), a / F(min(begin, -1)) if begin else F(0)) for a, b in ends]
         else:

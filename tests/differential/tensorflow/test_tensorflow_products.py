@@ -12,7 +12,7 @@ from qir.ir.text import parse
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Query, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_tensorflow import (
     BOUNDS,
     HAS_VNNI,
@@ -354,7 +354,7 @@ def test_processors_without_vnni(monkeypatch: pytest.MonkeyPatch, isa: str) -> N
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", ISAS[isa])
     runtime, other = TensorFlow(onednn=True), profile(NAME).on(isa)
     try:
-        with replaced(other):
+        with override_profile(other):
             for flat, forms in ((False, CONVOLUTIONS), (True, PRODUCTS)):
                 for form in forms:
                     count, _ = compared(runtime, form, flat=flat, trials=4)

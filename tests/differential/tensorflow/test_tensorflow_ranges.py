@@ -8,7 +8,7 @@ import numpy as np
 
 from qir.ir.dtype import I8
 from qir.ir.scheme import Scheme
-from qir.profiles import numbers_for, profile
+from qir.profiles import parameters_for_range, profile
 from tests.differential.kernels_of_tensorflow import Asked, Kind, TensorFlow
 
 from .test_tensorflow_codes import widened
@@ -33,7 +33,7 @@ def test_scales_are_those_of_the_ranges_that_quantize_v2_gives_out(
     made = [float(v) for v in runtimes["tf-2.21.core"].run(asked, *fetches)]
     low, high = np.array(made[::2], F), np.array(made[1::2], F)
     scheme = Scheme(I8, symmetric=True)
-    found, zero = numbers_for(profile("tf-2.21.core"), ends[:, 0], ends[:, 1], scheme)
+    found, zero = parameters_for_range(profile("tf-2.21.core"), ends[:, 0], ends[:, 1], scheme)
     with np.errstate(divide="ignore"):
         least, most = np.array([widened(*pair) for pair in ends], F).T
         gain = np.minimum(F(127) / most, np.where(least, F(-128) / least, F(np.inf)))

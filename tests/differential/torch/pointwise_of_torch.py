@@ -40,7 +40,7 @@ class Tail:
     attrs: Mapping[str, Attr] = field(default_factory=dict)
 
 
-TAILS = {
+ACTIVATIONS = {
     "relu": Tail("relu", op="relu"),
     "relu6": Tail("hardtanh", (0.0, 6.0), op="clip", attrs={"min": 0.0, "max": 6.0}),
     "hard_swish": Tail("hardswish", op="hard_swish"),
@@ -78,7 +78,7 @@ def _made(form: Form) -> Array:
     given = float(x_map.scale), int(x_map.zero)
     out: tuple[Any, ...] = (float(case.out.scale), int(case.out.zero), _KINDS[case.out.storage])
     out = (1.0, 0, torch.float32) if form.real else out
-    tail = TAILS[form.tail] if form.tail else Tail("none")
+    tail = ACTIVATIONS[form.tail] if form.tail else Tail("none")
     after = (tail.name, list(tail.scalars), tail.algorithm)
     flat = case.op == "linear"
     sides = ([case.stride] * 2, [case.pad] * 2, [case.dilation] * 2, case.groups)
@@ -136,13 +136,13 @@ def predicted(form: Form, profile: str) -> Array:
     held = {"x": case.x, "w": case.w}
     if case.bias is not None:
         held["bias"] = Held(case.bias)
-    stages = [Stage(case.op, spec(case.op).complete(case.attrs), tuple(held))]
+    stages = [Stage(case.op, spec(case.op).complete_attrs(case.attrs), tuple(held))]
     if case.summand is not None:
         held["1.b"] = case.summand
         stages.append(Stage("add", {}, ("b",), "a"))
     if form.tail:
-        tail = TAILS[form.tail]
-        stages.append(Stage(tail.op, spec(tail.op).complete(dict(tail.attrs)), (), "x"))
+        tail = ACTIVATIONS[form.tail]
+        stages.append(Stage(tail.op, spec(tail.op).complete_attrs(dict(tail.attrs)), (), "x"))
     operands = {
         slot: graph.add("input", types=[kind_of(h)], name=slot.replace("1.", "")).result
         for slot, h in held.items()

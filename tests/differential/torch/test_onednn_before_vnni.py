@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qir.profiles import Profile, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import Held, Product, Tally, processor, product_of
 from tests.differential.torch_profile import named
 
@@ -83,12 +83,12 @@ def test_pairs_of_channels_saturate_of_taps_that_meet_data(engine: str, isa: str
         made = made_by(pool, engine, cases)
     for case, wanted in zip(cases, made, strict=True):
         said = claimed_of(held, case)
-        with replaced(held):
+        with override_profile(held):
             found = product_of(case, name)
         tallies[said].see(exact_reals(case), case.out)
         tallies[said].add(found, wanted, f"{case.w.data.shape} in {case.groups}")
         for field, value in others.items() if said == "exact" and engine == "pt2e" else ():
-            with replaced(without(held, field, value)):
+            with override_profile(without(held, field, value)):
                 apart[field] += int(np.count_nonzero(product_of(case, name) != wanted))
     assert set(tallies) == {"exact", "unknown"}
     tallies["exact"].rich()

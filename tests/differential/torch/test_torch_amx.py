@@ -18,7 +18,7 @@ from qir.ir.types import Array as Stored
 from qir.ir.types import TensorType
 from qir.profiles import Query, profile
 from qir.profiles.kernel_forms import forms_of
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from qir.reference.interpreter import run
 from tests.differential.kernels_of_torch import (
     Array,
@@ -81,7 +81,7 @@ def test_linear_layers_of_every_size_are_onednns(engine: str, amx: ProcessPoolEx
     name = named(engine)
     cases = [sized(seed, *sizes) for sizes in EDGES for seed in range(2)]
     tallies = {True: Tally(), False: Tally()}
-    with replaced(profile(name).on("amx")):
+    with override_profile(profile(name).on("amx")):
         for case, wanted in zip(cases, made_by(amx, engine, cases), strict=True):
             tally = tallies[small(case)]
             tally.see(exact_reals(case), case.out)
@@ -111,7 +111,7 @@ def test_rows_that_are_not_known_leave_a_claim_of_codes_one_off(
 ) -> None:
     name, tally = named(engine), Tally()
     cases = [replace(sized(seed, 2 + seed, 60, 20), relu=False) for seed in range(40)]
-    with replaced(profile(name).on("amx")):
+    with override_profile(profile(name).on("amx")):
         for case, wanted in zip(cases, made_by(amx, engine, cases), strict=True):
             tally.add(open_rows(case, name), wanted, f"{case.x.data.shape}")
     tally.within(claim(name))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qir.ir.ops import spec
-from qir.profiles import profile, query_on
+from qir.profiles import profile, query_for_op
 from tests.differential.kernels_of_torch import (
     Asked,
     F,
@@ -47,7 +47,7 @@ def layer(op: str, sides: tuple[int, ...], w: tuple[int, ...], **sizes: int) -> 
 
 def claim(case: Product, name: str, isa: str = "any") -> str:
     types = {"x": kind_of(case.x), "w": kind_of(case.w)}
-    asked = query_on(case.op, spec(case.op).complete(case.attrs), types, types["x"])
+    asked = query_for_op(case.op, spec(case.op).complete_attrs(case.attrs), types, types["x"])
     return profile(name).on(isa).resolve(asked).claim
 
 
@@ -155,7 +155,9 @@ def scattered(images: int, stride: int, zero: int, outof: int = 8, kind: str = "
 
 def scattered_claim(asked: Asked, name: str, isa: str = "any") -> str:
     types = {slot: kind_of(held) for slot, held in asked.operands.items()}
-    found = query_on(asked.op, spec(asked.op).complete(dict(asked.attrs)), types, types["x"])
+    found = query_for_op(
+        asked.op, spec(asked.op).complete_attrs(dict(asked.attrs)), types, types["x"]
+    )
     return profile(name).on(isa).resolve(found).claim
 
 

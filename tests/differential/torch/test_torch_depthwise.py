@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qir.profiles import parse, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import (
     F,
     Held,
@@ -204,7 +204,7 @@ def test_volumes_of_qnnpack_are_rounded_once() -> None:
         case = volume(seed)
         made = product_of(case, name)
         tally.add(made, run_product("qnnpack", case), f"seed {seed}")
-        with replaced(parsed):
+        with override_profile(parsed):
             twice += int((product_of(case, parsed.name) != made).sum())
     tally.exact()
     assert twice > 20, "a sum that is rounded to float32 first gives the same"

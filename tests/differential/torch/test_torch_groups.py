@@ -17,7 +17,7 @@ from qir.ir.types import TensorType, uniform
 from qir.ir.verify import check
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
-from qir.profiles import profile, query_of
+from qir.profiles import profile, query_for_node
 from qir.reference.interpreter import run
 from tests.differential.kernels_of_torch import (
     Array,
@@ -289,7 +289,7 @@ def test_codes_that_are_added_to_a_convolution_join_its_kernel(name: str, turned
         check(net.graph)
         (kernel,) = (n for n in net.graph if n.stages)
         assert [stage.op for stage in kernel.stages] == ["conv2d", "add", "relu"]
-        assert named.group(("conv2d", "add", "relu"), query_of(kernel)) is not None
+        assert named.group(("conv2d", "add", "relu"), query_for_node(kernel)) is not None
         found = run(net.graph, {"x": case.x.data, "b": case.summand.data})["y"]
         assert np.array_equal(found, chained(case, name)), seed
 

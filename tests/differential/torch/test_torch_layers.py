@@ -11,12 +11,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from qir.backends.torch.kernels.layers import packed_rows, unpacked_rows
+from qir.backends.torch.kernels.layers import pack_rows, unpack_rows
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F16, F32, dtype
 from qir.ir.graph import Graph
 from qir.ir.types import Array as Stored
-from qir.ir.types import Grain, QuantType, TensorType
+from qir.ir.types import Granularity, QuantType, TensorType
 from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.profiles import Query, profile
@@ -377,7 +377,7 @@ def table_of(rng: Rng, width: int) -> NDArray[np.float32]:
 def row_type(kind: str, scale: Array, plus: Array) -> QuantType:
     """Codes of rows with a scale and an offset each."""
     express = F32 if kind == "u8" else F16
-    grain = Grain(((0, 1),))
+    grain = Granularity(((0, 1),))
     held = [
         Stored(a.copy(), TensorType(a.shape, express), n) for a, n in ((scale, "s"), (plus, "p"))
     ]
@@ -446,11 +446,11 @@ def test_rows_are_packed_and_unpacked_as_torch_does(kind: str) -> None:
     for width in range(step, 71, step):
         table = table_of(np.random.default_rng(width), width)
         packed = packed_row(kind, table)
-        wanted, found = opened(kind, packed, width), packed_rows(table, BITS[kind])
+        wanted, found = opened(kind, packed, width), pack_rows(table, BITS[kind])
         for theirs, mine in zip(wanted, found, strict=True):
             tally.add(mine.astype(F), theirs.astype(F), f"width {width}")
         back = getattr(OPS, f"embedding_bag_{word}_unpack")(torch.from_numpy(packed)).numpy()
-        tally.add(unpacked_rows(*wanted), back, f"width {width}, unpacked")
+        tally.add(unpack_rows(*wanted), back, f"width {width}, unpacked")
     tally.exact()
 
 
@@ -479,7 +479,7 @@ def test_single_rows_of_codes_are_torchs(kind: str) -> None:
         held = [
             Stored(a.copy(), TensorType(a.shape, F32), n) for a, n in ((scale, "s"), (zero, "z"))
         ]
-        quant = QuantType(dtype(kind), F32, held[0], held[1], Grain(((0, 1),)))
+        quant = QuantType(dtype(kind), F32, held[0], held[1], Granularity(((0, 1),)))
         found = looked_up("embedding", kind, quant, {"w": data, "indices": rows})
         tally.add(found, wanted, f"width {width}")
     tally.within(claimed("fbgemm", "embedding", {"w": kind}))

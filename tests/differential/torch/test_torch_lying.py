@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from qir.backends.torch.channels_last.inference import found
+from qir.backends.torch.channels_last.inference import inferred_layout
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 from qir.ledger import Change, Ledger
@@ -246,7 +246,7 @@ def test_chains_lie_and_compute_as_torchs(name: str) -> None:
         drawn = chain(seed, name)
         graph, wrap = drawn.net.graph.copy(), partial(group._wrap, "native")
         given = Preparation(rules, Ledger(), "group", wrap)
-        order = found(graph, given, "channels_last_moved_clips" in rules.prepare)
+        order = inferred_layout(graph, given, "channels_last_moved_clips" in rules.prepare)
         out = next(n for n in graph if n.op == "output")
         for i, made in enumerate(drawn.made[1:]):
             where = f"seed {seed}, step {i} {out.operands[f'y{i}'].node}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qir.profiles import Query, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import (
     Array,
     Asked,
@@ -80,7 +80,7 @@ def compared(
     cases: list[Product], made: list[Array], name: str, isa: str, *, cut: float = 0.1
 ) -> Tally:
     tally, apart, sums = Tally(), 0, 0
-    with replaced(profile(name).on(isa)):
+    with override_profile(profile(name).on(isa)):
         for number, (case, wanted) in enumerate(zip(cases, made, strict=True)):
             tally.see(in_steps(case, paired(case)[0]), case.out)
             tally.add(product_of(case, name), wanted, f"case {number}")
@@ -121,7 +121,7 @@ def test_linear_layers_add_pairs_too(engine: str, before: tuple[str, ProcessPool
     isa, pool = before
     tally, held = Tally(), profile(named(engine))
     cases = [draws.wider(linear(seed, many)) for seed in range(8) for many in (False, True)]
-    with replaced(held.on(isa)):
+    with override_profile(held.on(isa)):
         for case, wanted in zip(cases, made_by(pool, engine, cases), strict=True):
             tally.add(product_of(case, held.name), wanted, f"{case.w.data.shape}")
     tally.exact()
@@ -157,7 +157,7 @@ def only(terms: tuple[int, ...], rank: int) -> Product:
 def test_terms_saturate_two_by_two(rank: int, before: tuple[str, ProcessPoolExecutor]) -> None:
     isa, pool = before
     cases, name = [only(terms, rank) for terms in PAIRS], named("fbgemm")
-    with replaced(profile(name).on(isa)):
+    with override_profile(profile(name).on(isa)):
         for case, made, code in zip(
             cases, made_by(pool, "fbgemm", cases), PAIRS.values(), strict=True
         ):
@@ -208,7 +208,7 @@ def test_transposed_convolutions_add_pairs_as_their_weights_lie(
     cases = [wide(seed, rank) for seed in range((40, 24, 24)[rank - 1])]
     made = pool.submit(torchs_many, engine, cases).result()
     for number, ((asked, _), wanted) in enumerate(zip(cases, made, strict=True)):
-        with replaced(held.on(isa)):
+        with override_profile(held.on(isa)):
             tally.add(computed(asked, held.name), wanted, f"case {number}")
         apart += int(np.count_nonzero(computed(asked, named("fbgemm")) != wanted))
     tally.exact()

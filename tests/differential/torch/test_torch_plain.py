@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from qir.profiles import Query, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import (
     Array,
     Asked,
@@ -136,7 +136,7 @@ def test_convolutions_of_lines_and_volumes_are_onednns_with_amx(rank: int) -> No
         cases = [replace(case, relu=False) for case in cases]
     with processor("AVX512_CORE_AMX") as pool:
         made = pool.submit(run_along, cases).result()
-    with replaced(held):
+    with override_profile(held):
         for seed, (case, wanted) in enumerate(zip(cases, made, strict=True)):
             tally.add(product_of(case, NAME), wanted, f"seed {seed}")
     tally.within(held.resolve(Query(cases[0].op, {"x": "u8", "w": "i8"}, "channel")).claim)

@@ -11,7 +11,7 @@ import pytest
 
 from qir.profiles import Profile, Query, profile
 from qir.profiles.kernel_forms import forms_of
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import (
     Asked,
     F,
@@ -31,7 +31,7 @@ from tests.differential.kernels_of_torch import (
 from tests.differential.torch_profile import named
 
 from .draws_of_torch import image
-from .pointwise_of_torch import TAILS, Form, in_engine, made, predicted
+from .pointwise_of_torch import ACTIVATIONS, Form, in_engine, made, predicted
 from .test_torch_elements import OPS
 from .test_torch_products import chained, conv, exact_reals, linear, made_by, pytestmark, summed
 
@@ -86,7 +86,7 @@ def test_summands(op: str, tail: str, vnni: ProcessPoolExecutor) -> None:
 def test_activations(op: str, tail: str, vnni: ProcessPoolExecutor) -> None:
     few = 48 if tail == "silu" else 16  # of which rounding once is the last bit apart
     forms = [Form(plain(op, seed), tail) for seed in range(few)]
-    chain = (op, TAILS[tail].op)
+    chain = (op, ACTIVATIONS[tail].op)
     compared(forms, vnni.submit(made, forms).result(), NAME).within(claim(chain))
 
 
@@ -144,7 +144,7 @@ def test_rules_of_other_processors(isa: str) -> None:
                 op for op in ("conv1d", "conv2d", "conv3d", "linear") if op in rules_of(name, isa)
             ]
             other = profile(name).on(isa)
-            with replaced(other):
+            with override_profile(other):
                 for op in known:
                     few = 12 if op == "conv3d" else 24
                     cases = [

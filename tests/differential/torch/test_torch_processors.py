@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qir.profiles import Query, profile
-from qir.profiles.library import replaced
+from qir.profiles.library import override_profile
 from tests.differential.kernels_of_torch import Tally, processor, product_of
 from tests.differential.torch_profile import named
 
@@ -41,7 +41,7 @@ def test_pairs_of_terms_saturate_in_linear_layers(
         made = made_by(pool, engine, cases)
     for case, wanted in zip(cases, made, strict=True):
         apart += int(np.count_nonzero(product_of(case, held.name) != wanted))
-        with replaced(held.on(isa)):
+        with override_profile(held.on(isa)):
             tally.add(product_of(case, held.name), wanted, f"{case.w.data.shape}")
     assert held.resolve(Query("linear", isa=isa)).claim == "exact"
     tally.exact()
@@ -59,7 +59,7 @@ def test_convolutions_of_small_codes_need_no_vnni() -> None:
         off = int(np.count_nonzero(product_of(case, held.name) != wanted))
         assert number >= len(plain) or not off
         apart += off
-        with replaced(held.on("avx2")):
+        with override_profile(held.on("avx2")):
             tally.add(product_of(case, held.name), wanted, f"{case.w.data.shape}")
     tally.exact()
     assert apart > 0.01 * tally.total

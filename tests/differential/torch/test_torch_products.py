@@ -158,7 +158,11 @@ def chained(case: Product, name: str) -> np.ndarray:
         for slot, h in held.items()
     }
     stages = [
-        Stage("conv2d", spec("conv2d").complete(case.attrs), tuple(s for s in held if s != "1.b")),
+        Stage(
+            "conv2d",
+            spec("conv2d").complete_attrs(case.attrs),
+            tuple(s for s in held if s != "1.b"),
+        ),
         Stage("add", {}, ("b",), "a"),
     ]
     if case.relu:

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from qir.backends.torch.channels_last.result_strides import (
-    Read,
+    Operand,
     StridedKernel,
     requantized,
-    result_steps,
+    result_strides,
     unpredicted,
 )
 from qir.backends.torch.channels_last.strides import (
     Sizes,
-    Steps,
-    dense,
+    Strides,
+    contiguous_strides,
     squeezed,
     unsqueezed,
     viewed,
@@ -49,26 +49,26 @@ SIZES: dict[int, tuple[Sizes, ...]] = {
 """Among them one channel, images of one element, one high or wide, and batches of one."""
 
 
-def orders(sizes: Sizes) -> Iterator[Steps]:
+def orders(sizes: Sizes) -> Iterator[Strides]:
     """Plain, channels last, any permutation, parts of more channels, every second of the last."""
     rank = len(sizes)
     for many in (sizes, tuple(n + (axis == 1) for axis, n in enumerate(sizes))):
-        yield dense(many)
-        yield dense(many, last=rank > 2)
+        yield contiguous_strides(many)
+        yield contiguous_strides(many, channels_last=rank > 2)
     for perm in itertools.permutations(range(rank)):
-        held = dense(tuple(sizes[axis] for axis in perm))
+        held = contiguous_strides(tuple(sizes[axis] for axis in perm))
         yield tuple(held[perm.index(axis)] for axis in range(rank))
-    yield tuple(2 * step for step in dense(sizes))
+    yield tuple(2 * step for step in contiguous_strides(sizes))
 
 
-def drawn(rng: np.random.Generator, sizes: Sizes, count: int) -> list[Steps]:
+def drawn(rng: np.random.Generator, sizes: Sizes, count: int) -> list[Strides]:
     """Some orders, plain and channels last among them."""
     first, second, *every = dict.fromkeys((*orders(sizes), *orders(sizes)))
     some = rng.permutation(len(every))[: max(count - 2, 0)]
     return [first, second, *(every[i] for i in some)]
 
 
-def lying(sizes: Sizes, steps: Steps, kind: torch.dtype = torch.uint8) -> torch.Tensor:
+def lying(sizes: Sizes, steps: Strides, kind: torch.dtype = torch.uint8) -> torch.Tensor:
     """Any codes that lie so."""
     count = 1 + sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
     low, high = (0, 256) if kind == torch.uint8 else (-128, 128)
@@ -199,10 +199,10 @@ def compare(op: Op, data: list[torch.Tensor], name: str) -> bool:
         made = op.made(*data)
     except RuntimeError:
         return False
-    reads = [Read(tuple(x.shape), tuple(x.stride())) for x in data]
+    reads = [Operand(tuple(x.shape), tuple(x.stride())) for x in data]
     qnnpack = name == "qnnpack" and data[0].dtype == torch.quint8
     kernel = StridedKernel(op.name, op.attrs, reads, tuple(made.shape), qnnpack, op.units)
-    assert result_steps(kernel) == tuple(made.stride()), kernel
+    assert result_strides(kernel) == tuple(made.stride()), kernel
     return True
 
 
@@ -276,7 +276,7 @@ def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
                     made = ops.softmax(x, axis, 1 / 256, 0).int_repr().double()
                     wanted = (torch.softmax(x.dequantize(), axis) * 256).clamp(0, 255)
                     off = float((made - wanted).abs().max()) > 2
-                    read = [Read(sizes, steps)]
+                    read = [Operand(sizes, steps)]
                     why = unpredicted(
                         StridedKernel("softmax", {"axis": axis}, read, sizes, True, True)
                     )

@@ -66,21 +66,3 @@ def cases(family: str, folder: Path = RECORDED) -> list[Case]:
             else:
                 setattr(case, kind, str(held[key]))
     return list(found.values())
-
-
-def difference(ours: Array, theirs: Array, near: float) -> str:
-    """Returns how two results differ; empty where they agree.
-
-    Integers must be equal, floats within `near` of the largest one.
-    """
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return f"{ours.dtype}{ours.shape}, MXNet gives {theirs.dtype}{theirs.shape}"
-    if not np.issubdtype(theirs.dtype, np.floating):
-        return "" if np.array_equal(ours, theirs) else "other integers"
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return ""
-    off = float(np.abs(np.where(same, 0, a - b)).max())
-    largest = float(np.abs(b[np.isfinite(b)]).max(initial=1e-30))
-    return "" if off <= near * largest else f"off by {off:.3g} where the largest is {largest:.3g}"

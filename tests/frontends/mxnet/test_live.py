@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .recorded_cases import RECORDED, difference
+from tests.frontends.comparison import difference
+
+from .recorded_cases import RECORDED
 
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("QIR_MXNET", ROOT / "build/oracles/mxnet/bin/python"))

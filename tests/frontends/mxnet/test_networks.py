@@ -13,9 +13,10 @@ import pytest
 
 import qir
 from qir.frontends.mxnet.samples import parameter_bytes
+from tests.frontends.comparison import difference
 from tests.oracles.mxnet_weights import images, weights
 
-from .recorded_cases import RECORDED, Array, difference
+from .recorded_cases import RECORDED, Array
 
 NEAR = 1e-4
 SMALL = ("mobilenet0_25", "mobilenet_v2_0_25")

@@ -10,8 +10,9 @@ import qir
 from qir.errors import InputError
 from qir.frontends.mxnet.operators import ALIASES, OPS
 from qir.reference.interpreter import run
+from tests.frontends.comparison import difference
 
-from .recorded_cases import Case, cases, difference
+from .recorded_cases import Case, cases
 
 FAMILIES = ("layers", "moves", "points")
 CASES = [case for family in FAMILIES for case in cases(family)]

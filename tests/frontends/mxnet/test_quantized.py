@@ -14,8 +14,9 @@ from qir.errors import InputError
 from qir.ir.node import Value
 from qir.ledger import Change, Ledger
 from qir.reference.interpreter import run
+from tests.frontends.comparison import difference
 
-from .recorded_cases import Array, Case, cases, difference
+from .recorded_cases import Array, Case, cases
 
 CASES = cases("quantized")
 *FUSED, GELU = cases("fused")

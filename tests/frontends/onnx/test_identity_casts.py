@@ -71,8 +71,10 @@ def test_casts_that_do_nothing_are_read_as_nothing(seed: int, tmp_path: Path) ->
     onnx.save(network(seed, casts=False), paths[1])
     graph, plain = qir.load(paths[0]), qir.load(paths[1])
     assert [n.op for n in graph] == [n.op for n in plain], f"seed {seed}"
-    assert {v.taken for v in pipeline.taken(graph)} == {"integer"}, f"seed {seed}"
-    assert {v.taken for v in pipeline.taken(graph, target="cpu")} == {"integer"}, f"seed {seed}"
+    assert {v.taken for v in pipeline.op_verdicts(graph)} == {"integer"}, f"seed {seed}"
+    assert {v.taken for v in pipeline.op_verdicts(graph, target="cpu")} == {"integer"}, (
+        f"seed {seed}"
+    )
     qir.save(graph, paths[2])
     x = np.random.default_rng(seed).normal(0, 3, (1, WIDTH, 5, 5)).astype(np.float32)
     was, now = (

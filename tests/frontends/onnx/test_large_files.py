@@ -61,7 +61,7 @@ def test_tensors_of_all_kinds_are_what_they_are(tmp_path: Path) -> None:
     onnx.save(proto, path)
     found = wire.split_message(path)
     assert found is not None
-    assert len(found.places) >= len(KINDS)
+    assert len(found.data_spans) >= len(KINDS)
     assert len(found.message) < 40_000
     made = run(load(path), {})
     for name, data in arrays.items():

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 import qir
 from qir.errors import GraphError, ParseError, QirError
-from qir.inspect.compare import alike
-from qir.ir.dtype import boxed, dtype, met, opaque
+from qir.inspect.compare import values_agree
+from qir.ir.dtype import box_object, dtype, join_dtypes, opaque
 from qir.ir.text import parse, parse_type, print_graph
 from qir.ir.types import Array, TensorType
 from tests.cli import command
@@ -99,10 +99,10 @@ def test_sequences_run_and_come_back_as_onnxruntime_has_them(tmp_path: Path, for
     if form == "qir":
         qir.save(graph, tmp_path / "a.qir")
         graph = qir.load(tmp_path / "a.qir")
-    assert alike(_plain(qir.run(graph, FEED)), wanted)
+    assert values_agree(_plain(qir.run(graph, FEED)), wanted)
     back = tmp_path / "back.onnx"
     qir.save(graph, back)
-    assert alike(_by_onnxruntime(back, FEED), wanted)
+    assert values_agree(_by_onnxruntime(back, FEED), wanted)
     given, read = (onnx.load(p).graph.input for p in (path, back))
     assert [i.type for i in read] == [i.type for i in given]
 
@@ -112,15 +112,15 @@ def test_maps_run_and_come_back(tmp_path: Path) -> None:
     feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
     wanted = _by_onnxruntime(path, feed)
     graph = qir.load(path)
-    assert alike(_plain(qir.run(graph, feed)), wanted)
+    assert values_agree(_plain(qir.run(graph, feed)), wanted)
     qir.save(parse(print_graph(graph)), tmp_path / "back.onnx")
-    assert alike(_by_onnxruntime(tmp_path / "back.onnx", feed), wanted)
+    assert values_agree(_by_onnxruntime(tmp_path / "back.onnx", feed), wanted)
 
 
 def test_a_target_takes_and_gives_lists(tmp_path: Path) -> None:
     graph = qir.load(_lists(tmp_path / "a.onnx"))
     made: Any = qir.compile(graph, target="onnxruntime")
-    assert alike(made(**FEED)["t"], [*FEED["s"], FEED["x"]])
+    assert values_agree(made(**FEED)["t"], [*FEED["s"], FEED["x"]])
 
 
 def test_an_optional_value_that_is_absent_has_no_element(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_an_optional_value_that_is_absent_has_no_element(tmp_path: Path) -> None
     )
     graph = qir.load(path)
     x = np.ones(2, np.float32)
-    assert alike(qir.run(graph, {"o": x})["y"], x)
+    assert values_agree(qir.run(graph, {"o": x})["y"], x)
     with pytest.raises(QirError, match="there is no element to get"):
-        qir.run(graph, {"o": boxed(None)})
+        qir.run(graph, {"o": box_object(None)})
 
 
 def test_opaque_types_print_and_read_back() -> None:
@@ -164,15 +164,15 @@ def test_what_is_no_opaque_type_is_refused(text: str) -> None:
 
 def test_no_constant_is_opaque() -> None:
     with pytest.raises(GraphError, match="no constant"):
-        Array(boxed([]), TensorType((), opaque("seq(float[])")))
+        Array(box_object([]), TensorType((), opaque("seq(float[])")))
 
 
 def test_opaque_types_meet_without_their_sizes() -> None:
     a, b = opaque("seq(float[2,3])"), opaque("seq(float[N])")
-    assert met(a, b) == opaque("seq(float[...])")
-    assert met(a, a) is a
-    assert met(a, opaque("seq(double[2,3])")) is None
-    assert met(a, dtype("f32")) is None
+    assert join_dtypes(a, b) == opaque("seq(float[...])")
+    assert join_dtypes(a, a) is a
+    assert join_dtypes(a, opaque("seq(double[2,3])")) is None
+    assert join_dtypes(a, dtype("f32")) is None
 
 
 def test_verbs_say_what_files_of_data_do_not_hold(tmp_path: Path) -> None:

@@ -25,23 +25,23 @@ class Case:
     """How far results may be off, relative to the largest one."""
 
 
-def _draw(*shape: int, seed: int = 0, low: float = -3.0, high: float = 3.0) -> Array:
+def _random_floats(*shape: int, seed: int = 0, low: float = -3.0, high: float = 3.0) -> Array:
     made = np.random.default_rng([seed, *shape]).uniform(low, high, shape)
     return made.astype(np.float32)
 
 
-def _whole(*shape: int, low: int = -5, high: int = 6, kind: type = np.int32) -> Array:
+def _random_integers(*shape: int, low: int = -5, high: int = 6, kind: type = np.int32) -> Array:
     return np.random.default_rng([*shape]).integers(low, high, shape).astype(kind)
 
 
-X = _draw(2, 8, 10, 6)
-ROW = _draw(3, 10)
-POSITIVE = _draw(3, 10, low=0.1, high=4.0)
-UNIT = _draw(3, 10, low=-0.9, high=0.9)
+X = _random_floats(2, 8, 10, 6)
+ROW = _random_floats(3, 10)
+POSITIVE = _random_floats(3, 10, low=0.1, high=4.0)
+UNIT = _random_floats(3, 10, low=-0.9, high=0.9)
 TIES = np.array([-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5, 3.0], np.float32)
 SPECIAL = np.array([0.0, np.inf, -np.inf, np.nan, 1.0], np.float32)
-WHOLE = _whole(3, 10)
-_DRAWN = _whole(3, 10, low=-3, high=3)
+WHOLE = _random_integers(3, 10)
+_DRAWN = _random_integers(3, 10, low=-3, high=3)
 OTHER = np.where(_DRAWN == 0, 2, _DRAWN).astype(np.int32)
 
 
@@ -85,7 +85,7 @@ def _arithmetic() -> Iterator[Case]:
     for name in "AddV2 Sub Mul Div TruncateDiv FloorDiv FloorMod Mod TruncateMod Maximum".split():
         op = getattr(raw, name)
         yield Case(f"{name} of integers", lambda x, y, op=op: op(x=x, y=y), (WHOLE, OTHER))
-    zeros = np.where(_whole(3, 10) > 1, 0, POSITIVE).astype(np.float32)
+    zeros = np.where(_random_integers(3, 10) > 1, 0, POSITIVE).astype(np.float32)
     for name in ("Xdivy", "Xlogy", "Xlog1py"):
         yield Case(name, lambda x, y, n=name: getattr(raw, n)(x=x, y=y), (zeros, b))
     yield Case("DivNoNan by zero", lambda x, y: raw.DivNoNan(x=x, y=y), (a, zeros))
@@ -106,7 +106,10 @@ def _arithmetic() -> Iterator[Case]:
     )
     for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
         yield Case(name, lambda x, y, n=name: getattr(raw, n)(x=x, y=y), (WHOLE, OTHER))
-    bits, by = _whole(3, 4, low=0, high=200, kind=np.uint32), _whole(3, 4, low=0, high=5)
+    bits, by = (
+        _random_integers(3, 4, low=0, high=200, kind=np.uint32),
+        _random_integers(3, 4, low=0, high=5),
+    )
     for name in ("LeftShift", "RightShift"):
         op = getattr(raw, name)
         yield Case(name, lambda x, y, op=op: op(x=x, y=y), (bits, by.astype(np.uint32)))
@@ -119,9 +122,9 @@ def _arithmetic() -> Iterator[Case]:
 
 
 def _windows() -> Iterator[Case]:
-    w, depthwise = _draw(3, 3, 6, 4, seed=1), _draw(3, 3, 6, 2, seed=2)
-    turned = _draw(3, 3, 4, 6, seed=3)
-    volume, kernel = _draw(1, 4, 6, 5, 3), _draw(2, 3, 2, 3, 4)
+    w, depthwise = _random_floats(3, 3, 6, 4, seed=1), _random_floats(3, 3, 6, 2, seed=2)
+    turned = _random_floats(3, 3, 4, 6, seed=3)
+    volume, kernel = _random_floats(1, 4, 6, 5, 3), _random_floats(2, 3, 2, 3, 4)
     for padding in ("SAME", "VALID"):
         for stride, dilation in ((1, 1), (2, 1), (1, 2), (3, 1)):
             name = f"{padding} stride {stride} dilation {dilation}"
@@ -178,18 +181,20 @@ def _windows() -> Iterator[Case]:
     yield Case("Conv2D explicit", lambda x: tf.nn.conv2d(x, w, 2, explicit), (X,))
     yield Case("Conv2D computed weights", lambda x, y: tf.nn.conv2d(x, y, 1, "SAME"), (X, w))
     yield Case("depthwise computed weights", lambda x, y: tf.nn.depthwise_conv2d(
-        x, y, (1, 1, 1, 1), "SAME"), (X, _draw(3, 3, 6, 1)))  # fmt: skip
+        x, y, (1, 1, 1, 1), "SAME"), (X, _random_floats(3, 3, 6, 1)))  # fmt: skip
     yield Case(
         "atrous", lambda x: tf.batch_to_space(
             tf.nn.conv2d(tf.space_to_batch(x, (2, 2), [[2, 2], [1, 1]]), w, 1, "VALID"),
             (2, 2), [[0, 1], [1, 0]]), (X,)
     )  # fmt: skip
     yield Case("conv, bias, relu", lambda x: tf.nn.relu(tf.nn.bias_add(
-        tf.nn.conv2d(x, w, 1, "SAME"), _draw(4))), (X,))  # fmt: skip
+        tf.nn.conv2d(x, w, 1, "SAME"), _random_floats(4))), (X,))  # fmt: skip
 
 
 def _normalization() -> Iterator[Case]:
-    rows = [_draw(6, seed=i) for i in range(3)] + [_draw(6, seed=9, low=0.2, high=2.0)]
+    rows = [_random_floats(6, seed=i) for i in range(3)] + [
+        _random_floats(6, seed=9, low=0.2, high=2.0)
+    ]
     for version in ("", "V2", "V3"):
         yield Case(
             f"FusedBatchNorm{version}",
@@ -207,28 +212,28 @@ def _normalization() -> Iterator[Case]:
     yield Case("Softmax", tf.nn.softmax, (ROW,))
     yield Case("LogSoftmax", tf.nn.log_softmax, (ROW,))
     yield Case("LRN", lambda x: tf.nn.lrn(x, 2, 1.5, 0.3, 0.6), (X,))
-    yield Case("BiasAdd", lambda x: tf.nn.bias_add(x, _draw(6)), (X,))
-    yield Case("BiasAdd NCHW", lambda x: tf.nn.bias_add(x, _draw(8), "NCHW"), (X,))
-    yield Case("BiasAddV1", lambda x: raw.BiasAddV1(value=x, bias=_draw(6)), (X,))
+    yield Case("BiasAdd", lambda x: tf.nn.bias_add(x, _random_floats(6)), (X,))
+    yield Case("BiasAdd NCHW", lambda x: tf.nn.bias_add(x, _random_floats(8), "NCHW"), (X,))
+    yield Case("BiasAddV1", lambda x: raw.BiasAddV1(value=x, bias=_random_floats(6)), (X,))
     yield Case("L2Loss", tf.nn.l2_loss, (X,))
 
 
 def _products() -> Iterator[Case]:
-    a, b = _draw(4, 5), _draw(5, 3)
+    a, b = _random_floats(4, 5), _random_floats(5, 3)
     yield Case("MatMul", tf.matmul, (a, b))
-    yield Case("MatMul constant", lambda x: tf.matmul(x, b) + _draw(3), (a,))
+    yield Case("MatMul constant", lambda x: tf.matmul(x, b) + _random_floats(3), (a,))
     yield Case("MatMul a", lambda x, y: tf.matmul(x, y, transpose_a=True), (a.T.copy(), b))
     yield Case("MatMul b", lambda x, y: tf.matmul(x, y, transpose_b=True), (a, b.T.copy()))
-    stack, other = _draw(2, 3, 4, 5), _draw(2, 3, 5, 2)
+    stack, other = _random_floats(2, 3, 4, 5), _random_floats(2, 3, 5, 2)
     for name in ("BatchMatMul", "BatchMatMulV2"):
         yield Case(name, lambda x, y, n=name: getattr(raw, n)(x=x, y=y), (stack, other))
     yield Case(
         "BatchMatMulV3", lambda x, y: raw.BatchMatMulV3(x=x, y=y, Tout=tf.float32), (stack, other)
     )
     yield Case("BatchMatMul y", lambda x, y: raw.BatchMatMulV2(x=x, y=y, adj_y=True), (stack,
-               _draw(2, 3, 2, 5)))  # fmt: skip
-    yield Case("Einsum", lambda x, y: tf.einsum("abc,cde->abde", x, y), (_draw(2, 3, 4),
-               _draw(4, 2, 5)))  # fmt: skip
+               _random_floats(2, 3, 2, 5)))  # fmt: skip
+    yield Case("Einsum", lambda x, y: tf.einsum("abc,cde->abde", x, y), (_random_floats(2, 3, 4),
+               _random_floats(4, 2, 5)))  # fmt: skip
 
 
 def _reductions() -> Iterator[Case]:
@@ -238,7 +243,7 @@ def _reductions() -> Iterator[Case]:
             yield Case(
                 f"{name} {axes}",
                 lambda x, op=op, a=axes, k=keep: op(input=x, axis=a, keep_dims=k),
-                (_draw(2, 3, 4, 2),),
+                (_random_floats(2, 3, 4, 2),),
             )
     for name in ("All", "Any"):
         op = getattr(raw, name)
@@ -254,13 +259,13 @@ def _reductions() -> Iterator[Case]:
 
 
 def _moves() -> Iterator[Case]:
-    x = _draw(2, 3, 4, 5)
+    x = _random_floats(2, 3, 4, 5)
     yield Case("Reshape", lambda x: tf.reshape(x, (3, -1)), (x,))
     yield Case("Transpose", lambda x: tf.transpose(x, (0, 2, 3, 1)), (x,))
     yield Case("Transpose nothing", lambda x: tf.transpose(x, (0, 1, 2, 3)), (x,))
     yield Case("ExpandDims", lambda x: tf.expand_dims(x, -2), (x,))
-    yield Case("Squeeze", lambda x: tf.squeeze(x), (_draw(1, 3, 1, 2),))
-    yield Case("Squeeze axis", lambda x: tf.squeeze(x, -2), (_draw(1, 3, 1, 2),))
+    yield Case("Squeeze", lambda x: tf.squeeze(x), (_random_floats(1, 3, 1, 2),))
+    yield Case("Squeeze axis", lambda x: tf.squeeze(x, -2), (_random_floats(1, 3, 1, 2),))
     yield Case("ConcatV2", lambda x, y: tf.concat([x, y, x], -1), (x, x * 2))
     yield Case("ConcatV2 of one", lambda x: raw.ConcatV2(values=[x, x], axis=0), (x,))
     yield Case("Concat", lambda x, y: raw.Concat(concat_dim=1, values=[x, y]), (x, x * 2))
@@ -280,12 +285,12 @@ def _moves() -> Iterator[Case]:
     yield Case("BroadcastTo", lambda x: tf.broadcast_to(x, (2, 3, 10)), (ROW,))
     yield Case("ReverseV2", lambda x: tf.reverse(x, [1, -1]), (x,))
     yield Case("Roll", lambda x: tf.roll(x, [1, -2], [1, 3]), (x,))
-    image = _draw(2, 4, 6, 8)
+    image = _random_floats(2, 4, 6, 8)
     yield Case("DepthToSpace", lambda x: tf.nn.depth_to_space(x, 2), (image,))
     yield Case("SpaceToDepth", lambda x: tf.nn.space_to_depth(x, 2), (image,))
     yield Case("SpaceToBatchND", lambda x: tf.space_to_batch(x, (2, 3), [[1, 1], [0, 0]]), (image,))
     yield Case("BatchToSpaceND", lambda x: tf.batch_to_space(x, (2, 2), [[0, 1], [1, 2]]),
-               (_draw(8, 4, 3, 2),))  # fmt: skip
+               (_random_floats(8, 4, 3, 2),))  # fmt: skip
     yield Case("StridedSlice", lambda x: x[:, 1:, ::2, -3:-1], (x,))
     yield Case("StridedSlice back", lambda x: x[::-1, :, 3:0:-1], (x,))
     yield Case("StridedSlice new", lambda x: x[tf.newaxis, ..., 1, tf.newaxis], (x,))
@@ -298,16 +303,18 @@ def _moves() -> Iterator[Case]:
 
 
 def _indices() -> Iterator[Case]:
-    at = _whole(2, 3, low=0, high=3)
-    yield Case("GatherV2", lambda x, i: tf.gather(x, i, axis=1), (_draw(3, 4, 2), at))
+    at = _random_integers(2, 3, low=0, high=3)
+    yield Case("GatherV2", lambda x, i: tf.gather(x, i, axis=1), (_random_floats(3, 4, 2), at))
     yield Case("GatherV2 batch", lambda x, i: tf.gather(x, i, axis=1, batch_dims=1),
-               (_draw(2, 5, 3), at))  # fmt: skip
+               (_random_floats(2, 5, 3), at))  # fmt: skip
     yield Case("Gather", lambda x, i: raw.Gather(params=x, indices=i), (ROW, at))
-    yield Case("GatherNd", lambda x, i: tf.gather_nd(x, i), (ROW, _whole(4, 2, low=0, high=3)))
-    yield Case("OneHot", lambda i: tf.one_hot(i, 4), (_whole(5, low=-1, high=6),))
+    yield Case(
+        "GatherNd", lambda x, i: tf.gather_nd(x, i), (ROW, _random_integers(4, 2, low=0, high=3))
+    )
+    yield Case("OneHot", lambda i: tf.one_hot(i, 4), (_random_integers(5, low=-1, high=6),))
     yield Case("OneHot axis", lambda i: tf.one_hot(i, 4, 2.0, -1.0, axis=0), (at,))
     places = np.array([[0], [2]], np.int32)
-    new = _draw(2, 10, seed=5)
+    new = _random_floats(2, 10, seed=5)
     for name in ("Update", "Add", "Max", "Min"):
         op = getattr(raw, f"TensorScatter{name}")
         yield Case(f"TensorScatter{name}", lambda x, i, y, op=op: op(
@@ -319,8 +326,8 @@ def _indices() -> Iterator[Case]:
                    tf.linalg.band_part(x, b, a), (ROW,))  # fmt: skip
     lengths = np.array([2, 4, 1], np.int32)
     yield Case("ReverseSequence", lambda x, n: tf.reverse_sequence(x, n, seq_axis=1, batch_axis=0),
-               (_draw(3, 4, 2), lengths))  # fmt: skip
-    yield Case("Unique", lambda x: tuple(tf.unique(x)), (_whole(12),))
+               (_random_floats(3, 4, 2), lengths))  # fmt: skip
+    yield Case("Unique", lambda x: tuple(tf.unique(x)), (_random_integers(12),))
 
 
 def _creation() -> Iterator[Case]:
@@ -337,7 +344,7 @@ def _creation() -> Iterator[Case]:
     yield Case("OnesLike", lambda x: raw.OnesLike(x=x), (WHOLE,))
     yield Case("LinSpace", lambda x: x * raw.LinSpace(start=0.0, stop=3.0, num=10), (ROW,))
     yield Case("InvertPermutation", lambda x: tf.transpose(x, tf.math.invert_permutation(
-        [2, 0, 1])), (_draw(2, 3, 4),))  # fmt: skip
+        [2, 0, 1])), (_random_floats(2, 3, 4),))  # fmt: skip
 
 
 def _resizes() -> Iterator[Case]:
@@ -364,7 +371,7 @@ def _simulated() -> Iterator[Case]:
                    fake.fake_quant_with_min_max_args(x, -1.3, 2.1, b, n), (X,), near)  # fmt: skip
         yield Case(f"FakeQuantWithMinMaxVars {name}", lambda x, b=bits, n=narrow:
                    fake.fake_quant_with_min_max_vars(x, 0.3, 2.1, b, n), (X,), near)  # fmt: skip
-        low, high = _draw(6, low=-3, high=-0.1), _draw(6, low=0.1, high=3)
+        low, high = _random_floats(6, low=-3, high=-0.1), _random_floats(6, low=0.1, high=3)
         yield Case(f"FakeQuantWithMinMaxVarsPerChannel {name}", lambda x, b=bits, n=narrow, r=(
                    low, high): fake.fake_quant_with_min_max_vars_per_channel(x, *r, b, n),
                    (X,), near)  # fmt: skip
@@ -378,7 +385,7 @@ def _simulated() -> Iterator[Case]:
                        op(input=x, num_bits=b, **e), (X,), near)  # fmt: skip
             yield Case(f"QuantizeAndDequantizeV4 {signed} {name}", lambda x, op=v4, b=bits, e=ends:
                        op(input=x, num_bits=b, **e), (X,), near)  # fmt: skip
-    w = _draw(3, 3, 6, 4, seed=1)
+    w = _random_floats(3, 3, 6, 4, seed=1)
     yield Case("quantization-aware convolution", lambda x: tf.nn.conv2d(
         fake.fake_quant_with_min_max_args(x, -3.0, 3.0),
         fake.fake_quant_with_min_max_vars_per_channel(w, [-3.0] * 4, [3.0, 2.0, 1.0, 2.5]),

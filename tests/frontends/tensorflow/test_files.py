@@ -19,11 +19,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 import qir
 from qir.errors import InputError
 from qir.frontends.tensorflow import TensorFlowFrontend, foreign
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.ledger import Ledger
 from qir.reference.interpreter import run
 
-from .comparison import built, saved
+from .comparison import build_graph_def, save_graph_def
 from .networks import network
 
 X = np.ones((2, 8, 8, 3), np.float32)
@@ -32,7 +32,7 @@ W = np.ones((3, 3, 3, 4), np.float32)
 
 def small() -> Any:
     """Returns a graph of a convolution."""
-    return built(lambda x: tf.nn.relu(tf.nn.conv2d(x, W, 1, "SAME")), (X,))[0]
+    return build_graph_def(lambda x: tf.nn.relu(tf.nn.conv2d(x, W, 1, "SAME")), (X,))[0]
 
 
 def fields(kind: Descriptor, seen: set[str]) -> None:
@@ -66,7 +66,7 @@ def _theirs(name: str) -> Descriptor:
 
 def test_messages_have_the_numbers_of_tensorflow() -> None:
     seen: set[str] = set()
-    fields(GRAPH.DESCRIPTOR, seen)
+    fields(GraphDefMessage.DESCRIPTOR, seen)
     assert {"NodeDef", "AttrValue", "TensorProto", "FunctionDef", "ListValue", "Dim"} <= seen | {
         "AttrValue"
     }
@@ -74,10 +74,10 @@ def test_messages_have_the_numbers_of_tensorflow() -> None:
 
 def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
     model, _, _ = network("lstm")
-    from qir.frontends.tensorflow.child import of_keras
+    from qir.frontends.tensorflow.child import freeze_keras
 
-    data = of_keras(model)[0]
-    theirs, ours = graph_pb2.GraphDef.FromString(data), GRAPH.FromString(data)
+    data = freeze_keras(model)[0]
+    theirs, ours = graph_pb2.GraphDef.FromString(data), GraphDefMessage.FromString(data)
     assert [(n.name, n.op, list(n.input)) for n in ours.node] == [
         (n.name, n.op, list(n.input)) for n in theirs.node
     ]
@@ -90,7 +90,7 @@ def test_a_graph_is_parsed_as_tensorflow_parses_it() -> None:
 
 
 def test_tensors_are_read_as_tensorflow_reads_them() -> None:
-    from qir.frontends.tensorflow.elements import tensor
+    from qir.frontends.tensorflow.elements import tensor_elements
 
     kinds = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
     for name in (*kinds.split(), "bool"):
@@ -103,7 +103,7 @@ def test_tensors_are_read_as_tensorflow_reads_them() -> None:
             plain.node[0].attr["value"].tensor.ClearField("tensor_content")
             for held in (proto, plain.node[0].attr["value"].tensor):
                 theirs = tf.make_ndarray(held) if held.ByteSize() else wanted
-                ours = tensor(held, "c")
+                ours = tensor_elements(held, "c")
                 assert ours.dtype == theirs.dtype
                 assert np.array_equal(ours, theirs)
 
@@ -118,7 +118,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "kera
 
 
 def test_a_frozen_graph_is_read_without_tensorflow(tmp_path: Path) -> None:
-    path = saved(small(), tmp_path / "g.pb")
+    path = save_graph_def(small(), tmp_path / "g.pb")
     command = [sys.executable, "-c", WITHOUT, str(path)]
     made = subprocess.run(command, capture_output=True, text=True, check=True)
     assert made.stdout == "[]\n"
@@ -130,7 +130,7 @@ def test_files_of_other_formats_are_left_to_others(tmp_path: Path) -> None:
     value = [onnx.helper.make_tensor_value_info(n, 1, [2]) for n in "xy"]
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", value[:1], value[1:]))
     onnx.save(model, tmp_path / "onnx.pb")
-    saved(small(), tmp_path / "graph.pb")
+    save_graph_def(small(), tmp_path / "graph.pb")
     (tmp_path / "text.pb").write_text("node { name: 'x' }")
     assert frontend.accepts(tmp_path / "graph.pb")
     assert not frontend.accepts(tmp_path / "onnx.pb")
@@ -299,7 +299,7 @@ def test_a_damaged_file_is_refused_in_one_line(
 ) -> None:
     proto = small()
     damage(proto)
-    path = saved(proto, tmp_path / "g.pb")
+    path = save_graph_def(proto, tmp_path / "g.pb")
     with pytest.raises(InputError, match=DAMAGES[damage]) as found:
         TensorFlowFrontend().load(path, Ledger())
     assert str(path) in str(found.value)
@@ -378,8 +378,8 @@ def test_a_child_that_dies_is_told_in_one_line(
         qir.load(tmp_path / "model.h5")
     dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
     foreign.close()
-    proto, _ = built(lambda x: tf.math.betainc(x, x, x), (X,))
-    path = saved(proto, tmp_path / "g.pb")
+    proto, _ = build_graph_def(lambda x: tf.math.betainc(x, x, x), (X,))
+    path = save_graph_def(proto, tmp_path / "g.pb")
     with pytest.raises(
         InputError, match=r"g\.pb: Betainc .* \(TensorFlow ended with status -11\)$"
     ):

@@ -11,10 +11,11 @@ import tensorflow as tf
 import qir
 from qir.errors import InputError
 from qir.frontends.tensorflow import foreign
-from qir.frontends.tensorflow.messages import GRAPH
+from qir.frontends.tensorflow.messages import GraphDefMessage
 from qir.frontends.tensorflow.operators import OPS
+from tests.frontends.comparison import difference
 
-from .comparison import built, computed, difference, saved
+from .comparison import build_graph_def, run_graph, save_graph_def
 
 X = np.random.default_rng(3).uniform(0.5, 2, (3, 4)).astype(np.float32)
 W = np.random.default_rng(4).uniform(-1, 1, (4, 5)).astype(np.float32)
@@ -37,36 +38,36 @@ def ended() -> Iterator[None]:
 def test_an_unknown_op_is_run_by_tensorflow_and_written_back(name: str, tmp_path: Path) -> None:
     op, function = CASES[name]
     assert op not in OPS
-    proto, wanted = built(function, (X,), open_axes=1)
-    graph = qir.load(saved(proto, tmp_path / "a.pb"))
+    proto, wanted = build_graph_def(function, (X,), open_axes=1)
+    graph = qir.load(save_graph_def(proto, tmp_path / "a.pb"))
     (kept,) = (node for node in graph if node.op == "foreign")
     assert kept.attrs["op"] == op
-    for ours, theirs in zip(computed(graph, (X,)), wanted, strict=True):
+    for ours, theirs in zip(run_graph(graph, (X,)), wanted, strict=True):
         assert difference(ours, theirs, 1e-6) == ""
     qir.save(graph, tmp_path / "b.pb", target="tensorflow-onednn")
     before, after = (
-        next(n for n in GRAPH.FromString((tmp_path / f).read_bytes()).node if n.op == op)
+        next(n for n in GraphDefMessage.FromString((tmp_path / f).read_bytes()).node if n.op == op)
         for f in ("a.pb", "b.pb")
     )
     assert {k: str(v) for k, v in before.attr.items() if k[0] != "_"} == {
         k: str(v) for k, v in after.attr.items()
     }
     again = qir.load(tmp_path / "b.pb")
-    for ours, theirs in zip(computed(again, (X,)), wanted, strict=True):
+    for ours, theirs in zip(run_graph(again, (X,)), wanted, strict=True):
         assert difference(ours, theirs, 1e-6) == ""
 
 
 def test_open_sizes_go_through_a_kept_op(tmp_path: Path) -> None:
-    proto, _ = built(lambda x: tf.math.betainc(x, x, x), (X,), open_axes=1)
-    graph = qir.load(saved(proto, tmp_path / "a.pb"))
+    proto, _ = build_graph_def(lambda x: tf.math.betainc(x, x, x), (X,), open_axes=1)
+    graph = qir.load(save_graph_def(proto, tmp_path / "a.pb"))
     (kept,) = (node for node in graph if node.op == "foreign")
     assert kept.result.type.shape == graph.inputs[0].type.shape
     assert str(qir.parse(str(graph))) == str(graph)
 
 
 def test_a_kept_op_stands_between_quantized_layers(tmp_path: Path) -> None:
-    proto, (wanted,) = built(CASES["Betainc"][1], (X,))
-    graph = qir.load(saved(proto, tmp_path / "a.pb"))
+    proto, (wanted,) = build_graph_def(CASES["Betainc"][1], (X,))
+    graph = qir.load(save_graph_def(proto, tmp_path / "a.pb"))
     made = qir.quantize(graph, qir.calibrate(graph, [{"x0": X}]), target="tensorflow-onednn")
     assert qir.plan(graph, target="tensorflow-onednn").integer_macs == 1
     (found,) = qir.run(made, {"x0": X}).values()
@@ -75,6 +76,6 @@ def test_a_kept_op_stands_between_quantized_layers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_op_with_a_state_is_refused(tmp_path: Path) -> None:
-    proto, _ = built(lambda x: x + tf.random.uniform((3, 4)), (X,))
+    proto, _ = build_graph_def(lambda x: x + tf.random.uniform((3, 4)), (X,))
     with pytest.raises(InputError, match=r"a\.pb: RandomUniform .* is no op .*it has a state"):
-        qir.load(saved(proto, tmp_path / "a.pb"))
+        qir.load(save_graph_def(proto, tmp_path / "a.pb"))

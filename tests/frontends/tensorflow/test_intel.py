@@ -17,7 +17,7 @@ import tensorflow as tf
 import qir
 from qir.ledger import Change
 
-from .comparison import saved
+from .comparison import save_graph_def
 from .test_kernels import Builder
 
 F = np.float32
@@ -75,7 +75,7 @@ def activated(y: Any, stage: str) -> Any:
 
 def held_to(b: Builder, wanted: Any, tmp_path: Path, *, exact: bool) -> qir.Graph:
     ledger = qir.Ledger()
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"), ledger=ledger)
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"), ledger=ledger)
     assert not any(n.op == "foreign" for n in graph)
     assert [e.change for e in ledger if e.subject == "y"] == [Change.UNVERIFIED]
     (found,) = qir.run(graph, b.feeds).values()
@@ -208,7 +208,7 @@ def test_a_network_of_such_kernels_is_quantized_in_onnx(tmp_path: Path) -> None:
     stages = ("BiasAdd", "LeakyRelu", "Requantize")
     fused(b, "_FusedQuantizedConv2D", inputs, [U, S, *[R] * 7], stages, S, **attrs)
     b.node("Dequantize", "end", ["y", "y:1", "y:2"], T=S, mode="SCALED")
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     qir.save(graph, tmp_path / "a.onnx", target="onnxruntime")
     again = qir.load(tmp_path / "a.onnx")
     ours, theirs = (next(iter(qir.run(g, b.feeds).values())) for g in (graph, again))

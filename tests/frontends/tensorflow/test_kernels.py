@@ -15,7 +15,7 @@ from qir.frontends.tensorflow import kernels
 from qir.frontends.tensorflow.kernels import LEGACY
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .comparison import Array, saved
+from .comparison import Array, save_graph_def
 
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
 F = np.float32
@@ -191,7 +191,7 @@ KERNELS |= {
 def test_a_kernel_gives_the_values_of_tensorflow(name: str, tmp_path: Path) -> None:
     op, data, made, stages, more = KERNELS[name]
     b = layer(op, data, made, stages, **more)
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     assert graph.profile == "tf-2.21.onednn"
     (wanted,) = b.wanted("y")
     (ours,) = qir.run(graph, b.feeds).values()
@@ -203,7 +203,7 @@ def test_a_kernel_gives_the_values_of_tensorflow(name: str, tmp_path: Path) -> N
 def test_chains_of_kernels_pass_their_ranges_on(tmp_path: Path) -> None:
     b = layer(CONV, U, U, RELU)
     b.node("Dequantize", "z", ["y", "y:1", "y:2"], T=tf.quint8, mode="SCALED")
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     assert np.array_equal(qir.run(graph, b.feeds)["z"], b.wanted("z")[0])
 
 
@@ -230,7 +230,7 @@ def test_pools_and_joins_of_quantized_values_are_tensorflows(
         padding = "SAME" if op == "QuantizedMaxPool" else "VALID"
         b.node(op, "y", [x, "x:1", "x:2"], T=kind, padding=padding, **sides)
     b.states_shapes()
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     (ours,) = qir.run(graph, b.feeds).values()
     assert np.array_equal(ours, b.wanted("y")[0])
     assert len(np.unique(ours)) > 20
@@ -251,7 +251,7 @@ def test_quantizing_by_the_own_kernel_and_its_stated_range(
     b.node("Dequantize", "y", ["x", "x:1", "x:2"], T=S, mode="SCALED")  # of the range it states
     b.node("Dequantize", "z", ["x", "x.low", "x.high"], T=S, mode="SCALED")
     b.states_shapes()
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     ours = qir.run(graph, b.feeds)
     for name, wanted in zip("yz", b.wanted("y", "z"), strict=True):
         assert np.array_equal(ours[name], wanted), name
@@ -259,6 +259,6 @@ def test_quantizing_by_the_own_kernel_and_its_stated_range(
 
 def test_every_kernel_that_is_read_is_compared() -> None:
     compared = {k[0] for k in KERNELS.values()} | set(MOVES)
-    elsewhere = {"QuantizeV2", "Dequantize", *kernels.LEGACY_PRODUCTS}  # test_modes.py
+    elsewhere = {"QuantizeV2", "Dequantize", *kernels.LEGACY_MATMULS}  # test_modes.py
     elsewhere |= kernels.INTEL.keys()  # test_intel.py
     assert kernels.OPS.keys() - elsewhere == compared

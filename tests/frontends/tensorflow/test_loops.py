@@ -15,8 +15,9 @@ from qir.errors import InputError
 from qir.frontends.tensorflow import loops
 from qir.passes.loops.unroll import Unroll
 from qir.reference.interpreter import run
+from tests.frontends.comparison import difference
 
-from .comparison import built, computed, difference, saved
+from .comparison import build_graph_def, run_graph, save_graph_def
 
 X = np.random.default_rng(3).uniform(-1, 1, (6, 2, 4)).astype(np.float32)
 W = np.random.default_rng(4).uniform(-1, 1, (4, 4)).astype(np.float32)
@@ -63,7 +64,7 @@ def built_by(version: int, function: Callable[..., Any]) -> tuple[Any, list[Any]
     before = v1.control_flow_v2_enabled()
     switches[version == 2]()
     try:
-        return built(function, (X,))
+        return build_graph_def(function, (X,))
     finally:
         switches[before]()
 
@@ -76,10 +77,10 @@ def test_a_loop_computes_what_tensorflow_computes(
     proto, wanted = built_by(version, function)
     ops = {node.op for node in proto.node}
     assert ("Enter" in ops) == (version == 1)
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     (loop,) = (node for node in graph if node.op == "loop")
     assert ("count" in loop.operands) == (function is not until)
-    pairs = zip(computed(graph, (X,)), wanted, strict=True)
+    pairs = zip(run_graph(graph, (X,)), wanted, strict=True)
     assert [why for ours, theirs in pairs if (why := difference(ours, theirs, 1e-5))] == []
 
 
@@ -89,24 +90,24 @@ def test_a_branch_computes_what_tensorflow_computes(sign: int, tmp_path: Path) -
         return tf.cond(tf.reduce_sum(x) > 0, lambda: (tf.tanh(x[0] @ W), x), lambda: (x[1], x * 2))
 
     x = np.abs(X) * np.float32(sign)
-    proto, wanted = built(either, (x,))
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    proto, wanted = build_graph_def(either, (x,))
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     assert sum(node.op == "if" for node in graph) == 1
-    pairs = zip(computed(graph, (x,)), wanted, strict=True)
+    pairs = zip(run_graph(graph, (x,)), wanted, strict=True)
     assert [why for ours, theirs in pairs if (why := difference(ours, theirs, 1e-5))] == []
 
 
 def test_a_list_that_is_written_out_of_order_is_refused_by_name(tmp_path: Path) -> None:
-    proto, _ = built(backwards, (X,))
+    proto, _ = build_graph_def(backwards, (X,))
     with pytest.raises(InputError, match=r"g\.pb: \S+ while\S* is not read: its list . is not"):
-        qir.load(saved(proto, tmp_path / "g.pb"))
+        qir.load(save_graph_def(proto, tmp_path / "g.pb"))
 
 
 def test_loops_are_written_to_onnx(tmp_path: Path) -> None:
     import onnxruntime
 
-    proto, wanted = built(listed, (X,))
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    proto, wanted = build_graph_def(listed, (X,))
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     qir.save(graph, tmp_path / "g.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "g.onnx"))
     for ours, theirs in zip(session.run(None, {"x0": X}), wanted, strict=True):
@@ -127,10 +128,10 @@ def test_loops_that_count_to_a_constant_are_unrolled(
         )
 
     proto, wanted = built_by(version, lambda x: sums(x)[1])
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
     made = Unroll().run(graph, qir.Ledger())
     assert bool(made) == bool(rounds)  # what has no round stays
-    (found,) = computed(graph, (X,))
+    (found,) = run_graph(graph, (X,))
     assert difference(found, wanted[0], 1e-6) == ""
 
 
@@ -159,10 +160,10 @@ def test_branches_of_tensorflow_1_are_read(shift: float, tmp_path: Path) -> None
     x = (np.linspace(-1, 1, 6) + shift).astype(np.float32).reshape(2, 3)
     tf.compat.v1.disable_control_flow_v2()
     try:
-        proto, wanted = built(_nested, (x,))
+        proto, wanted = build_graph_def(_nested, (x,))
     finally:
         tf.compat.v1.enable_control_flow_v2()
     assert {"Switch", "Merge"} <= {node.op for node in proto.node}
-    graph = qir.load(saved(proto, tmp_path / "g.pb"))
-    for found, each in zip(computed(graph, (x,)), wanted, strict=True):
+    graph = qir.load(save_graph_def(proto, tmp_path / "g.pb"))
+    for found, each in zip(run_graph(graph, (x,)), wanted, strict=True):
         assert difference(found, each, 1e-6) == ""

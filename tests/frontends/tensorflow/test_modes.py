@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import qir
-from qir.frontends.tensorflow.kernels import LEGACY_PRODUCTS
+from qir.frontends.tensorflow.kernels import LEGACY_MATMULS
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
-from .comparison import saved
+from .comparison import save_graph_def
 from .test_kernels import Builder, layer
 
 pytestmark = pytest.mark.skipif(not HAS_VNNI, reason="the profile speaks of processors with VNNI")
@@ -56,7 +56,7 @@ def test_quantizing_and_dequantizing(
         b.proto.node[-1].attr["axis"].i = axis
         assert out == f"y{i}"
     b.states_shapes()
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     kept = {n.attrs["op"] for n in graph if n.op == "foreign"}
     wanted_kept = {"QuantizeV2", "Dequantize"} if narrow and kind == U else set()
     assert kept == wanted_kept | ({"Dequantize"} if narrow and axis >= 0 else set())
@@ -95,7 +95,7 @@ def test_products_of_steps_from_the_low_end(
     more = {"input_quant_mode": modes[0], "output_quant_mode": modes[1]}
     b = layer("_QuantizedMatMul", data, made, stages, **more)
     b = from_low(b, data=modes[0] == "MIN_FIRST", made=modes[1] == "MIN_FIRST")
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     assert not any(n.op == "foreign" for n in graph)
     (ours,) = qir.run(graph, b.feeds).values()
     (wanted,) = b.wanted("y")
@@ -105,7 +105,7 @@ def test_products_of_steps_from_the_low_end(
 
 def old_product(op: str, whole: bool, mode: str = "SCALED") -> Builder:
     """Returns a graph of a product by its older name."""
-    stages = LEGACY_PRODUCTS[op].stages
+    stages = LEGACY_MATMULS[op].stages
     b = Builder()
     x = b.quantized("x", (90, 24), U, 4.0)
     w = b.constant("w", b.random.integers(-127, 128, (24, 7)), S)
@@ -124,13 +124,13 @@ def old_product(op: str, whole: bool, mode: str = "SCALED") -> Builder:
     ("op", "whole"),
     [
         (op, whole)
-        for op, whole in product(LEGACY_PRODUCTS, (False, True))
+        for op, whole in product(LEGACY_MATMULS, (False, True))
         if not (whole and op.endswith("AndRelu"))  # which has no kernel
     ],
 )
 def test_products_by_their_older_names(op: str, whole: bool, tmp_path: Path) -> None:
     b = old_product(op, whole)
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     assert not any(n.op == "foreign" for n in graph)
     (ours,) = qir.run(graph, b.feeds).values()
     (wanted,) = b.wanted("y")
@@ -207,7 +207,7 @@ def test_what_is_not_read_is_run_by_tensorflow_and_written_back(name: str, tmp_p
     b = KEPT[name]()
     b.states_shapes()
     (last,) = [n.name for n in b.proto.node if n.name in ("y", "z")][-1:]
-    graph = qir.load(saved(b.proto, tmp_path / "g.pb"))
+    graph = qir.load(save_graph_def(b.proto, tmp_path / "g.pb"))
     assert any(n.op == "foreign" for n in graph)
     (wanted,) = b.wanted(last)
     assert np.array_equal(qir.run(graph, b.feeds)[last], wanted)

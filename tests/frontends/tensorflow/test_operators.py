@@ -14,23 +14,24 @@ import tensorflow as tf
 from qir.errors import InputError
 from qir.frontends.tensorflow import TensorFlowFrontend
 from qir.ledger import Ledger
+from tests.frontends.comparison import difference
 
 from .cases import Case, cases
-from .comparison import Array, built, computed, difference, saved
+from .comparison import Array, build_graph_def, run_graph, save_graph_def
 
 CASES = cases()
 
 
 @lru_cache(len(CASES))
 def _built(case: Case) -> tuple[Any, list[Array]]:
-    return built(case.function, case.inputs)
+    return build_graph_def(case.function, case.inputs)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_op_computes_what_tensorflow_computes(case: Case, tmp_path: Path) -> None:
     proto, wanted = _built(case)
-    graph = TensorFlowFrontend().load(saved(proto, tmp_path / "graph.pb"), Ledger())
-    pairs = zip(computed(graph, case.inputs), wanted, strict=True)
+    graph = TensorFlowFrontend().load(save_graph_def(proto, tmp_path / "graph.pb"), Ledger())
+    pairs = zip(run_graph(graph, case.inputs), wanted, strict=True)
     assert [why for ours, theirs in pairs if (why := difference(ours, theirs, case.near))] == []
 
 
@@ -45,19 +46,19 @@ def _tower(stride: int) -> Callable[[Any], Any]:
 
 def test_images_of_open_size_are_read(tmp_path: Path) -> None:
     image = np.linspace(-1, 1, 2 * 5 * 7 * 3, dtype=np.float32).reshape(2, 5, 7, 3)
-    proto, wanted = built(_tower(1), (image,), open_axes=3)
-    graph = TensorFlowFrontend().load(saved(proto, tmp_path / "graph.pb"), Ledger())
+    proto, wanted = build_graph_def(_tower(1), (image,), open_axes=3)
+    graph = TensorFlowFrontend().load(save_graph_def(proto, tmp_path / "graph.pb"), Ledger())
     assert not any(isinstance(size, int) for size in graph.inputs[0].type.shape[:3])
-    (ours,) = computed(graph, (image,))
+    (ours,) = run_graph(graph, (image,))
     assert difference(ours, wanted[0], 1e-6) == ""
 
 
 def test_strides_on_images_of_open_size_are_refused(tmp_path: Path) -> None:
     image = np.ones((2, 5, 7, 3), np.float32)
-    proto, _ = built(_tower(2), (image,), open_axes=3)
+    proto, _ = build_graph_def(_tower(2), (image,), open_axes=3)
     said = "Conv2D Conv2D is not read: SAME padding with stride 2 needs the size of its input"
     with pytest.raises(InputError, match=said):
-        TensorFlowFrontend().load(saved(proto, tmp_path / "graph.pb"), Ledger())
+        TensorFlowFrontend().load(save_graph_def(proto, tmp_path / "graph.pb"), Ledger())
 
 
 def test_every_op_that_is_read_is_compared() -> None:

@@ -12,7 +12,7 @@ from qir.frontends.tensorflow import TensorFlowFrontend
 from qir.ir.types import QuantType
 from qir.ledger import Ledger
 
-from .comparison import built, saved
+from .comparison import build_graph_def, save_graph_def
 
 F = np.float32
 COUNT = 2000
@@ -41,13 +41,13 @@ def quant(graph: object) -> QuantType:
 def test_fake_quantization_is_nudged_alike(bits: int, narrow: bool, tmp_path: Path) -> None:
     low, high = ranges()
     far = np.array([[-1e9] * COUNT, [1e9] * COUNT, [0.0] * COUNT], F)
-    proto, (wanted,) = built(
+    proto, (wanted,) = build_graph_def(
         lambda x: tf.quantization.fake_quant_with_min_max_vars_per_channel(
             x, low, high, bits, narrow
         ),
         (far,),
     )
-    found = quant(TensorFlowFrontend().load(saved(proto, tmp_path / "g.pb"), Ledger()))
+    found = quant(TensorFlowFrontend().load(save_graph_def(proto, tmp_path / "g.pb"), Ledger()))
     scales, zeros = found.scales(), found.zeros()
     assert np.array_equal((F(found.low) - zeros.astype(F)) * scales, wanted[0]), f"seed {SEED}"
     assert np.array_equal(scales, (high - low) / F(found.high - found.low))
@@ -60,14 +60,14 @@ def test_round_trips_scale_alike(signed: bool, narrow: bool, tmp_path: Path) -> 
     low, high = (end[::40] for end in ranges())
     low, high = -np.abs(low) * signed, np.abs(high)
     more = {"signed_input": signed, "narrow_range": narrow, "range_given": True}
-    proto, wanted = built(
+    proto, wanted = build_graph_def(
         lambda x: [
             tf.raw_ops.QuantizeAndDequantizeV2(input=x, input_min=a, input_max=b, **more)
             for a, b in zip(low, high, strict=True)
         ],
         (np.array([-1e9, 1e9], F),),
     )
-    graph = TensorFlowFrontend().load(saved(proto, tmp_path / "g.pb"), Ledger())
+    graph = TensorFlowFrontend().load(save_graph_def(proto, tmp_path / "g.pb"), Ledger())
     for i, (least, most) in enumerate(wanted):
         (kind,) = [n.operands["x"].type.quant for n in [graph.outputs[f"out{i}"].node]]
         assert kind is not None

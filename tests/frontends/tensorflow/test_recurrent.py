@@ -13,8 +13,7 @@ import tensorflow as tf
 
 import qir
 from qir.reference.interpreter import run
-
-from .comparison import difference
+from tests.frontends.comparison import difference
 
 L = tf.keras.layers
 X = np.random.default_rng(3).uniform(-1, 1, (3, 7, 6)).astype(np.float32)

@@ -24,39 +24,21 @@ def export(
         return torch.export.export(module.eval(), tuple(inputs), **more)  # type: ignore[arg-type]
 
 
-def computed(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[Array]:
+def run_graph(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[Array]:
     """Returns the results of a graph, its inputs in order."""
     given = {v.name: x.numpy() for v, x in zip(graph.inputs, inputs, strict=True)}
     return list(run(graph, given).values())
 
 
-def wanted(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
+def run_module(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
     """Returns what PyTorch computes."""
     with torch.no_grad():
-        return [tensor.detach().numpy() for tensor in flat(module.eval()(*inputs))]
+        return [tensor.detach().numpy() for tensor in flatten_tensors(module.eval()(*inputs))]
 
 
-def flat(made: object) -> list[torch.Tensor]:
+def flatten_tensors(made: object) -> list[torch.Tensor]:
     """Returns the tensors of nested results, in order."""
     if isinstance(made, torch.Tensor):
         return [made]
     parts = made.values() if isinstance(made, dict) else made
-    return [tensor for part in parts for tensor in flat(part)]  # type: ignore[attr-defined]
-
-
-def difference(ours: Array, theirs: Array, near: float) -> str:
-    """Returns how two results differ; empty where they agree.
-
-    Integers and truth values must be equal, floats within `near` of the largest one.
-    """
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return f"{ours.dtype}{ours.shape}, PyTorch gives {theirs.dtype}{theirs.shape}"
-    if not np.issubdtype(theirs.dtype, np.floating):
-        return "" if np.array_equal(ours, theirs) else "other integers"
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return ""
-    off = float(np.abs(np.where(same, 0, a - b)).max())
-    largest = float(np.abs(b[np.isfinite(b)]).max(initial=1e-30))
-    return "" if off <= near * largest else f"off by {off:.3g} where the largest is {largest:.3g}"
+    return [tensor for part in parts for tensor in flatten_tensors(part)]  # type: ignore[attr-defined]

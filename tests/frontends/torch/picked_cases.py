@@ -10,23 +10,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def _data(*shape: int) -> Tensor:
+def _random_floats(*shape: int) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape))) * 2 - 1
 
 
-def _places(high: int, *shape: int) -> Tensor:
+def _random_indices(high: int, *shape: int) -> Tensor:
     return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-X, ROWS, LINES = _data(2, 4, 8, 8), _data(5, 6), _data(2, 5, 6)
-INTO, ALONG = _places(5, 3, 6), _places(5, 5, 2)
+X, ROWS, LINES = _random_floats(2, 4, 8, 8), _random_floats(5, 6), _random_floats(2, 5, 6)
+INTO, ALONG = _random_indices(5, 3, 6), _random_indices(5, 5, 2)
 AT = torch.tensor([0, 2, 3])
 PAIR = torch.tensor([0, 1])
 AGAIN = torch.tensor([0, 2, 2])
 WHOLE = torch.tensor([[-7, 8, 9], [4, -5, 6]])
 
 
-def _exact(axes: int) -> Any:
+def _upsample_nearest_exact(axes: int) -> Any:
     return getattr(torch.ops.aten, f"_upsample_nearest_exact{axes}d")
 
 
@@ -43,7 +43,7 @@ def _put(at: Any, value: Any = None) -> Callable[[Tensor], Tensor]:
 
 Function = tuple[Callable[..., Any], tuple[Tensor, ...]]
 
-PICKED: Mapping[str, Function] = {
+INDEXING_CASES: Mapping[str, Function] = {
     "sort": (lambda x: torch.sort(x, dim=1), (LINES,)),
     "sort descending, stable": (lambda x: torch.sort(x, stable=True, descending=True), (LINES,)),
     "argsort": (lambda x: torch.argsort(x, dim=1), (LINES,)),
@@ -97,11 +97,11 @@ PICKED: Mapping[str, Function] = {
         (ROWS,),
     ),
     "F.unfold": (lambda x: F.unfold(x, 3, dilation=2, padding=1, stride=2), (X,)),
-    "F.fold": (lambda x: F.fold(x, (8, 8), 2, stride=2), (_data(2, 16, 16),)),
+    "F.fold": (lambda x: F.fold(x, (8, 8), 2, stride=2), (_random_floats(2, 16, 16),)),
     "max_pool2d with places": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), (X,)),
     "max_pool3d with places": (
         lambda x: F.max_pool3d(x, 2, return_indices=True),
-        (_data(1, 2, 4, 4, 4),),
+        (_random_floats(1, 2, 4, 4, 4),),
     ),
     "max_pool1d with places": (lambda x: F.max_pool1d(x, 2, return_indices=True), (LINES,)),
     "max_unpool2d": (
@@ -110,13 +110,16 @@ PICKED: Mapping[str, Function] = {
     ),
     "max_unpool3d": (
         lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), [2, 2, 2]),
-        (_data(1, 2, 4, 4, 4),),
+        (_random_floats(1, 2, 4, 4, 4),),
     ),
     "adaptive_max_pool1d": (lambda x: F.adaptive_max_pool1d(x, 2), (LINES,)),
     "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, (3, 4)), (X,)),
     "adaptive_max_pool2d to one": (lambda x: F.adaptive_max_pool2d(x, 1), (X,)),
-    "adaptive_max_pool3d": (lambda x: F.adaptive_max_pool3d(x, 2), (_data(1, 2, 4, 5, 6),)),
-    "EmbeddingBag": (nn.EmbeddingBag(7, 4, mode="sum"), (_places(7, 2, 5),)),
+    "adaptive_max_pool3d": (
+        lambda x: F.adaptive_max_pool3d(x, 2),
+        (_random_floats(1, 2, 4, 5, 6),),
+    ),
+    "EmbeddingBag": (nn.EmbeddingBag(7, 4, mode="sum"), (_random_indices(7, 2, 5),)),
     "EmbeddingBag with offsets": (
         lambda x: F.embedding_bag(torch.arange(2).repeat(3), x, AT, mode="max"),
         (ROWS,),
@@ -135,9 +138,9 @@ PICKED: Mapping[str, Function] = {
     "cdist": (torch.cdist, (LINES, LINES.flip(1))),
     "cdist by sizes": (lambda x: torch.cdist(x, x.flip(0), p=1.0), (ROWS,)),
     "bilinear": (nn.Bilinear(6, 6, 3), (LINES, LINES.flip(0))),
-    "inverse": (lambda x: torch.linalg.inv(x + 3 * torch.eye(4)), (_data(2, 4, 4),)),
+    "inverse": (lambda x: torch.linalg.inv(x + 3 * torch.eye(4)), (_random_floats(2, 4, 4),)),
     "inverse of one": (lambda x: x.inverse(), (torch.eye(3) * 2 + 0.1,)),
-    "det": (torch.linalg.det, (_data(2, 4, 4),)),
+    "det": (torch.linalg.det, (_random_floats(2, 4, 4),)),
     "var_mean": (lambda x: torch.var_mean(x, (1, 2), correction=0, keepdim=True), (LINES,)),
     "var_mean by axes": (lambda x: torch.ops.aten.var_mean.dim(x, [1]), (LINES,)),
     "std_mean": (lambda x: torch.std_mean(x, dim=1, correction=1), (LINES,)),
@@ -170,7 +173,7 @@ PICKED: Mapping[str, Function] = {
     **{
         f"nearest-exact {n}d": (
             lambda x, n=n: F.interpolate(x, [5] * n, mode="nearest-exact"),
-            (_data(1, 2, *([4] * n)),),
+            (_random_floats(1, 2, *([4] * n)),),
         )
         for n in (1, 2, 3)
     },
@@ -179,14 +182,14 @@ PICKED: Mapping[str, Function] = {
             lambda x, n=n: getattr(torch.ops.aten, f"_upsample_nearest_exact{n}d").default(
                 x, [5] * n
             ),
-            (_data(1, 2, *([4] * n)),),
+            (_random_floats(1, 2, *([4] * n)),),
         )
         for n in (1, 2, 3)
     },
     **{
         f"grid_sample {mode} {outside} {corners}": (
             lambda x, grid, m=mode, o=outside, c=corners: F.grid_sample(x, grid, m, o, c),
-            (X, _data(2, 5, 3, 2) * 1.3),
+            (X, _random_floats(2, 5, 3, 2) * 1.3),
         )
         for mode in ("bilinear", "nearest", "bicubic")
         for outside in ("zeros", "border", "reflection")
@@ -196,7 +199,7 @@ PICKED: Mapping[str, Function] = {
 """What is read and computed as PyTorch does, by name."""
 
 
-def picked() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...]]]:
+def indexing_cases() -> Iterator[tuple[str, Callable[..., Any], tuple[Tensor, ...]]]:
     """Yields all of them."""
-    for name, (function, inputs) in PICKED.items():
+    for name, (function, inputs) in INDEXING_CASES.items():
         yield name, function, inputs

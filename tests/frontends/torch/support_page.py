@@ -26,7 +26,7 @@ from qir.ir.graph import Graph
 from qir.ledger import Change, Ledger
 from qir.target import target
 
-from .comparison import flat
+from .comparison import flatten_tensors
 from .support_entries import SECTIONS
 from .support_modules import Config, Entry, Row
 from .test_observers import BATCHES, seen
@@ -120,7 +120,7 @@ def _unclaimed(graph: Graph) -> str:
 
 
 def _arrays(made: object) -> list[Array]:
-    held = [t.int_repr() if t.is_quantized else t for t in flat(made)]
+    held = [t.int_repr() if t.is_quantized else t for t in flatten_tensors(made)]
     return [t.detach().numpy() for t in held]
 
 

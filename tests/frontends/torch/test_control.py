@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch._higher_order_ops.while_loop import while_loop
 
 import qir
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(8))
 NEAR = 1e-6
@@ -64,7 +65,7 @@ def test_branches_become_if_with_closed_bodies() -> None:
         (node,) = [n for n in graph if n.op == "if"]
         assert any(n.op == "if" for n in graph.body(node, "else")), "a branch in a branch"
         for x in (X.abs(), -X.abs(), X.abs() - 5, torch.tensor([[2.0, -9, 0, 0]] * 3)):
-            (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+            (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
             assert difference(ours, theirs, NEAR) == ""
 
 
@@ -74,7 +75,7 @@ def test_loops_carry_their_values() -> None:
     assert [n.op for n in graph].count("loop") == 1
     for count in (0, 1, 4, 100):
         given = [X, torch.tensor(count)]
-        for ours, theirs in zip(computed(graph, given), wanted(module, given), strict=True):
+        for ours, theirs in zip(run_graph(graph, given), run_module(module, given), strict=True):
             assert difference(ours, theirs, 1e-5) == ""
 
 
@@ -86,4 +87,4 @@ def test_bodies_are_written_to_onnx(tmp_path: Path) -> None:
     )
     for x in (X.abs(), -X.abs()):
         (ours,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        assert difference(np.asarray(ours), wanted(module, [x])[0], 1e-5) == ""
+        assert difference(np.asarray(ours), run_module(module, [x])[0], 1e-5) == ""

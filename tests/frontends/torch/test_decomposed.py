@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import qir
 from qir.frontends.torch import TorchFrontend
 from qir.ledger import Ledger
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 
 NEAR = 2e-6
 
@@ -65,7 +66,7 @@ def test_an_operator_that_is_said_in_others_is_read(name: str) -> None:
     module = _Called(function)
     graph = TorchFrontend().load(export(module, inputs), Ledger())
     assert not [str(n.attrs["op"]) for n in graph if n.op == "foreign"]
-    pairs = zip(computed(graph, inputs), wanted(module, inputs), strict=True)
+    pairs = zip(run_graph(graph, inputs), run_module(module, inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, NEAR))] == []
 
 
@@ -76,7 +77,7 @@ def test_sizes_stay_open_in_what_an_operator_is_said_in() -> None:
     assert not [n for n in graph if n.op == "foreign"]
     for batch in (3, 7):
         x = _data(batch, 4, 8, 8)
-        (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+        (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
         assert not difference(ours, theirs, 0)
 
 

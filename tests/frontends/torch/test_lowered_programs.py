@@ -15,7 +15,7 @@ import qir
 from qir.errors import InputError
 from tests.processors import has
 
-from .comparison import computed, export
+from .comparison import export, run_graph
 
 pytestmark = pytest.mark.skipif(
     not has("vnni") or has("amx"), reason="the profile is exact with VNNI and without AMX"
@@ -113,7 +113,7 @@ def test_a_lowered_program_gives_onednns_integers(
     torch.set_num_threads(1)
     theirs = [t.numpy() for t in module(X)]
     torch.set_num_threads(threads)
-    for a, b in zip(computed(graph, [X]), theirs, strict=True):
+    for a, b in zip(run_graph(graph, [X]), theirs, strict=True):
         assert np.array_equal(a, b)
 
 
@@ -125,7 +125,7 @@ def test_every_form_of_a_kernel_is_compared() -> None:
         module = Lowered(tensors=tensors).eval()
         program = export(module, (X,))
         compared |= {str(node.target) for node in program.graph.nodes}
-        for a, b in zip(computed(qir.load(program), [X]), module(X), strict=True):
+        for a, b in zip(run_graph(qir.load(program), [X]), module(X), strict=True):
             assert np.array_equal(a, b.numpy())
     assert READ.keys() - compared == set()
 

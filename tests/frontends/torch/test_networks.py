@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import qir
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 from .networks import networks
 
 NETWORKS = networks()
@@ -25,11 +26,11 @@ def test_a_network_computes_what_pytorch_computes(name: str, tmp_path: Path) -> 
     program = export(module, inputs)
     path = tmp_path / f"{name}.pt2"
     torch.export.save(program, path)
-    theirs = wanted(module, inputs)
+    theirs = run_module(module, inputs)
     for source in (program, path):
         graph = qir.load(source)
         assert not [n for n in graph if n.op == "foreign"]
-        pairs = zip(computed(graph, inputs), theirs, strict=True)
+        pairs = zip(run_graph(graph, inputs), theirs, strict=True)
         assert [why for a, b in pairs if (why := difference(a, b, NEAR))] == []
 
 
@@ -43,7 +44,7 @@ def test_open_sizes_are_symbols(name: str) -> None:
     assert not [n for n in graph if n.op == "foreign"]
     for count in (1, 3):
         other = [torch.cat([x] * 2)[:count] for x in inputs]
-        pairs = zip(computed(graph, other), wanted(module, other), strict=True)
+        pairs = zip(run_graph(graph, other), run_module(module, other), strict=True)
         assert [why for a, b in pairs if (why := difference(a, b, NEAR))] == []
 
 
@@ -53,7 +54,7 @@ def test_sequences_of_open_length() -> None:
     graph = qir.load(export(module, inputs, dynamic_shapes=({1: length},)))
     for count in (5, 31):
         ids = torch.arange(count).reshape(1, -1).repeat(2, 1)
-        (ours,), (theirs,) = computed(graph, [ids]), wanted(module, [ids])
+        (ours,), (theirs,) = run_graph(graph, [ids]), run_module(module, [ids])
         assert difference(ours, theirs, NEAR) == ""
 
 
@@ -63,7 +64,7 @@ def test_bags_of_open_number() -> None:
     graph = qir.load(export(module, (ids,), dynamic_shapes=({0: torch.export.Dim("n")},)))
     for count in (2, 3):
         other = ids[:count] + 5
-        (ours,), (theirs,) = computed(graph, [other]), wanted(module, [other])
+        (ours,), (theirs,) = run_graph(graph, [other]), run_module(module, [other])
         assert difference(ours, theirs, NEAR) == ""
 
 
@@ -78,7 +79,7 @@ def test_a_network_is_quantized_for_onnxruntime(name: str, tmp_path: Path) -> No
         str(tmp_path / "int8.onnx"), providers=["CPUExecutionProvider"]
     )
     made = session.run(None, {graph.inputs[0].name: image.numpy()})
-    for ours, theirs in zip(made, wanted(module, [image]), strict=True):
+    for ours, theirs in zip(made, run_module(module, [image]), strict=True):
         error = np.square(ours.astype(np.float64) - theirs).mean()
         assert 10 * np.log10(np.square(theirs.astype(np.float64)).mean() / error) > 12
 

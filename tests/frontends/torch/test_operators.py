@@ -9,9 +9,10 @@ import torch
 
 from qir.frontends.torch import TorchFrontend
 from qir.ledger import Ledger
+from tests.frontends.comparison import difference
 
 from .cases import Case, cases
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 
 CASES = cases()
 
@@ -25,7 +26,7 @@ def exported(case: Case) -> torch.export.ExportedProgram:
 def test_an_operator_computes_what_pytorch_computes(case: Case) -> None:
     graph = TorchFrontend().load(exported(case), Ledger())
     assert not [str(n.attrs["op"]) for n in graph if n.op == "foreign"]
-    pairs = zip(computed(graph, case.inputs), wanted(case.module(), case.inputs), strict=True)
+    pairs = zip(run_graph(graph, case.inputs), run_module(case.module(), case.inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, case.near))] == []
 
 
@@ -35,10 +36,10 @@ def test_every_operator_that_is_read_is_compared() -> None:
     from qir.frontends.torch.dynamic_recurrent import OPS as LAYERS
     from qir.frontends.torch.operators import OPS
     from qir.frontends.torch.pointwise import OPS as POINTWISE
-    from qir.frontends.torch.program import functional
+    from qir.frontends.torch.program import functionalized_if_needed
 
     read = [exported(case) for case in CASES]
-    programs = [*read, *map(functional, read)]
+    programs = [*read, *map(functionalized_if_needed, read)]
     compared = {str(node.target) for program in programs for node in program.graph.nodes}
     # test_lowered_programs.py, test_torchscript.py
     elsewhere = POINTWISE.keys() | DYNAMIC.keys() | {f"aten.{name}" for name in LAYERS}

@@ -14,8 +14,9 @@ from torch.ao.quantization import QuantStub
 from torch.ao.quantization.quantize_fx import convert_to_reference_fx, prepare_fx, prepare_qat_fx
 
 import qir
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, wanted
+from .comparison import run_graph, run_module
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -81,7 +82,7 @@ def test_an_observed_module_is_read_as_the_float_one(make: Any) -> None:
     assert not [v for v in graph.values.values() if v.type.quant]
     after = module.state_dict()
     assert all(torch.equal(held, after[name]) for name, held in before.items())
-    (ours,), (theirs,) = computed(graph, [X]), wanted(Net(), [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(Net(), [X])
     assert difference(ours, theirs, NEAR) == ""
 
 
@@ -98,7 +99,7 @@ def test_fake_quantization_becomes_types_with_its_scales(make: Any) -> None:
         scale = fake.scale.numpy() if fake.is_per_channel else fake.scale.numpy().reshape(())
         full = (low, high) in ((0, 255), (-128, 127))
         assert (scale.tobytes(), None if full else (low, high)) in ours
-    (made,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    (made,), (theirs,) = run_graph(graph, [X]), run_module(module, [X])
     assert difference(made, theirs, NEAR) == ""
 
 
@@ -106,7 +107,7 @@ def test_fake_quantization_that_is_switched_off_leaves_floats() -> None:
     module = trained_by_fx().apply(AO.disable_fake_quant).apply(AO.disable_observer)
     graph = qir.load(module, inputs=(X,))
     assert not [v for v in graph.values.values() if v.type.quant]
-    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(module, [X])
     assert difference(ours, theirs, NEAR) == ""
 
 
@@ -115,7 +116,7 @@ def test_a_reference_module_computes_floats_between_quantized_values() -> None:
     graph = qir.load(module, inputs=(X,))
     assert not any(node.stages for node in graph), "nothing says that one kernel computes them"
     assert [n.op for n in graph].count("conv2d") == 1
-    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(module, [X])
     assert difference(ours, theirs, NEAR) == ""
 
 
@@ -140,7 +141,7 @@ def test_an_exported_module_with_observers_is_read_as_the_float_one() -> None:
         module.eval()
     graph = qir.load(module, inputs=(X,), ledger=ledger)
     assert [e.reason for e in ledger if "observers are left out; calibrate" in e.reason]
-    (ours,), (theirs,) = computed(graph, [X]), wanted(Net(), [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(Net(), [X])
     assert difference(ours, theirs, NEAR) == ""
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import qir
 from qir.errors import InputError
 from qir.ir.dtype import dtype
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 from .test_sources import Calls
 
 Q = torch.ops.quantized_decomposed
@@ -66,7 +67,7 @@ def test_a_quantized_program_has_quantized_types_and_pytorchs_integers(tmp_path:
         assert first.zeros() == 121
         flat = next(n for n in graph if n.op == "flatten")
         assert flat.result.type.quant is not None, "moved integers keep their type"
-        for ours, theirs in zip(computed(graph, [X]), wanted(module, [X]), strict=True):
+        for ours, theirs in zip(run_graph(graph, [X]), run_module(module, [X]), strict=True):
             assert ours.dtype == theirs.dtype
             assert np.array_equal(ours, theirs)
 
@@ -94,7 +95,7 @@ def test_every_storage_type_is_read(kind: torch.dtype, channels: bool) -> None:
 
     module = Calls(there_and_back)
     graph = qir.load(export(module, (X,)))
-    for ours, theirs in zip(computed(graph, [X]), wanted(module, [X]), strict=True):
+    for ours, theirs in zip(run_graph(graph, [X]), run_module(module, [X]), strict=True):
         assert np.array_equal(ours, theirs)
 
 
@@ -105,7 +106,7 @@ def test_integers_that_are_computed_with_are_plain() -> None:
         return made
 
     graph = qir.load(export(Calls(raw), (X,)))
-    (ours,), (theirs,) = computed(graph, [X]), wanted(Calls(raw), [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(Calls(raw), [X])
     assert np.array_equal(ours, theirs)
 
 
@@ -125,7 +126,7 @@ def test_fake_quantization_is_quantize_and_dequantize(channels: bool) -> None:
     kind = next(n for n in graph if n.op == "quantize").result.type.quant
     assert kind is not None
     assert kind.bounds == (None if channels else (0, 127))
-    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(module, [X])
     assert np.array_equal(ours, theirs)
 
 
@@ -171,7 +172,7 @@ def test_ranges_that_are_chosen_while_a_program_runs(
     print("seed 11")
     for size in (1e-9, 1e-3, 1.0, 1e4):
         x = torch.from_numpy(rng.normal(rng.normal(), 1, (3, 6)).astype(np.float32) * size)
-        (ours, real), (theirs, wanted_real) = computed(graph, [x]), wanted(module, [x])
+        (ours, real), (theirs, wanted_real) = run_graph(graph, [x]), run_module(module, [x])
         assert np.array_equal(ours, theirs)
         assert difference(real, wanted_real, 1e-5) == ""
 

@@ -22,11 +22,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import qir
 from qir.errors import DataError, InputError, PluginError, ShapesNeeded, UsageError
 from qir.frontends.torch.frontend import TorchFrontend
-from qir.frontends.torch.program import functional
+from qir.frontends.torch.program import functionalized_if_needed
 from qir.ledger import Ledger
 from tests.cli.command import qir as qir_command
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, export, wanted
+from .comparison import export, run_graph, run_module
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -186,7 +187,7 @@ def test_a_module_is_exported_with_its_inputs_and_keeps_its_mode() -> None:
     module[2].eval()
     graph = qir.load(module, inputs=(X,))
     assert [part.training for part in module.modules()] == [True, True, True, False]
-    (ours,), (theirs,) = computed(graph, [X]), wanted(module, [X])
+    (ours,), (theirs,) = run_graph(graph, [X]), run_module(module, [X])
     assert difference(ours, theirs, 1e-5) == ""
 
 
@@ -220,7 +221,7 @@ def test_a_program_is_rewritten_only_where_a_view_sees_a_change() -> None:
 
     for function, rewritten in ((unseen, False), (seen, True)):
         program = torch.export.export(Calls(function), (X,))
-        assert (functional(program) is not program) == rewritten
+        assert (functionalized_if_needed(program) is not program) == rewritten
 
 
 @pytest.mark.slow
@@ -279,7 +280,7 @@ def test_in_place_operators_are_read_as_functional_ones() -> None:
     for function in (*functions, through_dropout, into_an_argument, by_kept_operators):
         x = X.clone()
         graph = qir.load(Calls(function), inputs=(X,))
-        (ours,), (theirs,) = computed(graph, [x]), wanted(Calls(function), [X])
+        (ours,), (theirs,) = run_graph(graph, [x]), run_module(Calls(function), [X])
         assert difference(ours, theirs, 1e-6) == "", function.__name__
         assert torch.equal(x, X), function.__name__
 
@@ -289,7 +290,7 @@ def test_a_size_of_a_call_that_is_kept() -> None:
     batch = torch.export.Dim("batch", min=2)
     graph = qir.load(export(module, (X,), dynamic_shapes=((({0: batch},)),)))
     for x in (X, torch.cat([X, X])):
-        (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+        (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
         assert difference(ours, theirs, 1e-6) == ""
 
 
@@ -302,7 +303,7 @@ def test_an_unknown_operator_is_kept_and_run_by_pytorch(tmp_path: Path) -> None:
     assert sum("PyTorch runs it" in entry.reason for entry in ledger) == 2
     qir.save(graph, tmp_path / "kept.qir")
     again = qir.load(tmp_path / "kept.qir")
-    (ours,), (theirs,) = computed(again, [X]), wanted(module, [X])
+    (ours,), (theirs,) = run_graph(again, [X]), run_module(module, [X])
     assert difference(ours, theirs, 1e-5) == ""
 
 
@@ -312,7 +313,7 @@ def test_a_kept_operator_reaches_no_files() -> None:
     for name in ("aten.from_file.default", "aten.nothing.default", "os.system"):
         graph = qir.parse(text.replace("aten.special_i0.default", name))
         with pytest.raises(PluginError, match="has no operator"):
-            computed(graph, [X])
+            run_graph(graph, [X])
 
 
 def test_what_goes_by_data_is_refused_with_the_line_of_the_user(

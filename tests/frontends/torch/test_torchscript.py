@@ -21,9 +21,10 @@ from qir.errors import InputError, Refused, UsageError
 from qir.ir.graph import Graph
 from qir.target import target
 from tests.cli.command import process
+from tests.frontends.comparison import difference
 from tests.processors import has
 
-from .comparison import computed, difference, flat, wanted
+from .comparison import flatten_tensors, run_graph, run_module
 from .networks import networks
 from .quantized_cases import FUNCTIONS, IMAGE, LAYERS, Quantizing, in_place
 
@@ -65,14 +66,14 @@ def traced(module: nn.Module, inputs: Sequence[Tensor]) -> torch.jit.ScriptModul
 def integers(module: nn.Module, inputs: Sequence[Tensor]) -> list[NDArray[np.generic]]:
     """Returns what PyTorch computes; quantized tensors as their integers."""
     with torch.no_grad():
-        found = flat(module(*inputs))
+        found = flatten_tensors(module(*inputs))
     return [(t.int_repr() if t.is_quantized else t).numpy() for t in found]
 
 
 def off(name: str, graph: Graph, module: nn.Module, inputs: Sequence[Tensor]) -> int:
     """Returns how many results differ; those of oneDNN with AMX may by one in a thousand."""
     count = 0
-    for a, b in zip(computed(graph, inputs), integers(module, inputs), strict=True):
+    for a, b in zip(run_graph(graph, inputs), integers(module, inputs), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
         if has("amx") and name != "fbgemm" and a.dtype == np.uint8:
@@ -238,7 +239,7 @@ def test_tables_of_quantized_rows_keep_their_integers(bags: bool, bits: int) -> 
         assert off("fbgemm", graph, made, given) == 0
     quant = graph["weight"].type.quant
     assert quant is not None
-    assert (str(quant.storage), quant.real_zero) == (f"u{bits}", True)
+    assert (str(quant.storage), quant.has_float_zero) == (f"u{bits}", True)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -266,7 +267,7 @@ def test_a_dynamic_lstm_keeps_its_weights_and_quantizes_its_state() -> None:
     with engine("fbgemm"):
         made = AO.quantize_dynamic(module.eval(), {nn.LSTM, nn.Linear})
         graph = qir.load(made, inputs=inputs)
-        (ours,), (theirs,) = computed(graph, inputs), wanted(made, inputs)
+        (ours,), (theirs,) = run_graph(graph, inputs), run_module(made, inputs)
     assert difference(ours, theirs, NEAR) == ""
     held = [v for v in graph.values.values() if v.constant is not None and v.type.quant]
     assert len(held) == 5, "weights of four cells and of the linear layer"
@@ -281,7 +282,7 @@ def test_a_float_network_is_read_from_torchscript(name: str, tmp_path: Path) -> 
     traced(module, inputs).save(tmp_path / "float.pt")
     graph = qir.load(tmp_path / "float.pt", inputs=inputs)
     assert graph.profile == "native"
-    pairs = zip(computed(graph, inputs), wanted(module, inputs), strict=True)
+    pairs = zip(run_graph(graph, inputs), run_module(module, inputs), strict=True)
     assert [why for a, b in pairs if (why := difference(a, b, NEAR))] == []
 
 
@@ -309,7 +310,7 @@ def test_what_is_known_of_a_script_is_evaluated(tmp_path: Path) -> None:
     module = Branching()
     SCRIPT(module).save(tmp_path / "m.pt")
     graph = qir.load(tmp_path / "m.pt")
-    (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+    (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
     assert difference(ours, theirs, NEAR) == ""
     SCRIPT(Branching(by_data=True)).save(tmp_path / "m.pt")
     with pytest.raises(InputError, match=r"number out of a tensor that is computed.*File") as told:
@@ -336,7 +337,7 @@ def test_a_frozen_archive_says_its_shapes_too(tmp_path: Path) -> None:
     x = data((2, 3, 9, 8))
     graph = qir.load(tmp_path / "m.pt")
     assert graph.inputs[0].type.rank == 4
-    (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+    (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
     assert difference(ours, theirs, NEAR) == ""
 
 
@@ -393,7 +394,7 @@ def test_an_archive_that_reads_at_indices_is_read(tmp_path: Path) -> None:
     script = traced(Picking(), data)
     script.save(str(tmp_path / "a.pt"))
     graph = qir.load(tmp_path / "a.pt", inputs=data)
-    for ours, theirs in zip(computed(graph, data), Picking()(*data), strict=True):
+    for ours, theirs in zip(run_graph(graph, data), Picking()(*data), strict=True):
         assert np.array_equal(ours, theirs.numpy())
 
 

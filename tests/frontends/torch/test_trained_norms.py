@@ -17,9 +17,10 @@ import qir
 from qir.errors import Refused
 from qir.ledger import Change
 from qir.target import target
+from tests.frontends.comparison import difference
 from tests.zoo.compared import compare
 
-from .comparison import computed, difference, wanted
+from .comparison import run_graph, run_module
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -224,7 +225,7 @@ def test_each_kind_of_layer_takes_its_norm_in(kind: str) -> None:
     net, x = LAYERS[kind]()
     graph = qir.load(net.eval(), inputs=(x,))
     assert not [n for n in graph if n.op in ("batch_norm", "div")]
-    (ours,), (theirs,) = computed(graph, [x]), wanted(net, [x])
+    (ours,), (theirs,) = run_graph(graph, [x]), run_module(net, [x])
     assert difference(ours, theirs, 1e-4) == ""
 
 
@@ -232,7 +233,7 @@ def test_a_layer_whose_result_is_scaled_otherwise_keeps_its_norm() -> None:
     net, x = LAYERS["conv2d"]()
     graph = qir.load(_with_factor(net, 1.5).eval(), inputs=(x,))
     assert [n.op for n in graph].count("batch_norm") == 1
-    (ours,), (theirs,) = computed(graph, [x]), wanted(_with_factor(net, 1.5), [x])
+    (ours,), (theirs,) = run_graph(graph, [x]), run_module(_with_factor(net, 1.5), [x])
     assert difference(ours, theirs, 1e-4) == ""
 
 

@@ -17,8 +17,9 @@ from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import target
 from tests.cli.command import qir as command
+from tests.frontends.comparison import difference
 
-from .comparison import computed, difference, wanted
+from .comparison import run_graph, run_module
 
 NEAR = 1e-5
 SCRIPT: Any = torch.jit.script
@@ -61,7 +62,7 @@ class Branching(Layer):
 
 
 def require_same(graph: Graph, module: nn.Module, x: Tensor) -> None:
-    (ours,), (theirs,) = computed(graph, [x]), wanted(module, [x])
+    (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
     assert not difference(ours, theirs, NEAR)
 
 
@@ -211,7 +212,7 @@ def test_state_that_changes_is_read_as_of_the_first_call_and_reported(tmp_path: 
     SCRIPT(Counting().eval()).save(str(tmp_path / "net.pt"))
     graph = qir.load(tmp_path / "net.pt", ledger=ledger)
     theirs = LOAD(str(tmp_path / "net.pt"))(x).detach().numpy()
-    assert not difference(computed(graph, [x])[0], theirs, NEAR)
+    assert not difference(run_graph(graph, [x])[0], theirs, NEAR)
     said = {entry.reason for entry in ledger}
     assert said >= {f"{name} is not updated: a graph has no state" for name in ("count", "mean")}
 
@@ -254,7 +255,7 @@ def test_a_file_of_others_runs_by_pytorch_itself(tmp_path: Path) -> None:
     assert list(made) == list(graph.outputs)
     (again,) = made.values()
     assert np.array_equal(again, theirs)
-    assert np.abs(computed(graph, [x])[0] - theirs).max() < NEAR
+    assert np.abs(run_graph(graph, [x])[0] - theirs).max() < NEAR
 
 
 def test_an_exported_program_of_others_runs_by_pytorch_itself(tmp_path: Path) -> None:

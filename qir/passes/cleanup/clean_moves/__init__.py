@@ -29,12 +29,12 @@ from qir.errors import QirError
 from qir.ir import attrs as attributes
 from qir.ir import dims
 from qir.ir.attrs import Attr
-from qir.ir.calls import infer
+from qir.ir.calls import infer_result_types
 from qir.ir.dtype import BOOL, STRING, DType
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.ir.ops.grains import reshaped
-from qir.ir.ops.moves import RESHAPES, places
+from qir.ir.ops.granularity import reshape
+from qir.ir.ops.moves import RESHAPES, slice_indices
 from qir.ir.origin import Origin
 from qir.ir.text import parse
 from qir.ir.types import TensorType
@@ -79,7 +79,7 @@ def _again(
     node, inner = match.root, match["x"].node
     operands = {"x": x} if more is None else {"x": x, "shape": more}
     try:
-        types = infer(made, operands, attrs)
+        types = infer_result_types(made, operands, attrs)
     except QirError:
         return None
     if types != (node.result.type,):
@@ -178,7 +178,7 @@ def _new_reshape(graph: Graph, match: Match, x: Value, sizes: list[int]) -> Valu
     whole = dims.divide(dims.product(x.type.shape), wanted)
     shape = tuple(whole if s < 0 else s for s in sizes)
     quant = x.type.quant
-    element = x.type.dtype if quant is None else reshaped(quant, x.type.shape, shape)
+    element = x.type.dtype if quant is None else reshape(quant, x.type.shape, shape)
     if element is None or TensorType(shape, element) != node.result.type:
         return None
     known = graph.constant(np.array(sizes, np.int64), name=f"{node.name}.shape")
@@ -220,7 +220,7 @@ def _sliced(graph: Graph, match: Match) -> Value | None:
             if not isinstance(size, int):
                 return None
             held = taken.get(at, range(size))
-            part = places(start, end, step, len(held))
+            part = slice_indices(start, end, step, len(held))
             taken[at] = held[part.start : part.stop : part.step] if part else range(0)
     if any(not part or part.step < 0 for part in taken.values()):
         return None
@@ -254,7 +254,7 @@ def _part(value: Value, axis: int) -> tuple[Value, int, int] | None:
     size = x.type.shape[at]
     if at % x.type.rank != axis or step != 1 or not isinstance(size, int):
         return None
-    part = places(start, end, step, size)
+    part = slice_indices(start, end, step, size)
     return x, part.start, part.stop
 
 
@@ -298,7 +298,7 @@ def _concat(
 ) -> Value | None:
     operands = {f"xs.{i}": value for i, value in enumerate(parts)}
     try:
-        types = infer("concat", operands, node.attrs)
+        types = infer_result_types("concat", operands, node.attrs)
     except QirError:
         return None
     if types != (node.result.type,):

@@ -23,7 +23,7 @@ def _number(value: Value, *, wanted: int, minus: bool = False) -> bool:
     """Returns whether it is a constant of plain numbers, all of them that one, which no training
     moves."""
     held = value.constant
-    if held is None or held.type.quant or value.node.attrs["trainable"] or not held.held.size:
+    if held is None or held.type.quant or value.node.attrs["trainable"] or not held.contents.size:
         return False
     kind, data = held.type.dtype, held.data.reshape(-1)
     if not (kind.is_float or kind.is_integer) or data[0] != wanted:
@@ -115,7 +115,7 @@ def _each(node: Node) -> bool:
         return False
     held = [v.constant for v in node.operands.values()]
     quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
-    if held.count(None) != 1 or any(quant and quant.grain is not None for quant in quants):
+    if held.count(None) != 1 or any(quant and quant.granularity is not None for quant in quants):
         return False
     if any(array is not None and array.type.rank for array in held):
         return False

@@ -23,18 +23,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
-from qir.analysis.activations import tails_of
-from qir.analysis.claims import entries
-from qir.analysis.group_conditions import offset
-from qir.analysis.kernel_groups import KernelGroup, is_float, kernels, wrap
+from qir.analysis.activations import fused_activations
+from qir.analysis.claims import claim_entries
+from qir.analysis.group_conditions import has_zero_point
+from qir.analysis.kernel_groups import KernelGroup, find_kernel_groups, is_float, wrap_as_group
 from qir.ir.graph import Graph
 from qir.ir.ops import spec
 from qir.ledger import Change, Entry, Ledger
-from qir.profiles import Profile, given, profile
+from qir.profiles import Profile, profile, resolve_profile_name
 from qir.profiles.conditions import conditions
 from qir.profiles.preparation import preparation_steps
-from qir.profiles.profile import REAL
-from qir.profiles.profile import GroupEntry as Row
+from qir.profiles.profile import FLOAT_STORAGE
+from qir.profiles.profile import GroupEntry as GroupEntry
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import ChainMatch, Fusing
 from qir.rewrite.preparation import Preparation
@@ -46,8 +46,8 @@ from qir.rewrite.runner.options import option
 class Group(Fusing):
     """Groups ops as a profile says; the graph follows that profile afterwards.
 
-    Of a graph in which nothing is quantized, what would be one kernel of a named profile, were its
-    edges quantized values, becomes one group of floats, and no number moves.
+    In a float graph, ops that would be one kernel once quantized become one group of float ops.
+    No number moves by that.
     """
 
     name = "group"
@@ -57,7 +57,7 @@ class Group(Fusing):
     """The profile whose groups are wrapped, by name or as a file; empty: the graph's own."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "profile", given(self.profile))
+        object.__setattr__(self, "profile", resolve_profile_name(self.profile))
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = self.named(graph)
@@ -71,7 +71,10 @@ class Group(Fusing):
         return count
 
     def _prepare(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
-        """Takes the steps that the profile names; says how many places changed."""
+        """Runs the profile's preparation steps; returns how many places changed.
+
+        They repeat what the runtime does to a model when it loads it, before it groups.
+        """
         made = Preparation(named, ledger, self.name, partial(self._wrap, graph.profile))
         known = preparation_steps()
         return sum(known[step].run(graph, made) for step in self.steps(named))
@@ -81,18 +84,18 @@ class Group(Fusing):
         return named.prepare
 
     def _wrap(self, name: str, made: Graph) -> None:
-        """Wraps what stands by itself, to be tried: nobody is asked."""
+        """Groups a small graph of its own, on which a preparation step tries what happens."""
         made.profile = self.profile or name
         with asking(anything):
             super().run(made, Ledger())
 
     def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
         count = 0
-        for kernel in kernels(graph, named):
+        for kernel in find_kernel_groups(graph, named):
             ops = kernel.ops
-            if len(ops) < 2 or not may(self.name, told(kernel, named), ops[-1], *ops[:-1]):
+            if len(ops) < 2 or not may(self.name, kernel_text(kernel, named), ops[-1], *ops[:-1]):
                 continue
-            name = wrap(graph, ops).name
+            name = wrap_as_group(graph, ops).name
             said = " |> ".join(n.op for n in ops) + " as one float group"
             ledger.add(Change.EXACT, self.name, name, said)
             count += 1
@@ -105,50 +108,52 @@ class Group(Fusing):
         return frozenset(op for group in self.named(graph).groups for op in group.chain)
 
     def tails(self, graph: Graph) -> frozenset[str]:
-        return tails_of(self.named(graph))
+        return fused_activations(self.named(graph))
 
     def sums(self, graph: Graph) -> bool:
         return any("add" in group.chain[1:] for group in self.named(graph).groups)
 
     def reals(self, graph: Graph) -> bool:
         rows = self.named(graph).groups
-        return any(REAL in kinds for row in rows for kinds in row.when.storage.values())
+        return any(FLOAT_STORAGE in kinds for row in rows for kinds in row.when.storage.values())
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
-        """Returns the chain, and the row of the profile that says it is one kernel."""
-        said = _says(self.named(graph), self._row(match, graph))
+        """Returns the chain, and the line of the profile that makes it one kernel."""
+        said = _entry_text(self.named(graph), self._row(match, graph))
         return f"{super().rewrite(match, graph)} by {said}"
 
     def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
-        """Returns what the profile claims of the kernel, where that is not every byte."""
+        """Returns the ledger entry of the profile's claim, for kernels that are not exact."""
         row = self._row(match, graph)
-        return entries(row.claim if row else "unknown", self.name, match.head.name)
+        return claim_entries(row.claim if row else "unknown", self.name, match.head.name)
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         row = self._row(match, graph)
-        if row is None or offset(match, self.named(graph)):
+        if row is None or has_zero_point(match, self.named(graph)):
             return False
-        if match.real and REAL not in row.when.storage.get(spec(match.head.op).traits.data, ()):
+        if match.real and FLOAT_STORAGE not in row.when.storage.get(
+            spec(match.head.op).traits.data, ()
+        ):
             return False
         return all(conditions()[need].met(match) for need in row.needs)
 
-    def _row(self, match: ChainMatch, graph: Graph) -> Row | None:
-        """Returns the row of the profile that speaks of these ops."""
+    def _row(self, match: ChainMatch, graph: Graph) -> GroupEntry | None:
+        """Returns the profile's entry for a chain, if it has one."""
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
         return self.named(graph).group(chain, match.query, result=kind)
 
 
-def told(kernel: KernelGroup, named: Profile) -> str:
-    """Returns a kernel's ops, and the row of the profile that says it is one."""
-    return f"{' |> '.join(kernel.chain)} by {_says(named, kernel.row)}"
+def kernel_text(kernel: KernelGroup, named: Profile) -> str:
+    """Returns a kernel's ops, and the line of the profile that makes them one kernel."""
+    return f"{' |> '.join(kernel.chain)} by {_entry_text(named, kernel.entry)}"
 
 
-def _says(named: Profile, row: Row | None) -> str:
+def _entry_text(named: Profile, row: GroupEntry | None) -> str:
     key = row.key if row else None
     found = (m.head.name for m in reversed(named.layers) if any(g.key == key for g in m.own_groups))
     by = next(found, named.head.name)
     return f"{by}.toml:{row.line if row else 0}"
 
 
-__all__ = ["Group", "tails_of", "told"]
+__all__ = ["Group", "fused_activations", "kernel_text"]

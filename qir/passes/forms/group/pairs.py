@@ -17,4 +17,4 @@ def put_pair(graph: Graph, value: Value, quant: QuantType, before: Node | None =
 
 def has_one_scale(quant: QuantType | None) -> bool:
     """Returns whether a tensor has one scale and zero point, known before it is computed."""
-    return quant is not None and quant.grain is None and not quant.dynamic
+    return quant is not None and quant.granularity is None and not quant.dynamic

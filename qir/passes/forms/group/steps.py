@@ -10,7 +10,7 @@ from qir.ir.types import Array, QuantType
 from qir.numerics import affine_of, quantize
 from qir.passes.forms.group.flattened_softmax import lays_back
 from qir.passes.forms.group.pairs import has_one_scale, put_pair
-from qir.profiles import query_of
+from qir.profiles import query_for_node
 from qir.profiles.preparation import PreparationStep
 from qir.rewrite.linear_layers import as_linear, knows_linear
 from qir.rewrite.preparation import Preparation
@@ -27,9 +27,11 @@ def _quantize_constants(graph: Graph, prepared: Preparation) -> int:
             continue
         if quant.dynamic or not quant.storage.is_integer or quant.kind != "uniform":
             continue
-        if quant.real_zero or quant.plus is not None:
+        if quant.has_float_zero or quant.plus is not None:
             continue
-        codes = quantize(held.data, affine_of(quant), prepared.profile.resolve(query_of(node)))
+        codes = quantize(
+            held.data, affine_of(quant), prepared.profile.resolve(query_for_node(node))
+        )
         array = Array(codes, node.result.type, node.name)
         made = graph.constant(array, name=graph.fresh(node.name), before=node)
         graph.set_origins(made.node, [*node.operands["x"].node.origins, *node.origins])

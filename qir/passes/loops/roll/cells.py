@@ -17,8 +17,8 @@ from qir.errors import QirError
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.ir.ops.recurrent import GATES
-from qir.reference.interpreter import profile_of, run_node
+from qir.ir.ops.recurrent import GATE_COUNTS
+from qir.reference.interpreter import profile_name_of, run_node
 
 Rows = NDArray[np.generic]
 _LAST = ("tanh", "relu")
@@ -66,7 +66,7 @@ class RecurrentCell:
     def weights(self) -> dict[str, Rows] | None:
         """Returns the operands of the layer; None where the gates are not of one size."""
         w, r = ([getattr(gate, slot) for gate in self.gates] for slot in "wr")
-        assert len(self.gates) == len(GATES[self.op])
+        assert len(self.gates) == len(GATE_COUNTS[self.op])
         hidden = {len(rows) for rows in (*w, *r)}
         if len(hidden) != 1:
             return None
@@ -142,7 +142,7 @@ class CellReader:
         if len(arrays) < len(given):
             return None
         try:
-            return run_node(node, arrays, profile_of(self.body, node))[found.index]
+            return run_node(node, arrays, profile_name_of(self.body, node))[found.index]
         except QirError:
             return None
 

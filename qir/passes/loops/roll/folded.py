@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import QirError
-from qir.ir.dims import known
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, TensorType
-from qir.reference.interpreter import profile_of, run_node
+from qir.reference.interpreter import profile_name_of, run_node
 
 Row = tuple[Value, ...]
 Data = NDArray[np.generic]
@@ -76,7 +76,7 @@ class Folded:
             return None
         try:
             with np.errstate(all="ignore"):
-                return tuple(run_node(node, arrays, profile_of(self.graph, node)))
+                return tuple(run_node(node, arrays, profile_name_of(self.graph, node)))
         except QirError:
             return None
 
@@ -88,7 +88,7 @@ def constant(data: Data, kind: TensorType) -> Value:
 
 def zeros(kind: TensorType) -> Value | None:
     """Returns a state of zeros; None where its sizes are not known, or it is quantized."""
-    sizes = known(kind.shape)
+    sizes = known_shape(kind.shape)
     if sizes is None or kind.quant is not None or not kind.dtype.is_float:
         return None
     return constant(np.zeros(sizes, kind.dtype.carrier), kind)

@@ -124,7 +124,7 @@ def _counts(start: Value, begin: Value, end: Value) -> bool:
         return False
     others = [each for each in node.operands.values() if each is not begin]
     one = others[0].constant if len(others) == 1 else None
-    return one is not None and one.held.size == 1 and bool(one.data.reshape(()) == 1)
+    return one is not None and one.contents.size == 1 and bool(one.data.reshape(()) == 1)
 
 
 def _is_size(value: Value, size: Dim) -> bool:
@@ -139,7 +139,7 @@ def _is_size(value: Value, size: Dim) -> bool:
             first = starts[0] if isinstance(starts, tuple) and isinstance(starts[0], int) else 0
         elif node.op == "gather":
             index = node.operands["indices"].constant
-            if index is None or index.held.size != 1:
+            if index is None or index.contents.size != 1:
                 return False
             first = int(index.data.reshape(()))
         value = node.operands["x"]

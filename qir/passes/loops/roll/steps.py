@@ -39,7 +39,7 @@ def entry_of(value: Value) -> SequenceEntry | None:
         return None
     if node.op == "gather":
         held = node.operands["indices"].constant
-        if held is None or held.held.ndim:
+        if held is None or held.contents.ndim:
             return None
         return _at(x, node.attrs["axis"], int(held.data))
     if node.op != "squeeze" or node.attrs["axes"] in ((), None):
@@ -425,7 +425,7 @@ def _body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[Value]]
     shared: list[Value] = []
     for row, value in steps.shared.items():
         held = value.constant
-        if held is not None and held.held.size == 1:
+        if held is not None and held.contents.size == 1:
             made = body.constant(held, name=body.fresh(value.name))
         elif value in shared:
             made = known[value]

@@ -122,7 +122,7 @@ def _count(node: Node, body: Graph) -> int | None:
 
 def _true(value: Value) -> bool:
     held = value.constant
-    return held is not None and held.held.size == 1 and bool(held.data.reshape(()))
+    return held is not None and held.contents.size == 1 and bool(held.data.reshape(()))
 
 
 def _length(node: Node) -> int | None:
@@ -148,7 +148,7 @@ def _moves(node: Node, body: Graph) -> bool:
     cut and joined."""
     parts = node.results[len(node.variadic("vs")) :]
     quants = [value.type.quant for value in (*node.variadic("ss"), *parts)]
-    return all(q is None or (q.grain is None and not q.dynamic) for q in quants)
+    return all(q is None or (q.granularity is None and not q.dynamic) for q in quants)
 
 
 def _rounds(graph: Graph, node: Node, count: int) -> list[Value | None]:

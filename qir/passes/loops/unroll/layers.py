@@ -12,7 +12,7 @@ from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.ir.ops.recurrent import ACTIVATIONS, DIRECTIONS, GATES, USUAL
+from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS, GATE_COUNTS
 from qir.ir.types import Array, TensorType
 
 LAYERS = ("rnn", "lstm", "gru")
@@ -35,7 +35,7 @@ def can_be_written(node: Node) -> bool:
     """Reports whether the steps of a layer can be written as ops: no lengths, nothing quantized."""
     if any(v.type.quant for v in (*node.operands.values(), *node.results)) or node.schemes:
         return False
-    if "lengths" in node.operands or any(spec(node.op).companion(s) for s in node.operands):
+    if "lengths" in node.operands or any(spec(node.op).is_companion(s) for s in node.operands):
         return False
     sizes = (*node.operands["w"].type.shape, *node.operands["r"].type.shape)
     named = all(name in _PLAIN or name in _WITH for name in _names(node))
@@ -46,7 +46,7 @@ def hidden_of(node: Node) -> int:
     """Returns how many numbers a gate of a layer has; its weights have known sizes."""
     rows = node.operands["w"].type.shape[1]
     assert isinstance(rows, int)
-    return rows // len(GATES[node.op])
+    return rows // len(GATE_COUNTS[node.op])
 
 
 def layer_size(node: Node) -> RunCount | None:
@@ -65,7 +65,9 @@ def layer_size(node: Node) -> RunCount | None:
 def _names(node: Node) -> list[str]:
     given = node.attrs["activations"]
     names = [str(name) for name in given] if isinstance(given, tuple) else []
-    return names or list(USUAL[node.op]) * len(DIRECTIONS[str(node.attrs["direction"])])
+    return names or list(DEFAULT_ACTIVATIONS[node.op]) * len(
+        DIRECTIONS[str(node.attrs["direction"])]
+    )
 
 
 def put_step(
@@ -101,7 +103,7 @@ class _Layer:
         shape = node.operands["x"].type.shape
         self.steps = shape[1] if self.first else shape[0]
         self.batch = shape[0] if self.first else shape[1]
-        self.gates, self.hidden = len(GATES[self.op]), hidden_of(node)
+        self.gates, self.hidden = len(GATE_COUNTS[self.op]), hidden_of(node)
         self.one: Value | None = None
 
     def add(self, op: str, attrs: Mapping[str, Attr] | None = None, **operands: Value) -> Value:
@@ -220,7 +222,7 @@ class _Layer:
 
     def functions(self, way: int) -> list[Apply]:
         """Returns the activations of one direction."""
-        each, names = len(USUAL[self.op]), _names(self.node)
+        each, names = len(DEFAULT_ACTIVATIONS[self.op]), _names(self.node)
         return [self.function(i, names[i]) for i in range(way * each, (way + 1) * each)]
 
     def function(self, index: int, name: str) -> Apply:

@@ -7,32 +7,35 @@ from typing import TypeAlias
 
 from onnx import TensorProto
 
-from .writer import OnnxWriter, Wire, Work
+from .writer import AttrValue, OnnxWriter, OpToWrite
 
-Row: TypeAlias = "Callable[[OnnxWriter, Work, dict[str, str]], None]"
+OperatorWriter: TypeAlias = "Callable[[OnnxWriter, OpToWrite, dict[str, str]], None]"
+"""Writes an op; the last argument has the operands' tensor names by slot."""
 
 
-def operator(onnx_op: str, **names: str) -> Row:
-    """Returns one operator; `names` are ONNX's names of attributes, each with ours."""
+def operator(onnx_op: str, **names: str) -> OperatorWriter:
+    """Returns a writer of one operator; `names` maps ONNX's attribute names to QIR's."""
 
-    def row(writer: OnnxWriter, work: Work, ins: dict[str, str]) -> None:
+    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         attrs = {theirs: _wire(work, ours) for theirs, ours in names.items()}
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
 
     return row
 
 
-def _wire(work: Work, name: str) -> Wire:
+def _wire(work: OpToWrite, name: str) -> AttrValue:
     value = work.attrs[name]
     if isinstance(value, tuple):
-        return work.numbers(name)
+        return work.int_tuple(name)
     assert isinstance(value, int | float | str)
     return int(value) if isinstance(value, bool) else value
 
 
-def whole(writer: OnnxWriter, work: Work, ins: dict[str, str], slot: str, *more: str) -> str:
-    """Returns an operand of whole numbers as int64, or as a type that the operator takes next to
-    it."""
+def int64_operand(
+    writer: OnnxWriter, work: OpToWrite, ins: dict[str, str], slot: str, *more: str
+) -> str:
+    """Returns an integer operand as int64, or as another type that the operator accepts
+    (`more`)."""
     kind = work.operands[slot].type.dtype.name
     if kind in ("i64", *more):
         return ins[slot]

@@ -6,7 +6,7 @@ from torch import fx
 
 from qir.ir.node import Node
 
-from .layers import whole
+from .layers import int_list
 from .program import FxProgram, Handler
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -28,7 +28,7 @@ def _scatter_nd(program: FxProgram, node: Node) -> fx.Node:
     count = indices.type.shape[-1]
     if how not in ("none", "add") or not isinstance(count, int):
         raise program.refuse(node, f"PyTorch puts or adds elements, and has no {how!r} of them")
-    parts = [program.call("aten.select", program.of(indices), -1, i) for i in range(count)]
+    parts = [program.call("aten.select", program.node_of(indices), -1, i) for i in range(count)]
     x, updates = program.operand(node, "x"), program.operand(node, "updates")
     return program.call("aten.index_put", x, parts, updates, how == "add")
 
@@ -54,11 +54,11 @@ def _columns(name: str) -> Handler:
     """Returns what writes unfold and fold; PyTorch has them of images, padded alike."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
-        parts = {k: whole(node.attrs[k]) for k in ("kernel", "dilation", "pad", "stride")}
+        parts = {k: int_list(node.attrs[k]) for k in ("kernel", "dilation", "pad", "stride")}
         front, back = parts["pad"][:2], parts["pad"][2:]
         if len(parts["kernel"]) != 2 or front != back:
             raise program.refuse(node, "PyTorch takes columns of images, padded alike on all sides")
-        size = [whole(node.attrs["size"])] if name == "col2im" else []
+        size = [int_list(node.attrs["size"])] if name == "col2im" else []
         rest = parts["kernel"], parts["dilation"], front, parts["stride"]
         return program.call(f"aten.{name}", program.operand(node, "x"), *size, *rest)
 
@@ -66,7 +66,7 @@ def _columns(name: str) -> Handler:
 
 
 def _pool_places(program: FxProgram, node: Node) -> list[fx.Node]:
-    parts = {k: whole(node.attrs[k]) for k in ("kernel", "stride", "pad", "dilation")}
+    parts = {k: int_list(node.attrs[k]) for k in ("kernel", "stride", "pad", "dilation")}
     n = len(parts["kernel"])
     front, back = parts["pad"][:n], parts["pad"][n:]
     if front != back or node.attrs["counted"] != "plane" or n > 3:
@@ -78,7 +78,7 @@ def _pool_places(program: FxProgram, node: Node) -> list[fx.Node]:
 
 
 def _unpool(program: FxProgram, node: Node) -> fx.Node:
-    size = whole(node.attrs["size"])
+    size = int_list(node.attrs["size"])
     if node.attrs["counted"] != "plane" or len(size) != 2:
         raise program.refuse(node, "PyTorch counts places in the plane")
     given = program.operand(node, "x"), program.operand(node, "places")
