@@ -55,7 +55,7 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     """Returns the model of a graph in one of a target's formats; raises Refused for what it
     cannot express."""
     plain = target.decomposed or form in ("pt2", "float")
-    flat = _to_qdq(None if plain else target.capability(), graph, ledger)
+    flat = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain)
     if form == "float" and (found := quantized_values(flat)):
         raise Refused(
             f"{graph.name}: {found[0]} is quantized; leave out --format float, or write the float model"
@@ -76,7 +76,7 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph.
     """
-    flat = _to_qdq(target.capability(), graph, ledger)
+    flat = _to_qdq(target, graph, ledger)
     with engine(target.engine):
         made = eager.quantized_copy(flat, module, target.capability())
     ledger.check(lossy=lossy)
@@ -90,18 +90,20 @@ def convert(
     return made
 
 
-def _to_qdq(kernels: Capability | None, graph: Graph, ledger: Ledger) -> Graph:
-    """Returns the graph in QDQ form, in the layout and storage that an engine's kernels read.
+def _to_qdq(
+    target: EngineTarget | None, graph: Graph, ledger: Ledger, *, plain: bool = False
+) -> Graph:
+    """Returns the graph in QDQ form, in the layout and storage that a target's kernels read.
 
     These read NCHW and u8 data. Where no convolution kernel adds a tensor, such sums become
-    additions.
+    additions. Kernels of `plain` programs take biases as floats.
     """
     last = channels_last(graph, "torch") and quantized_values(graph)
     first: list[Pass] = [Layout("nchw")] if last else []
     passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
-    if kernels is not None:
-        adds = any(chain[:2] == ("conv2d", "add") for chain in kernels.chains)
-        passes = [*(() if adds else (SplitSums(),)), *passes, UnsignedData()]
+    if target is not None:
+        adds = any(chain[:2] == ("conv2d", "add") for chain in target.capability().chains)
+        passes = [*(() if adds else (SplitSums(biases=not plain),)), *passes, UnsignedData()]
     flat = run_passes(graph, passes, ledger)
     for node in flat:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST_ROUNDINGS:
@@ -160,7 +162,7 @@ def save(target: EngineTarget, made: object, graph: Graph, path: Path) -> None:
 
 def session(target: EngineTarget, graph: Graph) -> TorchSession:
     """Returns a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = _to_qdq(None if target.decomposed else target.capability(), graph, Ledger())
+    flat = _to_qdq(target, graph, Ledger(), plain=target.decomposed)
     grouped = _with_kernel_groups(target, flat, Ledger())
     choose = decomposed.kernel_handler if target.decomposed else kernels.handler
     with engine(target.engine):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
+from qir.ir.types import QuantType
 
 from . import sizes
 from .call import KeepCall, OverloadCall, Size
@@ -194,11 +195,15 @@ def _pads_of_all_axes(call: OverloadCall, rank: int) -> tuple[int, ...]:
 
 
 def _pad(call: OverloadCall) -> Value:
-    x = call.value("self")
     mode = call.arguments.get("mode", "constant")
     value = call.arguments.get("value") or 0.0
     if not isinstance(value, (int, float)):
         raise KeepCall
+    x = call.quantized_value("self")
+    quant = x.type.quant
+    if mode == "constant" and quant is not None and _is_zero_point(quant, value):
+        return call.add("pad", {"x": x}, {"pads": _pads_of_all_axes(call, x.type.rank)})
+    x = call.value("self")
     if mode == "circular":
         return _pad_circular(call, x)
     mode = {"replicate": "edge"}.get(mode, mode)
@@ -208,6 +213,12 @@ def _pad(call: OverloadCall) -> Value:
         "value": float(value),
     }
     return call.add("pad", {"x": x}, attrs)
+
+
+def _is_zero_point(quant: QuantType, value: float) -> bool:
+    """Whether a stored integer means zero, in a type of one known scale."""
+    plain = quant.kind == "uniform" and not quant.dynamic and quant.granularity is None
+    return plain and not quant.has_float_zero and quant.plus is None and int(quant.zeros()) == value
 
 
 def _pad_circular(call: OverloadCall, x: Value) -> Value:

@@ -15,6 +15,7 @@ from qir.rewrite.window_shares import whole_windows
 from .program import FxProgram, Handler
 
 _INFINITE = float("-inf")
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor"
 
 
 def int_list(value: Attr | None) -> list[int]:
@@ -47,7 +48,16 @@ def split_padding(program: FxProgram, x: fx.Node, pads: Sequence[int], value: fl
     front, back = split_pads(pads)
     if front == back:
         return x, front
-    return program.call("aten.constant_pad_nd", x, constant_pad_list(pads), value), [0] * len(front)
+    return _pad_input(program, x, constant_pad_list(pads), value), [0] * len(front)
+
+
+def _pad_input(program: FxProgram, x: fx.Node, pads: list[int], value: float) -> fx.Node:
+    """Pads before a kernel; of dequantized data the integers, so that the kernel reads these."""
+    if str(x.target) == _DEQUANTIZE and value == 0.0 and isinstance(x.args[2], int):
+        stored, scale, zero, *rest = x.args
+        wider = program.call("aten.constant_pad_nd", stored, pads, zero)
+        return program.call(_DEQUANTIZE, wider, scale, zero, *rest)
+    return program.call("aten.constant_pad_nd", x, pads, value)
 
 
 def _to_nchw(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:

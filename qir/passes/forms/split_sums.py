@@ -63,12 +63,13 @@ class SplitSums(Pass):
     """Splits kernels whose results move by at most some steps; others stay, which the ledger says.
 
     The sums are rounded once more, to the steps of the tensor between; biases that were added to
-    floats are rounded to the unit of the sums.
+    floats are rounded to the unit of the sums, except with `biases=False`.
     """
 
     name = "split-sums"
     tolerance = Tolerance(0, 1, "sums are rounded before another tensor is added")
     steps: int = 1
+    biases: bool = True
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
@@ -95,7 +96,7 @@ class SplitSums(Pass):
 
     def _split(self, graph: Graph, kernel: _Kernel, ledger: Ledger) -> bool:
         made, node = kernel.between(), kernel.node
-        biased = float_bias(graph, node, ACTIVATIONS | {"add"})
+        biased = float_bias(graph, node, ACTIVATIONS | {"add"}) if self.biases else None
         bias = biased.rounded() if biased else None
         moved = kernel.moved(made, bias.moved if bias else 0.0)
         if moved > self.steps:

@@ -207,6 +207,31 @@ def test_tensorflows_sums_become_kernels_of_pytorch(tmp_path: Path) -> None:
     assert np.array_equal(one(target(name).compile_file(tmp_path / "int8.pt")(**x)), predicted)
 
 
+def test_tensorflows_int8_files_are_exported_programs_on_integers(
+    keras: tuple[object, qir.Graph], tmp_path: Path
+) -> None:
+    net = residual(3)
+    made = {"padded": (quantized(keras[1], {"image": X[:4]}), {"image": X[:16]})}
+    made["sums"] = (quantized(net.graph, net.feeds(8)), net.feeds(16))
+    for name, (graph, x) in made.items():
+        first, path = tmp_path / f"{name}.pb", tmp_path / f"{name}.pt2"
+        qir.save(graph, first, target=TARGET)
+        back = qir.load(first)
+        qir.save(back, path, target="pt2e")
+        crossed = qir.load(path)
+        layers = [
+            d for d in qir.plan(crossed, target="pt2e").decisions if d.op in ("conv2d", "linear")
+        ]
+        assert layers
+        assert all(layer.integer for layer in layers), name
+        grouped = run_passes(crossed, [Group(target("pt2e").profile)], qir.Ledger())
+        predicted = one(qir.run(grouped, x))
+        assert np.array_equal(one(target("pt2e").compile(crossed)(**x)), predicted), name
+        wanted = one(qir.run(back, x))
+        step = float(np.unique(np.abs(predicted[predicted != 0])).min())
+        assert np.allclose(predicted, wanted, rtol=0, atol=4.01 * step), name
+
+
 @pytest.mark.parametrize("name", ["pytorch-x86", "pytorch-fbgemm", "pytorch-onednn"])
 def test_keras_in_pytorchs_int8_kernels_is_what_is_predicted(
     name: str, keras: tuple[object, qir.Graph]
