@@ -57,9 +57,8 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     plain = target.decomposed or form in ("pt2", "float")
     flat = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain)
     if form == "float" and (found := quantized_values(flat)):
-        raise Refused(
-            f"{graph.name}: {found[0]} is quantized; leave out --format float, or write the float model"
-        )
+        what = f"{graph.name}: {found[0]} is quantized, and format float is for float models"
+        raise Refused(f"{what}; choose another --format, or write the float model instead")
     choose = decomposed.handler if plain else kernels.handler
     with engine(target.engine):
         made = flat if plain else _with_kernel_groups(target, flat, ledger)

@@ -332,6 +332,7 @@ def test_each_op_gives_mxnets_integers_on_mxnets_floats(tmp_path: Path) -> None:
 def test_the_label_of_a_loss_needs_no_data(mxnet: None, tmp_path: Path) -> None:
     """Networks of MXNet's Module end in losses, whose labels no file of data holds."""
     names = ("data", "w", "softmax_label")
+    nodes: list[dict[str, object]]
     nodes = [{"op": "null", "name": name, "inputs": []} for name in names]
     attrs = {"num_hidden": "2", "no_bias": "True"}
     nodes += [
