@@ -7,8 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from qir.errors import InputError, OpError, PluginError
+from qir.errors import InputError, OpError, PluginError, Refused
 from qir.ir.graph import Graph
+from qir.ir.layer_channels import layer_data
 from qir.ledger import Ledger
 from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
@@ -25,6 +26,11 @@ class IpexSession(Executable):
     def __init__(self, graph: Graph) -> None:
         flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
         self.graph = only_read_by_layers(flat, Ledger())
+        if (name := overwritten_summand(self.graph)) is not None:
+            said = (
+                "IPEX adds the data of a float convolution to its result in place, and overwrites"
+            )
+            raise Refused(f"{name}: {said} what the convolution still reads; run it elsewhere")
         self.runtime = _runtime(os.environ.get(Ipex.elsewhere, ""))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
@@ -37,6 +43,17 @@ class IpexSession(Executable):
             except OpError as error:
                 raise InputError(f"{self.graph.name}: IPEX does not run it: {error}") from error
         return made
+
+
+def overwritten_summand(graph: Graph) -> str | None:
+    """Returns the name of a sum that adds a convolution's own float data to its result."""
+    for node in graph:
+        values = list(node.operands.values()) if node.op == "add" else []
+        for value, other in zip(values, reversed(values), strict=True):
+            data = layer_data(value.node)
+            if data is other and len(value.uses) == 1 and data.type.quant is None:
+                return node.name
+    return None
 
 
 @lru_cache(maxsize=1)
