@@ -1,6 +1,8 @@
+#define _GNU_SOURCE /* sched_getcpu, cpu_set_t */
 #include "pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -23,6 +25,7 @@ static int waiting;            /* the caller waits for `finished` */
 static int wanted;             /* threads that the current call still asks for */
 static int joined;             /* threads that came to the current call: numbers them from 1 */
 static struct job job;         /* the current call */
+static int caller_core;        /* where the caller was when it posted the call; -1: unknown */
 static atomic_int working;     /* threads inside the current call */
 static atomic_uint generation; /* number of the current call */
 static atomic_long next_task;
@@ -32,6 +35,29 @@ static void pause_core(void) {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
+#endif
+}
+
+static int core(void) {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+/* Leaves the caller's core. A scheduler likes to wake a thread where its waker runs; both would
+   take turns there for milliseconds, until the load is balanced. */
+static void step_aside(int from) {
+#if defined(__linux__)
+  cpu_set_t allowed, others;
+  if (from < 0 || core() != from || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  others = allowed;
+  CPU_CLR(from, &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+    sched_setaffinity(0, sizeof allowed, &allowed);
+#else
+  (void)from;
 #endif
 }
 
@@ -49,18 +75,22 @@ static void *work(void *unused) {
   unsigned seen = 0;
   pthread_mutex_lock(&lock);
   for (;;) {
+    int slept = 0;
     while (atomic_load(&generation) == seen || wanted == 0) {
       seen = atomic_load(&generation);
       ++asleep;
       pthread_cond_wait(&posted, &lock);
       --asleep;
+      slept = 1;
     }
     seen = atomic_load(&generation);
     --wanted;
     const int worker = ++joined;
     const struct job now = job;
+    const int from = slept ? caller_core : -1;
     atomic_fetch_add(&working, 1);
     pthread_mutex_unlock(&lock);
+    step_aside(from);
     drain(&now, worker);
     pthread_mutex_lock(&lock);
     if (atomic_fetch_sub(&working, 1) == 1 && waiting) pthread_cond_signal(&finished);
@@ -113,6 +143,7 @@ void qir_pool_run(long tasks, int threads, qir_task_fn task, void *context) {
   pthread_mutex_lock(&lock);
   start(threads - 1);
   job = (struct job){task, context, tasks};
+  caller_core = core();
   atomic_store(&next_task, 0);
   wanted = threads - 1 < started ? threads - 1 : started;
   joined = 0;
