@@ -45,32 +45,31 @@ def widened(ledger: Ledger) -> list[str]:
     return [entry.subject for entry in ledger if entry.step == "widen-outputs"]
 
 
-def reach(graph: Graph, samples: Floats) -> tuple[float, float]:
-    """The least and the largest result for samples far beyond what was calibrated."""
-    far = np.concatenate([1000 * samples, -1000 * samples]).astype(np.float32)
-    (out,) = qir.run(graph, {"x": far}).values()
-    return float(out.min()), float(out.max())
-
-
 OUTPUT = "  output(s=%s)\n"
 
 
-@pytest.mark.parametrize("rows", [1, 4, 16])
-def test_scores_reach_beyond_what_was_seen(rows: int) -> None:
-    samples = np.linspace(-2, 3, rows * CLASSES, dtype=np.float32).reshape(rows, CLASSES)
-    made, ledger = quantized(classifier(OUTPUT), samples)
-    plain, _ = quantized(classifier(OUTPUT), samples, corrections="none")
-    low, high = reach(made, samples)
-    step = 8 * 5 / 255  # the data of the layer are clipped where they were seen
-    assert reach(plain, samples) == pytest.approx((-2, 3), abs=step)
-    assert len(widened(ledger)) == 1
-    # The layer's own data are clipped at -2 and 3, so no score is beyond them here.
-    assert (low, high) == pytest.approx((-2, 3), abs=step)
-    scales = [v.type.quant for n in made for v in n.results if v.type.quant and n.op == "quantize"]
-    last = scales[-1]
+def result_span(graph: Graph) -> float:
+    """The span of the range that the integers of the result cover."""
+    *_, last = (n.result.type.quant for n in graph if n.op == "quantize")
     assert last is not None
-    wanted = 5 * (1 + 2 * float(f"{0.5 / rows**0.5:.3g}")) / 255
-    assert float(last.scales()) == pytest.approx(wanted, rel=1e-6)
+    return float(last.scales()) * 255
+
+
+@pytest.mark.parametrize(("rows", "span"), [(1, 10), (4, 7.5), (16, 6.25)])
+def test_the_range_of_scores_exceeds_what_was_seen(rows: int, span: float) -> None:
+    samples = np.linspace(-2, 3, rows * CLASSES, dtype=np.float32).reshape(rows, CLASSES)
+    plain, silent = quantized(classifier(OUTPUT), samples, corrections="none")
+    assert result_span(plain) == pytest.approx(5, rel=1e-6)
+    assert widened(silent) == []
+    made, ledger = quantized(classifier(OUTPUT), samples)
+    assert result_span(made) == pytest.approx(span, rel=1e-6)
+    assert len(widened(ledger)) == 1
+
+
+def test_the_bounds_of_a_clip_stay() -> None:
+    graph = classifier("  %c = clip(%s) {min = 0.0, max = 6.0} : (N)x4xf32\n  output(c=%c)\n")
+    samples = np.linspace(-2, 9, 2 * CLASSES, dtype=np.float32).reshape(2, CLASSES)
+    assert widened(quantized(graph, samples)[1]) == []
 
 
 def test_many_rows_are_trusted() -> None:

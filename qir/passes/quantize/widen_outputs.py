@@ -41,6 +41,8 @@ from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
+SHARE = 0.5
+"""Of the range, for one row of scores; divided by the square root of the rows."""
 MOST_ROWS = 256
 """Extremes of more rows of scores are trusted: their ends would move by under 1/32."""
 _SOFTMAX = frozenset({"softmax", "log_softmax"})
@@ -48,11 +50,11 @@ _SOFTMAX = frozenset({"softmax", "log_softmax"})
 
 @dataclass(frozen=True)
 class WidenOutputs(Pass):
-    """Widens the ranges of scores, the last values that a classifier computes, by few samples.
+    """Widens the ranges of scores of which the calibration data show few rows.
 
-    It runs between `assign-schemes` and `materialize`, and changes ranges by minmax alone. Scores
-    are what the outputs are made of by moves and softmax, but for results of clips and other
-    functions of an element. Statistics say how many rows were seen.
+    Scores are the last values that are computed before a softmax, reshapes and the output. It runs
+    between `assign-schemes` and `materialize`. It leaves ranges that are not by minmax, and results
+    of clips and other elementwise functions but relu.
     """
 
     name = "widen-outputs"
@@ -85,7 +87,7 @@ class WidenOutputs(Pass):
             rows = self._rows(computed)
             if rows is None or rows > MOST_ROWS:
                 continue
-            share = float(f"{0.5 / math.sqrt(rows):.3g}")
+            share = float(f"{SHARE / math.sqrt(rows):.3g}")
             held = {v for v in scores if v in plans}
             chosen = [plan for value in held for plan in plans[value] if _by_extremes(plan[2])]
             if not chosen or not _alone(held, plans):
@@ -107,8 +109,10 @@ class WidenOutputs(Pass):
 
 
 def score_values(graph: Graph) -> Iterator[tuple[Value, list[Value]]]:
-    """Yields the values that outputs are made of by moves and softmax: the computed one, and all
-    up to the output."""
+    """Yields the last computed value before each output, with all values from it to the output.
+
+    A softmax and ops that move elements are passed over.
+    """
     seen: set[Value] = set()
     for output in (n for n in graph if n.op == "output"):
         for value in output.operands.values():
@@ -129,8 +133,8 @@ def score_values(graph: Graph) -> Iterator[tuple[Value, list[Value]]]:
 
 
 def _is_unbounded(node: Node) -> bool:
-    """Returns whether no bound of an op limits its results: that of a clip is cut by integers, and
-    a kernel with the clip in it needs the range to end there."""
+    """Returns whether results of an op may exceed the largest that was seen."""
+    # A clip is fused where the integers of its result end at its bounds, so they have to stay.
     return node.op == "relu" or not (node.op == "input" or spec(node.op).traits.elementwise)
 
 
