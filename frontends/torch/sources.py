@@ -154,6 +154,9 @@ def _open_script_archive(path: Path, inputs: Sequence[object] | None) -> OpenedS
         module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
     except Exception as error:  # PyTorch raises what it likes for a damaged file
         said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        if "ipex" in str(error):  # of torch_ipex::, ipex_prepack:: and the classes of their weights
+            why = "IPEX froze it into operators of its own, with packed weights"
+            raise InputError(f"{path}: {why}; save the module from before ipex.optimize") from error
         raise InputError(
             f"{path}: PyTorch {torch.__version__} cannot read this TorchScript: {said.strip()}"
         ) from error

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -339,6 +340,22 @@ def test_a_frozen_archive_says_its_shapes_too(tmp_path: Path) -> None:
     assert graph.inputs[0].type.rank == 4
     (ours,), (theirs,) = run_graph(graph, [x]), run_module(module, [x])
     assert difference(ours, theirs, NEAR) == ""
+
+
+@pytest.mark.parametrize("name", ["torch_ipex.relu", "ipex_prepack.convolution_relu_run"])
+def test_an_archive_that_ipex_froze_is_refused(name: str, tmp_path: Path) -> None:
+    """IPEX is not installed where the file is read, so its operators are unknown to PyTorch."""
+    trace: Any = torch.jit.trace
+    trace(nn.ReLU().eval(), torch.zeros(2, 3)).save(tmp_path / "m.pt")
+    with ZipFile(tmp_path / "m.pt") as held, ZipFile(tmp_path / "frozen.pt", "w") as made:
+        for member in held.namelist():
+            data = held.read(member)
+            if member.endswith(".py"):
+                assert b"torch.relu(" in data
+                data = data.replace(b"torch.relu(", f"ops.{name}(".encode())
+            made.writestr(member, data)
+    with pytest.raises(InputError, match=r"frozen\.pt: IPEX froze it.*before ipex\.optimize"):
+        qir.load(tmp_path / "frozen.pt", inputs=[(2, 3)])
 
 
 class Unpickled:
