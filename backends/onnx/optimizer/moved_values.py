@@ -55,6 +55,7 @@ class _QuantizePropagation:
         if not any(map(self._is_i8_dequantize, nodes)):
             return
         self._collect_readers(nodes)
+        # The list is written anew: moves, quantizes and dequantizes take the place of plain moves.
         writer.nodes = []
         for node in nodes:
             source = self._source(node)
@@ -75,15 +76,16 @@ class _QuantizePropagation:
         """Removes the dequantizes that nothing reads any more."""
         writer = self.writer
         read = {name for node in writer.nodes for name in node.input}
-        idle = {n for n in self.bypassed - read if all(self.readers[n])}
-        writer.nodes = [n for n in writer.nodes if n.output[0] not in idle]
-        writer.value_infos = [i for i in writer.value_infos if i.name not in idle]
+        # An entry None is an output or a subgraph's reader, which is not in `nodes`.
+        unused = {n for n in self.bypassed - read if all(self.readers[n])}
+        writer.nodes = [n for n in writer.nodes if n.output[0] not in unused]
+        writer.value_infos = [i for i in writer.value_infos if i.name not in unused]
 
     def _collect_readers(self, nodes: list[onnx.NodeProto]) -> None:
         for node in nodes:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
-            for name in (name for held in nodes_inside(node) for name in held.input):
+            for name in (name for inner_node in nodes_inside(node) for name in inner_node.input):
                 self.readers.setdefault(name, []).append(None)
         for name in self.results:
             self.readers.setdefault(name, []).append(None)
@@ -93,13 +95,16 @@ class _QuantizePropagation:
     def _is_i8_dequantize(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "DequantizeLinear" or node.domain or len(node.input) < 3:
             return False
+        # DequantizeLinear without a zero point is of uint8.
         zero = self._scalar_constant(node.input[2])
         return zero is not None and zero.data_type == TensorProto.INT8
 
     def _scalar_constant(self, name: str) -> onnx.TensorProto | None:
         """Returns a constant that onnxruntime considers a scalar: of rank 0, or of one element."""
-        held = self.writer.main.initializers.get(name)
-        return held if held is not None and list(held.dims) in ([], [1]) else None
+        initializer = self.writer.main.initializers.get(name)
+        return (
+            initializer if initializer is not None and list(initializer.dims) in ([], [1]) else None
+        )
 
     def _source(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         names = node.input[:2] if node.op_type in ("Add", "Mul") else node.input[:1]
@@ -111,6 +116,7 @@ class _QuantizePropagation:
         first = node
         while True:
             readers = self.readers.get(node.output[0], [])
+            # The optimizer finds a quantize there, and adds none of its own.
             if readers and all(r is not None and _is_quantize(r) for r in readers):
                 return node is first or (len(readers) == 1 and self._has_scalar_scale(readers[0]))
             after = readers[0] if len(readers) == 1 else None
@@ -125,17 +131,17 @@ class _QuantizePropagation:
     def _is_removed(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
         """Returns whether the optimizer may remove a node as an identity."""
         if node.op_type in _NEUTRAL_OPERANDS and not node.domain:
-            held = next(
+            constant = next(
                 (h for name in node.input if (h := self._scalar_constant(name)) is not None), None
             )
             return (
-                held is not None
-                and numpy_helper.to_array(held).item() == _NEUTRAL_OPERANDS[node.op_type]
+                constant is not None
+                and numpy_helper.to_array(constant).item() == _NEUTRAL_OPERANDS[node.op_type]
             )
         if node.op_type == "Cast":
             scale = self._scalar_constant(source.input[1])
-            wanted = next((a.i for a in node.attribute if a.name == "to"), None)
-            return scale is not None and wanted == scale.data_type
+            target = next((a.i for a in node.attribute if a.name == "to"), None)
+            return scale is not None and target == scale.data_type
         return node.op_type in ("Identity", "Expand", "Dropout") and not node.domain
 
     # -- how ------------------------------------------------------------------------------------
@@ -147,49 +153,57 @@ class _QuantizePropagation:
         themselves are moved.
         """
         writer, out = self.writer, node.output[0]
-        codes, pair = writer.fresh(f"{out}_codes"), [self._as_scalar(n) for n in source.input[1:]]
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        writer.nodes.append(made)
-        direct = source.output[0] == node.input[0]
-        if not direct or (self._requantizes_exactly(source) and not writer.moves_integers):
-            made.output[0] = writer.fresh(f"{out}_moved")
-            writer.emit("QuantizeLinear", [made.output[0], *pair], [codes])
+        # The pair is written as scalars, since the axis of a one-element list may move.
+        quantized, parameters = (
+            writer.fresh(f"{out}_codes"),
+            [self._as_scalar(n) for n in source.input[1:]],
+        )
+        move = onnx.NodeProto()
+        move.CopyFrom(node)
+        writer.nodes.append(move)
+        reads_dequantize = source.output[0] == node.input[0]
+        # Otherwise the floats in between make no difference, and the move reads the integers.
+        if not reads_dequantize or (
+            self._requantizes_exactly(source) and not writer.moves_integers
+        ):
+            move.output[0] = writer.fresh(f"{out}_moved")
+            writer.emit("QuantizeLinear", [move.output[0], *parameters], [quantized])
         else:
             self.bypassed.add(node.input[0])
-            made.input[0], made.output[0] = source.input[0], codes
-        writer.emit("DequantizeLinear", [codes, *pair], [out])
+            move.input[0], move.output[0] = source.input[0], quantized
+        writer.emit("DequantizeLinear", [quantized, *parameters], [out])
         self.sources[out] = writer.nodes[-1]
         self.moved.append(out)
 
     def _requantizes_exactly(self, source: onnx.NodeProto) -> bool:
         """Returns whether every integer, dequantized, quantizes to itself: no float is infinite
         or 0."""
-        held = self._scalar_constant(source.input[1])
-        if held is None:
+        constant = self._scalar_constant(source.input[1])
+        if constant is None:
             return True
-        scale = np.abs(numpy_helper.to_array(held))
-        known = np.finfo(scale.dtype)
-        return bool(known.tiny <= scale <= known.max / _MAX_DISTANCE)
+        # Below tiny or above max / 256, some integer dequantizes to 0 or infinity.
+        scale = np.abs(numpy_helper.to_array(constant))
+        limits = np.finfo(scale.dtype)
+        return bool(limits.tiny <= scale <= limits.max / _MAX_DISTANCE)
 
     def _as_scalar(self, name: str) -> str:
         """Returns a parameter of one element as a scalar: the axis may be gone after the move."""
-        held = self._scalar_constant(name)
-        if held is None or not held.dims:
+        constant = self._scalar_constant(name)
+        if constant is None or not constant.dims:
             return name
-        data = np.asarray(numpy_helper.to_array(held)).reshape(())
+        data = np.asarray(numpy_helper.to_array(constant)).reshape(())
         return self.writer.parameter(data, name, None)
 
     def _report(self) -> None:
         count = len(self.moved)
-        what = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
-        said = (
-            f"{what} quantized values after {'it' if count == 1 else 'them'} too, with the "
+        moves = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
+        change = (
+            f"{moves} quantized values after {'it' if count == 1 else 'them'} too, with the "
             "same parameters"
         )
         first = FIRST_TYPED_QUANTIZE
         why = f"from set {first} on, those of onnxruntime 1.31's optimizer would end in an error"
-        self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{said}: {why}")
+        self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{change}: {why}")
 
 
 def _is_move(node: onnx.NodeProto) -> bool:
