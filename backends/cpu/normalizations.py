@@ -72,7 +72,9 @@ def _float_softmax(b: ProgramBuilder, job: Job) -> None:
         [source],
         [made],
         shape,
-        lambda plan, at: plan.real_softmax(job.name, at(source), at(made), rows=rows, width=width),
+        lambda plan, at: plan.real_softmax(
+            job.name, at(source), at(made), rows=rows, width=width, in_f32=b.is_float
+        ),
     )
     if not inner:
         back = tuple(order.index(a) for a in range(len(shape)))

@@ -16,6 +16,7 @@
   void qir_unary_hard_sigmoid_##name(const struct qir_unary *, const float *, float *, size_t); \
   void qir_unary_leaky_relu_##name(const struct qir_unary *, const float *, float *, size_t);   \
   void qir_unary_abs_##name(const struct qir_unary *, const float *, float *, size_t);          \
+  void qir_unary_short_erf_##name(const struct qir_unary *, const float *, float *, size_t);     \
   void qir_unary_normalize_##name(const struct qir_channel *, const float *, float *, size_t);  \
   void qir_unary_collect_##name(const float *, double *, size_t);                               \
   void qir_unary_hard_swish_##name(const struct qir_unary *, const float *, float *, size_t);   \
@@ -47,6 +48,7 @@
        qir_unary_hard_swish_##name,            \
        qir_unary_leaky_relu_##name,            \
        qir_unary_abs_##name,                   \
+       qir_unary_short_erf_##name,             \
    },                                          \
    qir_unary_near_tanh_##name,                 \
    qir_unary_near_erf_##name,                  \

@@ -5,7 +5,8 @@
  * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
  * of them make. The exponential and error functions are within 2^-28, so a result may be one unit
  * of the last place of f32 from the C library's. Sigmoid and silu are computed in f32 with the
- * errors of their sums and quotients added back: they are within one unit, rarely two.
+ * errors of their sums and quotients added back: they are within one unit, rarely two. short_erf
+ * is in f32 within one unit, for graphs in which nothing is rounded to integers behind it.
  *
  * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
  */
@@ -27,6 +28,7 @@ enum qir_unary_op {
   QIR_HARD_SWISH,
   QIR_LEAKY_RELU,
   QIR_ABS,
+  QIR_SHORT_ERF,
   QIR_UNARY_OPS
 };
 
