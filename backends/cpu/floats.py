@@ -252,8 +252,6 @@ def unary(b: ProgramBuilder, job: Job) -> None:
     if job.epilogue:
         raise CannotLower(f"no kernel computes {job.op} |> {job.epilogue[0].op} as one")
     op, low, high = kernel_function(job.op, job.attrs)
-    if op == "erf" and b.is_float:  # a unit of its last place decides nothing here
-        op = "short_erf"
     value = job.operands["x"]
     nhwc = b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
     source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)

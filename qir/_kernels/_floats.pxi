@@ -3,7 +3,7 @@
 
 UNARY = (
     "bound", "sigmoid", "tanh", "erf", "gelu", "silu", "sqrt", "square", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "abs", "short_erf",
+    "hard_swish", "leaky_relu", "abs",
 )  # as enum qir_unary_op has them
 
 

@@ -11,10 +11,13 @@
 #include "kernels.inc"
 #undef QIR_ROWS_KERNEL
 
-#define QIR_ROWS_KERNEL(name, isa)                      \
-  {"qir_rows_" #name,             isa,                     \
-   qir_rows_layer_norm_##name,    qir_rows_softmax_##name, \
-   qir_rows_short_softmax_##name, qir_rows_share_##name,   \
+#define QIR_ROWS_KERNEL(name, isa) \
+  {"qir_rows_" #name,              \
+   isa,                            \
+   qir_rows_layer_norm_##name,     \
+   qir_rows_softmax_##name,        \
+   qir_rows_short_softmax_##name,  \
+   qir_rows_share_##name,          \
    qir_rows_share_wide_##name},
 const struct qir_rows_kernel qir_rows_kernels[] = {
 #include "kernels.inc"
