@@ -23,6 +23,7 @@ from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
+from .dilations import replace_dilations
 from .elements import dtype_of_number, is_type_number, shape_of, tensor_elements, type_name
 from .frames import LOOP_OP, replace_frames
 from .graphdef import (
@@ -74,6 +75,7 @@ class GraphDefReader:
         # The control flow of TensorFlow 1 is rewritten to ops with bodies first.
         replace_switches(self.source)
         self.loops = replace_frames(self.source)
+        replace_dilations(self.source)
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
         # Inputs have the order of the file, whatever reads them first.

@@ -171,6 +171,16 @@ def _windows() -> Iterator[Case]:
             lambda x, p=padding: tf.nn.conv3d(x, kernel, (1, 1, 2, 1, 1), p),
             (volume,),
         )
+        for stride in (1, 2):
+            sides = [n * stride + (padding == "VALID") * max(k - stride, 0)
+                     for n, k in zip((4, 6, 5), (2, 3, 2), strict=True)]  # fmt: skip
+            yield Case(
+                f"Conv3DBackpropInputV2 {padding} {stride}",
+                lambda x, p=padding, s=stride, z=tuple(sides): tf.nn.conv3d_transpose(
+                    x, kernel.transpose(0, 1, 2, 4, 3), (1, *z, 4), s, p
+                ),
+                (volume,),
+            )
         yield Case(
             f"MaxPool3D {padding}", lambda x, p=padding: tf.nn.max_pool3d(x, 2, 2, p), (volume,)
         )
