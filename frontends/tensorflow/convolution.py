@@ -118,7 +118,9 @@ def _transposed_pads(
         backs.append(back)
         more.append(front + back - extra)
     if min(more) < 0:
-        raise KeepNode(f"its result of {[made[axis] for axis in axes]} does not follow from its data")
+        raise KeepNode(
+            f"its result of {[made[axis] for axis in axes]} does not follow from its data"
+        )
     return (*fronts, *backs), tuple(more)
 
 

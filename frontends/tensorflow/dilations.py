@@ -42,9 +42,7 @@ def replace_dilations(source: GraphSource) -> None:
             _replace(source, found)
 
 
-def _dilated(
-    source: GraphSource, after: GraphDefNode, reads: Mapping[str, int]
-) -> _Dilated | None:
+def _dilated(source: GraphSource, after: GraphDefNode, reads: Mapping[str, int]) -> _Dilated | None:
     """Returns the convolution whose blocks a node joins; None for other nodes."""
     chain = [after]
     squeezed = _only_read(source, after, reads)

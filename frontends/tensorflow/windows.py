@@ -82,7 +82,8 @@ def _pads_of_blocks(call: NodeCall) -> tuple[int, int, int, int]:
     if any(sizes is None for sizes in found):
         raise KeepNode("the padding of its blocks is computed while the network runs")
     paddings, crops = (sizes.tolist() for sizes in found if sizes is not None)
-    rows = [[subtract(p, c) for p, c in zip(*row, strict=True)] for row in zip(paddings, crops)]
+    pairs = zip(paddings, crops, strict=True)
+    rows = [[subtract(p, c) for p, c in zip(*pair, strict=True)] for pair in pairs]
     (top, bottom), (left, right) = [[0, 0]] * (2 - len(rows)) + rows
     sides = [side for side in (top, left, bottom, right) if isinstance(side, int)]
     if len(sides) != 4 or min(sides) < 0:

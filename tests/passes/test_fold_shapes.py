@@ -45,7 +45,8 @@ class Reckoning:
         size = row.type.shape[0] if row.type.rank == 1 else None
         if row.type.dtype == BOOL or not isinstance(size, int) or not size:
             return
-        op = rng.choice("gather slice concat add sub mul div mod cast where prod split scalar".split())
+        names = "gather slice concat add sub mul div mod cast where prod split scalar"
+        op = rng.choice(names.split())
         attrs: dict[str, Attr] = {}
         operands = {"x": row}
         if op == "gather":

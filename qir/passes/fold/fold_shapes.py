@@ -440,7 +440,7 @@ def _equal(a: Dim, b: Dim) -> bool | None:
 
 def _where(node: Node, known: Known) -> list[Sizes]:
     def pick(cond: bool | None, a: Dim, b: Dim) -> Dim:
-        return None if cond is None else a if cond else b
+        return a if a == b else None if cond is None else a if cond else b
 
     return [_each(pick, known["condition"], known["a"], known["b"])]
 
