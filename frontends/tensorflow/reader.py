@@ -23,6 +23,7 @@ from qir.passes.fold.fold_shapes import MADE_TO, made_to
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
+from .dilations import replace_dilations
 from .elements import dtype_of_number, is_type_number, shape_of, tensor_elements, type_name
 from .frames import LOOP_OP, replace_frames
 from .graphdef import (
@@ -36,11 +37,12 @@ from .graphdef import (
 from .known import KnownValues
 from .operators import OPS
 from .ranks import inferred_shape
+from .spectra import READS_PAIRS, ComplexPair
 from .switches import BRANCH_OP, replace_switches
 
 _CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
-_LIST_OPS = frozenset((*loops.OPS, "Identity"))
-"""Ops that may have lists of tensors as operands."""
+_LIST_OPS = frozenset((*loops.OPS, *READS_PAIRS, "Identity"))
+"""Ops that may have lists of tensors, or complex ones, as operands."""
 
 
 class GraphDefReader:
@@ -74,6 +76,7 @@ class GraphDefReader:
         # The control flow of TensorFlow 1 is rewritten to ops with bodies first.
         replace_switches(self.source)
         self.loops = replace_frames(self.source)
+        replace_dilations(self.source)
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
         # Inputs have the order of the file, whatever reads them first.
@@ -110,7 +113,7 @@ class GraphDefReader:
         operands = [self.operand(node, place) for place in node.inputs]
         call = NodeCall(self, node, operands)  # type: ignore[arg-type]
         if node.op not in _LIST_OPS and not all(isinstance(operand, Value) for operand in operands):
-            raise self.error(node, "reads a list of tensors, which it cannot")
+            raise self.error(node, f"reads {_kind(operands)}, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
             reason = "is no op that is read; cut it off, or freeze a part without it"
@@ -173,7 +176,8 @@ class GraphDefReader:
             raise InputError(f"{self.source.name}: {place[0]} has no result {place[1]}")
         found = self.results[place]
         if not isinstance(found, Value):
-            raise InputError(f"{self.source.name}: output {place[0]} is a list of tensors")
+            said = f"output {place[0]} is {_kind([found])}"
+            raise InputError(f"{self.source.name}: {said}")
         return found
 
     def _input(self, node: GraphDefNode) -> Value:
@@ -296,3 +300,9 @@ class GraphDefReader:
     def error(self, node: GraphDefNode, what: str) -> InputError:
         """Returns an error for a node, in one line."""
         return InputError(f"{self.source.name}: {node.op} {node.name} {what}")
+
+
+def _kind(held: Sequence[loops.ValueOrList]) -> str:
+    """Returns what values are that are no single tensors."""
+    pairs = any(isinstance(each, ComplexPair) for each in held)
+    return "complex numbers" if pairs else "a list of tensors"

@@ -405,10 +405,6 @@ def _sides(function: Callable[[Dim, Dim], object]) -> Callable[[Node, Known], li
     return lambda node, known: [_each(function, known["a"], known["b"])]
 
 
-def _minus(a: Dim, b: Dim) -> Dim:
-    return dims.add(a, dims.multiply(-1, b))
-
-
 def _divided(a: Dim, b: Dim) -> Dim:
     """Returns a quotient that is the same rounded down and toward zero."""
     if not isinstance(b, int) or b < 1:
@@ -417,6 +413,19 @@ def _divided(a: Dim, b: Dim) -> Dim:
         return a // b if a >= 0 else None
     positive = isinstance(a, Sym) and all(count > 0 for _, count in a.terms)
     return dims.divide(a, b) if positive else None
+
+
+def _remainder(node: Node, known: Known) -> list[Sizes]:
+    """Returns what floor division leaves; C's remainder is the same where nothing is negative."""
+
+    def left(a: Dim, b: Dim) -> Dim:
+        if not isinstance(b, int) or b < 1:
+            return None
+        if node.attrs["fmod"]:
+            return dims.subtract(a, dims.multiply(b, _divided(a, b)))
+        return dims.subtract(a, dims.multiply(b, dims.divide(a, b)))
+
+    return [_each(left, known["a"], known["b"])]
 
 
 def _equal(a: Dim, b: Dim) -> bool | None:
@@ -431,7 +440,7 @@ def _equal(a: Dim, b: Dim) -> bool | None:
 
 def _where(node: Node, known: Known) -> list[Sizes]:
     def pick(cond: bool | None, a: Dim, b: Dim) -> Dim:
-        return None if cond is None else a if cond else b
+        return a if a == b else None if cond is None else a if cond else b
 
     return [_each(pick, known["condition"], known["a"], known["b"])]
 
@@ -473,10 +482,11 @@ _RULES: Mapping[str, Callable[[Node, Known], list[Sizes]]] = {
     **dict.fromkeys(("squeeze", "unsqueeze", "reshape", "flatten", "identity"), _moved),
     "transpose": _transpose,
     "add": _sides(dims.add),
-    "sub": _sides(_minus),
+    "sub": _sides(dims.subtract),
     "mul": _sides(dims.multiply),
     "div": _sides(_divided),
     "floor_div": _sides(_divided),
+    "mod": _remainder,
     "equal": _sides(_equal),
     "where": _where,
     "reduce_prod": _prod,
