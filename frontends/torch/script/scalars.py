@@ -38,30 +38,31 @@ MEMORY_FORMATS = (
 """Memory formats by c10::MemoryFormat."""
 
 
-def _slice(held: Any, start: Any, end: Any, step: int) -> Any:
-    return held[slice(start, end, step)]
+def _slice(items: Any, start: Any, end: Any, step: int) -> Any:
+    return items[slice(start, end, step)]
 
 
-def _append(held: list[Any], item: Any) -> list[Any]:
-    held.append(item)
-    return held
+def _append(items: list[Any], item: Any) -> list[Any]:
+    items.append(item)
+    # `aten::append` returns the list, which traced code goes on with.
+    return items
 
 
-def _extend(held: list[Any], more: list[Any]) -> None:
-    held.extend(more)
+def _extend(items: list[Any], more: list[Any]) -> None:
+    items.extend(more)
 
 
-def _insert(held: list[Any], at: int, item: Any) -> None:
-    held.insert(at, item)
+def _insert(items: list[Any], index: int, item: Any) -> None:
+    items.insert(index, item)
 
 
-def _pop(held: list[Any], at: int = -1) -> Any:
-    return held.pop(at)
+def _pop(items: list[Any], index: int = -1) -> Any:
+    return items.pop(index)
 
 
-def _set_item(held: Any, at: Any, item: Any) -> Any:
-    held[at] = item
-    return held
+def _set_item(container: Any, key: Any, item: Any) -> Any:
+    container[key] = item
+    return container
 
 
 def _range_length(low: int, high: int, step: int) -> int:
@@ -91,11 +92,12 @@ def _subtract_from(a: Any, b: Any, alpha: Any = 1) -> Any:
 def _divide(a: Any, b: Any, mode: str | None = None) -> Any:
     if mode == "floor":
         return a // b
+    # The remaining mode is "trunc".
     return a / b if mode is None else math.trunc(a / b)
 
 
-def _format(text: str, *held: Any) -> str:
-    return text.format(*held)
+def _format(text: str, *arguments: Any) -> str:
+    return text.format(*arguments)
 
 
 SCALARS: dict[str, Callable[..., Any]] = {
