@@ -45,7 +45,7 @@ def _layers(kind: str) -> Callable[[OverloadCall], list[Value]]:
         states = call.values("hx") if kind == "lstm" else [call.value("hx")]
         last_states: list[list[Value]] = [[] for _ in states]
         for begin in range(0, len(cells), directions):
-            # PyTorch quantizes the data of a layer once, for both directions.
+            # Both directions of a layer quantize the same data, so one node serves them.
             quantized, qparams = quantize_by_own_range(call, x, seven_bits=cells[begin][4])
             data = call.add("dequantize", {"x": quantized, **qparams})
             results_by_direction = []

@@ -23,7 +23,7 @@ def _gates(kernel: QuantizedCall, state: Any) -> tuple[Any, Any]:
 def _lstm(kernel: QuantizedCall) -> tuple[Any, Any]:
     state, memory = kernel["hx"]
     input_gates, state_gates = _gates(kernel, state)
-    # The order of operands and of operations is that of torch.ao's cells: float sums round
+    # The order of operands and of operations is that of ATen's cells in RNN.cpp: float sums round
     # otherwise.
     parts = kernel.add_call(
         ATEN.chunk.default, kernel.add_call(ATEN.add.Tensor, state_gates, input_gates), 4, 1
