@@ -290,7 +290,6 @@ def _addc(op: str) -> Handler:
     def read(call: OverloadCall) -> Value:
         x, a, b = call.promote("self", "tensor1", "tensor2", kind=call.result.dtype)
         product = call.add(op, {"a": a, "b": b})
-        # ATen multiplies by `value` after the product or quotient: the order decides the rounding.
         if call["value"] != 1:
             factor = call.promote("value", kind=call.result.dtype)[0]
             product = call.add("mul", {"a": product, "b": factor})
