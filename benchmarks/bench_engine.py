@@ -20,12 +20,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 import qir
@@ -33,34 +33,10 @@ from qir.inspect import settle
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engine_networks import IMAGE, NETWORKS, Size, inputs
+from engine_peers import PEERS, Case, NotAvailable, Run
 
-Run = Callable[[], object]
 Feed = Mapping[str, NDArray[np.generic]]
 WARM = 2
-
-
-def by_onnxruntime(path: Path, threads: int, feed: Feed) -> Run:
-    """Returns a run by onnxruntime with its optimizer."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return partial(session.run, None, dict(feed))
-
-
-def by_openvino(path: Path, threads: int, feed: Feed) -> Run:
-    """Returns a run by OpenVINO, in the precision that the file has."""
-    import openvino
-
-    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
-    return partial(request.infer, dict(feed))
-
-
-PEERS: dict[str, Callable[[Path, int, Feed], Run]] = {
-    "onnxruntime": by_onnxruntime,
-    "openvino": by_openvino,
-}
 
 
 def medians(
@@ -103,22 +79,24 @@ class Table:
     def __init__(self, peers: list[str]) -> None:
         self._peers = peers
         self._ratios: dict[tuple[str, str], list[float]] = {}
-        heads = "".join(f"{peer:>14}" for peer in peers)
+        heads = "".join(f"{peer:>16}" for peer in peers)
         print(f"{'times of QIR':20}{'':9}{heads}   in NumPy", flush=True)
 
     def row(self, name: str, kind: str, ratios: Mapping[str, float], numpy: str) -> None:
         """Prints one row."""
         for peer, ratio in ratios.items():
             self._ratios.setdefault((kind, peer), []).append(ratio)
-        cells = "".join(f"{ratios[peer]:13.2f}x" for peer in self._peers)
+        cells = "".join(
+            f"{ratios[peer]:15.2f}x" if peer in ratios else f"{'-':>16}" for peer in self._peers
+        )
         print(f"{name:20}{kind:9}{cells}   {numpy}", flush=True)
 
     def means(self) -> None:
         """Prints the geometric means."""
         for kind in dict.fromkeys(kind for kind, _ in self._ratios):
-            found = (self._ratios[kind, peer] for peer in self._peers)
+            found = (self._ratios.get((kind, peer), [math.nan]) for peer in self._peers)
             means = (math.exp(statistics.fmean(map(math.log, ratios))) for ratios in found)
-            print(f"{'geometric mean':20}{kind:9}" + "".join(f"{mean:13.2f}x" for mean in means))
+            print(f"{'geometric mean':20}{kind:9}" + "".join(f"{mean:15.2f}x" for mean in means))
 
 
 def quantized(path: Path, feed: Feed, to: Path) -> qir.Graph:
@@ -140,12 +118,15 @@ def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folde
     for kind in args.kinds:
         graph = qir.load(source) if kind == "float32" else quantized(source, feed, codes)
         path = source if kind == "float32" else codes
-        runs = {peer: PEERS[peer](path, args.threads, feed) for peer in args.peers}
+        runs: dict[str, Run] = {}
+        for peer in args.peers:
+            with suppress(NotAvailable):
+                runs[peer] = PEERS[peer](Case(name, kind, path, feed, args.threads))
         own = qir.compile(graph, threads=args.threads)
         clock = time.process_time if args.processor_time else time.perf_counter
         runs["qir"] = partial(own, **feed)
         found = medians(runs, args.rounds, args.seconds, clock, args.threads)
-        ratios = {peer: found[peer] / found["qir"] for peer in args.peers}
+        ratios = {peer: found[peer] / found["qir"] for peer in args.peers if peer in runs}
         table.row(name, kind, ratios, told(Counter(f.op for f in own.fallbacks)))
     for path in (source, codes):
         path.unlink(missing_ok=True)
