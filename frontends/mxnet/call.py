@@ -175,12 +175,12 @@ class SymbolCall:
 
     def size(self, x: Value, axis: int) -> int:
         """Returns a known size; raises Unsupported for an open one."""
-        found = x.type.shape[axis]
-        if not isinstance(found, int):
+        known_size = x.type.shape[axis]
+        if not isinstance(known_size, int):
             raise Unsupported(
                 f"it needs the size of axis {axis}; give inputs= with the shapes to qir.load"
             )
-        return found
+        return known_size
 
     def stored_state(self, index: int, name: str) -> Value:
         """Returns an operand that symbols before MXNet 0.9 leave out.

@@ -41,7 +41,7 @@ def grouped_weights(
     absmax = np.abs(data).reshape(len(data), -1).max(axis=1).astype(_F)
     if not absmax.all():
         raise Unsupported("its groups have several channels, and one of them holds zeros alone")
-    if bias is not None and _needs_room_for_bias(x, absmax, bias):
+    if bias is not None and _reduces_scale_for_bias(x, absmax, bias):
         raise Unsupported("its groups have several channels, and a bias takes half of 32 bits")
     gains = (_F(LEVELS[I8]) / absmax)[np.arange(len(data)) // channels_per_group]
     integers = np.rint(data * gains.reshape(-1, *(1,) * (data.ndim - 1)))
@@ -52,7 +52,7 @@ def grouped_weights(
     return call.reader.graph.constant(Array(clipped, TensorType(w.type.shape, quant), w.name))
 
 
-def _needs_room_for_bias(x: Value, absmax: NDArray[np.float32], bias: Value) -> bool:
+def _reduces_scale_for_bias(x: Value, absmax: NDArray[np.float32], bias: Value) -> bool:
     """Returns whether MXNet would reduce the scale of the weights so that the bias fits 32 bits."""
     if bias.constant is None:
         raise Unsupported("its bias is computed; only parameters are read there")

@@ -49,7 +49,12 @@ class Inputs:
         store: str,
         stated: Sequence[object] | None,
     ) -> None:
-        self.path, self.symbol, self.held, self.given = path, symbol, parameter_arrays, stated
+        self.path, self.symbol, self.parameters, self.stated = (
+            path,
+            symbol,
+            parameter_arrays,
+            stated,
+        )
         self.consumers: dict[int, list[tuple[int, int]]] = {}
         """By node: the consumers of its first result, as (node, operand) indices."""
         for index, node in enumerate(symbol.nodes):
@@ -86,8 +91,8 @@ class Inputs:
             return None
         node = self.symbol.nodes[index]
         guessed = self._guess_by_layers(index)
-        if self.given is not None:
-            return self._type_of_given(node, self.given[self.input_nodes.index(index)], guessed)
+        if self.stated is not None:
+            return self._type_of_stated(node, self.stated[self.input_nodes.index(index)], guessed)
         # A given shape wins over a declared one, and that over one that layers imply.
         declared = self._declared_shape(node)
         shape = declared if declared is not None else guessed[0] if guessed else None
@@ -95,9 +100,9 @@ class Inputs:
             message = f"input {node.label} has no shape in the file, and no layer gives it"
             how_to = "--shape 1,3,224,224, --data, or inputs=[(1, 3, 224, 224)]"
             raise ShapesNeeded(f"{self.path}: {message}; give one shape per input: {how_to}")
-        return TensorType(self._named_shape(node, shape), guessed[1] if guessed else F32)
+        return TensorType(self._with_symbols(node, shape), guessed[1] if guessed else F32)
 
-    def _named_shape(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    def _with_symbols(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """Returns a shape whose open sizes are symbols, named after the input and the axis."""
         stem = re.sub(r"\W", "_", node.name)
         stem = stem if re.match(r"[A-Za-z_]", stem) else f"_{stem}"
@@ -106,14 +111,14 @@ class Inputs:
             for axis, size in enumerate(shape)
         )
 
-    def _type_of_given(
+    def _type_of_stated(
         self, node: SymbolNode, stated: Any, guessed: tuple[Sequence[Dim], DType] | None
     ) -> TensorType:
         guessed_dtype = guessed[1] if guessed else F32
         try:
             if isinstance(stated, (tuple, list)):
                 return TensorType(
-                    self._named_shape(node, [dims.size(size) for size in stated]), guessed_dtype
+                    self._with_symbols(node, [dims.size(size) for size in stated]), guessed_dtype
                 )
             data = np.asarray(stated)
             stated_dtype = dtype_of(data)
@@ -139,18 +144,18 @@ class Inputs:
 
     def _guess_by_layers(self, index: int) -> tuple[Sequence[Dim], DType] | None:
         """Returns shape and element type by the first layers that consume a variable."""
-        waiting, seen = [index], {index}
+        waiting, visited = [index], {index}
         # Breadth first: the nearest layer decides.
         while waiting:
             for reader, slot in self.consumers.get(waiting.pop(0), []):
                 node = self.symbol.nodes[reader]
-                if found := self._type_by_layer(node, slot):
-                    return found
+                if guessed := self._type_by_layer(node, slot):
+                    return guessed
                 # Indices of an embedding before an RNN are [steps, batch].
                 if node.op == "Embedding" and slot == 0 and self._feeds_rnn(reader):
                     return [None, None], F32
-                if node.op in _RANK_KEEPING and slot == 0 and reader not in seen:
-                    seen.add(reader)
+                if node.op in _RANK_KEEPING and slot == 0 and reader not in visited:
+                    visited.add(reader)
                     waiting.append(reader)
         return None
 
@@ -197,7 +202,7 @@ class Inputs:
     def _weight(self, node: SymbolNode) -> parameters.Array | None:
         if len(node.inputs) < 2:
             return None
-        array = self.held.get(self.symbol.nodes[node.inputs[1][0]].name)
+        array = self.parameters.get(self.symbol.nodes[node.inputs[1][0]].name)
         return array if array is not None and array.ndim >= 2 else None
 
 

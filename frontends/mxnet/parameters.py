@@ -70,12 +70,12 @@ def read_parameters(path: Path) -> Parameters:
 class _ParameterFile:
     """The bytes of a file, and the current offset."""
 
-    def __init__(self, path: Path, held: bytes) -> None:
-        self.path, self.held, self.at = path, held, 0
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content, self.offset = path, content, 0
         self.entry = "header"
 
     def arrays(self) -> Parameters:
-        (magic,) = self.unpack("<Q") if len(self.held) >= 8 else (0,)
+        (magic,) = self.unpack("<Q") if len(self.content) >= 8 else (0,)
         if magic != MAGIC:
             raise self.bad(f"its first 8 bytes are no {MAGIC:#x}: it is no .params file")
         # The second word is reserved.
@@ -100,8 +100,8 @@ class _ParameterFile:
                 parameters[name] = array
             if prefixed_name.startswith("aux:"):
                 parameters.states.add(name)
-        if self.at != len(self.held):
-            raise self.bad(f"{len(self.held) - self.at} bytes follow the last name")
+        if self.offset != len(self.content):
+            raise self.bad(f"{len(self.content) - self.offset} bytes follow the last name")
         return parameters
 
     def array(self) -> Array | None:
@@ -146,7 +146,7 @@ class _ParameterFile:
     ) -> Array:
         """Returns a sparse array as a dense one."""
         size = prod(shape) * data.dtype.itemsize
-        if size > max(_MAX_DENSE_BYTES, 16 * len(self.held)):
+        if size > max(_MAX_DENSE_BYTES, 16 * len(self.content)):
             raise self.bad(f"its shape {shape} has {size} bytes, of which few are in the file")
         index_vectors = [index.astype(np.int64).reshape(-1) for index in indices]
         dense_array = np.zeros(shape, data.dtype)
@@ -178,17 +178,17 @@ class _ParameterFile:
 
     def unpack(self, form: str) -> tuple[int, ...]:
         size = struct.calcsize(form)
-        if len(self.held) - self.at < size:
+        if len(self.content) - self.offset < size:
             raise self.bad("the file ends early")
-        values = struct.unpack_from(form, self.held, self.at)
-        self.at += size
+        values = struct.unpack_from(form, self.content, self.offset)
+        self.offset += size
         return values
 
     def count(self, what: str, min_bytes: int) -> int:
         """Reads a count of entries of at least `least` bytes each."""
         (entry_count,) = self.unpack("<Q")
         # Checked before anything is allocated for them.
-        if entry_count > (len(self.held) - self.at) // min_bytes:
+        if entry_count > (len(self.content) - self.offset) // min_bytes:
             raise self.bad(f"{entry_count} {what} do not fit into the file")
         return entry_count
 
@@ -216,10 +216,10 @@ class _ParameterFile:
     def elements(self, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
         count = prod(shape)
         size = count * dtype.itemsize
-        if size > len(self.held) - self.at:
+        if size > len(self.content) - self.offset:
             raise self.bad(f"its shape {shape} needs {size} bytes, the file ends early")
-        array: Array = np.frombuffer(self.held, dtype, count, self.at).reshape(shape)
-        self.at += size
+        array: Array = np.frombuffer(self.content, dtype, count, self.offset).reshape(shape)
+        self.offset += size
         # The names and shapes before an array may leave it unaligned.
         if not array.flags.aligned:
             array = array.copy()
@@ -228,8 +228,8 @@ class _ParameterFile:
 
     def name(self) -> str:
         size = self.count("bytes", 1)
-        text = self.held[self.at : self.at + size]
-        self.at += size
+        text = self.content[self.offset : self.offset + size]
+        self.offset += size
         try:
             return text.decode()
         except UnicodeDecodeError:

@@ -28,7 +28,7 @@ def parameter_bytes(arrays: Mapping[str, Array]) -> bytes:
     return b"".join(parts)
 
 
-class _Written:
+class _SymbolBuilder:
     """A symbol that grows node by node."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class _Written:
         )
 
 
-def _convolutional(random: np.random.Generator) -> tuple[_Written, dict[str, Array]]:
-    symbol = _Written()
+def _convolutional(random: np.random.Generator) -> tuple[_SymbolBuilder, dict[str, Array]]:
+    symbol = _SymbolBuilder()
     parameters: dict[str, Array] = {}
     window: dict[str, object] = {"kernel": "(3, 3)", "pad": "(1, 1)", "num_filter": 8}
     x = symbol.add("null", "data")
@@ -84,8 +84,8 @@ def _convolutional(random: np.random.Generator) -> tuple[_Written, dict[str, Arr
     return symbol, parameters
 
 
-def _pointwise() -> _Written:
-    symbol = _Written()
+def _pointwise() -> _SymbolBuilder:
+    symbol = _SymbolBuilder()
     x = symbol.add("null", "data", __shape__="(2, 3, 4)")
     y = symbol.add("Reshape", "rows", x, shape="(0, -1)")
     y = symbol.add("_mul_scalar", "half", y, scalar=0.5)

@@ -138,7 +138,7 @@ def _conv(call: SymbolCall) -> Result | list[Result]:
         return _add_float_subgraph(call)
     call.ignore(*_FLAGS)
     fusion = _FusedSubgraph(call)
-    (_, first), *rest = fusion.operators()
+    (_, first), *later = fusion.operators()
     if first.op != "Convolution":
         raise Unsupported(f"its subgraph begins with {first.op}")
     inner_call = fusion.inside(
@@ -157,7 +157,7 @@ def _conv(call: SymbolCall) -> Result | list[Result]:
     range_index = fusion.count
     data = fusion.operand(first, 0), range_index, range_index + 1
     steps: list[_EpilogueStep] = []
-    for _, node in rest:
+    for _, node in later:
         # A batch norm later in the chain cannot be folded into the weights.
         if node.op == "BatchNorm" and not steps:
             w, bias = _fold_batch_norm(fusion, node, w, bias)
@@ -272,7 +272,7 @@ def _linear(call: SymbolCall) -> Result | list[Result]:
     call.ignore(*_FLAGS)
     gives_float = call.attrs.flag("enable_float_output")
     fusion = _FusedSubgraph(call)
-    (_, first), *rest = fusion.operators()
+    (_, first), *later = fusion.operators()
     if first.op != "FullyConnected":
         raise Unsupported(f"its subgraph begins with {first.op}")
     inner_call = fusion.inside(first)
@@ -287,7 +287,7 @@ def _linear(call: SymbolCall) -> Result | list[Result]:
     range_index = fusion.count
     data = fusion.operand(first, 0), range_index, range_index + 1
     w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if has_bias else None
-    steps = [_epilogue_function(fusion, node) for _, node in rest]
+    steps = [_epilogue_function(fusion, node) for _, node in later]
     per_channel = call.attrs.flag("channel_wise_quantize")
     calibrated = calibrated_range(call)
     # A layer that returns floats needs no range.

@@ -33,29 +33,29 @@ Known = dict[Value, "NDArray[np.generic] | None"]
 """Results so far: elements, as objects where some are symbolic; None for unknown ones."""
 
 
-def evaluated(value: Value, known: Known) -> NDArray[np.generic] | None:
+def evaluated(value: Value, results_so_far: Known) -> NDArray[np.generic] | None:
     """Returns the elements of a value that no input changes; None if unknown or large."""
     # A stack, not recursion: exported chains are longer than Python's limit.
     waiting = [value]
-    while waiting and len(known) < _MAX_VALUES:
+    while waiting and len(results_so_far) < _MAX_VALUES:
         node = waiting[-1].node
-        if waiting[-1] in known:
+        if waiting[-1] in results_so_far:
             waiting.pop()
             continue
-        missing = [v for v in _prerequisites(node) if v not in known]
+        missing = [v for v in _prerequisites(node) if v not in results_so_far]
         if missing:
             waiting += missing
             continue
-        results = _node_results(node, known)
+        results = _node_results(node, results_so_far)
         for i, result in enumerate(node.results):
-            known[result] = None if results is None else results[i]
-    data = known.get(value)
+            results_so_far[result] = None if results is None else results[i]
+    data = results_so_far.get(value)
     # Object arrays have symbolic sizes, which no attribute of a node can be.
     return None if data is None or data.dtype == object else data
 
 
 def refine_created_shape(
-    graph: Graph, node: Node, known: Known, overridable: Collection[str]
+    graph: Graph, node: Node, results_so_far: Known, overridable: Collection[str]
 ) -> None:
     """Replaces open sizes in the result of a reshape, expand, ... by those of its `shape` operand.
 
@@ -67,8 +67,8 @@ def refine_created_shape(
     shape_operand = node.operands["shape"]
     if overridable and _depends_on_constant(shape_operand, overridable):
         return
-    evaluated(shape_operand, known)
-    sizes = known.get(shape_operand)
+    evaluated(shape_operand, results_so_far)
+    sizes = results_so_far.get(shape_operand)
     shape = None if sizes is None else made_to(node, sizes.astype(object))
     if shape is None or len(shape) != created_type.rank:
         return
@@ -81,13 +81,13 @@ def refine_created_shape(
 
 def _depends_on_constant(value: Value, names: Collection[str]) -> bool:
     """Returns whether a value depends on a constant of one of these names."""
-    seen, waiting = {value}, [value]
-    while waiting and len(seen) < _MAX_VALUES:
+    visited, waiting = {value}, [value]
+    while waiting and len(visited) < _MAX_VALUES:
         node = waiting.pop().node
         if node.op == "constant" and node.result.lineage.tensor in names:
             return True
-        prerequisites = [v for v in _prerequisites(node) if v not in seen]
-        seen.update(prerequisites)
+        prerequisites = [v for v in _prerequisites(node) if v not in visited]
+        visited.update(prerequisites)
         waiting += prerequisites
     return False
 
@@ -99,25 +99,27 @@ def _prerequisites(node: Node) -> list[Value]:
     return list(node.operands.values())
 
 
-def _node_results(node: Node, known: Known) -> Sequence[NDArray[np.generic]] | None:
+def _node_results(node: Node, results_so_far: Known) -> Sequence[NDArray[np.generic]] | None:
     if node.op == "constant":
         array = node.result.constant
         return None if array is None or array.type.quant else (array.data,)
     if node.op in ("input", "foreign") or node.bodies:
         return None
-    data_by_slot = {slot: known.get(value) for slot, value in node.operands.items()}
+    data_by_slot = {slot: results_so_far.get(value) for slot, value in node.operands.items()}
     present = {slot: data for slot, data in data_by_slot.items() if data is not None}
     # Shape queries need no operand data: the types of their operands state the sizes.
     if node.op not in SHAPE_QUERIES and len(present) < len(data_by_slot):
         return None
     if node.op in SHAPE_QUERIES or any(data.dtype == object for data in present.values()):
-        return _symbolic_results(node, known)
+        return _symbolic_results(node, results_so_far)
     return _run(node, present)
 
 
-def _symbolic_results(node: Node, known: Known) -> list[NDArray[np.generic]] | None:
+def _symbolic_results(node: Node, results_so_far: Known) -> list[NDArray[np.generic]] | None:
     """Returns the results by symbolic arithmetic on sizes."""
-    operand_data = {v: data for v in node.operands.values() if (data := known.get(v)) is not None}
+    operand_data = {
+        v: data for v in node.operands.values() if (data := results_so_far.get(v)) is not None
+    }
     results = reckoned(
         node, {v: data.astype(object) for v, data in operand_data.items()}, _MAX_ELEMENTS
     )

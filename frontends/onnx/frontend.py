@@ -382,18 +382,18 @@ def _record_declared_types(reader: OnnxReader) -> None:
             reader.rankless_types[info.name] = info.type
 
 
-def _topological_order(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
+def _topological_order(ops: Sequence[OnnxOp], available: set[str]) -> list[OnnxOp]:
     """Returns the operators in topological order, ties in the order of the file.
 
     Raises InputError for a cycle, and for a tensor that two operators produce.
     """
     # Producers may come after consumers in a file, and names may clash: both are rare.
-    if _is_sorted(ops, known):
+    if _is_sorted(ops, available):
         return list(ops)
     producer_of: dict[str, int] = {}
     for i, op in enumerate(ops):
         for name in filter(None, op.outputs):
-            if name in known or producer_of.setdefault(name, i) != i:
+            if name in available or producer_of.setdefault(name, i) != i:
                 raise op.error(f"makes {name!r}, which is made elsewhere")
     producers_of = [{producer_of[n] for n in op.names_read if n in producer_of} for op in ops]
     users: dict[int, list[int]] = {}
@@ -417,9 +417,9 @@ def _topological_order(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
     return ordered
 
 
-def _is_sorted(ops: Sequence[OnnxOp], known: set[str]) -> bool:
+def _is_sorted(ops: Sequence[OnnxOp], available: set[str]) -> bool:
     """Returns whether producers come first and names are unique, as exporters write models."""
-    produced, read_early = set(known), set[str]()
+    produced, read_early = set(available), set[str]()
     for op in ops:
         for name in op.names_read:
             if name not in produced:
@@ -465,8 +465,8 @@ def _read_or_keep(reader: OnnxReader, op: OnnxOp) -> None:
         if not op.domain and _has_unsupported_quantized_values(reader, op):
             raise KeepOperator
         _handle_or_evaluate(reader, op, handler)
-    except KeepOperator as kept:
-        foreign.keep(reader, op, str(kept))
+    except KeepOperator as reason:
+        foreign.keep(reader, op, str(reason))
 
 
 def _handler_error_text(op: OnnxOp, error: Exception) -> str:
@@ -487,8 +487,8 @@ def _handle_or_evaluate(
     """
     try:
         handler(reader, op)
-    except KeepOperator as kept:
-        if not isinstance(kept, NotConstant) and not foreign.has_untyped_results(reader, op):
+    except KeepOperator as reason:
+        if not isinstance(reason, NotConstant) and not foreign.has_untyped_results(reader, op):
             raise
         reader.evaluates = True
         try:

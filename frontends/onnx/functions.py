@@ -97,24 +97,26 @@ def inlined_size(proto: onnx.ModelProto, quant_names: Container[str]) -> tuple[i
     functions = {function_key(f.domain, f.name, f.overload): f for f in proto.functions}
     sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
 
-    def called(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
+    def size_of_call(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
         if key not in sizes:
             sizes[key] = 0, 0  # for a recursive function, which `specialize_calls` reports
-            sizes[key] = (0, 0) if depth > MAX_CALL_DEPTH else sums(functions[key].node, depth)
+            sizes[key] = (
+                (0, 0) if depth > MAX_CALL_DEPTH else size_of_nodes(functions[key].node, depth)
+            )
         return sizes[key]
 
-    def sums(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
+    def size_of_nodes(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
         count = size = 0
         for node in nodes:
             key = function_key(node.domain, node.op_type, node.overload)
             is_inlined = key in functions and not (key[0] == QIR_DOMAIN and key[1] in quant_names)
-            parts = [called(key, depth + 1) if is_inlined else (1, node.ByteSize())]
-            parts += [sums(g.node, depth) for a in node.attribute for g in subgraphs_of(a)]
+            parts = [size_of_call(key, depth + 1) if is_inlined else (1, node.ByteSize())]
+            parts += [size_of_nodes(g.node, depth) for a in node.attribute for g in subgraphs_of(a)]
             count += sum(part[0] for part in parts)
             size += sum(part[1] for part in parts)
         return count, size
 
-    return sums(proto.graph.node, 0)
+    return size_of_nodes(proto.graph.node, 0)
 
 
 def function_key(domain: str, name: str, overload: str) -> tuple[str, str, str]:

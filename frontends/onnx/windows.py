@@ -79,7 +79,7 @@ def check_window_fits(
         if (
             isinstance(size, int)
             and step > 0
-            and (room := size + sum(pads) - (window - 1) * spacing - 1) < 0
+            and (free := size + sum(pads) - (window - 1) * spacing - 1) < 0
         ):
-            if room % step:
+            if free % step:
                 raise KeepOperator(f"a window is larger than its padded side of {size + sum(pads)}")

@@ -16,8 +16,8 @@ def error_cause(error: Exception) -> str:
     if not lines:
         return type(error).__name__
     for index, line in enumerate(lines[:-1]):
-        if found := _LAYER_TRACE.search(line):
-            return f"{found[1]}: {lines[index + 1]}"[:_MAX_LENGTH]
+        if match := _LAYER_TRACE.search(line):
+            return f"{match[1]}: {lines[index + 1]}"[:_MAX_LENGTH]
     # AutoGraph puts a traceback of the user's code before the message.
     if lines[0] != "in user code:":
         return lines[0][:_MAX_LENGTH]

@@ -134,8 +134,8 @@ class _LoopBuilder:
             operands = {"count": count}
         operands |= {f"vs.{n}": self._value(self.arguments[i]) for n, i in enumerate(self.carried)}
         operands |= {f"xs.{n}": value for n, value in enumerate(self.captured)}
-        made = self.reader.add_control(self.node, "loop", operands, {"body": body})
-        return self._results(made, results, writes)
+        node_results = self.reader.add_control(self.node, "loop", operands, {"body": body})
+        return self._results(node_results, results, writes)
 
     def _value(self, argument: ValueOrList) -> Value:
         if not isinstance(argument, Value):

@@ -193,7 +193,7 @@ def _depth_to_space(op: str) -> Callable[[NodeCall], Value]:
     return read
 
 
-def _shape_with_one_open(call: NodeCall, x: Value) -> list[int]:
+def _sizes_with_one_open(call: NodeCall, x: Value) -> list[int]:
     """Returns the sizes of a value, with -1 for at most one open size."""
     sizes = [size if isinstance(size, int) else -1 for size in x.type.shape]
     if sizes.count(-1) > 1:
@@ -213,7 +213,7 @@ def _space_to_batch(call: NodeCall) -> Value:
         [0, *(pair[i] for pair in pairs), *[0] * (rank - count - 1)] for i in (0, 1)
     )
     x = call.add("pad", {"x": x}, {"pads": (*pads_before, *pads_after)})
-    sizes = _shape_with_one_open(call, x)
+    sizes = _sizes_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it splits are not known")
     # [batch, h, w, ...] -> [batch, h / b, b, w / b, b, ...] -> [b, b, batch, h / b, w / b, ...].
@@ -242,7 +242,7 @@ def _batch_to_space(call: NodeCall) -> Value:
         call.constant_elements(2).astype(np.int64).tolist(),
     )
     rank, count = x.type.rank, len(blocks)
-    sizes = _shape_with_one_open(call, x)
+    sizes = _sizes_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it joins are not known")
     batch = sizes[0] // prod(blocks) if sizes[0] >= 0 else -1

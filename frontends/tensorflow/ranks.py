@@ -28,15 +28,15 @@ def inferred_shape(source: GraphSource, name: str) -> tuple[int, ...] | None:
     for node in source.nodes.values():
         for index, (operand, _) in enumerate(node.inputs):
             readers.setdefault(operand, []).append((node, index))
-    waiting, seen = deque([name]), {name}
+    waiting, visited = deque([name]), {name}
     while waiting:
         for node, index in readers.get(waiting.popleft(), ()):
             shape = _layer_operand_shape(source, node, index)
             if shape is not None:
                 return shape
             # Breadth first: the nearest layer decides.
-            if node.op in _SHAPE_KEEPING and node.name not in seen:
-                seen.add(node.name)
+            if node.op in _SHAPE_KEEPING and node.name not in visited:
+                visited.add(node.name)
                 waiting.append(node.name)
     return None
 

@@ -50,7 +50,7 @@ def _controlling_nodes(
 
     With `waits`, control inputs are followed too. The Switch nodes of loops are looked through.
     """
-    controlling, seen, todo = [], {place}, [place]
+    controlling, visited, todo = [], {place}, [place]
     while todo:
         name, index = todo.pop()
         node = source.nodes.get(name)
@@ -70,8 +70,8 @@ def _controlling_nodes(
             *node.inputs,
             *((input_name, 0) for input_name in node.control_inputs if follows_control),
         ]
-        todo += [input_name for input_name in more if input_name not in seen]
-        seen.update(more)
+        todo += [input_name for input_name in more if input_name not in visited]
+        visited.update(more)
     return controlling
 
 

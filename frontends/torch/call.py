@@ -125,10 +125,10 @@ class OverloadCall:
 
     def value(self, name: str) -> Value:
         """Returns a tensor argument."""
-        found = self.optional(name)
-        if found is None:
+        operand = self.optional(name)
+        if operand is None:
             raise KeepCall
-        return found
+        return operand
 
     def optional(self, name: str) -> Value | None:
         """Returns a tensor argument, or None where it is left out."""

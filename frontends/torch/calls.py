@@ -24,8 +24,8 @@ def call_signature_of(exported: ExportedProgram) -> str:
     arguments = [
         spec_of.arg for spec_of in signature.input_specs if spec_of.kind.name == "USER_INPUT"
     ]
-    kept = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-    results = [spec_of.arg for spec_of in signature.output_specs if spec_of.kind in kept]
+    output_kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    results = [spec_of.arg for spec_of in signature.output_specs if spec_of.kind in output_kinds]
     if spec.in_spec is None or spec.out_spec is None:
         return ""
     try:

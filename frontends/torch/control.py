@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `torch.cond`; the operands of both branches become inputs of the bodies."""
-    condition, then, otherwise, *rest = node.args
-    captured: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
+    condition, then, otherwise, *more_args = node.args
+    captured: Sequence[Any] = more_args[0] if more_args else ()  # type: ignore[assignment]
     captured_values = _captured_values(reader, captured)
     bodies = {}
     for name, branch in (("then", then), ("else", otherwise)):
@@ -43,14 +43,17 @@ def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
 
 def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `while_loop`; the condition is computed before the loop and at the end of its body."""
-    condition, body, carried, *rest = node.args
+    condition, body, carried, *more_args = node.args
     carried_nodes: Sequence[Any] = carried  # type: ignore[assignment]
-    captured: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
-    if not all(isinstance(held, fx.Node) and not sizes.is_size(held) for held in carried_nodes):
+    captured: Sequence[Any] = more_args[0] if more_args else ()  # type: ignore[assignment]
+    if not all(
+        isinstance(carried_node, fx.Node) and not sizes.is_size(carried_node)
+        for carried_node in carried_nodes
+    ):
         raise reader.error(node, "carries a number around a loop; carry a tensor of one element")
     arguments = [*carried_nodes, *captured]
     condition_graph, body_graph = _submodule(reader, condition), _submodule(reader, body)
-    initial = [reader.tensor(held) for held in carried_nodes]
+    initial = [reader.tensor(carried_node) for carried_node in carried_nodes]
     captured_values = _captured_values(reader, captured)
     (continues_at_first,) = _inline(
         reader,

@@ -71,7 +71,7 @@ def _functional_overload(target: Any) -> Any:
 
 
 def _trace(
-    called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
+    function: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
 ) -> fx.GraphModule:
     """Returns the calls of a function; raises KeepCall if it cannot be traced or fixes sizes."""
     mode: Any = next((fake.fake_mode for fake in fakes if hasattr(fake, "fake_mode")), None)
@@ -79,7 +79,7 @@ def _trace(
     if mode is None:
         raise KeepCall
     guard_count = len(mode.shape_env.guards) if mode.shape_env else 0
-    trace: Any = make_fx(called, pre_dispatch=before_dispatch, tracing_mode="real")
+    trace: Any = make_fx(function, pre_dispatch=before_dispatch, tracing_mode="real")
     try:
         with torch.no_grad(), mode:
             module: fx.GraphModule = trace(*fakes)

@@ -87,8 +87,8 @@ def _argument_to_json(call: OverloadCall, argument: Any, operands: list[Value]) 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
     """Computes a foreign node; raises PluginError if PyTorch lacks the operator or fails."""
     name = str(node.attrs["op"])
-    namespace, _, rest = name.partition(".")
-    packet, _, overload = rest.partition(".")
+    namespace, _, packet_and_overload = name.partition(".")
+    packet, _, overload = packet_and_overload.partition(".")
     overload_found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
     # A model file names the operator, so only aten's own and harmless ones are run.
     if (

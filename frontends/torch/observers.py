@@ -85,7 +85,9 @@ def observed_by(config: QConfig) -> dict[str, ObserverRecord | None]:
     Raises Refused as `observed` does.
     """
     return {
-        role: None if _is_float(made := _instantiate(getattr(config, role))) else observed(made)
+        role: None
+        if _is_float(observer := _instantiate(getattr(config, role)))
+        else observed(observer)
         for role in ("activation", "weight")
     }
 

@@ -145,9 +145,9 @@ def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
         if joins and call[names.binary] != "none":
             if call[names.binary] not in ("sum", "add"):
                 raise KeepCall(f"it joins by {call[names.binary]}")
-            other = _quantized_operand(call, names.other, names.other_scale, names.other_zero)
+            operand = _quantized_operand(call, names.other, names.other_scale, names.other_zero)
             stages.append(Stage("add", spec("add").complete_attrs({}), ("b",), flow="a"))
-            operands["1.b"] = other
+            operands["1.b"] = operand
         activation = _activation(
             call[activation_arguments[0]],
             call[activation_arguments[1]] or [],

@@ -158,12 +158,16 @@ def written_operand(node: fx.Node) -> fx.Node | None:
     """
     target: Any = node.target
     formals = target._schema.arguments
-    found = [
+    written_indices = [
         i
         for i, formal in enumerate(formals)
         if formal.alias_info is not None and formal.alias_info.is_write
     ]
-    if len(found) != 1 or found[0] >= len(node.args) or len(target._schema.returns) != 1:
+    if (
+        len(written_indices) != 1
+        or written_indices[0] >= len(node.args)
+        or len(target._schema.returns) != 1
+    ):
         return None
-    operand = node.args[found[0]]
+    operand = node.args[written_indices[0]]
     return operand if isinstance(operand, fx.Node) else None

@@ -241,15 +241,15 @@ class ProgramReader:
 
         Raises KeepCall where they disagree: the converter does not cover this case then.
         """
-        found, shape = value.type, shape_of(fake.shape)
-        if found.dtype != dtype_of(fake.dtype) or found.rank != len(shape):
+        value_type, shape = value.type, shape_of(fake.shape)
+        if value_type.dtype != dtype_of(fake.dtype) or value_type.rank != len(shape):
             raise KeepCall
-        if not all(map(dims.may_be_equal, found.shape, shape)):
+        if not all(map(dims.may_be_equal, value_type.shape, shape)):
             raise KeepCall
         # Where the type rule leaves a size open, PyTorch may know it.
-        refined = tuple(b if a is None else a for a, b in zip(found.shape, shape, strict=True))
-        if refined != found.shape:
-            self.graph.set_type(value, found.with_shape(refined))
+        refined = tuple(b if a is None else a for a, b in zip(value_type.shape, shape, strict=True))
+        if refined != value_type.shape:
+            self.graph.set_type(value, value_type.with_shape(refined))
 
     def _remove_added(self, count: int) -> None:
         """Removes what a converter added before it gave up; computed sizes stay for other uses."""
@@ -320,7 +320,7 @@ class ProgramReader:
             ),
             "",
         )
-        return Origin("torch", _called(node), node.name, module, 0, operands, layer)
+        return Origin("torch", _called_overload(node), node.name, module, 0, operands, layer)
 
     def tensor(self, node: fx.Node) -> Value:
         """Returns the value of a node; a parameter becomes a constant on first use."""
@@ -386,7 +386,7 @@ class ProgramReader:
         return InputError(f"{self.graph.name}: {node.name} {what}{where}")
 
 
-def _called(node: fx.Node) -> str:
+def _called_overload(node: fx.Node) -> str:
     """Returns the overload that a module called: of `relu(x, inplace=True)` that of `relu`."""
     _, _, function = (node.meta.get("torch_fn") or ("", ""))[1].rpartition(".")
     place = f"aten.{function}_."

@@ -252,7 +252,7 @@ def _read_script(
     """
     assumed: tuple[str, ...] = ()
     if inputs is not None:
-        program, reader = script_program(module, name, _given_examples(name, inputs))
+        program, reader = script_program(module, name, _examples_of(name, inputs))
     elif types:
         text = types.decode() if isinstance(types, bytes) else types
         program, reader = script_program(module, name, stated_examples(text, name))
@@ -293,8 +293,8 @@ def _read_script_by_guessed_inputs(
                     )
                 closed: frozenset[Axis] = frozenset()
                 # Fixing one axis may make another one fixed, so this repeats until nothing changes.
-                while found := fixed_axes(reader.builder) - closed:
-                    closed |= found
+                while newly_closed := fixed_axes(reader.builder) - closed:
+                    closed |= newly_closed
                     inputs = with_fixed_axes(inputs, reader.builder.open_axes, closed)
                     program, reader = script_program(module, name, inputs)
             return program, reader, assumptions(reader.builder, closed)
@@ -308,7 +308,7 @@ def _read_script_by_guessed_inputs(
     )
 
 
-def _given_examples(name: str, inputs: Sequence[object]) -> list[Example]:
+def _examples_of(name: str, inputs: Sequence[object]) -> list[Example]:
     """Returns examples of inputs that are given as tensors, arrays or shapes."""
     examples = []
     for item in inputs:

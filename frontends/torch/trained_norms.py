@@ -76,8 +76,8 @@ def _without_bias(x: Value) -> tuple[Value, Value | None]:
     """Returns the operand of a bias addition and the bias; a value without one as it is."""
     node = x.node
     if node.op == "add":
-        for data, other in (("a", "b"), ("b", "a")):
-            bias = _before_reshapes(node.operands[other])
+        for data, bias_slot in (("a", "b"), ("b", "a")):
+            bias = _before_reshapes(node.operands[bias_slot])
             if bias.constant is not None and bias.type.rank == 1:
                 return node.operands[data], bias
     return x, None
@@ -139,8 +139,8 @@ def _is_factor(node: Node, norm: Node) -> bool:
     return bool(np.float32(eps.constant.data) == np.float32(norm.attrs["eps"]))  # type: ignore[arg-type]
 
 
-def _are_equal_constants(left: Value, right: Value) -> bool:
-    first, second = left.constant, right.constant
+def _are_equal_constants(a: Value, b: Value) -> bool:
+    first, second = a.constant, b.constant
     return first is not None and second is not None and np.array_equal(first.data, second.data)
 
 

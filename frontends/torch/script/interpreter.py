@@ -244,8 +244,8 @@ class Interpreter:
     def _write_in_place(self, operand: Any, result: QuantizedTensor) -> QuantizedTensor:
         """Updates the operand of an in-place op, so that all its aliases see the result."""
         operand.node, operand.scale, operand.zero = result.node, result.scale, result.zero
-        written: QuantizedTensor = operand
-        return written
+        updated: QuantizedTensor = operand
+        return updated
 
     def _quantized(self, kind: str, target: Any, named_arguments: dict[str, Any]) -> Any:
         """Reads an aten operator that is given quantized tensors."""

@@ -333,8 +333,8 @@ def _norm(kernel: QuantizedCall) -> QuantizedTensor:
         groups = kernel["num_groups"]
         result = kernel.add_call(ATEN.group_norm.default, x, groups, scale, bias, eps, False)
     else:
-        rest = (None, None, True, 0.0, eps, False)
-        result = kernel.add_call(ATEN.instance_norm.default, x, scale, bias, *rest)
+        more_args = (None, None, True, 0.0, eps, False)
+        result = kernel.add_call(ATEN.instance_norm.default, x, scale, bias, *more_args)
     return kernel.result(result, "input")
 
 

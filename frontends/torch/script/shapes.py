@@ -102,15 +102,15 @@ def _example_for_layer(kind: str, rank: int, channels: int, side: int) -> Exampl
 
 def _branch_results(block: Any) -> dict[int, list[Any]]:
     """Returns the results of `prim::If` nodes, by the values that their blocks return."""
-    found: dict[int, list[Any]] = {}
+    results_by_block_result: dict[int, list[Any]] = {}
     for node in block.nodes():
         for inner in node.blocks():
             for unique, values in _branch_results(inner).items():
-                found.setdefault(unique, []).extend(values)
+                results_by_block_result.setdefault(unique, []).extend(values)
             if node.kind() == "prim::If":
                 for value, result in zip(inner.outputs(), node.outputs(), strict=True):
-                    found.setdefault(value.unique(), []).append(result)
-    return found
+                    results_by_block_result.setdefault(value.unique(), []).append(result)
+    return results_by_block_result
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,16 @@ class _LayerSearch:
             node = use.user
             kind = node.kind()
             keeps_shape = kind in _SHAPE_KEEPING and use.offset == 0
-            found = (
+            layer = (
                 self.find_layer(node.output()) if keeps_shape else self._layer_of_node(node, kind)
             )
-            if found:
-                return found
+            if layer:
+                return layer
         # The result of a branch is consumed where the `prim::If` node's result is.
         layers_after = (
             self.find_layer(result) for result in self.branch_results.get(value.unique(), ())
         )
-        return next((found for found in layers_after if found), None)
+        return next((layer for layer in layers_after if layer), None)
 
     def _layer_of_node(self, node: Any, kind: str) -> tuple[str, int, int] | None:
         inputs = list(node.inputs())
