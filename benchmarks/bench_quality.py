@@ -1,4 +1,4 @@
-"""What quantizing costs in accuracy: QIR's default next to onnxruntime's and NNCF's, on real models.
+"""Accuracy cost of quantizing: QIR's default next to onnxruntime's and NNCF's, on real models.
 
 Each method gets the same calibration samples and is run by onnxruntime. A row says the metric in
 float and in int8, the samples that became right and wrong, how often both agree, the
