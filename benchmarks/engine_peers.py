@@ -29,7 +29,7 @@ class NotAvailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is timed: a network's file, `float32` or `int8`, its inputs and the threads."""
+    """A measurement: a network's file, `float32` or `int8`, its inputs and the threads."""
 
     name: str
     kind: str
@@ -107,12 +107,12 @@ def by_ai_edge_litert(case: Case) -> Run:
         raise NotAvailable("keras.applications has no such network")
     batch, _, image, _ = next(iter(case.feed.values())).shape
     path = case.path.with_suffix(".tflite")
-    words = [KERAS[case.name], case.kind, str(image), str(path)]
-    done = subprocess.run(
-        [sys.executable, "-c", CONVERT, *words], capture_output=True, text=True, check=False
+    arguments = [KERAS[case.name], case.kind, str(image), str(path)]
+    process = subprocess.run(
+        [sys.executable, "-c", CONVERT, *arguments], capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        raise NotAvailable(done.stderr.strip().splitlines()[-1])
+    if process.returncode:
+        raise NotAvailable(process.stderr.strip().splitlines()[-1])
     interpreter = Interpreter(model_path=str(path), num_threads=case.threads)
     (entry,) = interpreter.get_input_details()
     interpreter.resize_tensor_input(entry["index"], [batch, image, image, 3])

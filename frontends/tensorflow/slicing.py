@@ -115,8 +115,10 @@ def _parse_strided_slice(call: NodeCall) -> _SliceParts:
             if isinstance(start, int) and isinstance(stop, int):
                 cuts.cut(axis, start, stop, step)
             else:
-                sides = (side if isinstance(side, int) else None for side in (start, stop))
-                cuts.computed[axis] = _Computed(i, *sides, step)
+                first_known, last_known = (
+                    side if isinstance(side, int) else None for side in (start, stop)
+                )
+                cuts.computed[axis] = _Computed(i, first_known, last_known, step)
             axis, place = axis + 1, place + 1
     return cuts
 
