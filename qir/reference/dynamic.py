@@ -20,7 +20,7 @@ from qir.profiles import choose_query, dequantize_query, profile
 from qir.reference.companions import resolve_companions, with_companion_parameters
 from qir.reference.products import mapping_of
 from qir.reference.quantized import fake_quantize
-from qir.reference.ranges import RULES, Wanted, extremes
+from qir.reference.ranges import RULES, RangeRequest, extremes
 from qir.reference.table import Operands
 
 Tensor = NDArray[np.generic]
@@ -81,7 +81,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
     assert scale_type is not None
     low, high = extremes(_float_values(run), run.wholes("keep"), run.wholes("blocks"))
     bounds = run.wholes("bounds") or storage.bounds
-    request = Wanted(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
+    request = RangeRequest(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
     rule, name = RULES.get(run.text("rule")), run.text("rule")
     if rule is not None:
         scale, zero = rule(low, high, request)
@@ -95,7 +95,7 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
 
 
 def _by_profile(
-    run: _Run, name: str, low: Tensor, high: Tensor, request: Wanted
+    run: _Run, name: str, low: Tensor, high: Tensor, request: RangeRequest
 ) -> tuple[Tensor, Tensor]:
     """Returns a range rule of the core by its name, or the one of the node's own profile."""
     storage, granularity = str(request.storage), "channel" if run.wholes("keep") else "tensor"
