@@ -17,12 +17,12 @@ from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.fold.fold_shapes import (
-    MADE_TO,
     SHAPE_QUERIES,
+    SHAPED_BY_OPERAND,
     SIZED_BY_OPERANDS,
-    made_to,
-    reckoned,
-    whole,
+    all_integers,
+    computed_sizes,
+    requested_shape,
 )
 from qir.reference.interpreter import run_node
 
@@ -61,14 +61,14 @@ def refine_created_shape(
     Defaults of inputs (`overridable`) are not used, since a caller may replace them.
     """
     kind = node.result.type
-    if node.op not in MADE_TO or None not in kind.shape:
+    if node.op not in SHAPED_BY_OPERAND or None not in kind.shape:
         return
     shape_operand = node.operands["shape"]
     if overridable and _depends_on_constant(shape_operand, overridable):
         return
     evaluated(shape_operand, known)
     sizes = known.get(shape_operand)
-    shape = None if sizes is None else made_to(node, sizes.astype(object))
+    shape = None if sizes is None else requested_shape(node, sizes.astype(object))
     if shape is None or len(shape) != kind.rank:
         return
     if all(not isinstance(size, int) or size >= 0 for size in shape):
@@ -114,11 +114,15 @@ def _node_results(node: Node, known: Known) -> Sequence[NDArray[np.generic]] | N
 def _symbolic_results(node: Node, known: Known) -> list[NDArray[np.generic]] | None:
     """Returns the results by symbolic arithmetic on sizes."""
     parts = {v: data for v in node.operands.values() if (data := known.get(v)) is not None}
-    found = reckoned(node, {v: data.astype(object) for v, data in parts.items()}, _MAX_ELEMENTS)
+    found = computed_sizes(
+        node, {v: data.astype(object) for v, data in parts.items()}, _MAX_ELEMENTS
+    )
     if len(found) < len(node.results):
         return None
     pairs = zip(found, node.results, strict=False)
-    return [sizes.astype(v.type.dtype.carrier) if whole(sizes) else sizes for sizes, v in pairs]
+    return [
+        sizes.astype(v.type.dtype.carrier) if all_integers(sizes) else sizes for sizes, v in pairs
+    ]
 
 
 def _run(

@@ -19,7 +19,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.fold.fold_shapes import MADE_TO, made_to
+from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND, requested_shape
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
@@ -230,7 +230,7 @@ class GraphDefReader:
         origins, name = [self.origin(node)], self.names(node, op)
         made = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
         self.unnamed.update(made.results)
-        if op in MADE_TO and None in made.result.type.shape:
+        if op in SHAPED_BY_OPERAND and None in made.result.type.shape:
             self._state_sizes(made)
         return made
 
@@ -272,7 +272,7 @@ class GraphDefReader:
     def _state_sizes(self, made: Made) -> None:
         """Writes sizes into a type that follow from constants and from shapes."""
         sizes = self.known.sizes(made.operands["shape"])
-        shape = None if sizes is None else made_to(made, sizes.astype(object))
+        shape = None if sizes is None else requested_shape(made, sizes.astype(object))
         kind = made.result.type
         if shape is not None and len(shape) == kind.rank:
             more = tuple(n if o is None else o for o, n in zip(kind.shape, shape, strict=True))
