@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir import dims
 from qir.ir.node import Node, Value
-from qir.passes.fold.fold_shapes import SHAPE_QUERIES, SIZED_BY_OPERANDS, reckoned, whole
+from qir.passes.fold.fold_shapes import (
+    SHAPE_QUERIES,
+    SIZED_BY_OPERANDS,
+    all_integers,
+    computed_sizes,
+)
 from qir.reference.interpreter import run_node
 
 MAX_KNOWN_ELEMENTS = 1 << 12
@@ -108,9 +113,9 @@ class KnownValues:
             for value in node.operands.values()
             if (data := self._cached.get(value)) is not None
         }
-        results = reckoned(node, operand_data, MAX_KNOWN_ELEMENTS)
+        results = computed_sizes(node, operand_data, MAX_KNOWN_ELEMENTS)
         return [
-            sizes.astype(value.type.dtype.carrier) if whole(sizes) else sizes
+            sizes.astype(value.type.dtype.carrier) if all_integers(sizes) else sizes
             for sizes, value in zip(results, node.results, strict=False)
         ]
 

@@ -19,7 +19,7 @@ from qir.ir.node import Stage, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.fold.fold_shapes import MADE_TO, made_to
+from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND, requested_shape
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
@@ -237,7 +237,7 @@ class GraphDefReader:
         origins, name = [self.origin(node)], self.names(node, op)
         ir_node = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
         self.unnamed.update(ir_node.results)
-        if op in MADE_TO and None in ir_node.result.type.shape:
+        if op in SHAPED_BY_OPERAND and None in ir_node.result.type.shape:
             self._set_known_sizes(ir_node)
         return ir_node
 
@@ -279,7 +279,7 @@ class GraphDefReader:
     def _set_known_sizes(self, ir_node: IrNode) -> None:
         """Writes sizes into a type that follow from constants and from shapes."""
         sizes = self.known.sizes(ir_node.operands["shape"])
-        shape = None if sizes is None else made_to(ir_node, sizes.astype(object))
+        shape = None if sizes is None else requested_shape(ir_node, sizes.astype(object))
         result_type = ir_node.result.type
         if shape is not None and len(shape) == result_type.rank:
             refined = tuple(

@@ -27,7 +27,7 @@ def is_mask(value: Value) -> bool:
 
 
 def _uses(value: Value) -> list[Use]:
-    """Returns the uses of a value's integers, following them through ops that only move or widen them."""
+    """Returns the uses of a value's integers, through ops that only move or widen them."""
     found: list[Use] = []
     values, seen = [value], {value}
     while values:
