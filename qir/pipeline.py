@@ -188,7 +188,7 @@ def op_verdicts(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
 @checked
 def optimize(
     graph: Graph,
-    passes: str | Iterable[Pass],
+    passes: str | Iterable[Pass | str],
     *,
     ledger: Ledger | None = None,
     journal: Journal | None = None,
@@ -200,12 +200,16 @@ def optimize(
 ) -> Graph:
     """Runs passes, such as `"prune; fold-constants{limit=4096}"`, and returns a new graph.
 
+    A list holds such texts, or passes: `["prune", FoldConstants(limit=4096)]`.
     With `samples` the graph is run before and after each pass; MovedError names the first tensor
     that moved further than its pass declares, and the rewrite. `dump` is a folder for the graph
     after each pass; UsageError where it holds another run, which `force` replaces. `seconds` is a
     timeout for each pass.
     """
-    steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
+    listed = [passes] if isinstance(passes, str) else passes
+    steps = tuple(
+        step for one in listed for step in (parse_passes(one) if isinstance(one, str) else (one,))
+    )
     kept_samples = list(samples)
     listeners: list[After] = [after] if after else []
     if dump is not None:

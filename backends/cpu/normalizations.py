@@ -77,7 +77,7 @@ def _float_softmax(b: ProgramBuilder, job: Job) -> None:
         [target],
         shape,
         lambda plan, at: plan.real_softmax(
-            job.name, at(source), at(target), rows=rows, width=width
+            job.name, at(source), at(target), rows=rows, width=width, in_f32=b.is_float
         ),
     )
     if not is_innermost:

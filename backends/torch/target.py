@@ -28,6 +28,7 @@ class PyTorchTarget(Target):
     table: ClassVar[str]
     """The target file, next to this module."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
+    float_formats = ("float",)
 
     def __init__(self) -> None:
         self.profile = profile_name(self.numerics)

@@ -23,74 +23,92 @@ if TYPE_CHECKING:
 
 def cond(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `torch.cond`; the operands of both branches become inputs of the bodies."""
-    condition, then, other, *rest = node.args
-    given: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
-    outside = _captured_values(reader, given)
+    condition, then, otherwise, *more_args = node.args
+    captured: Sequence[Any] = more_args[0] if more_args else ()  # type: ignore[assignment]
+    captured_values = _captured_values(reader, captured)
     bodies = {}
-    for name, held in (("then", then), ("else", other)):
+    for name, branch in (("then", then), ("else", otherwise)):
+        # A body has no profile of its own: numerics are those of the graph around it.
         graph = Graph(name, profile="")
-        inputs = _body_inputs(graph, outside)
-        made = _inline(reader, graph, _submodule(reader, held), given, inputs)
-        graph.add("output", {f"result_{i}": value for i, value in enumerate(made)})
+        inputs = _body_inputs(graph, captured_values)
+        results = _inline(reader, graph, _submodule(reader, branch), captured, inputs)
+        graph.add("output", {f"result_{i}": value for i, value in enumerate(results)})
         bodies[name] = graph
     if not isinstance(condition, fx.Node) or sizes.is_size(condition):
         raise reader.error(node, "branches by a size; export it with that size fixed")
     operands = {"cond": reader.tensor(condition)}
-    operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
+    operands |= {f"xs.{i}": value for i, value in enumerate(captured_values.values())}
     return _add_control(reader, node, "if", operands, bodies)
 
 
 def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
     """Reads `while_loop`; the condition is computed before the loop and at the end of its body."""
-    condition, body, carried, *rest = node.args
-    kept: Sequence[Any] = carried  # type: ignore[assignment]
-    more: Sequence[Any] = rest[0] if rest else ()  # type: ignore[assignment]
-    if not all(isinstance(held, fx.Node) and not sizes.is_size(held) for held in kept):
+    condition, body, carried, *more_args = node.args
+    carried_nodes: Sequence[Any] = carried  # type: ignore[assignment]
+    captured: Sequence[Any] = more_args[0] if more_args else ()  # type: ignore[assignment]
+    if not all(
+        isinstance(carried_node, fx.Node) and not sizes.is_size(carried_node)
+        for carried_node in carried_nodes
+    ):
         raise reader.error(node, "carries a number around a loop; carry a tensor of one element")
-    given = [*kept, *more]
-    asks, runs = _submodule(reader, condition), _submodule(reader, body)
-    first = [reader.tensor(held) for held in kept]
-    outside = _captured_values(reader, more)
-    (before,) = _inline(
-        reader, reader.graph, asks, given, [*first, *(outside.get(h) for h in more)]
+    arguments = [*carried_nodes, *captured]
+    condition_graph, body_graph = _submodule(reader, condition), _submodule(reader, body)
+    initial = [reader.tensor(carried_node) for carried_node in carried_nodes]
+    captured_values = _captured_values(reader, captured)
+    (continues_at_first,) = _inline(
+        reader,
+        reader.graph,
+        condition_graph,
+        arguments,
+        [*initial, *(captured_values.get(h) for h in captured)],
     )
     graph = Graph("body", profile="")
+    # As in ONNX's Loop, a body gets the count of the round and the condition first.
     graph.add("input", types=[TensorType((), I64)], name="round")
     graph.add("input", types=[TensorType((), BOOL)], name="continues")
     inner = [
         graph.add("input", types=[value.type], name=f"carried_{i}").result
-        for i, value in enumerate(first)
+        for i, value in enumerate(initial)
     ]
-    inputs = _body_inputs(graph, outside)
-    made = _inline(reader, graph, runs, given, [*inner, *(inputs.get(h) for h in more)])
-    (after,) = _inline(reader, graph, asks, given, [*made, *(inputs.get(h) for h in more)])
-    graph.add("output", {"after": after} | {f"kept_{i}": value for i, value in enumerate(made)})
-    operands = {"cond": before}
-    operands |= {f"vs.{i}": value for i, value in enumerate(first)}
-    operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
+    inputs = _body_inputs(graph, captured_values)
+    updated = _inline(
+        reader, graph, body_graph, arguments, [*inner, *(inputs.get(h) for h in captured)]
+    )
+    # The condition of the next round is computed at the end of the body, from the new values.
+    (continues,) = _inline(
+        reader, graph, condition_graph, arguments, [*updated, *(inputs.get(h) for h in captured)]
+    )
+    graph.add(
+        "output", {"after": continues} | {f"kept_{i}": value for i, value in enumerate(updated)}
+    )
+    operands = {"cond": continues_at_first}
+    operands |= {f"vs.{i}": value for i, value in enumerate(initial)}
+    operands |= {f"xs.{i}": value for i, value in enumerate(captured_values.values())}
     return _add_control(reader, node, "loop", operands, {"body": graph})
 
 
-def _submodule(reader: ProgramReader, held: Any) -> fx.GraphModule:
-    found = reader.program.attribute(str(held.target))
-    if not isinstance(found, fx.GraphModule):
-        raise reader.error(held, "is no graph of calls")
-    return found
+def _submodule(reader: ProgramReader, node: Any) -> fx.GraphModule:
+    submodule = reader.program.attribute(str(node.target))
+    if not isinstance(submodule, fx.GraphModule):
+        raise reader.error(node, "is no graph of calls")
+    return submodule
 
 
-def _captured_values(reader: ProgramReader, given: Sequence[Any]) -> dict[fx.Node, Value]:
+def _captured_values(reader: ProgramReader, arguments: Sequence[Any]) -> dict[fx.Node, Value]:
     """Returns the computed operands of a body; stored tensors are constants inside it."""
     nodes = [
-        held for held in given if isinstance(held, fx.Node) and reader.stored_tensor(held) is None
+        argument
+        for argument in arguments
+        if isinstance(argument, fx.Node) and reader.stored_tensor(argument) is None
     ]
     return {node: reader.tensor(node) for node in nodes}
 
 
-def _body_inputs(graph: Graph, outside: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
+def _body_inputs(graph: Graph, captured: Mapping[fx.Node, Value]) -> dict[fx.Node, Value]:
     """Adds an input to a body for each captured value."""
     return {
         node: graph.add("input", types=[value.type], name=f"given_{i}").result
-        for i, (node, value) in enumerate(outside.items())
+        for i, (node, value) in enumerate(captured.items())
     }
 
 
@@ -98,23 +116,26 @@ def _inline(
     reader: ProgramReader,
     graph: Graph,
     module: fx.GraphModule,
-    given: Sequence[Any],
+    arguments: Sequence[Any],
     values: Mapping[fx.Node, Value] | Sequence[Value | None],
 ) -> list[Value]:
     """Reads the calls of a submodule into a graph; returns its results."""
-    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     stored = {}
-    for place, held in zip(places, given, strict=True):
-        found = reader.stored_tensor(held) if isinstance(held, fx.Node) else None
-        if found is not None:
-            stored[place.name] = found
+    for place, argument in zip(placeholders, arguments, strict=True):
+        stored_tensor = reader.stored_tensor(argument) if isinstance(argument, fx.Node) else None
+        if stored_tensor is not None:
+            stored[place.name] = stored_tensor
     if isinstance(values, Mapping):
-        values = [values.get(held) if isinstance(held, fx.Node) else None for held in given]
+        values = [
+            values.get(argument) if isinstance(argument, fx.Node) else None
+            for argument in arguments
+        ]
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
     inner = type(reader)(
         program, reader.graph.name, reader.ledger, reader.shares_memory, graph=graph
     )
-    for place, value in zip(places, values, strict=True):
+    for place, value in zip(placeholders, values, strict=True):
         if value is not None and sizes.is_size(place):
             inner.size_values[place.name] = value
         elif value is not None:
@@ -125,8 +146,8 @@ def _inline(
             results = node.args[0]
         elif node.op != "placeholder":
             inner.read(node)
-    held_results = results if isinstance(results, (list, tuple)) else [results]
-    return [inner.tensor(held) for held in held_results]
+    result_nodes = results if isinstance(results, (list, tuple)) else [results]
+    return [inner.tensor(argument) for argument in result_nodes]
 
 
 def _add_control(
@@ -138,9 +159,9 @@ def _add_control(
 ) -> list[Value]:
     """Adds the `if` or `loop` node."""
     origins, name = [reader.origin(node)], reader.names(node, op)
-    made = reader.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
-    reader.unnamed.update(made.results)
-    return list(made.results)
+    control = reader.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
+    reader.unnamed.update(control.results)
+    return list(control.results)
 
 
 CONTROL = {torch.ops.higher_order.cond: cond, torch.ops.higher_order.while_loop: while_loop}

@@ -28,7 +28,7 @@ def saturates_in_16_bits(how: str, made: Product) -> bool:
     if how == "exact" or (how == "halve_signed" and signed):
         return False
     inside = how in ("saturate_i16", "halve_signed")
-    pairs = accumulators.worst_pair(made, inside=inside)
+    pairs = accumulators.worst_pair(made, within_tap=inside)
     if pairs is None:
         return False
     wide = how == "saturate_taps" and accumulators.window(made) > accumulators.INT16[1]

@@ -1,8 +1,9 @@
-"""Quantizes i8 values again after ops that move them, as the optimizer would.
+"""Quantizes values again after ops that move them, as the optimizer would.
 
-From operator set 21 on, onnxruntime's QDQ propagation does that itself, but its quantizes state a
-type that contradicts their zero point, and the model fails to load. It leaves values alone that are
-quantized there already.
+From operator set 21 on, onnxruntime's QDQ propagation does that itself, but its quantizes of i8
+values state a type that contradicts their zero point, and the model fails to load. Where the body
+of a loop or branch reads what was moved, it ends the process (PropagateDQForward counts that reader
+among the inputs of its node). It leaves values alone that are quantized there already.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ _MAX_DISTANCE = 256
 
 def add_moved_quantizes(writer: OnnxWriter, results: Iterable[str]) -> None:
     """Adds quantizes after such moves to the graph that a writer has; `results` are its outputs."""
-    if writer.opset >= FIRST_TYPED_QUANTIZE:
-        _QuantizePropagation(writer, frozenset(results)).run()
+    captured = frozenset(
+        name for node in writer.nodes for held in nodes_inside(node) for name in held.input
+    )
+    if writer.opset >= FIRST_TYPED_QUANTIZE or captured:
+        _QuantizePropagation(writer, frozenset(results), captured).run()
 
 
 @dataclass
@@ -41,34 +45,37 @@ class _QuantizePropagation:
 
     writer: OnnxWriter
     results: frozenset[str]
+    captured: frozenset[str]
+    """Tensors that nodes of subgraphs read."""
     readers: dict[str, list[onnx.NodeProto | None]] = field(default_factory=dict)
     """The nodes that read a tensor; None stands for an output, and for a node of a subgraph."""
     sources: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    """The DequantizeLinear of i8 values from which a float tensor comes."""
+    """The DequantizeLinear from which a float tensor comes: of i8 values, or of any that are
+    captured after a move."""
     moved: list[str] = field(default_factory=list)
+    moved_to_bodies: list[str] = field(default_factory=list)
     bypassed: set[str] = field(default_factory=set)
     """Float tensors whose move now reads the integers instead."""
 
     def run(self) -> None:
         writer = self.writer
         nodes = writer.nodes
-        if not any(map(self._is_i8_dequantize, nodes)):
+        if not any(map(self._is_source, nodes)):
             return
         self._collect_readers(nodes)
         # The list is written anew: moves, quantizes and dequantizes take the place of plain moves.
         writer.nodes = []
         for node in nodes:
             source = self._source(node)
-            if source is not None and _is_move(node) and not self._is_quantized_after(node):
+            if source is not None and _is_move(node) and self._must_be_quantized(node, source):
                 self._write_move(node, source)
                 continue
             writer.nodes.append(node)
-            if self._is_i8_dequantize(node):
+            if self._is_source(node):
                 self.sources[node.output[0]] = node
-            elif source is not None and self._is_removed(node, source):
+            elif source is not None and (_is_move(node) or self._is_removed(node, source)):
                 self.sources[node.output[0]] = source
-        if self.moved:
-            self._report()
+        self._report()
         if self.bypassed:
             self._remove_unused()
 
@@ -92,10 +99,24 @@ class _QuantizePropagation:
 
     # -- which ----------------------------------------------------------------------------------
 
+    def _is_source(self, node: onnx.NodeProto) -> bool:
+        if self._is_i8_dequantize(node):
+            return True
+        plain = node.op_type == "DequantizeLinear" and not node.domain
+        return plain and bool(self.captured) and self._scalar_constant(node.input[1]) is not None
+
+    def _must_be_quantized(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
+        """Returns whether the optimizer must find a quantize after a move."""
+        if node.output[0] in self.captured:
+            return True
+        return self._is_i8_dequantize(source) and not self._is_quantized_after(node)
+
     def _is_i8_dequantize(self, node: onnx.NodeProto) -> bool:
+        """Returns whether a node dequantizes i8 values, where quantizes have a type."""
+        if self.writer.opset < FIRST_TYPED_QUANTIZE:
+            return False
         if node.op_type != "DequantizeLinear" or node.domain or len(node.input) < 3:
             return False
-        # DequantizeLinear without a zero point is of uint8.
         zero = self._scalar_constant(node.input[2])
         return zero is not None and zero.data_type == TensorProto.INT8
 
@@ -173,7 +194,7 @@ class _QuantizePropagation:
             move.input[0], move.output[0] = source.input[0], quantized
         writer.emit("DequantizeLinear", [quantized, *parameters], [out])
         self.sources[out] = writer.nodes[-1]
-        self.moved.append(out)
+        (self.moved_to_bodies if out in self.captured else self.moved).append(out)
 
     def _requantizes_exactly(self, source: onnx.NodeProto) -> bool:
         """Returns whether every integer, dequantized, quantizes to itself: no float is infinite
@@ -195,15 +216,20 @@ class _QuantizePropagation:
         return self.writer.parameter(data, name, None)
 
     def _report(self) -> None:
-        count = len(self.moved)
-        moves = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
-        change = (
-            f"{moves} quantized values after {'it' if count == 1 else 'them'} too, with the "
-            "same parameters"
-        )
         first = FIRST_TYPED_QUANTIZE
-        why = f"from set {first} on, those of onnxruntime 1.31's optimizer would end in an error"
-        self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{change}: {why}")
+        for held, what, why in (
+            (self.moved, "i8 values", f"from set {first} on, those of onnxruntime 1.31's optimizer"
+             " would end in an error"),
+            (self.moved_to_bodies, "values to the body of a loop or branch",
+             "onnxruntime's optimizer would end the process"),
+        ):  # fmt: skip
+            if not held:
+                continue
+            one = len(held) == 1
+            moves = f"a move of {what} has" if one else f"{len(held)} moves of {what} have"
+            them = "it" if one else "them"
+            said = f"{moves} quantized values after {them} too, with the same parameters: {why}"
+            self.writer.ledger.add(Change.EXACT, STEP, held[0], said)
 
 
 def _is_move(node: onnx.NodeProto) -> bool:

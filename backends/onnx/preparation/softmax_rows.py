@@ -5,7 +5,7 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change
-from qir.passes.forms.group.flattened_softmax import SoftmaxNodes, rows
+from qir.passes.forms.group.flattened_softmax import SoftmaxNodes, match_flattened_softmax
 from qir.passes.forms.group.pairs import has_one_scale
 from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
@@ -18,7 +18,7 @@ def flattened_softmax(graph: Graph, prepared: Preparation) -> int:
     """
     count = 0
     for node in list(graph):
-        softmax_nodes = rows(node) if node.op == "reshape" else None
+        softmax_nodes = match_flattened_softmax(node) if node.op == "reshape" else None
         quantize = (
             _final_quantize(softmax_nodes.back)
             if softmax_nodes and softmax_nodes.soft.op == "softmax"

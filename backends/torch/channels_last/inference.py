@@ -62,8 +62,6 @@ _NORM_OPS = frozenset({"instance_norm", "group_norm", "softmax"})
 """Ops whose kernels are wrong for some layouts."""
 _WINDOW_MEANS = frozenset({"avg_pool1d", "avg_pool2d"})
 """Average pools with a kernel for each layout."""
-_VECTOR_CHANNELS = 16
-"""Means of fewer channels fill no vector, and are the same in either layout."""
 _VIEW_OPS = frozenset({"reshape", "flatten"})
 """Ops that return a view where strides allow it."""
 _BINARY_OPS = frozenset("add sub mul div".split())
@@ -387,7 +385,7 @@ class LayoutInference:
     def _use_channels_last_kernel(self, node: Node) -> None:
         """States NHWC where data have both layouts, and torch selects the channels_last kernel."""
         op, (x, *_), use = _first_op(node), _data_operands(node), node.result.only_use
-        has_own_kernel = op in _WINDOW_MEANS and _sizes(x)[1] >= _VECTOR_CHANNELS
+        has_own_kernel = op in _WINDOW_MEANS and _sizes(x)[1] > 1
         has_own_kernel = has_own_kernel or (
             op == "resize" and _int_tuple(node.attrs["axes"]) in ((), (2, 3))
         )

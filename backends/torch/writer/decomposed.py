@@ -250,4 +250,8 @@ def _linear(program: FxProgram, node: Node) -> fx.Node:
     return program.call("onednn.qlinear_pointwise", x, *data_parameters, *attributes, *epilogue)
 
 
-_KERNELS: dict[str, Handler] = {"conv2d": _convolution, "linear": _linear}
+_KERNELS: dict[str, Handler] = {
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "linear": _linear,
+}

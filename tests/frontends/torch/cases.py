@@ -298,6 +298,8 @@ def _moves() -> Iterator[Case]:
     yield Case("squeeze none", lambda x: x.squeeze(0), (X,))
     yield Case("unsqueeze", lambda x: x.unsqueeze(-1), (X,))
     yield Case("cat", lambda x: torch.cat([x, x + 1], 1), (X,))
+    yield Case("cat of nothing", lambda x: torch.cat([x[:, :0], x, x[:, 4:]], 1)[:, :, :0:], (X,))
+    yield Case("cat with nothing", lambda x: torch.cat([x[:, :0], x, x[:, 4:]], 1), (X,))
     yield Case("cat of kinds", lambda x, i: torch.cat([x, i], 0), (ROW, _random_integers(2, 10)))
     yield Case("stack", lambda x: torch.stack([x, -x], -1), (X,))
     yield Case("split", lambda x: x.split(4, 1), (X,))
