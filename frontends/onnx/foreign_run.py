@@ -18,6 +18,7 @@ from onnx import AttributeProto
 from qir.errors import PluginError
 from qir.ir.attrs import Attr
 from qir.ir.dtype import box_object, decode_texts
+from qir.ir.foreign_names import names_at_slots, rename_captured
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
 
@@ -51,8 +52,8 @@ def _node_proto(node: Node) -> onnx.NodeProto:
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     names = [v.name for v in values]
     captured = captured_slots[0] if captured_slots else ()
-    proto.input.extend(_names_at_places(operand_places, names[: len(names) - len(captured)]))
-    proto.output.extend(_names_at_places(result_places, [v.name for v in results]))
+    proto.input.extend(names_at_slots(operand_places, names[: len(names) - len(captured)]))
+    proto.output.extend(names_at_slots(result_places, [v.name for v in results]))
     # Captured tensors are operands after the operator's own, in the order of `captured_names`.
     current_names = dict(zip(map(str, captured), names[len(names) - len(captured) :], strict=True))
     for pair in attrs:
@@ -60,34 +61,9 @@ def _node_proto(node: Node) -> onnx.NodeProto:
         name, value = pair
         attribute = _attribute(node, str(name), value)
         for graph in subgraphs_of(attribute):
-            _rename_captured(graph, current_names)
+            rename_captured(graph, current_names)
         proto.attribute.append(attribute)
     return proto
-
-
-def _rename_captured(graph: onnx.GraphProto, current_names: Mapping[str, str]) -> None:
-    """Renames captured tensors in a subgraph to their current names."""
-    # A tensor that the subgraph defines itself hides an outer one of that name.
-    defined = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
-    defined |= {name for node in graph.node for name in node.output}
-    changed = {old: new for old, new in current_names.items() if old not in defined and old != new}
-    if not changed:
-        return
-    for node in graph.node:
-        node.input[:] = [changed.get(name, name) for name in node.input]
-        for attribute in node.attribute:
-            for subgraph in subgraphs_of(attribute):
-                _rename_captured(subgraph, changed)
-    for info in graph.output:
-        info.name = changed.get(info.name, info.name)
-
-
-def _names_at_places(places: tuple[Attr, ...], names: list[str]) -> list[str]:
-    indices = [p for p in places if isinstance(p, int)]
-    names_by_place = [""] * (max(indices, default=-1) + 1)
-    for place, name in zip(indices, names, strict=True):
-        names_by_place[place] = name
-    return names_by_place
 
 
 def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:

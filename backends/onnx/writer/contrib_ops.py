@@ -10,6 +10,7 @@ from onnx import NodeProto
 
 from qir.ir.attrs import Attr
 from qir.ir.dtype import DType, dtype, dtype_of
+from qir.ir.foreign_names import names_at_slots
 from qir.ir.lazy_arrays import ArrayData, LazyArray
 from qir.ir.node import Node, Value
 from qir.ir.types import Array, QuantType, TensorType
@@ -73,8 +74,8 @@ def write(writer: OnnxWriter, node: Node) -> None:
                 writer, node, list(node.operands.values())[index], scale, zero, source_names
             )
     ordered = sorted(names)
-    proto.input.extend(foreign.at_positions(ordered, [names[i] for i in ordered]))
-    proto.output.extend(foreign.at_positions(outs, [writer.name(v) for v in node.results]))
+    proto.input.extend(names_at_slots(ordered, [names[i] for i in ordered]))
+    proto.output.extend(names_at_slots(outs, [writer.name(v) for v in node.results]))
     for name, attr in foreign.attributes_by_name(node.attrs["attrs"]).items():
         proto.attribute.append(foreign.attribute(proto, 1, name, attr))
     writer.check_domain(op, domain, node.name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 from onnx import AttributeProto, helper, version_converter
 
 from qir.ir.attrs import Attr
+from qir.ir.foreign_names import names_at_slots, rename_captured, subgraphs_of
 from qir.ir.node import Node, Value
 from qir.ir.types import Array
 from qir.ledger import Change
@@ -186,36 +187,15 @@ def _source_node_proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
     names = [writer.name(v) for v in node.variadic("xs")]
-    proto.input.extend(at_positions(ins, names[: len(names) - len(outer_names)]))
-    proto.output.extend(at_positions(outs, [writer.name(v) for v in node.results]))
+    proto.input.extend(names_at_slots(ins, names[: len(names) - len(outer_names)]))
+    proto.output.extend(names_at_slots(outs, [writer.name(v) for v in node.results]))
     renamed = dict(zip(map(str, outer_names), names[len(names) - len(outer_names) :], strict=True))
     for name, value in attributes_by_name(node.attrs["attrs"]).items():
         attr = attribute(proto, opset_of(node), name, value)
-        for graph in _subgraphs(attr):
-            _rename_outer_names(graph, renamed)
+        for graph in subgraphs_of(attr):
+            rename_captured(graph, renamed)
         proto.attribute.append(attr)
     return proto
-
-
-def _subgraphs(attr: AttributeProto) -> list[onnx.GraphProto]:
-    return [*([attr.g] if attr.HasField("g") else []), *attr.graphs]
-
-
-def _rename_outer_names(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Renames the outer tensors that a subgraph reads."""
-    # A name that the subgraph defines hides the outer one.
-    own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
-    own |= {name for node in graph.node for name in node.output}
-    changed = {old: new for old, new in renamed.items() if old not in own and old != new}
-    if not changed:
-        return
-    for node in graph.node:
-        node.input[:] = [changed.get(name, name) for name in node.input]
-        for each in node.attribute:
-            for inner in _subgraphs(each):
-                _rename_outer_names(inner, changed)
-    for info in graph.output:
-        info.name = changed.get(info.name, info.name)
 
 
 def attributes_by_name(attrs: Attr) -> dict[str, Attr]:
@@ -227,14 +207,6 @@ def attributes_by_name(attrs: Attr) -> dict[str, Attr]:
 def int_list(value: Attr) -> list[int]:
     """Returns a tuple attribute of integers as a list."""
     return [p for p in value if isinstance(p, int)] if isinstance(value, tuple) else []
-
-
-def at_positions(at: list[int], names: list[str]) -> list[str]:
-    """Returns names at their positions, with empty names in between."""
-    out = [""] * (max(at, default=-1) + 1)
-    for place, name in zip(at, names, strict=True):
-        out[place] = name
-    return out
 
 
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
