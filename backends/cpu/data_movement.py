@@ -33,6 +33,7 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if value.type.element != F32:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
+    # The kernels round ties to even.
     if job.attrs["round"] == "away":
         raise CannotLower("it rounds halves away from zero")
     y = byte_parameters(job.result, "the result")
@@ -67,6 +68,7 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
     if job.result.type.element != F32:
         raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
     x = byte_parameters(value, "x")
+    # A value that only exists as NHWC is brought in the order of its type by the same step.
     nhwc = value.type.rank == 4 and not b.has_buffer(value, nhwc=False) and value.constant is None
     source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result)
     shape = permuted(sizes(value), TO_NHWC) if nhwc else sizes(value)
@@ -208,6 +210,7 @@ def gather(b: ProgramBuilder, job: Job) -> None:
     if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
     elements = b.strided(value)
+    # The axes of the index have size 1, so that no stride of theirs is used.
     index_strides = (0,) * indices.data.ndim
     b.defer_copy(
         job.result,

@@ -120,6 +120,7 @@ def mul(b: ProgramBuilder, job: Job) -> None:
     )
     low, high = job.clamp_bounds(y_params)
     with np.errstate(all="ignore"):
+        # An overflow makes it infinite, and the kernel saturates.
         multiplier = a_params.scale * b_params.scale / y_params.scale
     first_buffer, second_buffer, target, result_sizes, shape, broadcast = _aligned_operands(
         b, job, left, right

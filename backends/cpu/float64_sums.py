@@ -22,7 +22,7 @@ from qir.ir.types import QuantType
 
 from .activations import clamp_bounds
 from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
-from .kernel_types import Job
+from .kernel_types import Job, gemm_addend, per_column
 from .products import Matrices
 from .sizes import Sizes
 
@@ -151,10 +151,7 @@ def matmul(b: ProgramBuilder, job: Job) -> None:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1."""
-    addend = job.operands.get("c")
-    if job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0):
-        raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", addend)
+    _product(b, job, "a", "b", gemm_addend(job))
 
 
 def linear(b: ProgramBuilder, job: Job) -> None:
@@ -171,10 +168,7 @@ def per_column_constant(
     elements = b.constant_elements(value)
     if elements is None:
         raise CannotLower(f"{slot} is no constant")
-    data = np.asarray(elements, np.float32)
-    if data.size not in (1, count) or data.shape[-1:] not in ((), (1,), (count,)):
-        raise CannotLower(f"{slot} has another value for each row")
-    return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
+    return per_column(np.asarray(elements, np.float32), count, slot)
 
 
 def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Value | None) -> None:
@@ -187,6 +181,7 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
         b, left_value, transposed=job.op != "linear" and job.attrs["trans_a"] is True
     )
     n = sizes(right_value)[-2 if b_transposed else -1]
+    # The kernel unpacks block-quantized weights itself; no float matrix of them is made.
     bias, packed = (
         per_column_constant(b, bias_value, n, "bias"),
         block_weights(b, right_value, transposed=b_transposed),

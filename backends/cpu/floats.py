@@ -21,7 +21,7 @@ from qir.ir.node import Value
 from . import float_nhwc
 from .activations import Bounds, clamp_bounds, float_attr, kernel_function
 from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
-from .kernel_types import Job
+from .kernel_types import Job, gemm_addend, per_column
 from .products import fused_transpose, matrices, offsets, row_major, transposed_matrix
 from .sizes import Sizes
 
@@ -67,10 +67,7 @@ def _per_column_constant(value: Value | None, count: int, slot: str) -> NDArray[
         return None
     if value.constant is None:
         raise CannotLower(f"{slot} is no constant")
-    data = np.asarray(value.constant.data, np.float32)
-    if data.size not in (1, count) or data.shape[-1:] not in ((), (1,), (count,)):
-        raise CannotLower(f"{slot} has another value for each row")
-    return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
+    return per_column(np.asarray(value.constant.data, np.float32), count, slot)
 
 
 def conv2d(b: ProgramBuilder, job: Job) -> None:
@@ -155,10 +152,7 @@ def linear(b: ProgramBuilder, job: Job) -> None:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
-    addend = job.operands.get("c")
-    if job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0):
-        raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", addend, transposed=job.attrs["trans_b"] is True)
+    _product(b, job, "a", "b", gemm_addend(job), transposed=job.attrs["trans_b"] is True)
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
@@ -262,6 +256,7 @@ def unary(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower(f"no kernel computes {job.op} |> {job.epilogue[0].op} as one")
     op, low, high = kernel_function(job.op, job.attrs)
     value = job.operands["x"]
+    # An elementwise op keeps the layout that its operand has.
     nhwc = b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
     source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
     size = math.prod(sizes(value))

@@ -125,6 +125,7 @@ def rearranged(b: ProgramBuilder, job: Job) -> None:
         b.set_buffer(job.result, source)
     for axis, indices in changed_axes:
         new_sizes = (*shape[:axis], indices.size, *shape[axis + 1 :])
+        # Gathers before the last one write to scratch memory.
         last = axis == changed_axes[-1][0]
         target = b.allocate(job.result) if last else b.scratch(math.prod(new_sizes) * item)
         index_buffer = Buffer(indices.nbytes, data=indices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from qir.rewrite.fusing import ACTIVATIONS
 
 from .builder import CannotLower
 
+_Number = TypeVar("_Number", np.int32, np.float32)
 KERNEL_PROFILE = "native"
 """The numerics profile that the int8 kernels implement."""
 Table = NDArray[np.uint8 | np.int8]
@@ -133,10 +134,23 @@ def accumulator_bias(
         # A bias with a scale of its own would need a requantize before it is added.
         if np.any(quant.zeros()) or not _equal(scales, requantize_multiplier(x, scale, None)):
             raise CannotLower(f"{slot} has another scale than the product of x's and the weight's")
-    data = np.asarray(value.constant.data, np.int32)
-    if data.size not in (1, channels) or data.shape[-1:] not in ((), (1,), (channels,)):
+    return per_column(np.asarray(value.constant.data, np.int32), channels, slot)
+
+
+def per_column(data: NDArray[_Number], count: int, slot: str) -> NDArray[_Number]:
+    """Returns one value for each column, of an array that has as many, or one for all."""
+    if data.size not in (1, count) or data.shape[-1:] not in ((), (1,), (count,)):
         raise CannotLower(f"{slot} has another value for each row")
-    return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), channels))
+    return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
+
+
+def gemm_addend(job: Job) -> Value | None:
+    """Returns what a Gemm with alpha = beta = 1 adds; raises CannotLower for another Gemm."""
+    addend = job.operands.get("c")
+    # beta scales the addend only: without one it may be anything.
+    if job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0):
+        raise CannotLower("alpha or beta is not 1")
+    return addend
 
 
 def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:

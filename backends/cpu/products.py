@@ -30,6 +30,7 @@ from .kernel_types import (
     accumulator_bias,
     byte_parameters,
     constant_weight,
+    gemm_addend,
     requantize_multiplier,
 )
 from .sizes import Sizes
@@ -210,10 +211,7 @@ def _stored_shape(value: Value, nhwc: bool) -> tuple[int, ...]:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
-    addend = job.operands.get("c")
-    if job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0):
-        raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", addend)
+    _product(b, job, "a", "b", gemm_addend(job))
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
