@@ -112,6 +112,7 @@ class RecipeCall:
 
     def owner(self, *, nested: bool) -> str:
         """Returns the path of the module whose calls it is numbered among."""
+        # torch.fx traces the whole module: all calls are those of the outermost one.
         if not nested:
             return ""
         return self.origin.path.rpartition(".")[0] if self.origin.layer else self.origin.path
@@ -171,8 +172,10 @@ def _operands(nodes: list[Node]) -> Iterator[Value]:
     for node in nodes:
         weighted = node.op in LAYER_OPS
         for slot, value in node.operands.items():
+            # A recipe lists a layer's weight apart, and never quantizes its bias.
             if weighted and slot != "x":
                 continue
+            # What a call computes itself is nothing that it reads, nor are numbers in the source.
             if value.node not in nodes and (weighted or float_source(value).constant is None):
                 yield value
 
@@ -188,6 +191,7 @@ def float_source(value: Value) -> Value:
     """Returns the float value that a dequantized one stands for; itself where it is none."""
     while value.node.op == "dequantize":
         integers = value.node.operands["x"]
+        # Weights are stored as integers: there is no float value that they were made of.
         if integers.node.op != "quantize":
             break
         value = integers.node.operands["x"]

@@ -38,6 +38,7 @@ def quantized(x: Any, parameters: Any) -> Any:
     storage, scales, zeros, axis = parameters
     if axis is None:
         return torch.quantize_per_tensor(x, float(scales), int(zeros), CODES[storage])
+    # PyTorch holds the scales of channels as float64.
     channel_params = (
         torch.from_numpy(np.array(scales, np.float64)),
         torch.from_numpy(np.array(zeros)),
@@ -75,6 +76,7 @@ def fed_tensor(array: Any, parameters: Any) -> Any:
 def one_sided_padding(pad: Any) -> Any:
     """Returns the padding of one side of each axis, of a pad that is alike on both."""
     count = len(pad) // 2
+    # PyTorch's own arguments pad both sides of an axis alike.
     if pad[:count] != pad[count:]:
         raise ValueError("pads one side as the other")
     return pad[:count]
@@ -174,6 +176,7 @@ class ModuleProgram(torch.nn.Module):
     def __init__(self, request: Any) -> None:
         super().__init__()
         self.request = request
+        # Buffers are numbered: PyTorch refuses a name with a dot, which values may have.
         for index, (_, (array, parameters)) in enumerate(request["constants"].items()):
             floats = fed_tensor(array, parameters)
             self.register_buffer(
@@ -209,13 +212,16 @@ def run(request: Any) -> tuple[Any, str]:
             module(*inputs)
         result = module(*inputs)
         graph_text = str(module.graph_for(*inputs))
+    # Images may be channels last in memory; what is sent back is in the order of its axes.
     integers_or_floats = result.int_repr() if result.is_quantized else result
     return integers_or_floats.contiguous().numpy(), graph_text
 
 
 def main(pipe: str) -> None:
     """Answers programs by an array or a text."""
+    # With more threads, the order of a float sum may vary from run to run.
     torch.set_num_threads(1)
+    # By path: the environment that has the extension may have no QIR.
     runpy.run_path(pipe)["serve"](lambda asked: run(asked)[0], STREAM)
 
 

@@ -63,6 +63,7 @@ def only_read_by_layers(graph: Graph, ledger: Ledger) -> Graph:
                     result.set_operand(use.node, use.slot, float_value)
                     (pools if is_pool else dropped).append(float_value.name)
     _keep_own_data_float(result, ledger)
+    # Quantizes that nothing reads any more are dropped, else the extension would see them.
     result.prune()
     # Each opened op may make another pool or sum unreadable, so sums come first.
     _read_floats(result, _sums_with_itself(result))
@@ -248,6 +249,7 @@ def _gemms_to_linear(graph: Graph) -> None:
             continue
         operands = {new: node.operands[old] for new, old in slots.items() if old in node.operands}
         linear = graph.add("linear", operands, before=node, origins=node.origins)
+        # The ledger, and whoever compares layers, know the op by its name.
         name, lineage = node.result.name, node.result.lineage
         graph.replace(node.result, linear.result)
         graph.remove(node)
@@ -265,6 +267,7 @@ def _require_supported_type(node: Node) -> None:
     is_full_range = (
         str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
     )
+    # Weights may have scales along an axis and a narrow range; data have neither.
     if producer == "quantize" and (not is_full_range or quant.granularity is not None):
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 

@@ -67,6 +67,7 @@ def _program(made: Any) -> Any:
 
 def _without_dead_code(made: Any) -> nn.Module:
     program = _program(made)
+    # A quantized weight has its scales itself, so no call reads those of the program any more.
     program.graph.eliminate_dead_code()
     program.delete_all_unused_submodules()
     program.recompile()
@@ -95,6 +96,7 @@ def _quantized_tensor_call(made: Any, node: fx.Node, op: str) -> fx.Node:
 def _set_quantized_weight(made: Any, name: str, arguments: Any, kind: torch.dtype) -> None:
     """Makes the integers of a weight a quantized tensor."""
     integers = getattr(made, name)
+    # Several calls may read one weight, which the first of them has made.
     if integers.is_quantized:
         return
     # Per tensor: data, scale, zero point, low, high and type; per channel an axis more.
@@ -103,6 +105,7 @@ def _set_quantized_weight(made: Any, name: str, arguments: Any, kind: torch.dtyp
             integers.view(kind), arguments[1], arguments[2]
         )
     else:
+        # PyTorch holds the scales of channels as float64 and their zero points as int64.
         scales, zeros = (getattr(made, place.target) for place in arguments[1:3])
         weight = torch._make_per_channel_quantized_tensor(
             integers.view(kind), scales.double(), zeros.long(), arguments[3]

@@ -75,6 +75,7 @@ def _quantization_parameters(quant: QuantType | None) -> pipe.Plain:
     if quant is None:
         return None
     scales = np.asarray(quant.scales())
+    # One zero point may stand for all channels; PyTorch takes one for each.
     zeros = np.array(np.broadcast_to(np.asarray(quant.zeros(), np.int64), scales.shape))
     return (str(quant.storage), scales, zeros, quant.axis)
 

@@ -43,6 +43,7 @@ def read_recipe(path: str | Path, graph: Graph, ledger: Ledger | None = None) ->
     ledger = ledger if ledger is not None else Ledger()
     result = _Reading(Path(path), fold(graph, ledger)).graph_of(read_calls(Path(path)))
     ledger.add(Change.QUANTIZED, "read recipe", graph.name, f"as {Path(path).name} has it")
+    # A graph that is not changed is written as the file that it came from.
     remember(result, Path(path))
     return result
 
@@ -75,6 +76,7 @@ def _scheme(path: Path, where: str, observer: Any) -> Scheme:
 def _float_list(held: Any) -> NDArray[np.float32] | None:
     """Returns the scales or zero points of a tensor; None for what is no list of numbers."""
     values = held if isinstance(held, list) else [held]
+    # Greater numbers overflow the int64 that zero points become.
     if not values or not all(type(value) in (int, float) and abs(value) < 1e18 for value in values):
         return None
     return np.asarray(values, np.float32)
@@ -149,6 +151,7 @@ class _Reading:
         infos = entry.get("input_tensor_infos")
         if not isinstance(infos, list) or len(infos) < len(call.operands):
             raise InputError(f"{self.path}: {where} has not {len(call.operands)} inputs")
+        # A function's weight and bias follow its data in this list, so it may be longer.
         for value, info in zip(call.operands, infos, strict=False):
             quant = self._type(info, "force_dtype", where, None)
             if quant is not None:
@@ -192,6 +195,7 @@ class _Reading:
             raise InputError(f"{self.path}: {where}: {error}") from error
 
     def _twin(self, value: Value, quant: QuantType) -> Value:
+        # A recipe states a type at each reader; those that agree share one quantize.
         if (value, quant) not in self.twins:
             kind = TensorType(value.type.shape, quant)
             name = self.graph.fresh(f"{value.name}.q")

@@ -31,6 +31,7 @@ def text(graph: Graph, ledger: Ledger, *, nested: bool) -> str:
     module. Refused for what no recipe holds, where it would quantize nothing, and for a graph that
     was read from no module.
     """
+    # A recipe that was read and not changed is written byte by byte as it was.
     source = untouched(graph)
     if source is not None and is_recipe(source):
         return source.read_text(encoding="utf-8")

@@ -72,7 +72,6 @@ def model(symbol: str, parameters: str, feeds: Any, every: bool) -> Any:
     arrays_by_name = {name.split(":", 1)[-1]: array for name, array in pairs}
     arrays_by_name.update({name: to_ndarray(array) for name, array in feeds.items()})
     arrays_by_name.update(unused_labels(graph, arrays_by_name))
-    # fusing what is asked for would take it away
     os.environ["MXNET_SUBGRAPH_BACKEND"] = "NONE" if every else "MKLDNN"
     # MKLDNN fuses operators to subgraphs, whose inner results have no names.
     if every:

@@ -89,6 +89,7 @@ def add_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
     operand_types = [call.affine(slot) for slot in ("a", "b")]
     mixed = operand_types[0].storage != operand_types[1].storage
     is_int32 = out.storage.bits == 32
+    # The rounding within is to 8 bits, also where the result has 32.
     low, high = (-128, 127) if is_int32 else (out.low, out.high)
     result_maximum = float32(
         sum(

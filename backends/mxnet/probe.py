@@ -49,6 +49,7 @@ class MxNet(OtherRuntime):
         if node.op == "quantize":
             attrs["out_type"] = _STORED[str(node.result.type.dtype)]
         if node.op == "avg_pool2d":
+            # MXNet's operator has one pad an axis, for both of its sides.
             top, left, *pad_after = _int_tuple(node.attrs["pad"])
             if [top, left] != pad_after:
                 raise OpError("pads one side as the other")

@@ -49,6 +49,7 @@ def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Inte
     x = x.swapaxes(0, 1) if call.attrs["batch_first"] else x
     directions = []
     for index, is_reverse in enumerate(DIRECTIONS[str(call.attrs["direction"])]):
+        # The backward direction starts at the last step; its states are put in order again.
         steps = x[::-1] if is_reverse else x
         all_states, h, c = _run(
             _direction(call, arrays, data_type, index),
@@ -73,6 +74,7 @@ def _run(
     initial: tuple[Float32Array | None, Float32Array | None],
 ) -> tuple[Whole, Float32Array, Float32Array]:
     """Returns all states as quantized values, the last as floats, and the cell."""
+    # The kernel multiplies by the reciprocal of the scale, which rounds otherwise than a division.
     gain, zero, shape = (
         float32(1) / float32(data_type.scale),
         float32(data_type.zero),
@@ -121,6 +123,7 @@ _STATE_SLOTS = ("h0", "c0")
 def _direction(call: MethodCall, arrays: Arrays, data_type: Affine, index: int) -> _Direction:
     w, r = (arrays[slot][index].astype(np.int64) for slot in ("w", "r"))
     bias = np.zeros(len(w), float32)
+    # A direction's two biases are stored one after the other, and added to the same sum.
     if "bias" in arrays:
         bias = np.asarray(
             arrays["bias"][index].astype(float32).reshape(-1, len(w)).sum(0, dtype=float32)

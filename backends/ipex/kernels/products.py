@@ -155,6 +155,7 @@ def _quantize_rows(
     if not affine:
         scale = np.maximum(-low, high) / float32(127)
         return np.clip(np.rint(x * (float32(1) / scale)), -128, 127).astype(np.int64), scale
+    # The range is widened to 0, which has to be exact.
     low, high = np.minimum(low, float32(0)), np.maximum(high, float32(0))
     scale = (high - low) / float32(255)
     zero = np.clip(np.rint(-low / scale), 0, 255)

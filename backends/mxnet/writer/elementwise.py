@@ -34,12 +34,15 @@ def write_binary(
 ) -> Entry:
     """Writes an op of two operands: by a number, of equal shapes, or one that broadcasts."""
     left, right = scalar_constant(a), scalar_constant(b)
+    # A number with more axes than the tensor adds axes to the result, which no scalar operator
+    # does.
     wide = (b.type.rank <= a.type.rank, a.type.rank <= b.type.rank)
     scalar, swapped = _SCALAR_OPERATORS.get(op, ("", ""))
     if right is not None and a.constant is None and scalar and wide[0]:
         return emit(node, scalar, [writer.entry(a)], {"scalar": right})
     if left is not None and b.constant is None and swapped and wide[1]:
         return emit(node, swapped, [writer.entry(b)], {"scalar": left})
+    # Open sizes may differ in a run, so only broadcasting takes them.
     same = a.type.shape == b.type.shape and all(isinstance(s, int) for s in a.type.shape)
     name = f"elemwise_{op}" if same and op in _ELEMENTWISE else f"broadcast_{_BROADCAST_NAMES[op]}"
     return emit(node, name, [writer.entry(a), writer.entry(b)])
@@ -98,11 +101,13 @@ def _left_fold(op: str) -> OpWriter:
         parts = list(node.operands.values())
         if len(parts) == 1:
             return writer.add_result(node, "_copy", [writer.entry(parts[0])])
+        # add_n takes tensors of one shape in a single operator.
         if op == "add" and len({p.type.shape for p in parts}) == 1:
             entries = [writer.entry(p) for p in parts]
             return writer.add_result(node, "add_n", entries, {"num_args": len(parts)})
         if len(parts) == 2:
             return write_binary(writer, node, op, parts[0], parts[1], writer.add_result)
+        # From the left, as the op is defined: float sums depend on the order.
         accumulated = write_binary(writer, node, op, parts[0], parts[1], writer.add_intermediate)
         for part in parts[2:-1]:
             accumulated = writer.add_intermediate(

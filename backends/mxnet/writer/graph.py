@@ -61,6 +61,7 @@ def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy:
 
     Raises Refused for ops that MXNet lacks, and for losses that were not allowed.
     """
+    # A model that was read from MXNet's files and not changed is those files.
     if format is None and (pair := _source_files(graph)) is not None:
         ledger.check(lossy=lossy)
         files.copy(pair, path)

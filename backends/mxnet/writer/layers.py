@@ -111,6 +111,7 @@ def _matmul(writer: SymbolWriter, node: Node) -> Entry:
         return _as_fully_connected(writer, node, a, b, bias)
     emit = writer.add_result if bias is None else writer.add_intermediate
     operands = [writer.entry(a), writer.entry(b)]
+    # `dot` contracts the last axis of a with the first of b; a batch is for gemm2.
     if a.type.rank == b.type.rank == 1 or (
         b.type.rank == 2 and (a.type.rank == 2 or not node.attrs["trans_a"])
     ):
@@ -133,6 +134,7 @@ def _as_fully_connected(
     data = writer.constant_operand(node, "b")
     columns = data if node.attrs["trans_b"] else np.ascontiguousarray(data.T)
     w = writer.constant(f"{b.name}_weight", columns, node)
+    # The layer has a bias of one value a column; any other is added by an operator of its own.
     fuses_bias = bias is not None and bias.type.rank == 1 and bias.type.shape[0] == len(columns)
     attrs = {"num_hidden": len(columns), "flatten": False, "no_bias": not fuses_bias}
     if bias is None or fuses_bias:
@@ -148,6 +150,7 @@ def _gemm(writer: SymbolWriter, node: Node) -> Entry:
     alpha, beta = (float_attr(node.attrs, n) for n in ("alpha", "beta"))
     c = node.operands.get("c")
     b = node.operands["b"]
+    # With constant weights and no factors, a Gemm is what MXNet calls a fully connected layer.
     if alpha == 1 and (c is None or beta == 1) and b.constant and not node.attrs["trans_a"]:
         return _as_fully_connected(writer, node, node.operands["a"], b, c)
     emit = writer.add_result if c is None and alpha == 1 else writer.add_intermediate

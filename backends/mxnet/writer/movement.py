@@ -97,6 +97,7 @@ def _concat(writer: SymbolWriter, node: Node) -> Entry:
 def _split(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
     sizes, axis = int_list_attr(node, "sizes"), node.attrs["axis"]
     x = writer.operand(node)
+    # SliceChannel makes equal parts only; others are cut one by one.
     if len(set(sizes)) == 1:
         attrs = {"num_outputs": len(sizes), "axis": axis, "squeeze_axis": False}
         if len(sizes) == 1:
@@ -195,6 +196,7 @@ def _block(
     sizes = [count if i == axis else 1 if size is None else size for i, size in enumerate(shape)]
     fill = np.full(sizes, float_attr(node.attrs, "value"), x.type.dtype.carrier)
     block = writer.constant(f"{x.name}_pad", fill, node)
+    # A constant has no open size, so it is broadcast to the tensor that it stands next to.
     if axes := tuple(i for i, size in enumerate(shape) if size is None and i != axis):
         attrs = {"lhs_axes": axes, "rhs_axes": axes}
         block = writer.add_intermediate(node, "broadcast_like", [block, neighbour], attrs)
@@ -228,6 +230,7 @@ def _nearest(writer: SymbolWriter, node: Node) -> Entry:
     axes = [axis % rank for axis in int_list_attr(node, "axes")] or list(range(rank))
     stated = node.attrs["scales"]
     scales = [s for s in stated if isinstance(s, (int, float))] if isinstance(stated, tuple) else []
+    # Without stated scales they follow from the sizes, which then have to be known.
     if not scales:
         old, new = ([writer.size(node, v, axis) for axis in axes] for v in (x, node.result))
         scales = [n / o if o else 0.0 for o, n in zip(old, new, strict=True)]
@@ -253,6 +256,7 @@ def _resize(writer: SymbolWriter, node: Node) -> Entry:
     axes = {axis % len(result_shape) for axis in int_list_attr(node, "axes")} or set(
         range(len(result_shape))
     )
+    # MXNet knows these two ways to map pixels.
     aligned = {"align_corners": True, "half_pixel": False}.get(str(node.attrs["coordinates"]))
     is_bilinear = node.attrs["mode"] == "linear" and not node.attrs["antialias"]
     keeps_batch_and_channels = all(

@@ -82,6 +82,7 @@ def _pool(kind: str) -> OpWriter:
         before, after = paddings(node)
         if kind == "lp":
             attrs["p_value"] = node.attrs["p"]
+        # MXNet's pad is for both sides, so uneven ones are an operator of their own.
         if before != after:
             if kind == "avg" and not node.attrs["count_pad"]:
                 return _mean_of_padded(writer, node, x, attrs)

@@ -77,6 +77,7 @@ def unsupported_reason(node: Node) -> str:
     reason_for = _REASONS.get(anchor.op)
     if reason_for is None:
         return f"MXNet has no {anchor.op} on integers"
+    # Weights and bias are written as floats, which MXNet quantizes when it loads them.
     data = [v.type.quant for s, v in anchor.operands.items() if s not in ("w", "bias")]
     for kind in [*data, *(v.type.quant for v in node.results)]:
         if kind is not None and (why := _unsupported_type_reason(kind)):
@@ -497,6 +498,7 @@ def _bias_entry(writer: SymbolWriter, node: Node, anchor: KernelStage) -> Entry 
     if moved:
         reason = f"{moved} integers of its bias move by the rounding of floats"
         writer.ledger.add(Change.NUDGED, STEP, node.result.name, reason, codes=1.0)
+    # The bias has the name again that it had as a float.
     name = value.name.removesuffix(".raw").removesuffix(".q")
     return writer.parameter(writer.fresh(name), floats, node)
 
@@ -527,6 +529,7 @@ def _as_one_group(weights: Floats, groups: int) -> tuple[Floats, int]:
     per_group = len(weights) // groups
     if groups == 1 or per_group == 1:
         return weights, groups
+    # Zeros between the groups multiply the data of other groups, which adds nothing.
     width = weights.shape[1]
     expanded = np.zeros((len(weights), width * groups, *weights.shape[2:]), weights.dtype)
     for group in range(groups):
@@ -546,8 +549,10 @@ def _binary(op: str) -> Callable[[Ranges, Node, KernelStage, Sequence[KernelStag
         attrs: dict[str, object] = {"enable_float_output": "True"}
         if kind is not None:
             attrs = calibration_attrs(kind)
+        # A concat has no calibrated range: its result has the widest one of its operands.
         if op == "concat":
             attrs = {"dim": anchor.attrs["axis"], "num_args": len(parts)}
+        # An operator on integers returns its result and both ends of the range.
         count = 1 if kind is None else 3
         return ranges.writer.add_result(
             node, f"_contrib_quantized_{op}", operands, attrs, results=count
