@@ -80,8 +80,10 @@ class GraphDefReader:
         # Only what the outputs depend on is read: training ops, savers and the like are left out.
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
-        # Inputs have the order of the file, whatever reads them first.
-        for node in self.source.nodes.values():
+        # Inputs have the order of the signature, then of the file, whatever reads them first.
+        signed = [name for name in self.inputs if name in self.source.nodes]
+        for node_name in dict.fromkeys([*signed, *self.source.nodes]):
+            node = self.source.nodes[node_name]
             if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
                 self.results[node.name, 0] = self._input(node)
         for node in nodes:

@@ -34,9 +34,7 @@ def test_onnxruntime_computes_what_attributes_say(what: str, tmp_path: Path) -> 
     kind, op, data = CASES[what]
     graph = qir.parse(f"graph main as native {{ %x = input() : {kind} %y = {op} output(y=%y) }}")
     qir.save(graph, tmp_path / "m.onnx")
-    session = onnxruntime.InferenceSession(
-        tmp_path / "m.onnx", providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     (theirs,) = session.run(None, {"x": data})
     ours = np.asarray(qir.run(graph, {"x": data})["y"])
     assert ours.shape == theirs.shape
