@@ -71,6 +71,8 @@ class KnownValues:
         if not self._small(node):
             return None
         held = {slot: self._found.get(value) for slot, value in node.operands.items()}
+        if node.op == "min" and (both := self._clamped(node)) is not None:
+            return [both]
         plain = {slot: data for slot, data in held.items() if data is not None}
         open_ones = any(data.dtype == object for data in plain.values())
         if node.op in SHAPE_QUERIES or open_ones:
@@ -78,6 +80,18 @@ class KnownValues:
         if len(plain) < len(held) or node.op in SIZED_BY_OPERANDS:
             return None if len(plain) < len(held) else self._grown(node, plain)
         return self._run(node, plain)
+
+    def _clamped(self, node: Node) -> NDArray[np.generic] | None:
+        """Returns a number that a value is clamped to from both sides, as Keras does to sizes."""
+        for low in node.operands.values():
+            if low.node.op != "max":
+                continue
+            tops = [self._found.get(v) for v in node.operands.values() if v is not low]
+            ends = [self._found.get(v) for v in low.node.operands.values()]
+            for top in (each for each in tops if each is not None and each.dtype != object):
+                if any(e is not None and e.dtype != object and (e >= top).all() for e in ends):
+                    return top if len(tops) == 1 else None
+        return None
 
     def _grown(
         self, node: Node, operands: dict[str, NDArray[np.generic]]
