@@ -44,6 +44,11 @@ _CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
 _LIST_OPS = frozenset((*loops.OPS, *READS_PAIRS, "Identity"))
 """Ops that may have lists of tensors, or complex ones, as operands."""
 
+_KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount"))
+"""Ops that are kept as foreign where their converter refuses them."""
+_SKIPS_OPERANDS = frozenset((*kernels.OPS, *loops.OPS))
+"""Ops with operands that say nothing new, such as ranges and shapes."""
+
 
 class GraphDefReader:
     """The graph under construction, and the value of each result of the source in it."""
@@ -125,9 +130,10 @@ class GraphDefReader:
             return
         try:
             results = handler(call)
+            if call.used < call.count and node.op not in _SKIPS_OPERANDS:
+                raise KeepNode(f"it has {call.count} inputs, and takes {call.used}")
         except (KeepNode, TypeRuleError) as why:
-            # Only quantized kernels are kept as foreign where their converter refuses them.
-            if node.op not in kernels.OPS:
+            if node.op not in _KEPT_OPS:
                 raise self.error(node, f"is not read: {why}") from why
             results = self._keep(node, operands, "is not read", str(why))
         except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
