@@ -55,7 +55,7 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     """Returns the model of a graph in one of a target's formats; raises Refused for what it
     cannot express."""
     plain = target.decomposed or form in ("pt2", "float")
-    flat = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain)
+    flat = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain, lossy=lossy)
     if form == "float" and (found := quantized_values(flat)):
         what = f"{graph.name}: {found[0]} is quantized, and format float is for float models"
         raise Refused(f"{what}; choose another --format, or write the float model instead")
@@ -75,7 +75,7 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph.
     """
-    flat = _to_qdq(target, graph, ledger)
+    flat = _to_qdq(target, graph, ledger, lossy=lossy)
     with engine(target.engine):
         made = eager.quantized_copy(flat, module, target.capability())
     ledger.check(lossy=lossy)
@@ -90,19 +90,26 @@ def convert(
 
 
 def _to_qdq(
-    target: EngineTarget | None, graph: Graph, ledger: Ledger, *, plain: bool = False
+    target: EngineTarget | None,
+    graph: Graph,
+    ledger: Ledger,
+    *,
+    plain: bool = False,
+    lossy: bool = False,
 ) -> Graph:
     """Returns the graph in QDQ form, in the layout and storage that a target's kernels read.
 
     These read NCHW and u8 data. Where no convolution kernel adds a tensor, such sums become
-    additions. Kernels of `plain` programs take biases as floats.
+    additions, with `lossy` also those that move results by several steps. Kernels of `plain`
+    programs take biases as floats.
     """
     last = channels_last(graph, "torch") and quantized_values(graph)
     first: list[Pass] = [Layout("nchw")] if last else []
     passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
     if target is not None:
         adds = any(chain[:2] == ("conv2d", "add") for chain in target.capability().chains)
-        passes = [*(() if adds else (SplitSums(biases=not plain),)), *passes, UnsignedData()]
+        split = SplitSums(steps=_MOST_STEPS if lossy else 1, biases=not plain)
+        passes = [*(() if adds else (split,)), *passes, UnsignedData()]
     flat = run_passes(graph, passes, ledger)
     for node in flat:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST_ROUNDINGS:
@@ -122,6 +129,8 @@ def _refusing_torch_errors(graph: Graph) -> Iterator[None]:
         raise Refused(f"{graph.name}: PyTorch does not take it: {said}") from error
 
 
+_MOST_STEPS = 255
+"""As far apart as two results of 8 bits are at most."""
 _NEAREST_ROUNDINGS = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's only at ties."""
 _MODEL_MAKERS: Mapping[str, Callable[[FxProgram], object]] = {
