@@ -18,7 +18,7 @@ from qir.ir.dtype import dtype
 from qir.ir.ops import OPS, spec
 from qir.ir.scheme import RESULT
 from qir.numerics.consistency import clashes as clashing
-from qir.numerics.consistency import repeated, requantize_after_method, unmoved
+from qir.numerics.consistency import propagates_fault, repeated, requantize_after_method
 from qir.numerics.fields import (
     BLOCKS,
     TEXTS,
@@ -27,7 +27,7 @@ from qir.numerics.fields import (
     Rule,
     field_types,
     fits,
-    no_code,
+    fixed_zero_fault,
     said,
 )
 from qir.profiles import old_heads
@@ -402,7 +402,7 @@ class _Reader:
             return self.levels(full, value)
         if not fits(kind, value):
             raise self.error(full, f"{full} = {value!r}; it is one of: {said(kind)}")
-        if full == "choose.zero" and isinstance(value, str) and (why := no_code(value)):
+        if full == "choose.zero" and isinstance(value, str) and (why := fixed_zero_fault(value)):
             raise self.error(full, f"{full} = {value!r}: {why}")
         assert isinstance(value, str | bool)
         return value
@@ -480,7 +480,7 @@ class _Reader:
             raise self.error("result", f"result = {result!r}; it is one of: codes, real")
         claim = self.value("claim", TEXTS["claim"], row.get("claim", "unknown"))
         moves = row.get("propagates", False)
-        if why := unmoved(moves, chain):
+        if why := propagates_fault(moves, chain):
             raise self.error("propagates", why)
         return GroupEntry(
             chain,
