@@ -254,9 +254,7 @@ def plan(
     if profile:
         return _plan_by_profile(graph, profile, granularity_named(granularity), rules, statistics)
     backend = named_target(target)
-    if format is not None and format not in backend.formats:
-        known = ", ".join(backend.formats) or "none"
-        raise UsageError(f"target {target} has no format {format!r}; it has {known}")
+    backend.require_format(format)
     table = backend.capability()
     static = not dynamic and weights is None
     sums = static and not grouped_by(graph)

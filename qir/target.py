@@ -52,6 +52,13 @@ class Target(ABC):
             return ""
         return self.suffixes.get(format or "", self.suffix)
 
+    def require_format(self, format: str | None) -> None:
+        """Raises UsageError for a form that the target does not have; None is the default form."""
+        if format is not None and format not in self.formats:
+            *others, last = self.formats or ("none",)
+            known = f"{', '.join(others)} and {last}" if others else last
+            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+
     def owns(self, path: Path) -> bool:
         """Reports whether a file is of the kind that it writes, and runs as it is."""
         return bool(self.suffix) and path.suffix.lower() in {self.suffix, *self.suffixes.values()}

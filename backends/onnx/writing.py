@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qir.errors import UsageError
 from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
@@ -41,10 +40,8 @@ def write(
     Raises UsageError for an unknown format. Raises Refused for what ONNX cannot express, and for
     losses that were not allowed.
     """
+    target.require_format(format)
     # An untouched model without a requested format is copied byte for byte.
-    if format is not None and format not in target.formats:
-        known = f"{', '.join(target.formats[:-1])} and {target.formats[-1]}"
-        raise UsageError(f"target {target.name} has no format {format!r}; it has {known}")
     if format is None and (copies := files_to_copy(graph, path, dialect, ledger)):
         # What reading a model lost is not lost in a copy of its file.
         ledger.withdraw("onnx frontend")

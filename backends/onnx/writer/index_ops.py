@@ -195,8 +195,7 @@ def _affine_grid(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> No
 
 
 def _unfold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    """Writes a Gather for each spatial axis, then moves the kernel axes in front of the
-    positions."""
+    """Writes a Gather for each spatial axis, then moves the kernel axes before the positions."""
     shape, kernel = work.operands["x"].type.shape, work.int_tuple("kernel")
     sizes, channels, n = dims.known_shape(shape[2:]), shape[1], len(kernel)
     if sizes is None or not isinstance(channels, int):
