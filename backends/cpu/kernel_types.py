@@ -280,7 +280,7 @@ def job_of(node: Node) -> Job:
         (summand,) = node.stage_operands(1).values()
         del clamps[0]
     rounded = any(stage.type is not None for stage in node.stages[:-1])
-    if rounds_between or any(stage.op not in ACTIVATIONS for stage in clamps):
+    if rounded or any(stage.op not in ACTIVATIONS for stage in clamps):
         chain = " |> ".join(s.op for s in node.stages)
         raise CannotLower(f"no kernel computes {chain} as one")
     return Job(

@@ -109,7 +109,7 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
     images = _Images((n, h, width, c), stride, pad, dilation, weights.data)
     more = rounding.options(b, nhwc=nhwc)
-    made = b.allocate(job.result, nhwc=nhwc)
+    target = b.allocate(job.result, nhwc=nhwc)
     _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
 
 
@@ -285,7 +285,7 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
     source = transposed_matrix(b, value) if a_transposed else b.buffer(value)
     beside, options = rounding.options(b)
-    made = b.allocate(job.result)
+    target = b.allocate(job.result)
     rows = math.prod(sizes(value)) // columns.shape[1]
     b.add(
         job.name,

@@ -55,7 +55,9 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     """Returns the model of a graph in one of a target's formats; raises Refused for what it
     cannot express."""
     decomposed_form = target.decomposed or form in ("pt2", "float")
-    qdq = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain, lossy=lossy)
+    qdq = _to_qdq(
+        None if form == "float" else target, graph, ledger, plain=decomposed_form, lossy=lossy
+    )
     if form == "float" and (quantized_names := quantized_values(qdq)):
         problem = (
             f"{graph.name}: {quantized_names[0]} is quantized, and format float is for float models"

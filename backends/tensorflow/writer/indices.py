@@ -8,7 +8,7 @@ import numpy as np
 
 from qir.ir.node import Node, Value
 
-from .moves import transposed, whole, wholes
+from .moves import int_attr, int_list, transposed
 from .nodes import GraphNodes, refusal, type_attr, type_name
 from .wire import TypeAttr
 
@@ -34,22 +34,22 @@ def _from_start(w: GraphNodes, n: Node, at: Value, size: int) -> str:
 
 
 def _one_hot(w: GraphNodes, n: Node) -> str:
-    at, values, depth = n.operands["indices"], n.operands["values"], whole(n, "depth")
+    at, values, depth = n.operands["indices"], n.operands["values"], int_attr(n, "depth")
     held = values.constant
     if held is None:
         raise refusal(n, "the two values of a one-hot are written as constants, these are computed")
     name = type_name(values.type.element, values)
     off, on = (w.constant(each, name) for each in held.data.reshape(2))
     given = (_from_start(w, n, at, depth), w.constant(np.asarray(depth, np.int32)), on, off)
-    axis = whole(n, "axis") % (at.type.rank + 1)
+    axis = int_attr(n, "axis") % (at.type.rank + 1)
     axis = -1 if axis == at.type.rank else axis
     return w.add("OneHot", given, n.name, T=type_attr(values), TI=type_attr(at), axis=axis)
 
 
 def _slice_at(w: GraphNodes, n: Node) -> str:
     x, rank = n.operands["x"], n.operands["x"].type.rank
-    axes = [axis % rank for axis in wholes(n, "axes")] or list(range(rank))
-    steps = dict(zip(axes, wholes(n, "steps") or [1] * len(axes), strict=True))
+    axes = [axis % rank for axis in int_list(n, "axes")] or list(range(rank))
+    steps = dict(zip(axes, int_list(n, "steps") or [1] * len(axes), strict=True))
     kind, row = n.operands["starts"].type.dtype.carrier, type_attr(n.operands["starts"])
     rest = w.constant(np.zeros(1, kind))
     at = w.int_constant([axes.index(i) if i in axes else len(axes) for i in range(rank)])
@@ -69,7 +69,7 @@ def _slice_at(w: GraphNodes, n: Node) -> str:
 
 def _reverse_sequence(w: GraphNodes, n: Node) -> str:
     x, lengths = n.operands["x"], n.operands["lengths"]
-    time, batch = (whole(n, name) % x.type.rank for name in ("time", "batch"))
+    time, batch = (int_attr(n, name) % x.type.rank for name in ("time", "batch"))
     types = {"T": type_attr(x), "Tlen": type_attr(lengths)}
     given = (w.tensor(x), w.tensor(lengths))
     return w.add("ReverseSequence", given, n.name, seq_dim=time, batch_dim=batch, **types)
@@ -79,7 +79,7 @@ def _scatter_nd(w: GraphNodes, n: Node) -> str:
     x, at, updates = (n.operands[slot] for slot in ("x", "indices", "updates"))
     op = _SCATTERS.get(str(n.attrs["reduction"]))
     if op is None:
-        raise refusal(n, f"TensorFlow scatters no {n.attrs['reduction']}")
+        raise refusal(n, f"TensorFlow scatters no {n.attrs['reduction']!s}")
     given = (w.tensor(x), w.tensor(at), w.tensor(updates))
     return w.add(op, given, n.name, T=type_attr(x), Tindices=type_attr(at))
 
@@ -91,7 +91,7 @@ def _nonzero(w: GraphNodes, n: Node) -> str:
 
 
 def _trilu(w: GraphNodes, n: Node) -> str:
-    x, k, upper = n.operands["x"], whole(n, "k"), bool(n.attrs["upper"])
+    x, k, upper = n.operands["x"], int_attr(n, "k"), bool(n.attrs["upper"])
     if (k > 0) if upper else (k < 0):
         raise refusal(n, "TensorFlow's bands of a matrix hold its main diagonal, this one does not")
     ends = (-k, -1) if upper else (-1, k)

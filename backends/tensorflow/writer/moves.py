@@ -311,10 +311,10 @@ def _pixel_blocks(op: str) -> Write:
 
 
 _NEAREST = {
-    ("asymmetric", "floor"): {"half": False},
-    ("tf_half_pixel_for_nn", "floor"): {"half": True},
-    ("half_pixel", "round_prefer_ceil"): {"half": True},
-    ("align_corners", "round_prefer_ceil"): {"half": False, "corners": True},
+    ("asymmetric", "floor"): {"half_pixel": False},
+    ("tf_half_pixel_for_nn", "floor"): {"half_pixel": True},
+    ("half_pixel", "round_prefer_ceil"): {"half_pixel": True},
+    ("align_corners", "round_prefer_ceil"): {"half_pixel": False, "corners": True},
 }
 """How TensorFlow states the places of the nearest elements, by coordinates and rounding."""
 
@@ -323,7 +323,7 @@ def _nearest(w: GraphNodes, n: Node) -> str:
     how = str(n.attrs["coordinates"]), str(n.attrs["rounding"])
     if how not in _NEAREST and not _repeats(n, *how):
         raise refusal(n, "TensorFlow rounds places otherwise")
-    return _resized(w, n, "ResizeNearestNeighbor", **_NEAREST.get(how, {"half": False}))
+    return _resized(w, n, "ResizeNearestNeighbor", **_NEAREST.get(how, {"half_pixel": False}))
 
 
 def _repeats(n: Node, coordinates: str, rounding: str) -> bool:
@@ -331,7 +331,7 @@ def _repeats(n: Node, coordinates: str, rounding: str) -> bool:
     rounded down say."""
     sizes = [(a, b) for a, b in zip(n.operands["x"].type.shape, n.result.type.shape, strict=True)
              if a != b]  # fmt: skip
-    has_known_sizes = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a]
+    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a]
     if len(known) < len(sizes) or any(b % a for a, b in known):
         return False
     if coordinates == "half_pixel":  # no place is halfway between two elements

@@ -83,9 +83,9 @@ def _cumulated(op: str) -> Write:
 
 def _top_k(w: GraphNodes, n: Node) -> list[str]:
     x, rank = n.operands["x"], n.operands["x"].type.rank
-    if not n.attrs["largest"] or whole(n, "axis") % rank != rank - 1:
+    if not n.attrs["largest"] or int_attr(n, "axis") % rank != rank - 1:
         raise refusal(n, "TensorFlow has the greatest elements of the last axis alone")
-    count = w.constant(np.asarray(whole(n, "k"), np.int32))
+    count = w.constant(np.asarray(int_attr(n, "k"), np.int32))
     types = {"T": type_attr(x), "Tk": TypeAttr("int32"), "index_type": TypeAttr("int64")}
     made = w.add("TopKV2", (w.tensor(x), count), n.name, sorted=bool(n.attrs["sorted"]), **types)
     return [made, f"{made}:1"]

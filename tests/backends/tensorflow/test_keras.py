@@ -136,4 +136,4 @@ def test_sequences_of_open_length(tmp_path: Path) -> None:
         assert compared_by_regions(made, feeds, here).integers > 200
         kernels = converted(made, qir.Ledger(), kernels=True)
         (ours,), (back,) = (qir.run(each, feeds).values() for each in (kernels, again))
-        assert np.abs(ours - back).max() <= 1e-6
+        assert np.abs(np.subtract(ours, back)).max() <= 1e-6
