@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qir.ir.dtype import F32
@@ -295,6 +295,20 @@ def concat(b: ProgramBuilder, job: Job) -> None:
             y_offset=offset,
             types=pair,
         )
+
+
+def join(b: ProgramBuilder, job: Job, parts: Sequence[Value], sources: Sequence[Buffer]) -> None:
+    """Joins bytes that are in the result's type already, one copy per operand."""
+    whole, axis = sizes(job.result), job.int_attr("axis") % job.result.type.rank
+    rows, stride = math.prod(whole[:axis]), math.prod(whole[axis:])
+    made = b.allocate(job.result)
+    widths = [math.prod(sizes(part)[axis:]) for part in parts]
+    offsets = itertools.accumulate(widths, initial=0)
+    for source, width, offset in zip(sources, widths, offsets, strict=False):
+        _copy(
+            b, job.name, source, made, whole, rows=rows, width=width, y_stride=stride,
+            y_offset=offset,
+        )  # fmt: skip
 
 
 def _copy(

@@ -192,12 +192,12 @@ def _aligned_operands(
     images = [v for v in images if v.constant is None and not is_noop_transpose(sizes(v), TO_NHWC)]
     nhwc = rank == 4 and any(b.has_buffer(v, nhwc=True) for v in images)
     try:
-        shape, broadcast = _broadcast_sizes(first, second, rank, nhwc)
+        shape, broadcast = broadcast_sizes(first, second, rank, nhwc)
     # The other layout may make the repeated axes adjacent: one value a channel is innermost in
     # NHWC.
     except CannotLower:
         nhwc = not nhwc and rank == 4
-        shape, broadcast = _broadcast_sizes(first, second, rank, nhwc)
+        shape, broadcast = broadcast_sizes(first, second, rank, nhwc)
     first_buffer, second_buffer = (_in_layout(b, v, nhwc) for v in (first, second))
     result_sizes = permuted(sizes(job.result), TO_NHWC) if nhwc else sizes(job.result)
     return (
@@ -228,7 +228,7 @@ def _with_rank(shape: Sizes, rank: int) -> Sizes:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _broadcast_sizes(
+def broadcast_sizes(
     first: Value, second: Value, rank: int, nhwc: bool
 ) -> tuple[tuple[int, int, int], Broadcast]:
     """Returns (outer, rows, inner), and which operand repeats along the rows."""

@@ -22,6 +22,7 @@ from . import float_nhwc
 from .activations import Bounds, clamp_bounds, float_attr, kernel_function
 from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
 from .kernel_types import Job, gemm_addend, per_column
+from .normalizations import softmax
 from .products import fused_transpose, matrices, offsets, row_major, transposed_matrix
 from .sizes import Sizes
 
@@ -553,4 +554,5 @@ LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "square": unary,
     "hard_sigmoid": unary,
     "hard_swish": unary,
+    "softmax": softmax,
 }

@@ -10,12 +10,12 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
+from qir.numerics import Rule
 from qir.reference.interpreter import run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -225,6 +225,12 @@ class Job:
     """The fused activations: relu or clip."""
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters of the method that the node's profile names."""
+    summand: Value | None = None
+    """A value that the second op of the chain adds."""
+    profile: str = KERNEL_PROFILE
+    """The profile that says how the op is computed."""
+    rule: Rule | None = None
+    """Its rule for the op, where that is another than the kernels' own."""
 
     def clamp_bounds(self, y: ByteParameters) -> tuple[int, int]:
         """Returns the lowest and highest integer of the result, by its type and fused activations.
@@ -278,15 +284,20 @@ class Job:
 
 
 def job_of(node: Node) -> Job:
-    """Returns a node as a job; raises Refused for a chain with more than clamps after its first
+    """Returns a node as a job; raises CannotLower for a chain with more than clamps after its first
     op."""
     if not node.stages:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     anchor, *clamps = node.stages
-    rounds_between = any(stage.type is not None for stage in node.stages[:-1])
-    if rounds_between or any(stage.op not in ACTIVATIONS for stage in clamps):
+    summand = None
+    if clamps and clamps[0].op == "add" and len(node.stage_operands(1)) == 1:
+        (summand,) = node.stage_operands(1).values()
+        del clamps[0]
+    rounded = any(stage.type is not None for stage in node.stages[:-1])
+    if rounded or any(stage.op not in ACTIVATIONS for stage in clamps):
         chain = " |> ".join(s.op for s in node.stages)
-        raise Refused(f"{node.name}: nothing computes {chain} as one; expand-qdq unwraps it")
+        raise CannotLower(f"no kernel computes {chain} as one")
     return Job(
-        node.name, anchor.op, anchor.attrs, node.stage_operands(0), node.result, tuple(clamps)
-    )
+        node.name, anchor.op, anchor.attrs, node.stage_operands(0), node.result, tuple(clamps),
+        summand=summand,
+    )  # fmt: skip

@@ -19,7 +19,7 @@ from .lookup_tables import ByteTable
 from .sizes import Sizes
 
 
-def _sizes_nhwc(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
+def sizes_nhwc(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
     """Returns x as (n, h, w, c), the result's (h, w), and the shape in which the result is held."""
     x, y = sizes(job.operands["x"]), sizes(job.result)
     if job.nchw:
@@ -35,7 +35,7 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     if job.epilogue:
         raise CannotLower(f"no kernel computes max_pool2d |> {job.epilogue[0].op} as one")
     entries = requantize_table(x, y)
-    shape, out, result_sizes = _sizes_nhwc(job)
+    shape, out, result_sizes = sizes_nhwc(job)
     kernel, stride, pad, dilation = (
         job.int_pair("kernel"),
         job.int_pair("stride"),
@@ -70,7 +70,7 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
 
 def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers an average pool; one whose window is the whole image is a global pool."""
-    shape, out, result_sizes = _sizes_nhwc(job)
+    shape, out, result_sizes = sizes_nhwc(job)
     kernel, stride, pad = job.int_pair("kernel"), job.int_pair("stride"), job.pads()
     if kernel == shape[1:3] and not any(pad):
         global_avg_pool(b, job)
@@ -113,7 +113,7 @@ def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     job.require_no_clamp(y)
     if value.type.rank != 4:
         raise CannotLower(f"no kernel computes global_avg_pool of {value.type.rank} axes")
-    shape, _, result_sizes = _sizes_nhwc(job)
+    shape, _, result_sizes = sizes_nhwc(job)
     source, target = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     b.add(
         job.name,

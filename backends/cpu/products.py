@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from .builder import (
     strides,
 )
 from .data_movement import pad_axis
+from .epilogues import Epilogue, epilogue_of
 from .kernel_types import (
     ByteParameters,
     Job,
@@ -35,6 +37,9 @@ from .kernel_types import (
 )
 from .sizes import Sizes
 
+Options: TypeAlias = "tuple[list[Buffer], Callable[[Callable[[Buffer], int]], dict[str, Any]]]"
+"""Buffers that a step reads besides its operands, and its options once buffers have numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Requantization:
@@ -46,12 +51,30 @@ class Requantization:
     zero: int = 0
     low: int | None = None
     high: int | None = None
+    epilogue: Epilogue | None = None
+    """What another profile than the kernels' own does, in place of one multiplier."""
+
+    def options(self, b: ProgramBuilder, *, nhwc: bool = False) -> Options:
+        """Returns the buffers that the epilogue reads, and its options of a step."""
+        if self.epilogue is None:
+            return [], lambda at: {}
+        given, summand = self.epilogue.parameters, self.epilogue.summand
+        pairs: dict[str, Any] = {"pairs": True} if self.epilogue.pairs else {}
+        if summand is None:
+            return [], lambda at: {"epilogue": tuple(given.items()), **pairs}
+        held, how = b.buffer(summand.value, nhwc=nhwc), summand.parameters
+        return [held], lambda at: {
+            "epilogue": (*given.items(), ("summand", at(held)), *how.items()),
+            **pairs,
+        }
 
 
 def _requantization(
     job: Job, x: ByteParameters, w: Weight, bias_value: Value | None, channels: int
 ) -> Requantization:
     """Returns how the accumulators of a job become its result."""
+    if job.rule is not None:
+        return _by_rule(job, w, bias_value)
     bias = accumulator_bias(bias_value, channels, x, w.scale, "bias")
     if job.result.type.element == F32:
         if job.epilogue:
@@ -60,6 +83,18 @@ def _requantization(
     y = byte_parameters(job.result, "the result")
     low, high = job.clamp_bounds(y)
     return Requantization(bias, requantize_multiplier(x, w.scale, y), y.kind, y.zero, low, high)
+
+
+def _by_rule(job: Job, w: Weight, bias_value: Value | None) -> Requantization:
+    """Returns what the rule of another profile makes of accumulators."""
+    found = epilogue_of(job, w.data, bias_value)
+    if job.result.type.element == F32:
+        return Requantization(found.bias, _ONE, "f32", epilogue=found)
+    kind = byte_parameters(job.result, "the result").kind
+    return Requantization(found.bias, _ONE, kind, found.y_zero, found.low, found.high, found)
+
+
+_ONE = np.ones(1, np.float32)
 
 
 def conv2d(b: ProgramBuilder, job: Job) -> None:
@@ -74,8 +109,9 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
     n, h, width, c = permuted(shape, TO_NHWC) if nhwc else shape
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
     images = _Images((n, h, width, c), stride, pad, dilation, weights.data)
+    more = rounding.options(b, nhwc=nhwc)
     target = b.allocate(job.result, nhwc=nhwc)
-    _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc))
+    _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
@@ -173,13 +209,15 @@ def _add_conv2d(
     images: _Images,
     rounding: Requantization,
     stored: Sizes,
+    more: Options | None = None,
 ) -> None:
     """Adds a step that convolves images; `stored` is the shape of its result."""
+    beside, options = more if more is not None else rounding.options(b)
     x, groups = byte_parameters(job.operands["x"], "x"), job.int_attr("groups")
     b.add(
         job.name,
         "conv2d",
-        [source],
+        [source, *beside],
         [result],
         stored,
         lambda plan, at: plan.conv2d(
@@ -200,6 +238,7 @@ def _add_conv2d(
             y_zero=rounding.zero,
             low=rounding.low,
             high=rounding.high,
+            **options(at),
         ),
     )
 
@@ -211,7 +250,8 @@ def _stored_shape(value: Value, nhwc: bool) -> tuple[int, ...]:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
-    _product(b, job, "a", "b", gemm_addend(job))
+    addend = gemm_addend(job) if job.rule is None else job.operands.get("c")
+    _product(b, job, "a", "b", addend)
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
@@ -241,12 +281,13 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
     if a_transposed and value.type.rank != 2:
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
     source = transposed_matrix(b, value) if a_transposed else b.buffer(value)
+    beside, options = rounding.options(b)
     target = b.allocate(job.result)
     rows = math.prod(sizes(value)) // columns.shape[1]
     b.add(
         job.name,
         "linear",
-        [source],
+        [source, *beside],
         [target],
         sizes(job.result),
         lambda plan, at: plan.linear(
@@ -263,6 +304,7 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
             y_zero=rounding.zero,
             low=rounding.low,
             high=rounding.high,
+            **options(at),
         ),
     )
 
@@ -282,6 +324,8 @@ def transposed_matrix(b: ProgramBuilder, value: Value) -> Buffer:
 def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product of two computed matrices: the right one is packed at run time."""
     left, right = job.operands["a"], job.operands["b"]
+    if job.rule is not None:
+        raise CannotLower("no kernel computes two operands by this profile")
     if "bias" in job.operands:
         raise CannotLower("no kernel adds a bias to a product of two computed matrices")
     if left.type.rank < 2 or right.type.rank < 2:

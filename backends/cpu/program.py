@@ -24,6 +24,7 @@ from .sizes import Sizes
 Tensor = NDArray[np.generic]
 VECTOR_KINDS = frozenset(
     {
+        "code_means",
         "conv2d",
         "depthwise",
         "linear",
@@ -32,6 +33,7 @@ VECTOR_KINDS = frozenset(
         "softmax",
         "real_softmax",
         "layer_norm",
+        "quantize_by",
         "max_pool2d",
         "avg_pool2d",
         "global_avg_pool",

@@ -55,7 +55,9 @@ def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, loss
     """Returns the model of a graph in one of a target's formats; raises Refused for what it
     cannot express."""
     decomposed_form = target.decomposed or form in ("pt2", "float")
-    qdq = _to_qdq(None if form == "float" else target, graph, ledger, plain=decomposed_form)
+    qdq = _to_qdq(
+        None if form == "float" else target, graph, ledger, plain=decomposed_form, lossy=lossy
+    )
     if form == "float" and (quantized_names := quantized_values(qdq)):
         problem = (
             f"{graph.name}: {quantized_names[0]} is quantized, and format float is for float models"
@@ -78,7 +80,7 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph.
     """
-    qdq = _to_qdq(target, graph, ledger)
+    qdq = _to_qdq(target, graph, ledger, lossy=lossy)
     with engine(target.engine):
         copy_of_module = eager.quantized_copy(qdq, module, target.capability())
     ledger.check(lossy=lossy)
@@ -93,12 +95,18 @@ def convert(
 
 
 def _to_qdq(
-    target: EngineTarget | None, graph: Graph, ledger: Ledger, *, plain: bool = False
+    target: EngineTarget | None,
+    graph: Graph,
+    ledger: Ledger,
+    *,
+    plain: bool = False,
+    lossy: bool = False,
 ) -> Graph:
     """Returns the graph in QDQ form, in the layout and storage that a target's kernels read.
 
     These read NCHW and u8 data. Where no convolution kernel adds a tensor, such sums become
-    additions. Kernels of `plain` programs take biases as floats.
+    additions, with `lossy` also those that move results by several steps. Kernels of `plain`
+    programs take biases as floats.
     """
     to_nchw = channels_last(graph, "torch") and quantized_values(graph)
     layout_passes: list[Pass] = [Layout("nchw")] if to_nchw else []
@@ -107,8 +115,9 @@ def _to_qdq(
         has_summing_kernel = any(
             chain[:2] == ("conv2d", "add") for chain in target.capability().chains
         )
+        split = SplitSums(steps=_MOST_STEPS if lossy else 1, biases=not plain)
         passes = [
-            *(() if has_summing_kernel else (SplitSums(biases=not plain),)),
+            *(() if has_summing_kernel else (split,)),
             *passes,
             UnsignedData(),
         ]
@@ -132,6 +141,8 @@ def _refusing_torch_errors(graph: Graph) -> Iterator[None]:
         raise Refused(f"{graph.name}: PyTorch does not take it: {message}") from error
 
 
+_MOST_STEPS = 255
+"""As far apart as two results of 8 bits are at most."""
 _NEAREST_ROUNDINGS = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's only at ties."""
 _MODEL_MAKERS: Mapping[str, Callable[[FxProgram], object]] = {

@@ -17,7 +17,7 @@ from .movement import as_i64
 
 def _gather(call: NodeCall) -> Value:
     x, indices = call[0], call[1]
-    axis = call.axis(2, x.type.rank) if len(call.operands) > 2 else 0
+    axis = call.axis(2, x.type.rank) if call.count > 2 else 0
     batch = call.integer("batch_dims")
     batch += indices.type.rank if batch < 0 else 0
     if not batch:

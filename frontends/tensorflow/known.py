@@ -79,6 +79,8 @@ class KnownValues:
         if not self._may_evaluate(node):
             return None
         data_by_slot = {slot: self._cached.get(value) for slot, value in node.operands.items()}
+        if node.op == "min" and (bound := self._clamped(node)) is not None:
+            return [bound]
         known_data = {slot: data for slot, data in data_by_slot.items() if data is not None}
         is_symbolic = any(data.dtype == object for data in known_data.values())
         if node.op in SHAPE_QUERIES or is_symbolic:
@@ -91,6 +93,21 @@ class KnownValues:
                 else self._evaluate_sized(node, known_data)
             )
         return self._run(node, known_data)
+
+    def _clamped(self, node: Node) -> NDArray[np.generic] | None:
+        """Returns a number that a value is clamped to from both sides, as Keras does to sizes."""
+        for low in node.operands.values():
+            if low.node.op != "max":
+                continue
+            tops = [self._cached.get(v) for v in node.operands.values() if v is not low]
+            ends = [self._cached.get(v) for v in low.node.operands.values()]
+            for top in (each for each in tops if each is not None and each.dtype != object):
+                if any(
+                    e is not None and e.dtype != object and np.greater_equal(e, top).all()
+                    for e in ends
+                ):
+                    return top if len(tops) == 1 else None
+        return None
 
     def _evaluate_sized(
         self, node: Node, operands: dict[str, NDArray[np.generic]]

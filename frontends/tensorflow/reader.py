@@ -44,6 +44,11 @@ _CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
 _LIST_OPS = frozenset((*loops.OPS, *READS_PAIRS, "Identity"))
 """Ops that may have lists of tensors, or complex ones, as operands."""
 
+_KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount"))
+"""Ops that are kept as foreign where their converter refuses them."""
+_SKIPS_OPERANDS = frozenset((*kernels.OPS, *loops.OPS))
+"""Ops with operands that say nothing new, such as ranges and shapes."""
+
 
 class GraphDefReader:
     """The graph under construction, and the value of each result of the source in it."""
@@ -80,8 +85,10 @@ class GraphDefReader:
         # Only what the outputs depend on is read: training ops, savers and the like are left out.
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
-        # Inputs have the order of the file, whatever reads them first.
-        for node in self.source.nodes.values():
+        # Inputs have the order of the signature, then of the file, whatever reads them first.
+        signed = [name for name in self.inputs if name in self.source.nodes]
+        for node_name in dict.fromkeys([*signed, *self.source.nodes]):
+            node = self.source.nodes[node_name]
             if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
                 self.results[node.name, 0] = self._input(node)
         for node in nodes:
@@ -123,9 +130,10 @@ class GraphDefReader:
             return
         try:
             results = handler(call)
+            if call.used < call.count and node.op not in _SKIPS_OPERANDS:
+                raise KeepNode(f"it has {call.count} inputs, and takes {call.used}")
         except (KeepNode, TypeRuleError) as why:
-            # Only quantized kernels are kept as foreign where their converter refuses them.
-            if node.op not in kernels.OPS:
+            if node.op not in _KEPT_OPS:
                 raise self.error(node, f"is not read: {why}") from why
             results = self._keep(node, operands, "is not read", str(why))
         except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything

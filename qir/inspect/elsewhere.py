@@ -34,6 +34,7 @@ class OtherRuntime(Probe):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )
+            # The child ends with the probe, or with this process at the latest.
             weakref.finalize(self, pipe.close, self.child)
 
     def ask(self, question: pipe.Plain) -> Tensor:

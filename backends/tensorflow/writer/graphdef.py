@@ -14,6 +14,7 @@ from . import (
     conv_nd,
     elementwise,
     foreign,
+    indices,
     kernels,
     layers,
     moves,
@@ -29,6 +30,7 @@ FLOAT: Mapping[str, moves.Write] = {
     **conv_nd.OPS,
     **moves.OPS,
     **reductions.OPS,
+    **indices.OPS,
     **attention.OPS,
 }
 

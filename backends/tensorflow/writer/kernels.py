@@ -14,7 +14,7 @@ from qir.profiles import dequantize_by_profile, profile
 
 from . import simulated
 from .layers import constant_weights, padding, tensorflow_filters
-from .moves import reshaped
+from .moves import reshape
 from .nodes import F32, PROFILE, GraphNodes, refusal, type_attr
 from .wire import Attr, TypeAttr, TypeListAttr
 
@@ -289,11 +289,8 @@ def _pool(w: GraphNodes, n: Node) -> str:
 
 
 def _reshape(w: GraphNodes, n: Node) -> str:
-    x = n.operands["x"]
-    supported_type(n, x)
-    if result := reshaped(w, n, w.tensor(x), x, n.result):
-        return result
-    raise refusal(n, "more than one size of its result is open; state the sizes")
+    supported_type(n, n.operands["x"])
+    return reshape(w, n)
 
 
 def _concat(w: GraphNodes, n: Node) -> str:

@@ -35,7 +35,8 @@ def reshaped(w: GraphNodes, n: Node, x: str, value: Value, result: Value) -> str
     )
 
 
-def _reshape(w: GraphNodes, n: Node) -> str:
+def reshape(w: GraphNodes, n: Node) -> str:
+    """Adds a reshape, to sizes that are computed if more than one is open."""
     x = n.operands["x"]
     if made := reshaped(w, n, w.tensor(x), x, n.result):
         return made
@@ -309,21 +310,34 @@ def _pixel_blocks(op: str) -> Write:
     return write
 
 
+_NEAREST = {
+    ("asymmetric", "floor"): {"half_pixel": False},
+    ("tf_half_pixel_for_nn", "floor"): {"half_pixel": True},
+    ("half_pixel", "round_prefer_ceil"): {"half_pixel": True},
+    ("align_corners", "round_prefer_ceil"): {"half_pixel": False, "corners": True},
+}
+"""How TensorFlow states the places of the nearest elements, by coordinates and rounding."""
+
+
 def _nearest(w: GraphNodes, n: Node) -> str:
-    attrs = n.attrs
-    if attrs["rounding"] != "floor" or attrs["coordinates"] not in ("asymmetric", "half_pixel"):
-        if not _has_integral_factors(n):
-            raise refusal(n, "TensorFlow rounds places otherwise")
-        return _resized(w, n, "ResizeNearestNeighbor", half_pixel=False)
-    return _resized(w, n, "ResizeNearestNeighbor", half_pixel=attrs["coordinates"] == "half_pixel")
+    how = str(n.attrs["coordinates"]), str(n.attrs["rounding"])
+    if how not in _NEAREST and not _repeats(n, *how):
+        raise refusal(n, "TensorFlow rounds places otherwise")
+    return _resized(w, n, "ResizeNearestNeighbor", **_NEAREST.get(how, {"half_pixel": False}))
 
 
-def _has_integral_factors(n: Node) -> bool:
-    """Reports whether each element is repeated a whole number of times, however places round."""
-    pairs = list(zip(n.operands["x"].type.shape, n.result.type.shape, strict=True))
-    has_known_sizes = all(isinstance(a, int) and isinstance(b, int) for a, b in pairs if a != b)
-    has_known_coordinates = n.attrs["coordinates"] in ("asymmetric", "half_pixel")
-    return has_known_sizes and has_known_coordinates and all(b % a == 0 for a, b in pairs if a != b)  # type: ignore[operator]
+def _repeats(n: Node, coordinates: str, rounding: str) -> bool:
+    """Returns whether each element is repeated a whole number of times: as often as places
+    rounded down say."""
+    sizes = [(a, b) for a, b in zip(n.operands["x"].type.shape, n.result.type.shape, strict=True)
+             if a != b]  # fmt: skip
+    known = [(a, b) for a, b in sizes if isinstance(a, int) and isinstance(b, int) and a]
+    if len(known) < len(sizes) or any(b % a for a, b in known):
+        return False
+    if coordinates == "half_pixel":  # no place is halfway between two elements
+        return rounding.startswith("round")
+    twice = all(b == 2 * a for a, b in known)
+    return coordinates == "asymmetric" and rounding == "round_prefer_floor" and twice
 
 
 def _linear(w: GraphNodes, n: Node) -> str:
@@ -358,8 +372,8 @@ def _resized(w: GraphNodes, n: Node, op: str, *, half_pixel: bool, corners: bool
 
 
 OPS: Mapping[str, Write] = {
-    "reshape": _reshape,
-    "flatten": _reshape,
+    "reshape": reshape,
+    "flatten": reshape,
     "transpose": _transpose,
     "concat": _concat,
     "pad": _pad,

@@ -13,7 +13,7 @@ from .moves import int_attr, int_list
 from .nodes import GraphNodes, refusal, type_attr, type_name
 from .wire import TypeAttr
 
-Write = Callable[[GraphNodes, Node], str]
+Write = Callable[[GraphNodes, Node], "str | list[str]"]
 
 
 def _axes(n: Node) -> list[int]:
@@ -81,6 +81,16 @@ def _cumulated(op: str) -> Write:
     return write
 
 
+def _top_k(w: GraphNodes, n: Node) -> list[str]:
+    x, rank = n.operands["x"], n.operands["x"].type.rank
+    if not n.attrs["largest"] or int_attr(n, "axis") % rank != rank - 1:
+        raise refusal(n, "TensorFlow has the greatest elements of the last axis alone")
+    count = w.constant(np.asarray(int_attr(n, "k"), np.int32))
+    types = {"T": type_attr(x), "Tk": TypeAttr("int32"), "index_type": TypeAttr("int64")}
+    made = w.add("TopKV2", (w.tensor(x), count), n.name, sorted=bool(n.attrs["sorted"]), **types)
+    return [made, f"{made}:1"]
+
+
 def _parameters(n: Node, *slots: str) -> list[np.ndarray]:
     constants = [n.operands[slot].constant for slot in slots]
     if any(array is None for array in constants):
@@ -145,6 +155,7 @@ OPS: Mapping[str, Write] = {
     "reduce_sum_square": _reduce("Sum", "Square"),
     "reduce_log_sum": _reduce("Sum", "", "Log"),
     "reduce_log_sum_exp": _reduce("Sum", "Exp", "Log"),
+    "top_k": _top_k,
     "arg_max": _arg("ArgMax"),
     "arg_min": _arg("ArgMin"),
     "cumsum": _cumulated("Cumsum"),

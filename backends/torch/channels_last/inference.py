@@ -318,7 +318,9 @@ class LayoutInference:
             is_known = is_contiguous(sizes, strides) or (channels_last and op == "global_avg_pool")
             return "" if is_known else "it adds floats of another layout: not predicted"
         has_other_kernel = channels_last and not is_contiguous(sizes, strides)
-        if u8_first or not has_other_kernel or (len(sizes) > 3 and op != "adaptive_avg_pool"):
+        parts = op == "adaptive_avg_pool"
+        own = u8_first and (not parts or _are_equal_parts(node))
+        if own or not has_other_kernel or (len(sizes) > 3 and not parts):
             return ""
         if len(sizes) == 3 and not self.has_misplaced_clips:
             self.image_means.append(node)
@@ -472,6 +474,13 @@ def _sizes(value: Value) -> Sizes:
     names = dict.fromkeys(dims.names(value.type.shape), _ASSUMED_SIZE)
     bound = (dims.bind(size, names) for size in value.type.shape)
     return tuple(size if isinstance(size, int) else _ASSUMED_SIZE for size in bound)
+
+
+def _are_equal_parts(node: Node) -> bool:
+    """Returns whether the means of parts are of as many elements each, as QNNPACK computes them."""
+    parts = _int_tuple(node.attrs["size"])
+    sides = node.operands["x"].type.shape[-len(parts) :]
+    return all(isinstance(n, int) and n % m == 0 for n, m in zip(sides, parts, strict=True))
 
 
 def _int_tuple(value: Attr) -> tuple[int, ...]:

@@ -166,3 +166,20 @@ def test_a_subclassed_model_has_an_input_for_each_tensor_of_its_argument() -> No
     made = list(run(graph, {"image": x, "more_0": a, "more_1": b}).values())
     for ours, theirs in zip(made, (wanted["scaled"], wanted["sum"]), strict=True):
         assert difference(ours, np.asarray(theirs), NEAR) == ""
+
+
+def test_encodings_of_categories() -> None:
+    """Keras clamps their size to one number from both sides."""
+    layers = tf.keras.layers
+    ids, given = layers.Input((4,), dtype="int32"), layers.Input((1,))
+    many = layers.CategoryEncoding(10, "multi_hot")(ids)
+    place = layers.Discretization(bin_boundaries=[-0.5, 0.0, 0.5])(given)
+    made = layers.Concatenate()([many, layers.CategoryEncoding(4, "one_hot")(place)])
+    model = tf.keras.Model([ids, given], layers.Dense(3)(made))
+    rng = np.random.default_rng(9)
+    data = rng.integers(0, 10, (5, 4)).astype(np.int32), rng.normal(size=(5, 1)).astype(np.float32)
+    graph = qir.load(model)
+    assert not any(node.op == "foreign" for node in graph)
+    feeds = {v.name: x for v, x in zip(graph.inputs, data, strict=True)}
+    (made,) = run(graph, feeds).values()
+    assert difference(made, np.asarray(model(list(data))), NEAR) == ""

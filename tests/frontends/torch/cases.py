@@ -233,6 +233,7 @@ def _layers() -> Iterator[Case]:
     yield Case("power of a number", lambda x: torch.pow(2.5, x), (ROW,), 1e-5)
     yield Case("view written", _write_to_unread_view, (X,))
     yield Case("parts filled", _fill_parts, (X,))
+    yield Case("filled by a tensor", lambda x: (x * 2).fill_(x.flatten()[3]) + x, (X,))
     yield Case("changed, then viewed", _read_view_of_in_place_result, (X,))
     yield Case("dropout in place", _dropped, (X,), 1e-5)
     yield Case("linear", nn.Linear(10, 4), (ROW,))
