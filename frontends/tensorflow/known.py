@@ -99,15 +99,18 @@ class KnownValues:
         for low in node.operands.values():
             if low.node.op != "max":
                 continue
-            tops = [self._cached.get(v) for v in node.operands.values() if v is not low]
-            ends = [self._cached.get(v) for v in low.node.operands.values()]
-            for top in (each for each in tops if each is not None and each.dtype != object):
-                if any(
-                    e is not None and e.dtype != object and np.greater_equal(e, top).all()
-                    for e in ends
-                ):
-                    return top if len(tops) == 1 else None
+            others = [value for value in node.operands.values() if value is not low]
+            if len(others) != 1 or (top := self._number(others[0])) is None:
+                continue
+            floors = [self._number(value) for value in low.node.operands.values()]
+            if any(f is not None and np.greater_equal(f, top).all() for f in floors):
+                return top
         return None
+
+    def _number(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the data of a value; None where they are unknown or symbolic."""
+        data = self._cached.get(value)
+        return None if data is None or data.dtype == object else data
 
     def _evaluate_sized(
         self, node: Node, operands: dict[str, NDArray[np.generic]]
