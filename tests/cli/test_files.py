@@ -142,7 +142,7 @@ def test_a_form_for_floats_is_refused_before_data_are_read(
     (tmp_path / "x.npy").write_text("no data")
     out = tmp_path / "o.pt2"
     words: list[str | Path] = ["quantize", tmp_path / "m.onnx", "--data", tmp_path / "x.npy", *form]
-    done = qir(*words, "--target", "pytorch-fbgemm", "-o", out)
+    done = qir(*words, *form, "--target", "pytorch-fbgemm", "-o", out)
     said = "target pytorch-fbgemm writes quantized models as .pt files (torchscript)"
     assert done.status == 2
     assert said in done.err

@@ -36,8 +36,17 @@ VISION = (
     "maxvit_t",
     "segmentation.lraspp_mobilenet_v3_large",
     "segmentation.deeplabv3_mobilenet_v3_large",
+    "segmentation.deeplabv3_resnet50",
     "segmentation.fcn_resnet50",
+    "detection.fpn_resnet18",
+    "detection.fpn_mobilenet_v3_large",
+    "detection.ssd300_backbone",
+    "detection.ssdlite320_backbone",
+    "detection.retinanet_heads",
+    "optical_flow.raft_small",
     "video.r3d_18",
+    "video.mc3_18",
+    "video.swin3d_t",
 )
 TIMM = (
     "deit_tiny_patch16_224",
@@ -54,13 +63,29 @@ TIMM = (
     "eva02_tiny_patch14_224",
     "nfnet_l0",
     "gcresnet50t",
+    "regnetx_002",
+    "efficientformer_l1",
+    "coatnet_nano_rw_224",
+    "dla34",
+    "res2net50_26w_4s",
+    "crossvit_tiny_240",
+    "deit3_small_patch16_224",
+    "cait_xxs24_224",
+    "tnt_s_patch16_224",
+    "fastvit_t8",
+    "mobileone_s0",
+    "resmlp_12_224",
+    "gmlp_s16_224",
+    "mixnet_s",
+    "skresnet18",
+    "resnest14d",
 )
 SMALL: Mapping[str, object] = {
     "vocab_size": 99,
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "intermediate_size": 128,
+    "intermediate_size": 256,
     "pad_token_id": 0,
 }
 SPEECH: Mapping[str, object] = {
@@ -76,6 +101,16 @@ SPEECH: Mapping[str, object] = {
 }
 GROUPED: Mapping[str, object] = {**SMALL, "num_key_value_heads": 2, "head_dim": 16}
 GPT: Mapping[str, object] = {"vocab_size": 99, "n_embd": 64, "n_layer": 2, "n_head": 4}
+T5: Mapping[str, object] = {
+    "vocab_size": 99,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 256,
+    "num_layers": 2,
+    "num_heads": 4,
+}
+ENDS: Mapping[str, object] = {"bos_token_id": 1, "eos_token_id": 2}
+IMAGE: Mapping[str, object] = {**SMALL, "image_size": 64, "patch_size": 8}
 TRANSFORMERS: Mapping[str, tuple[str, Mapping[str, object], str]] = {
     "bert": ("BertModel", SMALL, "text"),
     "distilbert": (
@@ -110,14 +145,60 @@ TRANSFORMERS: Mapping[str, tuple[str, Mapping[str, object], str]] = {
     "phi": ("PhiForCausalLM", SMALL, "text"),
     "t5": (
         "T5Model",
-        {"vocab_size": 99, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+        T5,
         "pair",
     ),
     "bart": ("BartModel", SPEECH, "pair"),
     "whisper": ("WhisperModel", {**SPEECH, "max_source_positions": 32}, "speech"),
     "wav2vec2": ("Wav2Vec2Model", {**SMALL, "num_conv_pos_embeddings": 16}, "sound"),
+    "t5_encoder": ("T5EncoderModel", T5, "text"),
+    "xlm_roberta": ("XLMRobertaModel", SMALL, "text"),
+    "mpnet": ("MPNetModel", SMALL, "text"),
+    "squeezebert": ("SqueezeBertModel", {**SMALL, "embedding_size": 64}, "text"),
+    "convbert": ("ConvBertModel", {**SMALL, "embedding_size": 32}, "text"),
+    "deberta": (
+        "DebertaModel",
+        {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+        "text",
+    ),
+    "modernbert": ("ModernBertModel", {**SMALL, **ENDS}, "text"),
+    "phi3": ("Phi3ForCausalLM", {**SMALL, **ENDS}, "text"),
+    "gemma2": ("Gemma2ForCausalLM", GROUPED, "text"),
+    "qwen3": ("Qwen3ForCausalLM", GROUPED, "text"),
+    "olmo2": ("Olmo2ForCausalLM", {**SMALL, **ENDS}, "text"),
+    "starcoder2": ("Starcoder2ForCausalLM", {**SMALL, "num_key_value_heads": 2}, "text"),
+    "bloom": (
+        "BloomForCausalLM",
+        {"vocab_size": 99, "hidden_size": 64, "n_layer": 2, "n_head": 4},
+        "text",
+    ),
+    "falcon": ("FalconForCausalLM", SMALL, "text"),
+    "marian": ("MarianModel", {**SPEECH, "decoder_start_token_id": 0}, "pair"),
+    "m2m_100": ("M2M100Model", SPEECH, "pair"),
+    "hubert": ("HubertModel", {**SMALL, "num_conv_pos_embeddings": 16}, "sound"),
+    "wavlm": ("WavLMModel", {**SMALL, "num_conv_pos_embeddings": 16}, "sound"),
+    "sew": ("SEWModel", {**SMALL, "num_conv_pos_embeddings": 16}, "sound"),
+    "vit": ("ViTModel", IMAGE, "image"),
+    "beit": ("BeitModel", IMAGE, "image"),
+    "yolos": (
+        "YolosForObjectDetection",
+        {**IMAGE, "image_size": [64, 64], "num_detection_tokens": 10},
+        "image",
+    ),
+    "swin": (
+        "SwinModel",
+        {"image_size": 64, "embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4]},
+        "image",
+    ),
+    "convnext": (
+        "ConvNextModel",
+        {"hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1]},
+        "image",
+    ),
+    "mobilevit": ("MobileViTModel", {}, "image"),
+    "clip_vision": ("CLIPVisionModel", IMAGE, "image"),
     "clip": ("CLIPModel", {}, "both"),
-    "dinov2": ("Dinov2Model", {**SMALL, "image_size": 64, "patch_size": 8}, "image"),
+    "dinov2": ("Dinov2Model", IMAGE, "image"),
     "segformer": ("SegformerModel", {}, "image"),
 }
 
@@ -189,6 +270,8 @@ _KEPT: list[object] = []
 
 def _torchvision(name: str) -> Made:
     declare_torchvision()
+    if name.startswith("detection"):
+        return _detector_part(name.partition(".")[2])
     where, _, model = f"torchvision.models.{name}".rpartition(".")
     given: dict[str, object] = {"weights": None}
     if name.startswith("segmentation"):
@@ -197,9 +280,56 @@ def _torchvision(name: str) -> Made:
         given |= {"init_weights": True, "aux_logits": False}
     net = getattr(importlib.import_module(where), model)(**given)
     if name.startswith("video"):
-        return net, {"x": torch.randn(1, 3, 8, 32, 32)}
+        return net, {"x": torch.randn(1, 3, 16, 32, 32)}
+    if name.startswith("optical_flow"):
+        return Flow(net), {
+            "first": torch.rand(1, 3, 128, 128),
+            "second": torch.rand(1, 3, 128, 128),
+        }
     size = {"inception_v3": 96, "vit_b_32": 224, "maxvit_t": 224}.get(name, 64)
     return net, {"x": torch.randn(2, 3, size, size)}
+
+
+def _detector_part(name: str) -> Made:
+    """Returns what a detector computes before it chooses boxes, which depends on data."""
+    library: Any = importlib.import_module("torchvision.models.detection")
+    parts: Any = importlib.import_module("torchvision.models.detection.backbone_utils")
+    plain: dict[str, object] = {"weights": None, "weights_backbone": None}
+    size = {"ssd300_backbone": 300, "ssdlite320_backbone": 96}.get(name, 64)
+    net: nn.Module
+    if name == "ssd300_backbone":
+        net = library.ssd300_vgg16(**plain).backbone
+    elif name == "ssdlite320_backbone":
+        net = library.ssdlite320_mobilenet_v3_large(**plain).backbone
+    elif name == "retinanet_heads":
+        net = Heads(library.retinanet_resnet50_fpn(**plain))
+    elif name == "fpn_resnet18":
+        net = parts.resnet_fpn_backbone(backbone_name="resnet18", weights=None)
+    else:
+        net = parts.mobilenet_backbone(name.removeprefix("fpn_"), weights=None, fpn=True)
+    return net, {"x": torch.randn(1, 3, size, size)}
+
+
+class Heads(nn.Module):
+    """Scores and boxes of all anchors."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.backbone, self.head = net.backbone, net.head
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return self.head(list(self.backbone(x).values()))  # type: ignore[no-any-return]
+
+
+class Flow(nn.Module):
+    """The flow between two images, by two updates."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.net(first, second, num_flow_updates=2))
 
 
 def _timm(name: str) -> Made:

@@ -148,3 +148,32 @@ def test_a_clip_in_float_is_read_and_run_as_pytorch_computes_it(
         for by in ("cpu", f"pytorch-{engine}"):
             (found,) = qir.compile(held, target=by)(**{name: data}).values()
             assert np.array_equal(np.asarray(found), wanted), by
+
+
+class Stacked(torch.nn.Module):
+    """Products with a constant matrix, and with one for each head, as DeBERTa has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = torch.nn.Parameter(torch.randn(16, 16))
+        self.each = torch.nn.Parameter(torch.randn(1, 4, 16, 32))
+        self.last = torch.nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last((x @ self.one) @ self.each)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_products_with_stacked_constants_stay_float(engine: str) -> None:
+    torch.manual_seed(1)
+    data = torch.randn(2, 4, 20, 16)
+    graph = qir.load(Stacked().eval(), inputs=(data,))
+    feeds = {graph.inputs[0].name: data.numpy()}
+    name = f"pytorch-{engine}"
+    floats = [d for d in pipeline.plan(graph, target=name).decisions if d.becomes == "float"]
+    assert [(d.op, d.reason) for d in floats] == [("matmul", f"its b has 4 axes, {name} takes 2")]
+    statistics = pipeline.calibrate(graph, [feeds], feeds=True)
+    made = watched(pipeline.quantize(graph, statistics, target=name))
+    wrong, total = differing(target(name), made, feeds)
+    assert total > 5_000
+    assert wrong == 0
