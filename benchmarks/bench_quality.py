@@ -41,7 +41,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import qir
-from qir.passes.quantize.round_weights import FEW
+from qir.passes.quantize.round_weights import MAX_SAMPLES
 
 Floats = NDArray[np.float32]
 HOME = Path(__file__).resolve().parents[1]
@@ -223,7 +223,7 @@ def by_qir(corrections: str, rule: str = "minmax") -> Callable[[Path, Floats, st
             granularity=weights,
             range_rule=rule,
             corrections=corrections.format(default=default),
-            samples={graph.inputs[0].name: fixed(graph, samples[:FEW])},
+            samples={graph.inputs[0].name: fixed(graph, samples[:MAX_SAMPLES])},
         )
         qir.save(quantized_graph, out, force=True)
 

@@ -17,12 +17,12 @@ from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.passes.fold.fold_shapes import (
-    MADE_TO,
     SHAPE_QUERIES,
+    SHAPED_BY_OPERAND,
     SIZED_BY_OPERANDS,
-    made_to,
-    reckoned,
-    whole,
+    all_integers,
+    computed_sizes,
+    requested_shape,
 )
 from qir.reference.interpreter import run_node
 
@@ -62,14 +62,14 @@ def refine_created_shape(
     Defaults of inputs (`overridable`) are not used, since a caller may replace them.
     """
     created_type = node.result.type
-    if node.op not in MADE_TO or None not in created_type.shape:
+    if node.op not in SHAPED_BY_OPERAND or None not in created_type.shape:
         return
     shape_operand = node.operands["shape"]
     if overridable and _depends_on_constant(shape_operand, overridable):
         return
     evaluated(shape_operand, results_so_far)
     sizes = results_so_far.get(shape_operand)
-    shape = None if sizes is None else made_to(node, sizes.astype(object))
+    shape = None if sizes is None else requested_shape(node, sizes.astype(object))
     if shape is None or len(shape) != created_type.rank:
         return
     if all(not isinstance(size, int) or size >= 0 for size in shape):
@@ -120,13 +120,15 @@ def _symbolic_results(node: Node, results_so_far: Known) -> list[NDArray[np.gene
     operand_data = {
         v: data for v in node.operands.values() if (data := results_so_far.get(v)) is not None
     }
-    results = reckoned(
+    results = computed_sizes(
         node, {v: data.astype(object) for v, data in operand_data.items()}, _MAX_ELEMENTS
     )
     if len(results) < len(node.results):
         return None
     pairs = zip(results, node.results, strict=False)
-    return [sizes.astype(v.type.dtype.carrier) if whole(sizes) else sizes for sizes, v in pairs]
+    return [
+        sizes.astype(v.type.dtype.carrier) if all_integers(sizes) else sizes for sizes, v in pairs
+    ]
 
 
 def _run(

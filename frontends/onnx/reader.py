@@ -27,7 +27,7 @@ from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.types import Array, Granularity, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.fold.fold_shapes import MADE_TO
+from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND
 from qir.target import target
 
 from .constant_evaluation import evaluated, refine_created_shape
@@ -378,7 +378,7 @@ class OnnxReader:
             )
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
             raise op.error(str(error)) from error
-        if kind in MADE_TO:
+        if kind in SHAPED_BY_OPERAND:
             refine_created_shape(self.graph, node, self._evaluated, self._overridable_inputs)
         # Type inference does not relate a computed scale to the type that it belongs to.
         if kind == "fused" or _has_parameter_slots(tuple(operands)):

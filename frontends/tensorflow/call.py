@@ -35,7 +35,9 @@ class NodeCall:
     ) -> None:
         self.reader = reader
         self.node = node
-        self.operands = operands
+        self._operands = operands
+        self.used = 0
+        """How many operands were asked for, in their order; more of them are none of the op's."""
 
     # -- results --------------------------------------------------------------------------------
 
@@ -84,16 +86,28 @@ class NodeCall:
 
     # -- operands -------------------------------------------------------------------------------
 
+    @property
+    def count(self) -> int:
+        """The number of operands."""
+        return len(self._operands)
+
+    @property
+    def operands(self) -> Sequence[Value]:
+        """All operands, of an op with any number of them."""
+        self.used = self.count
+        return self._operands
+
     def __getitem__(self, index: int) -> Value:
         """Returns an operand."""
-        if index >= len(self.operands):
-            raise KeepNode(f"it has {len(self.operands)} inputs")
-        return self.operands[index]
+        if index >= self.count:
+            raise KeepNode(f"it has {self.count} inputs")
+        self.used = max(self.used, index + 1)
+        return self._operands[index]
 
     def all_operands(self, count: int) -> Sequence[Value]:
         """Returns all operands; raises KeepNode unless there are `count` of them."""
-        if len(self.operands) != count:
-            raise KeepNode(f"it has {len(self.operands)} inputs, and takes {count}")
+        if self.count != count:
+            raise KeepNode(f"it has {self.count} inputs, and takes {count}")
         return self.operands
 
     def shape(self, index: int) -> tuple[Dim, ...]:

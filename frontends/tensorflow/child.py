@@ -45,7 +45,7 @@ def _default_output_names(tensors: Sequence[str]) -> list[str]:
 def freeze_keras(model: Any) -> FrozenGraph:
     """Freezes a Keras model in inference mode; raises ValueError if it was never built."""
     if not getattr(model, "inputs", None):
-        raise ValueError("the model has no known inputs; call it once, or build it with a shape")
+        return _freeze_subclass(model)
     specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name.split(":")[0]) for x in model.inputs]
 
     structure = _input_structure(model)
@@ -60,6 +60,32 @@ def freeze_keras(model: Any) -> FrozenGraph:
     if len({str(n) for n in names}) < len(names):
         names = ()
     return freeze_function(tf.function(call).get_concrete_function(*specs), [str(n) for n in names])
+
+
+def _freeze_subclass(model: Any) -> FrozenGraph:
+    """Freezes a model whose own `call` was called once, for the shapes of that; its batch is open.
+
+    Keras records the shapes of the first argument, by which it exports such a model.
+    """
+    shapes = getattr(model, "_build_shapes_dict", None)
+    if not shapes or not getattr(model, "_called", True):
+        raise ValueError("the model has no known inputs; call it once, or build it with a shape")
+    given = _specs(next(iter(shapes.values())), "input", model)
+
+    def call(*xs: Any) -> Any:
+        return model(tf.nest.pack_sequence_as(given, list(xs)), training=False)
+
+    return freeze_function(tf.function(call).get_concrete_function(*tf.nest.flatten(given)))
+
+
+def _specs(shape: Any, name: str, model: Any) -> Any:
+    """Returns tensors for a shape, or for each in a list, tuple or dict of shapes."""
+    if isinstance(shape, dict):
+        return {key: _specs(shape[key], str(key), model) for key in shape}
+    if any(isinstance(each, (list, tuple, dict)) for each in shape):
+        return [_specs(each, f"{name}_{i}", model) for i, each in enumerate(shape)]
+    dtype = getattr(model, "input_dtype", None) or tf.keras.config.floatx()
+    return tf.TensorSpec((None, *shape[1:]), dtype, name=name)
 
 
 def _input_structure(model: Any) -> Any:

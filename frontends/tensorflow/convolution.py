@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
@@ -12,94 +13,138 @@ from .windows import FIRST, LAST, add_transpose, explicit_pads, image_layout, sa
 
 
 def _conv2d(call: NodeCall) -> Value:
-    (x, w), layout = call.all_operands(2), image_layout(call)
-    height, width, channels_per_group, _ = _known_sizes(call, 1)
-    stride = layout.sides(call, "strides")
-    dilation = layout.sides(call, "dilations", (1, 1, 1, 1))
-    channels = x.type.shape[layout.channels]
+    x, w, where = call[0], call[1], image_layout(call)
+    height, width, each, _ = _known_sizes(call, 1)
+    stride = where.sides(call, "strides")
+    dilation = where.sides(call, "dilations", (1, 1, 1, 1))
+    channels = x.type.shape[where.channels]
     if not isinstance(channels, int):
         raise KeepNode("the number of its channels is not known")
-    sizes = [x.type.shape[axis] for axis in layout.axes]
+    sizes = [x.type.shape[axis] for axis in where.axes]
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": explicit_pads(call, layout, sizes, (height, width), stride, dilation),
+        "pad": explicit_pads(call, where, sizes, (height, width), stride, dilation),
         "dilation": dilation,
-        # The filter's third axis has the input channels of one group.
-        "groups": channels // channels_per_group if channels_per_group else 1,
-        "layout": layout.layout,
+        "groups": channels // each if each else 1,
+        "layout": where.layout,
     }
     return call.add("conv2d", {"x": x, "w": add_transpose(call, w, (3, 2, 0, 1), "weights")}, attrs)
 
 
 def _known_sizes(call: NodeCall, index: int) -> tuple[int, ...]:
     """Returns the sizes of an operand; raises KeepNode for an open one."""
-    sizes = [size for size in call.shape(index) if isinstance(size, int)]
-    if len(sizes) != call.rank(index):
+    found = [size for size in call.shape(index) if isinstance(size, int)]
+    if len(found) != call.rank(index):
         raise KeepNode(f"the sizes of its input {index} are not known")
-    return tuple(sizes)
+    return tuple(found)
 
 
 def _depthwise(call: NodeCall) -> Value:
-    (x, w), layout = call.all_operands(2), image_layout(call)
-    height, width, channels, multiplier = _known_sizes(call, 1)
-    stride = layout.sides(call, "strides")
-    dilation = layout.sides(call, "dilations", (1, 1, 1, 1))
-    sizes = [x.type.shape[axis] for axis in layout.axes]
+    x, w, where = call[0], call[1], image_layout(call)
+    height, width, channels, times = _known_sizes(call, 1)
+    stride = where.sides(call, "strides")
+    dilation = where.sides(call, "dilations", (1, 1, 1, 1))
+    sizes = [x.type.shape[axis] for axis in where.axes]
     # The filter is [height, width, channel, multiplier]. Output channels are ordered by channel
     # first, so that the two last axes can be merged.
-    weights = add_transpose(call, w, (2, 3, 0, 1), "weights")
-    shape = (channels * multiplier, 1, height, width)
-    constant = weights.constant
-    if constant is not None:
-        weights = call.constant(constant.data.reshape(shape), "weights")
+    turned = add_transpose(call, w, (2, 3, 0, 1), "weights")
+    shape = (channels * times, 1, height, width)
+    held = turned.constant
+    if held is not None:
+        turned = call.constant(held.data.reshape(shape), "weights")
     else:
-        weights = call.add("reshape", {"x": weights, "shape": call.int64_constant(shape)})
+        turned = call.add("reshape", {"x": turned, "shape": call.int64_constant(shape)})
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": explicit_pads(call, layout, sizes, (height, width), stride, dilation),
+        "pad": explicit_pads(call, where, sizes, (height, width), stride, dilation),
         "dilation": dilation,
         "groups": channels,
-        "layout": layout.layout,
+        "layout": where.layout,
     }
-    return call.add("conv2d", {"x": x, "w": weights}, attrs)
+    return call.add("conv2d", {"x": x, "w": turned}, attrs)
 
 
 def _transposed_conv(call: NodeCall) -> Value:
     """Reads Conv2DBackpropInput: output sizes, filter [height, width, out, in], and the data."""
-    x, w, layout = call[2], call[1], image_layout(call)
-    height, width, _, _ = _known_sizes(call, 1)
-    stride = layout.sides(call, "strides")
-    dilation = layout.sides(call, "dilations", (1, 1, 1, 1))
-    result_sizes = call.reader.known.sizes(call[0])
-    if result_sizes is None:
-        raise KeepNode("the sizes of its result are computed while the network runs")
-    spatial = [result_sizes.tolist()[axis] for axis in layout.axes]
-    if not all(isinstance(size, int) for size in spatial):
-        raise KeepNode("the sizes of its result are not known; state the sizes of the input")
-    padding = explicit_pads(call, layout, spatial, (height, width), stride, dilation)
-    output_pads = []
-    for i, axis in enumerate(layout.axes):
-        size = x.type.shape[axis]
-        if not isinstance(size, int):
-            raise KeepNode("the sizes of its data are not known; state the sizes of the input")
-        span = ((height, width)[i] - 1) * dilation[i] + 1
-        # The result without output padding has (size - 1) * stride + span - pads positions.
-        output_pads.append(
-            spatial[i] - ((size - 1) * stride[i] + span - padding[i] - padding[i + 2])
-        )
-    if min(output_pads) < 0:
-        raise KeepNode(f"its result of {spatial} does not follow from its data")
-    if layout.layout == LAST:
+    x, w, where = call[2], call[1], image_layout(call)
+    kernel = _known_sizes(call, 1)[:2]
+    stride = where.sides(call, "strides")
+    dilation = where.sides(call, "dilations", (1, 1, 1, 1))
+    sides, more = _transposed_pads(call, where.axes, kernel, stride, dilation)
+    if where.layout == LAST:
         x = call.add("transpose", {"x": x}, {"perm": (0, 3, 1, 2)})
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": padding,
+        "pad": sides,
         "dilation": dilation,
-        "output_pad": tuple(output_pads),
+        "output_pad": more,
     }
     weights = add_transpose(call, w, (3, 2, 0, 1), "weights")
     y = call.add("conv_transpose2d", {"x": x, "w": weights}, attrs)
-    return y if layout.layout == FIRST else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
+    return y if where.layout == FIRST else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
+
+
+def _transposed_pads(
+    call: NodeCall,
+    axes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the padding of a transposed convolution, and what its result has beyond it.
+
+    They follow from the sizes of its result, the first operand. A stride times an open size is
+    known well enough.
+    """
+    wanted = call.reader.known.sizes(call[0])
+    if wanted is None:
+        raise KeepNode("the sizes of its result are computed while the network runs")
+    made = wanted.tolist()
+    padding = call.text("padding", "VALID")
+    fronts, backs, more = [], [], []
+    for i, axis in enumerate(axes):
+        span = (kernel[i] - 1) * dilation[i] + 1
+        size = dims.add(dims.multiply(dims.add(call.shape(2)[axis], -1), stride[i]), span)
+        extra = dims.subtract(size, made[axis])
+        if not isinstance(extra, int):
+            raise KeepNode("the sizes of its result are not known; state the sizes of the input")
+        if padding == "EXPLICIT":
+            held = call.integer_list("explicit_paddings")
+            front, back = held[2 * axis], held[2 * axis + 1]
+        else:
+            total = max(extra, 0) if padding == "SAME" else 0
+            front, back = total // 2, total - total // 2
+        fronts.append(front)
+        backs.append(back)
+        more.append(front + back - extra)
+    if min(more) < 0:
+        raise KeepNode(
+            f"its result of {[made[axis] for axis in axes]} does not follow from its data"
+        )
+    return (*fronts, *backs), tuple(more)
+
+
+def _transposed_conv3d(call: NodeCall) -> Value:
+    """Reads Conv3DBackpropInputV2, whose filter is [depth, height, width, out, in]."""
+    x, w, last = call[2], call[1], call.text("data_format", "NDHWC") == "NDHWC"
+    axes = (1, 2, 3) if last else (2, 3, 4)
+    stride, dilation = (
+        tuple((call.integer_list(name) or (1,) * 5)[axis] for axis in axes)
+        for name in ("strides", "dilations")
+    )
+    kernel = _known_sizes(call, 1)[:3]
+    sides, more = _transposed_pads(call, axes, kernel, stride, dilation)
+    if last:
+        x = call.add("transpose", {"x": x}, {"perm": (0, 4, 1, 2, 3)})
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": sides,
+        "dilation": dilation,
+        "output_pad": more,
+    }
+    weights = add_transpose(call, w, (4, 3, 0, 1, 2), "weights")
+    y = call.add("conv_transpose3d", {"x": x, "w": weights}, attrs)
+    return call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 4, 1)}) if last else y
 
 
 def _conv3d(call: NodeCall) -> Value:
@@ -111,16 +156,15 @@ def _conv3d(call: NodeCall) -> Value:
         tuple((call.integer_list(name) or (1,) * 5)[axis] for axis in axes)
         for name in ("strides", "dilations")
     )
-    pads = _volume_pads(call, axes, kernel[:3], stride, dilation)
+    sides = _volume_pads(call, axes, kernel[:3], stride, dilation)
     channels = x.type.shape[4 if layout == "NDHWC" else 1]
-    # conv3d of the language has its channels first.
     if layout == "NDHWC":
         x = call.add("transpose", {"x": x}, {"perm": (0, 4, 1, 2, 3)})
     if not isinstance(channels, int):
         raise KeepNode("the number of its channels is not known")
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": pads,
+        "pad": sides,
         "dilation": dilation,
         "groups": channels // kernel[3],
     }
@@ -146,14 +190,14 @@ def _volume_pads(
 
 def _pool2d(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
-        x, layout = call[0], image_layout(call)
-        kernel, stride = layout.sides(call, "ksize"), layout.sides(call, "strides")
-        sizes = [x.type.shape[axis] for axis in layout.axes]
+        x, where = call[0], image_layout(call)
+        kernel, stride = where.sides(call, "ksize"), where.sides(call, "strides")
+        sizes = [x.type.shape[axis] for axis in where.axes]
         attrs: dict[str, Attr] = {
             "kernel": kernel,
             "stride": stride,
-            "pad": explicit_pads(call, layout, sizes, kernel, stride),
-            "layout": layout.layout,
+            "pad": explicit_pads(call, where, sizes, kernel, stride),
+            "layout": where.layout,
         }
         return call.add(op, {"x": x}, attrs)
 
@@ -187,6 +231,7 @@ OPS: dict[str, Callable[[NodeCall], Value]] = {
     "DepthwiseConv2dNative": _depthwise,
     "Conv2DBackpropInput": _transposed_conv,
     "Conv3D": _conv3d,
+    "Conv3DBackpropInputV2": _transposed_conv3d,
     "MaxPool": _pool2d("max_pool2d"),
     "AvgPool": _pool2d("avg_pool2d"),
     "MaxPool3D": _pool3d("max_pool3d"),

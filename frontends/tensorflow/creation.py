@@ -12,7 +12,7 @@ from qir.ir.dtype import I64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import NodeCall
+from .call import KeepNode, NodeCall
 from .known import MAX_KNOWN_ELEMENTS
 from .movement import as_i64
 
@@ -78,6 +78,24 @@ def _like(number: int) -> Callable[[NodeCall], Value]:
     return read
 
 
+def _broadcast_args(call: NodeCall) -> Value:
+    """Reads the shape that two shapes are broadcast to: where one has 1, the size of the other."""
+    lengths = [size for i in (0, 1) for size in call.shape(i) if isinstance(size, int)]
+    if len(lengths) != 2:
+        raise KeepNode("the number of its sizes is not known")
+    most = max(lengths)
+    parts = []
+    for value, length in zip(call.operands, lengths, strict=True):
+        if length != most:
+            ones = np.ones(most - length, value.type.dtype.carrier)
+            joined = {"xs.0": call.constant(ones, "ones"), "xs.1": value}
+            value = call.add("concat", joined, {"axis": 0})
+        parts.append(value)
+    one = call.scalar_like(1, parts[0])
+    is_one = call.add("equal", {"a": parts[1], "b": one})
+    return call.add("where", {"condition": is_one, "a": parts[0], "b": parts[1]})
+
+
 def _linear_space(call: NodeCall) -> Value:
     start, stop, (count,) = call.constant_elements(0), call.constant_elements(1), call.integers(2)
     numbers = np.linspace(start.item(), stop.item(), count)
@@ -99,6 +117,7 @@ OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Fill": _fill,
     "ZerosLike": _like(0),
     "OnesLike": _like(1),
+    "BroadcastArgs": _broadcast_args,
     "LinSpace": _linear_space,
     "InvertPermutation": _inverse_permutation,
 }

@@ -25,11 +25,16 @@ def _binary(op: str) -> Handler:
     return lambda call: call.add(op, dict(zip("ab", call.all_operands(2), strict=True)))
 
 
+def _extreme(op: str) -> Handler:
+    """Returns the converter of a minimum or maximum of two operands."""
+    return lambda call: call.add(op, dict(zip(("xs.0", "xs.1"), call.all_operands(2), strict=True)))
+
+
 def _variadic(op: str) -> Handler:
-    """Returns the converter of a variadic op: minimum, maximum, sum."""
+    """Returns the converter of a sum of any number of operands."""
 
     def read(call: NodeCall) -> Value:
-        if len(call.operands) == 1:
+        if call.count == 1:
             return call[0]
         return call.add(op, {f"xs.{i}": value for i, value in enumerate(call.operands)})
 
@@ -220,8 +225,8 @@ OPS: dict[str, Handler] = {
     "Xdivy": _zero_if_x_is_zero("", "div"),
     "Xlogy": _zero_if_x_is_zero("log", "mul"),
     "Xlog1py": _zero_if_x_is_zero("log1p", "mul"),
-    "Maximum": _variadic("max"),
-    "Minimum": _variadic("min"),
+    "Maximum": _extreme("max"),
+    "Minimum": _extreme("min"),
     "AddN": _variadic("sum"),
     "AccumulateNV2": _variadic("sum"),
     "Relu6": _relu6,

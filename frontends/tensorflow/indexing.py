@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from qir.ir.attrs import Attr
-from qir.ir.dtype import I64, dtype
+from qir.ir.dtype import F32, F64, I32, I64, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
@@ -15,7 +17,7 @@ from .movement import as_i64
 
 def _gather(call: NodeCall) -> Value:
     x, indices = call[0], call[1]
-    axis = call.axis(2, x.type.rank) if len(call.operands) > 2 else 0
+    axis = call.axis(2, x.type.rank) if call.count > 2 else 0
     batch = call.integer("batch_dims")
     batch += indices.type.rank if batch < 0 else 0
     if not batch:
@@ -45,6 +47,31 @@ def _one_hot(call: NodeCall) -> Value:
     indices = call.add("where", {"condition": is_negative, "a": out_of_range, "b": indices})
     attrs: dict[str, Attr] = {"depth": depth, "axis": axis}
     return call.add("one_hot", {"indices": indices, "values": values}, attrs)
+
+
+def _bucketize(call: NodeCall) -> Value:
+    """Reads the number of boundaries that a value has reached."""
+    kind = call[0].type.dtype if call[0].type.dtype == F64 else F32
+    x = call[0] if call[0].type.dtype == kind else call.add("cast", {"x": call[0]}, {"to": kind})
+    bounds = np.asarray(call.attr("boundaries").list.f, np.float32).astype(kind.carrier)
+    x = call.add("unsqueeze", {"x": x}, {"axes": (call.rank(0),)})
+    reached = call.add("greater_equal", {"a": x, "b": call.constant(bounds, "boundaries")})
+    counts = call.add("cast", {"x": reached}, {"to": I32})
+    return call.add("reduce_sum", {"x": counts}, {"axes": (call.rank(0),), "keep": False})
+
+
+def _dense_bincount(call: NodeCall) -> Value:
+    """Reads how often each number is in a row, or what its weights add up to."""
+    x, weights, (size,) = call[0], call[2], call.integers(1)
+    kind, axes = weights.type.dtype, (call.rank(0) - 1,)
+    values = call.constant(np.asarray([0, 1], kind.carrier), "values")
+    ones = call.add("one_hot", {"indices": x, "values": values}, {"depth": size, "axis": -1})
+    if call.flag("binary_output"):
+        return call.add("reduce_max", {"x": ones}, {"axes": axes, "keep": False})
+    if weights.type.shape != (0,):
+        weights = call.add("unsqueeze", {"x": weights}, {"axes": (call.rank(0),)})
+        ones = call.add("mul", {"a": ones, "b": weights})
+    return call.add("reduce_sum", {"x": ones}, {"axes": axes, "keep": False})
 
 
 def _tensor_scatter(reduction: str) -> Callable[[NodeCall], Value]:
@@ -103,6 +130,8 @@ OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "GatherV2": _gather,
     "GatherNd": _gather_nd,
     "OneHot": _one_hot,
+    "Bucketize": _bucketize,
+    "DenseBincount": _dense_bincount,
     "TensorScatterUpdate": _tensor_scatter("none"),
     "TensorScatterAdd": _tensor_scatter("add"),
     "TensorScatterMax": _tensor_scatter("max"),

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir import dims
 from qir.ir.node import Node, Value
-from qir.passes.fold.fold_shapes import SHAPE_QUERIES, SIZED_BY_OPERANDS, reckoned, whole
+from qir.passes.fold.fold_shapes import (
+    SHAPE_QUERIES,
+    SIZED_BY_OPERANDS,
+    all_integers,
+    computed_sizes,
+)
 from qir.reference.interpreter import run_node
 
 MAX_KNOWN_ELEMENTS = 1 << 12
@@ -74,6 +79,8 @@ class KnownValues:
         if not self._may_evaluate(node):
             return None
         data_by_slot = {slot: self._cached.get(value) for slot, value in node.operands.items()}
+        if node.op == "min" and (bound := self._clamped(node)) is not None:
+            return [bound]
         known_data = {slot: data for slot, data in data_by_slot.items() if data is not None}
         is_symbolic = any(data.dtype == object for data in known_data.values())
         if node.op in SHAPE_QUERIES or is_symbolic:
@@ -86,6 +93,24 @@ class KnownValues:
                 else self._evaluate_sized(node, known_data)
             )
         return self._run(node, known_data)
+
+    def _clamped(self, node: Node) -> NDArray[np.generic] | None:
+        """Returns a number that a value is clamped to from both sides, as Keras does to sizes."""
+        for low in node.operands.values():
+            if low.node.op != "max":
+                continue
+            others = [value for value in node.operands.values() if value is not low]
+            if len(others) != 1 or (top := self._number(others[0])) is None:
+                continue
+            floors = [self._number(value) for value in low.node.operands.values()]
+            if any(f is not None and np.greater_equal(f, top).all() for f in floors):
+                return top
+        return None
+
+    def _number(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the data of a value; None where they are unknown or symbolic."""
+        data = self._cached.get(value)
+        return None if data is None or data.dtype == object else data
 
     def _evaluate_sized(
         self, node: Node, operands: dict[str, NDArray[np.generic]]
@@ -108,9 +133,9 @@ class KnownValues:
             for value in node.operands.values()
             if (data := self._cached.get(value)) is not None
         }
-        results = reckoned(node, operand_data, MAX_KNOWN_ELEMENTS)
+        results = computed_sizes(node, operand_data, MAX_KNOWN_ELEMENTS)
         return [
-            sizes.astype(value.type.dtype.carrier) if whole(sizes) else sizes
+            sizes.astype(value.type.dtype.carrier) if all_integers(sizes) else sizes
             for sizes, value in zip(results, node.results, strict=False)
         ]
 

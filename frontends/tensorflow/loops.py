@@ -20,6 +20,7 @@ from qir.ir.types import TensorType
 
 from .call import KeepNode, NodeCall
 from .graphdef import GraphDefNode, GraphSource, ResultPlace, function_source
+from .spectra import ComplexPair
 
 if TYPE_CHECKING:
     from .reader import GraphDefReader
@@ -41,7 +42,7 @@ class WrittenList:
     value: Value
 
 
-ValueOrList: TypeAlias = "Value | EmptyList | WrittenList"
+ValueOrList: TypeAlias = "Value | EmptyList | WrittenList | ComplexPair"
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from qir.ir.node import Stage, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.fold.fold_shapes import MADE_TO, made_to
+from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND, requested_shape
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
+from .dilations import replace_dilations
 from .elements import dtype_of_number, is_type_number, shape_of, tensor_elements, type_name
 from .frames import LOOP_OP, replace_frames
 from .graphdef import (
@@ -36,11 +37,17 @@ from .graphdef import (
 from .known import KnownValues
 from .operators import OPS
 from .ranks import inferred_shape
+from .spectra import READS_PAIRS, ComplexPair
 from .switches import BRANCH_OP, replace_switches
 
 _CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
-_LIST_OPS = frozenset((*loops.OPS, "Identity"))
-"""Ops that may have lists of tensors as operands."""
+_LIST_OPS = frozenset((*loops.OPS, *READS_PAIRS, "Identity"))
+"""Ops that may have lists of tensors, or complex ones, as operands."""
+
+_KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount"))
+"""Ops that are kept as foreign where their converter refuses them."""
+_SKIPS_OPERANDS = frozenset((*kernels.OPS, *loops.OPS))
+"""Ops with operands that say nothing new, such as ranges and shapes."""
 
 
 class GraphDefReader:
@@ -74,11 +81,14 @@ class GraphDefReader:
         # The control flow of TensorFlow 1 is rewritten to ops with bodies first.
         replace_switches(self.source)
         self.loops = replace_frames(self.source)
+        replace_dilations(self.source)
         # Only what the outputs depend on is read: training ops, savers and the like are left out.
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
-        # Inputs have the order of the file, whatever reads them first.
-        for node in self.source.nodes.values():
+        # Inputs have the order of the signature, then of the file, whatever reads them first.
+        signed = [name for name in self.inputs if name in self.source.nodes]
+        for node_name in dict.fromkeys([*signed, *self.source.nodes]):
+            node = self.source.nodes[node_name]
             if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
                 self.results[node.name, 0] = self._input(node)
         for node in nodes:
@@ -112,7 +122,7 @@ class GraphDefReader:
         operands = [self.operand(node, place) for place in node.inputs]
         call = NodeCall(self, node, operands)  # type: ignore[arg-type]
         if node.op not in _LIST_OPS and not all(isinstance(operand, Value) for operand in operands):
-            raise self.error(node, "reads a list of tensors, which it cannot")
+            raise self.error(node, f"reads {_kind(operands)}, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
             reason = "is no op that is read; cut it off, or freeze a part without it"
@@ -120,9 +130,10 @@ class GraphDefReader:
             return
         try:
             results = handler(call)
+            if call.used < call.count and node.op not in _SKIPS_OPERANDS:
+                raise KeepNode(f"it has {call.count} inputs, and takes {call.used}")
         except (KeepNode, TypeRuleError) as why:
-            # Only quantized kernels are kept as foreign where their converter refuses them.
-            if node.op not in kernels.OPS:
+            if node.op not in _KEPT_OPS:
                 raise self.error(node, f"is not read: {why}") from why
             results = self._keep(node, operands, "is not read", str(why))
         except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
@@ -175,7 +186,8 @@ class GraphDefReader:
             raise InputError(f"{self.source.name}: {place[0]} has no result {place[1]}")
         result = self.results[place]
         if not isinstance(result, Value):
-            raise InputError(f"{self.source.name}: output {place[0]} is a list of tensors")
+            said = f"output {place[0]} is {_kind([result])}"
+            raise InputError(f"{self.source.name}: {said}")
         return result
 
     def _input(self, node: GraphDefNode) -> Value:
@@ -233,7 +245,7 @@ class GraphDefReader:
         origins, name = [self.origin(node)], self.names(node, op)
         ir_node = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
         self.unnamed.update(ir_node.results)
-        if op in MADE_TO and None in ir_node.result.type.shape:
+        if op in SHAPED_BY_OPERAND and None in ir_node.result.type.shape:
             self._set_known_sizes(ir_node)
         return ir_node
 
@@ -275,7 +287,7 @@ class GraphDefReader:
     def _set_known_sizes(self, ir_node: IrNode) -> None:
         """Writes sizes into a type that follow from constants and from shapes."""
         sizes = self.known.sizes(ir_node.operands["shape"])
-        shape = None if sizes is None else made_to(ir_node, sizes.astype(object))
+        shape = None if sizes is None else requested_shape(ir_node, sizes.astype(object))
         result_type = ir_node.result.type
         if shape is not None and len(shape) == result_type.rank:
             refined = tuple(
@@ -302,3 +314,9 @@ class GraphDefReader:
     def error(self, node: GraphDefNode, what: str) -> InputError:
         """Returns an error for a node, in one line."""
         return InputError(f"{self.source.name}: {node.op} {node.name} {what}")
+
+
+def _kind(held: Sequence[loops.ValueOrList]) -> str:
+    """Returns what values are that are no single tensors."""
+    pairs = any(isinstance(each, ComplexPair) for each in held)
+    return "complex numbers" if pairs else "a list of tensors"

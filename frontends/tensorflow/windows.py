@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qir.ir.dims import Dim
+from qir.ir.dims import Dim, subtract
 from qir.ir.node import Value
 from qir.ir.types import Array
 
 from .call import KeepNode, NodeCall
+from .dilations import BLOCK_PADDING
 
 FIRST, LAST = "NCHW", "NHWC"
 
@@ -67,12 +68,29 @@ def explicit_pads(
         return listed[2 * h], listed[2 * w], listed[2 * h + 1], listed[2 * w + 1]
     if padding == "VALID":
         return 0, 0, 0, 0
+    if padding == BLOCK_PADDING:
+        return _pads_of_blocks(call)
     if padding != "SAME":
         raise KeepNode(f"its padding is {padding!r}")
     total = [same_padding(sizes[i], kernel[i], stride[i], dilation[i]) for i in (0, 1)]
     # Of an odd total, the larger part is at the bottom and at the right.
     top, left = total[0] // 2, total[1] // 2
     return top, left, total[0] - top, total[1] - left
+
+
+def _pads_of_blocks(call: NodeCall) -> tuple[int, int, int, int]:
+    """Returns what is left of the padding of blocks after their result is cropped."""
+    found = [call.reader.known.sizes(call[i]) for i in (2, 3)]
+    if any(sizes is None for sizes in found):
+        raise KeepNode("the padding of its blocks is computed while the network runs")
+    paddings, crops = (sizes.tolist() for sizes in found if sizes is not None)
+    pairs = zip(paddings, crops, strict=True)
+    rows = [[subtract(p, c) for p, c in zip(*pair, strict=True)] for pair in pairs]
+    (top, bottom), (left, right) = [[0, 0]] * (2 - len(rows)) + rows
+    sides = [side for side in (top, left, bottom, right) if isinstance(side, int)]
+    if len(sides) != 4 or min(sides) < 0:
+        raise KeepNode("the padding of its blocks depends on the sizes of its data")
+    return sides[0], sides[1], sides[2], sides[3]
 
 
 def same_padding(size: Dim, kernel: int, stride: int, dilation: int) -> int:

@@ -87,6 +87,7 @@ def _concat(call: OverloadCall) -> Value:
     rank = call.result.dim()
     parts = [part for part in parts if part.type.rank == rank]  # PyTorch skips empty 1-D tensors
     axis = call.axis("dim", rank)
+    parts = [part for part in parts if part.type.shape[axis] != 0] or parts[:1]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
