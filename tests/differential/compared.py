@@ -24,16 +24,17 @@ class _Found(BaseException):
     """Ends a test once its model is there, whatever it catches."""
 
 
-def models(patterns: Sequence[str], most: int) -> Iterator[onnx.ModelProto]:
-    """The first model of each test in files of these names, for so many of its parameters."""
-    found: list[onnx.ModelProto] = []
+def models(patterns: Sequence[str], at_most: int) -> Iterator[onnx.ModelProto]:
+    """Yields the first model of each test in files of these names, for some of its parameters."""
+    collected: list[onnx.ModelProto] = []
 
-    def keep(model: bytes | str, *rest: object, **options: object) -> None:
-        whole = isinstance(model, bytes)
-        made = onnx.load_model_from_string(model) if whole else onnx.load(str(model))
-        if made.graph.name == "foreign":  # asked what an op gives, and not to compute
+    def keep(model: bytes | str, *others: object, **options: object) -> None:
+        is_bytes = isinstance(model, bytes)
+        loaded = onnx.load_model_from_string(model) if is_bytes else onnx.load(str(model))
+        if loaded.graph.name == "foreign":  # asked what an op gives, and not to compute
             raise ValueError
-        found.append(made)
+        collected.append(loaded)
+        # An exception ends the test here: it need not be run further.
         raise _Found
 
     with (
@@ -44,10 +45,10 @@ def models(patterns: Sequence[str], most: int) -> Iterator[onnx.ModelProto]:
         warnings.simplefilter("ignore")
         for path in sorted(p for pattern in patterns for p in FOLDER.rglob(pattern)):
             module = importlib.import_module(_module_name(path))
-            for test, given in _tests(module, most):
-                _until_found(test, given, Path(tempfile.mkdtemp(dir=folder)))
-                yield from found
-                found.clear()
+            for test, arguments in _tests(module, at_most):
+                _until_found(test, arguments, Path(tempfile.mkdtemp(dir=folder)))
+                yield from collected
+                collected.clear()
 
 
 def _module_name(path: Path) -> str:
@@ -55,34 +56,40 @@ def _module_name(path: Path) -> str:
     return ".".join((str(__package__), *parts))
 
 
-def _until_found(test: Test, given: dict[str, Any], folder: Path) -> None:
+def _until_found(test: Test, arguments: dict[str, Any], folder: Path) -> None:
     """Runs a test up to its first session; one that wants what pytest alone gives is left out."""
-    wanted = set(inspect.signature(test).parameters)
-    beside = {"tmp_path": folder} if "tmp_path" in wanted else {}
-    if wanted != {*given, *beside}:
+    parameters = set(inspect.signature(test).parameters)
+    fixtures = {"tmp_path": folder} if "tmp_path" in parameters else {}
+    if parameters != {*arguments, *fixtures}:
         return
     try:
-        test(**given, **beside)
+        test(**arguments, **fixtures)
     except _Found:
         return
 
 
-def _tests(module: ModuleType, most: int) -> Iterator[tuple[Test, dict[str, Any]]]:
-    """The tests of a module, each with parameters spread over all that it has."""
+def _tests(module: ModuleType, at_most: int) -> Iterator[tuple[Test, dict[str, Any]]]:
+    """Yields the tests of a module, each with parameters spread over all that it has."""
     for name, test in vars(module).items():
         if not name.startswith("test_") or not callable(test):
             continue
         marks = [m for m in getattr(test, "pytestmark", ()) if m.name == "parametrize"]
         rows = [[_bound(m.args[0], value) for value in m.args[1]] for m in marks]
-        sets = [dict(p for part in each for p in part.items()) for each in product(*rows)]
-        for at in sorted({i * (len(sets) - 1) // max(1, most - 1) for i in range(most)}):
-            yield test, sets[at]
+        all_parameters = [
+            dict(p for part in chosen for p in part.items()) for chosen in product(*rows)
+        ]
+        for index in sorted(
+            {i * (len(all_parameters) - 1) // max(1, at_most - 1) for i in range(at_most)}
+        ):
+            yield test, all_parameters[index]
 
 
 def _bound(names: Any, value: Any) -> dict[str, Any]:
-    """The names of a mark with one of its values."""
-    split = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-    held = getattr(value, "values", value)
-    values = value if callable(held) else held  # a dictionary has such a method
-    alone = len(split) == 1 and held is value
-    return dict(zip(split, [values] if alone else values, strict=True))
+    """Returns the names of a mark with one of its values."""
+    argument_names = (
+        [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+    )
+    inner = getattr(value, "values", value)
+    values = value if callable(inner) else inner  # a dictionary has such a method
+    is_single = len(argument_names) == 1 and inner is value
+    return dict(zip(argument_names, [values] if is_single else values, strict=True))

@@ -37,27 +37,32 @@ class Difference:
 def compare(
     where: str, predicted: Tensors, judge: Tensors, names: Iterable[str]
 ) -> list[Difference]:
-    """The tensors that differ in type, shape or any element; AssertionError for none to compare."""
-    found, compared = [], 0
+    """Returns the tensors that differ in type, shape or any element; AssertionError for none to
+    compare.
+    """
+    differences, compared = [], 0
     for name in names:
-        mine, theirs = predicted[name], judge[name]
+        actual, expected = predicted[name], judge[name]
         compared += 1
-        note(mine, theirs)
-        if mine.dtype != theirs.dtype or mine.shape != theirs.shape:
-            kinds = f"{mine.dtype}{list(mine.shape)} for {theirs.dtype}{list(theirs.shape)}"
-            found.append(Difference(where, name, theirs.size, theirs.size, kinds))
+        note(actual, expected)
+        if actual.dtype != expected.dtype or actual.shape != expected.shape:
+            description = (
+                f"{actual.dtype}{list(actual.shape)} for {expected.dtype}{list(expected.shape)}"
+            )
+            differences.append(Difference(where, name, expected.size, expected.size, description))
             continue
-        wrong = ~((mine == theirs) | ((mine != mine) & (theirs != theirs)))
-        if wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            first = f"{mine[at]} for {theirs[at]} at {list(at)}"
-            found.append(Difference(where, name, int(wrong.sum()), theirs.size, first))
+        # NaN equals NaN here.
+        differs = ~((actual == expected) | ((actual != actual) & (expected != expected)))
+        if differs.any():
+            index = tuple(int(i) for i in np.argwhere(differs)[0])
+            first = f"{actual[index]} for {expected[index]} at {list(index)}"
+            differences.append(Difference(where, name, int(differs.sum()), expected.size, first))
     assert compared, f"{where}: there was nothing to compare"
-    return found
+    return differences
 
 
 def read(proto: onnx.ModelProto) -> Graph:
-    """A model as QIR reads it."""
+    """Returns a model as QIR reads it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(proto.SerializeToString())
@@ -67,7 +72,7 @@ def read(proto: onnx.ModelProto) -> Graph:
 def reference_differences(
     where: str, graph: Graph, feeds: Tensors, judge: Tensors, profile: str | None
 ) -> list[Difference]:
-    """Where the reference interpreter, under a profile, gives other bytes than the judge."""
+    """Returns where the interpreter, under a profile, gives other bytes than the judge."""
     names = [n for n in judge if graph.has(n)]
     values = pipeline.run(graph, feeds, values=names, profile=profile)
     outputs = pipeline.run(graph, feeds, profile=profile)
@@ -77,17 +82,19 @@ def reference_differences(
 def kernel_differences(
     where: str, graph: Graph, feeds: Tensors, judge: Tensors, *, threads: int = 1
 ) -> list[Difference]:
-    """Where QIR's kernels give other bytes than the judge; every tensor is an output."""
-    made = pipeline.compile(exposed(graph, judge), target="cpu", threads=threads)(**feeds)
-    given = {n: np.asarray(a) for n, a in made.items()}
-    return compare(where, given, judge, judge)
+    """Returns where QIR's kernels give other bytes than the judge; every tensor is an output."""
+    computed = pipeline.compile(exposed(graph, judge), target="cpu", threads=threads)(**feeds)
+    results = {n: np.asarray(a) for n, a in computed.items()}
+    return compare(where, results, judge, judge)
 
 
 def exposed(graph: Graph, names: Iterable[str]) -> Graph:
-    """A copy in which these values are outputs, under their names, beside what were outputs."""
-    out = graph.copy()
-    results = dict(out.outputs)
-    results |= {n: out[n] for n in names if out.has(n) and n not in results}
-    out.remove(out.output)
-    out.add("output", results)
-    return out
+    """Returns a copy in which these values are outputs under their names, as well as the old
+    outputs.
+    """
+    copy = graph.copy()
+    results = dict(copy.outputs)
+    results |= {n: copy[n] for n in names if copy.has(n) and n not in results}
+    copy.remove(copy.output)
+    copy.add("output", results)
+    return copy

@@ -33,8 +33,8 @@ def runtimes() -> Iterator[Mapping[str, object]]:
     """TensorFlow with oneDNN and without, by profile; each starts once for all files."""
     from tests.differential.kernels_of_tensorflow import started
 
-    with started() as made:
-        yield made
+    with started() as by_profile:
+        yield by_profile
 
 
 @pytest.fixture(scope="session")

@@ -35,49 +35,49 @@ class Quantized:
     qoperator: onnx.ModelProto
 
 
-def quantized(net: Network, granularity: str) -> Quantized:
-    """The whole way of a model: read, calibrated, quantized, written in both forms."""
+def quantized(source: Network, granularity: str) -> Quantized:
+    """Reads, calibrates and quantizes a model, and writes it in both forms."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "float.onnx"
-        path.write_bytes(net.proto.SerializeToString())
+        path.write_bytes(source.proto.SerializeToString())
         graph = pipeline.load(path)
-        statistics = pipeline.calibrate(graph, list(net.calibration))
-        made = pipeline.quantize(graph, statistics, granularity=granularity)
-        written = []
+        statistics = pipeline.calibrate(graph, list(source.calibration))
+        quantized_graph = pipeline.quantize(graph, statistics, granularity=granularity)
+        models = []
         for form in ("qdq", "qoperator"):
-            place = Path(folder) / f"{form}.onnx"
-            pipeline.save(made, place, format=form, lossy=True)
-            written.append(onnx.load(place))
-    return Quantized(net, made, *written)
+            model_path = Path(folder) / f"{form}.onnx"
+            pipeline.save(quantized_graph, model_path, format=form, lossy=True)
+            models.append(onnx.load(model_path))
+    return Quantized(source, quantized_graph, *models)
 
 
 def integer_tensors(proto: onnx.ModelProto) -> dict[str, int]:
-    """The tensors of codes that nodes make, with their ONNX type, in order."""
-    known = {t.name: t for t in proto.graph.initializer}
-    found: dict[str, int] = {}
+    """Returns the quantized tensors that nodes make, with their ONNX type, in order."""
+    constants = {t.name: t for t in proto.graph.initializer}
+    kinds: dict[str, int] = {}
     for node in proto.graph.node:
         op, name = node.op_type, node.output[0]
         if op == "QuantizeLinear" or op.startswith("QLinear") or op == "QGemm":
-            zero = {"QLinearConv": 7, "QLinearMatMul": 7, "QLinearAdd": 7, "QLinearMul": 7}
-            at = zero.get(op, 8 if op == "QGemm" else 1 if op == "QLinearConcat" else -1)
-            at = 2 if op == "QuantizeLinear" else at
+            by_op = {"QLinearConv": 7, "QLinearMatMul": 7, "QLinearAdd": 7, "QLinearMul": 7}
+            zero_input = by_op.get(op, 8 if op == "QGemm" else 1 if op == "QLinearConcat" else -1)
+            zero_input = 2 if op == "QuantizeLinear" else zero_input
             if op == "QGemm" and len(node.input) < 9:
                 continue
-            found[name] = known[node.input[at]].data_type
-        elif op in MOVES and node.input[0] in found:
-            found[name] = found[node.input[0]]
-    return found
+            kinds[name] = constants[node.input[zero_input]].data_type
+        elif op in MOVES and node.input[0] in kinds:
+            kinds[name] = kinds[node.input[0]]
+    return kinds
 
 
 def with_outputs(proto: onnx.ModelProto, kinds: dict[str, int]) -> onnx.ModelProto:
-    """The model with further outputs."""
-    out = onnx.ModelProto()
-    out.CopyFrom(proto)
-    present = {o.name for o in out.graph.output}
+    """Returns the model with further outputs."""
+    extended = onnx.ModelProto()
+    extended.CopyFrom(proto)
+    present = {o.name for o in extended.graph.output}
     for name, kind in kinds.items():
         if name not in present:
-            out.graph.output.append(helper.make_tensor_value_info(name, kind, None))
-    return out
+            extended.graph.output.append(helper.make_tensor_value_info(name, kind, None))
+    return extended
 
 
 def qoperator_differences(q: Quantized) -> tuple[list[Difference], int]:
@@ -87,13 +87,15 @@ def qoperator_differences(q: Quantized) -> tuple[list[Difference], int]:
     """
     kinds = integer_tensors(q.qoperator)
     feeds = q.network.feeds
-    judge = run(with_outputs(q.qoperator, kinds), feeds, optimize=False)
-    codes = {n: a for n, a in judge.items() if n in kinds}
+    expected = run(with_outputs(q.qoperator, kinds), feeds, optimize=False)
+    integers = {n: a for n, a in expected.items() if n in kinds}
     where = f"seed {q.network.seed}, qoperator"
     fused = q.graph.copy()
     FuseQdq().run(fused, Ledger())
-    found = reference_differences(where, fused, feeds, codes, UNOPTIMIZED)
-    return found + kernel_differences(f"{where}, kernels", fused, feeds, codes), len(codes)
+    differences = reference_differences(where, fused, feeds, integers, UNOPTIMIZED)
+    return differences + kernel_differences(f"{where}, kernels", fused, feeds, integers), len(
+        integers
+    )
 
 
 def qdq_differences(q: Quantized) -> tuple[list[Difference], int]:
@@ -102,21 +104,21 @@ def qdq_differences(q: Quantized) -> tuple[list[Difference], int]:
     Tensors that a float sum of onnxruntime's decides are not compared. Gives the differences, and
     how many tensors were compared.
     """
-    found: list[Difference] = []
+    differences: list[Difference] = []
     compared = 0
     for name, kind in integer_tensors(q.qdq).items():
-        judge, shown = optimized(with_outputs(q.qdq, {name: kind}), q.network.feeds)
-        maker = producer(shown, name)
+        expected, optimized_model = optimized(with_outputs(q.qdq, {name: kind}), q.network.feeds)
+        maker = producer(optimized_model, name)
         assert maker is not None
         graph = exposed(q.graph, [name])
         Group(profile=OPTIMIZED).run(graph, Ledger())
         where = f"seed {q.network.seed}, qdq, {name} exposed"
         if (maker.op_type == "QuantizeLinear") != (graph[name].node.op == "quantize"):
-            what = f"{maker.op_type} there, {graph[name].node.op} here"
-            found.append(Difference(where, name, 0, 0, what))
-        if sums_before(shown, maker, through=True):
+            description = f"{maker.op_type} there, {graph[name].node.op} here"
+            differences.append(Difference(where, name, 0, 0, description))
+        if sums_before(optimized_model, maker, through=True):
             continue
         compared += 1
-        codes = {name: judge[name]}
-        found += reference_differences(where, graph, q.network.feeds, codes, None)
-    return found, compared
+        expected_integers = {name: expected[name]}
+        differences += reference_differences(where, graph, q.network.feeds, expected_integers, None)
+    return differences, compared

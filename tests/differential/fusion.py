@@ -51,7 +51,7 @@ class Report:
 
 
 def grouped(proto: onnx.ModelProto, profile: str = PROFILE) -> Graph:
-    """The model as QIR foresees it: wrapped by the groups of a profile."""
+    """Returns the model as QIR foresees it: wrapped by the groups of a profile."""
     graph = read(proto)
     Group(profile=profile).run(graph, Ledger())
     return graph
@@ -64,57 +64,63 @@ def examine(model: Model, profile: str = PROFILE) -> Report:
     both from there, so that every fused operator is compared on its own.
     """
     report = Report()
-    given: Feeds = {}
+    fixed: Feeds = {}
     inputs = {i.name for i in model.proto.graph.input}
     results = [o.name for o in model.proto.graph.output]
     for name in (n for n in model.names if n not in inputs):
-        part = cut(model, given, [name, *results])
+        part = cut(model, fixed, [name, *results])
         proto = exposing(part, [name])
-        judge, shown = optimized(proto, part.feeds)
+        expected, optimized_model = optimized(proto, part.feeds)
         graph = grouped(proto, profile)
         where = f"seed {model.seed}, {name} exposed"
-        maker = producer(shown, name)
+        maker = producer(optimized_model, name)
         assert maker is not None
-        real = maker.op_type == "QuantizeLinear"
-        ordered = real and sums_before(shown, maker, through=False)
-        (report.real if real else report.fused)[_source(model.proto, name)] += 1
-        if real != (graph[name].node.op == "quantize"):
-            mine = graph[name].node
-            made = "|>".join(s.op for s in mine.stages) or mine.op
-            report.regrouped.append(f"{where}: {maker.op_type} there, {made} here")
+        is_quantize = maker.op_type == "QuantizeLinear"
+        ordered = is_quantize and sums_before(optimized_model, maker, through=False)
+        (report.real if is_quantize else report.fused)[_source(model.proto, name)] += 1
+        if is_quantize != (graph[name].node.op == "quantize"):
+            predicted_node = graph[name].node
+            stage_ops = "|>".join(s.op for s in predicted_node.stages) or predicted_node.op
+            report.regrouped.append(f"{where}: {maker.op_type} there, {stage_ops} here")
         if ordered:
-            given[name] = judge[name]
-        elif sums_before(shown, maker, through=True):
+            fixed[name] = expected[name]
+        elif sums_before(optimized_model, maker, through=True):
             report.open += 1
         else:
-            codes = {name: judge[name]}
-            report.differences += reference_differences(where, graph, part.feeds, codes, None)
-    _real_results(model, cut(model, given, results), profile, report)
+            expected_integers = {name: expected[name]}
+            report.differences += reference_differences(
+                where, graph, part.feeds, expected_integers, None
+            )
+    _real_results(model, cut(model, fixed, results), profile, report)
     return report
 
 
 def _real_results(model: Model, part: Model, profile: str, report: Report) -> None:
     """Float results that come from integer sums alone have one right value, too."""
-    judge, shown = optimized(part.proto, part.feeds)
+    expected, optimized_model = optimized(part.proto, part.feeds)
     graph = grouped(part.proto, profile)
-    for name, real in judge.items():
-        maker = producer(shown, name)
-        if maker is None or maker.op_type != "QGemm" or sums_before(shown, maker, through=True):
+    for name, values in expected.items():
+        maker = producer(optimized_model, name)
+        if (
+            maker is None
+            or maker.op_type != "QGemm"
+            or sums_before(optimized_model, maker, through=True)
+        ):
             continue
         report.fused["Gemm, real"] += 1
         where = f"seed {model.seed}, {name}"
-        report.differences += reference_differences(where, graph, part.feeds, {name: real}, None)
+        report.differences += reference_differences(where, graph, part.feeds, {name: values}, None)
         if graph[name].node.op != "gemm" or graph[name].node.operands["a"].type.quant is None:
             report.regrouped.append(f"{where}: QGemm there, {graph[name].node} here")
 
 
 def _source(proto: onnx.ModelProto, name: str) -> str:
     """The float operators of the model that lead to a tensor of codes."""
-    made = {out: node for node in proto.graph.node for out in node.output}
-    ops, node = [], made.get(made[name].input[0])
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    ops, node = [], producers.get(producers[name].input[0])
     while node is not None and node.op_type not in ("DequantizeLinear", "QuantizeLinear"):
         ops.append(node.op_type)
-        node = made.get(node.input[0])
+        node = producers.get(node.input[0])
     return " ".join(reversed(ops))
 
 
@@ -123,14 +129,14 @@ def sums_before(proto: onnx.ModelProto, maker: onnx.NodeProto, *, through: bool)
 
     `through`: or anywhere before it.
     """
-    made = {out: node for node in proto.graph.node for out in node.output}
-    stack, seen = [i for i in maker.input if i], set()
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    stack, visited = [i for i in maker.input if i], set()
     while stack:
         name = stack.pop()
-        node = made.get(name)
-        if node is None or name in seen:
+        node = producers.get(name)
+        if node is None or name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         integer = node.op_type.startswith("QLinear") or node.op_type in INTEGER
         if not integer and node.op_type not in ONE_WAY:
             return True

@@ -42,12 +42,13 @@ class Program:
     feeds: dict[str, Codes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        told = f"{self.name} {self.storage} {self.plan}"
-        self.rng = np.random.default_rng(zlib.crc32(told.encode()))
+        seed_text = f"{self.name} {self.storage} {self.plan}"
+        self.rng = np.random.default_rng(zlib.crc32(seed_text.encode()))
         self.x_scale, self.y_scale = F(0.25), F(0.5)
         while self.plan == "parting":
             x, y = (F(v) for v in self.rng.uniform(0.02, 0.2, 2))
             w = F(y * GAIN / x)
+            # Scales are drawn until the three ways to divide by them round differently.
             if F(F(x * w) * F(F(1) / y)) != F(F(x * w) / y) or F(x * F(w / y)) != F(F(x * w) / y):
                 self.x_scale, self.y_scale = x, y
                 break
@@ -64,21 +65,23 @@ class Program:
         return f"{self.name}/{self.storage}.{self.plan}"
 
     def map(self, scale: float | np.float32) -> QuantType:
-        """A map with an odd zero point in the middle."""
+        """Returns a type with an odd zero point near the middle."""
         low, high = dtype(self.storage).bounds
         zero = int(self.rng.integers(low + 90, high - 90)) | 1
         return uniform(dtype(self.storage), F(scale), zero)
 
     def codes(
-        self, shape: tuple[int, ...], quant: QuantType, near: int = 4, far: float = 0.25
+        self, shape: tuple[int, ...], quant: QuantType, reach: int = 4, share: float = 0.25
     ) -> Value:
         """An input of codes near zero, and in every second row others too, dequantized."""
         low, high = quant.storage.bounds
-        made = np.asarray(quant.zeros()) + self.rng.integers(-near, near + 1, shape)
-        odd = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)) % 2
-        others = self.rng.random(shape) < far * odd
-        made = np.where(others, self.rng.integers(low, high + 1, shape), np.clip(made, low, high))
-        data = made.astype(quant.storage.carrier)
+        integers = np.asarray(quant.zeros()) + self.rng.integers(-reach, reach + 1, shape)
+        odd_rows = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1)) % 2
+        replaced = self.rng.random(shape) < share * odd_rows
+        integers = np.where(
+            replaced, self.rng.integers(low, high + 1, shape), np.clip(integers, low, high)
+        )
+        data = integers.astype(quant.storage.carrier)
         value = self.fed(data, TensorType(shape, quant))
         return self.op("dequantize", {"x": value})
 
@@ -92,18 +95,18 @@ class Program:
         return self.graph.add("input", types=[kind], name=name).result
 
     def constant(self, data: Codes) -> Value:
-        held = np.asarray(data, F)
-        return self.graph.constant(Array(held, TensorType(held.shape, F32)))
+        values = np.asarray(data, F)
+        return self.graph.constant(Array(values, TensorType(values.shape, F32)))
 
     def weights(
-        self, shape: tuple[int, ...], axis: int = 0, most: int = 9
+        self, shape: tuple[int, ...], axis: int = 0, reach: int = 9
     ) -> tuple[Value, NDArray[np.float32]]:
         """Codes of weights, one scale a channel, dequantized; and the scales."""
         scales = (self.w_scale * self.rng.choice([0.5, 1, 1, 2], shape[axis])).astype(F)
-        data = self.rng.integers(-most, most + 1, shape).astype(np.int8)
+        data = self.rng.integers(-reach, reach + 1, shape).astype(np.int8)
         kind = TensorType(shape, uniform(dtype("i8"), scales, axis=axis))
-        held = self.graph.constant(Array(data, kind))
-        return self.op("dequantize", {"x": held}), scales
+        constant = self.graph.constant(Array(data, kind))
+        return self.op("dequantize", {"x": constant}), scales
 
     def bias(self, scales: NDArray[np.float32], step: float = 0.5) -> Value:
         """Steps of a sum, of which `step` are the least there is of them."""
@@ -119,14 +122,14 @@ class Program:
 
     def ends(self, value: Value, quant: QuantType | None) -> Program:
         """The program with that result, as codes if a map is given."""
-        made = value if quant is None else self.coded(value, quant)
-        self.graph.rename(made, "y")
-        self.graph.add("output", {"y": made})
+        result = value if quant is None else self.coded(value, quant)
+        self.graph.rename(result, "y")
+        self.graph.add("output", {"y": result})
         return self
 
 
 def window(axes: int, stride: int = 1) -> dict[str, Attr]:
-    """Attributes of a convolution of 3 along each axis that keeps sizes, if its stride is 1."""
+    """Returns attributes of a convolution of 3 along each axis; stride 1 keeps sizes."""
     return {"pad": (1,) * (2 * axes), "stride": (stride,) * axes, "dilation": (1,) * axes}
 
 
@@ -139,7 +142,7 @@ def layer(
     channels: int = 16,
     sizes: tuple[int, ...] = (5, 5, 5),
 ) -> Value:
-    """A convolution, transposed or not, or a linear layer, with a bias."""
+    """Adds a convolution, transposed or not, or a linear layer, with a bias."""
     quant = program.map(program.x_scale)
     if op == "linear":
         x = program.codes((24, 18), quant)
@@ -184,7 +187,7 @@ PLANS: tuple[Plan, ...] = ("dyadic", "parting")
 
 
 def each(name: str) -> Iterator[Program]:
-    """Programs of each storage and plan."""
+    """Yields programs of each storage and plan."""
     for storage in STORAGES:
         for plan in PLANS:
             yield Program(name, storage, plan)
@@ -195,8 +198,8 @@ def activated(head: str) -> Iterator[Program]:
     for name, (op, attrs) in ACTIVATIONS.items():
         for program in each(f"{head}_{name}"):
             program.results_in(CUT.get(name, program.y_scale))
-            made = program.op(op, {"x": layer(program, head)}, attrs)
-            yield program.ends(made, program.map(SMALL.get(name, program.y_scale)))
+            result = program.op(op, {"x": layer(program, head)}, attrs)
+            yield program.ends(result, program.map(SMALL.get(name, program.y_scale)))
 
 
 def lines() -> Iterator[Program]:
@@ -204,20 +207,20 @@ def lines() -> Iterator[Program]:
     for op in ("conv1d", "conv3d", "conv2d"):
         for stride, groups in ((1, 1), (2, 2)):
             for program in each(f"{op}_{stride}"):
-                made = layer(program, op, stride=stride, groups=groups)
-                yield program.ends(made, program.map(program.y_scale))
+                result = layer(program, op, stride=stride, groups=groups)
+                yield program.ends(result, program.map(program.y_scale))
     for op in ("conv1d", "conv3d"):
         for program in each(f"{op}_relu"):
-            made = program.op("relu", {"x": layer(program, op)})
-            yield program.ends(made, program.map(program.y_scale))
+            result = program.op("relu", {"x": layer(program, op)})
+            yield program.ends(result, program.map(program.y_scale))
 
 
 def transposed() -> Iterator[Program]:
     for op in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
         for stride in (1, 2):
             for program in each(f"{op}_{stride}"):
-                made = layer(program, op, stride=stride, channels=8)
-                yield program.ends(made, program.map(program.y_scale))
+                result = layer(program, op, stride=stride, channels=8)
+                yield program.ends(result, program.map(program.y_scale))
 
 
 def sums() -> Iterator[Program]:
@@ -225,14 +228,14 @@ def sums() -> Iterator[Program]:
     for op in ("conv2d", "linear"):
         for tail in ("", "relu"):
             for program in each(f"{op}_sum_{tail}".strip("_")):
-                made = layer(program, op)
-                shape = tuple(int(str(d)) for d in made.type.shape)
-                part = F(0.5 if program.storage == "u8" else 0.75)
-                beside = program.codes(shape, program.map(program.y_scale * part), near=20)
+                result = layer(program, op)
+                shape = tuple(int(str(d)) for d in result.type.shape)
+                share = F(0.5 if program.storage == "u8" else 0.75)
+                summand = program.codes(shape, program.map(program.y_scale * share), reach=20)
                 slots = ("b", "a") if program.storage == "u8" else ("a", "b")
-                made = program.op("add", dict(zip(slots, (made, beside), strict=True)))
-                made = program.op("relu", {"x": made}) if tail else made
-                yield program.ends(made, program.map(program.y_scale))
+                result = program.op("add", dict(zip(slots, (result, summand), strict=True)))
+                result = program.op("relu", {"x": result}) if tail else result
+                yield program.ends(result, program.map(program.y_scale))
 
 
 SIDES = {
@@ -265,11 +268,11 @@ def three_axes() -> Iterator[Program]:
 
 
 def product(program: Program, a: tuple[int, ...], b: tuple[int, ...], tail: str) -> Program:
-    left = program.codes(a, program.map(program.x_scale))
-    right = program.codes(b, program.map(program.w_scale * F(2)))
-    made = program.op("matmul", {"a": left, "b": right})
-    made = program.op(tail, {"x": made}) if tail else made
-    return program.ends(made, program.map(program.y_scale * F(PRODUCTS)))
+    first = program.codes(a, program.map(program.x_scale))
+    second = program.codes(b, program.map(program.w_scale * F(2)))
+    result = program.op("matmul", {"a": first, "b": second})
+    result = program.op(tail, {"x": result}) if tail else result
+    return program.ends(result, program.map(program.y_scale * F(PRODUCTS)))
 
 
 def norms() -> Iterator[Program]:
@@ -283,8 +286,8 @@ def norms() -> Iterator[Program]:
     for program in each("layer_norm"):
         x = program.codes((40, 33), program.map(program.x_scale))
         gamma, beta = (program.constant(program.rng.normal(size=33)) for _ in range(2))
-        made = program.op("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
-        yield program.ends(made, program.map(0.03))
+        result = program.op("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
+        yield program.ends(result, program.map(0.03))
 
 
 def attention() -> Iterator[Program]:
@@ -297,20 +300,20 @@ def attention() -> Iterator[Program]:
                     for count in (rows, terms, terms)
                 )
                 turned = program.op("transpose", {"x": k}, {"perm": (0, 1, 3, 2)})
-                made = program.op("matmul", {"a": q, "b": turned})
+                result = program.op("matmul", {"a": q, "b": turned})
                 if form != "plain":
                     by = program.constant(np.array(4.0 if form == "div" else 0.25))
                     op = "div" if form == "div" else "mul"
-                    made = program.op(op, {"a": made, "b": by})
+                    result = program.op(op, {"a": result, "b": by})
                 if form == "mask":
                     hidden = np.where(np.arange(terms) % 3, 0.0, -5.0)
-                    made = program.op("add", {"a": made, "b": program.constant(hidden)})
-                share = program.op("softmax", {"x": made}, {"axis": -1})
+                    result = program.op("add", {"a": result, "b": program.constant(hidden)})
+                share = program.op("softmax", {"x": result}, {"axis": -1})
                 share = program.coded(share, uniform(dtype(program.storage), F(1 / 256)))
                 share = program.op("dequantize", {"x": share})
-                made = program.op("matmul", {"a": share, "b": v})
+                result = program.op("matmul", {"a": share, "b": v})
                 step = F(12 / 256) * F(0.03) if program.plan == "dyadic" else F(0.002)
-                yield program.ends(made, program.map(step * program.x_scale))
+                yield program.ends(result, program.map(step * program.x_scale))
 
 
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 70, 95, 127, 129, 150, 223, 1001)
@@ -324,10 +327,10 @@ def added() -> Iterator[Program]:
                 a, b = (F(v) for v in program.rng.uniform(0.003, 0.3, 2))
                 b = a if number % 2 else b
                 a, b = (F(0.375), F(0.375)) if program.plan == "dyadic" else (a, b)
-                left = program.codes((length,), program.map(a), far=0.6)
-                right = program.codes((length,), program.map(b), far=0.6)
-                made = program.op("add", {"a": left, "b": right})
-                yield program.ends(made, program.map(a / GAIN))
+                first = program.codes((length,), program.map(a), share=0.6)
+                right = program.codes((length,), program.map(b), share=0.6)
+                result = program.op("add", {"a": first, "b": right})
+                yield program.ends(result, program.map(a / GAIN))
 
 
 IMAGES = ((2, 2), (5, 5), (4, 6), (2, 3), (4, 3), (2, 5))
@@ -341,9 +344,9 @@ def means() -> Iterator[Program]:
         for op, attrs in MEANS.items():
             for program in each(f"mean_{op}_{channels}"):
                 quant = program.map(program.y_scale)
-                made = layer(program, "conv2d", channels=channels, sizes=sizes)
-                made = program.op("dequantize", {"x": program.coded(made, quant)})
-                yield program.ends(program.op(op, {"x": made}, attrs), quant)
+                result = layer(program, "conv2d", channels=channels, sizes=sizes)
+                result = program.op("dequantize", {"x": program.coded(result, quant)})
+                yield program.ends(program.op(op, {"x": result}, attrs), quant)
 
 
 def joined() -> Iterator[Program]:
@@ -353,8 +356,8 @@ def joined() -> Iterator[Program]:
             f"xs.{i}": program.codes((2, 3 + i, 6, 6), program.map(program.x_scale * F(s)))
             for i, s in enumerate((1.0, 0.7))
         }
-        made = program.op("concat", parts, {"axis": 1})
-        yield program.ends(made, program.map(program.x_scale * F(1.1)))
+        result = program.op("concat", parts, {"axis": 1})
+        yield program.ends(result, program.map(program.x_scale * F(1.1)))
 
 
 def real_ends() -> Iterator[Program]:
@@ -363,9 +366,9 @@ def real_ends() -> Iterator[Program]:
         for program in each(f"{op}_real"):
             yield program.ends(layer(program, op, sizes=(4, 4)), None)
     for program in each("matmul_real"):
-        left = program.codes((2, 2, 6, 18), program.map(program.x_scale))
-        right = program.codes((2, 2, 18, 5), program.map(program.w_scale * F(2)))
-        yield program.ends(program.op("matmul", {"a": left, "b": right}), None)
+        first = program.codes((2, 2, 6, 18), program.map(program.x_scale))
+        second = program.codes((2, 2, 18, 5), program.map(program.w_scale * F(2)))
+        yield program.ends(program.op("matmul", {"a": first, "b": second}), None)
 
 
 WINDOWS: Mapping[str, Attrs] = {
@@ -388,14 +391,14 @@ def apart() -> Iterator[Program]:
     yield from _behind("apart", GAIN)
 
 
-def _behind(how: str, part: np.float32) -> Iterator[Program]:
+def _behind(how: str, share: np.float32) -> Iterator[Program]:
     for op, attrs in WINDOWS.items():
         for program in each(f"{how}_{op}"):
-            quant = program.map(program.y_scale * part)
-            made = layer(program, "conv2d", sizes=(6, 6))
-            made = program.op("dequantize", {"x": program.coded(made, quant)})
-            other = quant if part == 1 else program.map(program.y_scale)
-            yield program.ends(program.op(op, {"x": made}, attrs), other)
+            quant = program.map(program.y_scale * share)
+            result = layer(program, "conv2d", sizes=(6, 6))
+            result = program.op("dequantize", {"x": program.coded(result, quant)})
+            output_type = quant if share == 1 else program.map(program.y_scale)
+            yield program.ends(program.op(op, {"x": result}, attrs), output_type)
 
 
 NARROW: Mapping[str, tuple[str, int, int, int]] = {
@@ -465,27 +468,27 @@ def extreme(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int,
     weights = np.where(rng.random(inner) < 0.5, ends, all_codes).astype(np.int8)
     part = program.w_scale / F(150 * np.sqrt(weights[0].size))
     if op == "matmul":
-        one = uniform(dtype("i8"), part, 3)
-        w = program.fed(np.ascontiguousarray(weights.T), TensorType(inner[::-1], one))
+        weight_type = uniform(dtype("i8"), part, 3)
+        w = program.fed(np.ascontiguousarray(weights.T), TensorType(inner[::-1], weight_type))
         return x, program.op("dequantize", {"x": w}), np.array(())
     scales = (part * rng.choice([0.5, 1, 1, 2], 16)).astype(F)
     kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
-    held = program.graph.constant(Array(weights, kind))
-    return x, program.op("dequantize", {"x": held}), scales
+    constant = program.graph.constant(Array(weights, kind))
+    return x, program.op("dequantize", {"x": constant}), scales
 
 
 def even(program: Program, op: str, shape: tuple[int, ...], inner: tuple[int, ...]) -> Drawn:
     """Codes near zero, weights even, so that half of them is whole."""
-    x = program.codes(shape, _low(program), far=0)
+    x = program.codes(shape, _low(program), share=0)
     if op == "matmul":
         quant = program.map(program.w_scale)
         return x, program.codes(inner[::-1], quant), np.array(())
     scales = (program.w_scale / F(2) * program.rng.choice([0.5, 1, 1, 2], 16)).astype(F)
     kind = TensorType(inner, uniform(dtype("i8"), scales, axis=0))
-    most = 2 if op == "conv3d" else 6
-    data = (2 * program.rng.integers(-most, most + 1, inner)).astype(np.int8)
-    held = program.graph.constant(Array(data, kind))
-    return x, program.op("dequantize", {"x": held}), scales
+    reach = 2 if op == "conv3d" else 6
+    data = (2 * program.rng.integers(-reach, reach + 1, inner)).astype(np.int8)
+    constant = program.graph.constant(Array(data, kind))
+    return x, program.op("dequantize", {"x": constant}), scales
 
 
 FAMILIES = {
@@ -510,9 +513,9 @@ FAMILIES = {
 
 def some(family: str) -> Iterator[Program]:
     """One program of each op and storage: plans of numbers make no other kernels."""
-    seen = set()
+    yielded = set()
     for program in FAMILIES[family]():
         key = program.name if family != "added" else program.name.rpartition("_")[2]
-        if (key, program.storage) not in seen:
-            seen.add((key, program.storage))
+        if (key, program.storage) not in yielded:
+            yielded.add((key, program.storage))
             yield program

@@ -20,9 +20,9 @@ _KINDS = {
 }
 
 
-def numbers(of: Affine) -> tuple[Array, Array]:
-    """Scale and zero point as an operator takes them."""
-    return np.asarray(of.scale, np.float32), np.asarray(of.zero).astype(of.carrier)
+def numbers(mapping: Affine) -> tuple[Array, Array]:
+    """Returns scale and zero point as an operator takes them."""
+    return np.asarray(mapping.scale, np.float32), np.asarray(mapping.zero).astype(mapping.carrier)
 
 
 def run_operator(
@@ -30,7 +30,7 @@ def run_operator(
     operands: Sequence[Array | None],
     result: np.dtype[np.generic] | type[np.generic],
     *,
-    fed: tuple[int, ...] = (0,),
+    inputs_at: tuple[int, ...] = (0,),
     domain: str = "",
     **attrs: float | Sequence[int],
 ) -> Array:
@@ -40,16 +40,19 @@ def run_operator(
         names.pop()
     node = helper.make_node(op, names, ["y"], domain=domain)
     node.attribute.extend(helper.make_attribute(name, value) for name, value in attrs.items())
-    given = {i: data for i, data in enumerate(operands) if data is not None}
-    inputs = [
-        helper.make_tensor_value_info(f"o{i}", _KINDS[given[i].dtype], given[i].shape) for i in fed
+    present = {i: data for i, data in enumerate(operands) if data is not None}
+    declared = [
+        helper.make_tensor_value_info(f"o{i}", _KINDS[present[i].dtype], present[i].shape)
+        for i in inputs_at
     ]
-    rest = [
-        numpy_helper.from_array(np.asarray(d), f"o{i}") for i, d in given.items() if i not in fed
+    constants = [
+        numpy_helper.from_array(np.asarray(d), f"o{i}")
+        for i, d in present.items()
+        if i not in inputs_at
     ]
     output = helper.make_tensor_value_info("y", _KINDS[np.dtype(result)], None)
     model = helper.make_model(
-        helper.make_graph([node], "one", inputs, [output], rest),
+        helper.make_graph([node], "one", declared, [output], constants),
         opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)],
         ir_version=10,
     )
@@ -60,5 +63,5 @@ def run_operator(
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    (out,) = session.run(None, {f"o{i}": given[i] for i in fed})
-    return np.asarray(out)
+    (array,) = session.run(None, {f"o{i}": present[i] for i in inputs_at})
+    return np.asarray(array)

@@ -46,11 +46,11 @@ class TensorFlow(asking.TensorFlow):
 @contextmanager
 def started() -> Iterator[dict[str, TensorFlow]]:
     """A runtime for each profile, which ends with the block."""
-    made = {name: TensorFlow(onednn=on) for name, on in SETTINGS.items()}
+    by_profile = {name: TensorFlow(onednn=has_onednn) for name, has_onednn in SETTINGS.items()}
     try:
-        yield made
+        yield by_profile
     finally:
-        for runtime in made.values():
+        for runtime in by_profile.values():
             runtime.close()
 
 

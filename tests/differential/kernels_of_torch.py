@@ -84,27 +84,32 @@ def codes(rng: np.random.Generator, storage: str, *shape: int) -> Array:
 # -- torch ----------------------------------------------------------------------------------------
 
 
-def tensor(held: Held, *, last: bool = False) -> torch.Tensor:
+def tensor(operand: Held, *, channels_last: bool = False) -> torch.Tensor:
     """The quantized tensor, with channels last in memory if so asked."""
-    data, m = torch.from_numpy(np.ascontiguousarray(held.data)), held.map
-    if m is None:
+    data, mapping = torch.from_numpy(np.ascontiguousarray(operand.data)), operand.map
+    if mapping is None:
         return data
-    if m.scale.ndim:
-        made = torch._make_per_channel_quantized_tensor(
-            data, torch.from_numpy(m.scale.astype(np.float64)), torch.tensor(m.zero), m.axis or 0
+    if mapping.scale.ndim:
+        quantized = torch._make_per_channel_quantized_tensor(
+            data,
+            torch.from_numpy(mapping.scale.astype(np.float64)),
+            torch.tensor(mapping.zero),
+            mapping.axis or 0,
         )
     else:
-        made = torch._make_per_tensor_quantized_tensor(data, float(m.scale), int(m.zero))
-    if not last:
-        return made
-    many = torch.channels_last_3d if data.ndim == 5 else torch.channels_last
-    return made.contiguous(memory_format=many)
+        quantized = torch._make_per_tensor_quantized_tensor(
+            data, float(mapping.scale), int(mapping.zero)
+        )
+    if not channels_last:
+        return quantized
+    memory_format = torch.channels_last_3d if data.ndim == 5 else torch.channels_last
+    return quantized.contiguous(memory_format=memory_format)
 
 
-def taken(made: torch.Tensor) -> Array:
-    """The codes of a quantized tensor, or the elements of another."""
-    found = made.int_repr() if made.is_quantized else made
-    return np.ascontiguousarray(found.detach().numpy())
+def taken(result: torch.Tensor) -> Array:
+    """Returns the integers of a quantized tensor, or the elements of another."""
+    elements = result.int_repr() if result.is_quantized else result
+    return np.ascontiguousarray(elements.detach().numpy())
 
 
 @contextmanager
@@ -150,43 +155,56 @@ class Product:
 
 
 def run_product(name: str, case: Product) -> Array:
-    """What an engine makes of it."""
+    """Returns what an engine computes of a product."""
     ops = torch.ops.quantized
     bias = None if case.bias is None else torch.from_numpy(case.bias)
     with engine(name):
         x, w = tensor(case.x), tensor(case.w)
         scale, zero = float(case.out.scale), int(case.out.zero)
-        end = "_relu" if case.relu else ""
+        suffix = "_relu" if case.relu else ""
         if case.op == "linear":
             packed = ops.linear_prepack(w, bias)
-            return taken(getattr(ops, f"linear{end}")(x, packed, scale, zero))
+            return taken(getattr(ops, f"linear{suffix}")(x, packed, scale, zero))
         n = case.x.data.ndim - 2
-        sides = ([case.stride] * n, [case.pad] * n, [case.dilation] * n)
-        packed = getattr(ops, f"{case.op}_prepack")(w, bias, *sides, case.groups)
+        geometry = ([case.stride] * n, [case.pad] * n, [case.dilation] * n)
+        packed = getattr(ops, f"{case.op}_prepack")(w, bias, *geometry, case.groups)
         if case.summand is not None:
-            other = tensor(case.summand)
-            return taken(getattr(ops, f"conv2d_add{end}")(x, other, packed, scale, zero))
-        return taken(getattr(ops, f"{case.op}{end}")(x, packed, scale, zero))
+            summand = tensor(case.summand)
+            return taken(getattr(ops, f"conv2d_add{suffix}")(x, summand, packed, scale, zero))
+        return taken(getattr(ops, f"{case.op}{suffix}")(x, packed, scale, zero))
 
 
 def run_pointwise(case: Product) -> Array:
     """What inductor's kernels of oneDNN make of it; weights have a scale a channel."""
-    ops, m = torch.ops.onednn, case.x.map
-    assert m is not None
+    ops, x_map = torch.ops.onednn, case.x.map
+    assert x_map is not None
     assert case.w.map is not None
     x, w = torch.from_numpy(case.x.data), torch.from_numpy(case.w.data)
     scales = torch.from_numpy(np.broadcast_to(case.w.map.scale, len(case.w.data)).copy())
     zeros = torch.zeros(len(case.w.data), dtype=torch.long)
     bias = None if case.bias is None else torch.from_numpy(case.bias)
-    given = (float(m.scale), int(m.zero))
-    end = (float(case.out.scale), int(case.out.zero), torch.uint8, "relu" if case.relu else "none")
+    x_numbers = (float(x_map.scale), int(x_map.zero))
+    result_numbers = (
+        float(case.out.scale),
+        int(case.out.zero),
+        torch.uint8,
+        "relu" if case.relu else "none",
+    )
     if case.op == "linear":
         packed = ops.qlinear_prepack(w, None)
-        return taken(ops.qlinear_pointwise(x, *given, packed, scales, zeros, bias, *end, [], ""))
+        return taken(
+            ops.qlinear_pointwise(
+                x, *x_numbers, packed, scales, zeros, bias, *result_numbers, [], ""
+            )
+        )
     n = case.x.data.ndim - 2
-    sides = ([case.stride] * n, [case.pad] * n, [case.dilation] * n, case.groups)
-    packed = ops.qconv_prepack(w, scales, *given, *sides, list(x.shape))
-    return taken(ops.qconv_pointwise(x, *given, packed, scales, zeros, bias, *sides, *end, [], ""))
+    geometry = ([case.stride] * n, [case.pad] * n, [case.dilation] * n, case.groups)
+    packed = ops.qconv_prepack(w, scales, *x_numbers, *geometry, list(x.shape))
+    return taken(
+        ops.qconv_pointwise(
+            x, *x_numbers, packed, scales, zeros, bias, *geometry, *result_numbers, [], ""
+        )
+    )
 
 
 def run_products(name: str, cases: Sequence[Product]) -> list[Array]:
@@ -239,8 +257,11 @@ def forget(features: Sequence[str]) -> None:
     torch.backends.cpu.get_cpu_capability()  # cpuinfo looks
     folder = os.path.dirname(torch.__file__)
     with open(os.path.join(folder, "include", "cpuinfo.h"), encoding="utf-8") as file:
-        _, _, rest = file.read().partition("struct cpuinfo_x86_isa {")
-    body = re.sub(r"#if CPUINFO_ARCH_X86\n.*?#endif", "", rest.partition("};")[0], flags=re.DOTALL)
+        _, _, after_struct = file.read().partition("struct cpuinfo_x86_isa {")
+    # The fields of 32-bit processors are not in this build.
+    body = re.sub(
+        r"#if CPUINFO_ARCH_X86\n.*?#endif", "", after_struct.partition("};")[0], flags=re.DOTALL
+    )
     names = re.findall(r"bool (\w+);", body)
     library = ctypes.CDLL(torch._C.__file__)
     record = (ctypes.c_ubyte * len(names)).in_dll(library, "cpuinfo_isa")
@@ -253,19 +274,19 @@ def forget(features: Sequence[str]) -> None:
 # -- QIR ------------------------------------------------------------------------------------------
 
 
-def kind_of(held: Held) -> TensorType:
-    """The type of what is held."""
-    return TensorType(held.data.shape, element(held.map, held.data))
+def kind_of(operand: Held) -> TensorType:
+    """Returns the type of an operand."""
+    return TensorType(operand.data.shape, element(operand.map, operand.data))
 
 
-def element(m: Map | None, data: Array | None = None) -> DType | QuantType:
-    """The element type of a map, or of plain data."""
-    if m is None:
+def element(mapping: Map | None, data: Array | None = None) -> DType | QuantType:
+    """Returns the element type of a map, or of plain data."""
+    if mapping is None:
         assert data is not None
         return dtype_of(data)
-    axis = m.axis if m.scale.ndim else None
-    zero = m.zero if m.scale.ndim else int(m.zero)
-    return uniform(dtype(m.storage), m.scale, zero, axis=axis)
+    axis = mapping.axis if mapping.scale.ndim else None
+    zero = mapping.zero if mapping.scale.ndim else int(mapping.zero)
+    return uniform(dtype(mapping.storage), mapping.scale, zero, axis=axis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,35 +301,35 @@ class Asked:
 
 
 def computed(asked: Asked, profile: str) -> Array:
-    """What QIR computes under a profile."""
+    """Returns what QIR computes under a profile."""
     graph = Graph(profile=profile)
-    given: dict[str, Value] = {}
-    fed: dict[str, Array] = {}
-    for slot, held in asked.operands.items():
+    values: dict[str, Value] = {}
+    feeds: dict[str, Array] = {}
+    for slot, operand in asked.operands.items():
         name = slot.replace(".", "")
         if slot in ("w", "bias", "slope", "gamma", "beta", "mean", "var"):
-            given[slot] = graph.constant(Stored(held.data, kind_of(held), name))
+            values[slot] = graph.constant(Stored(operand.data, kind_of(operand), name))
         else:
-            given[slot] = graph.add("input", types=[kind_of(held)], name=name).result
-            fed[name] = held.data
-    plain = graph.add(asked.op, _meant(graph, given), dict(asked.attrs)).result.type
-    kind = plain.with_element(element(asked.out)) if asked.out else plain
+            values[slot] = graph.add("input", types=[kind_of(operand)], name=name).result
+            feeds[name] = operand.data
+    float_type = graph.add(asked.op, _meant(graph, values), dict(asked.attrs)).result.type
+    kind = float_type.with_element(element(asked.out)) if asked.out else float_type
     if asked.tails:
-        first = Stage(asked.op, spec(asked.op).complete_attrs(dict(asked.attrs)), tuple(given))
-        rest = tuple(Stage(op, spec(op).complete_attrs({}), (), "x") for op in asked.tails)
-        node = graph.add_chain((first, *rest), given, kind)
+        first = Stage(asked.op, spec(asked.op).complete_attrs(dict(asked.attrs)), tuple(values))
+        tail_stages = tuple(Stage(op, spec(op).complete_attrs({}), (), "x") for op in asked.tails)
+        node = graph.add_chain((first, *tail_stages), values, kind)
     else:
-        node = graph.add(asked.op, given, dict(asked.attrs), types=[kind])
+        node = graph.add(asked.op, values, dict(asked.attrs), types=[kind])
     graph.add("output", {"y": node.result})
     graph.prune()
-    return run(graph, fed)["y"]
+    return run(graph, feeds)["y"]
 
 
-def _meant(graph: Graph, given: Mapping[str, Value]) -> dict[str, Value]:
+def _meant(graph: Graph, values: Mapping[str, Value]) -> dict[str, Value]:
     """The operands dequantized, to learn what shape a result has."""
     return {
         slot: graph.add("dequantize", {"x": v}).result if v.type.quant else v
-        for slot, v in given.items()
+        for slot, v in values.items()
     }
 
 
@@ -357,12 +378,12 @@ def paired(case: Product) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     pairs = np.concatenate([products, odd], -1)
     pairs = pairs.reshape(*pairs.shape[:-1], -1, 2).sum(-1)
     shift = np.broadcast_to(case.w.map.zero, row.shape[1]).reshape(-1, 1)
-    seen = windows.reshape(*products.shape).sum(-1) * shift
-    moved = seen + zero * (row.sum(-1) - shift * row.shape[-1])
+    weighted = windows.reshape(*products.shape).sum(-1) * shift
+    zero_part = weighted + zero * (row.sum(-1) - shift * row.shape[-1])
     shape = (*windows.shape[:2], *windows.shape[2:-1])
     lost = (np.clip(pairs, -32768, 32767) - pairs).sum(-1)
-    whole = pairs.sum(-1) - moved
-    return (whole + lost).reshape(shape), whole.reshape(shape)
+    exact_sums = pairs.sum(-1) - zero_part
+    return (exact_sums + lost).reshape(shape), exact_sums.reshape(shape)
 
 
 def in_steps(case: Product, sums: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -381,7 +402,7 @@ def in_steps(case: Product, sums: NDArray[np.int64] | NDArray[np.float64]) -> ND
 
 
 def claim(name: str, asked: Asked) -> str:
-    """What the profile says of that op on operands of these shapes."""
+    """Returns what the profile claims of that op on operands of these shapes."""
     storage = {s: h.map.storage for s, h in asked.operands.items() if h.map}
     if asked.out is not None:
         storage["result"] = asked.out.storage
@@ -391,11 +412,11 @@ def claim(name: str, asked: Asked) -> str:
     return profile(name).resolve(query).claim
 
 
-def reals(held: Held) -> NDArray[np.float64]:
+def reals(operand: Held) -> NDArray[np.float64]:
     """What codes mean."""
-    assert held.map is not None
-    steps = held.data.astype(np.float64) - held.map.zero.astype(np.float64)
-    return np.asarray(steps * held.map.scale.astype(np.float64))
+    assert operand.map is not None
+    steps = operand.data.astype(np.float64) - operand.map.zero.astype(np.float64)
+    return np.asarray(steps * operand.map.scale.astype(np.float64))
 
 
 @dataclass
@@ -410,15 +431,15 @@ class Tally:
     high: int = 0
     where: str = ""
 
-    def add(self, found: Array, wanted: Array, where: str) -> None:
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), where
-        off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
-        self.total += off.size
-        note(found, wanted)
-        if off.any():
+    def add(self, predicted: Array, actual: Array, where: str) -> None:
+        assert (predicted.dtype, predicted.shape) == (actual.dtype, actual.shape), where
+        distances = np.abs(predicted.astype(np.float64) - actual.astype(np.float64))
+        self.total += distances.size
+        note(predicted, actual)
+        if distances.any():
             self.where = self.where or where
-            self.wrong += int((off > 0).sum())
-            self.most = max(self.most, int(off.max()))
+            self.wrong += int((distances > 0).sum())
+            self.most = max(self.most, int(distances.max()))
 
     def see(self, reals: NDArray[np.float64], out: Map) -> None:
         """Counts ties and saturation of results, in units of the code from the zero point."""
@@ -426,18 +447,18 @@ class Tally:
         below, above = reals + float(out.zero) < low - 0.5, reals + float(out.zero) > high + 0.5
         near = NEAR * np.maximum(1, np.abs(reals))
         tie = (np.abs(reals - np.floor(reals) - 0.5) <= near) & ~below & ~above
-        counted = [int(np.count_nonzero(found)) for found in (tie, below, above)]
-        self.ties, self.low, self.high = np.add([self.ties, self.low, self.high], counted).tolist()
+        counts = [int(np.count_nonzero(mask)) for mask in (tie, below, above)]
+        self.ties, self.low, self.high = np.add([self.ties, self.low, self.high], counts).tolist()
 
     def rich(self) -> None:
         """At least 5 % exact ties, and 5 % saturated at either side."""
-        found = [n / self.total for n in (self.ties, self.low, self.high)]
-        assert min(found) >= 0.05, f"ties, low and high saturated: {found}"
+        shares = [n / self.total for n in (self.ties, self.low, self.high)]
+        assert min(shares) >= 0.05, f"ties, low and high saturated: {shares}"
 
     def exact(self) -> None:
-        said = f"{self.wrong} of {self.total} differ, first at {self.where}"
+        message = f"{self.wrong} of {self.total} differ, first at {self.where}"
         assert self.total, "nothing was compared"
-        assert not self.wrong, said
+        assert not self.wrong, message
 
     def within(self, claim: str) -> None:
         """Holds to a claim, `exact` or `within:steps:rate`."""
@@ -446,11 +467,11 @@ class Tally:
             return
         word, steps, rate = claim.split(":")
         assert word == "within"
-        said = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
-        assert self.most <= int(steps), said
-        assert self.wrong <= float(rate) * self.total, said
+        message = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
+        assert self.most <= int(steps), message
+        assert self.wrong <= float(rate) * self.total, message
 
 
-def hold(tally: Tally, name: str, asked: Asked, made: torch.Tensor, where: object) -> None:
+def hold(tally: Tally, name: str, asked: Asked, torch_result: torch.Tensor, where: object) -> None:
     """Compares what QIR computes with what torch made."""
-    tally.add(computed(asked, name), taken(made), f"{asked.op} {where}")
+    tally.add(computed(asked, name), taken(torch_result), f"{asked.op} {where}")

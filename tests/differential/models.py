@@ -126,8 +126,8 @@ class Maker:
         if self.taste.style == "dyadic":
             return np.float32(value)
         if self.taste.style == "order":
-            there = np.float32(value)
-            return np.float32(np.nextafter(there, np.float32(np.inf if self.chance(0.5) else 0)))
+            exact = np.float32(value)
+            return np.float32(np.nextafter(exact, np.float32(np.inf if self.chance(0.5) else 0)))
         return np.float32(value * self.rng.uniform(0.7, 1.4))
 
     def mean(self, x: Codes, count: int) -> np.float32:
@@ -137,94 +137,107 @@ class Maker:
         return self.near(float(x.scale) * 2 / (count * (3 if count <= 4 else 1)))
 
     def result(self, shape: tuple[int, ...], scale: np.float32, zero: int | None = None) -> Codes:
+        """Adds a quantized tensor to those that later layers may take."""
         name = f"t{len(self.made)}"
         if self.chance(0.1):
             name = f"layer.{len(self.made)}/out:0"
-        out = Codes(name, shape, scale, self.zero() if zero is None else zero, self.taste.kind)
-        self.made.append(out)
-        return out
+        integers = Codes(name, shape, scale, self.zero() if zero is None else zero, self.taste.kind)
+        self.made.append(integers)
+        return integers
 
     def like(self, x: Codes, shape: tuple[int, ...]) -> Codes:
-        """A result of the same map."""
+        """Adds a result of the same map."""
         return self.result(shape, x.scale, x.zero)
 
     def any(self, fits: Callable[[Codes], bool]) -> Codes | None:
         """One of the tensors so far that fits, the later ones rather."""
-        found = [c for c in self.made if fits(c)]
-        if not found:
+        fitting = [c for c in self.made if fits(c)]
+        if not fitting:
             return None
-        return found[-1] if self.chance(0.5) else found[self.pick(0, len(found) - 1)]
+        return fitting[-1] if self.chance(0.5) else fitting[self.pick(0, len(fitting) - 1)]
 
-    def tail(self, out: Codes, share: float = 0.35) -> tuple[Codes, Tail | None]:
+    def tail(self, result_map: Codes, share: float = 0.35) -> tuple[Codes, Tail | None]:
         """A relu or clip now and then, and the result's map to go with it.
 
         A share is finer, for nothing below zero is left: what is above the range is met, too.
         """
         if not self.chance(self.taste.tails):
-            return out, None
+            return result_map, None
         low, high = bounds(self.taste.kind)
         loose = self.chance(self.taste.loose)
         clip = self.chance(0.4)
         finer = np.float32(1 / 3 if self.chance(share) else 1)
-        out = replace(out, zero=out.zero if loose else low, scale=np.float32(out.scale * finer))
-        self.made[-1] = out
-        top = float(np.float32(out.scale) * np.float32(high - low))
-        return out, Tail((0.0, top * (0.5 if loose else 1.0)) if clip else None)
+        result_map = replace(
+            result_map,
+            zero=result_map.zero if loose else low,
+            scale=np.float32(result_map.scale * finer),
+        )
+        self.made[-1] = result_map
+        top = float(np.float32(result_map.scale) * np.float32(high - low))
+        return result_map, Tail((0.0, top * (0.5 if loose else 1.0)) if clip else None)
 
     # -- operands -----------------------------------------------------------------------------
 
     def real_input(self, shape: tuple[int, ...]) -> Codes:
         """A float input and its codes: ties, saturation on both sides, and specials."""
-        out = self.result(shape, self.free_scale())
+        integers = self.result(shape, self.free_scale())
         name = f"x{len(self.inputs)}"
         self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
         low, high = bounds(self.taste.kind)
-        halves = self.rng.integers(2 * (low - out.zero) - 60, 2 * (high - out.zero) + 60, shape)
-        real = halves.astype(np.float32) * np.float32(0.5) * out.scale
+        halves = self.rng.integers(
+            2 * (low - integers.zero) - 60, 2 * (high - integers.zero) + 60, shape
+        )
+        real = halves.astype(np.float32) * np.float32(0.5) * integers.scale
         if self.chance(self.taste.specials):
-            odd = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0], np.float32)
-            real.reshape(-1)[self.rng.integers(0, real.size, odd.size)] = odd
+            specials = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, -0.0], np.float32)
+            real.reshape(-1)[self.rng.integers(0, real.size, specials.size)] = specials
         self.feeds[name] = real
-        self.net.quantize(name, out)
-        return out
+        self.net.quantize(name, integers)
+        return integers
 
     def coded_input(
         self, shape: tuple[int, ...], scale: np.float32 | None = None, spread: int | None = None
     ) -> Codes:
         """An input that is codes already; with a spread these are a few steps from zero."""
-        free = np.float32(1.5 if spread else 1) * self.free_scale()
-        out = self.result(shape, free if scale is None else scale)
-        self.inputs.append(helper.make_tensor_value_info(out.name, PROTO[out.kind], shape))
-        self.feeds[out.name] = (
-            self.close(shape, out, spread) if spread else self.data(shape, out.kind)
+        default_scale = np.float32(1.5 if spread else 1) * self.free_scale()
+        integers = self.result(shape, default_scale if scale is None else scale)
+        self.inputs.append(
+            helper.make_tensor_value_info(integers.name, PROTO[integers.kind], shape)
         )
-        return out
+        self.feeds[integers.name] = (
+            self.close(shape, integers, spread) if spread else self.data(shape, integers.kind)
+        )
+        return integers
 
-    def close(self, shape: tuple[int, ...], of: Codes | Weight, spread: int) -> NDArray[np.integer]:
+    def close(
+        self, shape: tuple[int, ...], mapped: Codes | Weight, spread: int
+    ) -> NDArray[np.integer]:
         """Codes that are few and odd steps from zero: products with them are ties often."""
         steps: NDArray[np.int64] = self.rng.normal(0, spread, shape).round().astype(np.int64) | 1
-        return np.clip(steps + of.zero, *bounds(of.kind)).astype(CARRIERS[of.kind])
+        return np.clip(steps + mapped.zero, *bounds(mapped.kind)).astype(CARRIERS[mapped.kind])
 
     def data(self, shape: tuple[int, ...], kind: Kind) -> NDArray[np.integer]:
         """Random codes, a fifth of them at the ends."""
         low, high = bounds(kind)
-        codes = self.rng.integers(low, high + 1, shape)
+        inner = self.rng.integers(low, high + 1, shape)
         ends = np.where(self.rng.random(shape) < 0.5, low, high)
-        return np.where(self.rng.random(shape) < 0.2, ends, codes).astype(CARRIERS[kind])
+        return np.where(self.rng.random(shape) < 0.2, ends, inner).astype(CARRIERS[kind])
 
     def weight(
-        self, shape: tuple[int, ...], axis: int, depth: int, x: Codes, out: np.float32
+        self, shape: tuple[int, ...], axis: int, depth: int, x: Codes, result_scale: np.float32
     ) -> tuple[Weight, int, int]:
         """Weights of a product of some depth, the power of two in them, and that of a tie."""
         kind: Kind = "u8" if self.taste.kind == "u8" and self.chance(0.2) else "i8"
         j = self.pick(0, 4)
         zero = 128 if kind == "u8" else 0
-        base = float(out) / float(x.scale) * 2.0**-j
+        base = float(result_scale) / float(x.scale) * 2.0**-j
         density = min(1.0, 8 / depth)
-        whole = self.rng.integers(-2, 3, shape) * (self.rng.random(shape) < density)
+        small_integers = self.rng.integers(-2, 3, shape) * (self.rng.random(shape) < density)
         if self.chance(0.1):
             # Full range: the ends of the type, and odd codes.
-            whole = self.rng.integers(-127, 128, shape) * (self.rng.random(shape) < 6 / depth)
+            small_integers = self.rng.integers(-127, 128, shape) * (
+                self.rng.random(shape) < 6 / depth
+            )
             j = 0
             base *= 2.0**-5
         s = max(1, round(np.log2(np.sqrt(depth * density))))
@@ -235,7 +248,7 @@ class Maker:
         else:
             steps = self.rng.integers(0, 2, count) - (s < 2)
             scale = np.array([self.near(base * 2.0**d) for d in steps], np.float32)
-        data = np.clip(whole * 2**j + zero, *bounds(kind)).astype(CARRIERS[kind])
+        data = np.clip(small_integers * 2**j + zero, *bounds(kind)).astype(CARRIERS[kind])
         name = f"w{len(self.net.nodes)}"
         return Weight(name, data, scale, zero, None if count is None else axis), j, s
 
@@ -305,9 +318,9 @@ class Maker:
             "dilations": dilation,
             "group": groups,
         }
-        out, tail = self.tail(self.result((n, channels, *size), scale))
+        result, tail = self.tail(self.result((n, channels, *size), scale))
         bias = self.bias(channels, j, s)
-        self.net.op("Conv", [x, weight], out, attrs, bias=bias, tail=tail)
+        self.net.op("Conv", [x, weight], result, attrs, bias=bias, tail=tail)
 
     def gemm(self) -> None:
         x = self.any(lambda c: len(c.shape) == 2)
@@ -317,25 +330,25 @@ class Maker:
             if x is None:
                 return
         rows, depth = x.shape
-        wide, turned = self.pick(1, 70), self.chance(0.5)
+        columns, transposed = self.pick(1, 70), self.chance(0.5)
         scale = self.free_scale()
-        shape = (wide, depth) if turned else (depth, wide)
-        weight, j, s = self.weight(shape, 0 if turned else 1, depth, x, scale)
-        out, tail = self.tail(self.result((rows, wide), scale))
-        bias = self.bias(wide, j, s)
-        attrs: dict[str, int | float] = {"transB": int(turned)}
+        shape = (columns, depth) if transposed else (depth, columns)
+        weight, j, s = self.weight(shape, 0 if transposed else 1, depth, x, scale)
+        result, tail = self.tail(self.result((rows, columns), scale))
+        bias = self.bias(columns, j, s)
+        attrs: dict[str, int | float] = {"transB": int(transposed)}
         if self.chance(self.taste.gains):
             attrs["alpha"] = (0.5, 2.0, 0.3)[self.pick(0, 2)]
-        self.net.op("Gemm", [x, weight], out, attrs, bias=bias, tail=tail)
+        self.net.op("Gemm", [x, weight], result, attrs, bias=bias, tail=tail)
 
     def matmul(self) -> None:
         x = self.any(lambda c: len(c.shape) >= 2 and c.shape[-1] <= 400)
         if x is None:
             return
-        wide, scale = self.pick(1, 40), self.free_scale()
-        weight, _, _ = self.weight((x.shape[-1], wide), 1, x.shape[-1], x, scale)
-        out, tail = self.tail(self.result((*x.shape[:-1], wide), scale), 0.5)
-        self.net.op("MatMul", [x, weight], out, tail=tail)
+        columns, scale = self.pick(1, 40), self.free_scale()
+        weight, _, _ = self.weight((x.shape[-1], columns), 1, x.shape[-1], x, scale)
+        result, tail = self.tail(self.result((*x.shape[:-1], columns), scale), 0.5)
+        self.net.op("MatMul", [x, weight], result, tail=tail)
 
     def attend(self) -> None:
         """A product of two activations."""
@@ -348,29 +361,29 @@ class Maker:
             return
         b = self.any(lambda c: len(c.shape) == 4 and c.shape[:2] == outer)
         if b is None or b.shape[2] != a.shape[3]:
-            turned = self.like(a, (*a.shape[:2], a.shape[3], a.shape[2]))
-            self.net.op("Transpose", [a], turned, {"perm": (0, 1, 3, 2)})
-            b = turned
-        wanted = float(a.scale) * float(b.scale) * 64 * np.sqrt(a.shape[3])
-        out = self.result(
-            (*a.shape[:3], b.shape[3]), self.near(float(2.0 ** round(np.log2(wanted))))
+            transposed = self.like(a, (*a.shape[:2], a.shape[3], a.shape[2]))
+            self.net.op("Transpose", [a], transposed, {"perm": (0, 1, 3, 2)})
+            b = transposed
+        scale = float(a.scale) * float(b.scale) * 64 * np.sqrt(a.shape[3])
+        result = self.result(
+            (*a.shape[:3], b.shape[3]), self.near(float(2.0 ** round(np.log2(scale))))
         )
-        self.net.op("MatMul", [a, b], out)
+        self.net.op("MatMul", [a, b], result)
 
     def _select(self, a: Codes) -> None:
         """A product with numbers of few steps that are not known before."""
         b = self.coded_input((*a.shape[:2], a.shape[3], self.pick(2, 20)), spread=1)
-        wanted = float(a.scale) * float(b.scale) * 2.0 ** round(np.log2(a.shape[3]) / 2) / 1.5
-        out = self.result((*a.shape[:3], b.shape[3]), self.near(wanted))
-        self.net.op("MatMul", [a, b], out)
+        scale = float(a.scale) * float(b.scale) * 2.0 ** round(np.log2(a.shape[3]) / 2) / 1.5
+        result = self.result((*a.shape[:3], b.shape[3]), self.near(scale))
+        self.net.op("MatMul", [a, b], result)
 
     def pair(self) -> tuple[Codes, Codes] | None:
         """Two tensors of which the second goes with the first."""
         a = self.any(lambda c: True)
         if a is None:
             return None
-        whole = a.shape
-        b = self.any(lambda c: broadcasts(c.shape, whole))
+        shape = a.shape
+        b = self.any(lambda c: broadcasts(c.shape, shape))
         return None if b is None else (a, b)
 
     def add(self) -> None:
@@ -383,10 +396,10 @@ class Maker:
             a, b = b, a
         steps = 2 if self.chance(0.2) else 2 / 3
         scale = self.near(steps * max(float(a.scale), float(b.scale)))
-        out, tail = self.tail(self.result(broadcast(a.shape, b.shape), scale))
-        if a.shape != out.shape and not self.taste.narrow_first:
+        result, tail = self.tail(self.result(broadcast(a.shape, b.shape), scale))
+        if a.shape != result.shape and not self.taste.narrow_first:
             a, b = b, a
-        self.net.op("Add", [a, b], out, tail=tail)
+        self.net.op("Add", [a, b], result, tail=tail)
 
     def add_constant(self) -> None:
         x = self.any(lambda c: True)
@@ -397,16 +410,16 @@ class Maker:
             shapes.append((1, x.shape[1], 1, 1))
         shape = shapes[self.pick(0, len(shapes) - 1)]
         data, scale = self.data(shape, x.kind), self.near(float(x.scale))
-        given = Weight(f"k{len(self.net.nodes)}", data, np.asarray(scale), self.zero())
+        weight = Weight(f"k{len(self.net.nodes)}", data, np.asarray(scale), self.zero())
         op = "Add" if self.chance(0.6) else "Mul"
-        wanted = 2.0 * max(float(x.scale), float(scale))
+        result_scale = 2.0 * max(float(x.scale), float(scale))
         if op == "Mul":
-            given = replace(given, data=self.close(shape, given, self.pick(2, 4)))
-            wanted = float(x.scale) * float(scale) * 2
-        pair: list[Codes | Weight] = [x, given]
-        out, tail = self.tail(self.result(x.shape, self.near(wanted)))
-        turned = self.chance(0.3) and (self.taste.narrow_first or shape == x.shape)
-        self.net.op(op, pair[:: -1 if turned else 1], out, tail=tail)
+            weight = replace(weight, data=self.close(shape, weight, self.pick(2, 4)))
+            result_scale = float(x.scale) * float(scale) * 2
+        pair: list[Codes | Weight] = [x, weight]
+        result, tail = self.tail(self.result(x.shape, self.near(result_scale)))
+        swapped = self.chance(0.3) and (self.taste.narrow_first or shape == x.shape)
+        self.net.op(op, pair[:: -1 if swapped else 1], result, tail=tail)
 
     def mul(self) -> None:
         if (pair := self.pair()) is None:
@@ -418,9 +431,9 @@ class Maker:
             self._mul(a, b, 2.0 ** self.pick(3, 5))
 
     def _mul(self, a: Codes, b: Codes, steps: float) -> None:
-        wanted = float(a.scale) * float(b.scale) * steps
-        out, tail = self.tail(self.result(broadcast(a.shape, b.shape), self.near(wanted)))
-        self.net.op("Mul", [a, b], out, tail=tail)
+        scale = float(a.scale) * float(b.scale) * steps
+        result, tail = self.tail(self.result(broadcast(a.shape, b.shape), self.near(scale)))
+        self.net.op("Mul", [a, b], result, tail=tail)
 
     def scale(self) -> None:
         """Channels weighted by their own mean, as squeeze-and-excitation does."""
@@ -436,8 +449,8 @@ class Maker:
         x = self.any(lambda c: True)
         if x is not None:
             zero = self.pick(30, 97) * 2 + 1 + bounds(x.kind)[0]
-            out = self.result(x.shape, self.near(2.0 * float(x.scale)), zero)
-            self.net.op("Requantize", [x], out)
+            result = self.result(x.shape, self.near(2.0 * float(x.scale)), zero)
+            self.net.op("Requantize", [x], result)
 
     def max_pool(self) -> None:
         self._pool("MaxPool")
@@ -463,11 +476,11 @@ class Maker:
             "ceil_mode": int(ceil),
         }
         if op == "MaxPool":
-            out = self.like(x, (*x.shape[:2], *size))
+            result = self.like(x, (*x.shape[:2], *size))
         else:
             attrs["count_include_pad"] = int(self.chance(0.3))
-            out = self.result((*x.shape[:2], *size), self.mean(x, kernel[0] * kernel[1]))
-        self.net.op(op, [x], out, attrs)
+            result = self.result((*x.shape[:2], *size), self.mean(x, kernel[0] * kernel[1]))
+        self.net.op(op, [x], result, attrs)
 
     def global_pool(self) -> None:
         x = self.image()
@@ -476,8 +489,8 @@ class Maker:
 
     def _global_pool(self, x: Codes, steps: float | None = None) -> None:
         steps = steps or 2.0 ** self.pick(1, 4) / (x.shape[2] * x.shape[3])
-        out = self.result((*x.shape[:2], 1, 1), self.near(float(x.scale) * steps))
-        self.net.op("GlobalAveragePool", [x], out)
+        result = self.result((*x.shape[:2], 1, 1), self.near(float(x.scale) * steps))
+        self.net.op("GlobalAveragePool", [x], result)
 
     def concat(self) -> None:
         first = self.any(lambda c: len(c.shape) > 1)
@@ -489,17 +502,17 @@ class Maker:
         def outer(shape: tuple[int, ...]) -> tuple[int, ...]:
             return (len(shape), *shape[:axis], *shape[axis + 1 :])
 
-        rest = [c for c in self.made if outer(c.shape) == outer(first.shape)]
-        parts = [first, *rest[: self.pick(1, 3)]]
-        wide = sum(p.shape[axis] for p in parts)
-        shape = (*first.shape[:axis], wide, *first.shape[axis + 1 :])
-        if wide > 96 or np.prod(shape) > 20000:
+        fitting = [c for c in self.made if outer(c.shape) == outer(first.shape)]
+        parts = [first, *fitting[: self.pick(1, 3)]]
+        length = sum(p.shape[axis] for p in parts)
+        shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+        if length > 96 or np.prod(shape) > 20000:
             return
         same = self.chance(0.5)
         steps = 2.0 if self.chance(0.5) else 2 / 3
         scale = first.scale if same else self.near(steps * float(first.scale))
-        out = self.result(shape, scale, first.zero if same else None)
-        self.net.op("Concat", parts, out, {"axis": axis})
+        result = self.result(shape, scale, first.zero if same else None)
+        self.net.op("Concat", parts, result, {"axis": axis})
 
     def sigmoid(self) -> None:
         x = self.any(lambda c: True)
@@ -514,16 +527,16 @@ class Maker:
             axis = axes[-1] if self.chance(0.6) else axes[self.pick(0, len(axes) - 1)]
             plain = self.chance(0.7)
             scale = np.float32(2.0**-8) if plain else self.near(2.0**-7)
-            out = self.result(x.shape, scale, low if plain else None)
-            self.net.op("Softmax", [x], out, {"axis": axis})
+            result = self.result(x.shape, scale, low if plain else None)
+            self.net.op("Softmax", [x], result, {"axis": axis})
 
     def reshape(self) -> None:
         x = self.any(lambda c: len(c.shape) == 4)
         if x is not None:
             n, c, h, w = x.shape
             shape = (n, h * w, c, 1) if self.chance(0.5) else (n, c * h, w)
-            wanted = self.net.constant(f"shape{len(self.net.nodes)}", np.array(shape, np.int64))
-            self.net.op("Reshape", [x], self.like(x, shape), extra=[wanted])
+            target = self.net.constant(f"shape{len(self.net.nodes)}", np.array(shape, np.int64))
+            self.net.op("Reshape", [x], self.like(x, shape), extra=[target])
 
     def flatten(self) -> None:
         x = self.any(lambda c: len(c.shape) == 4 and int(np.prod(c.shape[1:])) <= 1200)
@@ -543,9 +556,9 @@ class Maker:
         if isinstance(self.net, Qdq):
             self.made = [c for c in self.made if c.name not in self.net.moved]
         outputs = self._finish()
-        given = {i.name for i in self.inputs}
+        input_names = {i.name for i in self.inputs}
         if exposed:
-            outputs += [info(c) for c in self.made if c.name not in given]
+            outputs += [info(c) for c in self.made if c.name not in input_names]
         constants = list(self.net.initializers.values())
         graph = helper.make_graph(self.net.nodes, "net", self.inputs, outputs, constants)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]

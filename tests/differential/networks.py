@@ -68,12 +68,12 @@ class Builder:
         shape: tuple[int, ...],
         **attrs: int | float | str | Sequence[int],
     ) -> Real:
-        out = Real(f"{op.lower()}{len(self.nodes)}", shape)
-        node = helper.make_node(op, list(inputs), [out.name], name=f"n{len(self.nodes)}")
+        result = Real(f"{op.lower()}{len(self.nodes)}", shape)
+        node = helper.make_node(op, list(inputs), [result.name], name=f"n{len(self.nodes)}")
         node.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
         self.nodes.append(node)
-        self.made.append(out)
-        return out
+        self.made.append(result)
+        return result
 
     def image(self) -> Real:
         images = [r for r in self.made if len(r.shape) == 4 and min(r.shape[2:]) > 1]
@@ -120,17 +120,17 @@ class Builder:
         pads = [self.pick(0, k - 1) for k in (*kernel, *kernel)]
         size = []
         for i in range(2):
-            room = x.shape[2 + i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilation - 1
-            if room < 0:
+            free = x.shape[2 + i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilation - 1
+            if free < 0:
                 return
-            size.append(room // stride + 1)
+            size.append(free // stride + 1)
         depth = c // groups * kernel[0] * kernel[1]
         spread = self.rng.uniform(0.2, 3.0, (channels, 1, 1, 1)).astype(np.float32)
         weight = self.normal(channels, c // groups, *kernel, scale=depth**-0.5) * spread
         inputs = [x.name, self.constant(weight)]
         if self.chance(0.7):
             inputs.append(self.constant(self.normal(channels, scale=0.3)))
-        out = self.node(
+        result = self.node(
             "Conv",
             inputs,
             (n, channels, *size),
@@ -147,9 +147,9 @@ class Builder:
                 self.normal(channels, scale=0.2),
                 self.rng.uniform(0.5, 2.0, channels).astype(np.float32),
             ]
-            names = [out.name, *map(self.constant, params)]
-            out = self.node("BatchNormalization", names, out.shape, epsilon=1e-5)
-        self.activation(out)
+            names = [result.name, *map(self.constant, params)]
+            result = self.node("BatchNormalization", names, result.shape, epsilon=1e-5)
+        self.activation(result)
 
     def residual(self) -> None:
         """A block of one convolution around which its input goes, too."""
@@ -188,10 +188,10 @@ class Builder:
     def concat(self) -> None:
         x = self.image()
         same = [r for r in self.made if r.shape[:1] + r.shape[2:] == x.shape[:1] + x.shape[2:]]
-        other = same[self.pick(0, len(same) - 1)]
-        if x.shape[1] + other.shape[1] <= 70:
-            shape = (x.shape[0], x.shape[1] + other.shape[1], *x.shape[2:])
-            self.node("Concat", [x.name, other.name], shape, axis=1)
+        second = same[self.pick(0, len(same) - 1)]
+        if x.shape[1] + second.shape[1] <= 70:
+            shape = (x.shape[0], x.shape[1] + second.shape[1], *x.shape[2:])
+            self.node("Concat", [x.name, second.name], shape, axis=1)
 
     def max_pool(self) -> None:
         self._pool("MaxPool")
@@ -230,45 +230,48 @@ class Builder:
 
     def matmul(self) -> None:
         x = self.image()
-        wide = self.pick(1, 20)
-        weight = self.constant(self.normal(x.shape[-1], wide, scale=x.shape[-1] ** -0.5))
-        self.node("MatMul", [x.name, weight], (*x.shape[:-1], wide))
+        columns = self.pick(1, 20)
+        weight = self.constant(self.normal(x.shape[-1], columns, scale=x.shape[-1] ** -0.5))
+        self.node("MatMul", [x.name, weight], (*x.shape[:-1], columns))
 
     def head(self) -> None:
         """What classifiers end in."""
         x = self.image()
         if self.chance(0.5):
             x = self.node("GlobalAveragePool", [x.name], (*x.shape[:2], 1, 1))
-        wide = int(np.prod(x.shape[1:]))
-        flat = self.node("Flatten", [x.name], (x.shape[0], wide), axis=1)
-        many, turned = self.pick(2, 40), self.chance(0.5)
-        shape = (many, wide) if turned else (wide, many)
-        weight = self.constant(self.normal(*shape, scale=wide**-0.5))
-        inputs = [flat.name, weight, self.constant(self.normal(many, scale=0.3))]
-        out = self.node("Gemm", inputs, (x.shape[0], many), transB=int(turned))
+        features = int(np.prod(x.shape[1:]))
+        flat = self.node("Flatten", [x.name], (x.shape[0], features), axis=1)
+        classes, transposed = self.pick(2, 40), self.chance(0.5)
+        shape = (classes, features) if transposed else (features, classes)
+        weight = self.constant(self.normal(*shape, scale=features**-0.5))
+        inputs = [flat.name, weight, self.constant(self.normal(classes, scale=0.3))]
+        result = self.node("Gemm", inputs, (x.shape[0], classes), transB=int(transposed))
         if self.chance(0.5):
-            self.node("Softmax", [out.name], out.shape, axis=1)
+            self.node("Softmax", [result.name], result.shape, axis=1)
 
 
 def network(seed: int, layers: int = 6) -> Network:
-    """A float network by seed."""
-    b = Builder(seed)
-    shape = (b.pick(1, 3), b.pick(1, 20), b.pick(5, 12), b.pick(5, 12))
-    b.made.append(Real("x", shape))
-    for layer in b.layers[:layers]:
+    """Returns a float network by seed."""
+    builder = Builder(seed)
+    shape = (builder.pick(1, 3), builder.pick(1, 20), builder.pick(5, 12), builder.pick(5, 12))
+    builder.made.append(Real("x", shape))
+    for layer in builder.layers[:layers]:
         layer()
-    if b.chance(0.6):
-        b.head()
-    last = b.made[-1]
+    if builder.chance(0.6):
+        builder.head()
+    last = builder.made[-1]
     outputs = [helper.make_tensor_value_info(last.name, TensorProto.FLOAT, last.shape)]
-    read = {i for n in b.nodes for i in n.input}
+    read = {i for n in builder.nodes for i in n.input}
     # What nobody reads is an output, too: so that nothing is pruned away.
-    loose = [r for r in b.made[1:-1] if r.name not in read]
-    outputs += [helper.make_tensor_value_info(r.name, TensorProto.FLOAT, r.shape) for r in loose]
+    unread = [tensor for tensor in builder.made[1:-1] if tensor.name not in read]
+    outputs += [
+        helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape)
+        for tensor in unread
+    ]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
-    graph = helper.make_graph(b.nodes, "net", inputs, outputs, b.constants)
+    graph = helper.make_graph(builder.nodes, "net", inputs, outputs, builder.constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(proto)
-    batches: list[Batch] = [{"x": b.normal(*shape)} for _ in range(2)]
+    batches: list[Batch] = [{"x": builder.normal(*shape)} for _ in range(2)]
     # Wider than what was calibrated on: both ends of every range are met.
-    return Network(seed, proto, tuple(batches), {"x": b.normal(*shape, scale=3.0)})
+    return Network(seed, proto, tuple(batches), {"x": builder.normal(*shape, scale=3.0)})

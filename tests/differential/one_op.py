@@ -23,38 +23,40 @@ _TAILS = {
 }
 
 
-def storage_of(of: CaseOperand) -> DType:
-    """What holds an operand's codes."""
-    return dtype("i4") if of.bits == 4 else dtype_of(of.data)
+def storage_of(operand: CaseOperand) -> DType:
+    """Returns the element type that holds an operand."""
+    return dtype("i4") if operand.bits == 4 else dtype_of(operand.data)
 
 
-def kind_of(of: CaseOperand, shape: tuple[int, ...]) -> TensorType:
-    """The type of codes with a map, or of plain numbers."""
-    storage = storage_of(of)
-    if of.scale is None:
+def kind_of(operand: CaseOperand, shape: tuple[int, ...]) -> TensorType:
+    """Returns the type of quantized values, or of plain numbers."""
+    storage = storage_of(operand)
+    if operand.scale is None:
         return TensorType(shape, storage)
-    scale = np.asarray(of.scale, np.float32)
+    scale = np.asarray(operand.scale, np.float32)
     if scale.ndim == 2:  # in blocks of terms
         grain = Granularity(((0, 1), (1, shape[1] // scale.shape[1])))
-        held = make_param(scale, grain, "w.scale")
-        return TensorType(shape, QuantType(storage, F32, held, granularity=grain, scale_dtype=F32))
-    axis = of.axis if scale.ndim else None
-    return TensorType(shape, uniform(storage, scale, of.zero, axis=axis))
+        scales = make_param(scale, grain, "w.scale")
+        return TensorType(
+            shape, QuantType(storage, F32, scales, granularity=grain, scale_dtype=F32)
+        )
+    axis = operand.axis if scale.ndim else None
+    return TensorType(shape, uniform(storage, scale, operand.zero, axis=axis))
 
 
 def graph_of(case: OpCase, profile: str) -> Graph:
     """The case as a program whose inputs are what is fed."""
     graph = Graph(profile=profile)
-    own = {name: value for name, value in case.attrs.items() if name not in _OF_FILES}
+    attributes = {name: value for name, value in case.attrs.items() if name not in _OF_FILES}
     operands: dict[str, Value] = {}
-    for slot, of in case.operands.items():
-        kind = kind_of(of, of.data.shape)
+    for slot, operand in case.operands.items():
+        kind = kind_of(operand, operand.data.shape)
         if slot == "bias" and case.op != "lstm":
-            kind = TensorType(of.data.shape, dtype_of(of.data))
+            kind = TensorType(operand.data.shape, dtype_of(operand.data))
         if slot in case.fed:
             operands[slot] = graph.add("input", types=[kind], name=slot.replace(".", "")).result
         else:
-            operands[slot] = graph.constant(Array(of.data, kind, slot))
+            operands[slot] = graph.constant(Array(operand.data, kind, slot))
     if case.op in _RESIZES:
         sizes = np.array(case.shape[1:3], np.int64)
         operands["sizes"] = graph.constant(Array(sizes, TensorType((2,), dtype_of(sizes)), "sizes"))
@@ -66,13 +68,13 @@ def graph_of(case: OpCase, profile: str) -> Graph:
     result = kind_of(case.out, case.shape)
     if case.activation:
         op, attrs = _TAILS[case.activation]
-        first = Stage(case.op, spec(case.op).complete_attrs(own), tuple(operands))
+        first = Stage(case.op, spec(case.op).complete_attrs(attributes), tuple(operands))
         last = Stage(op, spec(op).complete_attrs(dict(attrs)), (), "x")
         node = graph.add_chain((first, last), operands, result, name="y")
     elif case.op == "lstm":
         node = graph.add(case.op, operands, types=layer_types(case), name=("y", "h", "c"))
     else:
-        node = graph.add(case.op, operands, own, types=[result], name="y")
+        node = graph.add(case.op, operands, attributes, types=[result], name="y")
     graph.add("output", {"y": node.results[0]})
     return graph
 
@@ -90,5 +92,5 @@ def layer_types(case: OpCase) -> list[TensorType]:
 def computed(case: OpCase, profile: str) -> NDArray[np.generic]:
     """What QIR computes for a case."""
     graph = graph_of(case, profile)
-    given = {slot.replace(".", ""): case.operands[slot].data for slot in case.fed}
-    return run(graph, given)["y"].reshape(case.shape)
+    feeds = {slot.replace(".", ""): case.operands[slot].data for slot in case.fed}
+    return run(graph, feeds)["y"].reshape(case.shape)

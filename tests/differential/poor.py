@@ -54,14 +54,14 @@ def scaled(rule: RuleEntry) -> bool:
     return not {FLOAT_STORAGE, "i32"} & set(rule.when.storage.get(RESULT, ()))
 
 
-def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str]]]:
+def claims(of_profile: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str]]]:
     """A profile's own claims of codes: key, ops, claim, and what these ops cannot have."""
-    for rule in of.rules:
+    for rule in of_profile.rules:
         if not scaled(rule):
             continue
         claim = str(rule.fields.get(("", "claim"), "unknown"))
         yield rule_key(rule), rule.ops, claim, limits(rule.when.form, rule.ops)
-    for group in of.own_groups:
+    for group in of_profile.own_groups:
         if group.result == "codes":
             yield group_key(group), group.chain, group.claim, limits(group.needs, group.chain)
 
@@ -69,8 +69,8 @@ def claims(of: Profile) -> Iterator[tuple[str, Sequence[str], str, frozenset[str
 def summed(tests: Mapping[str, Sequence[int]]) -> richness.Rich:
     """The figures of all tests of a claim."""
     total: richness.Rich = []
-    for more in tests.values():
-        richness.add(total, more)
+    for counted in tests.values():
+        richness.add(total, counted)
     return total
 
 
@@ -78,50 +78,52 @@ def lacks(
     ops: Sequence[str],
     tests: Mapping[str, Sequence[int]],
     compared: bool,
-    cannot: frozenset[str] = frozenset(),
+    impossible: frozenset[str] = frozenset(),
 ) -> list[str]:
     """What the comparisons of an exact claim lack, all of them together, of what they can have."""
     total = summed(tests)
     if not total or not total[0]:
-        none = compared and ROUNDS & set(ops) and "anything that rounds" not in cannot
-        return ["anything that rounds"] if none else []
-    return [want for want in richness.lacking(total, ops) if want not in cannot]
+        rounds_nothing = compared and ROUNDS & set(ops) and "anything that rounds" not in impossible
+        return ["anything that rounds"] if rounds_nothing else []
+    return [lack for lack in richness.lacking(total, ops) if lack not in impossible]
 
 
-def poor(found: Counts, rich: Counts) -> Poor:
-    """Every exact claim that is compared, and lacks something."""
-    out: Poor = {}
+def poor(counted: Counts, hardness: Counts) -> Poor:
+    """Returns every exact claim that is compared, and lacks something."""
+    by_profile: Poor = {}
     for name in sorted(profile_names()):
         for key, ops, claim, cannot in claims(profile(name)):
-            compared = bool(found.get(name, {}).get(key))
-            wants = lacks(ops, rich.get(name, {}).get(key, {}), compared, cannot)
-            if claim == "exact" and compared and wants:
-                out.setdefault(name, {})[key] = wants
-    return out
+            compared = bool(counted.get(name, {}).get(key))
+            missing = lacks(ops, hardness.get(name, {}).get(key, {}), compared, cannot)
+            if claim == "exact" and compared and missing:
+                by_profile.setdefault(name, {})[key] = missing
+    return by_profile
 
 
 def known() -> Poor:
-    """What the file names."""
-    found: Poor = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    """Returns what the file names."""
+    stored: Poor = json.loads(FILE.read_text(encoding="utf-8"))
+    return stored
 
 
-def left(before: Poor, now: Poor) -> Poor:
-    """What the file names and is so still."""
-    out: Poor = {}
-    for name, rules in before.items():
-        for key, wants in rules.items():
-            if still := [w for w in wants if w in now.get(name, {}).get(key, [])]:
-                out.setdefault(name, {})[key] = still
-    return out
+def left(stored: Poor, current: Poor) -> Poor:
+    """Returns what the file names that is still so."""
+    remaining: Poor = {}
+    for name, rules in stored.items():
+        for key, lacks_then in rules.items():
+            if missing := [
+                lack for lack in lacks_then if lack in current.get(name, {}).get(key, [])
+            ]:
+                remaining.setdefault(name, {})[key] = missing
+    return remaining
 
 
-def written(of: Poor) -> str:
-    """The file: a line a claim."""
+def written(by_profile: Poor) -> str:
+    """Returns the text of the file: a line for each claim."""
     blocks = []
-    for name, rules in sorted(of.items()):
+    for name, rules in sorted(by_profile.items()):
         lines = [
-            f"  {json.dumps(key)}: {json.dumps(wants)}" for key, wants in sorted(rules.items())
+            f"  {json.dumps(key)}: {json.dumps(missing)}" for key, missing in sorted(rules.items())
         ]
         blocks.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
     return "{\n" + ",\n".join(blocks) + "\n}\n"

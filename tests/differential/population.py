@@ -31,6 +31,7 @@ class Population:
         self, op: str, sums: Whole, ratio: list[Fraction], axis: int, zero: int, kind: str
     ) -> None:
         """Counts sums that are rounded with a multiplier, or one each along an axis."""
+        # A sum that leaves 32 bits wraps.
         sums = (sums + 2**31) % 2**32 - 2**31  # as 32-bit registers hold them
         low, high = (0, 255) if kind == "uint8" else (-128, 127)
         shape = [1] * sums.ndim
@@ -89,9 +90,9 @@ def tied(
     if len(halves) > 1:
         shape[axis] = -1
     half = np.array(halves, np.int64).reshape(shape)
-    safe = np.maximum(half, 1)
-    found: NDArray[np.bool_] = (half > 0) & (sums % safe == 0) & ((sums // safe) % 2 != 0)
-    return found
+    divisor = np.maximum(half, 1)
+    ties: NDArray[np.bool_] = (half > 0) & (sums % divisor == 0) & ((sums // divisor) % 2 != 0)
+    return ties
 
 
 def conv_sums(x: Whole, w: Whole, attrs: Mapping[str, object]) -> Whole:
@@ -105,19 +106,21 @@ def conv_sums(x: Whole, w: Whole, attrs: Mapping[str, object]) -> Whole:
         (padded.shape[i + 2] - (w.shape[i + 2] - 1) * dilations[i] - 1) // strides[i] + 1
         for i in range(n)
     ]
-    per = w.shape[0] // groups
-    out = np.zeros((x.shape[0], w.shape[0], *size), np.int64)
+    channels = w.shape[0] // groups
+    result = np.zeros((x.shape[0], w.shape[0], *size), np.int64)
     for g in range(groups):
         part = padded[:, g * w.shape[1] : (g + 1) * w.shape[1]]
-        mine = w[g * per : (g + 1) * per]
-        for at in np.ndindex(*w.shape[2:]):
-            firsts = [at[i] * dilations[i] for i in range(n)]
+        group_weights = w[g * channels : (g + 1) * channels]
+        for tap_index in np.ndindex(*w.shape[2:]):
+            firsts = [tap_index[i] * dilations[i] for i in range(n)]
             ends = [firsts[i] + (size[i] - 1) * strides[i] + 1 for i in range(n)]
             places = [slice(firsts[i], ends[i], strides[i]) for i in range(n)]
-            tap = part[(slice(None), slice(None), *places)]
-            weights = mine[(slice(None), slice(None), *at)]
-            out[:, g * per : (g + 1) * per] += np.einsum("nc...,oc->no...", tap, weights)
-    return out
+            values = part[(slice(None), slice(None), *places)]
+            weights = group_weights[(slice(None), slice(None), *tap_index)]
+            result[:, g * channels : (g + 1) * channels] += np.einsum(
+                "nc...,oc->no...", values, weights
+            )
+    return result
 
 
 def ints(attrs: Mapping[str, object], name: str, default: tuple[int, ...]) -> tuple[int, ...]:
@@ -136,40 +139,50 @@ def fractions(values: NDArray[np.generic]) -> list[Fraction]:
 
 def census(proto: onnx.ModelProto, tensors: Tensors) -> Population:
     """The population of a QOperator model, its tensors of codes given as onnxruntime made them."""
-    known = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
-    found = Population()
+    constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    population = Population()
     for node in proto.graph.node:
-        _count(node, {**known, **tensors}, found)
-    return found
+        _count(node, {**constants, **tensors}, population)
+    return population
 
 
-def _count(node: onnx.NodeProto, known: Tensors, found: Population) -> None:
+def _count(node: onnx.NodeProto, arrays: Tensors, population: Population) -> None:
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type not in COUNTED:
         return
-    at = [known[n] if n else np.zeros((), np.int32) for n in node.input]
+    operands = [arrays[n] if n else np.zeros((), np.int32) for n in node.input]
     op = node.op_type
-    kind = str(known[node.output[0]].dtype) if node.output[0] in known else ""
+    kind = str(arrays[node.output[0]].dtype) if node.output[0] in arrays else ""
     if op in ("QLinearConv", "QLinearMatMul"):
-        sums, axis = _sums(op, at, attrs)
-        found.add(op, sums, _ratio(at[1], at[4], at[6]), axis, int(at[7]), kind)
-    elif op == "QGemm" and len(at) == 9:
-        sums, axis = _sums(op, at, attrs)
+        sums, axis = _sums(op, operands, attrs)
+        population.add(
+            op, sums, _ratio(operands[1], operands[4], operands[6]), axis, int(operands[7]), kind
+        )
+    elif op == "QGemm" and len(operands) == 9:
+        sums, axis = _sums(op, operands, attrs)
         alpha = attrs.get("alpha", 1.0)
         assert isinstance(alpha, float)
-        ratio = [Fraction(alpha) * r for r in _ratio(at[1], at[4], at[7])]
-        found.add(op, sums, ratio, axis, int(at[8]), kind)
+        ratio = [Fraction(alpha) * r for r in _ratio(operands[1], operands[4], operands[7])]
+        population.add(op, sums, ratio, axis, int(operands[8]), kind)
     elif op == "QLinearMul":
-        a, b = at[0].astype(np.int64) - int(at[2]), at[3].astype(np.int64) - int(at[5])
-        found.add(op, a * b, _ratio(at[1], at[4], at[6]), 0, int(at[7]), kind)
+        a, b = (
+            operands[0].astype(np.int64) - int(operands[2]),
+            operands[3].astype(np.int64) - int(operands[5]),
+        )
+        population.add(
+            op, a * b, _ratio(operands[1], operands[4], operands[6]), 0, int(operands[7]), kind
+        )
     elif op == "QLinearAdd":
-        a, b = at[0].astype(np.int64) - int(at[2]), at[3].astype(np.int64) - int(at[5])
-        (ra,), (rb,) = fractions(at[1]), fractions(at[4])
+        a, b = (
+            operands[0].astype(np.int64) - int(operands[2]),
+            operands[3].astype(np.int64) - int(operands[5]),
+        )
+        (ra,), (rb,) = fractions(operands[1]), fractions(operands[4])
         unit = min(ra, rb)
         if (ra / unit).denominator == (rb / unit).denominator == 1:
-            whole = a * int(ra / unit) + b * int(rb / unit)
-            ratio = fractions(np.array([float(unit / fractions(at[6])[0])], np.float32))
-            found.add(op, whole, ratio, 0, int(at[7]), kind)
+            total = a * int(ra / unit) + b * int(rb / unit)
+            ratio = fractions(np.array([float(unit / fractions(operands[6])[0])], np.float32))
+            population.add(op, total, ratio, 0, int(operands[7]), kind)
 
 
 def _ratio(
@@ -180,15 +193,17 @@ def _ratio(
     return fractions(np.array([float(sx * sw / sy) for sw in fractions(w)], np.float32))
 
 
-def _sums(op: str, at: list[NDArray[np.generic]], attrs: Mapping[str, object]) -> tuple[Whole, int]:
-    a = at[0].astype(np.int64) - int(at[2])
-    b = at[3].astype(np.int64) - int(at[5].reshape(-1)[0])
+def _sums(
+    op: str, operands: list[NDArray[np.generic]], attrs: Mapping[str, object]
+) -> tuple[Whole, int]:
+    a = operands[0].astype(np.int64) - int(operands[2])
+    b = operands[3].astype(np.int64) - int(operands[5].reshape(-1)[0])
     if op == "QLinearConv":
         sums = conv_sums(a, b, attrs)
-        if len(at) > 8:
-            sums = sums + at[8].astype(np.int64).reshape(-1, *(1,) * (a.ndim - 2))
+        if len(operands) > 8:
+            sums = sums + operands[8].astype(np.int64).reshape(-1, *(1,) * (a.ndim - 2))
         return sums, 1
     if op == "QGemm":
-        return a @ (b.T if attrs.get("transB") else b) + at[6].astype(np.int64), 1
+        return a @ (b.T if attrs.get("transB") else b) + operands[6].astype(np.int64), 1
     sums = np.matmul(a, b)
     return sums, sums.ndim - 1

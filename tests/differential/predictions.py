@@ -36,11 +36,11 @@ def ranged(
     plus: Number | None = None,
     zero: int = 0,
 ) -> QuantType:
-    """A type that declares a range."""
+    """Returns a type that declares a range."""
     kind = uniform(dtype(storage), np.asarray(scale, F), zero, axis=axis, bounds=bounds)
-    least, most = (tuple(float(F(v)) for v in np.atleast_1d(end)) for end in (low, high))
+    lows, highs = (tuple(float(F(v)) for v in np.atleast_1d(bound)) for bound in (low, high))
     offset = None if plus is None else (float(F(plus)),)
-    return replace(kind, declared=DeclaredBounds(least, most, level), plus=offset)
+    return replace(kind, declared=DeclaredBounds(lows, highs, level), plus=offset)
 
 
 @dataclass(frozen=True)
@@ -70,27 +70,27 @@ def predicted(
     attrs: Mapping[str, Attr] | None = None,
     then: Sequence[Then] = (),
 ) -> Array:
-    """The codes (or reals, where the result has no type) that a profile foresees."""
+    """Returns the integers (or floats, where the result has no type) that a profile foresees."""
     graph = Graph("one", profile=profile)
-    given = {slot: _placed(graph, held) for slot, held in operands.items()}
+    values = {slot: _placed(graph, operand) for slot, operand in operands.items()}
     kind = TensorType(tuple(shape), dtype("f32") if result is None else result)
     if not then:
-        node = graph.add(op, given, dict(attrs or {}), types=[kind])
+        node = graph.add(op, values, dict(attrs or {}), types=[kind])
     else:
-        stages = [Stage(op, spec(op).complete_attrs(dict(attrs or {})), tuple(given))]
+        stages = [Stage(op, spec(op).complete_attrs(dict(attrs or {})), tuple(values))]
         for i, stage in enumerate(then, 1):
-            more = {f"{i}.{s}": _placed(graph, held) for s, held in stage.operands.items()}
-            done = spec(stage.op).complete_attrs(dict(stage.attrs))
-            stages.append(Stage(stage.op, done, tuple(stage.operands), flow=stage.flow))
-            given |= more
-        node = graph.add_chain(stages, given, kind)
+            extra = {f"{i}.{s}": _placed(graph, operand) for s, operand in stage.operands.items()}
+            attributes = spec(stage.op).complete_attrs(dict(stage.attrs))
+            stages.append(Stage(stage.op, attributes, tuple(stage.operands), flow=stage.flow))
+            values |= extra
+        node = graph.add_chain(stages, values, kind)
     graph.add("output", {"y": node.result})
     return np.asarray(run(graph, {})["y"])
 
 
-def _placed(graph: Graph, held: Held) -> Value:
-    kind = TensorType(held.data.shape, held.kind or dtype_of(held.data))
-    return graph.constant(Stored(held.data, kind))
+def _placed(graph: Graph, operand: Held) -> Value:
+    kind = TensorType(operand.data.shape, operand.kind or dtype_of(operand.data))
+    return graph.constant(Stored(operand.data, kind))
 
 
 @dataclass
@@ -106,16 +106,16 @@ class Count:
     high: int = 0
     where: str = ""
 
-    def add(self, found: Array, wanted: Array, where: object) -> None:
-        said = f"{where}: {found.dtype}{found.shape} for {wanted.dtype}{wanted.shape}"
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), said
-        off = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
-        self.total += off.size
-        note(found, wanted)
-        self.wrong += int((off > 0).sum())
-        if off.any():
+    def add(self, predicted: Array, actual: Array, where: object) -> None:
+        message = f"{where}: {predicted.dtype}{predicted.shape} for {actual.dtype}{actual.shape}"
+        assert (predicted.dtype, predicted.shape) == (actual.dtype, actual.shape), message
+        distances = np.abs(predicted.astype(np.float64) - actual.astype(np.float64))
+        self.total += distances.size
+        note(predicted, actual)
+        self.wrong += int((distances > 0).sum())
+        if distances.any():
             self.where = self.where or str(where)
-            self.most = max(self.most, float(off.max()))
+            self.most = max(self.most, float(distances.max()))
 
     def see(self, steps: NDArray[np.floating], low: int, high: int) -> None:
         """Counts ties and ends of results in steps of the codes, before they are rounded."""
@@ -126,17 +126,17 @@ class Count:
 
     def rich(self, least: float = 0.05) -> None:
         """At least 5 % ties, and 5 % beyond either end."""
-        found = [n / self.seen for n in (self.ties, self.low, self.high)]
-        assert min(found) >= least, f"ties, low and high: {found}"
+        shares = [n / self.seen for n in (self.ties, self.low, self.high)]
+        assert min(shares) >= least, f"ties, low and high: {shares}"
 
     def holds(self, claim: str) -> None:
         """Holds to a claim, `exact` or `within:steps:rate`."""
         assert self.total, "nothing was compared"
-        told = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
+        message = f"{self.wrong} of {self.total} differ by up to {self.most}, first at {self.where}"
         if claim == "exact":
-            assert not self.wrong, told
+            assert not self.wrong, message
             return
         word, steps, rate = claim.split(":")
         assert word == "within", claim
-        assert self.most <= int(steps), told
-        assert self.wrong <= float(rate) * self.total, told
+        assert self.most <= int(steps), message
+        assert self.wrong <= float(rate) * self.total, message

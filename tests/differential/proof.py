@@ -36,67 +36,71 @@ def proven(
     proto: onnx.ModelProto,
     feeds: Tensors,
     name: str,
-    mine: NDArray[np.generic],
-    theirs: NDArray[np.generic],
+    actual: NDArray[np.generic],
+    expected: NDArray[np.generic],
 ) -> list[str]:
-    """Why a difference between codes is not one that float sums explain; empty where it is.
+    """Returns why a difference of quantized values is not one that float sums explain; empty where
+    it is.
 
-    The model is one op between codes that are given and the codes `name`.
+    The model is one op between quantized values that are given and the result `name`.
     """
-    known: dict[str, NDArray[np.generic]] = {
+    arrays: dict[str, NDArray[np.generic]] = {
         t.name: numpy_helper.to_array(t) for t in proto.graph.initializer
     }
-    known |= feeds
-    made = {out: node for node in proto.graph.node for out in node.output}
-    quantize = made[name]
-    scale = float(known[quantize.input[1]])
-    zero = int(known[quantize.input[2]])
-    exact = real(quantize.input[0], made, known)
+    arrays |= feeds
+    producers = {output: node for node in proto.graph.node for output in node.output}
+    quantize = producers[name]
+    scale = float(arrays[quantize.input[1]])
+    zero = int(arrays[quantize.input[2]])
+    exact = real(quantize.input[0], producers, arrays)
     units = exact.value / scale
+    # Dividing by the scale and adding the zero point round, too.
     slack = exact.bound / scale * (1 + 2.0**-20) + np.abs(units) * 2.0**-23 + 2.0**-40
-    low = np.minimum(mine.astype(np.int64), theirs.astype(np.int64))
+    low = np.minimum(actual.astype(np.int64), expected.astype(np.int64))
     boundary = low - zero + 0.5
-    gap = np.abs(mine.astype(np.int64) - theirs.astype(np.int64))
-    wrong = []
-    for at in map(tuple, np.argwhere(gap != 0)):
-        if gap[at] > 1:
-            wrong.append(f"{list(at)}: {mine[at]} for {theirs[at]} is more than one off")
-        elif abs(units[at] - boundary[at]) > slack[at]:
-            wrong.append(
-                f"{list(at)}: {units[at]!r} is {abs(units[at] - boundary[at])!r} from the tie "
-                f"{boundary[at]}, and float sums are off by {slack[at]!r} at most"
+    gap = np.abs(actual.astype(np.int64) - expected.astype(np.int64))
+    unexplained = []
+    for index in map(tuple, np.argwhere(gap != 0)):
+        if gap[index] > 1:
+            unexplained.append(
+                f"{list(index)}: {actual[index]} for {expected[index]} is more than one off"
             )
-    return wrong
+        elif abs(units[index] - boundary[index]) > slack[index]:
+            unexplained.append(
+                f"{list(index)}: {units[index]!r} is {abs(units[index] - boundary[index])!r} from "
+                f"the tie {boundary[index]}, and float sums are off by {slack[index]!r} at most"
+            )
+    return unexplained
 
 
-def real(name: str, made: Mapping[str, onnx.NodeProto], known: Tensors) -> Exact:
-    """A float tensor of a small model, exactly."""
-    if name in known:
-        value = known[name].astype(np.float64)
+def real(name: str, producers: Mapping[str, onnx.NodeProto], arrays: Tensors) -> Exact:
+    """Returns a float tensor of a small model, computed exactly."""
+    if name in arrays:
+        value = arrays[name].astype(np.float64)
         return Exact(value, np.zeros_like(value))
-    node = made[name]
+    node = producers[name]
     attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "DequantizeLinear":
-        value = meaning(node, attrs, known)
+        value = meaning(node, attrs, arrays)
         return Exact(value, np.zeros_like(value))
-    inputs = [real(i, made, known) for i in node.input if i]
+    inputs = [real(i, producers, arrays) for i in node.input if i]
     return _OPS[node.op_type](inputs, attrs)
 
 
-def meaning(node: onnx.NodeProto, attrs: Mapping[str, object], known: Tensors) -> Real:
+def meaning(node: onnx.NodeProto, attrs: Mapping[str, object], arrays: Tensors) -> Real:
     """What codes mean, as the float32 that (q - z) * s is rounded to."""
-    codes = known[node.input[0]].astype(np.int64)
-    scale = known[node.input[1]].astype(np.float32)
-    shape = [1] * codes.ndim
+    quantized = arrays[node.input[0]].astype(np.int64)
+    scale = arrays[node.input[1]].astype(np.float32)
+    shape = [1] * quantized.ndim
     if scale.ndim:
         (axis,) = ints(attrs, "axis", (1,))
         shape[axis] = -1
-    zero = known[node.input[2]].astype(np.int64) if len(node.input) > 2 else np.zeros(1, np.int64)
+    zero = arrays[node.input[2]].astype(np.int64) if len(node.input) > 2 else np.zeros(1, np.int64)
     if scale.ndim == 0:
-        off = codes - int(zero.reshape(-1)[0])
-        return (off.astype(np.float32) * scale).astype(np.float64)
-    off = codes - (zero.reshape(shape) if zero.size == scale.size else 0)
-    return (off.astype(np.float32) * scale.reshape(shape)).astype(np.float64)
+        steps = quantized - int(zero.reshape(-1)[0])
+        return (steps.astype(np.float32) * scale).astype(np.float64)
+    steps = quantized - (zero.reshape(shape) if zero.size == scale.size else 0)
+    return (steps.astype(np.float32) * scale.reshape(shape)).astype(np.float64)
 
 
 def _conv(inputs: list[Exact], attrs: Mapping[str, object]) -> Exact:
@@ -111,29 +115,29 @@ def _conv(inputs: list[Exact], attrs: Mapping[str, object]) -> Exact:
 
 def _windows(x: Real, w: Real, attrs: Mapping[str, object]) -> Real:
     strides, dilations = ints(attrs, "strides", (1, 1)), ints(attrs, "dilations", (1, 1))
-    top, left, bottom, right = ints(attrs, "pads", (0, 0, 0, 0))
+    top_pad, left_pad, bottom_pad, right_pad = ints(attrs, "pads", (0, 0, 0, 0))
     (groups,) = ints(attrs, "group", (1,))
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    padded = np.pad(x, ((0, 0), (0, 0), (top_pad, bottom_pad), (left_pad, right_pad)))
     reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
     view = np.lib.stride_tricks.sliding_window_view(padded, reach, (2, 3))
     view = view[:, :, :: strides[0], :: strides[1], :: dilations[0], :: dilations[1]]
     n, c, h, wide, kh, kw = view.shape
     by_group = view.reshape(n, groups, c // groups, h, wide, kh, kw)
     weights = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
-    out: Real = np.einsum("ngchwij,gocij->ngohw", by_group, weights)
-    return out.reshape(n, w.shape[0], h, wide)
+    sums: Real = np.einsum("ngchwij,gocij->ngohw", by_group, weights)
+    return sums.reshape(n, w.shape[0], h, wide)
 
 
 def _gemm(inputs: list[Exact], attrs: Mapping[str, object]) -> Exact:
     a, b = inputs[0].value, inputs[1].value
     if attrs.get("transB"):
         b = b.T
-    found = _matmul([Exact(a, a), Exact(b, b)], attrs)
+    product = _matmul([Exact(a, a), Exact(b, b)], attrs)
     if len(inputs) < 3:
-        return found
+        return product
     bias = inputs[2].value
-    more = (a.shape[1] + 2) * ULP * np.abs(bias)
-    return Exact(found.value + bias, found.bound + more)
+    bias_bound = (a.shape[1] + 2) * ULP * np.abs(bias)
+    return Exact(product.value + bias, product.bound + bias_bound)
 
 
 def _matmul(inputs: list[Exact], attrs: Mapping[str, object]) -> Exact:
@@ -149,15 +153,15 @@ def _average(inputs: list[Exact], attrs: Mapping[str, object]) -> Exact:
     (count_pad,) = ints(attrs, "count_include_pad", (0,))
     sizes = []
     for i in range(2):
-        room = x.shape[2 + i] + pads[i] + pads[2 + i] - kernel[i]
-        sizes.append((-(-room // strides[i]) if ceil else room // strides[i]) + 1)
+        free = x.shape[2 + i] + pads[i] + pads[2 + i] - kernel[i]
+        sizes.append((-(-free // strides[i]) if ceil else free // strides[i]) + 1)
     value = np.zeros((*x.shape[:2], *sizes))
     bound = np.zeros_like(value)
     for r in range(sizes[0]):
         for c in range(sizes[1]):
-            top, left = r * strides[0] - pads[0], c * strides[1] - pads[1]
-            rows = slice(max(top, 0), min(top + kernel[0], x.shape[2]))
-            columns = slice(max(left, 0), min(left + kernel[1], x.shape[3]))
+            first_row, first_column = r * strides[0] - pads[0], c * strides[1] - pads[1]
+            rows = slice(max(first_row, 0), min(first_row + kernel[0], x.shape[2]))
+            columns = slice(max(first_column, 0), min(first_column + kernel[1], x.shape[3]))
             part = x[:, :, rows, columns]
             count = kernel[0] * kernel[1] if count_pad else part.shape[2] * part.shape[3]
             value[:, :, r, c] = part.sum((2, 3)) / count

@@ -24,24 +24,26 @@ Case = tuple[Said, Mapping[str, Array]]
 
 
 def cases(name: str, folder: Path = VECTORS) -> Iterator[Case]:
-    """What was given to an op and what it made, case by case."""
-    held = np.load(folder / f"{name}.npz")
-    for i in range(len(held.files)):
-        if f"{i}.said" not in held:
+    """Yields what was given to an op and what it returned, case by case."""
+    stored = np.load(folder / f"{name}.npz")
+    for i in range(len(stored.files)):
+        if f"{i}.said" not in stored:
             return
-        arrays = {k.split(".", 1)[1]: held[k] for k in held.files if k.startswith(f"{i}.")}
+        arrays = {
+            key.split(".", 1)[1]: stored[key] for key in stored.files if key.startswith(f"{i}.")
+        }
         yield json.loads(str(arrays.pop("said"))), arrays
 
 
 def bytes_of(kind: str, high: float, low: float | None = None) -> QuantType:
-    """Bytes of a range, as MXNet reads them."""
-    least = (-high if kind == "int8" else 0.0) if low is None else low
-    scale = F(max(abs(F(least)), abs(F(high)))) / F(LEVELS[kind])
-    return ranged(NAMES[kind], scale, least, high, LEVELS[kind])
+    """Returns the type of bytes of a range, as MXNet reads them."""
+    lowest = (-high if kind == "int8" else 0.0) if low is None else low
+    scale = F(max(abs(F(lowest)), abs(F(high)))) / F(LEVELS[kind])
+    return ranged(NAMES[kind], scale, lowest, high, LEVELS[kind])
 
 
 def made_of(said: Said, arrays: Mapping[str, Array]) -> QuantType:
-    """The type of a result, by the range that the op gave out."""
+    """Returns the type of a result, by the range that the op returned."""
     low, high = (float(v) for v in arrays["range"])
     return bytes_of(str(arrays["y"].dtype), high, low)
 
@@ -75,8 +77,8 @@ def pooling(said: Said, arrays: Mapping[str, Array]) -> Array:
     if said["what"] == "avg":
         attrs["count_pad"] = said["counts"]
     op = f"{said['what']}_pool2d"
-    given = {"x": Held(arrays["x"], kind)}
-    return predicted(PROFILE, op, given, kind, arrays["y"].shape, attrs)
+    operands = {"x": Held(arrays["x"], kind)}
+    return predicted(PROFILE, op, operands, kind, arrays["y"].shape, attrs)
 
 
 def whole_means() -> Iterator[tuple[QuantType, Array, Array]]:
@@ -86,10 +88,12 @@ def whole_means() -> Iterator[tuple[QuantType, Array, Array]]:
     """
     for said, arrays in cases("pooling_wide"):
         if said["what"] == "avg" and not any(np.ravel(said["pad"])):
-            tall, wide = np.broadcast_to(said["size"], 2).tolist()
-            each = np.lib.stride_tricks.sliding_window_view(arrays["x"], (tall, wide), (2, 3))
-            each = each[:, :, :: said["stride"], :: said["stride"]].transpose(0, 2, 3, 1, 4, 5)
-            images = np.ascontiguousarray(each).reshape(-1, arrays["x"].shape[1], tall, wide)
+            height, width = np.broadcast_to(said["size"], 2).tolist()
+            windows = np.lib.stride_tricks.sliding_window_view(arrays["x"], (height, width), (2, 3))
+            windows = windows[:, :, :: said["stride"], :: said["stride"]].transpose(
+                0, 2, 3, 1, 4, 5
+            )
+            images = np.ascontiguousarray(windows).reshape(-1, arrays["x"].shape[1], height, width)
             means = arrays["y"].transpose(0, 2, 3, 1).reshape(len(images), -1, 1, 1)
             yield bytes_of(said["kind"], 3.0), images, means
 
@@ -101,84 +105,87 @@ def act(said: Said, arrays: Mapping[str, Array]) -> Array:
 
 def add(said: Said, arrays: Mapping[str, Array]) -> Array:
     maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
-    given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
-    return predicted(PROFILE, "add", given, made_of(said, arrays), arrays["y"].shape)
+    operands = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
+    return predicted(PROFILE, "add", operands, made_of(said, arrays), arrays["y"].shape)
 
 
 def mul(said: Said, arrays: Mapping[str, Array]) -> Array:
     maps = [bytes_of("int8", r) for r in said["ranges"]]
-    given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
-    made: QuantType | None = None
+    operands = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
+    result_type: QuantType | None = None
     if said["made"] == "int8":
-        made = bytes_of("int8", said["top"])
+        result_type = bytes_of("int8", said["top"])
     if said["made"] == "int32":
         step = F(F(said["ranges"][0]) / F(127)) * F(F(said["ranges"][1]) / F(127))
-        made = ranged("i32", step, -step * 2.0**31, step * 2.0**31, 2.0**31)
-    return predicted(PROFILE, "mul", given, made, arrays["y"].shape)
+        result_type = ranged("i32", step, -step * 2.0**31, step * 2.0**31, 2.0**31)
+    return predicted(PROFILE, "mul", operands, result_type, arrays["y"].shape)
 
 
 def sums(said: Said, arrays: Mapping[str, Array]) -> Array:
     maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
-    given = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
+    operands = {s: Held(arrays[s], kind) for s, kind in zip("ab", maps, strict=True)}
     low, high = (float(v) for v in arrays["range"])
-    made = ranged("i32", F(high) / F(2**31 - 1), low, high, 2.0**31 - 1)
-    return predicted(PROFILE, "add", given, made, arrays["y"].shape)
+    result_type = ranged("i32", F(high) / F(2**31 - 1), low, high, 2.0**31 - 1)
+    return predicted(PROFILE, "add", operands, result_type, arrays["y"].shape)
 
 
 def embedding(said: Said, arrays: Mapping[str, Array]) -> Array:
     kind = bytes_of("int8", said["high"])
-    given = {"w": Held(arrays["w"], kind), "indices": Held(arrays["rows"])}
-    return predicted(PROFILE, "embedding", given, kind, arrays["y"].shape)
+    operands = {"w": Held(arrays["w"], kind), "indices": Held(arrays["rows"])}
+    return predicted(PROFILE, "embedding", operands, kind, arrays["y"].shape)
 
 
 def concat(said: Said, arrays: Mapping[str, Array]) -> Array:
     maps = [bytes_of(k, r) for k, r in zip(said["kinds"], said["ranges"], strict=True)]
-    given = {f"xs.{i}": Held(arrays[f"x{i}"], kind) for i, kind in enumerate(maps)}
+    operands = {f"xs.{i}": Held(arrays[f"x{i}"], kind) for i, kind in enumerate(maps)}
     kind = made_of(said, arrays)
-    return predicted(PROFILE, "concat", given, kind, arrays["y"].shape, {"axis": 1})
+    return predicted(PROFILE, "concat", operands, kind, arrays["y"].shape, {"axis": 1})
 
 
 def batch_norm(said: Said, arrays: Mapping[str, Array]) -> Array:
-    given = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"]))}
-    given |= {s: Held(arrays[s]) for s in ("gamma", "beta", "mean", "var")}
+    operands = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"]))}
+    operands |= {s: Held(arrays[s]) for s in ("gamma", "beta", "mean", "var")}
     kind = bytes_of("int8", said["top"])
-    return predicted(PROFILE, "batch_norm", given, kind, arrays["y"].shape, {"eps": said["eps"]})
+    return predicted(PROFILE, "batch_norm", operands, kind, arrays["y"].shape, {"eps": said["eps"]})
 
 
 def conv(said: Said, arrays: Mapping[str, Array]) -> Array:
     """32-bit sums: the range that is given out counts 127 and 255, which is not looked at."""
     x, w = bytes_of(said["kind"], said["high"]), bytes_of("int8", said["span"])
-    given = {"x": Held(arrays["x"], x), "w": Held(arrays["w"], w)}
+    operands = {"x": Held(arrays["x"], x), "w": Held(arrays["w"], w)}
     step = F(F(1) / F(F(LEVELS[said["kind"]]) / F(said["high"]))) / F(F(127.5) / F(said["span"]))
     kind = ranged("i32", step, -step * 2.0**31, step * 2.0**31, 2.0**31)
-    return predicted(PROFILE, "conv2d", given, kind, arrays["y"].shape, {"pad": (1, 1, 1, 1)})
+    return predicted(PROFILE, "conv2d", operands, kind, arrays["y"].shape, {"pad": (1, 1, 1, 1)})
 
 
 def fused_conv(said: Said, arrays: Mapping[str, Array]) -> Array:
-    given = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"])), "w": Held(arrays["w"])}
+    operands = {
+        "x": Held(arrays["x"], bytes_of(said["kind"], said["high"])),
+        "w": Held(arrays["w"]),
+    }
     if said["has_bias"]:
-        given["bias"] = Held(arrays["bias"])
+        operands["bias"] = Held(arrays["bias"])
     then = []
     if said["sum"]:
-        other = Held(arrays["sum"], bytes_of(said["sum"], said["sum_high"]))
-        then.append(Then("add", "a", {}, {"b": other}))
+        summand = Held(arrays["sum"], bytes_of(said["sum"], said["sum_high"]))
+        then.append(Then("add", "a", {}, {"b": summand}))
     if said["relu"]:
         then.append(Then("relu"))
     kind = made_of(said, arrays)
-    return predicted(PROFILE, "conv2d", given, kind, arrays["y"].shape, then=then)
+    return predicted(PROFILE, "conv2d", operands, kind, arrays["y"].shape, then=then)
 
 
 def fused_linear(said: Said, arrays: Mapping[str, Array]) -> Array:
-    given = {s: Held(arrays[s]) for s in ("w", "bias")}
+    operands = {s: Held(arrays[s]) for s in ("w", "bias")}
     if said.get("whole"):
-        given = {
+        operands = {
             "w": Held(arrays["w"], bytes_of("int8", said["span"])),
             "bias": Held(arrays["bias"], bytes_of("int8", said["bias_span"])),
         }
-    given = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"])), **given}
+    operands = {"x": Held(arrays["x"], bytes_of(said["kind"], said["high"])), **operands}
     then = [Then("relu")] if said["relu"] else []
     kind = None if said["real"] else made_of(said, arrays)
-    return predicted(PROFILE, "linear", given, kind, arrays["y"].shape, then=then)
+    return predicted(PROFILE, "linear", operands, kind, arrays["y"].shape, then=then)
 
 
 FORESEEN: Mapping[str, Callable[[Said, Mapping[str, Array]], Array]] = {
@@ -229,16 +236,16 @@ def in_steps(name: str, said: Said, arrays: Mapping[str, Array]) -> Reals:
 
 def _sums(said: Said, arrays: Mapping[str, Array]) -> Reals:
     """A layer's sums of codes, weights quantized one scale a channel."""
-    data = LEVELS[said["kind"]] / said["high"]
+    data_scale = LEVELS[said["kind"]] / said["high"]
     weights = arrays["w"].reshape(len(arrays["w"]), -1).astype(np.float64)
     gains = 127.5 / np.abs(weights).max(1)
-    codes = np.clip(np.rint(weights * gains[:, None]), -128, 127)
+    quantized_weights = np.clip(np.rint(weights * gains[:, None]), -128, 127)
     x = np.moveaxis(arrays["x"].astype(np.float64), 1, -1)
-    total = x @ codes.T
+    total = x @ quantized_weights.T
     if "bias" in arrays:
-        total = total + np.rint(arrays["bias"] * gains * data)
-    real = total / gains / data
+        total = total + np.rint(arrays["bias"] * gains * data_scale)
+    real = total / gains / data_scale
     if said.get("sum"):
-        other = np.moveaxis(arrays["sum"].astype(np.float64), 1, -1)
-        real = real + other * said["sum_high"] / LEVELS[said["sum"]]
+        summand = np.moveaxis(arrays["sum"].astype(np.float64), 1, -1)
+        real = real + summand * said["sum_high"] / LEVELS[said["sum"]]
     return np.asarray(real * LEVELS[said["made"]] / said["top"])

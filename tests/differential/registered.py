@@ -39,7 +39,7 @@ class Claimed:
         return claim(profile(name), self.op)
 
 
-def claim(of: Profile, op: str) -> str:
+def claim(of_profile: Profile, op: str) -> str:
     """The claim of the rule for an op on u8, with weights of i8, or `OP of i8` and `OP to i32`, in
     a form `OP in FORM`; of a row of ops that of the group."""
     op, _, form = op.partition(" in ")
@@ -50,8 +50,8 @@ def claim(of: Profile, op: str) -> str:
     storage = {"x": data, "a": data, "w": weights, "b": weights if result else data}
     query = Query(chain[0], storage | {"result": result or data}, forms=(form,) if form else ())
     if len(chain) == 1:
-        return of.resolve(query).claim
-    group = of.group(chain, query)
+        return of_profile.resolve(query).claim
+    group = of_profile.group(chain, query)
     return group.claim if group else "unknown"
 
 
@@ -77,47 +77,54 @@ class Table:
 
 
 def table(runtime: str) -> Table:
-    """The table of a runtime."""
+    """Returns the table of a runtime."""
     text = (FOLDER / f"kernels_{runtime}.toml").read_text(encoding="utf-8")
-    read = tomllib.loads(text)
+    document = tomllib.loads(text)
     rows = [
-        Claimed(op, tuple(names), tuple(read["profiles"]))
-        for op, names in read.get("claimed", {}).items()
+        Claimed(op, tuple(names), tuple(document["profiles"]))
+        for op, names in document.get("claimed", {}).items()
     ]
     rows += [
         Claimed(op, tuple(names), (name,))
-        for name, ops in read.get("claimed_by", {}).items()
+        for name, ops in document.get("claimed_by", {}).items()
         for op, names in ops.items()
     ]
-    held, unclaimed = (
-        {why: tuple(names) for why, names in read.get(part, {}).items()}
+    compared, unclaimed = (
+        {reason: tuple(names) for reason, names in document.get(part, {}).items()}
         for part in ("held", "unclaimed")
     )
-    newer = frozenset(read.get("newer", ()))
-    return Table(read["title"], tuple(read["profiles"]), tuple(rows), held, unclaimed, newer)
+    newer = frozenset(document.get("newer", ()))
+    return Table(
+        document["title"], tuple(document["profiles"]), tuple(rows), compared, unclaimed, newer
+    )
 
 
 def lines(tables: Iterable[Table]) -> Iterator[str]:
     """The page, part by part."""
     yield HEAD
-    for one in tables:
-        of = ", ".join(f"`{name}`" for name in one.profiles)
-        yield f"\n## {one.title}\n\nWhere no profile is named, the claim is that of {of}.\n\n"
+    for table_of_runtime in tables:
+        names_of_profiles = ", ".join(f"`{name}`" for name in table_of_runtime.profiles)
+        yield f"\n## {table_of_runtime.title}\n\n"
+        yield f"Where no profile is named, the claim is that of {names_of_profiles}.\n\n"
         yield "| kernels | op | claims |\n|---|---|---|\n"
-        for row in one.claimed:
-            said: dict[str, list[str]] = {}
+        for row in table_of_runtime.claimed:
+            by_claim: dict[str, list[str]] = {}
             for name in row.profiles:
-                said.setdefault(row.claim(name), []).append(f"`{name}`")
-            claims = "; ".join(f"{word}: {', '.join(names)}" for word, names in said.items())
-            claims = next(iter(said)) if row.profiles == one.profiles and len(said) == 1 else claims
+                by_claim.setdefault(row.claim(name), []).append(f"`{name}`")
+            claims = "; ".join(f"{word}: {', '.join(names)}" for word, names in by_claim.items())
+            claims = (
+                next(iter(by_claim))
+                if row.profiles == table_of_runtime.profiles and len(by_claim) == 1
+                else claims
+            )
             yield f"| {_listed(row.kernels)} | `{row.op}` | {claims} |\n"
-        if one.held:
+        if table_of_runtime.held:
             yield "\nCompared without a rule, as what QIR reads them as:\n\n"
-        for test, kernels in one.held.items():
+        for test, kernels in table_of_runtime.held.items():
             yield f"- `{test}`: {_listed(kernels)}\n"
         yield "\nNothing is claimed of:\n\n"
-        for why, kernels in one.unclaimed.items():
-            yield f"- {why}: {_listed(kernels)}\n"
+        for reason, kernels in table_of_runtime.unclaimed.items():
+            yield f"- {reason}: {_listed(kernels)}\n"
 
 
 def _listed(kernels: Iterable[str]) -> str:
@@ -125,7 +132,7 @@ def _listed(kernels: Iterable[str]) -> str:
 
 
 def text() -> str:
-    """The page."""
+    """Returns the text of the page."""
     return "".join(lines(table(name) for name in RUNTIMES))
 
 

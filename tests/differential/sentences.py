@@ -31,14 +31,14 @@ class Sentences(Builder):
     def turned(self, x: Real, *perm: int) -> Real:
         return self.node("Transpose", [x.name], tuple(x.shape[p] for p in perm), perm=perm)
 
-    def product(self, x: Real, wide: int, *, bias: bool = True) -> Real:
-        weight = self.constant(self.normal(x.shape[-1], wide, scale=x.shape[-1] ** -0.5))
-        out = self.node("MatMul", [x.name, weight], (*x.shape[:-1], wide))
+    def product(self, x: Real, columns: int, *, bias: bool = True) -> Real:
+        weight = self.constant(self.normal(x.shape[-1], columns, scale=x.shape[-1] ** -0.5))
+        result = self.node("MatMul", [x.name, weight], (*x.shape[:-1], columns))
         if not bias:
-            return out
-        more = self.constant(self.normal(wide, scale=0.3))
-        pair = [out.name, more][:: -1 if self.chance(0.3) else 1]
-        return self.node("Add", pair, out.shape)
+            return result
+        bias_name = self.constant(self.normal(columns, scale=0.3))
+        pair = [result.name, bias_name][:: -1 if self.chance(0.3) else 1]
+        return self.node("Add", pair, result.shape)
 
     def linear(self) -> None:
         self.activation(self.product(self.image(), self.pick(2, 20), bias=self.chance(0.7)))
@@ -57,24 +57,24 @@ class Sentences(Builder):
         x = self.image()
         n, t, _ = x.shape
         heads, size = self.pick(1, 2), 4
-        own = heads if self.chance(0.6) else 1
+        key_heads = heads if self.chance(0.6) else 1
 
         def apart(many: int) -> Real:
             return self.turned(
                 self.shaped(self.product(x, many * size), n, t, many, size), 0, 2, 1, 3
             )
 
-        q, k, v = apart(heads), apart(own), apart(own)
+        q, k, v = apart(heads), apart(key_heads), apart(key_heads)
         k = self.turned(k, 0, 1, 3, 2)
         scores = self.node("MatMul", [q.name, k.name], (n, heads, t, t))
         if self.chance(0.6):
             scale = self.constant(np.array(0.5, np.float32))
             scores = self.node("Mul", [scores.name, scale], scores.shape)
         share = self.node("Softmax", [scores.name], scores.shape, axis=-1)
-        held = self.node("MatMul", [share.name, v.name], (n, heads, t, size))
-        flat = self.shaped(self.turned(held, 0, 2, 1, 3), n, t, heads * size)
-        out = self.product(flat, x.shape[2])
-        self.node("Add", [x.name, out.name], x.shape)
+        context = self.node("MatMul", [share.name, v.name], (n, heads, t, size))
+        flat = self.shaped(self.turned(context, 0, 2, 1, 3), n, t, heads * size)
+        result = self.product(flat, x.shape[2])
+        self.node("Add", [x.name, result.name], x.shape)
 
     def cells(self) -> None:
         x, hidden = self.image(), self.pick(2, 6)
@@ -111,26 +111,26 @@ class Sentences(Builder):
         """A convolution of lines along the places, perhaps of each channel alone."""
         x = self.image()
         n, t, c = x.shape
-        alone = self.chance(0.5)
-        weight = self.constant(self.normal(c, 1 if alone else c, 3, scale=0.5))
+        depthwise = self.chance(0.5)
+        weight = self.constant(self.normal(c, 1 if depthwise else c, 3, scale=0.5))
         line = self.turned(x, 0, 2, 1)
-        size, groups = (n, c, t), c if alone else 1
+        size, groups = (n, c, t), c if depthwise else 1
         names, taps = [line.name, weight], (3,)
-        made = self.node("Conv", names, size, kernel_shape=taps, pads=(1, 1), group=groups)
-        out = self.activation(made)
+        convolved = self.node("Conv", names, size, kernel_shape=taps, pads=(1, 1), group=groups)
+        result = self.activation(convolved)
         op = (None, "MaxPool", "AveragePool")[self.pick(0, 2)]
         if op:
-            kept = {"kernel_shape": (3,), "pads": (1, 1), "strides": (1,)}
-            out = self.node(op, [out.name], out.shape, **kept)
-        self.turned(out, 0, 2, 1)
+            window = {"kernel_shape": (3,), "pads": (1, 1), "strides": (1,)}
+            result = self.node(op, [result.name], result.shape, **window)
+        self.turned(result, 0, 2, 1)
 
     def concat(self) -> None:
         x = self.image()
         same = [r for r in self.made if len(r.shape) == 3 and r.shape[:2] == x.shape[:2]]
-        other = same[self.pick(0, len(same) - 1)]
-        if x.shape[2] + other.shape[2] <= 40:
-            shape = (*x.shape[:2], x.shape[2] + other.shape[2])
-            self.node("Concat", [x.name, other.name], shape, axis=2)
+        second = same[self.pick(0, len(same) - 1)]
+        if x.shape[2] + second.shape[2] <= 40:
+            shape = (*x.shape[:2], x.shape[2] + second.shape[2])
+            self.node("Concat", [x.name, second.name], shape, axis=2)
 
     def gated(self) -> None:
         x = self.image()
@@ -141,8 +141,8 @@ class Sentences(Builder):
     def sliced(self) -> None:
         x = self.image()
         if x.shape[1] > 2:
-            at = [self.constant(np.array([v], np.int64)) for v in (1, 99, 1)]
-            self.node("Slice", [x.name, *at], (x.shape[0], x.shape[1] - 1, x.shape[2]))
+            bounds = [self.constant(np.array([v], np.int64)) for v in (1, 99, 1)]
+            self.node("Slice", [x.name, *bounds], (x.shape[0], x.shape[1] - 1, x.shape[2]))
 
 
 def sentences(seed: int, layers: int = 5) -> Network:

@@ -20,7 +20,7 @@ PROTO = {"u8": TensorProto.UINT8, "i8": TensorProto.INT8}
 
 
 def bounds(kind: Kind) -> tuple[int, int]:
-    """Least and greatest code."""
+    """Returns the least and the greatest value of a type."""
     return (0, 255) if kind == "u8" else (-128, 127)
 
 
@@ -173,20 +173,20 @@ class QOperator(Spelling):
             self.quantize(f"{out.name}_real", out)
             return
         domain, name = QLINEAR[op]
-        given = dict(attrs or {})
-        full = [n for t in operands for n in (self.codes(t), *self.params(t))]
-        added = [] if bias is None else [self.constant(f"{out.name}_bias", bias)]
+        attributes = dict(attrs or {})
+        operand_inputs = [n for t in operands for n in (self.codes(t), *self.params(t))]
+        bias_inputs = [] if bias is None else [self.constant(f"{out.name}_bias", bias)]
         if op == "Concat":
-            inputs = [*self.params(out), *full]
+            inputs = [*self.params(out), *operand_inputs]
         elif op == "Conv":
-            inputs = [*full, *self.params(out), *added]
+            inputs = [*operand_inputs, *self.params(out), *bias_inputs]
         elif op == "Gemm":
-            inputs = [*full, *(added or [""]), *self.params(out)]
+            inputs = [*operand_inputs, *(bias_inputs or [""]), *self.params(out)]
         else:
-            inputs = [*full, *self.params(out)]
+            inputs = [*operand_inputs, *self.params(out)]
         if op == "Softmax":
-            given["opset"] = 13
-        self.node(name, inputs, out.name, domain, given)
+            attributes["opset"] = 13
+        self.node(name, inputs, out.name, domain, attributes)
 
     def real_result(
         self,
@@ -195,9 +195,9 @@ class QOperator(Spelling):
         attrs: Attrs,
         bias: NDArray[np.int32 | np.float32] | None,
     ) -> None:
-        full = [n for t in operands for n in (self.codes(t), *self.params(t))]
-        added = [] if bias is None else [self.constant(f"{real}_bias", bias)]
-        self.node("QGemm", [*full, *added], real, MICROSOFT, attrs)
+        operand_inputs = [n for t in operands for n in (self.codes(t), *self.params(t))]
+        bias_inputs = [] if bias is None else [self.constant(f"{real}_bias", bias)]
+        self.node("QGemm", [*operand_inputs, *bias_inputs], real, MICROSOFT, attrs)
 
 
 class Qdq(Spelling):
@@ -235,9 +235,9 @@ class Qdq(Spelling):
             return self.constant(f"{name}_bias_real", bias)
         x, w = operands
         scale = np.float32(x.scale) * np.asarray(w.scale, np.float32)
-        codes = self.constant(f"{name}_bias", bias)
+        integers = self.constant(f"{name}_bias", bias)
         attrs = {"axis": 0} if scale.ndim else None
-        inputs = [codes, self.constant(f"{name}_bias_scale", scale)]
+        inputs = [integers, self.constant(f"{name}_bias_scale", scale)]
         self.node("DequantizeLinear", inputs, f"{name}_bias_real", attrs=attrs)
         return f"{name}_bias_real"
 
@@ -258,26 +258,26 @@ class Qdq(Spelling):
             return
         if bias is not None:
             inputs.append(self._bias(out.name, operands, bias))
-        made = f"{out.name}_made"
-        self.node(op, inputs, made, attrs=attrs)
+        float_name = f"{out.name}_made"
+        self.node(op, inputs, float_name, attrs=attrs)
         if self.bare and op in MOVES:
-            self.moved[out.name] = made
+            self.moved[out.name] = float_name
             return
-        self.quantize(self.activate(made, tail), out)
+        self.quantize(self.activate(float_name, tail), out)
 
-    def activate(self, made: str, tail: Tail | None) -> str:
+    def activate(self, float_name: str, tail: Tail | None) -> str:
         """What a relu or clip makes of a float tensor."""
         if tail is None:
-            return made
+            return float_name
         if tail.bounds is None:
-            self.node("Relu", [made], f"{made}_relu")
-            return f"{made}_relu"
+            self.node("Relu", [float_name], f"{float_name}_relu")
+            return f"{float_name}_relu"
         low, high = (
-            self.constant(f"{made}_{side}", np.array(v, np.float32))
+            self.constant(f"{float_name}_{side}", np.array(v, np.float32))
             for side, v in zip(("min", "max"), tail.bounds, strict=True)
         )
-        self.node("Clip", [made, low, high], f"{made}_clip")
-        return f"{made}_clip"
+        self.node("Clip", [float_name, low, high], f"{float_name}_clip")
+        return f"{float_name}_clip"
 
     def real_result(
         self,

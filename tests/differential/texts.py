@@ -32,13 +32,20 @@ class Text(Net):
         self.loose: set[str] = set()
         """Codes and reals of layers whose state is quantized as they run."""
         self.count, self.length = self.pick(1, 2), 4
-        islands = [self.look, self.dynamic, self.steps, self.cells, self.norm, self.blocks]
-        codes = [self.attend, self.attend, self.linear, self.embed, self.local, self.gated]
-        codes += [self.residual, self.add, self.concat, self.sliced, self.summed, self.sigmoid]
-        codes += [self.parted]
-        for layers in (islands, codes):
+        on_floats = [self.look, self.dynamic, self.steps, self.cells, self.norm, self.blocks]
+        on_integers = [self.attend, self.attend, self.linear, self.embed, self.local, self.gated]
+        on_integers += [
+            self.residual,
+            self.add,
+            self.concat,
+            self.sliced,
+            self.summed,
+            self.sigmoid,
+        ]
+        on_integers += [self.parted]
+        for layers in (on_floats, on_integers):
             self.rng.shuffle(layers)
-        self.layers = [x for pair in zip(codes, islands * 3, strict=False) for x in pair]
+        self.layers = [x for pair in zip(on_integers, on_floats * 3, strict=False) for x in pair]
 
     # -- pieces -------------------------------------------------------------------------------
 
@@ -60,17 +67,17 @@ class Text(Net):
         return self.held(stem, (self.rng.normal(size=shape) / shape[-1] ** 0.5).astype(F))
 
     def do(self, op: str, inputs: list[str], domain: str = "", **attrs: Any) -> str:
-        out = self.name(op.lower())
-        self.emit(op, inputs, out, domain, **attrs)
-        return out
+        result = self.name(op.lower())
+        self.emit(op, inputs, result, domain, **attrs)
+        return result
 
-    def product(self, x: Coded, wide: int) -> Coded:
+    def product(self, x: Coded, columns: int) -> Coded:
         """Codes times weights of codes."""
-        deep = x.shape[-1]
-        parts, step = self.weight(self.name("w"), (deep, wide), wide)
-        out = self.coded((*x.shape[:-1], wide), self.near(x.scale * step * 4 * deep**0.5))
-        self.emit("QLinearMatMul", [*x.triple, *parts, *out.numbers], out.name, "")
-        return out
+        terms = x.shape[-1]
+        parts, step = self.weight(self.name("w"), (terms, columns), columns)
+        result = self.coded((*x.shape[:-1], columns), self.near(x.scale * step * 4 * terms**0.5))
+        self.emit("QLinearMatMul", [*x.triple, *parts, *result.numbers], result.name, "")
+        return result
 
     def meant(self, x: Coded) -> str:
         return self.do("DequantizeLinear", x.triple)
@@ -83,17 +90,17 @@ class Text(Net):
     def rounded(self, real: str, shape: tuple[int, ...], scale: float, *, exact: bool) -> Coded:
         """Reals as codes; they are a result of their own, too."""
         self.show(real, exact=exact)
-        out = self.coded(shape, scale)
-        self.rounds[out.name] = real
-        self.emit("QuantizeLinear", [real, *out.numbers], out.name, "")
-        return out
+        result = self.coded(shape, scale)
+        self.rounds[result.name] = real
+        self.emit("QuantizeLinear", [real, *result.numbers], result.name, "")
+        return result
 
     def shaped(self, x: Coded, *shape: int) -> Coded:
-        to = self.held("to", np.array(shape, np.int64))
-        out = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
-        self.made.append(out)
-        self.emit("Reshape", [x.name, to], out.name, "")
-        return out
+        target = self.held("to", np.array(shape, np.int64))
+        result = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
+        self.made.append(result)
+        self.emit("Reshape", [x.name, target], result.name, "")
+        return result
 
     def turned(self, x: Coded, *perm: int) -> Coded:
         return self.moved("Transpose", x, tuple(x.shape[i] for i in perm), perm=list(perm))
@@ -114,14 +121,16 @@ class Text(Net):
 
     def embed(self) -> None:
         """Rows of a table of codes, some of them by places from the end."""
-        wide = 8 * self.pick(1, 2)
-        many, low = 11, np.iinfo(self.code).min
-        table = self.held("rows", self.rng.integers(low, low + 256, (many, wide)).astype(self.code))
+        features = 8 * self.pick(1, 2)
+        rows, low = 11, np.iinfo(self.code).min
+        table = self.held(
+            "rows", self.rng.integers(low, low + 256, (rows, features)).astype(self.code)
+        )
         ids = self.name("ids")
         shape = (self.count, self.length)
-        self.feeds[ids] = self.rng.integers(-many, many, shape).astype(np.int64)
-        out = self.coded((*shape, wide), 0.0625)
-        self.emit("Gather", [table, ids], out.name, "", axis=0)
+        self.feeds[ids] = self.rng.integers(-rows, rows, shape).astype(np.int64)
+        result = self.coded((*shape, features), 0.0625)
+        self.emit("Gather", [table, ids], result.name, "", axis=0)
 
     def linear(self) -> None:
         x = self.image()
@@ -150,9 +159,9 @@ class Text(Net):
         share = self.coded(scores.shape, 2.0**-8, -128 if self.signed else 0)
         inputs = [*scores.triple, *share.numbers]
         self.emit("QLinearSoftmax", inputs, share.name, axis=-1, opset=13)
-        held = self.coded((n, HEADS, t, size), self.near(v.scale))
-        self.emit("QLinearMatMul", [*share.triple, *v.triple, *held.numbers], held.name, "")
-        flat = self.shaped(self.turned(held, 0, 2, 1, 3), n, t, HEADS * size)
+        context = self.coded((n, HEADS, t, size), self.near(v.scale))
+        self.emit("QLinearMatMul", [*share.triple, *v.triple, *context.numbers], context.name, "")
+        flat = self.shaped(self.turned(context, 0, 2, 1, 3), n, t, HEADS * size)
         same = [c for c in self.made if c.shape == flat.shape and c is not flat]
         if same:
             self.pair("QLinearAdd", same[-1], flat, max(same[-1].scale, flat.scale))
@@ -162,10 +171,10 @@ class Text(Net):
         x = self.image()
         n, t, c = x.shape
         picture = self.shaped(self.turned(x, 0, 2, 1), n, c, t, 1)
-        alone = bool(self.pick(0, 1))
-        y = self.convolve(picture, c if alone else 1, c)
-        n, c, t, wide = y.shape
-        self.turned(self.shaped(y, n, c, t * wide), 0, 2, 1)
+        depthwise = bool(self.pick(0, 1))
+        y = self.convolve(picture, c if depthwise else 1, c)
+        n, c, t, width = y.shape
+        self.turned(self.shaped(y, n, c, t * width), 0, 2, 1)
 
     def gated(self) -> None:
         x = self.image()
@@ -176,12 +185,12 @@ class Text(Net):
 
     def sliced(self) -> None:
         x = self.image()
-        at = [self.held(s, np.array([v], np.int64)) for s, v in (("a", 1), ("b", 99), ("c", 1))]
+        bounds = [self.held(s, np.array([v], np.int64)) for s, v in (("a", 1), ("b", 99), ("c", 1))]
         if x.shape[1] > 2:
             shape = (x.shape[0], x.shape[1] - 1, x.shape[2])
-            out = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
-            self.made.append(out)
-            self.emit("Slice", [x.name, *at], out.name, "")
+            result = Coded(f"t{len(self.made)}", shape, x.scale, x.zero, x.numbers)
+            self.made.append(result)
+            self.emit("Slice", [x.name, *bounds], result.name, "")
 
     def parted(self) -> None:
         """Codes cut in parts, which are weighed by one another."""
@@ -202,41 +211,47 @@ class Text(Net):
 
     def summed(self) -> None:
         """A sum of codes as reals, exact, then codes again."""
-        x, wide = self.image(), 8
-        parts, step = self.weight(self.name("w"), (x.shape[2], wide), wide)
+        x, columns = self.image(), 8
+        parts, step = self.weight(self.name("w"), (x.shape[2], columns), columns)
         inputs = [x.name, parts[0], x.numbers[0], parts[1], x.numbers[1], parts[2]]
         real = self.do("MatMulIntegerToFloat", inputs, MS)
         scale = self.near(x.scale * step * 4 * x.shape[2] ** 0.5)
-        self.rounded(real, (*x.shape[:2], wide), scale, exact=True)
+        self.rounded(real, (*x.shape[:2], columns), scale, exact=True)
 
     # -- islands of reals ---------------------------------------------------------------------
 
     def look(self) -> None:
         """Attention of codes, a residual of reals and a norm; signed codes go as reals."""
         x = self.image()
-        wide = x.shape[2]
+        features = x.shape[2]
         real = self.meant(x)
         if self.signed:
-            inputs = [real, self.normal("wa", wide, 3 * wide), self.normal("ba", 3 * wide)]
-            seen = self.do("Attention", inputs, MS, num_heads=HEADS, unidirectional=self.pick(0, 1))
+            inputs = [
+                real,
+                self.normal("wa", features, 3 * features),
+                self.normal("ba", 3 * features),
+            ]
+            attended = self.do(
+                "Attention", inputs, MS, num_heads=HEADS, unidirectional=self.pick(0, 1)
+            )
         else:
-            parts, _ = self.weight(self.name("wa"), (wide, 3 * wide), 3 * wide)
-            bias = self.normal("ba", 3 * wide)
+            parts, _ = self.weight(self.name("wa"), (features, 3 * features), 3 * features)
+            bias = self.normal("ba", 3 * features)
             inputs = [x.name, parts[0], bias, x.numbers[0], parts[1], "", x.numbers[1], parts[2]]
-            seen = self.do(
+            attended = self.do(
                 "QAttention", inputs, MS, num_heads=HEADS, unidirectional=self.pick(0, 1)
             )
-        self.show(seen)
-        norm = [seen, real, self.held("g", np.ones(wide, F)), self.normal("be", wide)]
-        made = self.do("SkipLayerNormalization", norm, MS)
-        self.rounded(made, x.shape, 2.0**-5, exact=False)
+        self.show(attended)
+        norm = [attended, real, self.held("g", np.ones(features, F)), self.normal("be", features)]
+        normalized = self.do("SkipLayerNormalization", norm, MS)
+        self.rounded(normalized, x.shape, 2.0**-5, exact=False)
 
     def dynamic(self) -> None:
-        x, wide = self.image(), 8
-        parts, step = self.weight(self.name("w"), (x.shape[2], wide), wide)
+        x, columns = self.image(), 8
+        parts, step = self.weight(self.name("w"), (x.shape[2], columns), columns)
         real = self.do("DynamicQuantizeMatMul", [self.meant(x), *parts], MS)
         scale = self.near(x.scale * step * 4 * x.shape[2] ** 0.5)
-        self.rounded(real, (*x.shape[:2], wide), scale, exact=True)
+        self.rounded(real, (*x.shape[:2], columns), scale, exact=True)
 
     def steps(self) -> None:
         """A recurrent layer that quantizes as it runs."""
@@ -257,9 +272,9 @@ class Text(Net):
         op, gates = (("LSTM", 4), ("GRU", 3))[self.pick(0, 1)]
         shapes = ((1, gates * hidden, x.shape[2]), (1, gates * hidden, hidden))
         inputs = [self.normal(s, *d) for s, d in zip(("cw", "cr"), shapes, strict=True)]
-        more = {"linear_before_reset": 1} if op == "GRU" and self.pick(0, 1) else {}
+        options = {"linear_before_reset": 1} if op == "GRU" and self.pick(0, 1) else {}
         bias = self.normal("cb", 1, 2 * gates * hidden)
-        self.recurrent(op, x, [*inputs, bias], hidden, "", **more)
+        self.recurrent(op, x, [*inputs, bias], hidden, "", **options)
 
     def recurrent(
         self, op: str, x: Coded, inputs: list[str], hidden: int, domain: str, **attrs: Any
@@ -267,10 +282,10 @@ class Text(Net):
         first = self.do("Transpose", [self.meant(x)], perm=[1, 0, 2])
         run = self.do(op, [first, *inputs], domain, hidden_size=hidden, **attrs)
         flat = self.do("Squeeze", [run, self.held("one", np.array([1], np.int64))])
-        back = self.do("Transpose", [flat], perm=[1, 0, 2])
-        out = self.rounded(back, (*x.shape[:2], hidden), 2.0**-7, exact=False)
+        rows_first = self.do("Transpose", [flat], perm=[1, 0, 2])
+        result = self.rounded(rows_first, (*x.shape[:2], hidden), 2.0**-7, exact=False)
         if op == "DynamicQuantizeLSTM":
-            self.loose |= {out.name, back}
+            self.loose |= {result.name, rows_first}
 
     def norm(self) -> None:
         """A norm of one operator, or by what it does."""
@@ -278,30 +293,30 @@ class Text(Net):
         real = self.meant(x)
         g, b = self.held("g", np.full(x.shape[2], 1.5, F)), self.normal("b", x.shape[2])
         if self.pick(0, 1):
-            made = self.do("LayerNormalization", [real, g, b], axis=-1)
+            normalized = self.do("LayerNormalization", [real, g, b], axis=-1)
         else:
             last = self.held("last", np.array([-1], np.int64))
-            off = self.do("Sub", [real, self.do("ReduceMean", [real, last], keepdims=1)])
-            square = self.do("Pow", [off, self.held("two", np.array(2, F))])
+            deviation = self.do("Sub", [real, self.do("ReduceMean", [real, last], keepdims=1)])
+            square = self.do("Pow", [deviation, self.held("two", np.array(2, F))])
             mean = self.do("ReduceMean", [square, last], keepdims=1)
             root = self.do("Sqrt", [self.do("Add", [mean, self.held("eps", np.array(1e-5, F))])])
-            made = self.do("Mul", [self.do("Div", [off, root]), g])
-            made = self.do("Add", [made, b])
-        self.rounded(made, x.shape, 2.0**-5, exact=False)
+            normalized = self.do("Mul", [self.do("Div", [deviation, root]), g])
+            normalized = self.do("Add", [normalized, b])
+        self.rounded(normalized, x.shape, 2.0**-5, exact=False)
 
     def blocks(self) -> None:
         """A product with weights of four bits, and an activation."""
-        x, wide, size = self.image(), 8, 16
+        x, columns, size = self.image(), 8, 16
         count = -(-x.shape[2] // size)
-        packed = self.held("wn", self.rng.integers(0, 256, (wide, count, size // 2), np.uint8))
-        scales = self.held("sn", np.full((wide, count), 0.02, F))
-        attrs: dict[str, Any] = {"K": x.shape[2], "N": wide, "bits": 4, "block_size": size}
-        made = self.do("MatMulNBits", [self.meant(x), packed, scales], MS, **attrs)
-        made = self.do("BiasGelu", [made, self.normal("bg", wide)], MS)
-        self.rounded(made, (*x.shape[:2], wide), 2.0**-5, exact=False)
+        packed = self.held("wn", self.rng.integers(0, 256, (columns, count, size // 2), np.uint8))
+        scales = self.held("sn", np.full((columns, count), 0.02, F))
+        attrs: dict[str, Any] = {"K": x.shape[2], "N": columns, "bits": 4, "block_size": size}
+        result = self.do("MatMulNBits", [self.meant(x), packed, scales], MS, **attrs)
+        result = self.do("BiasGelu", [result, self.normal("bg", columns)], MS)
+        self.rounded(result, (*x.shape[:2], columns), 2.0**-5, exact=False)
 
     def heads(self) -> None:
         """What all of it ends in."""
         x = self.image()
-        made = self.do("GlobalAveragePool", [self.meant(x)])
-        self.show(made)
+        pooled = self.do("GlobalAveragePool", [self.meant(x)])
+        self.show(pooled)

@@ -8,16 +8,18 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 
-def difference(ours: Array, theirs: Array, tolerance: float) -> str:
+def difference(actual: Array, expected: Array, tolerance: float) -> str:
     """Returns how two results differ; empty where they agree.
 
     Integers and booleans must be equal, floats within `tolerance` times the absolute maximum.
     """
-    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return f"{ours.dtype}{ours.shape}, the framework returns {theirs.dtype}{theirs.shape}"
-    if not np.issubdtype(theirs.dtype, np.floating):
-        return "" if np.array_equal(ours, theirs) else "other integers"
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return (
+            f"{actual.dtype}{actual.shape}, the framework returns {expected.dtype}{expected.shape}"
+        )
+    if not np.issubdtype(expected.dtype, np.floating):
+        return "" if np.array_equal(actual, expected) else "other integers"
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
     # Infinities are equal only to themselves, and their difference is NaN.
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if same.all():

@@ -61,7 +61,7 @@ def array(rng: random.Random, shape: tuple[int, ...], kind: str) -> NDArray[np.g
 
 
 def arrays(rng: random.Random) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """What the model takes, now and then with another name, shape or type."""
+    """Yields what the model takes, now and then with another name, shape or type."""
     count = rng.choice((1, 2, 5, 40))
     for name, sizes, kind in (("x", (3, 4), "f4"), ("n", (2,), "i8")):
         shape = (count, *sizes)
@@ -82,9 +82,9 @@ def arrays(rng: random.Random) -> Iterator[tuple[str, NDArray[np.generic]]]:
 
 
 def npy(rng: random.Random, data: NDArray[np.generic]) -> bytes:
-    out = io.BytesIO()
-    np.lib.format.write_array(out, data, allow_pickle=True)
-    raw = out.getvalue()
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, data, allow_pickle=True)
+    raw = buffer.getvalue()
     if rng.random() < 0.06:
         head = rng.choice(HEADERS).encode()
         return b"\x93NUMPY\x01\x00" + (len(head) % 65536).to_bytes(2, "little") + head + raw[128:]
@@ -92,20 +92,20 @@ def npy(rng: random.Random, data: NDArray[np.generic]) -> bytes:
 
 
 def npz(rng: random.Random) -> bytes:
-    out = io.BytesIO()
-    packed = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
-    with zipfile.ZipFile(out, "w", packed) as archive:
+    buffer = io.BytesIO()
+    compression = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
         for name, data in arrays(rng):
-            end = ".npy" if rng.random() < 0.97 else rng.choice((".txt", "/", ".npy.npy"))
+            suffix = ".npy" if rng.random() < 0.97 else rng.choice((".txt", "/", ".npy.npy"))
             with warnings.catch_warnings(action="ignore"):  # of a name that is there already
-                archive.writestr(f"{name}{end}", npy(rng, data))
-    raw = out.getvalue()
+                archive.writestr(f"{name}{suffix}", npy(rng, data))
+    raw = buffer.getvalue()
     return break_bytes(rng, raw) if rng.random() < 0.5 else raw
 
 
-def npz_case(given: Try) -> None:
+def npz_case(attempt: Try) -> None:
     """A data file is refused in one line, or gives batches that the model takes."""
-    rng, folder = given.rng, given.folder / "data"
+    rng, folder = attempt.rng, attempt.folder / "data"
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
@@ -122,11 +122,11 @@ def npz_case(given: Try) -> None:
     def read() -> DataSource:
         return open_data(source, program.inputs, batch=batch, limit=limit)
 
-    most = 2 * LONGEST + len(str(source))
-    made = refused(read, most)
-    if made is None:
+    longest = 2 * LONGEST + len(str(source))
+    data_source = refused(read, longest)
+    if data_source is None:
         return
-    refused(made.digest, most)
-    refused(lambda: sum(len(batch) for batch in made), most)
+    refused(data_source.digest, longest)
+    refused(lambda: sum(len(batch) for batch in data_source), longest)
     if rng.random() < 0.2:
-        refused(lambda: pipeline.calibrate(model(), source, batch=batch, limit=limit), most)
+        refused(lambda: pipeline.calibrate(model(), source, batch=batch, limit=limit), longest)

@@ -69,14 +69,14 @@ PASSES = (
 
 
 def _broken(rng: random.Random, text: str) -> str:
-    """A text broken in its words or its characters; sometimes very deep, sometimes whole."""
+    """Returns a text broken in words or characters; sometimes very deep, sometimes whole."""
     match rng.randrange(20):
         case 0:
             return text
         case 1:
             opened, closed = rng.choice(("()", "[]", "{}", ("relu(", ")"), ("not ", ""), ("-", "")))
-            many = rng.choice((50, 500, 20_000))
-            return opened * many + text + closed * rng.choice((0, many))
+            depth = rng.choice((50, 500, 20_000))
+            return opened * depth + text + closed * rng.choice((0, depth))
         case 2:
             return f"{text} {rng.choice(('and', 'or', '+', '|>', ',', '{', '=='))} " * rng.choice(
                 (3, 300, 5000)
@@ -90,31 +90,31 @@ def _graph(block: str) -> Graph:
     return random_graph(rng.randrange(2**32), rng.choice(EVERY), decorated=rng.random() < 0.5)
 
 
-def pattern_case(given: Try) -> None:
+def pattern_case(attempt: Try) -> None:
     """A broken pattern is refused in one line, or matches, or says why it does not."""
-    text = _broken(given.rng, given.rng.choice(PATTERNS))
+    text = _broken(attempt.rng, attempt.rng.choice(PATTERNS))
     pattern = refused(lambda: parse_pattern(text), MOST)
     if pattern is None:
         return
-    again = refused(lambda: parse_pattern(str(pattern)), MOST)
-    if again is None or str(again) != str(pattern):
+    printed = refused(lambda: parse_pattern(str(pattern)), MOST)
+    if printed is None or str(printed) != str(pattern):
         raise Broken(f"a pattern does not print as what it is: {pattern}")
-    graph = _graph(given.block)
+    graph = _graph(attempt.block)
     refused(lambda: list(matches(graph, pattern)), MOST)
     for node in islice(graph, 5):
         refused(lambda node=node: str(why_not(pattern, node)), MOST)  # type: ignore[misc]
 
 
-def query_case(given: Try) -> None:
+def query_case(attempt: Try) -> None:
     """A broken query is refused in one line, or finds nodes or values."""
-    text = _broken(given.rng, given.rng.choice(QUERIES))
-    ask = query if given.rng.random() < 0.6 else query_values
-    refused(lambda: ask(_graph(given.block), text), MOST)
+    text = _broken(attempt.rng, attempt.rng.choice(QUERIES))
+    ask = query if attempt.rng.random() < 0.6 else query_values
+    refused(lambda: ask(_graph(attempt.block), text), MOST)
 
 
-def rules_case(given: Try) -> None:
+def rules_case(attempt: Try) -> None:
     """Broken rules, range rules, passes and capability tables are refused in one line or hold."""
-    rng = given.rng
+    rng = attempt.rng
     match rng.randrange(5):
         case 0:
             text = _broken(rng, rng.choice(RANGES))
@@ -125,10 +125,10 @@ def rules_case(given: Try) -> None:
         case 2 | 3:
             text = _broken(rng, rng.choice(RULES))
             refused(lambda: UserRule.parse(text), MOST)
-            graph = _graph(given.block)
+            graph = _graph(attempt.block)
             refused(lambda: pipeline.plan(graph, rules=[text]), MOST)
         case _:
-            _table(given)
+            _table(attempt)
 
 
 @lru_cache(1)
@@ -137,17 +137,17 @@ def _tables() -> tuple[str, ...]:
     return tuple(path.read_text(encoding="utf-8") for path in sorted(places))
 
 
-def _table(given: Try) -> None:
-    rng = given.rng
+def _table(attempt: Try) -> None:
+    rng = attempt.rng
     lines = rng.choice(_tables()).split("\n\n")
     text = "\n\n".join([lines[0], *rng.sample(lines[1:], min(4, len(lines) - 1))])
-    path = given.folder / "table.toml"
+    path = attempt.folder / "table.toml"
     path.write_text(
         (break_tokens if rng.random() < 0.5 else break_text)(rng, text),
         encoding="utf-8",
         errors="surrogatepass",
     )
-    made: Capability | None = refused(lambda: load(path), MOST)
-    if made is not None:
-        graph = _graph(given.block)
-        refused(lambda: list(verdicts(made, graph)), MOST)
+    capability: Capability | None = refused(lambda: load(path), MOST)
+    if capability is not None:
+        graph = _graph(attempt.block)
+        refused(lambda: list(verdicts(capability, graph)), MOST)

@@ -12,25 +12,25 @@ import onnx
 
 def break_bytes(rng: random.Random, data: bytes) -> bytes:
     """Bits flipped, bytes overwritten, cut out, repeated or moved; or the end missing."""
-    out = bytearray(data)
+    broken = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5, 20))):
-        at = rng.randrange(len(out) or 1)
+        index = rng.randrange(len(broken) or 1)
         size = rng.choice((1, 1, 2, 4, 8, 64))
         match rng.randrange(6):
-            case 0 if out:
-                out[at] ^= 1 << rng.randrange(8)
+            case 0 if broken:
+                broken[index] ^= 1 << rng.randrange(8)
             case 1:
-                out[at : at + size] = rng.randbytes(size)
+                broken[index : index + size] = rng.randbytes(size)
             case 2:
-                del out[at : at + size]
+                del broken[index : index + size]
             case 3:
-                out[at:at] = out[at : at + size]
+                broken[index:index] = broken[index : index + size]
             case 4:
-                out[at : at + size] = rng.choice((b"\0", b"\xff", b"\x80")) * size
+                broken[index : index + size] = rng.choice((b"\0", b"\xff", b"\x80")) * size
             case _:
                 if rng.random() < 0.2:
-                    del out[at:]
-    return bytes(out)
+                    del broken[index:]
+    return bytes(broken)
 
 
 TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.]*|\d+(?:\.\d+)?|\s+|\|>|.', re.DOTALL)
@@ -69,21 +69,21 @@ def break_tokens(rng: random.Random, text: str) -> str:
     """Words replaced, taken out, put in and moved."""
     tokens = TOKEN.findall(text)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        at = rng.randrange(len(tokens) or 1)
+        index = rng.randrange(len(tokens) or 1)
         match rng.randrange(6):
             case 0:
-                tokens[at : at + 1] = [rng.choice(ODD)]
+                tokens[index : index + 1] = [rng.choice(ODD)]
             case 1 if tokens:
-                tokens[at] = rng.choice(tokens)
+                tokens[index] = rng.choice(tokens)
             case 2:
-                del tokens[at : at + rng.choice((1, 1, 2, 5))]
+                del tokens[index : index + rng.choice((1, 1, 2, 5))]
             case 3:
-                tokens.insert(at, rng.choice(ODD))
+                tokens.insert(index, rng.choice(ODD))
             case 4 if tokens:
-                tokens.insert(at, rng.choice(tokens))
+                tokens.insert(index, rng.choice(tokens))
             case _:
                 start = rng.randrange(len(tokens) or 1)
-                tokens[at:at] = tokens[start : start + rng.randrange(1, 12)]
+                tokens[index:index] = tokens[start : start + rng.randrange(1, 12)]
     return "".join(tokens)
 
 
@@ -95,27 +95,33 @@ WORDS = (
 
 def break_text(rng: random.Random, text: str) -> str:
     """Characters and lines changed, and runs of brackets."""
-    out = text
+    broken = text
     for _ in range(rng.choice((1, 1, 2, 4))):
-        lines = out.split("\n")
-        at, line = rng.randrange(len(out) or 1), rng.randrange(len(lines))
+        lines = broken.split("\n")
+        index, line = rng.randrange(len(broken) or 1), rng.randrange(len(lines))
         match rng.randrange(7):
             case 0:
-                out = out[:at] + rng.choice(rng.choice(WORDS)) + out[at + 1 :]
+                broken = broken[:index] + rng.choice(rng.choice(WORDS)) + broken[index + 1 :]
             case 1:
-                out = out[:at] + out[at + rng.choice((1, 3, 20)) :]
+                broken = broken[:index] + broken[index + rng.choice((1, 3, 20)) :]
             case 2:
-                out = out[:at] + rng.choice("([{<!%") * rng.choice((1, 3, 5000)) + out[at:]
+                broken = (
+                    broken[:index]
+                    + rng.choice("([{<!%") * rng.choice((1, 3, 5000))
+                    + broken[index:]
+                )
             case 3:
                 lines[line], lines[0] = lines[0], lines[line]
-                out = "\n".join(lines)
+                broken = "\n".join(lines)
             case 4:
-                out = "\n".join((*lines[:line], *lines[line + 1 :]))
+                broken = "\n".join((*lines[:line], *lines[line + 1 :]))
             case 5:
-                out = "\n".join((*lines[:line], lines[line], *lines[line:]))
+                broken = "\n".join((*lines[:line], lines[line], *lines[line:]))
             case _:
-                out = out[:at] + str(rng.choice((-1, 0, 2**31, 2**63, 10**40))) + out[at:]
-    return out
+                broken = (
+                    broken[:index] + str(rng.choice((-1, 0, 2**31, 2**63, 10**40))) + broken[index:]
+                )
+    return broken
 
 
 def break_json(rng: random.Random, table: object, odd: Sequence[object]) -> None:

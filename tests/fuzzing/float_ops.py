@@ -93,10 +93,10 @@ def check(op: str, seed: object, number: int) -> None:
                 raise Broken(f"{about}: {name} of cpu is not that of the reference")
 
 
-def float_op_case(given: Try) -> None:
+def float_op_case(attempt: Try) -> None:
     """A random use of a float op gives the same in onnxruntime, reference and kernels."""
-    op = given.rng.choice(sorted(DRAWS))
-    check(op, given.rng.randrange(2**32), given.rng.randrange(64))
+    op = attempt.rng.choice(sorted(DRAWS))
+    check(op, attempt.rng.randrange(2**32), attempt.rng.randrange(64))
 
 
 def graph_of(op: str, use: Use) -> tuple[Graph, dict[str, Array]]:

@@ -36,9 +36,9 @@ WHOLES = (0, 1, 2, 3, -1, -2, 7, 64, 2**31, 2**63 - 1, -(2**63), 10**18, 10**30)
 REALS = (0.0, -0.0, 1.0, -1.5, 1e-320, 1e300, float("inf"), float("nan"))
 
 
-def graph_case(given: Try) -> None:
+def graph_case(attempt: Try) -> None:
     """Whatever is called on a graph is done or refused in one line, and leaves it sound."""
-    rng = given.rng
+    rng = attempt.rng
     graph = random_graph(rng.randrange(2**32), rng.choice(EVERY))
     caller = Caller(rng, graph)
     for _ in range(CALLS):

@@ -523,9 +523,9 @@ def respelled(rng: random.Random, value: Any) -> Any:
     return value
 
 
-def kernels_case(given: Try) -> None:
+def kernels_case(attempt: Try) -> None:
     """One call: as it is, in another form, or broken."""
-    rng = given.rng
+    rng = attempt.rng
     call = rng.choice(CALLS)(rng)
     filled = call.filled.array
     names = rng.sample(sorted(call.arguments), min(len(call.arguments), rng.choice([1, 1, 2, 3])))

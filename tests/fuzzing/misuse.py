@@ -180,9 +180,9 @@ def odd(rng: random.Random, folder: Path) -> object:
     return rng.choice(makers)()
 
 
-def misuse_case(given: Try) -> None:
+def misuse_case(attempt: Try) -> None:
     """A call with a wrong argument is answered clearly, and leaves what it was given as it was."""
-    rng, folder = given.rng, given.folder / "misuse"
+    rng, folder = attempt.rng, attempt.folder / "misuse"
     shutil.rmtree(folder, ignore_errors=True)
     work = folder / "here" / "inside"
     work.mkdir(parents=True)

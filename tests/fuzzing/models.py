@@ -25,9 +25,9 @@ from tests.fuzzing.texts import sound
 from tests.installed import UNOPTIMIZED
 
 
-def onnx_case(given: Try) -> None:
+def onnx_case(attempt: Try) -> None:
     """A broken ONNX model is refused in one line, or is a graph; so is what is made of that."""
-    rng = given.rng
+    rng = attempt.rng
     model = corpus.drawn(rng)
     match rng.randrange(5):
         case 0 | 1:
@@ -36,15 +36,15 @@ def onnx_case(given: Try) -> None:
             for _ in range(rng.choice((1, 1, 2, 3))):
                 break_model(rng, model)
         case _:
-            _judged(given, break_bytes(rng, model.SerializeToString()))
+            _judged(attempt, break_bytes(rng, model.SerializeToString()))
             return
-    _judged(given, model.SerializeToString())
+    _judged(attempt, model.SerializeToString())
 
 
-def beside_case(given: Try) -> None:
+def beside_case(attempt: Try) -> None:
     """Tensors whose data are said to lie anywhere are read from their folder, or refused."""
-    rng = given.rng
-    inner = given.folder / "inner"
+    rng = attempt.rng
+    inner = attempt.folder / "inner"
     inner.mkdir(exist_ok=True)
     for name, size in (("d.bin", 64), ("a/e.bin", 4096), ("../outside.bin", 64)):
         (inner / name).parent.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ def beside_case(given: Try) -> None:
                 tensor.external_data.add(key=key, value=str(value))
     if rng.random() < 0.3:
         break_messages(rng, model, 1)
-    _judged(given, model.SerializeToString(), inner)
+    _judged(attempt, model.SerializeToString(), inner)
 
 
 _PLACES = (
@@ -81,9 +81,9 @@ _PLACES = (
 )
 
 
-def large_case(given: Try) -> None:
+def large_case(attempt: Try) -> None:
     """A large file, whose tensors are read where they lie, broken: a graph or one line."""
-    rng = given.rng
+    rng = attempt.rng
     data = _large(rng.randrange(4))
     out = bytearray(data)
     heads = [m.start() for m in re.finditer(rb"large", data)] or [0]
@@ -101,7 +101,7 @@ def large_case(given: Try) -> None:
                 out[at:at] = rng.randbytes(rng.choice((1, 2, 9)))
     if rng.random() < 0.1:
         del out[rng.randrange(len(out)) :]
-    _judged(given, bytes(out))
+    _judged(attempt, bytes(out))
 
 
 @lru_cache(4)
@@ -136,10 +136,10 @@ def all_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 _FORMATS = (None, None, "qdq", "qoperator", "integer", "nbits")
 
 
-def _judged(given: Try, data: bytes, folder: Path | None = None) -> None:
+def _judged(attempt: Try, data: bytes, folder: Path | None = None) -> None:
     """What a file gives is a graph or one line; so is what becomes of the graph."""
-    rng = given.rng
-    path = (folder or given.folder) / "case.onnx"
+    rng = attempt.rng
+    path = (folder or attempt.folder) / "case.onnx"
     path.write_bytes(data)
     most = LONGEST + len(str(path))
     graph = refused(lambda: pipeline.load(path), most)
@@ -147,7 +147,7 @@ def _judged(given: Try, data: bytes, folder: Path | None = None) -> None:
         return
     if not sound(graph):
         raise Broken("what was read is no program")
-    made = given.folder / "made.onnx"
+    made = attempt.folder / "made.onnx"
     made.unlink(missing_ok=True)
     target = rng.choice(("onnxruntime", "onnx"))
     form = rng.choice(_FORMATS)
@@ -171,27 +171,32 @@ def _quick(graph: Graph) -> bool:
     return True
 
 
-def profile_case(given: Try) -> None:
+def profile_case(attempt: Try) -> None:
     """A broken profile is refused in one line, or is a profile."""
-    rng = given.rng
+    rng = attempt.rng
     name = rng.choice(profile_names())
     broken = break_text(rng, profile(name).text)
-    made = refused(lambda: profiles.parse(broken, name, profile))
-    if made is None:
+    read_profile = refused(lambda: profiles.parse(broken, name, profile))
+    if read_profile is None:
         return
-    if profiles.parse(profiles.dumps(made), name, profile).defaults != made.defaults:
+    if (
+        profiles.parse(profiles.dumps(read_profile), name, profile).defaults
+        != read_profile.defaults
+    ):
         raise Broken("a profile that was read does not print as what it is")
 
 
-def program_case(given: Try) -> None:
+def program_case(attempt: Try) -> None:
     """A random integer network gives the same bytes in onnxruntime, reference and kernels."""
-    rng = given.rng
+    rng = attempt.rng
     seed = rng.randrange(2**32)
     taste = Taste(rng.choice(("u8", "i8")), rng.choice(STYLES), layers=rng.randrange(1, 9))
     model = make(seed, taste, exposed=True)
-    judge = run(model.proto, model.feeds, optimize=False)
+    expected = run(model.proto, model.feeds, optimize=False)
     graph, where = read(model.proto), f"{taste}, seed {seed}"
-    found = reference_differences(where, graph, model.feeds, judge, UNOPTIMIZED)
-    found += kernel_differences(where, graph, model.feeds, judge, threads=rng.randrange(1, 4))
-    if found:
-        raise Broken("\n".join(map(str, found)))
+    differences = reference_differences(where, graph, model.feeds, expected, UNOPTIMIZED)
+    differences += kernel_differences(
+        where, graph, model.feeds, expected, threads=rng.randrange(1, 4)
+    )
+    if differences:
+        raise Broken("\n".join(map(str, differences)))

@@ -64,18 +64,18 @@ def _symbol(rng: random.Random, text: str) -> bytes:
     return json.dumps(held).encode()
 
 
-def mxnet_case(given: Try) -> None:
+def mxnet_case(attempt: Try) -> None:
     """Broken files are refused in one line, or are a graph; so is what is made of that."""
-    rng = given.rng
+    rng = attempt.rng
     files = rng.choice(whole())
-    path = given.folder / "case-symbol.json"
+    path = attempt.folder / "case-symbol.json"
     symbol, store = files.symbol.encode(), files.store
     if rng.random() < 0.7:
         symbol = _symbol(rng, files.symbol)
     else:
         store = break_bytes(rng, store)
     path.write_bytes(symbol)
-    (given.folder / "case-0000.params").write_bytes(store)
+    (attempt.folder / "case-0000.params").write_bytes(store)
     most = LONGEST + len(str(path))
     inputs = files.inputs if files.inputs and rng.random() < 0.8 else None
     graph = refused(lambda: MxnetFrontend().load_object(path, Ledger(), inputs), most)
@@ -83,6 +83,6 @@ def mxnet_case(given: Try) -> None:
         return
     if not sound(graph):
         raise Broken("what was read is no program")
-    made = given.folder / "made-symbol.json"
+    made = attempt.folder / "made-symbol.json"
     target, to = rng.choice((("mxnet-onednn", made), ("onnxruntime", made.with_suffix(".onnx"))))
     refused(lambda: pipeline.save(graph, to, target=target, lossy=True, force=True), 2 * most)

@@ -32,12 +32,12 @@ def whole() -> tuple[Graph, str]:
     return graph, made
 
 
-def recipe_case(given: Try) -> None:
+def recipe_case(attempt: Try) -> None:
     """A broken recipe is refused in one line, or gives a graph and schemes."""
-    rng = given.rng
+    rng = attempt.rng
     graph, text = whole()
     text = text if rng.random() < 0.9 else RECORDED.read_text()
-    path = given.folder / "recipe.json"
+    path = attempt.folder / "recipe.json"
     if rng.random() < 0.2:
         path.write_bytes(break_text(rng, text).encode("utf-8", "surrogatepass"))
     else:

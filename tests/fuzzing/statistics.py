@@ -197,19 +197,19 @@ def break_arrays(rng: random.Random, arrays: dict[str, Array]) -> None:
 # -- judging --------------------------------------------------------------------------------------
 
 
-def statistics_case(given: Try) -> None:
+def statistics_case(attempt: Try) -> None:
     """A wrong file is refused in one line; what is accepted can be used for all that there is."""
-    base, rng = whole(given.block, given.folder), given.rng
+    base, rng = whole(attempt.block, attempt.folder), attempt.rng
     with np.errstate(all="ignore"):
         head, arrays = broken(rng, base)
-    path = given.folder / "case.stats"
+    path = attempt.folder / "case.stats"
     path.write_bytes(sealed(head, arrays))
     longest = LONGEST + len(str(path))
     loaded = refused(lambda: Statistics.load(path), longest)
     if loaded is None:
         return
-    loaded.save(given.folder / "again.stats", unfinished=loaded.unfinished)
-    again = unsealed((given.folder / "again.stats").read_bytes())
+    loaded.save(attempt.folder / "again.stats", unfinished=loaded.unfinished)
+    again = unsealed((attempt.folder / "again.stats").read_bytes())
     if again[0] != head or any((again[1][n] != arrays[n]).any() for n in again[1]):
         raise Broken("statistics are not written as they were read")
     for key in loaded:

@@ -50,16 +50,16 @@ def whole(block: str, folder: Path) -> Whole:
 
 
 def arrays(graph: Graph) -> dict[str, NDArray[np.generic]]:
-    """What a graph's text names."""
+    """Returns the arrays that a graph's text names."""
     return {name: array.data for name, array in array_table(graph).items()}
 
 
 def sound(graph: Graph) -> bool:
     """Whether the verifier finds no error; Broken unless such a graph prints as what it is."""
-    found = verify(graph)
-    if any("\n" in str(finding) for finding in found):
+    findings = verify(graph)
+    if any("\n" in str(finding) for finding in findings):
         raise Broken("a finding of more than one line")
-    if any(finding.severity == "error" for finding in found):
+    if any(finding.severity == "error" for finding in findings):
         refused(lambda: parse(print_graph(graph, origins=True), arrays(graph)))
         return False
     if parse(print_graph(graph, origins=True), arrays(graph)) != graph:
@@ -67,10 +67,10 @@ def sound(graph: Graph) -> bool:
     return True
 
 
-def text_case(given: Try) -> None:
+def text_case(attempt: Try) -> None:
     """A broken text is refused in one line, or is a graph."""
-    base = whole(given.block, given.folder)
-    rng = given.rng
+    base = whole(attempt.block, attempt.folder)
+    rng = attempt.rng
     change = break_tokens if rng.random() < 0.7 else break_text
     broken = change(rng, base.text)
     graph = refused(lambda: parse(broken, base.arrays))
@@ -78,47 +78,47 @@ def text_case(given: Try) -> None:
         sound(graph)
 
 
-def type_case(given: Try) -> None:
+def type_case(attempt: Try) -> None:
     """A broken type is refused in one line, or is a type that reads back."""
-    rng = given.rng
-    known: dict[str, Array] = {}
+    rng = attempt.rng
+    by_name: dict[str, Array] = {}
 
     def name(array: Array) -> str:
-        known[f"a{len(known)}"] = array
-        return f"@a{len(known) - 1}"
+        by_name[f"a{len(by_name)}"] = array
+        return f"@a{len(by_name) - 1}"
 
     def print_type(kind: TensorType) -> str:
-        known.clear()
+        by_name.clear()
         return kind.text(name)
 
     text = print_type(odd_type(rng.randrange))
-    held = dict(known)
+    arrays_of_type = dict(by_name)
     if rng.random() < 0.9:
         text = break_tokens(rng, text)
 
-    def find(wanted: str) -> Array:
-        if wanted not in held:
-            raise ParseError(f"array @{wanted} is not given")
-        return held[wanted]
+    def find(array_name: str) -> Array:
+        if array_name not in arrays_of_type:
+            raise ParseError(f"array @{array_name} is not given")
+        return arrays_of_type[array_name]
 
     kind = refused(lambda: parse_type(text, find))
     if kind is not None:
         again = print_type(kind)
-        if parse_type(again, lambda n: known[n]) != kind:
+        if parse_type(again, lambda n: by_name[n]) != kind:
             raise Broken(f"a type does not read back: {again}")
 
 
-def qir_case(given: Try) -> None:
+def qir_case(attempt: Try) -> None:
     """A file with broken bytes is refused, or holds what was written."""
-    base = whole(given.block, given.folder)
-    graph = _loaded(given, break_bytes(given.rng, base.data))
+    base = whole(attempt.block, attempt.folder)
+    graph = _loaded(attempt, break_bytes(attempt.rng, base.data))
     if graph is not None and graph != base.graph:
         raise Broken("a broken file was read as another graph")
 
 
-def forged_case(given: Try) -> None:
+def forged_case(attempt: Try) -> None:
     """A file that is wrong and says that it is whole: its hash is made anew."""
-    base, rng = whole(given.block, given.folder), given.rng
+    base, rng = whole(attempt.block, attempt.folder), attempt.rng
     length = int.from_bytes(base.data[:8], "little")
     table = json.loads(base.data[8 : 8 + length])
     data = base.data[8 + length :]
@@ -134,16 +134,16 @@ def forged_case(given: Try) -> None:
                 (None, -1, [], [0], [0, 0], [1, 2], [2**62, 2**63], "F32", "F8", {}, [1.5, True])
             )
         case _:
-            at = rng.randrange(len(data) or 1)
-            data = data[:at] + rng.randbytes(min(8, len(data) - at)) + data[at + 8 :]
+            index = rng.randrange(len(data) or 1)
+            data = data[:index] + rng.randbytes(min(8, len(data) - index)) + data[index + 8 :]
     whole_file = _sealed(table, data)
-    graph = _loaded(given, whole_file)
+    graph = _loaded(attempt, whole_file)
     if graph is not None:
         sound(graph)
 
 
 def _sealed(table: dict[str, dict[str, object]], data: bytes) -> bytes:
-    """The bytes of a file with the hash that its contents ask for, where they have one."""
+    """Returns the bytes of a file with the hash that its contents ask for, where they have one."""
     meta = {key: str(part) for key, part in table["__metadata__"].items()}
     places = {}
     for name, row in table.items():
@@ -158,7 +158,7 @@ def _sealed(table: dict[str, dict[str, object]], data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def _loaded(given: Try, data: bytes) -> Graph | None:
-    path = given.folder / "case.qir"
+def _loaded(attempt: Try, data: bytes) -> Graph | None:
+    path = attempt.folder / "case.qir"
     path.write_bytes(data)
     return refused(lambda: pipeline.load(path), LONGEST + len(str(path)))

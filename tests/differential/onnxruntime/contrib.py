@@ -50,8 +50,8 @@ class Case:
 
     def judged(self) -> dict[str, Tensor]:
         """What onnxruntime gives, its optimizer off."""
-        found: dict[str, Tensor] = runtime.run(self.proto, self.feeds, optimize=False)
-        return found
+        results: dict[str, Tensor] = runtime.run(self.proto, self.feeds, optimize=False)
+        return results
 
 
 def case(
@@ -88,11 +88,11 @@ def one(
     while names and not names[-1]:
         names.pop()
     node = helper.make_node(op, names, list(results), "it", domain=MS, **attrs)
-    held = dict(o for o in operands if o)
-    feeds = {n: held[n] for n in fed}
-    rest = {n: a for n, a in held.items() if n not in fed}
-    named = {n: k for n, k in results.items() if n}
-    return case([node], feeds, rest, named, symbolic=symbolic)
+    arrays = dict(o for o in operands if o)
+    feeds = {n: arrays[n] for n in fed}
+    constants = {n: a for n, a in arrays.items() if n not in fed}
+    present_results = {n: k for n, k in results.items() if n}
+    return case([node], feeds, constants, present_results, symbolic=symbolic)
 
 
 def loaded(proto: onnx.ModelProto) -> Graph:
@@ -111,17 +111,19 @@ def kept(graph: Graph) -> list[str]:
 
 
 def through(case: Case, *, known: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What onnxruntime and the interpreter give; written back it gives the same bytes again."""
-    theirs = case.judged()
+    """Returns what onnxruntime and the interpreter give; the model written back gives the same
+    bytes.
+    """
+    expected = case.judged()
     graph = loaded(case.proto)
     assert not known or not kept(graph), f"kept: {kept(graph)}"
-    written = to_model(graph, Ledger())
-    same_nodes(case.proto, written)
-    again: dict[str, Tensor] = runtime.run(written, case.feeds, optimize=False)
-    for name, data in theirs.items():
+    rewritten = to_model(graph, Ledger())
+    same_nodes(case.proto, rewritten)
+    again: dict[str, Tensor] = runtime.run(rewritten, case.feeds, optimize=False)
+    for name, data in expected.items():
         assert again[name].dtype == data.dtype
         assert again[name].tobytes() == data.tobytes(), f"{name} written back"
-    return theirs, run(graph, dict(case.feeds))
+    return expected, run(graph, dict(case.feeds))
 
 
 _DEFAULTS: dict[str, set[Any]] = {
@@ -141,15 +143,16 @@ _DEFAULTS: dict[str, set[Any]] = {
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """What attributes say, those left out that say what holds without them."""
-    found: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    out = {}
-    for name, value in found.items():
+    """Returns what attributes say, without those that state the default."""
+    stated: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    needed = {}
+    for name, value in stated.items():
         values: set[Any] = set(value) if isinstance(value, list) else {value}
-        usual = name == "kernel_shape" and "Pool" not in node.op_type
-        if not usual and not values <= _DEFAULTS.get(name, set()):
-            out[name] = value
-    return dict(sorted(out.items()))
+        # A convolution's kernel shape follows from its weights, a pool's does not.
+        implied = name == "kernel_shape" and "Pool" not in node.op_type
+        if not implied and not values <= _DEFAULTS.get(name, set()):
+            needed[name] = value
+    return dict(sorted(needed.items()))
 
 
 def same_nodes(proto: onnx.ModelProto, written: onnx.ModelProto) -> None:
@@ -162,30 +165,32 @@ def same_nodes(proto: onnx.ModelProto, written: onnx.ModelProto) -> None:
             if n.op_type != "Constant"
         )
 
-    for mine, theirs in zip(shown(written), shown(proto), strict=True):
-        assert mine == theirs, f"{mine} was {theirs}"
+    for after, before in zip(shown(written), shown(proto), strict=True):
+        assert after == before, f"{after} was {before}"
 
 
 def equal(case: Case, **options: bool) -> None:
     """All results are the same, byte for byte."""
-    theirs, mine = through(case, **options)
-    for name, data in theirs.items():
-        assert mine[name].dtype == data.dtype, name
-        assert mine[name].shape == data.shape, name
-        note(mine[name], data)
-        different = np.count_nonzero(mine[name] != data)
-        assert mine[name].tobytes() == data.tobytes(), f"{name}: {different} of {data.size} differ"
+    expected, actual = through(case, **options)
+    for name, data in expected.items():
+        assert actual[name].dtype == data.dtype, name
+        assert actual[name].shape == data.shape, name
+        note(actual[name], data)
+        different = np.count_nonzero(actual[name] != data)
+        assert actual[name].tobytes() == data.tobytes(), (
+            f"{name}: {different} of {data.size} differ"
+        )
 
 
 def near(case: Case, bound: float, **options: bool) -> None:
     """Reals within a share of the greatest of them, whole numbers the same."""
-    theirs, mine = through(case, **options)
-    for name, data in theirs.items():
-        assert mine[name].dtype == data.dtype, name
-        assert mine[name].shape == data.shape, name
+    expected, actual = through(case, **options)
+    for name, data in expected.items():
+        assert actual[name].dtype == data.dtype, name
+        assert actual[name].shape == data.shape, name
         if data.dtype.kind != "f":
-            assert np.array_equal(mine[name], data), name
+            assert np.array_equal(actual[name], data), name
             continue
-        most = max(float(np.abs(data).max(initial=0.0)), 1e-30)
-        far = float(np.abs(mine[name].astype(np.float64) - data).max(initial=0.0))
-        assert far <= bound * most, f"{name}: {far / most:.3g} of the greatest"
+        greatest = max(float(np.abs(data).max(initial=0.0)), 1e-30)
+        distance = float(np.abs(actual[name].astype(np.float64) - data).max(initial=0.0))
+        assert distance <= bound * greatest, f"{name}: {distance / greatest:.3g} of the greatest"

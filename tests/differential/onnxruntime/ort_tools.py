@@ -36,11 +36,11 @@ OPSET = 21
 def network(seed: int = 0) -> onnx.ModelProto:
     """Convolutions, a depthwise one, a residual sum, pools, a concatenation, and two products."""
     rng = np.random.default_rng(seed)
-    held: list[onnx.TensorProto] = []
+    initializers: list[onnx.TensorProto] = []
 
     def weight(name: str, *shape: int) -> str:
         data = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)).astype(np.float32)
-        held.append(numpy_helper.from_array(data, name))
+        initializers.append(numpy_helper.from_array(data, name))
         return name
 
     node, pads = helper.make_node, [1, 1, 1, 1]
@@ -60,7 +60,7 @@ def network(seed: int = 0) -> onnx.ModelProto:
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])
-    graph = helper.make_graph(nodes, "net", [x], [y], held)
+    graph = helper.make_graph(nodes, "net", [x], [y], initializers)
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
@@ -173,25 +173,25 @@ def quantized(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def made_of(name: str, proto: onnx.ModelProto, feeds: Sequence[Feeds]) -> onnx.ModelProto:
-    """A float model as a tool quantizes it, with these batches where it wants some."""
+    """Returns a float model as a tool quantizes it, with these batches where it needs some."""
     logging.getLogger().setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        source, made = Path(folder) / "float.onnx", Path(folder) / "made.onnx"
+        source, result = Path(folder) / "float.onnx", Path(folder) / "made.onnx"
         onnx.save(proto, source)
         if name in STATIC:
             form, activations, weights, channel = STATIC[name]
             options = _static(form, activations, weights, per_channel=channel)
-            quantize_static(source, made, _Reader(feeds), **options)
+            quantize_static(source, result, _Reader(feeds), **options)
         elif name in DYNAMIC:
             kind, channel = DYNAMIC[name]
-            quantize_dynamic(source, made, weight_type=kind, per_channel=channel)
+            quantize_dynamic(source, result, weight_type=kind, per_channel=channel)
         elif name in MORE:
-            quantize_static(source, made, _Reader(feeds), **MORE[name])
+            quantize_static(source, result, _Reader(feeds), **MORE[name])
         elif name in MORE_DYNAMIC:
-            quantize_dynamic(source, made, **MORE_DYNAMIC[name])
+            quantize_dynamic(source, result, **MORE_DYNAMIC[name])
         else:
             return _by_blocks(name, onnx.load(source))
-        return onnx.load(made)
+        return onnx.load(result)
 
 
 def _by_blocks(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -199,16 +199,16 @@ def _by_blocks(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
     if name in TABLES:
         by_table = MatMulBnb4Quantizer(proto, TABLES[name], 16)
         by_table.process()
-        made: onnx.ModelProto = by_table.model.model
-        return made
+        quantized_model: onnx.ModelProto = by_table.model.model
+        return quantized_model
     if name == "nbits-hqq":
         config = HQQWeightOnlyQuantConfig(block_size=16, axis=1)
     else:
-        bits, even, form = NBITS[name]
+        bits, symmetric, form = NBITS[name]
         config = DefaultWeightOnlyQuantConfig(
-            block_size=16, is_symmetric=even, bits=bits, quant_format=form
+            block_size=16, is_symmetric=symmetric, bits=bits, quant_format=form
         )
     tool = MatMulNBitsQuantizer(proto, algo_config=config)
     tool.process()
-    made = tool.model.model
-    return made
+    quantized_model = tool.model.model
+    return quantized_model

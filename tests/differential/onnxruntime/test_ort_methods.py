@@ -155,7 +155,7 @@ BINARY: dict[str, tuple[str, Callable[..., Array]]] = {
 def onnxruntime_pairs(op: str, a: Array, b: Array, maps: tuple[Affine, Affine, Affine]) -> Array:
     of_a, of_b, out = maps
     operands = [a, *numbers(of_a), b, *numbers(of_b), *numbers(out)]
-    return run_operator(BINARY[op][0], operands, out.carrier, fed=(0, 3), domain=MS)
+    return run_operator(BINARY[op][0], operands, out.carrier, inputs_at=(0, 3), domain=MS)
 
 
 def near_ties(seed: np.random.Generator, kind: str, op: str) -> tuple[Affine, Affine, Affine]:
@@ -287,7 +287,9 @@ def test_concat_recodes_every_code_as_onnxruntime_does(kind: str) -> None:
         one, two, out = (any_map(seed, kind, s) for s in scales)
         one = out if number % 3 == 0 else one
         operands = [*numbers(out), codes, *numbers(one), codes[:, ::-1], *numbers(two)]
-        wanted = run_operator("QLinearConcat", operands, out.carrier, fed=(2, 5), domain=MS, axis=1)
+        wanted = run_operator(
+            "QLinearConcat", operands, out.carrier, inputs_at=(2, 5), domain=MS, axis=1
+        )
         found = methods.recode_all([codes, codes[:, ::-1]], [one, two], out, axis=1, rule=rule)
         same(found, wanted, number)
 
@@ -558,7 +560,9 @@ def test_ties_and_saturation_of_products_are_onnxruntimes(kind: str) -> None:
 def test_sums_beyond_32_bits_wrap_as_onnxruntimes_do() -> None:
     for length in (66311, 66312, 66400, 140000):
         a, b = np.full((1, length), 255, np.uint8), np.full((length, 3), 127, np.int8)
-        same(matmul(a, b), run_operator("MatMulInteger", [a, b], np.int32, fed=(0, 1)), length)
+        same(
+            matmul(a, b), run_operator("MatMulInteger", [a, b], np.int32, inputs_at=(0, 1)), length
+        )
 
 
 def test_the_optimizers_product_to_reals_is_ours() -> None:

@@ -82,8 +82,8 @@ class Grouped(nn.Module):
         x = nn.functional.hardtanh(self.stem(x), 0.0, 6.0)
         y = self.mix(torch.relu(self.groups(torch.relu(self.alone(x)))))
         y = y * torch.sigmoid(self.gate(y.mean((2, 3))))[:, :, None, None] + x
-        made: Tensor = self.head(y.mean((2, 3)))
-        return made
+        result: Tensor = self.head(y.mean((2, 3)))
+        return result
 
 
 class Encoder(nn.Module):
@@ -95,8 +95,8 @@ class Encoder(nn.Module):
         self.layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
 
     def forward(self, ids: Tensor) -> Tensor:
-        made: Tensor = self.head(self.layer(self.words(ids)))
-        return made
+        result: Tensor = self.head(self.layer(self.words(ids)))
+        return result
 
 
 class Tagger(nn.Module):
@@ -108,8 +108,8 @@ class Tagger(nn.Module):
         self.tags = nn.Linear(16, 6)
 
     def forward(self, ids: Tensor) -> Tensor:
-        made: Tensor = self.tags(self.run(self.words(ids))[0])
-        return made
+        result: Tensor = self.tags(self.run(self.words(ids))[0])
+        return result
 
 
 class Words(nn.Module):
@@ -120,8 +120,8 @@ class Words(nn.Module):
         self.words, self.more, self.less = nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 4)
 
     def forward(self, ids: Tensor) -> Tensor:
-        made: Tensor = self.less(torch.relu(self.more(self.words(ids).mean(1))))
-        return made
+        result: Tensor = self.less(torch.relu(self.more(self.words(ids).mean(1))))
+        return result
 
 
 def _ids(*shape: int) -> Tensor:
@@ -148,10 +148,10 @@ class Given:
 
 @cache
 def given(name: str) -> Given:
-    """A network as torch exports it."""
+    """Returns a network as torch exports it."""
     torch.manual_seed(7)
-    made, data = NETS[name]
-    module = made()
+    build, data = NETS[name]
+    module = build()
     net = Net(module, (data(),), ({},))
     proto = onnx.load_from_string(export(net, dynamic=False, opset=17))
     proto = onnx.version_converter.convert_version(proto, _OPSET)
@@ -171,45 +171,49 @@ class Outcome:
     """Forms whose bytes differ though the ledger says nothing of it."""
 
 
-def judged(mine: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> str:
+def judged(actual: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]) -> str:
     """How near results are."""
     worst = SAME
-    for name, data in theirs.items():
-        if mine[name].shape != data.shape or mine[name].dtype != data.dtype:
-            raise AssertionError(f"{name}: {mine[name].dtype}{mine[name].shape}")
-        if mine[name].tobytes() == data.tobytes():
+    for name, data in expected.items():
+        if actual[name].shape != data.shape or actual[name].dtype != data.dtype:
+            raise AssertionError(f"{name}: {actual[name].dtype}{actual[name].shape}")
+        if actual[name].tobytes() == data.tobytes():
             continue
-        far = np.abs(mine[name].astype(np.float64) - data).max()
-        near = far <= _NEAR * max(float(np.abs(data).max()), 1e-30)
-        worst = SUMS if near and worst == SAME else worst if near else STEPS
+        distance = np.abs(actual[name].astype(np.float64) - data).max()
+        is_near = distance <= _NEAR * max(float(np.abs(data).max()), 1e-30)
+        worst = SUMS if is_near and worst == SAME else worst if is_near else STEPS
     return worst
 
 
 def outcome(net: str, variant: str) -> Outcome | None:
     """One variant of one network; None where the tool itself fails."""
-    start = given(net)
+    inputs_of_net = given(net)
     try:
-        proto = ort_tools.made_of(variant, start.proto, start.calibration)
+        proto = ort_tools.made_of(variant, inputs_of_net.proto, inputs_of_net.calibration)
     except AttributeError:
         if (net, variant) not in FAILS:
             raise
         return None
-    theirs = run(proto, start.feeds, optimize=False)
+    expected = run(proto, inputs_of_net.feeds, optimize=False)
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder) / "m.onnx", Path(folder) / "made.onnx"
+        source, written_path = Path(folder) / "m.onnx", Path(folder) / "made.onnx"
         onnx.save(proto, source)
         graph = pipeline.load(source)
         assert not [n for n in graph if n.op == "foreign"], f"{net}, {variant}: kept"
-        cells = [judged(pipeline.run(graph, start.feeds, profile=UNOPTIMIZED), theirs)]
+        cells = [judged(pipeline.run(graph, inputs_of_net.feeds, profile=UNOPTIMIZED), expected)]
         silent = []
         for target, form in FORMS:
             ledger = Ledger()
             try:
-                pipeline.save(graph, made, target=target, format=form, ledger=ledger, force=True)
+                pipeline.save(
+                    graph, written_path, target=target, format=form, ledger=ledger, force=True
+                )
             except Refused:
                 cells.append(NONE)
                 continue
-            cells.append(judged(run(onnx.load(made), start.feeds, optimize=False), theirs))
+            cells.append(
+                judged(run(onnx.load(written_path), inputs_of_net.feeds, optimize=False), expected)
+            )
             if cells[-1] != SAME and Change.REGROUPED not in ledger.counts():
                 silent.append(f"{target} {form}")
     return Outcome(net, variant, tuple(cells), tuple(silent))
@@ -217,25 +221,27 @@ def outcome(net: str, variant: str) -> Outcome | None:
 
 def outcomes(nets: Iterable[str], variants: Iterable[str]) -> Iterator[Outcome]:
     """All of them that the tools make."""
-    wanted = list(variants)
+    variant_names = list(variants)
     for net in nets:
-        for variant in wanted:
-            found = outcome(net, variant)
-            if found is not None:
-                yield found
+        for variant in variant_names:
+            outcome_of_variant = outcome(net, variant)
+            if outcome_of_variant is not None:
+                yield outcome_of_variant
 
 
-def page(found: Iterable[Outcome]) -> str:
-    """The page."""
+def page(all_outcomes: Iterable[Outcome]) -> str:
+    """Returns the text of the page."""
     parts = [HEAD]
     by_net: dict[str, dict[tuple[str, ...], list[str]]] = {}
-    for one in found:
-        by_net.setdefault(one.net, {}).setdefault(one.cells, []).append(one.variant)
+    for outcome_of_variant in all_outcomes:
+        by_net.setdefault(outcome_of_variant.net, {}).setdefault(
+            outcome_of_variant.cells, []
+        ).append(outcome_of_variant.variant)
     titles = [f"{form}" + (", onnx" if target == "onnx" else "") for target, form in FORMS]
     for net, rows in by_net.items():
-        made = NETS[net][0]
-        what = (made.__doc__ or "").strip().partition("\n")[0] or net
-        parts.append(f"\n## {net}\n\n{what}\n")
+        network_class = NETS[net][0]
+        title = (network_class.__doc__ or "").strip().partition("\n")[0] or net
+        parts.append(f"\n## {net}\n\n{title}\n")
         parts.append(f"| variants | interpreter | {' | '.join(titles)} |")
         parts.append("|---" * (len(FORMS) + 2) + "|")
         parts += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in rows.items()]
@@ -247,12 +253,12 @@ def page(found: Iterable[Outcome]) -> str:
 
 def listed(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
     """What the page says, by network and variant."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    by_variant: dict[tuple[str, str], tuple[str, ...]] = {}
     for net, rows in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.M | re.S):
         for row in re.findall(r"^\| (?!variants)(.+) \|$", rows, re.M):
             names, *cells = row.split(" | ")
-            found |= {(net, name): tuple(cells) for name in names.split(", ")}
-    return found
+            by_variant |= {(net, name): tuple(cells) for name in names.split(", ")}
+    return by_variant
 
 
 if __name__ == "__main__":

@@ -33,19 +33,19 @@ RATIOS = (2 / 5, 2 / 3, 2, *range(4, 400, 2))
 lie half way between two codes."""
 
 
-def weights(rng: Rng, terms: int, *shape: int, most: int = 63) -> tuple[NDArray[np.int8], int]:
+def weights(rng: Rng, terms: int, *shape: int, limit: int = 63) -> tuple[NDArray[np.int8], int]:
     """Codes and the step that they are multiples of: few, the more are summed; or any codes."""
     if rng.random() < 0.12:
-        return rng.integers(-most, most + 1, shape).astype(np.int8), 1
-    few = max(1, round(6 / float(np.sqrt(terms))))
-    step = int(rng.integers(1, most // few + 1))
-    return (step * rng.integers(-few, few + 1, shape)).astype(np.int8), step
+        return rng.integers(-limit, limit + 1, shape).astype(np.int8), 1
+    reach = max(1, round(6 / float(np.sqrt(terms))))
+    step = int(rng.integers(1, limit // reach + 1))
+    return (step * rng.integers(-reach, reach + 1, shape)).astype(np.int8), step
 
 
 def scale(rng: Rng, low: float, high: float) -> np.float32:
     """A power of two, or any number."""
-    found = rng.uniform(low, high)
-    return F(2.0 ** np.rint(np.log2(found)) if rng.random() < 0.4 else found)
+    number = rng.uniform(low, high)
+    return F(2.0 ** np.rint(np.log2(number)) if rng.random() < 0.4 else number)
 
 
 def maps(rng: Rng, count: int, *, many: bool) -> tuple[Map, Map]:
@@ -75,6 +75,7 @@ def level(rng: Rng, units: Reals, step: float, kind: str = "u8") -> tuple[float,
     `units` are results in units of which all of them, but for hairs, are multiples of `step`.
     """
     some = units[units != 0] if units.any() else units  # not what has no terms
+    # A tenth of the results then lies beyond either end.
     low, high = np.quantile(some, [0.12, 0.88])
     least, most = BOUNDS[kind]
     width = max(float(high - low) / 256, 1e-3 * step)
@@ -96,22 +97,24 @@ def fitted(
     assert case.x.map is not None
     assert case.w.map is not None
     unit = np.asarray(case.x.map.scale * case.w.map.scale.min(), F)
-    one = replace(case, bias=None, out=of("u8", unit))
-    units = in_steps(one, sums(one))
+    fitted_case = replace(case, bias=None, out=of("u8", unit))
+    units = in_steps(fitted_case, sums(fitted_case))
     if rng.random() < 0.6:
         spread = max(1, int(units.std() / step))
         steps = rng.integers(-spread, spread, len(case.w.data), endpoint=True) * step
-        one = replace(one, bias=np.asarray(steps * (case.x.map.scale * case.w.map.scale), F))
-        units = in_steps(one, sums(one))
+        fitted_case = replace(
+            fitted_case, bias=np.asarray(steps * (case.x.map.scale * case.w.map.scale), F)
+        )
+        units = in_steps(fitted_case, sums(fitted_case))
     ratio, zero = level(rng, units, step)
-    return replace(one, out=of("u8", F(unit * F(ratio)), zero))
+    return replace(fitted_case, out=of("u8", F(unit * F(ratio)), zero))
 
 
 def wider(case: Product) -> Product:
     """The same layer of large weights: pairs of its terms leave 16 bits."""
     rng = np.random.default_rng(case.w.data.size)
-    held, _ = weights(rng, case.w.data[0].size, *case.w.data.shape, most=127)
-    return refitted(replace(case, w=Held(held, case.w.map)))
+    data, _ = weights(rng, case.w.data[0].size, *case.w.data.shape, limit=127)
+    return refitted(replace(case, w=Held(data, case.w.map)))
 
 
 def refitted(case: Product) -> Product:
@@ -143,7 +146,7 @@ LENGTHS = (*range(1, 71), 127, 128, 129, 200, 1000)
 
 
 def odd(rng: Rng, kind: str) -> int:
-    """An odd zero point."""
+    """Returns an odd zero point."""
     low, high = BOUNDS[kind]
     return int(rng.integers(low + 1, high - 1)) | 1
 
@@ -163,20 +166,25 @@ def multiples(rng: Rng, m: Map, step: int, *shape: int) -> Held:
 
 def pair(rng: Rng, op: str, kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> Asked:
     """Operands whose results are at ties, often; of products one of them is of few codes."""
-    one = scale(rng, 0.01, 0.3)
-    other = one if rng.random() < 0.6 else F(one * F(0.5))
-    left, right = of(kind, one, odd(rng, kind)), of(kind, other, odd(rng, kind))
+    first_scale = scale(rng, 0.01, 0.3)
+    second_scale = first_scale if rng.random() < 0.6 else F(first_scale * F(0.5))
+    first_map, second_map = (
+        of(kind, first_scale, odd(rng, kind)),
+        of(kind, second_scale, odd(rng, kind)),
+    )
     step = int(rng.choice([3, 5, 9])) if op == "mul" else 1
-    held = multiples(rng, left, step, *a), Held(codes(rng, kind, *b), right)
-    return joined(rng, op, *held, step=step)
+    operands = multiples(rng, first_map, step, *a), Held(codes(rng, kind, *b), second_map)
+    return joined(rng, op, *operands, step=step)
 
 
 def joined(rng: Rng, op: str, a: Held, b: Held, *, step: int = 1) -> Asked:
     """Both operands, and a map of results that these fill."""
     assert a.map is not None
     assert b.map is not None
-    one, other = a.map.scale, b.map.scale
-    unit = of(a.map.storage, min(one, other) if op == "add" else one * other)
+    first_scale, second_scale = a.map.scale, b.map.scale
+    unit = of(
+        a.map.storage, min(first_scale, second_scale) if op == "add" else first_scale * second_scale
+    )
     asked = Asked(op, {"a": a, "b": b}, unit)
     ratio, zero = level(rng, exactly(asked), step, a.map.storage)
     return replace(asked, out=of(a.map.storage, F(unit.scale * F(ratio)), zero))
@@ -186,8 +194,8 @@ def exactly(asked: Asked) -> Reals:
     """The result of two operands in steps of its map, unrounded."""
     assert asked.out is not None
     a, b = (reals(asked.operands[s]) for s in "ab")
-    found = a @ b if asked.op == "matmul" else a + b if asked.op == "add" else a * b
-    return np.asarray(found / float(asked.out.scale), np.float64)
+    result = a @ b if asked.op == "matmul" else a + b if asked.op == "add" else a * b
+    return np.asarray(result / float(asked.out.scale), np.float64)
 
 
 @dataclass
@@ -199,9 +207,11 @@ class Maps:
     def zero(self, rng: Rng, kind: str) -> int:
         """An end of the codes, their middle, or any."""
         low, high = BOUNDS[kind]
-        found = int(rng.choice([low, high, (low + high + 1) // 2, *rng.integers(low, high + 1, 3)]))
-        self.seen.add("end" if found in (low, high) else ("even", "odd")[found % 2])
-        return found
+        zero_point = int(
+            rng.choice([low, high, (low + high + 1) // 2, *rng.integers(low, high + 1, 3)])
+        )
+        self.seen.add("end" if zero_point in (low, high) else ("even", "odd")[zero_point % 2])
+        return zero_point
 
     def scale(self, rng: Rng, *, low: float = 1e-5, high: float = 1e3) -> np.float32:
         """A power of two or three of them, or any number of any size."""

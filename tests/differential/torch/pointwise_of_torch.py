@@ -75,93 +75,129 @@ def _made(form: Form) -> Array:
     scales = torch.from_numpy(np.broadcast_to(w_map.scale, len(case.w.data)).copy())
     zeros = torch.zeros(len(case.w.data), dtype=torch.long)
     bias = None if case.bias is None else torch.from_numpy(case.bias)
-    given = float(x_map.scale), int(x_map.zero)
-    out: tuple[Any, ...] = (float(case.out.scale), int(case.out.zero), _KINDS[case.out.storage])
-    out = (1.0, 0, torch.float32) if form.real else out
-    tail = ACTIVATIONS[form.tail] if form.tail else Tail("none")
-    after = (tail.name, list(tail.scalars), tail.algorithm)
-    flat = case.op == "linear"
-    sides = ([case.stride] * 2, [case.pad] * 2, [case.dilation] * 2, case.groups)
-    if case.summand is None:
-        if flat:
-            packed = ops.qlinear_prepack(w, None)
-            found = ops.qlinear_pointwise(x, *given, packed, scales, zeros, bias, *out, *after)
-        else:
-            packed = ops.qconv_prepack(w, scales, *given, *sides, list(x.shape))
-            found = ops.qconv_pointwise(
-                x, *given, packed, scales, zeros, bias, *sides, *out, *after
-            )
-        return taken(found)
-    m = case.summand.map
-    other = torch.from_numpy(case.summand.data.copy())
-    theirs = (float(m.scale), int(m.zero)) if m else (1.0, 0)
-    if flat:
-        packed = ops.qlinear_prepack(w, None)
-        how = ("sum" if m or not form.real else "add", 1.0)
-        found = ops.qlinear_pointwise.binary(
-            x, *given, packed, scales, zeros, other, bias, *out, *theirs, *how, *after
-        )
-        return taken(found)
-    packed = ops.qconv_prepack(w, scales, *given, *sides, list(x.shape))
-    other = other.contiguous(memory_format=torch.channels_last)
-    found = ops.qconv2d_pointwise.binary(
-        x, *given, packed, scales, zeros, other, bias, *sides, *out, *theirs, "sum", 1.0, *after
+    x_numbers = float(x_map.scale), int(x_map.zero)
+    result_numbers: tuple[Any, ...] = (
+        float(case.out.scale),
+        int(case.out.zero),
+        _KINDS[case.out.storage],
     )
-    return taken(found)
+    result_numbers = (1.0, 0, torch.float32) if form.real else result_numbers
+    tail = ACTIVATIONS[form.tail] if form.tail else Tail("none")
+    tail_arguments = (tail.name, list(tail.scalars), tail.algorithm)
+    is_linear = case.op == "linear"
+    geometry = ([case.stride] * 2, [case.pad] * 2, [case.dilation] * 2, case.groups)
+    if case.summand is None:
+        if is_linear:
+            packed = ops.qlinear_prepack(w, None)
+            result = ops.qlinear_pointwise(
+                x, *x_numbers, packed, scales, zeros, bias, *result_numbers, *tail_arguments
+            )
+        else:
+            packed = ops.qconv_prepack(w, scales, *x_numbers, *geometry, list(x.shape))
+            result = ops.qconv_pointwise(
+                x,
+                *x_numbers,
+                packed,
+                scales,
+                zeros,
+                bias,
+                *geometry,
+                *result_numbers,
+                *tail_arguments,
+            )
+        return taken(result)
+    summand_map = case.summand.map
+    summand = torch.from_numpy(case.summand.data.copy())
+    summand_numbers = (float(summand_map.scale), int(summand_map.zero)) if summand_map else (1.0, 0)
+    if is_linear:
+        packed = ops.qlinear_prepack(w, None)
+        combination = ("sum" if summand_map or not form.real else "add", 1.0)
+        result = ops.qlinear_pointwise.binary(
+            x,
+            *x_numbers,
+            packed,
+            scales,
+            zeros,
+            summand,
+            bias,
+            *result_numbers,
+            *summand_numbers,
+            *combination,
+            *tail_arguments,
+        )
+        return taken(result)
+    packed = ops.qconv_prepack(w, scales, *x_numbers, *geometry, list(x.shape))
+    summand = summand.contiguous(memory_format=torch.channels_last)
+    result = ops.qconv2d_pointwise.binary(
+        x,
+        *x_numbers,
+        packed,
+        scales,
+        zeros,
+        summand,
+        bias,
+        *geometry,
+        *result_numbers,
+        *summand_numbers,
+        "sum",
+        1.0,
+        *tail_arguments,
+    )
+    return taken(result)
 
 
 def in_engine(forms: Sequence[Form]) -> list[Array]:
     """What engine onednn makes of a linear layer and a tail that only it has."""
-    ops, found = torch.ops.quantized, []
+    ops, results = torch.ops.quantized, []
     with engine("onednn"):
         for form in forms:
             case = form.case
             bias = None if case.bias is None else torch.from_numpy(case.bias)
             packed = ops.linear_prepack(tensor(case.w), bias)
-            at = (float(case.out.scale), int(case.out.zero))
-            more = (0.25,) if form.tail == "leaky_relu" else ()
+            result_numbers = (float(case.out.scale), int(case.out.zero))
+            tail_arguments = (0.25,) if form.tail == "leaky_relu" else ()
             kernel = getattr(ops, f"linear_{form.tail}")
-            found.append(taken(kernel(tensor(case.x), packed, *at, *more)))
-    return found
+            results.append(taken(kernel(tensor(case.x), packed, *result_numbers, *tail_arguments)))
+    return results
 
 
-def _map(held: Held) -> Map:
-    assert held.map is not None
-    return held.map
+def _map(operand: Held) -> Map:
+    assert operand.map is not None
+    return operand.map
 
 
 def predicted(form: Form, profile: str) -> Array:
-    """What QIR computes for a form."""
+    """Returns what QIR computes for a form."""
     case, graph = form.case, Graph(profile=profile)
-    held = {"x": case.x, "w": case.w}
+    by_slot = {"x": case.x, "w": case.w}
     if case.bias is not None:
-        held["bias"] = Held(case.bias)
-    stages = [Stage(case.op, spec(case.op).complete_attrs(case.attrs), tuple(held))]
+        by_slot["bias"] = Held(case.bias)
+    stages = [Stage(case.op, spec(case.op).complete_attrs(case.attrs), tuple(by_slot))]
     if case.summand is not None:
-        held["1.b"] = case.summand
+        by_slot["1.b"] = case.summand
         stages.append(Stage("add", {}, ("b",), "a"))
     if form.tail:
         tail = ACTIVATIONS[form.tail]
         stages.append(Stage(tail.op, spec(tail.op).complete_attrs(dict(tail.attrs)), (), "x"))
     operands = {
         slot: graph.add("input", types=[kind_of(h)], name=slot.replace("1.", "")).result
-        for slot, h in held.items()
+        for slot, h in by_slot.items()
     }
-    plain = Graph(profile=profile)
-    given = {
-        slot: plain.add("input", types=[kind_of(h)], name=slot).result
-        for slot, h in held.items()
+    float_graph = Graph(profile=profile)
+    inputs = {
+        slot: float_graph.add("input", types=[kind_of(h)], name=slot).result
+        for slot, h in by_slot.items()
         if slot != "1.b"
     }
-    reals = {
-        slot: plain.add("dequantize", {"x": v}).result if v.type.quant else v
-        for slot, v in given.items()
+    float_values = {
+        slot: float_graph.add("dequantize", {"x": v}).result if v.type.quant else v
+        for slot, v in inputs.items()
     }
-    kind = plain.add(case.op, reals, dict(case.attrs)).result.type
+    kind = float_graph.add(case.op, float_values, dict(case.attrs)).result.type
     kind = kind if form.real else kind.with_element(element(case.out))
     if len(stages) > 1:
         node = graph.add_chain(stages, operands, kind)
     else:
         node = graph.add(case.op, operands, dict(case.attrs), types=[kind])
     graph.add("output", {"y": node.result})
-    return run(graph, {slot.replace("1.", ""): h.data for slot, h in held.items()})["y"]
+    return run(graph, {slot.replace("1.", ""): h.data for slot, h in by_slot.items()})["y"]

@@ -216,7 +216,7 @@ def test_qnnpack_clamps_channels_last_codes_to_other_places() -> None:
         lying = np.moveaxis(held.data, 1, -1)
         for name in ("qnnpack", "fbgemm"):
             with engine(name):
-                made = taken(torch.clamp(tensor(held, last=True), -1.0, 2.0))
+                made = taken(torch.clamp(tensor(held, channels_last=True), -1.0, 2.0))
             meant = lying.reshape(shape) if name == "qnnpack" else held.data
             assert np.array_equal(made, np.clip(meant, 81, 141)), name
         assert not np.array_equal(lying.reshape(shape), held.data)

@@ -39,7 +39,7 @@ def depthwise(seed: int, rank: int, many: bool, *, least: int = 8) -> Product:
     sides = [int(v) for v in rng.integers(3 if rank == 3 else 1, 7, rank)]
     count, terms, shape = channels * times, taps**rank, [taps] * rank
     wide = seed % 2 == 0
-    weights, step = draws.weights(rng, terms, count, 1, *shape, most=127 if wide else 63)
+    weights, step = draws.weights(rng, terms, count, 1, *shape, limit=127 if wide else 63)
     if seed % 4 == 0:
         weights, step = rng.choice([-128, -127, 126, 127, 1], weights.shape).astype(np.int8), 1
     x, w = draws.maps(rng, count, many=many)
@@ -166,7 +166,7 @@ def beside(seed: int) -> Product:
     own = (groups, into, outof) == (8, 1, 1)
     taps, pad, stride, dilation = WINDOWS[int(rng.integers(own, len(WINDOWS)))]
     shape = groups * outof, into, taps, taps
-    weights, step = draws.weights(rng, into * taps**2, *shape, most=127)
+    weights, step = draws.weights(rng, into * taps**2, *shape, limit=127)
     x, w = draws.maps(rng, len(weights), many=many)
     data = codes(rng, "u8", 2, groups * into, 7, 8)
     sides = (stride, pad, dilation, groups)
@@ -190,7 +190,7 @@ def volume(seed: int) -> Product:
     data = codes(rng, "u8", 1, channels, *rng.integers(5, 8, 3))
     scale = 2.0 ** rng.integers(-3, 2, channels if many else ())
     w = of("i8", scale, 0, 0 if many else None)
-    weights, step = draws.weights(rng, 27, channels, 1, 3, 3, 3, most=127)
+    weights, step = draws.weights(rng, 27, channels, 1, 3, 3, 3, limit=127)
     sides = int(rng.integers(1, 3)), int(rng.integers(0, 3)), int(rng.integers(1, 3)), channels
     case = Product("conv3d", Held(data, x), Held(weights, w), None, x, *sides)
     return draws.fitted(rng, case, step)
@@ -229,7 +229,7 @@ def beyond(seed: int, rank: int, *, shifted: bool = True) -> Product:
     outof, taps = (1 if groups > 1 else 4), int(rng.choice([1, 2, 4]))
     data = codes(rng, "u8", 1, groups * into, *rng.integers(5, 8, rank))
     shape, most = (groups * outof, into, *[taps] * rank), 127 if seed % 4 == 3 else 63
-    weights, step = draws.weights(rng, into * taps**rank, *shape, most=most)
+    weights, step = draws.weights(rng, into * taps**rank, *shape, limit=most)
     x, w = draws.maps(rng, len(weights), many=many)
     if apart:
         w = draws.moved(rng, w, step)
@@ -245,7 +245,7 @@ def full(seed: int, rank: int) -> Product:
     groups, into, outof = int(rng.integers(1, 3)), int(rng.integers(2, 9)), int(rng.integers(2, 6))
     data = codes(rng, "u8", 2, groups * into, *rng.integers(4, 7, rank))
     shape = groups * outof, into, *[3] * rank
-    weights, step = draws.weights(rng, into * 3**rank, *shape, most=127)
+    weights, step = draws.weights(rng, into * 3**rank, *shape, limit=127)
     x, w = draws.maps(rng, len(weights), many=True)
     case = Product(f"conv{rank}d", Held(data, x), Held(weights, w), None, x, groups=groups)
     return draws.fitted(rng, case, step)

@@ -143,7 +143,7 @@ def test_concat_is_torchs(kind: str, last: bool, relu: bool) -> None:
                     of_x = out
                 held.append(Held(codes(rng, kind, 2, length, 2, 3), of_x))
             run = OPS.cat_relu if relu else OPS.cat
-            tensors = [tensor(h, last=last) for h in held]
+            tensors = [tensor(h, channels_last=last) for h in held]
             made = taken(run(tensors, 1, float(out.scale), int(out.zero)))
             if last:
                 held = [Held(back(h.data), h.map) for h in held]
@@ -176,7 +176,7 @@ def test_average_pools_are_torchs(kind: str, last: bool) -> None:
         x = image(rng, kind, 2, int(rng.integers(1, 70)), *(int(v) for v in rng.integers(4, 9, 2)))
         with engine("fbgemm"):
             made = torch.nn.functional.avg_pool2d(
-                tensor(x, last=last), kernel, stride, pad, ceil, counted
+                tensor(x, channels_last=last), kernel, stride, pad, ceil, counted
             )
         attrs: dict[str, Attr] = {
             "kernel": kernel,
@@ -216,7 +216,7 @@ def test_global_means_are_torchs(kind: str, last: bool) -> None:
         sizes = [int(v) for v in rng.integers(2, 9, 2)]
         x = image(rng, kind, 2, int(rng.integers(2, 70)), *sizes)
         with engine("fbgemm"):
-            made = torch.nn.functional.adaptive_avg_pool2d(tensor(x, last=last), 1)
+            made = torch.nn.functional.adaptive_avg_pool2d(tensor(x, channels_last=last), 1)
             compare_pool(tally, "global_avg_pool", x, made, {}, last, number)
             if not last:
                 mean = tensor(x).mean([-2, -1], keepdim=True)

@@ -502,7 +502,7 @@ def test_resizes_by_scales_are_torchs(mode: str, last: bool) -> None:
         corners = mode == "bilinear" and seed % 8 == 0
         more = {"align_corners": corners} if mode == "bilinear" else {}
         by = torch.nn.functional.interpolate
-        wanted = taken(by(tensor(x, last=last), scale_factor=scales, mode=mode, **more))
+        wanted = taken(by(tensor(x, channels_last=last), scale_factor=scales, mode=mode, **more))
         attrs: dict[str, Attr] = {
             "axes": (1, 2) if last else (2, 3),
             "scales": tuple(scales),
@@ -544,7 +544,7 @@ def test_resizes_are_torchs(mode: str, kind: str, last: bool) -> None:
         )
         x = Held(codes(rng, kind, int(rng.integers(1, 3)), channels, *sizes), m)
         more = {"align_corners": corners} if mode == "bilinear" else {}
-        made = torch.nn.functional.interpolate(tensor(x, last=last), to, mode=mode, **more)
+        made = torch.nn.functional.interpolate(tensor(x, channels_last=last), to, mode=mode, **more)
         at = (1, 2) if last else (2, 3)
         attrs: dict[str, Attr] = {
             "axes": at,

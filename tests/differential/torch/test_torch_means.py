@@ -125,7 +125,7 @@ def test_means_over_images_are_those_of_qnnpack(last: bool) -> None:
         rng = np.random.default_rng(number)
         x = image(rng, "u8", 2, int(rng.integers(2, 70)), *(int(v) for v in rng.integers(5, 12, 2)))
         with engine("qnnpack"):
-            cases = over_images(rng, x, tensor(x, last=last), last=last)
+            cases = over_images(rng, x, tensor(x, channels_last=last), last=last)
             claims |= {hold(tally, named("qnnpack"), x, c, last=last) for c in cases}
     assert claims == {"exact", "within:1:0.02"} - ({"within:1:0.02"} if last else set())
     tally.exact()
@@ -168,7 +168,7 @@ def means_of_ties(rng: Rng, kind: str, n: int) -> Iterator[tuple[Held, Case, boo
 
     def asked(data: Array, *, last: bool = False) -> tuple[Held, torch.Tensor]:
         x = Held(np.ascontiguousarray(data), of_map)
-        return x, tensor(x, last=last)
+        return x, tensor(x, channels_last=last)
 
     x, q = asked(tied(rng, kind, zero, 2, 17, 5, n).reshape(2, 17, 5 * n))
     slide: dict[str, Attr] = {"kernel": (n,), "stride": (n,)}

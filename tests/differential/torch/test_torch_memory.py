@@ -356,7 +356,7 @@ def test_a_resize_of_every_axis_is_torchs_in_either_order(name: str, last: bool)
     kept = of("u8", 0.05, 61)
     x = Held(codes(rng, "u8", *shape), kept)
     with engine(name):
-        held = tensor(x, last=last)
+        held = tensor(x, channels_last=last)
         wanted = taken(torch.nn.functional.interpolate(held, scale_factor=2, mode="bilinear"))
     sizes = np.array(made)
     for by_sizes in (False, True):

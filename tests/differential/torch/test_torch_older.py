@@ -64,7 +64,7 @@ def layer(seed: int, rank: int, many: bool) -> Product:
     count, kind = groups * outof, seed // len(SHAPES) % 3
     data = codes(rng, "u8", 1, groups * into, *sides)
     shape, most = (count, into, *[taps] * rank), 63 if kind == 2 else 127
-    weights, step = draws.weights(rng, into * taps**rank, *shape, most=most)
+    weights, step = draws.weights(rng, into * taps**rank, *shape, limit=most)
     if kind == 1:
         data = rng.choice([0, 128, 250, 255], data.shape).astype(np.uint8)
         weights = rng.choice([-128, -127, 126, 127, 1], weights.shape).astype(np.int8)
@@ -190,7 +190,7 @@ def wide(seed: int, rank: int) -> tuple[Asked, list[list[int]]]:
     w = asked.operands["w"]
     assert w.map is not None
     terms = w.data[:, 0].size // int(str(asked.attrs["groups"]))
-    weights, step = draws.weights(rng, terms, *w.data.shape, most=127)
+    weights, step = draws.weights(rng, terms, *w.data.shape, limit=127)
     if seed % 4 == 3:
         weights, step = rng.integers(-128, 128, w.data.shape).astype(np.int8), 1
     moved = draws.moved(rng, w.map, step) if seed % 5 == 0 else w.map

@@ -370,7 +370,7 @@ def joined(maps: Maps, rng: Rng, kind: str, shape: tuple[int, ...], axis: int) -
 
 def torch_joined(asked: Asked, axis: int, *, last: bool = False) -> torch.Tensor:
     assert asked.out is not None
-    parts = [tensor(h, last=last) for h in asked.operands.values()]
+    parts = [tensor(h, channels_last=last) for h in asked.operands.values()]
     made: torch.Tensor = OPS.cat(parts, axis, float(asked.out.scale), int(asked.out.zero))
     return made
 

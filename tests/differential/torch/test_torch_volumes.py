@@ -48,7 +48,7 @@ def test_means_of_volumes_are_torchs(name: str, kind: str, *, last: bool) -> Non
         for channels in (1, 3, 7, int(rng.integers(8, 40)), int(rng.integers(40, 110))):
             x = volume(rng, kind, channels, sides)
             with engine(name):
-                made = nf.adaptive_avg_pool3d(tensor(x, last=last), 1)
+                made = nf.adaptive_avg_pool3d(tensor(x, channels_last=last), 1)
             case: Case = ("global_avg_pool", made, {})
             assert hold(tally, named(name), x, case, last=last) == "exact"
     tally.exact()

@@ -36,8 +36,10 @@ class Case:
 
     def given(self) -> list[Array]:
         """Returns the inputs in the order of the symbol."""
-        names = (node["name"] for node in json.loads(self.symbol)["nodes"] if node["op"] == "null")
-        return [self.inputs[name] for name in names if name in self.inputs]
+        names_in_order = (
+            node["name"] for node in json.loads(self.symbol)["nodes"] if node["op"] == "null"
+        )
+        return [self.inputs[name] for name in names_in_order if name in self.inputs]
 
     def write(self, folder: Path) -> Path:
         """Writes the two files of a model and returns the path of its symbol."""
@@ -49,20 +51,20 @@ class Case:
 
 def cases(family: str, folder: Path = RECORDED) -> list[Case]:
     """Returns the cases of a family."""
-    found: dict[int, Case] = {}
-    with np.load(folder / f"{family}.npz") as held:
-        for key in held.files:
+    by_number: dict[int, Case] = {}
+    with np.load(folder / f"{family}.npz") as arrays:
+        for key in arrays.files:
             number, _, name = key.partition(".")
-            case = found.setdefault(int(number), Case())
-            kind, _, rest = name.partition(".")
+            case = by_number.setdefault(int(number), Case())
+            kind, _, array_name = name.partition(".")
             if kind == "in":
-                case.inputs[rest] = held[key]
+                case.inputs[array_name] = arrays[key]
             elif kind == "param":
-                case.parameters[rest] = held[key]
+                case.parameters[array_name] = arrays[key]
             elif kind == "out":
-                case.results.append(held[key])
+                case.results.append(arrays[key])
             elif kind == "inner":
-                case.inner[rest] = held[key]
+                case.inner[array_name] = arrays[key]
             else:
-                setattr(case, kind, str(held[key]))
-    return list(found.values())
+                setattr(case, kind, str(arrays[key]))
+    return list(by_number.values())

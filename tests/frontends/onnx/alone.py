@@ -22,38 +22,39 @@ QUANTIZATION = frozenset(
 
 
 def main() -> None:
-    """Runs them."""
+    """Runs the cases and prints what they gave."""
+    # An import of None raises ImportError.
     for name in FRAMEWORKS[:-1]:
         sys.modules[name] = None  # type: ignore[assignment]
     from tests.frontends.onnx import conformance
 
     cases = conformance.cases()
     sys.modules[FRAMEWORKS[-1]] = None  # type: ignore[assignment]
-    found: dict[str, dict[str, str]] = {
+    report: dict[str, dict[str, str]] = {
         "quantization": {},
         "differ": {},
         "with constants": {},
         "kept with constants": {},
     }
-    kept: Counter[str] = Counter()
+    kept_counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            said = conformance.in_interpreter(case, Path(folder))
+            result = conformance.in_interpreter(case, Path(folder))
             if not QUANTIZATION.isdisjoint(case.ops):
-                found["quantization"][case.name] = said
-            if said not in (conformance.SAME, conformance.KEPT):
-                found["differ"][case.name] = said
-            if said == conformance.KEPT:
-                kept[case.ops[0] if len(case.ops) == 1 else conformance.COMPOSED] += 1
-            elif (held := conformance.with_constants(case)) is not None:
-                again = conformance.in_interpreter(held, Path(folder))
+                report["quantization"][case.name] = result
+            if result not in (conformance.SAME, conformance.KEPT):
+                report["differ"][case.name] = result
+            if result == conformance.KEPT:
+                kept_counts[case.ops[0] if len(case.ops) == 1 else conformance.COMPOSED] += 1
+            elif (constant_case := conformance.with_constants(case)) is not None:
+                constant_result = conformance.in_interpreter(constant_case, Path(folder))
                 if not QUANTIZATION.isdisjoint(case.ops):
-                    found["with constants"][case.name] = again
-                if again == conformance.KEPT:
-                    found["kept with constants"][case.name] = again
-                elif again not in (conformance.SAME, said):
-                    found["differ"][case.name] = again
-    print(json.dumps({**found, "kept": kept}))
+                    report["with constants"][case.name] = constant_result
+                if constant_result == conformance.KEPT:
+                    report["kept with constants"][case.name] = constant_result
+                elif constant_result not in (conformance.SAME, result):
+                    report["differ"][case.name] = constant_result
+    print(json.dumps({**report, "kept": kept_counts}))
 
 
 if __name__ == "__main__":

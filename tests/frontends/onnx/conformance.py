@@ -57,8 +57,8 @@ class Case:
     def ops(self) -> tuple[str, ...]:
         """The operators of the model, each once."""
         nodes = self.model.graph.node
-        named = (f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in nodes)
-        return tuple(dict.fromkeys(named))
+        names = (f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in nodes)
+        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +80,21 @@ class Outcome:
 
 
 def cases() -> list[Case]:
-    """Every node test of the package, by name."""
+    """Returns every node test of the package, sorted by name."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = collect_testcases(None)
-    out = []
-    for each in found:
-        assert each.data_sets is not None
-        assert each.model is not None
-        ((inputs, outputs),) = each.data_sets
-        out.append(Case(each.name, each.model, inputs, outputs, each.rtol, each.atol))
-    return sorted(out, key=lambda case: case.name)
+        node_tests = collect_testcases(None)
+    result = []
+    for node_test in node_tests:
+        assert node_test.data_sets is not None
+        assert node_test.model is not None
+        ((inputs, outputs),) = node_test.data_sets
+        result.append(
+            Case(node_test.name, node_test.model, inputs, outputs, node_test.rtol, node_test.atol)
+        )
+    return sorted(result, key=lambda case: case.name)
 
 
 def with_constants(case: Case) -> Case | None:
@@ -104,11 +106,11 @@ def with_constants(case: Case) -> Case | None:
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     names = [info.name for info in case.model.graph.input]
-    rest = list(zip(names, case.inputs, strict=False))[1:]
+    to_hold = list(zip(names, case.inputs, strict=False))[1:]
     kinds = {info.name: info.type for info in case.model.graph.input}
-    if not rest or not all(_is_tensor(kinds[name], data) for name, data in rest):
+    if not to_hold or not all(_is_tensor(kinds[name], data) for name, data in to_hold):
         return None
-    for name, data in rest:
+    for name, data in to_hold:
         _hold(model, name, data)
     return replace(case, model=model, inputs=case.inputs[:1])
 
@@ -121,7 +123,7 @@ def _is_tensor(kind: onnx.TypeProto, data: Any) -> bool:
 
 
 def outcome(case: Case, folder: Path) -> Outcome:
-    """How a case goes."""
+    """Returns how a case goes."""
     direct = _said(lambda: _in_runtime(case, _capped(case.model)))
     path = folder / "case.onnx"
     path.write_bytes(case.model.SerializeToString())
@@ -130,11 +132,13 @@ def outcome(case: Case, folder: Path) -> Outcome:
     except QirError as error:
         reason = f"refused: {_plain(error, folder)}"
         return Outcome(case.name, case.ops, direct, reason, reason, read=False, foreign=False)
-    foreign = any(node.op == "foreign" for _, each in graph.walk() for node in each)
-    found = _said(lambda: _in_interpreter(case, graph))
+    foreign = any(node.op == "foreign" for _, nodes in graph.walk() for node in nodes)
+    interpreted = _said(lambda: _in_interpreter(case, graph))
     back = folder / "back.onnx"
-    written = _said(lambda: _written(case, graph, back))
-    return Outcome(case.name, case.ops, direct, found, written, read=True, foreign=foreign)
+    written_back = _said(lambda: _written(case, graph, back))
+    return Outcome(
+        case.name, case.ops, direct, interpreted, written_back, read=True, foreign=foreign
+    )
 
 
 def in_interpreter(case: Case, folder: Path) -> str:
@@ -145,7 +149,7 @@ def in_interpreter(case: Case, folder: Path) -> str:
         graph = OnnxFrontend().load(path, Ledger())
     except QirError as error:
         return f"refused: {_plain(error, folder)}"
-    if any(node.op == "foreign" for _, each in graph.walk() for node in each):
+    if any(node.op == "foreign" for _, nodes in graph.walk() for node in nodes):
         return KEPT
     return _said(lambda: _in_interpreter(case, graph))
 
@@ -168,18 +172,18 @@ def _plain(error: Exception, folder: Path | None = None) -> str:
 
 def _in_interpreter(case: Case, graph: Graph) -> str:
     names = [i.name for i in case.model.graph.input]
-    given = {n: _array(x) for n, x in zip(names, case.inputs, strict=False)}
+    case_inputs = {n: _array(x) for n, x in zip(names, case.inputs, strict=False)}
     kinds = {v.name: v.type.dtype for v in graph.inputs}
-    ready = {
-        n: given[n] if kind.is_opaque else given[n].astype(kind.carrier)
+    graph_inputs = {
+        n: case_inputs[n] if kind.is_opaque else case_inputs[n].astype(kind.carrier)
         for n, kind in kinds.items()
-        if n in given
+        if n in case_inputs
     }
-    found = run(graph, ready)
-    ends = {name: value.type.dtype for name, value in graph.outputs.items()}
-    opaque = {name for name, kind in ends.items() if kind.is_opaque and not kind.is_loose}
+    results = run(graph, graph_inputs)
+    output_types = {name: value.type.dtype for name, value in graph.outputs.items()}
+    opaque = {name for name, kind in output_types.items() if kind.is_opaque and not kind.is_loose}
     names = [o.name for o in case.model.graph.output]
-    return _compared(case, [found[n].item() if n in opaque else found[n] for n in names])
+    return _compared(case, [results[n].item() if n in opaque else results[n] for n in names])
 
 
 def _written(case: Case, graph: Graph, path: Path) -> str:
@@ -192,56 +196,57 @@ def _in_runtime(case: Case, model: onnx.ModelProto) -> str:
     import onnxruntime
 
     names = [i.name for i in case.model.graph.input]
-    given = dict(zip(names, case.inputs, strict=False))
+    case_inputs = dict(zip(names, case.inputs, strict=False))
     kinds = {i.name: i.type for i in model.graph.input}
-    ready = onnx.ModelProto()
-    ready.CopyFrom(model)
+    runnable = onnx.ModelProto()
+    runnable.CopyFrom(model)
     feed: dict[str, Any] = {}
     for name, kind in kinds.items():
-        if name not in given:
+        if name not in case_inputs:
             continue
+        # onnxruntime takes such elements from a constant, but not from NumPy.
         if _exotic(kind):
-            _hold(ready, name, given[name])
+            _hold(runnable, name, case_inputs[name])
         else:
-            feed[name] = _fed(given[name])
-    outputs = _readable(ready)
+            feed[name] = _fed(case_inputs[name])
+    outputs = _readable(runnable)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(ready.SerializeToString(), options)
-        found = session.run(outputs, feed)
+        session = onnxruntime.InferenceSession(runnable.SerializeToString(), options)
+        results = session.run(outputs, feed)
     except Exception as error:  # its errors share no base of their own
         return f"onnxruntime: {_plain(error).rpartition(' : ')[2].strip()}"
-    return _compared(case, found)
+    return _compared(case, results)
 
 
 def _capped(model: onnx.ModelProto) -> onnx.ModelProto:
-    out = onnx.ModelProto()
-    out.CopyFrom(model)
-    out.ir_version = min(out.ir_version, IR_VERSION)
-    for entry in out.opset_import:
+    capped = onnx.ModelProto()
+    capped.CopyFrom(model)
+    capped.ir_version = min(capped.ir_version, IR_VERSION)
+    for entry in capped.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = min(entry.version, OPSET)
-    return out
+    return capped
 
 
 def _exotic(kind: onnx.TypeProto) -> bool:
     return kind.HasField("tensor_type") and kind.tensor_type.elem_type not in _PLAIN
 
 
-def _hold(model: onnx.ModelProto, name: str, given: Any) -> None:
-    """Makes an input a constant, which has elements of any type."""
+def _hold(model: onnx.ModelProto, name: str, data: Any) -> None:
+    """Makes an input a constant, which may have elements of any type."""
     (info,) = (i for i in model.graph.input if i.name == name)
     kind = info.type.tensor_type.elem_type
-    if not isinstance(given, TensorProto) and not _exotic(info.type):
-        given = numpy_helper.from_array(np.asarray(given))
-    elif not isinstance(given, TensorProto):
-        given = helper.make_tensor(name, kind, np.shape(given), np.ravel(given).astype(np.float64))
-    held = onnx.TensorProto()
-    held.CopyFrom(given)
-    held.name = name
-    model.graph.initializer.append(held)
+    if not isinstance(data, TensorProto) and not _exotic(info.type):
+        data = numpy_helper.from_array(np.asarray(data))
+    elif not isinstance(data, TensorProto):
+        data = helper.make_tensor(name, kind, np.shape(data), np.ravel(data).astype(np.float64))
+    constant = onnx.TensorProto()
+    constant.CopyFrom(data)
+    constant.name = name
+    model.graph.initializer.append(constant)
     model.graph.input.remove(info)
 
 
@@ -261,61 +266,69 @@ def _readable(model: onnx.ModelProto) -> list[str]:
     return names
 
 
-def _fed(given: Any) -> Any:
-    if isinstance(given, TensorProto):
-        return numpy_helper.to_array(given)
-    if isinstance(given, list):
-        return [_fed(each) for each in given]
-    return given if given is None else np.asarray(given)
+def _fed(data: Any) -> Any:
+    if isinstance(data, TensorProto):
+        return numpy_helper.to_array(data)
+    if isinstance(data, list):
+        return [_fed(item) for item in data]
+    return data if data is None else np.asarray(data)
 
 
 # -- what has to come out -------------------------------------------------------------------------
 
 
-def _array(given: Any) -> Any:
-    found = _fed(given)
-    return found if isinstance(found, list) or found is None else np.asarray(found)
+def _array(data: Any) -> Any:
+    array = _fed(data)
+    return array if isinstance(array, list) or array is None else np.asarray(array)
 
 
 _DRAWN = frozenset({"Bernoulli", "RandomUniformLike", "RandomNormalLike", "Multinomial"})
 """Operators whose results are drawn anew each time; now and then they are the case's."""
 
 
-def _compared(case: Case, found: Sequence[Any]) -> str:
+def _compared(case: Case, results: Sequence[Any]) -> str:
     if not _DRAWN.isdisjoint(case.ops):
         return "differs: numbers are drawn at random"
-    for info, wanted, got in zip(case.model.graph.output, case.outputs, found, strict=True):
-        said = _differs(_array(wanted), got, case)
-        if said:
-            return f"differs: {info.name} {said}"
+    for info, expected, actual in zip(case.model.graph.output, case.outputs, results, strict=True):
+        text = _differs(_array(expected), actual, case)
+        if text:
+            return f"differs: {info.name} {text}"
     return SAME
 
 
-def _differs(wanted: Any, got: Any, case: Case) -> str:
-    if wanted is None or got is None:
-        return "" if wanted is got else "is absent on one side"
-    if isinstance(wanted, list):
-        if not isinstance(got, list) or len(got) != len(wanted):
+def _differs(expected: Any, actual: Any, case: Case) -> str:
+    if expected is None or actual is None:
+        return "" if expected is actual else "is absent on one side"
+    if isinstance(expected, list):
+        if not isinstance(actual, list) or len(actual) != len(expected):
             return "is no list of that length"
         return next(
-            (d for w, g in zip(wanted, got, strict=True) if (d := _differs(w, g, case))), ""
+            (d for w, g in zip(expected, actual, strict=True) if (d := _differs(w, g, case))), ""
         )
-    a, b = np.asarray(wanted), np.asarray(got)
-    if a.shape != b.shape:
-        return f"has shape {list(b.shape)}, not {list(a.shape)}"
-    if a.dtype.kind in "OSUT":
-        return "" if _words(a) == _words(b) else "holds other text"
-    if b.dtype not in (a.dtype, _CARRIERS.get(a.dtype.name, a.dtype), np.float32):
-        return f"is {b.dtype}, not {a.dtype}"
-    x, y = _real(a), _real(b)
-    if a.dtype.kind == "b" or a.dtype.kind in "iu":
+    expected_array, actual_array = np.asarray(expected), np.asarray(actual)
+    if expected_array.shape != actual_array.shape:
+        return f"has shape {list(actual_array.shape)}, not {list(expected_array.shape)}"
+    if expected_array.dtype.kind in "OSUT":
+        return "" if _words(expected_array) == _words(actual_array) else "holds other text"
+    if actual_array.dtype not in (
+        expected_array.dtype,
+        _CARRIERS.get(expected_array.dtype.name, expected_array.dtype),
+        np.float32,
+    ):
+        return f"is {actual_array.dtype}, not {expected_array.dtype}"
+    x, y = _real(expected_array), _real(actual_array)
+    if expected_array.dtype.kind == "b" or expected_array.dtype.kind in "iu":
         same = x == y
     else:
         same = np.isclose(y, x, rtol=case.rtol, atol=case.atol, equal_nan=True)
     if np.all(same):
         return ""
-    far = _steps(a, b)
-    return "holds other numbers" if far is None else f"is {far} of {a.dtype}'s steps away at most"
+    far = _steps(expected_array, actual_array)
+    return (
+        "holds other numbers"
+        if far is None
+        else f"is {far} of {expected_array.dtype}'s steps away at most"
+    )
 
 
 def _steps(a: NDArray[Any], b: NDArray[Any]) -> int | None:
@@ -323,9 +336,10 @@ def _steps(a: NDArray[Any], b: NDArray[Any]) -> int | None:
     if a.dtype != b.dtype or a.dtype.name not in ("float16", "bfloat16"):
         return None
     bits = [x.view(np.int16).astype(np.int32) for x in (a, b)]
-    x, y = (np.where(each < 0, -(each & 0x7FFF), each) for each in bits)
-    far = int(np.abs(x - y).max())
-    return far if far < 9 else None
+    # Floats as sign and magnitude become integers in the order of their values.
+    x, y = (np.where(ints < 0, -(ints & 0x7FFF), ints) for ints in bits)
+    distance = int(np.abs(x - y).max())
+    return distance if distance < 9 else None
 
 
 def _words(data: NDArray[Any]) -> list[str]:
@@ -365,72 +379,74 @@ once; those cases were computed with a rounding after each step of an op, and th
 COMPOSED = "(several operators)"
 
 
-def page(found: Sequence[Outcome]) -> str:
-    """The text of docs/reference/onnx.md."""
+def page(outcomes_of_cases: Sequence[Outcome]) -> str:
+    """Returns the text of docs/reference/onnx.md."""
     import onnxruntime
 
-    direct = [o for o in found if o.runtime == SAME]
-    known = [o for o in found if o.read and not o.foreign]
+    run_directly = [o for o in outcomes_of_cases if o.runtime == SAME]
+    without_foreign = [o for o in outcomes_of_cases if o.read and not o.foreign]
     counts = {
-        "all": len(found),
-        "direct": len(direct),
-        "both": sum(o.both for o in direct),
-        "interpreter": sum(o.interpreter == SAME for o in found),
-        "written": sum(o.written == SAME for o in found),
-        "known": len(known),
-        "alone": sum(o.interpreter == SAME for o in known),
+        "all": len(outcomes_of_cases),
+        "direct": len(run_directly),
+        "both": sum(o.both for o in run_directly),
+        "interpreter": sum(o.interpreter == SAME for o in outcomes_of_cases),
+        "written": sum(o.written == SAME for o in outcomes_of_cases),
+        "known": len(without_foreign),
+        "alone": sum(o.interpreter == SAME for o in without_foreign),
     }
     head = _HEAD.format(
         **counts, onnx=onnx.__version__, runtime=onnxruntime.__version__, opset=OPSET
     )
-    return "\n".join([head, *_failing(found), "", *_by_op(found)]) + "\n"
+    return "\n".join([head, *_failing(outcomes_of_cases), "", *_by_op(outcomes_of_cases)]) + "\n"
 
 
-def _failing(found: Iterable[Outcome]) -> Iterator[str]:
+def _failing(outcomes_of_cases: Iterable[Outcome]) -> Iterator[str]:
     yield "## What is refused or differs"
     for title, way in (("In the interpreter", "interpreter"), ("Written back", "written")):
         rows: dict[str, list[str]] = {}
-        for one in found:
-            if (said := getattr(one, way)) != SAME:
-                rows.setdefault(said, []).append(_shown(one))
+        for case_outcome in outcomes_of_cases:
+            if (text := getattr(case_outcome, way)) != SAME:
+                rows.setdefault(text, []).append(_shown(case_outcome))
         yield from ("", f"### {title}", "", "| what | cases |", "|---|---|")
-        yield from (f"| {said} | {' '.join(names)} |" for said, names in sorted(rows.items()))
+        yield from (f"| {text} | {' '.join(names)} |" for text, names in sorted(rows.items()))
 
 
-def _shown(one: Outcome) -> str:
+def _shown(case_outcome: Outcome) -> str:
     """The case's name, marked where onnxruntime fails on it as it is."""
-    return one.case.removeprefix("test_") + ("" if one.runtime == SAME else "\\*")
+    return case_outcome.case.removeprefix("test_") + ("" if case_outcome.runtime == SAME else "\\*")
 
 
-def _by_op(found: Iterable[Outcome]) -> Iterator[str]:
+def _by_op(outcomes_of_cases: Iterable[Outcome]) -> Iterator[str]:
     rows: dict[str, list[Outcome]] = {}
-    for one in found:
-        rows.setdefault(one.ops[0] if len(one.ops) == 1 else COMPOSED, []).append(one)
+    for case_outcome in outcomes_of_cases:
+        rows.setdefault(case_outcome.ops[0] if len(case_outcome.ops) == 1 else COMPOSED, []).append(
+            case_outcome
+        )
     yield from ("## Operator by operator", "", f"Cases of one operator; {COMPOSED} are the rest.")
     yield from ("", "| operator | cases | onnxruntime | interpreter | written | kept |")
     yield "|---|---|---|---|---|---|"
-    for op, each in sorted(rows.items()):
-        ways = [sum(getattr(o, w) == SAME for o in each) for w in ("runtime", "interpreter")]
-        ways += [sum(o.written == SAME for o in each), sum(o.foreign for o in each)]
-        yield f"| {op} | {len(each)} | " + " | ".join(map(str, ways)) + " |"
+    for op, of_op in sorted(rows.items()):
+        shares = [sum(getattr(o, w) == SAME for o in of_op) for w in ("runtime", "interpreter")]
+        shares += [sum(o.written == SAME for o in of_op), sum(o.foreign for o in of_op)]
+        yield f"| {op} | {len(of_op)} | " + " | ".join(map(str, shares)) + " |"
 
 
 def listed(text: str, way: str) -> dict[str, str]:
-    """What the page says of each case that fails on one of the ways, `interpreter` or `written`."""
+    """Returns what the page says of each case that fails one way: `interpreter` or `written`."""
     title = {"interpreter": "### In the interpreter", "written": "### Written back"}[way]
     part = re.split(r"\n##", text.partition(title)[2])[0]
     rows = re.findall(r"^\| (.+?) \| ([^|]+) \|$", part, re.MULTILINE)
-    out = {}
-    for said, names in rows[1:] if rows and rows[0][0] == "what" else rows:
+    by_case = {}
+    for reason, names in rows[1:] if rows and rows[0][0] == "what" else rows:
         for name in names.split():
-            out["test_" + name.removesuffix("\\*")] = said
-    return out
+            by_case["test_" + name.removesuffix("\\*")] = reason
+    return by_case
 
 
-def outcomes(every: int = 1, first: int = 0) -> Iterator[Outcome]:
-    """How the cases go, or every so-many-th of them."""
+def outcomes(step: int = 1, first: int = 0) -> Iterator[Outcome]:
+    """Yields how the cases go, or every `step`-th of them."""
     with tempfile.TemporaryDirectory() as name:
-        for case in cases()[first::every]:
+        for case in cases()[first::step]:
             yield outcome(case, Path(name))
 
 

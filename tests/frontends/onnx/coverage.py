@@ -51,55 +51,68 @@ outputs a test compares with onnxruntime's: quantized values by `==`, floats wit
 
 
 def rows() -> dict[str, tuple[str, str, str, str]]:
-    """What the page of cases says of each operator: how many, right as read and written, kept."""
+    """Returns what the page of cases says of each operator: how many, right as read and written,
+    kept.
+    """
     text = CASES.read_text(encoding="utf-8").partition("## Operator by operator")[2]
     row = r"^\| (\S+) \| (\d+) \| \d+ \| (\d+) \| (\d+) \| (\d+) \|"
     return {
-        name: (n, ran, written, kept) for name, n, ran, written, kept in re.findall(row, text, re.M)
+        name: (total, interpreted, written_back, kept_cases)
+        for name, total, interpreted, written_back, kept_cases in re.findall(row, text, re.M)
     }
 
 
 def compared() -> set[tuple[str, str]]:
-    """The operators whose results are outputs of the models of those tests."""
+    """Returns the operators whose results are outputs of the models of those tests."""
     return {key for model in models(BYTES, _MOST) for key in _given(model.graph)}
 
 
 def _given(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
-    """The operators whose results a model gives, as they are or between reals and codes."""
-    outs = {out.name for out in graph.output}
-    turned = [n for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
-    given = outs | {n.input[0] for n in turned if not outs.isdisjoint(n.output)}
+    """Yields the operators whose results a model returns, directly or through a quantization op."""
+    output_names = {output.name for output in graph.output}
+    quantizers = [n for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    compared_names = output_names | {
+        n.input[0] for n in quantizers if not output_names.isdisjoint(n.output)
+    }
     for node in graph.node:
-        if not given.isdisjoint(node.output):
+        if not compared_names.isdisjoint(node.output):
             yield node.domain, node.op_type
 
 
 def operators() -> Iterator[tuple[str, str]]:
-    """Domain and name of each: ONNX's of the newest set, and those the frontend knows beside."""
+    """Yields domain and name: ONNX's newest operators, and what the frontend knows of other
+    domains.
+    """
     newest = {s.name for s in onnx.defs.get_all_schemas() if not s.domain and not s.deprecated}
     yield from (("", name) for name in sorted(newest))
     yield from sorted(key for key in _HANDLERS if key[0])
 
 
 def page() -> str:
-    """The page."""
-    cases, held = rows(), compared()
+    """Returns the text of the page."""
+    cases, byte_tested = rows(), compared()
     lines = [
         HEAD,
         "| operator | read | run | written | in tests of bytes |",
         "|---|---|---|---|---|",
     ]
-    count = kept = 0
+    count = kept_operators = 0
     for domain, name in operators():
         full = f"{domain}.{name}" if domain else name
-        known = (domain, name) in _HANDLERS
-        count, kept = count + 1, kept + (not known)
-        total, ran, written, left = cases.get(full, ("", "", "", "0"))
-        read = "kept" if not known else "ops" if left == "0" else f"ops; {left} cases kept"
-        shares = [f"{n} of {total}" if total else "-" for n in (ran, written)]
-        exact = "yes" if known and (domain, name) in held else "-"
+        has_handler = (domain, name) in _HANDLERS
+        count, kept_operators = count + 1, kept_operators + (not has_handler)
+        total, interpreted, written_back, kept_cases = cases.get(full, ("", "", "", "0"))
+        read = (
+            "kept"
+            if not has_handler
+            else "ops"
+            if kept_cases == "0"
+            else f"ops; {kept_cases} cases kept"
+        )
+        shares = [f"{n} of {total}" if total else "-" for n in (interpreted, written_back)]
+        exact = "yes" if has_handler and (domain, name) in byte_tested else "-"
         lines.append(f"| {full} | {read} | {' | '.join(shares)} | {exact} |")
-    lines += ["", f"{count} operators, {count - kept} read as ops of the language.", ""]
+    lines += ["", f"{count} operators, {count - kept_operators} read as ops of the language.", ""]
     return "\n".join(lines)
 
 

@@ -21,8 +21,8 @@ class Module(nn.Module):
         super().__init__()
         self.function, self.parts = function, nn.ModuleDict(parts)
 
-    def forward(self, *given: Tensor) -> object:
-        return self.function(*self.parts.values(), *given)
+    def forward(self, *inputs: Tensor) -> object:
+        return self.function(*self.parts.values(), *inputs)
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,13 @@ class Net:
 
 
 def export(net: Net, *, dynamic: bool, opset: int = 17) -> bytes:
-    """The model that torch's exporter makes of it; the inputs are named in0, in1 and so on."""
+    """Returns the model that torch's exporter makes of a network.
+
+    Its inputs are named in0, in1 and so on.
+    """
     names = [f"in{i}" for i in range(len(net.given))]
-    made: Any = io.BytesIO()
-    fast = torch.backends.mha.get_fastpath_enabled()
+    buffer: Any = io.BytesIO()
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it has no form in ONNX
     logging.disable(logging.WARNING)
     try:
@@ -47,7 +50,7 @@ def export(net: Net, *, dynamic: bool, opset: int = 17) -> bytes:
             torch.onnx.export(
                 net.module.eval(),
                 net.given,
-                made,
+                buffer,
                 dynamo=False,
                 opset_version=opset,
                 input_names=names,
@@ -55,9 +58,9 @@ def export(net: Net, *, dynamic: bool, opset: int = 17) -> bytes:
             )
     finally:
         logging.disable(logging.NOTSET)
-        torch.backends.mha.set_fastpath_enabled(fast)
-    written: bytes = made.getvalue()
-    return written
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    content: bytes = buffer.getvalue()
+    return content
 
 
 # -- recurrent, by hand ---------------------------------------------------------------------------
@@ -66,25 +69,25 @@ def export(net: Net, *, dynamic: bool, opset: int = 17) -> bytes:
 def lstm_of_chunks(wx: nn.Linear, wh: nn.Linear, x: Tensor) -> Tensor:
     """Steps of an lstm whose gates are chunks."""
     h = x.new_zeros(x.shape[1], 5)
-    c, out = h, []
+    c, outputs = h, []
     for t in range(x.shape[0]):
         i, g, m, o = (wx(x[t]) + wh(h)).chunk(4, 1)
         c = torch.sigmoid(g) * c + torch.sigmoid(i) * torch.tanh(m)
         h = torch.sigmoid(o) * torch.tanh(c)
-        out.append(h)
-    return torch.stack(out)
+        outputs.append(h)
+    return torch.stack(outputs)
 
 
 def lstm_of_splits(wx: nn.Linear, wh: nn.Linear, x: Tensor) -> Tensor:
     """Steps of an lstm, unbound, whose gates are a split."""
     h = torch.zeros(x.shape[1], 5)
-    c, out = h, []
-    for each in x.unbind(0):
-        i, g, m, o = (wx(each) + wh(h)).split(5, dim=-1)
+    c, outputs = h, []
+    for step in x.unbind(0):
+        i, g, m, o = (wx(step) + wh(h)).split(5, dim=-1)
         c = torch.sigmoid(g) * c + torch.sigmoid(i) * torch.tanh(m)
         h = torch.sigmoid(o) * torch.tanh(c)
-        out.append(h)
-    return torch.stack(out)
+        outputs.append(h)
+    return torch.stack(outputs)
 
 
 # -- transformers ---------------------------------------------------------------------------------
@@ -110,13 +113,13 @@ class Bert(nn.Module):
         x = self.norm(self.words(ids) + self.places(place) + self.kinds(torch.zeros_like(ids)))
         bias = (1.0 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
         for layer in self.layers:
-            *inward, out, first, more, less, second = layer.children()
-            q, k, v = (self.apart(part(x)) for part in inward)
+            *projections, project, first_norm, widen, narrow, second_norm = layer.children()
+            q, k, v = (self.apart(part(x)) for part in projections)
             scores = torch.matmul(q, k.transpose(-1, -2)) / (self.size // self.heads) ** 0.5
-            held = torch.matmul(f.softmax(scores + bias, dim=-1), v).permute(0, 2, 1, 3)
-            held = held.contiguous().view(*held.size()[:-2], self.size)
-            x = first(out(held) + x)
-            x = second(less(f.gelu(more(x))) + x)
+            context = torch.matmul(f.softmax(scores + bias, dim=-1), v).permute(0, 2, 1, 3)
+            context = context.contiguous().view(*context.size()[:-2], self.size)
+            x = first_norm(project(context) + x)
+            x = second_norm(narrow(f.gelu(widen(x))) + x)
         return x, self.head(torch.tanh(self.pool(x[:, 0])))
 
 
@@ -142,18 +145,18 @@ class Gpt(nn.Module):
         q, k, v = (part.view(n, t, 4, 4).transpose(1, 2) for part in parts)
         scores = (q @ k.transpose(-2, -1)) * (1.0 / k.size(-1) ** 0.5)
         hidden = self.get_buffer("seen")[:, :, :t, :t] == 0
-        held = f.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
-        x = x + self.out(held.transpose(1, 2).contiguous().view(n, t, 16))
-        made: Tensor = x + self.less(f.gelu(self.more(self.norm(x)), approximate="tanh"))
-        return made
+        context = f.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
+        x = x + self.out(context.transpose(1, 2).contiguous().view(n, t, 16))
+        result: Tensor = x + self.less(f.gelu(self.more(self.norm(x)), approximate="tanh"))
+        return result
 
 
 def attention(qkv: nn.Linear, x: Tensor) -> Tensor:
     """torch's own attention of what is taken apart by chunks."""
     n, t, size = x.shape
     q, k, v = (part.view(n, t, 4, 4).transpose(1, 2) for part in qkv(x).chunk(3, -1))
-    held = f.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return held.transpose(1, 2).reshape(n, t, size)
+    context = f.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return context.transpose(1, 2).reshape(n, t, size)
 
 
 # -- pictures -------------------------------------------------------------------------------------
@@ -162,30 +165,31 @@ def attention(qkv: nn.Linear, x: Tensor) -> Tensor:
 class Block(nn.Module):
     """A residual block as torchvision writes it."""
 
-    def __init__(self, taken: int, made: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(taken, made, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(made, made, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(made) for _ in range(3))
-        self.side = nn.Conv2d(taken, made, 1, stride, bias=False)
+        self.first = nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(channels_out, channels_out, 3, 1, 1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels_out) for _ in range(3))
+        self.side = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        first, second, side = self.norms
-        made = second(self.second(f.relu(first(self.first(x)))))
-        return f.relu(made + side(self.side(x)))
+        first_norm, second_norm, side_norm = self.norms
+        main_path = second_norm(self.second(f.relu(first_norm(self.first(x)))))
+        return f.relu(main_path + side_norm(self.side(x)))
 
 
 def resnet() -> nn.Module:
     """A small residual network, as after training."""
     stem = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(1), nn.Linear(16, 10)
-    made = nn.Sequential(*stem, Block(8, 8, 1), Block(8, 16, 2), *ends)
-    for part in made.modules():
+    network = nn.Sequential(*stem, Block(8, 8, 1), Block(8, 16, 2), *ends)
+    for part in network.modules():
         if isinstance(part, nn.BatchNorm2d):
-            for name, held in part.state_dict().items():
+            for name, values in part.state_dict().items():
+                # The count of batches is an integer, which cannot be drawn as a float.
                 if name != "num_batches_tracked":
-                    nn.init.uniform_(held, 0.5, 2.0)
-    return made
+                    nn.init.uniform_(values, 0.5, 2.0)
+    return network
 
 
 def windows(x: Tensor) -> Tensor:
@@ -193,8 +197,8 @@ def windows(x: Tensor) -> Tensor:
     n, h, w, c = x.shape
     parts = x.view(n, h // 4, 4, w // 4, 4, c).permute(0, 1, 3, 2, 4, 5).contiguous()
     parts = parts.view(-1, 4, 4, c) * 2
-    whole = parts.view(n, h // 4, w // 4, 4, 4, -1).permute(0, 1, 3, 2, 4, 5)
-    return whole.contiguous().view(n, h, w, -1)
+    merged = parts.view(n, h // 4, w // 4, 4, 4, -1).permute(0, 1, 3, 2, 4, 5)
+    return merged.contiguous().view(n, h, w, -1)
 
 
 # -- all of them ----------------------------------------------------------------------------------
@@ -215,52 +219,54 @@ def _masked(x: Tensor) -> Tensor:
 
 
 def _mean_of_words(words: nn.Embedding, ids: Tensor) -> Tensor:
-    made: Tensor = words(ids).sum(1) / (ids != 0).sum(1, keepdim=True).clamp(min=1)
-    return made
+    mean: Tensor = words(ids).sum(1) / (ids != 0).sum(1, keepdim=True).clamp(min=1)
+    return mean
 
 
 def _filled(x: Tensor) -> Tensor:
-    made = x.clone()
-    made[:, 1:3] = 0.0
-    return made
+    copy = x.clone()
+    copy[:, 1:3] = 0.0
+    return copy
 
 
-def _through(layer: nn.Module, *given: Tensor) -> object:
-    return layer(*given)
+def _through(layer: nn.Module, *inputs: Tensor) -> object:
+    return layer(*inputs)
 
 
 def nets() -> dict[str, Callable[[], Net]]:
     """Makers of the networks by what they are called."""
-    real, batch, both = torch.randn, {0: "n"}, {0: "n", 1: "t"}
-    picture, later = {0: "n", 2: "h", 3: "w"}, {1: "n"}
+    floats, batch, batch_and_time = torch.randn, {0: "n"}, {0: "n", 1: "t"}
+    picture, second_axis = {0: "n", 2: "h", 3: "w"}, {1: "n"}
     sides: dict[str, Any] = {"d_model": 16, "nhead": 4, "dim_feedforward": 32}
-    first: dict[str, Any] = {"batch_first": True}
+    batch_first: dict[str, Any] = {"batch_first": True}
 
     def ids(*shape: int) -> Tensor:
         return torch.randint(0, 50, shape)
 
-    def net(module: nn.Module, *given: Tensor, axes: tuple[Mapping[int, str], ...] = ()) -> Net:
-        return Net(module, given, axes or (batch,) * len(given))
+    def net(module: nn.Module, *inputs: Tensor, axes: tuple[Mapping[int, str], ...] = ()) -> Net:
+        return Net(module, inputs, axes or (batch,) * len(inputs))
 
-    def of(function: Callable[..., object], *given: Tensor, **more: nn.Module) -> Net:
-        return net(Module(function, **more), *given)
+    def from_function(function: Callable[..., object], *inputs: Tensor, **parts: nn.Module) -> Net:
+        return net(Module(function, **parts), *inputs)
 
     def encoder(**options: Any) -> nn.TransformerEncoderLayer:
         return nn.TransformerEncoderLayer(16, 4, 32, **options)
 
     return {
         "encoder layer": lambda: net(
-            Module(_through, layer=encoder(**first)), real(2, 6, 16), axes=(both,)
+            Module(_through, layer=encoder(**batch_first)), floats(2, 6, 16), axes=(batch_and_time,)
         ),
         "encoder layer, time first": lambda: net(
-            Module(_through, layer=encoder()), real(6, 2, 16), axes=(later,)
+            Module(_through, layer=encoder()), floats(6, 2, 16), axes=(second_axis,)
         ),
         "encoder, norms first": lambda: net(
             nn.TransformerEncoder(
-                encoder(norm_first=True, activation="gelu", **first), 2, enable_nested_tensor=False
+                encoder(norm_first=True, activation="gelu", **batch_first),
+                2,
+                enable_nested_tensor=False,
             ),
-            real(2, 6, 16),
-            axes=(both,),
+            floats(2, 6, 16),
+            axes=(batch_and_time,),
         ),
         "transformer": lambda: net(
             Module(
@@ -269,46 +275,56 @@ def nets() -> dict[str, Callable[[], Net]]:
                     num_encoder_layers=1,
                     num_decoder_layers=1,
                     **sides,
-                    **first,
+                    **batch_first,
                 ),
             ),
-            real(2, 6, 16),
-            real(2, 5, 16),
-            axes=(both, {0: "n", 1: "s"}),
+            floats(2, 6, 16),
+            floats(2, 5, 16),
+            axes=(batch_and_time, {0: "n", 1: "s"}),
         ),
         "multi-head attention": lambda: net(
-            Module(lambda layer, q, k: layer(q, k, k), layer=nn.MultiheadAttention(16, 4, **first)),
-            real(2, 6, 16),
-            real(2, 5, 16),
-            axes=(both, {0: "n", 1: "s"}),
+            Module(
+                lambda layer, q, k: layer(q, k, k),
+                layer=nn.MultiheadAttention(16, 4, **batch_first),
+            ),
+            floats(2, 6, 16),
+            floats(2, 5, 16),
+            axes=(batch_and_time, {0: "n", 1: "s"}),
         ),
         "attention": lambda: net(
-            Module(attention, qkv=nn.Linear(16, 48)), real(2, 6, 16), axes=(both,)
+            Module(attention, qkv=nn.Linear(16, 48)), floats(2, 6, 16), axes=(batch_and_time,)
         ),
         "bert": lambda: net(
-            Bert(), ids(2, 6), torch.ones(2, 6, dtype=torch.int64), axes=(both, both)
+            Bert(),
+            ids(2, 6),
+            torch.ones(2, 6, dtype=torch.int64),
+            axes=(batch_and_time, batch_and_time),
         ),
-        "gpt": lambda: net(Gpt(), ids(2, 6), axes=(both,)),
-        "lstm": lambda: net(nn.LSTM(4, 5, 2, bidirectional=True), real(7, 2, 4), axes=(later,)),
-        "gru": lambda: net(nn.GRU(4, 5, bidirectional=True, **first), real(2, 7, 4), axes=(both,)),
+        "gpt": lambda: net(Gpt(), ids(2, 6), axes=(batch_and_time,)),
+        "lstm": lambda: net(
+            nn.LSTM(4, 5, 2, bidirectional=True), floats(7, 2, 4), axes=(second_axis,)
+        ),
+        "gru": lambda: net(
+            nn.GRU(4, 5, bidirectional=True, **batch_first), floats(2, 7, 4), axes=(batch_and_time,)
+        ),
         "lstm of chunks": lambda: net(
             Module(lstm_of_chunks, wx=nn.Linear(4, 20), wh=nn.Linear(5, 20)),
-            real(6, 2, 4),
-            axes=(later,),
+            floats(6, 2, 4),
+            axes=(second_axis,),
         ),
         "lstm of splits": lambda: net(
             Module(lstm_of_splits, wx=nn.Linear(4, 20), wh=nn.Linear(5, 20)),
-            real(6, 2, 4),
-            axes=(later,),
+            floats(6, 2, 4),
+            axes=(second_axis,),
         ),
-        "chunks": lambda: of(
-            lambda x: [part * (i + 1) for i, part in enumerate(x.chunk(3, 1))], real(2, 7, 4)
+        "chunks": lambda: from_function(
+            lambda x: [part * (i + 1) for i, part in enumerate(x.chunk(3, 1))], floats(2, 7, 4)
         ),
-        "unbound": lambda: of(lambda x: torch.stack(x.unbind(1)[::2]), real(2, 4, 3)),
+        "unbound": lambda: from_function(lambda x: torch.stack(x.unbind(1)[::2]), floats(2, 4, 3)),
         "words": lambda: net(
             Module(_mean_of_words, words=nn.Embedding(50, 8, padding_idx=0)),
             ids(2, 6),
-            axes=(both,),
+            axes=(batch_and_time,),
         ),
         "bag of words": lambda: Net(nn.EmbeddingBag(50, 8, mode="mean"), (ids(2, 6),), ({},)),
         "transposed": lambda: net(
@@ -317,51 +333,55 @@ def nets() -> dict[str, Callable[[], Net]]:
                 nn.ConvTranspose2d(6, 4, 4, 2, 1),
                 nn.ConvTranspose2d(4, 4, 3, 2, 1, output_padding=1, groups=2),
             ),
-            real(1, 3, 8, 8),
+            floats(1, 3, 8, 8),
             axes=(picture,),
         ),
         "nearest": lambda: net(
-            Module(lambda x: f.interpolate(x, scale_factor=2.0)), real(1, 3, 5, 6), axes=(picture,)
+            Module(lambda x: f.interpolate(x, scale_factor=2.0)),
+            floats(1, 3, 5, 6),
+            axes=(picture,),
         ),
         "cubic": lambda: net(
             Module(lambda x: f.interpolate(x, size=(9, 7), mode="bicubic")),
-            real(1, 3, 5, 6),
+            floats(1, 3, 5, 6),
             axes=(picture,),
         ),
         "size of another": lambda: net(
             Module(_size_of_other),
-            real(1, 3, 5, 6),
-            real(1, 3, 10, 12),
+            floats(1, 3, 5, 6),
+            floats(1, 3, 10, 12),
             axes=(picture, {0: "n", 2: "a", 3: "b"}),
         ),
         "pixel shuffle": lambda: net(
             nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.PixelShuffle(2)),
-            real(1, 3, 5, 6),
+            floats(1, 3, 5, 6),
             axes=(picture,),
         ),
-        "pixel unshuffle": lambda: net(nn.PixelUnshuffle(2), real(1, 3, 4, 6)),
+        "pixel unshuffle": lambda: net(nn.PixelUnshuffle(2), floats(1, 3, 4, 6)),
         "group norm": lambda: net(
-            nn.Sequential(nn.GroupNorm(2, 6), nn.SiLU()), real(2, 6, 4, 4), axes=(picture,)
+            nn.Sequential(nn.GroupNorm(2, 6), nn.SiLU()), floats(2, 6, 4, 4), axes=(picture,)
         ),
         "pooled to one": lambda: net(
             nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4)),
-            real(2, 3, 6, 6),
+            floats(2, 3, 6, 6),
             axes=(picture,),
         ),
         "pooled": lambda: net(
             nn.Sequential(nn.AdaptiveMaxPool2d((4, 2)), nn.AdaptiveAvgPool2d((2, 1))),
-            real(2, 3, 8, 4),
+            floats(2, 3, 8, 4),
         ),
         "padded": lambda: net(
             Module(lambda x: f.pad(f.pad(x, (1, 2, 0, 1), mode="reflect"), (1, 2, -1, 1))),
-            real(2, 3, 5, 5),
+            floats(2, 3, 5, 5),
             axes=(picture,),
         ),
-        "unflattened": lambda: of(lambda x: x.unflatten(1, (2, -1)).flatten(0, 1), real(2, 4, 3)),
-        "windows": lambda: of(windows, real(2, 8, 8, 4)),
-        "grid": lambda: net(Module(_grid), real(1, 2, 4, 5), axes=(picture,)),
-        "masked": lambda: net(Module(_masked), real(2, 6, 6), axes=({0: "n", 1: "t", 2: "t"},)),
-        "filled": lambda: of(_filled, real(2, 6)),
-        "unfolded": lambda: of(lambda x: x.unfold(1, 3, 2), real(2, 9, 4)),
-        "resnet": lambda: net(resnet(), real(1, 3, 32, 32)),
+        "unflattened": lambda: from_function(
+            lambda x: x.unflatten(1, (2, -1)).flatten(0, 1), floats(2, 4, 3)
+        ),
+        "windows": lambda: from_function(windows, floats(2, 8, 8, 4)),
+        "grid": lambda: net(Module(_grid), floats(1, 2, 4, 5), axes=(picture,)),
+        "masked": lambda: net(Module(_masked), floats(2, 6, 6), axes=({0: "n", 1: "t", 2: "t"},)),
+        "filled": lambda: from_function(_filled, floats(2, 6)),
+        "unfolded": lambda: from_function(lambda x: x.unfold(1, 3, 2), floats(2, 9, 4)),
+        "resnet": lambda: net(resnet(), floats(1, 3, 32, 32)),
     }

@@ -27,7 +27,7 @@ def model(
     opset: int = 17,
     domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A model of those nodes."""
+    """Returns a model of those nodes."""
     graph = helper.make_graph(
         list(nodes),
         "net",
@@ -40,19 +40,21 @@ def model(
 
 
 def save(proto: onnx.ModelProto, folder: Path, name: str = "m.onnx") -> Path:
-    """Writes a model as it is."""
+    """Writes a model unchanged and returns its path."""
     path = folder / name
     path.write_bytes(proto.SerializeToString())
     return path
 
 
 def conv_net(seed: int, opset: int = 17) -> onnx.ModelProto:
-    """A small residual network with a depthwise block, pools, a concat, a gemm and a softmax."""
+    """Returns a small residual network with a depthwise block, pools, a concat, a gemm and a
+    softmax.
+    """
     rng = np.random.default_rng(seed)
 
     def weights(*shape: int) -> NDArray[np.float32]:
-        found = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
-        return np.asarray(found, np.float32)
+        values = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+        return np.asarray(values, np.float32)
 
     constants = {
         "w1": weights(8, 3, 3, 3),
@@ -109,7 +111,7 @@ def quantized(
     per_channel: bool,
     activation: str = "u8",
 ) -> onnx.ModelProto:
-    """The model after onnxruntime's static quantization."""
+    """Returns the model after onnxruntime's static quantization."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         quantize_static(

@@ -26,8 +26,8 @@ class Case:
 
 
 def _random_floats(*shape: int, seed: int = 0, low: float = -3.0, high: float = 3.0) -> Array:
-    made = np.random.default_rng([seed, *shape]).uniform(low, high, shape)
-    return made.astype(np.float32)
+    values = np.random.default_rng([seed, *shape]).uniform(low, high, shape)
+    return values.astype(np.float32)
 
 
 def _random_integers(*shape: int, low: int = -5, high: int = 6, kind: type = np.int32) -> Array:

@@ -26,17 +26,18 @@ def build_graph_def(
     """
     graph = tf.Graph()
     with graph.as_default():
-        fed = []
+        placeholders = []
         for i, x in enumerate(inputs):
             shape = (*(None,) * open_axes, *x.shape[open_axes:])
-            fed.append(tf.compat.v1.placeholder(x.dtype, shape, f"x{i}"))
-        made = function(*fed)
-        results = list(made) if isinstance(made, (list, tuple)) else [made]
+            placeholders.append(tf.compat.v1.placeholder(x.dtype, shape, f"x{i}"))
+        returned = function(*placeholders)
+        results = list(returned) if isinstance(returned, (list, tuple)) else [returned]
         results = [tf.identity(y, f"{_OUTPUT_PREFIX}{i}") for i, y in enumerate(results)]
+    # With one thread, sums are added in the same order in each run.
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
     with tf.compat.v1.Session(graph=graph, config=config) as session:
-        wanted = session.run(results, dict(zip(fed, inputs, strict=True)))
-    return graph.as_graph_def(), [np.asarray(w) for w in wanted]
+        expected = session.run(results, dict(zip(placeholders, inputs, strict=True)))
+    return graph.as_graph_def(), [np.asarray(w) for w in expected]
 
 
 def save_graph_def(proto: Any, path: Path) -> Path:
@@ -47,6 +48,6 @@ def save_graph_def(proto: Any, path: Path) -> Path:
 
 def run_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """Returns the results of a graph, its inputs and outputs by their numbers."""
-    given = {f"x{i}": x for i, x in enumerate(inputs)}
-    made = run(graph, {v.name: given[v.name] for v in graph.inputs})
-    return [made[f"{_OUTPUT_PREFIX}{i}"] for i in range(len(made))]
+    by_name = {f"x{i}": x for i, x in enumerate(inputs)}
+    results = run(graph, {v.name: by_name[v.name] for v in graph.inputs})
+    return [results[f"{_OUTPUT_PREFIX}{i}"] for i in range(len(results))]

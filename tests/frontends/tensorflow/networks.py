@@ -13,11 +13,11 @@ Array = NDArray[np.generic]
 layers = tf.keras.layers
 
 
-def _applied(name: str, **more: Any) -> tuple[Any, Array]:
-    more |= {"input_shape": (96, 96, 3), "weights": None, "classifier_activation": None}
-    made = getattr(tf.keras.applications, name)(**more)
+def _applied(name: str, **options: Any) -> tuple[Any, Array]:
+    options |= {"input_shape": (96, 96, 3), "weights": None, "classifier_activation": None}
+    network = getattr(tf.keras.applications, name)(**options)
     span = 1 if name == "MobileNet" else 127
-    return made, _draw(2, 96, 96, 3, span=span)
+    return network, _draw(2, 96, 96, 3, span=span)
 
 
 def _draw(*shape: int, span: float = 1.0) -> Array:

@@ -16,18 +16,18 @@ Array = NDArray[np.generic]
 
 
 def export(
-    module: torch.nn.Module, inputs: Sequence[torch.Tensor], **more: object
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], **options: object
 ) -> torch.export.ExportedProgram:
     """Returns the exported program of a module in inference."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(module.eval(), tuple(inputs), **more)  # type: ignore[arg-type]
+        return torch.export.export(module.eval(), tuple(inputs), **options)  # type: ignore[arg-type]
 
 
 def run_graph(graph: Graph, inputs: Sequence[torch.Tensor]) -> list[Array]:
     """Returns the results of a graph, its inputs in order."""
-    given = {v.name: x.numpy() for v, x in zip(graph.inputs, inputs, strict=True)}
-    return list(run(graph, given).values())
+    by_name = {v.name: x.numpy() for v, x in zip(graph.inputs, inputs, strict=True)}
+    return list(run(graph, by_name).values())
 
 
 def run_module(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
@@ -36,9 +36,9 @@ def run_module(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> list[
         return [tensor.detach().numpy() for tensor in flatten_tensors(module.eval()(*inputs))]
 
 
-def flatten_tensors(made: object) -> list[torch.Tensor]:
+def flatten_tensors(results: object) -> list[torch.Tensor]:
     """Returns the tensors of nested results, in order."""
-    if isinstance(made, torch.Tensor):
-        return [made]
-    parts = made.values() if isinstance(made, dict) else made
+    if isinstance(results, torch.Tensor):
+        return [results]
+    parts = results.values() if isinstance(results, dict) else results
     return [tensor for part in parts for tensor in flatten_tensors(part)]  # type: ignore[attr-defined]

@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 
 class _Residual(nn.Module):
-    def __init__(self, into: int, out: int, stride: int) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(into, out, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(out)
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels_out)
         self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
         self.downsample: nn.Module = nn.Identity()
-        if stride != 1 or into != out:
-            conv = nn.Conv2d(into, out, 1, stride, bias=False)
-            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(out))
+        if stride != 1 or channels_in != channels_out:
+            conv = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(channels_out))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -37,8 +37,11 @@ class ResNet18(nn.Module):
         self.layers = nn.Sequential(
             *(
                 block
-                for into, out, stride in sizes
-                for block in (_Residual(into, out, stride), _Residual(out, out, 1))
+                for channels_in, channels_out, stride in sizes
+                for block in (
+                    _Residual(channels_in, channels_out, stride),
+                    _Residual(channels_out, channels_out, 1),
+                )
             )
         )
         self.pool = nn.AdaptiveAvgPool2d((1, 1))
@@ -50,27 +53,37 @@ class ResNet18(nn.Module):
 
 
 class _Inverted(nn.Module):
-    def __init__(self, into: int, out: int, stride: int, activation: nn.Module) -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, stride: int, activation: nn.Module
+    ) -> None:
         super().__init__()
-        wide = into * 4
-        self.squeeze = nn.Sequential(nn.Conv2d(wide, wide // 4, 1), nn.ReLU())
-        self.excite = nn.Sequential(nn.Conv2d(wide // 4, wide, 1), nn.Hardsigmoid())
-        self.expand = nn.Sequential(
-            nn.Conv2d(into, wide, 1, bias=False), nn.BatchNorm2d(wide), activation
+        hidden_channels = channels_in * 4
+        self.squeeze = nn.Sequential(nn.Conv2d(hidden_channels, hidden_channels // 4, 1), nn.ReLU())
+        self.excite = nn.Sequential(
+            nn.Conv2d(hidden_channels // 4, hidden_channels, 1), nn.Hardsigmoid()
         )
-        self.depthwise = nn.Sequential(
-            nn.Conv2d(wide, wide, 3, stride, 1, groups=wide, bias=False),
-            nn.BatchNorm2d(wide),
+        self.expand = nn.Sequential(
+            nn.Conv2d(channels_in, hidden_channels, 1, bias=False),
+            nn.BatchNorm2d(hidden_channels),
             activation,
         )
-        self.project = nn.Sequential(nn.Conv2d(wide, out, 1, bias=False), nn.BatchNorm2d(out))
-        self.same = stride == 1 and into == out
+        self.depthwise = nn.Sequential(
+            nn.Conv2d(
+                hidden_channels, hidden_channels, 3, stride, 1, groups=hidden_channels, bias=False
+            ),
+            nn.BatchNorm2d(hidden_channels),
+            activation,
+        )
+        self.project = nn.Sequential(
+            nn.Conv2d(hidden_channels, channels_out, 1, bias=False), nn.BatchNorm2d(channels_out)
+        )
+        self.same = stride == 1 and channels_in == channels_out
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.depthwise(self.expand(x))
         y = y * self.excite(self.squeeze(F.adaptive_avg_pool2d(y, 1)))
-        out: Tensor = self.project(y)
-        return x + out if self.same else out
+        projected: Tensor = self.project(y)
+        return x + projected if self.same else projected
 
 
 class MobileNet(nn.Module):
@@ -93,7 +106,7 @@ class MobileNet(nn.Module):
 
 
 class Shuffle(nn.Module):
-    """Channels split, shuffled and joined, as ShuffleNet does."""
+    """A network whose channels are split, shuffled and joined, as in ShuffleNet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,9 +117,10 @@ class Shuffle(nn.Module):
         self.linear = nn.Linear(16, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        left, right = self.conv(x).chunk(2, 1)
-        y = torch.cat((left, self.branch(right)), 1)
+        kept_half, branch_half = self.conv(x).chunk(2, 1)
+        y = torch.cat((kept_half, self.branch(branch_half)), 1)
         batch, channels, height, width = y.shape
+        # Swapping the two axes of channels takes one from each half in turn.
         y = y.view(batch, 2, channels // 2, height, width).transpose(1, 2).contiguous()
         return self.linear(y.view(batch, channels, height, width).mean([2, 3]))  # type: ignore[no-any-return]
 
@@ -126,8 +140,8 @@ class Encoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         x = self.norm(self.layers(x, src_key_padding_mask=mask == 0))
-        held = mask.unsqueeze(-1).to(x.dtype)
-        return self.head((x * held).sum(1) / held.sum(1).clamp(min=1e-9))  # type: ignore[no-any-return]
+        weights = mask.unsqueeze(-1).to(x.dtype)
+        return self.head((x * weights).sum(1) / weights.sum(1).clamp(min=1e-9))  # type: ignore[no-any-return]
 
 
 class _Decoder(nn.Module):
@@ -219,7 +233,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
         image, ids = torch.randn(2, 3, 32, 32), torch.randint(0, 30, (2, 12))
         mask = torch.ones(2, 12, dtype=torch.int64)
         mask[1, 9:] = 0
-        found: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+        built: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
             "resnet18": (ResNet18(), (image,)),
             "mobilenet": (MobileNet(), (image,)),
             "shuffle": (Shuffle(), (image,)),
@@ -228,9 +242,9 @@ def networks() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
             "recurrent": (Recurrent(), (ids,)),
             "segment": (Segment(), (image,)),
         }
-        for network, _ in found.values():
+        for network, _ in built.values():
             for part in network.modules():
                 if isinstance(part, nn.BatchNorm2d):
                     nn.init.uniform_(part.running_mean, -0.3, 0.3)  # type: ignore[arg-type]
                     nn.init.uniform_(part.running_var, 0.5, 1.5)  # type: ignore[arg-type]
-    return found
+    return built

@@ -34,9 +34,9 @@ def _put(at: Any, value: Any = None) -> Callable[[Tensor], Tensor]:
     """Returns a function that writes a value, or the first rows, to places."""
 
     def function(x: Tensor) -> Tensor:
-        made = x.clone()
-        made[at] = x.new_tensor(value) if value is not None else x[: len(AT)]
-        return made
+        copy = x.clone()
+        copy[at] = x.new_tensor(value) if value is not None else x[: len(AT)]
+        return copy
 
     return function
 

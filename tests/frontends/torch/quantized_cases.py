@@ -113,9 +113,9 @@ FUNCTIONS: dict[str, Function] = {
 
 def in_place(q: Tensor) -> Tensor:
     """Reads what an op in place has made of its operand."""
-    made = OPS.hardswish(q, 0.02, 20)
-    made.relu_()
-    return OPS.add(made, made, 0.05, 3)  # type: ignore[no-any-return]
+    result = OPS.hardswish(q, 0.02, 20)
+    result.relu_()
+    return OPS.add(result, result, 0.05, 3)  # type: ignore[no-any-return]
 
 
 def _weights(*shape: int, channels: bool = True) -> Tensor:
@@ -127,18 +127,19 @@ def _weights(*shape: int, channels: bool = True) -> Tensor:
     return torch.quantize_per_channel(data, scales, zeros, 0, torch.qint8)
 
 
-def _layer(kind: type[nn.Module], *shape: int, channels: bool = True, **more: Any) -> nn.Module:
+def _layer(kind: type[nn.Module], *shape: int, channels: bool = True, **options: Any) -> nn.Module:
     """A quantized layer with weights of that shape."""
     torch.manual_seed(sum(shape))
-    made: Any = kind
-    out = shape[1] if "Transpose" in kind.__name__ else shape[0]
+    constructor: Any = kind
+    # Transposed weights have the input's channels first.
+    channels_out = shape[1] if "Transpose" in kind.__name__ else shape[0]
     if len(shape) == 2:
-        layer = made(shape[1], out)
+        layer = constructor(shape[1], channels_out)
     elif "Transpose" in kind.__name__:
-        layer = made(shape[0], out, shape[2:], **more)
+        layer = constructor(shape[0], channels_out, shape[2:], **options)
     else:
-        layer = made(shape[1] * more.get("groups", 1), out, shape[2:], **more)
-    bias = torch.randn(out) if more.get("bias", True) else None
+        layer = constructor(shape[1] * options.get("groups", 1), channels_out, shape[2:], **options)
+    bias = torch.randn(channels_out) if options.get("bias", True) else None
     layer.set_weight_bias(_weights(*shape, channels=channels), bias)
     layer.scale, layer.zero_point = 0.08, 77
     return layer  # type: ignore[no-any-return]

@@ -153,8 +153,8 @@ FUNCTIONAL: Mapping[str, Row] = {
 }
 
 
-def _pair(first: Callable[[], nn.Module], *rest: nn.Module) -> nn.Module:
-    return nn.Sequential(first(), *rest)
+def _pair(first: Callable[[], nn.Module], *others: nn.Module) -> nn.Module:
+    return nn.Sequential(first(), *others)
 
 
 INTRINSIC: Mapping[str, Row] = {
@@ -227,12 +227,12 @@ INTRINSIC_QUANTIZED: Mapping[str, Row] = {
 }
 
 
-def _extra(made: Any, *shape: int) -> nn.Module:
+def _extra(layer_made: Any, *shape: int) -> nn.Module:
     torch.manual_seed(sum(shape))
-    made.set_weight_bias(_weights(*shape, channels=False), torch.randn(shape[0]))
-    if hasattr(made, "scale"):
-        made.scale, made.zero_point = 0.08, 77
-    return made  # type: ignore[no-any-return]
+    layer_made.set_weight_bias(_weights(*shape, channels=False), torch.randn(shape[0]))
+    if hasattr(layer_made, "scale"):
+        layer_made.scale, layer_made.zero_point = 0.08, 77
+    return layer_made  # type: ignore[no-any-return]
 
 
 QAT: Mapping[str, Row] = {
@@ -344,14 +344,14 @@ class _Floats(nn.Module):
 
 
 def _numbered() -> nn.Module:
-    made = quantized.QFunctional()
-    made.scale, made.zero_point = 0.07, 100
-    return made  # type: ignore[no-any-return]
+    functional = quantized.QFunctional()
+    functional.scale, functional.zero_point = 0.07, 100
+    return functional  # type: ignore[no-any-return]
 
 
-def _slopes(made: Any) -> nn.Module:
-    made.set_weight(quantize(SLOPES))
-    return made  # type: ignore[no-any-return]
+def _slopes(activation: Any) -> nn.Module:
+    activation.set_weight(quantize(SLOPES))
+    return activation  # type: ignore[no-any-return]
 
 
 def _dynamic_convolution(name: str, shape: tuple[int, ...]) -> Entry:
@@ -359,10 +359,10 @@ def _dynamic_convolution(name: str, shape: tuple[int, ...]) -> Entry:
 
     def build() -> nn.Module:
         torch.manual_seed(8)
-        made: Any = getattr(dynamic, name)(6, 6, 3)
+        convolution: Any = getattr(dynamic, name)(6, 6, 3)
         weights = _weights(6, 6, *(3,) * count, channels=not turned)
-        made.set_weight_bias(weights, torch.randn(6))
-        return made  # type: ignore[no-any-return]
+        convolution.set_weight_bias(weights, torch.randn(6))
+        return convolution  # type: ignore[no-any-return]
 
     return Entry(build, (draw(*shape),), DATA)
 

@@ -54,46 +54,46 @@ def draw(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def on(function: Callable[[Tensor], Any], shape: tuple[int, ...] = IMAGE, **more: Any) -> Entry:
-    """A function or module of a quantized tensor."""
-    return Entry(lambda: Quantizing(function), (draw(*shape),), **more)
+def on(function: Callable[[Tensor], Any], shape: tuple[int, ...] = IMAGE, **options: Any) -> Entry:
+    """Returns the entry of a function or module of a quantized tensor."""
+    return Entry(lambda: Quantizing(function), (draw(*shape),), **options)
 
 
-def layer(make: Callable[[], nn.Module], shape: tuple[int, ...] = IMAGE, **more: Any) -> Entry:
-    """A module of a quantized tensor, made when it is needed."""
-    return Entry(lambda: Quantizing(make()), (draw(*shape),), **more)
+def layer(make: Callable[[], nn.Module], shape: tuple[int, ...] = IMAGE, **options: Any) -> Entry:
+    """Returns the entry of a module of a quantized tensor, which is made when it is needed."""
+    return Entry(lambda: Quantizing(make()), (draw(*shape),), **options)
 
 
 def real(make: Callable[[], nn.Module], *shapes: tuple[int, ...], near: float = DATA) -> Entry:
-    """A module of floats, with weights and statistics of a seed."""
+    """Returns the entry of a module of floats, with weights and statistics of a seed."""
     return Entry(lambda: _settled(make), tuple(draw(*shape) for shape in shapes), near)
 
 
 def _settled(make: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(3)
-    made = make()
-    for part in made.modules():
+    module = make()
+    for part in module.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             nn.init.uniform_(part.running_mean, -0.3, 0.3)  # type: ignore[arg-type]
             nn.init.uniform_(part.running_var, 0.5, 1.5)  # type: ignore[arg-type]
-    return made.eval()
+    return module.eval()
 
 
 def trained(make: Callable[[Any], nn.Module], *shape: int, ids: bool = False) -> Entry:
-    """A module of quantization-aware training that has seen data."""
-    given = torch.arange(12).reshape(3, 4) if ids else draw(*shape)
+    """Returns the entry of a module of quantization-aware training that has seen data."""
+    inputs = torch.arange(12).reshape(3, 4) if ids else draw(*shape)
     config = AO.default_embedding_qat_qconfig if ids else AO.get_default_qat_qconfig("fbgemm")
 
     def build() -> nn.Module:
         torch.manual_seed(3)
-        made = make(config).train()
-        for name, data in made.named_parameters():
+        module = make(config).train()
+        for name, data in module.named_parameters():
             if name.endswith("bias"):  # LinearBn1d leaves its own as memory has it
                 nn.init.uniform_(data, -0.3, 0.3)
-        made(given)
-        return made.eval().apply(AO.disable_observer)
+        module(inputs)
+        return module.eval().apply(AO.disable_observer)
 
-    return Entry(build, (given,), DATA)
+    return Entry(build, (inputs,), DATA)
 
 
 class Net(nn.Module):
@@ -116,44 +116,45 @@ X = draw(*IMAGE)
 
 
 def _fused() -> nn.Module:
-    made: nn.Module = AO.fuse_modules(Net().eval(), [["conv", "norm", "relu"]])
-    return made
+    module: nn.Module = AO.fuse_modules(Net().eval(), [["conv", "norm", "relu"]])
+    return module
 
 
 def _prepared() -> nn.Module:
     module = _fused()
     module.qconfig = AO.get_default_qconfig("fbgemm")
-    made: nn.Module = AO.prepare(module)
-    made(X)
-    return made
+    prepared: nn.Module = AO.prepare(module)
+    # The observers see one batch.
+    prepared(X)
+    return prepared
 
 
 def _trained() -> nn.Module:
     module = AO.fuse_modules_qat(Net().train(), [["conv", "norm", "relu"]])
     module.qconfig = AO.get_default_qat_qconfig("fbgemm")
-    made: nn.Module = AO.prepare_qat(module)
-    made(X)
-    return made.eval().apply(AO.disable_observer)
+    prepared: nn.Module = AO.prepare_qat(module)
+    prepared(X)
+    return prepared.eval().apply(AO.disable_observer)
 
 
 def _prepared_fx() -> nn.Module:
-    made = prepare_fx(Net().eval(), AO.get_default_qconfig_mapping("fbgemm"), (X,))
-    made(X)
-    return made
+    prepared = prepare_fx(Net().eval(), AO.get_default_qconfig_mapping("fbgemm"), (X,))
+    prepared(X)
+    return prepared
 
 
 def _trained_fx() -> nn.Module:
-    made = prepare_qat_fx(Net().train(), AO.get_default_qat_qconfig_mapping("fbgemm"), (X,))
-    made(X)
-    return made.eval().apply(AO.disable_observer)
+    prepared = prepare_qat_fx(Net().train(), AO.get_default_qat_qconfig_mapping("fbgemm"), (X,))
+    prepared(X)
+    return prepared.eval().apply(AO.disable_observer)
 
 
 def _wrapped() -> nn.Module:
     module = AO.QuantWrapper(nn.Linear(6, 4)).eval()
     module.qconfig = AO.get_default_qconfig("fbgemm")
-    made = AO.prepare(module)
-    made(draw(*ROWS))
-    converted: nn.Module = AO.convert(made)
+    prepared = AO.prepare(module)
+    prepared(draw(*ROWS))
+    converted: nn.Module = AO.convert(prepared)
     return converted
 
 
@@ -162,19 +163,19 @@ def _quantized_attention() -> nn.Module:
     module = nn.Sequential(AO.QuantStub(), _Self(nn.MultiheadAttention(8, 2, batch_first=True)))
     module.append(AO.DeQuantStub())
     module.eval().qconfig = AO.get_default_qconfig("fbgemm")
-    custom = {
+    preparation = {
         "float_to_observed_custom_module_class": {
             nn.MultiheadAttention: quantizable.MultiheadAttention
         }
     }
-    made = AO.prepare(module, prepare_custom_config_dict=custom)
-    made(draw(2, 5, 8))
-    back = {
+    prepared = AO.prepare(module, prepare_custom_config_dict=preparation)
+    prepared(draw(2, 5, 8))
+    conversion = {
         "observed_to_quantized_custom_module_class": {
             quantizable.MultiheadAttention: quantized.MultiheadAttention
         }
     }
-    converted: nn.Module = AO.convert(made, convert_custom_config_dict=back)
+    converted: nn.Module = AO.convert(prepared, convert_custom_config_dict=conversion)
     return converted
 
 
@@ -203,8 +204,8 @@ class _Pair(nn.Module):
 def _dynamic(module: Callable[[], nn.Module], kind: type[nn.Module]) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         torch.manual_seed(4)
-        made: nn.Module = AO.quantize_dynamic(nn.Sequential(module()).eval(), {kind})
-        return made
+        module_made: nn.Module = AO.quantize_dynamic(nn.Sequential(module()).eval(), {kind})
+        return module_made
 
     return build
 
@@ -221,25 +222,25 @@ class _Cell(nn.Module):
 
 
 def _cell(kind: type[nn.Module]) -> Entry:
-    made: Any = kind
-    return Entry(_dynamic(lambda: _Cell(made(6, 8)), kind), (draw(*ROWS),), 1e-3)
+    constructor: Any = kind
+    return Entry(_dynamic(lambda: _Cell(constructor(6, 8)), kind), (draw(*ROWS),), 1e-3)
 
 
 def _table(bags: bool, bits: int = 8) -> Entry:
     kind: Any = nn.EmbeddingBag if bags else nn.Embedding
-    more = {"mode": "sum", "include_last_offset": True} if bags else {}
+    options = {"mode": "sum", "include_last_offset": True} if bags else {}
     ids = torch.arange(12) % 7
-    given = (ids, torch.tensor([0, 5, 5, 12])) if bags else (ids.reshape(3, 4),)
+    inputs = (ids, torch.tensor([0, 5, 5, 12])) if bags else (ids.reshape(3, 4),)
 
     def build() -> nn.Module:
         torch.manual_seed(5)
-        module = nn.Sequential(kind(20, 8, **more)).eval()
+        module = nn.Sequential(kind(20, 8, **options)).eval()
         end = "" if bits == 8 else "_4bit"
         module.qconfig = getattr(AO, f"float_qparams_weight_only_qconfig{end}")
-        made: nn.Module = AO.convert(AO.prepare(module))[0]
-        return made
+        table: nn.Module = AO.convert(AO.prepare(module))[0]
+        return table
 
-    return Entry(build, given)
+    return Entry(build, inputs)
 
 
 def _combined(name: str, first: tuple[int, ...], bias: bool = True) -> Callable[[Tensor], Tensor]:
@@ -248,7 +249,7 @@ def _combined(name: str, first: tuple[int, ...], bias: bool = True) -> Callable[
     def call(q: Tensor) -> Tensor:
         torch.manual_seed(1)
         w, b = _weights(*first), torch.randn(first[0])
-        made: Tensor = getattr(QF, name)(q, w, b, scale=0.08, zero_point=77)
-        return made
+        result: Tensor = getattr(QF, name)(q, w, b, scale=0.08, zero_point=77)
+        return result
 
     return call

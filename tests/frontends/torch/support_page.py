@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(row: Row) -> Outcome:
-    """Tries an entry."""
+    """Tries an entry and returns its row."""
     if isinstance(row, str):
         return Outcome("", "", "", row)
     with warnings.catch_warnings():
@@ -79,37 +79,38 @@ def outcome(row: Row) -> Outcome:
 
 def _entry(entry: Entry) -> Outcome:
     with engine(entry.engine), torch.no_grad():
+        # PyTorch and QIR both change modules that they read: each gets a copy.
         module, ledger = entry.make(), Ledger()
-        wanted = _arrays(copy.deepcopy(module)(*entry.inputs))
+        expected = _arrays(copy.deepcopy(module)(*entry.inputs))
         try:
             graph = qir.load(copy.deepcopy(module), inputs=entry.inputs, ledger=ledger)
         except QirError as error:
             return Outcome("no", "", "", _short(str(error)))
-        given = {v.name: x.numpy() for v, x in zip(graph.inputs, entry.inputs, strict=True)}
-        kept = [node for node in graph if node.op == "foreign"]
-        run = _alike(list(qir.run(graph, given).values()), wanted, entry.near)
-        said = [e.reason for e in ledger if e.change is Change.APPROXIMATED]
-        if run == "differ" and (open_ := _unclaimed(graph)):
-            run, said = "not claimed", [open_]
-        written, why = _written(graph, entry, given, wanted)
-    more = f"within {entry.near:g}" if entry.near and entry.near > 1e-5 else ""
-    texts = [text for text in (more, *said[:1], why) if text]
-    return Outcome("foreign" if kept else "yes", run, written, _short("; ".join(texts)))
+        inputs = {v.name: x.numpy() for v, x in zip(graph.inputs, entry.inputs, strict=True)}
+        foreign_nodes = [node for node in graph if node.op == "foreign"]
+        run = _alike(list(qir.run(graph, inputs).values()), expected, entry.near)
+        reasons = [e.reason for e in ledger if e.change is Change.APPROXIMATED]
+        if run == "differ" and (unclaimed_reason := _unclaimed(graph)):
+            run, reasons = "not claimed", [unclaimed_reason]
+        rebuilt, why = _written(graph, entry, inputs, expected)
+    tolerance = f"within {entry.near:g}" if entry.near and entry.near > 1e-5 else ""
+    texts = [text for text in (tolerance, *reasons[:1], why) if text]
+    return Outcome("foreign" if foreign_nodes else "yes", run, rebuilt, _short("; ".join(texts)))
 
 
 def _written(
-    graph: Graph, entry: Entry, given: dict[str, Array], wanted: Sequence[Array]
+    graph: Graph, entry: Entry, inputs: dict[str, Array], expected: Sequence[Array]
 ) -> tuple[str, str]:
     """Returns how a model that PyTorch is given back does, and why there is none."""
     try:
-        to = "pt2e" if graph.profile.endswith(".pt2e") else f"pytorch-{entry.engine}"
-        made: Any = qir.build(graph, target=to, format="fx")
-        found = TorchSession(made, entry.engine, ProgramInterface.of(graph))(**given)
+        target_name = "pt2e" if graph.profile.endswith(".pt2e") else f"pytorch-{entry.engine}"
+        built: Any = qir.build(graph, target=target_name, format="fx")
+        results = TorchSession(built, entry.engine, ProgramInterface.of(graph))(**inputs)
     except QirError as error:
         return "no", _short(
             str(error).partition("cannot be written for PyTorch: ")[2] or str(error)
         )
-    return _alike(list(map(np.asarray, found.values())), wanted, entry.near), ""
+    return _alike(list(map(np.asarray, results.values())), expected, entry.near), ""
 
 
 def _unclaimed(graph: Graph) -> str:
@@ -119,52 +120,52 @@ def _unclaimed(graph: Graph) -> str:
     return next((e.reason for e in ledger if e.change is Change.UNVERIFIED), "")
 
 
-def _arrays(made: object) -> list[Array]:
-    held = [t.int_repr() if t.is_quantized else t for t in flatten_tensors(made)]
-    return [t.detach().numpy() for t in held]
+def _arrays(results: object) -> list[Array]:
+    tensors = [t.int_repr() if t.is_quantized else t for t in flatten_tensors(results)]
+    return [t.detach().numpy() for t in tensors]
 
 
-def _alike(ours: Sequence[Array], theirs: Sequence[Array], near: float | None) -> str:
-    if [(a.shape, a.dtype) for a in ours] != [(b.shape, b.dtype) for b in theirs]:
+def _alike(actual: Sequence[Array], expected: Sequence[Array], tolerance: float | None) -> str:
+    if [(a.shape, a.dtype) for a in actual] != [(b.shape, b.dtype) for b in expected]:
         return "differ"
-    pairs = list(zip(ours, theirs, strict=True))
+    pairs = list(zip(actual, expected, strict=True))
     if all(np.array_equal(a, b) for a, b in pairs):
         return "equal"
-    close = near is not None and all(_near(a, b, near) for a, b in pairs)
-    return "near" if close else "differ"
+    all_near = tolerance is not None and all(_near(a, b, tolerance) for a, b in pairs)
+    return "near" if all_near else "differ"
 
 
-def _near(ours: Array, theirs: Array, near: float) -> bool:
-    if theirs.dtype.kind != "f":
-        return bool(np.array_equal(ours, theirs))
-    off = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
-    return float(off.max()) <= near * float(np.abs(theirs).max())
+def _near(actual: Array, expected: Array, tolerance: float) -> bool:
+    if expected.dtype.kind != "f":
+        return bool(np.array_equal(actual, expected))
+    differences = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+    return float(differences.max()) <= tolerance * float(np.abs(expected).max())
 
 
 def _config(name: str) -> Outcome:
     """Reads an observer or a QConfig, which has seen data where it has to."""
-    held: Any = _MADE.get(name) or getattr(AO, name)
+    subject: Any = _MADE.get(name) or getattr(AO, name)
     try:
-        if isinstance(held, AO.QConfig):
-            texts = [str(f.scheme) if f else "float" for f in _roles(held).values()]
+        if isinstance(subject, AO.QConfig):
+            texts = [str(f.scheme) if f else "float" for f in _roles(subject).values()]
             return Outcome("yes", "equal", "", "data {}; weights {}".format(*texts))
-        found = observed(_watching(held))
+        observed_scheme = observed(_watching(subject))
     except (QirError, TypeError) as error:
         return Outcome("no", "", "", _short(str(error)))
-    return Outcome("yes", "equal", "", str(found.scheme))
+    return Outcome("yes", "equal", "", str(observed_scheme.scheme))
 
 
-def _roles(held: Any) -> dict[str, Any]:
-    watching = _watching(held.activation)
-    found: dict[str, Any] = observed_by(AO.QConfig(lambda: watching, held.weight))
-    return found
+def _roles(config: Any) -> dict[str, Any]:
+    watching = _watching(config.activation)
+    by_role: dict[str, Any] = observed_by(AO.QConfig(lambda: watching, config.weight))
+    return by_role
 
 
 def _watching(make: Any) -> Any:
     """Returns an observer; a histogram has seen data, for it is read by its numbers."""
-    made = make()
-    inner = getattr(made, "activation_post_process", made)
-    return seen(made, BATCHES) if type(inner).__name__ == "HistogramObserver" else made
+    observer = make()
+    inner = getattr(observer, "activation_post_process", observer)
+    return seen(observer, BATCHES) if type(inner).__name__ == "HistogramObserver" else observer
 
 
 def _short(text: str) -> str:
