@@ -184,9 +184,9 @@ def _largest_sum(node: Node) -> float:
     if far < 1:  # No number of elements that memory holds takes such sums to 3.4e38.
         return 0.0
     steps = [(stage.op, node.stage_operands(i)) for i, stage in enumerate(node.stages)]
-    for op, given in steps or [(node.op, node.operands)]:
+    for op, operands in steps or [(node.op, node.operands)]:
         traits = spec(op).traits
-        x, w = given.get(traits.data), given.get(traits.weight or "")
+        x, w = operands.get(traits.data), operands.get(traits.weight or "")
         if x is not None and w is not None:
             return largest_magnitude(x) * largest_magnitude(w) * _element_count(w)
         if op in _SUMMING_OPS:

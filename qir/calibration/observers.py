@@ -300,8 +300,8 @@ class RangeRule:
         except QirError:
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise PluginError(f"observer {self.name!r} breaks: {said}") from error
+            message = f"{type(error).__name__}: {error}"
+            raise PluginError(f"observer {self.name!r} breaks: {message}") from error
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
             raise PluginError(f"observer {self.name!r} gives {low}..{high}, which is no range")
         return Range(low, high)
@@ -313,7 +313,7 @@ def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 
 def parse_rule(text: str) -> RangeRule:
     """Parses a range rule; UsageError lists the rules, or what is wrong with the parameter."""
-    name, colon, given = text.partition(":")
+    name, colon, number_text = text.partition(":")
     parameter = observer(name).parameter
     if parameter is None:
         if colon:
@@ -322,9 +322,9 @@ def parse_rule(text: str) -> RangeRule:
     if not colon:
         return RangeRule(name, parameter.default)
     try:
-        value = float(given)
+        value = float(number_text)
     except ValueError:
-        raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
+        raise UsageError(f"range rule {text!r}: {number_text!r} is not a number") from None
     if not 0 < value <= parameter.most:
         raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
     return RangeRule(name, value)

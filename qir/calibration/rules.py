@@ -286,10 +286,10 @@ def rounding_cost(
     scale = (high - low) / (levels - 1)
     if not scale > 0:
         return math.inf
-    codes = np.rint(values / scale)
+    quantized = np.rint(values / scale)
     lowest = np.rint(low / scale)
-    coded = np.clip(codes, lowest, lowest + levels - 1) * scale
-    return float((weights * np.abs(values - coded) ** power).sum())
+    dequantized = np.clip(quantized, lowest, lowest + levels - 1) * scale
+    return float((weights * np.abs(values - dequantized) ** power).sum())
 
 
 def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:

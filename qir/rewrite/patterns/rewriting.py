@@ -30,7 +30,7 @@ from qir.rewrite.patterns.matching import match_at
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import candidates, roots
 from qir.rewrite.runner.contract import Pass
-from qir.rewrite.runner.filter import asked
+from qir.rewrite.runner.filter import current_filter
 
 Replacement: TypeAlias = "Callable[[Graph, Match], Value | Sequence[Value] | None]"
 """Builds what stands instead, by the graph's own methods; None: declines, and has changed nothing.
@@ -102,7 +102,7 @@ class _Run:
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.watch = asked()
+        self.watch = current_filter()
         self.most = len(self.graph) + _AGES
         self.by_op: dict[str, list[Rewrite]] = {}
         for one in self.rewrites:
