@@ -372,6 +372,7 @@ class _Search:
             self._progress(done, count, f"noise of {name}")
             noise[name] = self.trials.noise(name)
         ranked = sorted(noise, key=lambda name: -noise[name])
+        # 16 bits first: they keep an op in integer arithmetic, where float does not.
         levels: tuple[Level, ...] = ("wide", "float") if self.trials.wide else ("float",)
         for level in levels:
             choice = self._largest_choice(ranked, level)
@@ -390,6 +391,8 @@ class _Search:
         def noisiest(count: int) -> Choice:
             return {name: "wide" if name in wide else "float" for name in ranked[:count]}
 
+        # Doubling finds a size that suffices, bisection the least such size: about 2 log2(n)
+        # trials.
         fails, size = 0, 1
         last = len(ranked) - (0 if len(wide) == len(ranked) else 1)
         while True:

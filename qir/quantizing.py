@@ -195,12 +195,15 @@ def quantizing_steps(
     """
     statistics, profile_name, scales = numbers.statistics, numbers.profile, numbers.scales
     corrected: list[Pass] = []
+    # The order matters: clipping sets the range of the weights, rounding chooses integers within
+    # it, and the bias corrections then remove the mean error that is left.
     if "clip-weights" in corrections:
         corrected.append(ClipWeights())
     if "round-weights" in corrections:
         later = not {"correct-bias", "measure-bias"}.isdisjoint(corrections)
         corrected.append(RoundWeights(samples or {}, profile_name, scales, later))
     if "correct-bias" in corrections:
+        # Where weights changed, the error counts against the weights of the prepared graph.
         before = exact if corrected else None
         corrected.append(
             CorrectBias(
@@ -270,6 +273,8 @@ class Prepared:
         if self.recipe.float_type:
             integer = (d.node for d in self.plan(rules).decisions if d.integer)
             last += [NarrowReals(tuple(integer), self.statistics), Prune()]
+        # This correction runs the quantized graph: the plan is materialized once as a draft, and
+        # again with the corrected biases.
         if "measure-bias" in self.corrections:
             graph = run_passes(graph, first, ledger, journal=journal)
             draft = run_passes(graph, last[:1], Ledger())
@@ -298,6 +303,7 @@ def prepare(
     `samples`, the inputs of one run, and there are none.
     """
     backend = named_target(recipe.target)
+    # The statistics are those of the folded graph: `qir calibrate` folds the model the same way.
     folded = fold(graph, ledger, journal=journal)
     statistics.require_model(GraphProgram(folded).digest)
     table, groups, named = backend.capability(), grouped_by(graph), backend.profile

@@ -186,6 +186,7 @@ class _SchemeAssignment:
         The first obstacle names the reason: existing integers come first, then what the target
         lacks, then what the user asked for, and last what would cost accuracy.
         """
+        # What the model has quantized stays as it is.
         if is_settled(node, self.on_integers.get(node, False)):
             return ALREADY_QUANTIZED
         if entry and entry.share and leaves_out_elements(node, self.quantized_later):
@@ -290,6 +291,7 @@ class _SchemeAssignment:
             if self.reasons.get(node, "float") != "":
                 continue
             slots = self._stored_values(node, imposed)
+            # Union-find: values that must share one quantized type end in one set.
             shared = [v for s, v in slots if s.split(".")[0] in self.table.ops[node.op].share]
             for a, b in pairwise(shared):
                 self.parent[self.find_root(b)] = self.find_root(a)

@@ -42,6 +42,7 @@ def with_scaled(statistics: Statistics, tensors: Mapping[str, Scaled]) -> Statis
             low, high = (np.float32(end * ratio) for end in (per_tensor.low, per_tensor.high))
             found[Key(name)] = _stretched(per_tensor, low, high), Key(each.tensor)
             continue
+        # Adding +0.0 turns -0.0 into 0.0; summaries hold no negative zero.
         lows, highs = (
             (np.asarray(side, np.float64) / each.scale).astype(np.float32) + np.float32(0)
             for side in (by_channel.channel_low, by_channel.channel_high)
@@ -77,6 +78,7 @@ def _stretched(per_tensor: Summary, low: np.float32, high: np.float32) -> Summar
     zero."""
     edges, counts = per_tensor.edges, per_tensor.bins
     if per_tensor.zeros:
+        # Zeros are counted apart, since scaling moves every value of their bin but zero itself.
         counts[int(np.searchsorted(edges, 0.0, side="right")) - 1] -= np.uint64(per_tensor.zeros)
     middles = np.clip((edges[:-1] + edges[1:]) / 2, per_tensor.low, per_tensor.high)
     down, up = _ratio(float(low), per_tensor.low), _ratio(float(high), per_tensor.high)
@@ -87,6 +89,7 @@ def _stretched(per_tensor: Summary, low: np.float32, high: np.float32) -> Summar
     bins = np.zeros(tally.bins().size, np.uint64)
     at = np.floor(np.ldexp(moved, -tally.exponent)).astype(np.int64) - tally.first
     at = np.clip(at, 0, bins.size - 1)
+    # The extremes belong to the outer bins; rounding must not move them inwards.
     at[0], at[-1] = 0, bins.size - 1
     np.add.at(bins, at, counts)
     if per_tensor.zeros:

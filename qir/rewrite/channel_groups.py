@@ -50,6 +50,7 @@ def channel_groups(graph: Graph) -> list[ChannelGroup]:
         node = value.node
         for other in _values_of_same_channels(node) if _commutes(node, axes[value]) else ():
             parent[_root(parent, other)] = _root(parent, value)
+    # Union-find over values whose channels must be scaled alike, such as both sides of an add.
     members: dict[Value, list[Value]] = {}
     for value in axes:
         members.setdefault(_root(parent, value), []).append(value)
@@ -87,6 +88,7 @@ def _axes(graph: Graph) -> dict[Value, int]:
             before = [axes[v] for v in node.operands.values() if v in axes]
             if before and _commutes(node, before[0]):
                 axes[node.result] = before[0]
+    # Forwards, layers name the channel axis of what follows; backwards, that of what they read.
     for node in reversed(list(graph)):
         value = node.result if len(node.results) == 1 else None
         if plain_layer(node):

@@ -138,6 +138,7 @@ class Fusing(Pass):
         ends = [n for n in graph if n.op == "quantize"]
         ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
+            # An earlier chain may have taken this node in.
             if end not in graph or not end.used:
                 continue
             quantize = end if end.op == "quantize" else None
@@ -168,6 +169,7 @@ class Fusing(Pass):
         self, chains: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
     ) -> ChainMatch | None:
         """Returns the longest chain that is allowed."""
+        # Longest first: conv2d |> relu is one kernel, though conv2d alone is one as well.
         for ops in reversed(chains):
             match = match_chain(ops, quantize, float_data=self.reals(graph))
             if match is not None and self.allows(match, graph):
@@ -357,6 +359,7 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -
         bias = spec(anchor.op).traits.bias
         operands |= {slot: value for slot, value in anchor.operands.items() if slot == bias}
     result_type = last.result.type
+    # A single op becomes the op on quantized values; a chain becomes a group of stages.
     if len(match.ops) == 1:
         node = graph.add(
             anchor.op,

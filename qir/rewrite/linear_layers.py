@@ -129,6 +129,7 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
 def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
     """Returns the add after a product without a bias that alone reads it, and what it adds to
     rows."""
+    # Only an add that nobody else reads beside can be the bias.
     use = node.result.only_use
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
         return None

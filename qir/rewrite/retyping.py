@@ -69,6 +69,7 @@ class Retyping:
             found = infer_result_types(node.op, operands, attrs)
         except TypeRuleError:
             return False
+        # The op's type rule gives another type, as for ops whose result is always float32.
         if [t.element for t in found] != [t.element for t in kinds]:
             return False
         for slot, value in operands.items():

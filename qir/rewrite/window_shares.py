@@ -39,10 +39,12 @@ def whole_windows(node: Node) -> WholeWindows | None:
         size, count = shape[axis], result_shape[axis]
         if not isinstance(size, int) or not isinstance(count, int):
             return None
+        # seen[i]: how many elements of window i are data, not padding.
         starts = np.arange(count) * stride[at] - before[at]
         seen = np.minimum(starts + kernel[at], size) - np.maximum(starts, 0)
         if not count or int(seen.min()) < 1:
             return None
+        # Padding after the end, so that the last window is complete.
         after.append(max(0, int(starts[-1]) + kernel[at] - size))
         gains = gains[..., None] * (kernel[at] / seen)
     return WholeWindows(before, tuple(after), gains.astype(np.float32))

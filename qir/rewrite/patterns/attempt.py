@@ -75,6 +75,7 @@ class Attempt:
     ) -> Goals:
         """Returns the first way that leads on to the rest; the others are kept."""
         state = GoalList(term, value, rest)
+        # The same goals failed before with the same bindings, so they would fail again.
         if self.failed and not self.failed.isdisjoint(self._keys(state)):
             return FAILED
         choice = Choice(len(self.trail), state)
@@ -100,6 +101,7 @@ class Attempt:
             untagged.append(goals)
             goals = goals.rest
         tag = goals.tag if goals is not None else 0
+        # From the end of the list up, so that equal lists of goals get equal numbers.
         for cell in reversed(untagged):
             if not isinstance(cell.term, Reached):
                 tag = self.tags.setdefault((cell.term, cell.value, tag), len(self.tags) + 1)
@@ -110,8 +112,10 @@ class Attempt:
         """Returns the next way from the last choice that has one."""
         while self.choices:
             choice = self.choices[-1]
+            # Backtracking: everything bound since the choice is unbound.
             while len(self.trail) > choice.mark:
                 del self.bound[self.trail.pop()]
+            # `choice.ways` is an iterator, so this loop takes only the next way.
             for way in choice.ways:
                 return way
             self.choices.pop()
@@ -129,6 +133,7 @@ class Attempt:
         nodes = tuple(sorted(matched, key=lambda n: n._rank))
         for node in nodes:
             for value in node.results:
+                # Results may have any readers: the replacement gives these the new value.
                 if value in results:
                     continue
                 for use in value._uses:

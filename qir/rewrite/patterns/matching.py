@@ -22,6 +22,8 @@ def match_from(
 ) -> Match | None:
     """Returns the match whose first result is that value; `failure` is asked for each condition's
     words."""
+    # The search is a loop over an explicit list of goals, not recursion: patterns with repetitions
+    # may be deeper than Python's stack.
     attempt = Attempt(pattern, value, failure)
     goals: Goals = None
     for place in range(len(pattern.results) - 1, 0, -1):
@@ -32,6 +34,8 @@ def match_from(
             match = attempt.finish()
             if match is not None:
                 return match
+            # The nodes fit, but a condition on the whole match failed. Such a failure depends on
+            # everything that is bound, so no choice below may be remembered as hopeless.
             for choice in attempt.choices:
                 choice.tainted = True
             goals = attempt.back()

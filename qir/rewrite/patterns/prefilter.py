@@ -80,6 +80,8 @@ def _tables(patterns: tuple[Pattern, ...]) -> list[_Table]:
     sets = [_Bits()]
     for pattern in patterns:
         pattern_bits = _bits(pattern, _Bits())
+        # One bit for each op of a pattern, in a mask of 64 bits; further patterns start a new
+        # table.
         if len(sets[-1].rows) + len(pattern_bits.rows) > _BITS:
             sets.append(_Bits())
         _bits(pattern, sets[-1])

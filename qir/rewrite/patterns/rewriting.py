@@ -149,6 +149,8 @@ class _Run:
         try:
             made = one.replace(self.graph, match)
             if made is None:
+                # A declined match must leave the graph as it was, since other patterns are tried on
+                # it next.
                 if self.graph.version != edits:
                     raise PassError("declines, but has changed the graph")
                 return None
@@ -183,6 +185,7 @@ class _Run:
     def _age(self, one: Rewrite, match: Match, fresh: list[Node]) -> None:
         """Counts rewrites of what rewrites have made; raises PassError where that has no end."""
         age = max(self.ages.get(node, 0) for node in match.nodes)
+        # A rewrite that shrinks the graph cannot go on for ever; the others are counted.
         age += len(fresh) >= len(match.nodes)
         if age > self.most:
             last = ", ".join(dict.fromkeys(self.done[-20:] or [one.name]))
@@ -200,6 +203,7 @@ class _Run:
                     graph.set_profile(node, match.root.profile)
         names = [(old.name, old.lineage) for old in match.results]
         for old, value in zip(match.results, values, strict=True):
+            # The replacement itself reads the old result, and keeps doing so.
             if any(use.node in new for use in old.uses):
                 for use in [use for use in old.uses if use.node not in new]:
                     graph.set_operand(use.node, use.slot, value)

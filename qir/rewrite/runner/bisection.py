@@ -68,6 +68,7 @@ def bisect(
     def after(count: int) -> Graph:
         return run_passes(graph, passes[:count], Ledger())
 
+    # Both ends are tried first: bisection needs a good start and a bad end.
     if not judge(graph, 0):
         raise UsageError("the check fails before any pass has run: there is nothing to search")
     if not passes or judge(after(len(passes)), len(passes)):

@@ -77,11 +77,14 @@ def run_passes(
     then as they were.
     """
     passes = tuple(passes)
+    # Passes work on a copy; the ledger and journal of the caller are extended only at the end, so
+    # that an error leaves all three as they were.
     run = _Run(graph, validation, limit, seconds)
     defaults = fix_defaults(run.work, run.ledger) if passes else {}
     if passes and not _VERIFIED.is_known_sound(graph) and (faults := errors(run.work)):
         raise PassError(f"no pass runs on a graph that is broken: {faults[0]}")
     for each in passes:
+        # A pass that holds on to the original graph would otherwise change it unnoticed.
         with without_edits(graph):
             report = run.run_pass(each)
         if report is not None and after:

@@ -61,6 +61,8 @@ class Group(Fusing):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         rules = self.named(graph)
+        # A float graph is grouped as it would be once quantized, so that a plan can name the
+        # kernels.
         if is_float(graph):
             count = self._group_floats(graph, rules, ledger) if self.profile else 0
         else:
