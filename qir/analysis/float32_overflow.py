@@ -50,6 +50,7 @@ def clipped_to_float32(graph: Graph, node: Node, quantized: Value, dequantized: 
     A constant of one scale is computed here instead.
     """
     constant, quant = quantized.constant, quantized.type.quant
+    # A constant that is clipped now needs no node at run time.
     if constant is not None and quant is not None and quant.granularity is None:
         data = np.clip(_dequantized(constant, quant), -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32)
         return graph.constant(Array.of(data), name=f"{quantized.name}.held", before=node)

@@ -112,6 +112,7 @@ def unwrap_group(graph: Graph, group: Node) -> None:
         operands = dict(group.stage_operands(i))
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
+        # Operands come in the order of the op's slots, as when the op was first added.
         order = [s.name for s in spec(stage.op).operands]
         operands = {s: operands[s] for s in sorted(operands, key=lambda s: _slot_order(s, order))}
         is_last = i == len(group.stages) - 1

@@ -101,6 +101,8 @@ def _share_of_others(summary: Summary, extreme: float) -> float:
     Values between a half and four times the number count as the mask's own.
     """
     starts, ends = summary.edges[:-1] / extreme, summary.edges[1:] / extreme
+    # Bin edges as multiples of the number. A mask is often added to scores, which moves it a
+    # little.
     near, beyond = np.maximum(starts, ends), np.minimum(starts, ends)
     rest = (summary.bins > 0) & ((near < 1 / 2) | (beyond > 4))
     if not rest.any():
@@ -165,11 +167,13 @@ def mask_texts(masks: object) -> list[str]:
 
 def _mask_number(summary: Summary) -> float | None:
     """Returns the mask's number in observed data, if a gap sets it off from the other values."""
+    # -inf was observed, which before a softmax is a mask's number.
     if summary.below:
         return -math.inf
     if not summary.finite or summary.low > LOW:
         return None
     edges, used = summary.edges, summary.bins > 0
+    # Bins in the upper half of the range; a gap between these and the lowest value shows a mask.
     rest = used & (edges[:-1] > summary.low / 2)
     if not rest.any():
         return None
@@ -220,12 +224,15 @@ def _numbers_fact(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _M
     low, high = float(data.min()), float(data.max())
     if 0 <= low and high <= 1:
         return _MaskFact(is_choice=True)
+    # No large negative number: a mask may still be one large positive number, as for a minimum.
     if not low <= LOW:
+        # All elements are large and positive, so nothing next to them would lose its resolution.
         if low >= -LOW:
             return _MaskFact(high)
         few = data[data < high / 2] if high >= HIGH else data[:0]
         near = bool(few.size) and float(np.abs(few).max()) <= high * _OTHERS_SHARE
         return _MaskFact(high, is_mixed=True) if near else None
+    # The elements that are not the mask's number; they must be small next to it.
     rest = data[data > low / 2] if low > -math.inf else data[data > low]
     if not rest.size:
         return _MaskFact(low)

@@ -186,6 +186,7 @@ def _known_rounds(node: Node, body: Graph) -> int | None:
     if cond is False or (count is not None and count < 1):
         return 0
     runs_first = cond is True and (count_value is None or count is not None)
+    # A loop ends by its count, or by the condition that its body gives first.
     stops_after_first = count == 1 or _constant_truth(next(iter(body.outputs.values()))) is False
     return 1 if runs_first and stops_after_first else None
 

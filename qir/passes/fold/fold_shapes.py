@@ -440,6 +440,7 @@ def _quotient(a: Dim, b: Dim) -> Dim:
         return None
     if isinstance(a, int):
         return a // b if a >= 0 else None
+    # Sizes are not negative, so rounding down and rounding toward zero agree.
     positive = isinstance(a, Sym) and all(count > 0 for _, count in a.terms)
     return dims.divide(a, b) if positive else None
 

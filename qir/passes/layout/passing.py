@@ -163,6 +163,7 @@ class Passing:
                     graph.set_lineage(value, value.lineage.then(step))
                 else:
                     self._turn(value, inverse(state))
+        # Terms of these sums come in another order, which may change the last bits of floats.
         if node.op in _SUMS or (edit.constants and node.op in MATRIX_PRODUCTS):
             message = "sums what it reads in another order"
             self.ledger.add(Change.REGROUPED, self.name, node.name, message)

@@ -215,6 +215,7 @@ class Turning:
             origins=node.origins,
             profile=node.profile,
         )
+        # The new chain takes over the origins and schemes of the old one.
         for slot, origins in node.slot_origins.items():
             self.graph.set_slot_origins(new_chain, slot, origins)
         for slot, scheme in node.schemes.items():
@@ -253,6 +254,7 @@ class Turning:
         x = value
         if value.node.op == "transpose" and not value.node.schemes:
             x = value.node.operands["x"]
+            # Two transposes in a row become one, or none.
             perm = composed(_perm_of(value.node), perm)
             if x in self.turned_values:
                 perm = composed(inverse(self.turned_values[x]), perm)
