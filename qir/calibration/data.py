@@ -194,6 +194,7 @@ class DataSource:
                     parts, missing = [], self.batch_size
             if left == 0:
                 break
+        # A last batch that is not full is left out where the model insists on its size.
         if parts and self._fixed is None:
             yield parts
 

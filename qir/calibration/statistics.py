@@ -151,6 +151,7 @@ class Statistics(Mapping[Key, Summary]):
             copy._summaries, copy._traces = dict(self._summaries), dict(self._traces)
             for key, (summary, source) in more.items():
                 copy._summaries[key] = summary
+                # The log of each batch's extremes is scaled as the summary was.
                 log = self._traces[source].stretched(self._summaries[source], summary)
                 copy._traces[key] = log
             return copy

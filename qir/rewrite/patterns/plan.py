@@ -188,52 +188,52 @@ def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
     return prepared
 
 
-def _height(out: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
+def _height(prepared: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
     """Returns how many terms are one below the other."""
     if depth > _MAX_DEPTH:
-        raise UsageError(f"pattern {out.name}: ops within ops, more than {_MAX_DEPTH} deep")
+        raise UsageError(f"pattern {prepared.name}: ops within ops, more than {_MAX_DEPTH} deep")
     if term not in known:
-        below = [_height(out, t, known, depth + 1) for t in children(term)]
-        known[term] = 1 + max(below, default=0)
+        heights = [_height(prepared, t, known, depth + 1) for t in children(term)]
+        known[term] = 1 + max(heights, default=0)
     return known[term]
 
 
-def _name(out: PatternPlan, name: str, key: Key) -> None:
+def _name(prepared: PatternPlan, name: str, key: Key) -> None:
     if not name:
         return
-    if name in out.names and out.names[name] != key:
-        raise UsageError(f"pattern {out.name}: two things are named {name}")
-    out.names[name] = key
+    if name in prepared.names and prepared.names[name] != key:
+        raise UsageError(f"pattern {prepared.name}: two things are named {name}")
+    prepared.names[name] = key
 
 
-def _count(out: PatternPlan, term: Term, seen: set[Term]) -> None:
+def _count(prepared: PatternPlan, term: Term, seen: set[Term]) -> None:
     key = key_of(term)
     if key is not None:
-        out.counts[key] = out.counts.get(key, 0) + 1
+        prepared.counts[key] = prepared.counts.get(key, 0) + 1
     if isinstance(term, Var):
-        _name(out, term.name, term.name)
+        _name(prepared, term.name, term.name)
     if term in seen:
         return
     seen.add(term)
     if isinstance(term, Op | Chain | Repeat):
-        _name(out, term.name, term)
-    out.open = (
-        out.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
+        _name(prepared, term.name, term)
+    prepared.open = (
+        prepared.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
     )
-    out.endless = out.endless or isinstance(term, Repeat)
+    prepared.endless = prepared.endless or isinstance(term, Repeat)
     for operand in operands(term):
-        out.edges += 1
+        prepared.edges += 1
         if isinstance(operand, Every):
-            _name(out, operand.name, operand)
-            out.open = True
+            _name(prepared, operand.name, operand)
+            prepared.open = True
         if isinstance(operand, Many):
             for item in operand.items:
                 if isinstance(item, Rest):
-                    _name(out, item.name, item.name)
-                    out.open = True
-                out.edges += 1
-    for below in children(term):
-        _count(out, below, seen)
+                    _name(prepared, item.name, item.name)
+                    prepared.open = True
+                prepared.edges += 1
+    for child in children(term):
+        _count(prepared, child, seen)
 
 
 def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
@@ -256,36 +256,36 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
                 continue
         if isinstance(operand, Many):
             into.update(i.name for i in operand.items if isinstance(i, Rest) and i.name)
-        for below in terms_in(operand):
-            _keys(below, stop, into)
+        for child in terms_in(operand):
+            _keys(child, stop, into)
     if not isinstance(term, Op | Chain):
-        for below in children(term):
-            _keys(below, stop, into)
+        for child in children(term):
+            _keys(child, stop, into)
 
 
-def _find_private(out: PatternPlan) -> None:
+def _find_private(prepared: PatternPlan) -> None:
     loops: set[Repeat | Every] = set()
     everything: set[Key] = set()
-    for result in out.results:
+    for result in prepared.results:
         _keys(result, None, everything)
     loops.update(key for key in everything if isinstance(key, Repeat | Every))
     for loop in loops:
         outside: set[Key] = set()
-        for result in out.results:
+        for result in prepared.results:
             _keys(result, loop, outside)
         inside: set[Key] = set()
         _keys(loop.body if isinstance(loop, Repeat) else loop.term, None, inside)
         if isinstance(loop, Repeat):
             outside.discard(loop.flow.name)
             inside.add(loop.flow.name)
-        out._private[loop] = frozenset(inside - outside)
+        prepared._private[loop] = frozenset(inside - outside)
 
 
-def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
+def _way(prepared: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
     """From a result down to what an earlier result binds; raises UsageError where there is
     nothing."""
     before: set[Key] = set()
-    for earlier in out.results[:place]:
+    for earlier in prepared.results[:place]:
         _keys(earlier, None, before)
     todo: list[tuple[Term, ...]] = [(result,)]
     for way in todo:
@@ -293,5 +293,7 @@ def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
         if key_of(last) in before and not isinstance(last, Repeat):
             return way
         if isinstance(last, Op | Out):
-            todo += [(*way, below) for below in children(last)]
-    raise UsageError(f"pattern {out.name}: result {place} has nothing in common with those before")
+            todo += [(*way, child) for child in children(last)]
+    raise UsageError(
+        f"pattern {prepared.name}: result {place} has nothing in common with those before"
+    )
