@@ -150,6 +150,8 @@ def quantize_model(
         name or graph.name,
         progress,
     )
+    if work.output.suffix.lower() != SUFFIX:
+        named_target(work.recipe.target).require_quantized_form(work.output, format)
     if dynamic or weights is not None:
         plan = work.plan(dynamic=dynamic, weights=weights)
         _require_work(work.name, plan)

@@ -430,10 +430,6 @@ def _binary_rule(
     return lambda node, known: [_elementwise(function, known["a"], known["b"])]
 
 
-def _difference(a: Dim, b: Dim) -> Dim:
-    return dims.add(a, dims.multiply(-1, b))
-
-
 def _quotient(a: Dim, b: Dim) -> Dim:
     """Returns a quotient that is the same rounded down and toward zero."""
     if not isinstance(b, int) or b < 1:
@@ -443,6 +439,19 @@ def _quotient(a: Dim, b: Dim) -> Dim:
     # Sizes are not negative, so rounding down and rounding toward zero agree.
     positive = isinstance(a, Sym) and all(count > 0 for _, count in a.terms)
     return dims.divide(a, b) if positive else None
+
+
+def _remainder(node: Node, known: OperandSizes) -> list[Sizes]:
+    """Returns what floor division leaves; C's remainder is the same where nothing is negative."""
+
+    def left(a: Dim, b: Dim) -> Dim:
+        if not isinstance(b, int) or b < 1:
+            return None
+        if node.attrs["fmod"]:
+            return dims.subtract(a, dims.multiply(b, _quotient(a, b)))
+        return dims.subtract(a, dims.multiply(b, dims.divide(a, b)))
+
+    return [_elementwise(left, known["a"], known["b"])]
 
 
 def _equal(a: Dim, b: Dim) -> bool | None:
@@ -457,7 +466,7 @@ def _equal(a: Dim, b: Dim) -> bool | None:
 
 def _where(node: Node, known: OperandSizes) -> list[Sizes]:
     def pick(cond: bool | None, a: Dim, b: Dim) -> Dim:
-        return None if cond is None else a if cond else b
+        return a if a == b else None if cond is None else a if cond else b
 
     return [_elementwise(pick, known["condition"], known["a"], known["b"])]
 
@@ -499,10 +508,11 @@ _RULES: Mapping[str, Callable[[Node, OperandSizes], list[Sizes]]] = {
     **dict.fromkeys(("squeeze", "unsqueeze", "reshape", "flatten", "identity"), _same_elements),
     "transpose": _transpose,
     "add": _binary_rule(dims.add),
-    "sub": _binary_rule(_difference),
+    "sub": _binary_rule(dims.subtract),
     "mul": _binary_rule(dims.multiply),
     "div": _binary_rule(_quotient),
     "floor_div": _binary_rule(_quotient),
+    "mod": _remainder,
     "equal": _binary_rule(_equal),
     "where": _where,
     "reduce_prod": _prod,
