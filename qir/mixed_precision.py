@@ -67,11 +67,11 @@ class Goal:
     """Each output must keep so many decibels of signal-to-noise ratio."""
 
     def __post_init__(self) -> None:
-        given = [n for n in (self.drop, self.sqnr) if n is not None]
-        if len(given) != 1:
+        set_goals = [n for n in (self.drop, self.sqnr) if n is not None]
+        if len(set_goals) != 1:
             raise UsageError("give one goal: a drop of top-1 in points, or an SQNR in decibels")
-        if not math.isfinite(given[0]) or (self.drop is not None and not 0 <= self.drop <= 100):
-            raise UsageError(f"goal {given[0]:g}: give a drop of 0 to 100 points, or decibels")
+        if not math.isfinite(set_goals[0]) or (self.drop is not None and not 0 <= self.drop <= 100):
+            raise UsageError(f"goal {set_goals[0]:g}: give a drop of 0 to 100 points, or decibels")
 
     @property
     def metric(self) -> str:
@@ -143,13 +143,13 @@ def search_recipe(
         raise UsageError("labels go with a drop of top-1; an SQNR needs none")
     source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
     recipe = recipe or Recipe()
-    seen = None if labels is None else labels_of(labels, data, source.samples, limit)
-    key = _key(graph, statistics, source.digest(), seen, recipe)
+    used_labels = None if labels is None else labels_of(labels, data, source.samples, limit)
+    key = _key(graph, statistics, source.digest(), used_labels, recipe)
     few = first_batch(
         data, input_specs(graph), MAX_SAMPLES, batch=batch, limit=limit, preprocess=preprocess
     )
     prepared = prepare(graph, statistics, recipe, Ledger(), samples=few)
-    trials = _Trials(prepared, source, goal, seen, TrialCache(cache, key))
+    trials = _Trials(prepared, source, goal, used_labels, TrialCache(cache, key))
     return _Search(trials, progress or (lambda done, total, now: None)).run()
 
 
@@ -157,8 +157,8 @@ def _key(
     graph: Graph, statistics: Statistics, data: str, labels: Tensor | None, recipe: Recipe
 ) -> str:
     """Returns a hash of all that trials depend on, but for the goal."""
-    told = "none" if labels is None else hashlib.blake2b(labels.tobytes()).hexdigest()
-    parts = (GraphProgram(graph).digest, statistics.digest, data, told, repr(recipe.key()))
+    labels_digest = "none" if labels is None else hashlib.blake2b(labels.tobytes()).hexdigest()
+    parts = (GraphProgram(graph).digest, statistics.digest, data, labels_digest, repr(recipe.key()))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -191,11 +191,11 @@ class _Trials:
 
     def with_rules(self, choice: Choice) -> tuple[str, ...]:
         """Returns the user's rules, and those of a choice, in the graph's order."""
-        made = list(self.rules)
+        rules = list(self.rules)
         for name in self.candidates:
             if level := choice.get(name):
-                made += self.wide[name] if level == "wide" else (f"name={name}: float",)
-        return tuple(made)
+                rules += self.wide[name] if level == "wide" else (f"name={name}: float",)
+        return tuple(rules)
 
     def exact(self) -> float:
         """Returns the metric of the float model."""
@@ -220,15 +220,15 @@ class _Trials:
     def noise(self, name: str) -> float:
         """Returns the noise at the outputs where this op alone is quantized, as a share of the
         signal."""
-        return self._cache.get(f"noise {name}", lambda: self._alone(name))
+        return self._cache.get(f"noise {name}", lambda: self._noise_alone(name))
 
-    def _alone(self, name: str) -> float:
-        few = self._few or self._keep()
-        given = few.run(self.graph({n: "float" for n in self.candidates if n != name}))
-        shares = [_share(self._wanted[n], given[n]) for n in self._wanted if n in given]
+    def _noise_alone(self, name: str) -> float:
+        few = self._few or self._cached_run()
+        outputs = few.run(self.graph({n: "float" for n in self.candidates if n != name}))
+        shares = [_noise_share(self._wanted[n], outputs[n]) for n in self._wanted if n in outputs]
         return float(np.mean(shares)) if shares else 0.0
 
-    def _keep(self) -> CachedRun:
+    def _cached_run(self) -> CachedRun:
         """Runs the float graph on as many samples as may be kept."""
         graph = self.graph(dict.fromkeys(self.candidates, "float"))
         first = next(iter(self._source))
@@ -245,14 +245,14 @@ class _Trials:
 
     def _measured(self, graph: Graph) -> float:
         runner = self._engine.compile(graph)
-        given: Iterator[dict[str, Tensor]] = (
+        outputs: Iterator[dict[str, Tensor]] = (
             {name: np.asarray(data) for name, data in runner(**inputs).items()}
             for inputs in self._batches()
         )
         if self.goal.drop is not None:
-            return self._hits(given)
+            return self._hits(outputs)
         self._exact = self._exact or [_floats(found) for found in self._float_outputs()]
-        return _worst_sqnr(self._exact, list(given))
+        return _worst_sqnr(self._exact, list(outputs))
 
     def _float_outputs(self) -> Iterator[dict[str, Tensor]]:
         graph = self.prepared.graph
@@ -269,16 +269,16 @@ class _Trials:
         assert self._labels is not None
         require_some(self._labels)
         judge, right, done = Top1(), [], 0
-        for found in outputs:
-            count = len(next(iter(found.values())))
+        for batch in outputs:
+            count = len(next(iter(batch.values())))
             labels = self._labels[done : done + count]
             output = next(
-                (n for n, made in found.items() if can_compare([judge], labels, made)), None
+                (n for n, made in batch.items() if can_compare([judge], labels, made)), None
             )
             if output is None:
-                against_labels([judge], labels, found)  # which says why
+                against_labels([judge], labels, batch)  # which says why
             else:
-                right.append(judge.right(*judge.fitted(labels, found[output])))
+                right.append(judge.right(*judge.fitted(labels, batch[output])))
             done += count
         if done != len(self._labels):
             raise DataError(f"{len(self._labels)} labels for {done} samples: give one each")
@@ -287,32 +287,32 @@ class _Trials:
 
 def _floats(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the outputs that hold float values; raises UsageError where there are none."""
-    found = {n: a for n, a in outputs.items() if a.dtype.kind == "f" or a.dtype.name == "bfloat16"}
-    if not found:
+    floats = {n: a for n, a in outputs.items() if a.dtype.kind == "f" or a.dtype.name == "bfloat16"}
+    if not floats:
         raise UsageError("no output of the model is float, so it has no SQNR")
-    return found
+    return floats
 
 
-def _share(wanted: Tensor, given: Tensor) -> float:
+def _noise_share(expected: Tensor, computed: Tensor) -> float:
     """Returns the power of the noise in the power of the signal."""
-    exact, found = wanted.astype(np.float64), given.astype(np.float64)
-    noise = float(np.square(found - exact).sum()) if exact.shape == found.shape else math.inf
+    exact, actual = expected.astype(np.float64), computed.astype(np.float64)
+    noise = float(np.square(actual - exact).sum()) if exact.shape == actual.shape else math.inf
     share = noise / max(float(np.square(exact).sum()), np.finfo(np.float64).tiny)
     return math.inf if math.isnan(share) else share
 
 
 def _worst_sqnr(
-    wanted: Sequence[Mapping[str, Tensor]], given: Sequence[Mapping[str, Tensor]]
+    expected: Sequence[Mapping[str, Tensor]], computed: Sequence[Mapping[str, Tensor]]
 ) -> float:
     """Returns the SQNR of the worst output over all batches."""
-    found = []
-    for name in wanted[0]:
+    ratios = []
+    for name in expected[0]:
         sides = [
-            np.concatenate([np.ravel(each[name]) for each in side]) for side in (wanted, given)
+            np.concatenate([np.ravel(each[name]) for each in side]) for side in (expected, computed)
         ]
         sqnr = Sqnr()(*sides)
-        found.append(-math.inf if math.isnan(sqnr) else sqnr)
-    return min(found)
+        ratios.append(-math.inf if math.isnan(sqnr) else sqnr)
+    return min(ratios)
 
 
 def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
@@ -322,11 +322,11 @@ def _candidates(prepared: Prepared, rules: Sequence[str]) -> dict[str, Node]:
     chosen = [nodes[d.node] for d in plan.decisions if d.becomes == "integer" and not d.group]
     chosen = [node for node in chosen if not spec(node.op).traits.value_preserving]
     shared = Counter(o.name for node in prepared.graph for o in node.origins if o.name)
-    found: dict[str, Node] = {}
+    by_name: dict[str, Node] = {}
     for node in chosen:
         own = (o.name for o in node.origins if o.name and shared[o.name] == 1)
-        found[_pattern(next(own, node.name))] = node
-    return found
+        by_name[_pattern(next(own, node.name))] = node
+    return by_name
 
 
 def _wide(
@@ -339,13 +339,13 @@ def _wide(
         return {d.node for d in prepared.plan((*rules, *more)).decisions if d.integer}
 
     before = integers(())
-    found = {}
+    rules_by_name = {}
     for name, node in candidates.items():
-        made = wide_rules(node, prepared.capability, name)
+        node_rules = wide_rules(node, prepared.capability, name)
         with suppress(SchemeError):
-            if made and integers(made) == before:
-                found[name] = made
-    return found
+            if node_rules and integers(node_rules) == before:
+                rules_by_name[name] = node_rules
+    return rules_by_name
 
 
 def _pattern(name: str) -> str:
@@ -372,14 +372,15 @@ class _Search:
             self._progress(done, count, f"noise of {name}")
             noise[name] = self.trials.noise(name)
         ranked = sorted(noise, key=lambda name: -noise[name])
+        # 16 bits first: they keep an op in integer arithmetic, where float does not.
         levels: tuple[Level, ...] = ("wide", "float") if self.trials.wide else ("float",)
         for level in levels:
-            choice = self._most(ranked, level)
+            choice = self._largest_choice(ranked, level)
             if choice is not None:
-                return self._found(self._fewest(choice), exact, reached=True)
+                return self._found(self._smallest_choice(choice), exact, reached=True)
         return self._found(self._best[2], exact, reached=False)
 
-    def _most(self, ranked: Sequence[str], level: Level) -> Choice | None:
+    def _largest_choice(self, ranked: Sequence[str], level: Level) -> Choice | None:
         """Returns the noisiest ops at a level, as many as are needed; None where these do not
         suffice.
 
@@ -390,6 +391,8 @@ class _Search:
         def noisiest(count: int) -> Choice:
             return {name: "wide" if name in wide else "float" for name in ranked[:count]}
 
+        # Doubling finds a size that suffices, bisection the least such size: about 2 log2(n)
+        # trials.
         fails, size = 0, 1
         last = len(ranked) - (0 if len(wide) == len(ranked) else 1)
         while True:
@@ -407,7 +410,7 @@ class _Search:
                 fails = middle
         return noisiest(size)
 
-    def _fewest(self, choice: Choice) -> Choice:
+    def _smallest_choice(self, choice: Choice) -> Choice:
         """Gives ops fewer bits where these suffice, the least noisy first."""
         left = dict(choice)
         names = list(choice)[::-1]

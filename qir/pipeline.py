@@ -528,6 +528,7 @@ def _without_data(
     graph: Graph, quantizer: Pass, backend: Target, ledger: Ledger | None, journal: Journal | None
 ) -> Graph:
     ledger = ledger if ledger is not None else Ledger()
+    # Without data, factors and means stay float ops: folding them serves integer convolutions only.
     folded = fold(graph, ledger, journal=journal, data=False)
     folded = lowered(folded, backend.capability(), ledger, journal=journal)
     out = run_passes(folded, (quantizer, Prune()), ledger, journal=journal)

@@ -83,10 +83,10 @@ def fold(
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
     wide = (WidenReals(),) if has_narrow_floats(graph) and not quantized_values(graph) else ()
     # Where kernels were found already, what they hold is not rewritten.
-    found: tuple[Pass, ...] = ()
+    late_recoveries: tuple[Pass, ...] = ()
     if data and not opened:
-        found = FoldBias(layers=True, products=False), Recover(("batch-norm", "pools"))
-    steps = (*opened, *wide, Prune(), FoldConstants(), *found, FoldBatchNorm())
+        late_recoveries = FoldBias(layers=True, products=False), Recover(("batch-norm", "pools"))
+    steps = (*opened, *wide, Prune(), FoldConstants(), *late_recoveries, FoldBatchNorm())
     return run_passes(graph, steps, ledger if ledger is not None else Ledger(), journal=journal)
 
 
@@ -104,9 +104,9 @@ def in_ops_of(
     `sums` is that of `lowered`. Remaining batch norms become convolutions, which needs per-channel
     weight scales.
     """
-    made = lowered(folded, table, ledger, journal=journal, sums=sums)
-    norms = _norms_for(made, table) if granularity == "channel" else ()
-    return run_passes(made, norms, ledger, journal=journal) if norms else made
+    lowered_graph = lowered(folded, table, ledger, journal=journal, sums=sums)
+    norms = _norms_for(lowered_graph, table) if granularity == "channel" else ()
+    return run_passes(lowered_graph, norms, ledger, journal=journal) if norms else lowered_graph
 
 
 def grouped_by(graph: Graph) -> str:
@@ -122,17 +122,17 @@ def known_corrections(
     "default" is `widen-outputs` and `correct-bias`, and `equalize` where all weights of a layer
     share one scale; "none" is no correction. Raises UsageError for an unknown name.
     """
-    given = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-    if given == [DEFAULT]:
+    listed = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+    if listed == [DEFAULT]:
         coarse = granularity == "tensor" or (table is not None and not _by_channel(table))
         usual = ("widen-outputs", "correct-bias")
         return ("equalize", *usual) if coarse else usual
-    wanted = [] if given == ["none"] else given
-    for name in wanted:
+    requested = [] if listed == ["none"] else listed
+    for name in requested:
         if name not in CORRECTIONS:
-            said = f"there are {', '.join(CORRECTIONS)}; default; and none"
-            raise UsageError(f"no correction {name!r}: {said}")
-    return tuple(name for name in CORRECTIONS if name in wanted)
+            available = f"there are {', '.join(CORRECTIONS)}; default; and none"
+            raise UsageError(f"no correction {name!r}: {available}")
+    return tuple(name for name in CORRECTIONS if name in requested)
 
 
 def _by_channel(table: Capability) -> bool:
@@ -169,8 +169,8 @@ def _scaled(
 ) -> tuple[Graph, Statistics]:
     if not tensors:
         return graph, statistics
-    made = run_passes(graph, (one,), ledger, journal=journal)
-    return made, with_scaled(statistics, tensors)
+    scaled = run_passes(graph, (one,), ledger, journal=journal)
+    return scaled, with_scaled(statistics, tensors)
 
 
 @dataclass(frozen=True)
@@ -193,23 +193,28 @@ def quantizing_steps(
 
     `exact` is that graph, for biases; `samples` are the inputs of one run, for `ON_SAMPLES`.
     """
-    found, by, scales = numbers.statistics, numbers.profile, numbers.scales
+    statistics, profile_name, scales = numbers.statistics, numbers.profile, numbers.scales
     corrected: list[Pass] = []
+    # The order matters: clipping sets the range of the weights, rounding chooses integers within
+    # it, and the bias corrections then remove the mean error that is left.
     if "clip-weights" in corrections:
         corrected.append(ClipWeights())
     if "round-weights" in corrections:
         later = not {"correct-bias", "measure-bias"}.isdisjoint(corrections)
-        corrected.append(RoundWeights(samples or {}, by, scales, later))
+        corrected.append(RoundWeights(samples or {}, profile_name, scales, later))
     if "correct-bias" in corrections:
+        # Where weights changed, the error counts against the weights of the prepared graph.
         before = exact if corrected else None
         corrected.append(
-            CorrectBias(found, by, scales, capability=planned.capability, exact=before)
+            CorrectBias(
+                statistics, profile_name, scales, capability=planned.capability, exact=before
+            )
         )
     rounding = tuple(planned.capability.rounding.items())
     if "widen-outputs" in corrections:
-        corrected.append(WidenOutputs(found))
-    made = Materialize(found, by, scales, rounding)
-    return [planned, *corrected], [made, TurnSums(), Prune()]
+        corrected.append(WidenOutputs(statistics))
+    materialize = Materialize(statistics, profile_name, scales, rounding)
+    return [planned, *corrected], [materialize, TurnSums(), Prune()]
 
 
 @dataclass(frozen=True)
@@ -268,6 +273,8 @@ class Prepared:
         if self.recipe.float_type:
             integer = (d.node for d in self.plan(rules).decisions if d.integer)
             last += [NarrowReals(tuple(integer), self.statistics), Prune()]
+        # This correction runs the quantized graph: the plan is materialized once as a draft, and
+        # again with the corrected biases.
         if "measure-bias" in self.corrections:
             graph = run_passes(graph, first, ledger, journal=journal)
             draft = run_passes(graph, last[:1], Ledger())
@@ -296,6 +303,7 @@ def prepare(
     `samples`, the inputs of one run, and there are none.
     """
     backend = named_target(recipe.target)
+    # The statistics are those of the folded graph: `qir calibrate` folds the model the same way.
     folded = fold(graph, ledger, journal=journal)
     statistics.require_model(GraphProgram(folded).digest)
     table, groups, named = backend.capability(), grouped_by(graph), backend.profile

@@ -56,31 +56,31 @@ def reopen(graph: Graph, recipe: Recipe, ledger: Ledger) -> Reopened:
 
     Raises UsageError where quantized values are more than floats that were rounded.
     """
-    out, ranges = _opened(graph)
+    out, ranges = _reopened_graph(graph)
     folded = fold(out)
-    known = _spread(folded, ranges)
+    known = _spread_ranges(folded, ranges)
     statistics = Statistics(GraphProgram(folded).digest)
     with statistics.batch("ranges", 0) as batch:
         for tensor, (low, high) in known.items():
             batch.update(tensor, np.asarray([low, high], np.float32))
-    said = f"taken from the quantized types of the model: {len(known)} tensors have one"
-    ledger.add(Change.QUANTIZED, _STEP, graph.name, said)
+    message = f"taken from the quantized types of the model: {len(known)} tensors have one"
+    ledger.add(Change.QUANTIZED, _STEP, graph.name, message)
     prepared = prepare(out, statistics, replace(recipe, corrections="none"), Ledger())
-    rules = _kept(prepared, recipe.rules, ledger)
+    rules = _with_float_rules(prepared, recipe.rules, ledger)
     return Reopened(out, statistics, rules)
 
 
 # -- quantized values become floats ---------------------------------------------------------------
 
 
-def _opened(graph: Graph) -> tuple[Graph, dict[str, Range]]:
+def _reopened_graph(graph: Graph) -> tuple[Graph, dict[str, Range]]:
     """Returns a float copy, and the ranges of tensors that were quantized."""
     steps = (OpenGroups("* |> *", chains=True), ExpandQdq())
     out = run_passes(graph, steps, Ledger())
     ranges: dict[str, Range] = {}
     for node in list(out):
         if node.op == "dequantize":
-            _open(out, node, ranges)
+            _reopen_dequantize(out, node, ranges)
     out = run_passes(out, (Prune(),), Ledger())
     left = next((v for v in out.values.values() if v.type.quant), None)
     if left is not None:
@@ -89,34 +89,34 @@ def _opened(graph: Graph) -> tuple[Graph, dict[str, Range]]:
     return out, ranges
 
 
-def _open(graph: Graph, node: Node, ranges: dict[str, Range]) -> None:
+def _reopen_dequantize(graph: Graph, node: Node, ranges: dict[str, Range]) -> None:
     """Replaces a dequantize by what was quantized, or by the floats of constant integers."""
     coded = node.operands["x"]
-    made, quant = coded.node, coded.type.quant
-    if made.op not in ("constant", "quantize") or quant is None:
-        raise UsageError(f"{coded.name} is made quantized by {made.op}: {_REMEDY}")
-    x = coded if made.op == "constant" else made.operands["x"]
+    producer, quant = coded.node, coded.type.quant
+    if producer.op not in ("constant", "quantize") or quant is None:
+        raise UsageError(f"{coded.name} is made quantized by {producer.op}: {_REMEDY}")
+    x = coded if producer.op == "constant" else producer.operands["x"]
     if x.constant is not None and not quant.dynamic:
-        held = x.constant.data if x is coded else _computed(graph, made, x.constant.data)
-        floats = graph.constant(_computed(graph, node, held), before=node)
+        data = x.constant.data if x is coded else _computed(graph, producer, x.constant.data)
+        floats = graph.constant(_computed(graph, node, data), before=node)
         graph.set_origins(floats.node, x.node.origins)
         graph.substitute(node, floats)
         return
-    if not quant.dynamic and (found := _range(quant)) is not None:
-        if found[0] == 0 and not never_negative(x):  # the type was the relu
-            x = graph.add("relu", {"x": x}, before=node, origins=made.origins).result
+    if not quant.dynamic and (type_range := _range(quant)) is not None:
+        if type_range[0] == 0 and not never_negative(x):  # the type was the relu
+            x = graph.add("relu", {"x": x}, before=node, origins=producer.origins).result
         tensor = x.lineage.tensor
-        low, high = ranges.get(tensor, found)
-        ranges[tensor] = min(low, found[0]), max(high, found[1])
+        low, high = ranges.get(tensor, type_range)
+        ranges[tensor] = min(low, type_range[0]), max(high, type_range[1])
     graph.replace(node.result, x)
 
 
 def _computed(graph: Graph, node: Node, x: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns what a quantize or dequantize makes of a constant."""
-    found = compute_constants(node, {"x": x}, profile_name_of(graph, node))
-    if len(found) != 1:
+    results = compute_constants(node, {"x": x}, profile_name_of(graph, node))
+    if len(results) != 1:
         raise UsageError(f"{node.result.name}: its integers cannot be computed: {_REMEDY}")
-    return np.asarray(found[0])
+    return np.asarray(results[0])
 
 
 def _range(quant: QuantType) -> Range | None:
@@ -137,24 +137,24 @@ def _readers(value: Value) -> str:
 # -- ranges of the tensors beside them ------------------------------------------------------------
 
 
-def _spread(graph: Graph, ranges: Mapping[str, Range]) -> dict[str, Range]:
+def _spread_ranges(graph: Graph, ranges: Mapping[str, Range]) -> dict[str, Range]:
     """Returns the ranges by tensor, with those that follow for ops that only move or limit."""
     known = dict(ranges)
     for node in graph:
-        found = _of_result(node, known)
-        for value in node.results if found is not None else ():
-            assert found is not None
-            known.setdefault(value.lineage.tensor, found)
+        range_found = _result_range(node, known)
+        for value in node.results if range_found is not None else ():
+            assert range_found is not None
+            known.setdefault(value.lineage.tensor, range_found)
     for node in reversed(list(graph)):
         x = node.operands.get("x")
         if x is not None and x.constant is None and _rearranges(node):
-            found = known.get(node.result.lineage.tensor)
-            if found is not None:
-                known.setdefault(x.lineage.tensor, found)
+            range_found = known.get(node.result.lineage.tensor)
+            if range_found is not None:
+                known.setdefault(x.lineage.tensor, range_found)
     return known
 
 
-def _of_result(node: Node, known: Mapping[str, Range]) -> Range | None:
+def _result_range(node: Node, known: Mapping[str, Range]) -> Range | None:
     """Returns the range that follows from those of the operands."""
     traits = spec(node.op).traits if node.op != "fused" else None
     if traits is None or not node.results:
@@ -162,11 +162,15 @@ def _of_result(node: Node, known: Mapping[str, Range]) -> Range | None:
     slots = [v for s, v in node.operands.items() if s.partition(".")[0] in traits.same_params]
     if node.op in _CLAMPS or node.op == "avg_pool2d":
         slots = [node.operands["x"]]
-    found = [known.get(value.lineage.tensor) for value in slots if value.constant is None]
-    if not found or any(each is None for each in found) or len(found) != len(slots):
+    ranges = [known.get(value.lineage.tensor) for value in slots if value.constant is None]
+    if (
+        not ranges
+        or any(range_found is None for range_found in ranges)
+        or len(ranges) != len(slots)
+    ):
         return None
-    low = min(each[0] for each in found if each)
-    high = max(each[1] for each in found if each)
+    low = min(range_found[0] for range_found in ranges if range_found)
+    high = max(range_found[1] for range_found in ranges if range_found)
     least = 0.0 if node.op == "relu" else node.attrs.get("min") if node.op == "clip" else None
     most = node.attrs.get("max") if node.op == "clip" else None
     least = least if isinstance(least, float) else -np.inf
@@ -192,21 +196,25 @@ def _count(shape: Iterable[Dim]) -> tuple[int, list[str]]:
 # -- ops for which there are none -----------------------------------------------------------------
 
 
-def _kept(prepared: Prepared, rules: tuple[str, ...], ledger: Ledger) -> tuple[str, ...]:
+def _with_float_rules(
+    prepared: Prepared, rules: tuple[str, ...], ledger: Ledger
+) -> tuple[str, ...]:
     """Returns the rules, and one for each op that needs a range which nothing states."""
     while True:
         planned = prepared.graph.copy()
         prepared.planned(rules).run(planned, Ledger())
-        found = {node.name: value for node in planned if (value := _without(node, prepared))}
-        if not found:
+        unranged = {
+            node.name: value for node in planned if (value := _value_without_range(node, prepared))
+        }
+        if not unranged:
             return rules
-        for name, value in found.items():
-            said = f"stays float: no range of {value.name} is stated"
-            ledger.add(Change.EXACT, _STEP, name, said)
-        rules = (*rules, *(f"name={_literal(name)}: float" for name in found))
+        for name, value in unranged.items():
+            message = f"stays float: no range of {value.name} is stated"
+            ledger.add(Change.EXACT, _STEP, name, message)
+        rules = (*rules, *(f"name={_literal(name)}: float" for name in unranged))
 
 
-def _without(node: Node, prepared: Prepared) -> Value | None:
+def _value_without_range(node: Node, prepared: Prepared) -> Value | None:
     """Returns a tensor that a planned op stores, and for which there is no range."""
     traits = spec(node.op).traits if node.op != "fused" else None
     for slot, scheme in node.schemes.items():

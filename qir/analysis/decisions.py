@@ -89,10 +89,12 @@ class Plan:
     """Why the form that was asked about cannot hold the graph; empty where it can."""
 
     def __repr__(self) -> str:
-        counts = Counter(made.becomes for made in self.decisions)
-        found = ", ".join(f"{count} {becomes}" for becomes, count in counts.items()) or "no ops"
+        counts = Counter(decision.becomes for decision in self.decisions)
+        counts_text = (
+            ", ".join(f"{count} {becomes}" for becomes, count in counts.items()) or "no ops"
+        )
         share = f"{self.integer_macs:.0%} of multiply-adds integer"
-        return f"<Plan for {self.target}: {found}; {share}>"
+        return f"<Plan for {self.target}: {counts_text}; {share}>"
 
     @property
     def integer_macs(self) -> float:
@@ -119,8 +121,8 @@ def with_target_verdicts(plan: Plan, verdicts: Iterable[Verdict], path: str) -> 
             )
         if decision.becomes != "already" or reason is None:
             return decision
-        said = f"{ALREADY_QUANTIZED}, but {reason}"
-        return replace(decision, becomes="float", reason=said, macs_on_codes=0)
+        reason_text = f"{ALREADY_QUANTIZED}, but {reason}"
+        return replace(decision, becomes="float", reason=reason_text, macs_on_codes=0)
 
     return replace(plan, decisions=tuple(map(corrected, plan.decisions)))
 

@@ -55,12 +55,12 @@ def is_settled(node: Node, on_integers: bool) -> bool:
 
 def values_moved_to_quantize(graph: Graph, moves: Container[str]) -> set[Value]:
     """Returns the values that are quantized directly, or after ops that only move elements."""
-    found: set[Value] = set()
+    moved: set[Value] = set()
     for node in reversed(graph):
-        found.update(v for v in node.results if quantized_types(v))
-        if node.op in moves and not found.isdisjoint(node.results):
-            found.add(node.operands[spec(node.op).traits.data])
-    return found
+        moved.update(v for v in node.results if quantized_types(v))
+        if node.op in moves and not moved.isdisjoint(node.results):
+            moved.add(node.operands[spec(node.op).traits.data])
+    return moved
 
 
 def leaves_out_elements(node: Node, quantized_later: Set[Value]) -> bool:
@@ -96,10 +96,10 @@ def scheme_of_type(allowed: Sequence[Scheme], quant: QuantType, *, first: bool) 
     """
     candidates = [a for a in allowed if not first or a.storage == allowed[0].storage]
     fits = any(fits_scheme(quant, a) for a in candidates)
-    found = quant if fits else _with_other_sign(quant) or quant
-    scale, zero = float(np.float32(found.scales())), int(np.asarray(found.zeros()))
-    symmetric = found.storage == I8 and zero == 0
-    return Scheme(found.storage, symmetric, bounds=found.bounds, scale=scale, zero=zero)
+    chosen = quant if fits else _with_other_sign(quant) or quant
+    scale, zero = float(np.float32(chosen.scales())), int(np.asarray(chosen.zeros()))
+    symmetric = chosen.storage == I8 and zero == 0
+    return Scheme(chosen.storage, symmetric, bounds=chosen.bounds, scale=scale, zero=zero)
 
 
 def _is_plain_8_bit(quant: QuantType) -> bool:

@@ -50,6 +50,7 @@ def clipped_to_float32(graph: Graph, node: Node, quantized: Value, dequantized: 
     A constant of one scale is computed here instead.
     """
     constant, quant = quantized.constant, quantized.type.quant
+    # A constant that is clipped now needs no node at run time.
     if constant is not None and quant is not None and quant.granularity is None:
         data = np.clip(_dequantized(constant, quant), -FLOAT32_MAX, FLOAT32_MAX).astype(np.float32)
         return graph.constant(Array.of(data), name=f"{quantized.name}.held", before=node)
@@ -184,9 +185,9 @@ def _largest_sum(node: Node) -> float:
     if far < 1:  # No number of elements that memory holds takes such sums to 3.4e38.
         return 0.0
     steps = [(stage.op, node.stage_operands(i)) for i, stage in enumerate(node.stages)]
-    for op, given in steps or [(node.op, node.operands)]:
+    for op, operands in steps or [(node.op, node.operands)]:
         traits = spec(op).traits
-        x, w = given.get(traits.data), given.get(traits.weight or "")
+        x, w = operands.get(traits.data), operands.get(traits.weight or "")
         if x is not None and w is not None:
             return largest_magnitude(x) * largest_magnitude(w) * _element_count(w)
         if op in _SUMMING_OPS:

@@ -20,11 +20,11 @@ from qir.rewrite.fusing import (
 )
 
 
-def has_zero_point(match: ChainMatch, found: Profile) -> bool:
+def has_zero_point(match: ChainMatch, rules: Profile) -> bool:
     """Returns whether quantized values have a zero point in a profile whose runtime has none."""
-    rule = found.resolve(choose_query("u8"))
-    maps = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
-    known = [q for q in (*maps, match.result) if q is not None and not q.dynamic]
+    rule = rules.resolve(choose_query("u8"))
+    types = [v.type.quant for slot, v in match.codes.items() if v is not match.bias]
+    known = [q for q in (*types, match.result) if q is not None and not q.dynamic]
     return rule.quantize.zero == "none" and any(np.any(q.zeros()) for q in known)
 
 
@@ -39,12 +39,12 @@ def is_bias_in_accumulator_unit(match: ChainMatch, storages: Collection[DType]) 
     return bool(np.all(off <= 1e-6 + 0.01 * np.abs(wanted.astype(np.float64))))
 
 
-def _kept_map(match: ChainMatch) -> bool:
+def _keeps_parameters(match: ChainMatch) -> bool:
     first = next(iter(match.codes.values())).type.quant
     return first is not None and match.result is not None and first.has_same_mapping(match.result)
 
 
-def _held_ranges(match: ChainMatch) -> bool:
+def _has_ranges_of_operands(match: ChainMatch) -> bool:
     return has_declared_ranges(match.result, (value.type.quant for value in match.codes.values()))
 
 
@@ -58,7 +58,7 @@ def _same_storage(match: ChainMatch) -> bool:
     return len(kinds | ({match.result.storage} if match.result else set())) == 1
 
 
-def _coded_operands(match: ChainMatch) -> bool:
+def _has_quantized_operands(match: ChainMatch) -> bool:
     return all(v.type.quant is not None for v in match.codes.values())
 
 
@@ -70,12 +70,12 @@ SHARED: Mapping[str, GroupCondition] = {
     ),
     "kept_map": GroupCondition(
         "the result has the first operand's scale, zero point and storage",
-        _kept_map,
+        _keeps_parameters,
         keeps_map=True,
     ),
     "held_ranges": GroupCondition(
         "the result's range reaches as far as that of each operand",
-        _held_ranges,
+        _has_ranges_of_operands,
     ),
     "same_storage": GroupCondition(
         "the operands' and the result's storage types agree",
@@ -87,7 +87,7 @@ SHARED: Mapping[str, GroupCondition] = {
     ),
     "coded_operands": GroupCondition(
         "every operand comes from quantized values, constants too",
-        _coded_operands,
+        _has_quantized_operands,
     ),
 }
 """Conditions that the profiles of several backends name."""

@@ -48,24 +48,24 @@ def wrap_note(graph: Graph, node: Node) -> str:
 
 def profile_name_of(graph: Graph, node: Node) -> str:
     """Returns the name of a node's profile: its own, else that of the outermost graph."""
-    return node.profile or _context(graph).profile
+    return node.profile or _propagation(graph).profile
 
 
 def _products(graph: Graph, node: Node) -> Iterator[Product]:
     """Yields the integer products that a node computes, by the ranges of its operands alone."""
-    look = _context(graph)
+    propagation = _propagation(graph)
     # Producers count as computed at run time. Their bounds then follow from their types alone, and
     # not from constants, since this look has not passed the nodes before them.
-    given = (look.source(v).node for v in node.operands.values())
-    look.moving.update(n for n in given if n.op != "constant")
-    yield from products(NodeContext(look, node))
+    producers = (propagation.source(v).node for v in node.operands.values())
+    propagation.moving.update(n for n in producers if n.op != "constant")
+    yield from products(NodeContext(propagation, node))
 
 
-def _context(graph: Graph) -> Look:
+def _propagation(graph: Graph) -> Look:
     """Returns the verifier's context of a graph; for a body, with what its holder knows."""
     if graph.holder is None:
         return Look(graph, graph.name, compute=compute_constants)
-    whole, node = graph.holder
-    look = _context(whole)
-    look.bind(node, graph)
-    return Look(graph, f"{look.path}/{node.name}/{graph.name}", look)
+    outer_graph, node = graph.holder
+    outer = _propagation(outer_graph)
+    outer.bind(node, graph)
+    return Look(graph, f"{outer.path}/{node.name}/{graph.name}", outer)

@@ -64,16 +64,16 @@ def find_kernel_groups(graph: Graph, profile: Profile) -> list[KernelGroup]:
     Conditions on quantized types are assumed to hold. A chain ends where another op reads an inner
     value. If a sum adds two products, the kernel of its first operand takes the sum.
     """
-    found = _KernelFinder(profile)
+    finder = _KernelFinder(profile)
     for node in graph:
-        found.add_kernel_of(node)
-    return found.groups
+        finder.add_kernel_of(node)
+    return finder.groups
 
 
 def no_kernel_reason(node: Node, profile: Profile) -> str:
     """Returns why no kernel begins with an op; empty where one does."""
-    found = _KernelFinder(profile)
-    return "" if found.add_kernel_of(node) else found.reason(node)
+    finder = _KernelFinder(profile)
+    return "" if finder.add_kernel_of(node) else finder.reason(node)
 
 
 def wrap_as_group(graph: Graph, ops: Sequence[Node]) -> Node:
@@ -89,7 +89,7 @@ def wrap_as_group(graph: Graph, ops: Sequence[Node]) -> Node:
         operands |= zip(stage.group_slots(i), own.values(), strict=True)
         stages.append(stage)
         before = node.result
-    made = graph.add_chain(
+    group = graph.add_chain(
         stages,
         operands,
         last.result.type,
@@ -97,8 +97,8 @@ def wrap_as_group(graph: Graph, ops: Sequence[Node]) -> Node:
         origins=[origin for node in ops for origin in node.origins],
         profile=ops[0].profile,
     )
-    graph.substitute(last, made.result, gone=reversed(ops[:-1]))
-    return made
+    graph.substitute(last, group.result, gone=reversed(ops[:-1]))
+    return group
 
 
 def unwrap_group(graph: Graph, group: Node) -> None:
@@ -112,6 +112,7 @@ def unwrap_group(graph: Graph, group: Node) -> None:
         operands = dict(group.stage_operands(i))
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
+        # Operands come in the order of the op's slots, as when the op was first added.
         order = [s.name for s in spec(stage.op).operands]
         operands = {s: operands[s] for s in sorted(operands, key=lambda s: _slot_order(s, order))}
         is_last = i == len(group.stages) - 1
@@ -256,8 +257,8 @@ class _KernelFinder:
         if value.only_use is None or node in self.grouped or node.schemes or node.stages:
             return False
         if node.op == "add":
-            made = (v.node for v in node.operands.values() if v.node.op in INTEGER_SUM_LAYERS)
-            node = next((n for n in made if self._start(n)[1][-1] is node), node)
+            products = (v.node for v in node.operands.values() if v.node.op in INTEGER_SUM_LAYERS)
+            node = next((n for n in products if self._start(n)[1][-1] is node), node)
         op, ops = self._start(node)
         known = any(g.chain[:2] == (op, "add") for g in self.profile.groups)
         return (

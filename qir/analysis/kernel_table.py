@@ -44,9 +44,9 @@ def kernel_table(profile: Profile) -> Capability:
     for entry in entries:
         if _accepts_storage(entry, kind):
             for op in _anchor_ops(entry):
-                found = _op_capability(op, entry, Scheme(kind, symmetric=is_symmetric))
-                if found is not None:
-                    ops.setdefault(op, found)
+                capability = _op_capability(op, entry, Scheme(kind, symmetric=is_symmetric))
+                if capability is not None:
+                    ops.setdefault(op, capability)
     if not ops:
         raise UsageError(
             f"{profile.name} makes no kernels of 8-bit integers that a model could have"
@@ -56,39 +56,41 @@ def kernel_table(profile: Profile) -> Capability:
     return Capability(profile.name, ops, chains, uncut=frozenset(_chains(uncut, kind)))
 
 
-def _is_integer_kernel(row: GroupEntry) -> bool:
-    return row.result == "codes" and row.chain[0] not in CONVERSION_OPS
+def _is_integer_kernel(entry: GroupEntry) -> bool:
+    return entry.result == "codes" and entry.chain[0] not in CONVERSION_OPS
 
 
-def _accepts_storage(row: GroupEntry, kind: DType) -> bool:
+def _accepts_storage(entry: GroupEntry, kind: DType) -> bool:
     """Returns whether an entry accepts data and result of a storage, at full range."""
-    asked = [row.when.storage[s] for s in ("data", *DATA_SLOTS, RESULT) if s in row.when.storage]
-    return all(str(kind) in kinds for kinds in asked) and "narrow" not in row.when.bounds
+    listed = [
+        entry.when.storage[s] for s in ("data", *DATA_SLOTS, RESULT) if s in entry.when.storage
+    ]
+    return all(str(kind) in kinds for kinds in listed) and "narrow" not in entry.when.bounds
 
 
-def _anchor_ops(row: GroupEntry) -> Iterable[str]:
+def _anchor_ops(entry: GroupEntry) -> Iterable[str]:
     """Returns the float ops that an entry's first op covers."""
-    head = row.chain[0]
-    return sorted(MATRIX_PRODUCTS) if head == "linear" else (head,)
+    anchor = entry.chain[0]
+    return sorted(MATRIX_PRODUCTS) if anchor == "linear" else (anchor,)
 
 
-def _chains(rows: Iterable[GroupEntry], kind: DType) -> Iterable[tuple[str, ...]]:
-    for row in rows:
-        if not _accepts_storage(row, kind):
+def _chains(entries: Iterable[GroupEntry], kind: DType) -> Iterable[tuple[str, ...]]:
+    for entry in entries:
+        if not _accepts_storage(entry, kind):
             continue
-        for head in _anchor_ops(row):
-            yield (head, *row.chain[1:])
-            if head == "matmul":
-                yield (head, "add", *row.chain[1:])
+        for anchor in _anchor_ops(entry):
+            yield (anchor, *entry.chain[1:])
+            if anchor == "matmul":
+                yield (anchor, "add", *entry.chain[1:])
 
 
-def _op_capability(op: str, row: GroupEntry, data: Scheme) -> OpCapability | None:
+def _op_capability(op: str, entry: GroupEntry, data: Scheme) -> OpCapability | None:
     """Returns an op's entry of the table; None for ops with operands that no plan quantizes."""
     known = spec(op)
     names = [slot.name for slot in known.operands]
     traits = known.traits
     if traits.weight_axis is not None and traits.weight in names:
-        return _product_capability(op, row, data)
+        return _product_capability(op, entry, data)
     needed = tuple(slot.name for slot in known.operands if not slot.optional)
     if op not in _ONE_QUANTIZED_INPUT and needed not in (("x",), ("a", "b"), ("xs",)):
         return None
@@ -97,15 +99,15 @@ def _op_capability(op: str, row: GroupEntry, data: Scheme) -> OpCapability | Non
     if op == "softmax" and not data.symmetric:
         result = replace(data, scale=1 / _SOFTMAX_LEVELS, zero=data.low)
     schemes = {slot: (data,) for slot in slots} | {RESULT: (result,)}
-    keeps_type = any(conditions()[need].keeps_map for need in row.needs)
+    keeps_type = any(conditions()[need].keeps_map for need in entry.needs)
     share = (*slots, RESULT) if keeps_type else ()
     return OpCapability(op, schemes, share)
 
 
-def _product_capability(op: str, row: GroupEntry, data: Scheme) -> OpCapability:
+def _product_capability(op: str, entry: GroupEntry, data: Scheme) -> OpCapability:
     traits = spec(op).traits
     weights = Scheme(I8, symmetric=True, bounds=(-127, 127))
-    granularities = row.when.grain or ("channel", "tensor")
+    granularities = entry.when.grain or ("channel", "tensor")
     schemes: dict[str, tuple[Scheme, ...]] = {traits.data: (data,), RESULT: (data,)}
     assert traits.weight is not None
     schemes[traits.weight] = tuple(

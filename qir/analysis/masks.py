@@ -55,11 +55,11 @@ class _MaskFact:
 
 def constant_masks(graph: Graph) -> dict[Value, float]:
     """Returns the values that hold a mask's number by the graph's constants, with that number."""
-    found = _MaskPropagation()
+    propagation = _MaskPropagation()
     for node in graph:
-        found.visit(node)
+        propagation.visit(node)
     # A tensor of mask numbers alone has a scale of its own; only mixed ones are a problem.
-    mixed = {v: k.extreme for v, k in found.facts.items() if k and k.is_mixed}
+    mixed = {v: k.extreme for v, k in propagation.facts.items() if k and k.is_mixed}
     return {v: extreme for v, extreme in mixed.items() if not LOW < extreme < HIGH}
 
 
@@ -85,14 +85,14 @@ def refuted_masks(graph: Graph, statistics: Statistics) -> frozenset[Value]:
             rooms[value] = _share_of_others(summary, far)
     heads = set(_values_reaching(n for n in graph if n.op in _SOFTMAX))
     wanted = {v: _ENOUGH_ROOM_BEFORE_SOFTMAX if v in heads else _ENOUGH_ROOM for v in rooms}
-    found = {value for value, room in rooms.items() if room >= wanted[value]}
+    refuted = {value for value, room in rooms.items() if room >= wanted[value]}
     # From consumers to producers: a value that holds little but the number is no mask where all
     # that is computed from it turned out to be none.
     for value in reversed(list(rooms)):
         read = [v for n in value.users for v in n.results]
-        if rooms[value] < _NO_ROOM and read and found.issuperset(read):
-            found.add(value)
-    return frozenset(found)
+        if rooms[value] < _NO_ROOM and read and refuted.issuperset(read):
+            refuted.add(value)
+    return frozenset(refuted)
 
 
 def _share_of_others(summary: Summary, extreme: float) -> float:
@@ -101,6 +101,8 @@ def _share_of_others(summary: Summary, extreme: float) -> float:
     Values between a half and four times the number count as the mask's own.
     """
     starts, ends = summary.edges[:-1] / extreme, summary.edges[1:] / extreme
+    # Bin edges as multiples of the number. A mask is often added to scores, which moves it a
+    # little.
     near, beyond = np.maximum(starts, ends), np.minimum(starts, ends)
     rest = (summary.bins > 0) & ((near < 1 / 2) | (beyond > 4))
     if not rest.any():
@@ -124,8 +126,10 @@ def possible_mask_inputs(graph: Graph, planned: Container[str]) -> tuple[str, ..
     They may carry a mask, which only their data show.
     """
     heads = [n for n in graph if n.op in _SOFTMAX and n.name in planned]
-    found = [v for v in _values_reaching(heads) if v.node.op == "input" and v.type.express.is_float]
-    return tuple(sorted(v.name for v in found))
+    inputs = [
+        v for v in _values_reaching(heads) if v.node.op == "input" and v.type.express.is_float
+    ]
+    return tuple(sorted(v.name for v in inputs))
 
 
 def _values_reaching(heads: Iterable[Node]) -> Iterator[Value]:
@@ -155,19 +159,21 @@ def parse_masks(texts: str | list[str]) -> tuple[tuple[str, float], ...]:
     return tuple((name, float(least)) for least, _, name in rows)
 
 
-def mask_texts(rows: object) -> list[str]:
+def mask_texts(masks: object) -> list[str]:
     """Returns the texts that `parse_masks` reads."""
-    pairs = rows if isinstance(rows, tuple) else ()
+    pairs = masks if isinstance(masks, tuple) else ()
     return [f"{least!r} {name}" for name, least in pairs]
 
 
 def _mask_number(summary: Summary) -> float | None:
     """Returns the mask's number in observed data, if a gap sets it off from the other values."""
+    # -inf was observed, which before a softmax is a mask's number.
     if summary.below:
         return -math.inf
     if not summary.finite or summary.low > LOW:
         return None
     edges, used = summary.edges, summary.bins > 0
+    # Bins in the upper half of the range; a gap between these and the lowest value shows a mask.
     rest = used & (edges[:-1] > summary.low / 2)
     if not rest.any():
         return None
@@ -185,14 +191,14 @@ class _MaskPropagation:
     def visit(self, node: Node) -> None:
         known = spec(node.op).traits
         if node.op in _RULES:
-            made = _RULES[node.op](node, self.of)
+            fact = _RULES[node.op](node, self.of)
         elif known.value_preserving:
             moved = [v for s, v in node.operands.items() if s.split(".")[0] in known.same_params]
-            made = _union(list(map(self.of, moved)))
+            fact = _union(list(map(self.of, moved)))
         else:
             return
         for value in node.results:
-            self.facts[value] = made
+            self.facts[value] = fact
 
     def of(self, value: Value) -> _MaskFact | None:
         if value not in self.facts and value.constant is not None:
@@ -218,12 +224,15 @@ def _numbers_fact(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> _M
     low, high = float(data.min()), float(data.max())
     if 0 <= low and high <= 1:
         return _MaskFact(is_choice=True)
+    # No large negative number: a mask may still be one large positive number, as for a minimum.
     if not low <= LOW:
+        # All elements are large and positive, so nothing next to them would lose its resolution.
         if low >= -LOW:
             return _MaskFact(high)
         few = data[data < high / 2] if high >= HIGH else data[:0]
         near = bool(few.size) and float(np.abs(few).max()) <= high * _OTHERS_SHARE
         return _MaskFact(high, is_mixed=True) if near else None
+    # The elements that are not the mask's number; they must be small next to it.
     rest = data[data > low / 2] if low > -math.inf else data[data > low]
     if not rest.size:
         return _MaskFact(low)
@@ -238,8 +247,8 @@ def _union(kinds: Iterable[_MaskFact | None]) -> _MaskFact | None:
     if not known:
         return _MaskFact(is_choice=True) if all(kinds) else None
     least = min(known, key=lambda k: k.extreme)
-    beside = any(k.is_mixed for k in known) or len(known) < len(kinds)
-    return _MaskFact(least.extreme, beside, all(k is not None and k.is_choice for k in kinds))
+    is_mixed = any(k.is_mixed for k in known) or len(known) < len(kinds)
+    return _MaskFact(least.extreme, is_mixed, all(k is not None and k.is_choice for k in kinds))
 
 
 def _where(node: Node, of: _Of) -> _MaskFact | None:
@@ -247,15 +256,17 @@ def _where(node: Node, of: _Of) -> _MaskFact | None:
 
 
 def _max(node: Node, of: _Of) -> _MaskFact | None:
-    found = [k for k in map(of, node.operands.values()) if k and k.is_mixed]
-    kind = max(found, key=lambda k: k.extreme, default=None)
-    return _clamped(kind, max(map(_factor, _scalar_constants(node)), default=-math.inf), math.inf)
+    facts = [k for k in map(of, node.operands.values()) if k and k.is_mixed]
+    highest = max(facts, key=lambda k: k.extreme, default=None)
+    return _clamped(
+        highest, max(map(_factor, _scalar_constants(node)), default=-math.inf), math.inf
+    )
 
 
 def _min(node: Node, of: _Of) -> _MaskFact | None:
-    found = [k for k in map(of, node.operands.values()) if k and k.is_mixed]
-    kind = min(found, key=lambda k: k.extreme, default=None)
-    return _clamped(kind, -math.inf, min(map(_factor, _scalar_constants(node)), default=math.inf))
+    facts = [k for k in map(of, node.operands.values()) if k and k.is_mixed]
+    lowest = min(facts, key=lambda k: k.extreme, default=None)
+    return _clamped(lowest, -math.inf, min(map(_factor, _scalar_constants(node)), default=math.inf))
 
 
 def _clip(node: Node, of: _Of) -> _MaskFact | None:
@@ -307,8 +318,8 @@ def _cast(node: Node, of: _Of) -> _MaskFact | None:
 
 
 def _add(node: Node, of: _Of) -> _MaskFact | None:
-    found = [k for k in map(of, node.operands.values()) if k and k.is_mixed]
-    return min(found, key=lambda k: k.extreme, default=None)
+    facts = [k for k in map(of, node.operands.values()) if k and k.is_mixed]
+    return min(facts, key=lambda k: k.extreme, default=None)
 
 
 def _sub(node: Node, of: _Of) -> _MaskFact | None:
@@ -330,11 +341,21 @@ def _sub(node: Node, of: _Of) -> _MaskFact | None:
 def _mul(node: Node, of: _Of) -> _MaskFact | None:
     values = list(node.operands.values())
     for value, other in (values, values[::-1]):
-        kind, beside = of(value), of(other)
-        if kind and kind.is_mixed and (_is_scalar_constant(other) or (beside and beside.is_choice)):
-            return _MaskFact(kind.extreme * _factor(other), is_mixed=True)
-        if kind and kind.is_choice and beside and beside.extreme and not beside.is_choice:
-            return _MaskFact(beside.extreme * (kind.extreme or 1.0), is_mixed=True)
+        fact, other_fact = of(value), of(other)
+        if (
+            fact
+            and fact.is_mixed
+            and (_is_scalar_constant(other) or (other_fact and other_fact.is_choice))
+        ):
+            return _MaskFact(fact.extreme * _factor(other), is_mixed=True)
+        if (
+            fact
+            and fact.is_choice
+            and other_fact
+            and other_fact.extreme
+            and not other_fact.is_choice
+        ):
+            return _MaskFact(other_fact.extreme * (fact.extreme or 1.0), is_mixed=True)
     return _union([*map(of, values)]) if all((k := of(v)) and k.is_choice for v in values) else None
 
 

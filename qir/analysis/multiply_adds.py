@@ -13,8 +13,12 @@ def integer_macs(node: Node, on_integers: Mapping[Node, bool], sizes: Mapping[st
     """Returns the multiply-adds that are on integers before planning, as `on_integers` marks."""
     if not node.bodies:
         return total_macs(node, sizes) if on_integers.get(node, False) else 0
-    held = [(body, quantized_nodes(body)) for body in node.bodies.values()]
-    return sum(integer_macs(each, found, sizes) for body, found in held for each in body)
+    bodies = [(body, quantized_nodes(body)) for body in node.bodies.values()]
+    return sum(
+        integer_macs(inner, on_integers_in_body, sizes)
+        for body, on_integers_in_body in bodies
+        for inner in body
+    )
 
 
 def total_macs(node: Node, sizes: Mapping[str, int]) -> int:

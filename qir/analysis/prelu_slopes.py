@@ -31,13 +31,13 @@ def prelu_error_note(graph: Graph, node: Node) -> str:
         return ""
     integers = np.arange(x.low, x.high + 1).astype(x.storage.carrier)
     integers = integers.reshape(-1, *(1,) * max(node.result.type.rank - 1, slopes.ndim))
-    made = compute_constants(node, {"x": integers, "slope": slopes}, graph.profile)
-    if not made:
+    computed = compute_constants(node, {"x": integers, "slope": slopes}, graph.profile)
+    if not computed:
         return ""
     floats = np.subtract(integers, x.zeros(), dtype=np.float64) * x.scales()
     by = np.subtract(slopes, slope.zeros(), dtype=np.float64) * slope.scales()
     wanted = np.where(floats > 0, floats, floats * by) / result.scales() + result.zeros()
-    off = np.abs(made[0] - np.clip(np.rint(wanted), result.low, result.high))
+    off = np.abs(computed[0] - np.clip(np.rint(wanted), result.low, result.high))
     if not off.size or off.max() <= _ROUNDING_STEPS:
         return ""
     return (

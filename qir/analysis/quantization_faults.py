@@ -85,9 +85,9 @@ def wide_range(summary: Summary, low: float, high: float, levels: int) -> NoiseC
         return None
     values, weights = bin_midpoints(summary)
     symmetric = abs(low + high) < 0.02 * (high - low)
-    found = least_error(summary, levels, symmetric, 2)
+    best_range = least_error(summary, levels, symmetric, 2)
     now = rounding_cost(values, weights, low, high, levels, 2)
-    narrow = min(0.0, float(found.low)), max(0.0, float(found.high))
+    narrow = min(0.0, float(best_range.low)), max(0.0, float(best_range.high))
     best = rounding_cost(values, weights, *narrow, levels, 2)
     narrower = narrow[1] - narrow[0] < high - low
     if not narrower or not 0 < now < np.inf or best > WIDE * now:
@@ -102,12 +102,12 @@ def shifted_mean(errors: Reals, counts: Reals, noise: float) -> NoiseCause | Non
     `errors` are the sums of the errors of each channel, `counts` how many there are, `noise` the
     sum of all squared errors: without its mean m, a channel of n values has n * m**2 less.
     """
-    held = counts > 0
-    shifts = np.square(errors[held]) / counts[held]
+    is_counted = counts > 0
+    shifts = np.square(errors[is_counted]) / counts[is_counted]
     if noise <= 0 or shifts.sum() < SHIFTED * noise:
         return None
-    means = np.abs(errors[held] / counts[held])
-    place = int(np.flatnonzero(held)[means.argmax()])
+    means = np.abs(errors[is_counted] / counts[is_counted])
+    place = int(np.flatnonzero(is_counted)[means.argmax()])
     detail = f"channel {place} is off by {float(errors[place] / counts[place]):.3g} on average"
     return NoiseCause("shifted mean", detail, min(1.0, float(shifts.sum() / noise)), measured=True)
 

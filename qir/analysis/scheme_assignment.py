@@ -110,20 +110,20 @@ class _SchemeAssignment:
 
     def decide(self) -> None:
         if self.kernel_of is None:
-            found = target_chains(self.graph, self.table, self._stays_out)
-            self.kernel_of = {n: k for k in found for n in k.ops[1:]}
+            kernels = target_chains(self.graph, self.table, self._stays_out)
+            self.kernel_of = {n: k for k in kernels for n in k.ops[1:]}
         movers: list[Node] = []
         for node in self.graph:
             if node.op in STRUCTURAL_OPS:
                 continue
-            row = self.table.ops.get(node.op)
+            entry = self.table.ops.get(node.op)
             if (anchor := self._integer_anchor(node)) is not None and not self._stays_out(node):
                 self.anchor_of[node] = anchor
                 self.epilogues.setdefault(anchor, []).append(node)
-            elif row and (row.share or row.unasked) and not self._obstacle(node, row):
+            elif entry and (entry.share or entry.unasked) and not self._obstacle(node, entry):
                 movers.append(node)
             else:
-                self.reasons[node] = self._obstacle(node, row)
+                self.reasons[node] = self._obstacle(node, entry)
         self._plan_movers(movers)
 
     def _plan_movers(self, movers: list[Node]) -> None:
@@ -151,10 +151,10 @@ class _SchemeAssignment:
 
         Constants do not count there, unless the model has quantized values around the op already.
         """
-        row = self.table.ops[node.op]
-        neighbours = [v.node for s, v in node.operands.items() if s.split(".")[0] in row.slots]
+        entry = self.table.ops[node.op]
+        neighbours = [v.node for s, v in node.operands.items() if s.split(".")[0] in entry.slots]
         neighbours += [user for value in node.results for user in value.users]
-        if row.unasked:
+        if entry.unasked:
             there = any(existing_type(v) for v in (*node.operands.values(), *node.results))
             known = CONVERSION_OPS if there else CONVERSION_OPS | {"constant"}
             return all(n.op in known or self._is_integer(n) for n in neighbours)
@@ -180,15 +180,16 @@ class _SchemeAssignment:
         slots = [slot for n, slot in kernel.summands() if n is node] if kernel else []
         return {slot: node.operands[slot] for slot in slots}
 
-    def _obstacle(self, node: Node, row: OpCapability | None) -> str:
+    def _obstacle(self, node: Node, entry: OpCapability | None) -> str:
         """Returns why an op stays float; empty for an op that can be integer.
 
         The first obstacle names the reason: existing integers come first, then what the target
         lacks, then what the user asked for, and last what would cost accuracy.
         """
+        # What the model has quantized stays as it is.
         if is_settled(node, self.on_integers.get(node, False)):
             return ALREADY_QUANTIZED
-        if row and row.share and leaves_out_elements(node, self.quantized_later):
+        if entry and entry.share and leaves_out_elements(node, self.quantized_later):
             return ALREADY_QUANTIZED
         if node.op == "foreign":
             return why_foreign(node)
@@ -196,24 +197,26 @@ class _SchemeAssignment:
             return f"it stays {op_name(node)}, as the file has it"
         if node.bodies:
             return BODIES_STAY_FLOAT
-        if said := self.table.float_reason(node):
-            return said
-        if row is None:
+        if reason := self.table.float_reason(node):
+            return reason
+        if entry is None:
             return self._unfused_reason(node) or unsupported_op_text(self.table.name, node.op)
         if self._is_float_by_rule(node):
             return "a rule keeps it float"
-        if row.share and node in self.clamping:
+        if entry.share and node in self.clamping:
             return self.clamping[node]
-        moved = [v for s, v in node.operands.items() if s.split(".")[0] in row.share]
+        moved = [v for s, v in node.operands.items() if s.split(".")[0] in entry.share]
         if moved and all(v.constant for v in moved):
             return "it moves a constant: what it takes of it is quantized after it"
-        found = form_obstacle(node, row, self.table.name) or self._existing_type_obstacle(node, row)
-        found = found or self._mask_obstacle(node)
-        return found or self._precision_obstacle(node)
+        obstacle = form_obstacle(node, entry, self.table.name) or self._existing_type_obstacle(
+            node, entry
+        )
+        obstacle = obstacle or self._mask_obstacle(node)
+        return obstacle or self._precision_obstacle(node)
 
     def _mask_obstacle(self, node: Node) -> str:
         """Returns why an op with a masked operand or result stays float, unless a rule says not."""
-        for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
+        for slot, value in (*node.operands.items(), *((RESULT, result) for result in node.results)):
             computed = value.constant is None and value.type.quant is None
             if value in self.masks and computed and self._deciding_rule(node, slot) is None:
                 return mask_reason(self.masks[value])
@@ -233,16 +236,16 @@ class _SchemeAssignment:
         asked = node in self.clamping or self._is_float_by_rule(node)
         return asked or bool(self._mask_obstacle(node) or self._precision_obstacle(node))
 
-    def _existing_type_obstacle(self, node: Node, row: OpCapability) -> str:
+    def _existing_type_obstacle(self, node: Node, entry: OpCapability) -> str:
         """Returns which operand or result has a quantized type that the target does not accept."""
-        for slot, value in (*node.operands.items(), *((RESULT, made) for made in node.results)):
+        for slot, value in (*node.operands.items(), *((RESULT, result) for result in node.results)):
             quant = existing_type(value) or next(
                 iter(quantized_types(value) if slot == RESULT else ()), None
             )
-            allowed = row.allowed(slot.split(".")[0], value.constant is not None)
+            allowed = entry.allowed(slot.split(".")[0], value.constant is not None)
             if quant is not None and not accepts(allowed, quant):
-                said = f"its {slot} is quantized already, by a type that {self.table.name}"
-                return f"{said} does not take"
+                prefix = f"its {slot} is quantized already, by a type that {self.table.name}"
+                return f"{prefix} does not take"
         return ""
 
     def _unfused_reason(self, node: Node) -> str:
@@ -288,6 +291,7 @@ class _SchemeAssignment:
             if self.reasons.get(node, "float") != "":
                 continue
             slots = self._stored_values(node, imposed)
+            # Union-find: values that must share one quantized type end in one set.
             shared = [v for s, v in slots if s.split(".")[0] in self.table.ops[node.op].share]
             for a, b in pairwise(shared):
                 self.parent[self.find_root(b)] = self.find_root(a)

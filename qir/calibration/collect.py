@@ -151,6 +151,7 @@ class _Run:
             try:
                 running: set[Future[None]] = set()
                 for number, inputs in self._source.numbered(done):
+                    # Threads inherit the context, which says for which processor profiles hold.
                     running.add(pool.submit(copy_context().run, self._one, number, inputs))
                     del inputs  # or it would stay while the next batch is read
                     if len(running) >= threads:
@@ -160,6 +161,7 @@ class _Run:
                     running, ended = _wait_for_some(running)
                     yield from self._counts(ended)
             except BaseException:
+                # Batches that still run check this event at each tensor.
                 self._interrupted.set()
                 raise
 

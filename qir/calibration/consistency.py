@@ -46,10 +46,10 @@ def require_bins(summary: Summary) -> None:
         raise ValueError("two extremes of a single value")
     edges = summary.edges
     middle = int(np.searchsorted(edges, 0.0, side="right")) - 1
-    held = bins[middle] if 0 <= middle < len(bins) and edges[middle] == 0 else 0
+    bin_count = bins[middle] if 0 <= middle < len(bins) and edges[middle] == 0 else 0
     at_end = 0.0 in (summary.low, summary.high)
     least = summary.finite if summary.low == summary.high == 0 else int(at_end)
-    if not least <= summary.zeros <= held:
+    if not least <= summary.zeros <= bin_count:
         raise ValueError("the count of zeros does not fit the bins")
 
 

@@ -148,8 +148,8 @@ class DataSource:
         """Says how many samples are left out and why; empty where none is."""
         if not self.left_out:
             return ""
-        said = f"{self.left_out:,} of {self.samples:,} samples left out"
-        return f"{said}: the model takes batches of {self._fixed:,}"
+        text = f"{self.left_out:,} of {self.samples:,} samples left out"
+        return f"{text}: the model takes batches of {self._fixed:,}"
 
     def __len__(self) -> int:
         """Returns how many batches there are; raises TypeError where that shows only at the end."""
@@ -174,7 +174,7 @@ class DataSource:
         """Yields the batches with their numbers, but those to skip, which are not read."""
         for number, parts in enumerate(self._parts()):
             if number not in skip:
-                yield number, self._taken(parts)
+                yield number, self._assembled(parts)
 
     def _parts(self) -> Iterator[list[SampleRange]]:
         """Yields what each batch is put together from."""
@@ -194,6 +194,7 @@ class DataSource:
                     parts, missing = [], self.batch_size
             if left == 0:
                 break
+        # A last batch that is not full is left out where the model insists on its size.
         if parts and self._fixed is None:
             yield parts
 
@@ -204,7 +205,7 @@ class DataSource:
         """
         return digest_of(f"{self.batch_size}", self._pieces.identity, self)
 
-    def _taken(self, parts: list[SampleRange]) -> dict[str, Array]:
+    def _assembled(self, parts: list[SampleRange]) -> dict[str, Array]:
         """Returns one batch; what it was put together from is dropped before the batch is used."""
         batch = self._assemble(parts)
         parts.clear()
@@ -408,8 +409,8 @@ def make_piece(
     }
     lengths = {name: rows.shape[0] for name, rows in chosen.items() if inputs[name].shape}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-        raise DataError(f"{where}: the inputs differ in samples: {said}; {HINT}")
+        lengths_text = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+        raise DataError(f"{where}: the inputs differ in samples: {lengths_text}; {HINT}")
     return Piece(where, next(iter(lengths.values()), min(len(chosen), 1)), chosen)
 
 
@@ -425,12 +426,14 @@ def rows_of_dtype(rows: ArrayRows, spec: InputSpec, where: str) -> ArrayRows:
     ):
         rows = TypedRows(rows, spec.dtype)
     if rows.dtype == np.uint8 and spec.dtype.kind in "fV":
-        said = f"{where} is {spec.dtype}, the data are uint8, which are pixels before preprocessing"
-        raise DataError(f"{said}: scale them as the model wants, and save them as {spec.dtype}")
+        problem = (
+            f"{where} is {spec.dtype}, the data are uint8, which are pixels before preprocessing"
+        )
+        raise DataError(f"{problem}: scale them as the model wants, and save them as {spec.dtype}")
     if not np.can_cast(rows.dtype, spec.dtype, "same_kind"):
         other = ", bytes of a type that NumPy has not: save them as float32"
-        said = other if is_raw_bytes(rows.dtype) else ""
-        raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{said}")
+        problem = other if is_raw_bytes(rows.dtype) else ""
+        raise DataError(f"{where} is {spec.dtype}, the data are {rows.dtype}{problem}")
     return rows
 
 
@@ -531,8 +534,8 @@ def fixed_batch(inputs: Mapping[str, InputSpec]) -> int | None:
         if size is None:
             continue
         if found not in (None, size):
-            said = f"input {name!r} takes {size} samples at a time, another {found}"
-            raise DataError(f"{said}; {HINT}")
+            problem = f"input {name!r} takes {size} samples at a time, another {found}"
+            raise DataError(f"{problem}; {HINT}")
         found = size
     return found
 

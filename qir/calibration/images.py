@@ -135,14 +135,22 @@ def unreadable(file: Path, error: BaseException) -> DataError:
 def _require_shape(file: Path, array: Array, spec: InputSpec, preprocess: Preprocess) -> None:
     """Raises DataError where an image becomes another shape than the input's; says which key to
     change."""
-    wanted, made = spec.shape[1:], array.shape[1:]
-    if len(spec.shape) == 4 and all(w in (None, m) for w, m in zip(wanted, made, strict=True)):
+    wanted, shape_read = spec.shape[1:], array.shape[1:]
+    if len(spec.shape) == 4 and all(
+        w in (None, m) for w, m in zip(wanted, shape_read, strict=True)
+    ):
         return
-    turned = (made[1], made[2], made[0]) if preprocess.layout == "NCHW" else (made[2], *made[:2])
+    other_layout = (
+        (shape_read[1], shape_read[2], shape_read[0])
+        if preprocess.layout == "NCHW"
+        else (shape_read[2], *shape_read[:2])
+    )
     other = "NHWC" if preprocess.layout == "NCHW" else "NCHW"
-    fitting = len(wanted) == 3 and all(w in (None, t) for w, t in zip(wanted, turned, strict=True))
+    fitting = len(wanted) == 3 and all(
+        w in (None, t) for w, t in zip(wanted, other_layout, strict=True)
+    )
     remedy = f'set layout = "{other}"' if fitting else "change size, crop, order or layout"
-    shape = "x".join(map(str, made))
+    shape = "x".join(map(str, shape_read))
     raise DataError(
         f"{file}: becomes {shape}, the input takes {spec}; {remedy} in the preprocess file"
     )

@@ -58,30 +58,30 @@ def _member(file: Path, name: str) -> Array:
         found = list(arrays)
     if len(found) != 1:
         has = ", ".join(arrays)
-        said = f"no array {name!r}" if name else "no array is named labels"
-        raise DataError(f"{file}: {said}; it has {has}: name one as {file.name}:NAME")
+        problem = f"no array {name!r}" if name else "no array is named labels"
+        raise DataError(f"{file}: {problem}; it has {has}: name one as {file.name}:NAME")
     return _all(arrays[found[0]])
 
 
 def _lines(file: Path, samples: Sequence[str] | None) -> Array:
     """Labels of a text file: one a line, or by the names of the samples."""
     try:
-        rows = [row for row in csv.reader(file.read_text("utf-8").splitlines()) if row]
+        rows = [fields for fields in csv.reader(file.read_text("utf-8").splitlines()) if fields]
     except (OSError, UnicodeError, csv.Error) as error:
         raise DataError(f"{file}: cannot be read as text: {error}") from None
     if rows and not _is_number(rows[0][-1]):
         rows = rows[1:]  # the names of the columns
-    wide = {len(row) for row in rows}
-    if not rows or not wide <= {1, 2} or len(wide) > 1:
+    column_counts = {len(fields) for fields in rows}
+    if not rows or not column_counts <= {1, 2} or len(column_counts) > 1:
         raise DataError(f"{file}: a line is a label, or a sample's name, a comma and its label")
-    for number, row in enumerate(rows, 1):
-        if not _is_number(row[-1]):
-            raise DataError(f"{file}: label {number} is {row[-1][:40]!r}, which is no number")
-    if wide == {2} and samples is not None:
+    for number, fields in enumerate(rows, 1):
+        if not _is_number(fields[-1]):
+            raise DataError(f"{file}: label {number} is {fields[-1][:40]!r}, which is no number")
+    if column_counts == {2} and samples is not None:
         rows = _ordered(file, rows, samples)
-    numbers = [row[-1].strip() for row in rows]
-    whole = all(number.lstrip("+-").isdecimal() for number in numbers)
-    return np.array([int(n) if whole else float(n) for n in numbers])
+    numbers = [fields[-1].strip() for fields in rows]
+    are_integers = all(number.lstrip("+-").isdecimal() for number in numbers)
+    return np.array([int(n) if are_integers else float(n) for n in numbers])
 
 
 def _is_number(text: str) -> bool:
@@ -95,13 +95,15 @@ def _is_number(text: str) -> bool:
 def _ordered(file: Path, rows: Sequence[list[str]], samples: Sequence[str]) -> list[list[str]]:
     """Returns the lines in the order of the samples; by the end of a path where only that is
     named."""
-    named = {row[0].strip(): row for row in rows}
-    if len(named) < len(rows):
+    by_name = {found[0].strip(): found for found in rows}
+    if len(by_name) < len(rows):
         raise DataError(f"{file}: a sample is named twice")
     out = []
     for sample in samples:
-        row = named.get(sample) or named.get(Path(sample).name) or named.get(Path(sample).stem)
-        if row is None:
+        found = (
+            by_name.get(sample) or by_name.get(Path(sample).name) or by_name.get(Path(sample).stem)
+        )
+        if found is None:
             raise DataError(f"{file}: no label for sample {sample}")
-        out.append(row)
+        out.append(found)
     return out

@@ -207,12 +207,12 @@ class Auto(Observer):
     def range(self, seen: Seen) -> Range:
         require_histogram(seen.summary, self.name)
         levels, symmetric = seen.levels, seen.symmetric
-        tried = [
+        candidates = [
             minmax(seen.summary),
             *(percentile(seen.summary, percent) for percent in (99.999, 99.99)),
             *(rule(seen.summary, levels, symmetric) for rule in (mse, mae)),
         ]
-        return lowest_cost(tried, lambda ends: _cost(seen, ends))
+        return lowest_cost(candidates, lambda ends: _cost(seen, ends))
 
 
 def _cost(seen: Seen, ends: Range) -> float:
@@ -221,20 +221,23 @@ def _cost(seen: Seen, ends: Range) -> float:
     low, high = min(0.0, float(ends.low)), max(0.0, float(ends.high))
     if seen.symmetric:
         low, high = -max(-low, high), max(-low, high)
+    # The histogram's values are rounded as the quantizer would, to multiples of the scale.
     scale = (high - low) / (seen.levels - 1)
     if not scale > 0:
         return math.inf if seen.summary.high > seen.summary.low else 0.0
     inside = (values >= low) & (values <= high)
-    coded = np.clip(np.rint(values / scale) * scale, low, high)
-    lost = counts * np.square(values - coded)
-    rounded, clipped = float(lost[inside].sum()), float(lost[~inside].sum())
+    rounded_values = np.clip(np.rint(values / scale) * scale, low, high)
+    errors = counts * np.square(values - rounded_values)
+    rounded, clipped = float(errors[inside].sum()), float(errors[~inside].sum())
     if seen.readers is None:
         return rounded + clipped
     energy, least_seen, most_seen = seen.readers.energy, seen.readers.low, seen.readers.high
+    # How far each channel reaches beyond the range: clipping costs most where these are read with
+    # large weights.
     beyond = np.square(np.maximum(most_seen - high, 0)) + np.square(np.maximum(low - least_seen, 0))
-    mean = float(energy.mean())
-    share = float((beyond * energy).sum() / beyond.sum()) if beyond.any() else mean
-    return rounded * mean + clipped * share
+    mean_energy = float(energy.mean())
+    clipped_energy = float((beyond * energy).sum() / beyond.sum()) if beyond.any() else mean_energy
+    return rounded * mean_energy + clipped * clipped_energy
 
 
 def _log(seen: Seen) -> Log:
@@ -300,8 +303,8 @@ class RangeRule:
         except QirError:
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise PluginError(f"observer {self.name!r} breaks: {said}") from error
+            message = f"{type(error).__name__}: {error}"
+            raise PluginError(f"observer {self.name!r} breaks: {message}") from error
         if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
             raise PluginError(f"observer {self.name!r} gives {low}..{high}, which is no range")
         return Range(low, high)
@@ -313,7 +316,7 @@ def _float32(end: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]
 
 def parse_rule(text: str) -> RangeRule:
     """Parses a range rule; UsageError lists the rules, or what is wrong with the parameter."""
-    name, colon, given = text.partition(":")
+    name, colon, number_text = text.partition(":")
     parameter = observer(name).parameter
     if parameter is None:
         if colon:
@@ -322,9 +325,9 @@ def parse_rule(text: str) -> RangeRule:
     if not colon:
         return RangeRule(name, parameter.default)
     try:
-        value = float(given)
+        value = float(number_text)
     except ValueError:
-        raise UsageError(f"range rule {text!r}: {given!r} is not a number") from None
+        raise UsageError(f"range rule {text!r}: {number_text!r} is not a number") from None
     if not 0 < value <= parameter.most:
         raise UsageError(f"range rule {text!r}: give more than 0 and at most {parameter.most:g}")
     return RangeRule(name, value)

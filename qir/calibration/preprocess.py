@@ -78,14 +78,14 @@ class Preprocess:
         """Returns the input that pixels (height, width, channels) in RGB or gray become."""
         if self.order == "BGR":
             pixels = pixels[..., ::-1]
-        made: NDArray[np.generic] = pixels
+        result: NDArray[np.generic] = pixels
         if self.changes_values:
-            reals = pixels.astype(np.float32)
-            reals /= np.float32(self.divide)
-            reals -= np.asarray(self.mean, np.float32)
-            reals /= np.asarray(self.std, np.float32)
-            made = reals
-        return np.ascontiguousarray(made.transpose(2, 0, 1) if self.layout == "NCHW" else made)
+            floats = pixels.astype(np.float32)
+            floats /= np.float32(self.divide)
+            floats -= np.asarray(self.mean, np.float32)
+            floats /= np.asarray(self.std, np.float32)
+            result = floats
+        return np.ascontiguousarray(result.transpose(2, 0, 1) if self.layout == "NCHW" else result)
 
 
 def read_preprocess(path: str | Path) -> Preprocess:
@@ -112,7 +112,7 @@ def parse_preprocess(data: Mapping[str, object], where: str = "preprocess") -> P
     count = 1 if order == "gray" else 3
     size = data.get("size")
     return Preprocess(
-        size=reader.whole("size") if isinstance(size, int) else reader.side("size"),
+        size=reader.positive_int("size") if isinstance(size, int) else reader.side("size"),
         crop=reader.side("crop"),
         interpolation=reader.word("interpolation", INTERPOLATIONS, "bilinear"),
         order=order,
@@ -131,39 +131,39 @@ class _Reader:
     where: str
 
     def _refused(self, key: str, wanted: str) -> UsageError:
-        given = str(self.data[key])[:40]
-        return UsageError(f"{self.where}: {key} = {given}: give {wanted}")
+        value = str(self.data[key])[:40]
+        return UsageError(f"{self.where}: {key} = {value}: give {wanted}")
 
     def word(self, key: str, known: tuple[str, ...], default: str) -> str:
-        given = self.data.get(key, default)
-        if not isinstance(given, str) or given not in known:
+        value = self.data.get(key, default)
+        if not isinstance(value, str) or value not in known:
             raise self._refused(key, f"one of {', '.join(known)}")
-        return given
+        return value
 
-    def whole(self, key: str) -> int:
-        given = self.data[key]
-        if not isinstance(given, int) or isinstance(given, bool) or not 0 < given <= _MAX_SIZE:
+    def positive_int(self, key: str) -> int:
+        value = self.data[key]
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_SIZE:
             raise self._refused(key, f"a whole number of pixels from 1 to {_MAX_SIZE}")
-        return given
+        return value
 
     def side(self, key: str) -> Side | None:
         """Height and width; one number stands for both."""
-        given = self.data.get(key)
-        if given is None:
+        value = self.data.get(key)
+        if value is None:
             return None
-        if isinstance(given, int):
-            return self.whole(key), self.whole(key)
-        whole = isinstance(given, list) and all(
-            type(n) is int and 0 < n <= _MAX_SIZE for n in given
+        if isinstance(value, int):
+            return self.positive_int(key), self.positive_int(key)
+        are_sizes = isinstance(value, list) and all(
+            type(n) is int and 0 < n <= _MAX_SIZE for n in value
         )
-        if not isinstance(given, list) or len(given) != 2 or not whole:
+        if not isinstance(value, list) or len(value) != 2 or not are_sizes:
             raise self._refused(key, "a number of pixels, or [height, width]")
-        return given[0], given[1]
+        return value[0], value[1]
 
     def numbers(self, key: str, count: int, default: float) -> tuple[float, ...]:
         """Numbers, one for all channels or one for each."""
-        given = self.data.get(key, default)
-        items = given if isinstance(given, list) else [given]
+        value = self.data.get(key, default)
+        items = value if isinstance(value, list) else [value]
         plain = (n for n in items if isinstance(n, int | float) and not isinstance(n, bool))
         listed = [float(n) for n in plain if math.isfinite(n)]
         if len(listed) != len(items) or len(listed) not in (1, count):

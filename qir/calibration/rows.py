@@ -104,15 +104,15 @@ class StreamedRows:
             self.shape, fortran, self.dtype = read_header(stream)
             content = archive.getinfo(member).file_size - stream.tell()
         require_size(self.shape, self.dtype, content, self.name)
-        self._held = load_member(path, member) if fortran or not self.shape else None
+        self._loaded = load_member(path, member) if fortran or not self.shape else None
 
     @property
     def name(self) -> str:
         return f"{self.path}: {self.member.removesuffix('.npy')}"
 
     def read(self, start: int, stop: int) -> Array:
-        if self._held is not None:
-            return self._held[start:stop] if self.shape else self._held
+        if self._loaded is not None:
+            return self._loaded[start:stop] if self.shape else self._loaded
         stop = min(stop, self.shape[0])
         row = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
         with reading(self.path):
@@ -220,7 +220,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or first_line(error)}") from None
     except (UnicodeError, MemoryError, lzma.LZMAError, zlib.error) as error:
-        what = next(said for kind, said in _WHAT.items() if isinstance(error, kind))
+        what = next(text for kind, text in _WHAT.items() if isinstance(error, kind))
         raise DataError(f"{path}: not a NumPy file, or damaged: {what}") from None
     except (
         ValueError,

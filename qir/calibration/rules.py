@@ -75,6 +75,7 @@ def percentile(summary: Summary, percent: float) -> Range:
     require_histogram(summary, "percentile")
     if not 0 < percent <= 100:
         raise UsageError(f"percentile {percent:g}: give more than 0 and at most 100, such as 99.99")
+    # Fractions are exact, so the rank does not depend on how a percentage such as 99.9 is rounded.
     cut = math.floor((100 - Fraction(percent)) / 200 * (summary.finite - 1))
     reached = np.cumsum(summary.bins)
     first = int(np.searchsorted(reached, np.uint64(cut), side="right"))
@@ -134,6 +135,7 @@ def least_error(summary: Summary, levels: int, symmetric: bool, power: int) -> R
     require_levels(levels)
     values, weights = bin_midpoints(summary)
     low, high = min(0.0, summary.low), max(0.0, summary.high)
+    # Ranges include 0, which every quantized type represents exactly.
     sizes = (np.arange(CANDIDATE_COUNT, 0, -1) / CANDIDATE_COUNT).tolist()
 
     def best(ranges: list[tuple[float, float]]) -> tuple[float, float]:
@@ -286,10 +288,10 @@ def rounding_cost(
     scale = (high - low) / (levels - 1)
     if not scale > 0:
         return math.inf
-    codes = np.rint(values / scale)
+    quantized = np.rint(values / scale)
     lowest = np.rint(low / scale)
-    coded = np.clip(codes, lowest, lowest + levels - 1) * scale
-    return float((weights * np.abs(values - coded) ** power).sum())
+    dequantized = np.clip(quantized, lowest, lowest + levels - 1) * scale
+    return float((weights * np.abs(values - dequantized) ** power).sum())
 
 
 def kl_divergence(line: Doubles, start: int, stop: int, levels: int) -> float:

@@ -65,8 +65,8 @@ class GraphProgram:
         for group in channel_groups(self.graph):
             for value in stored_values(group):
                 axes.setdefault(value.lineage.tensor, group.axis)
-        apart = [Key(tensor, axis) for tensor, axis in axes.items() if tensors[tensor] == 1]
-        return [*(Key(tensor, None) for tensor in tensors), *apart]
+        by_channel = [Key(tensor, axis) for tensor, axis in axes.items() if tensors[tensor] == 1]
+        return [*(Key(tensor, None) for tensor in tensors), *by_channel]
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]], observe: Observe) -> None:
         """Runs once, calling `observe` with tensor id and value for every float tensor.
@@ -109,8 +109,12 @@ def require_finite_weights(graph: Graph) -> None:
             bad = ~np.isfinite(elements) if weight else np.isnan(elements)
             if bad.any():
                 at = [int(i) for i in np.argwhere(bad)[0]]
-                said = f"{node.name}: {slot!r}, {value.lineage.tensor}, is NaN or infinite at {at}"
-                raise DataError(f"{said}, {int(bad.sum())} in all: load the model's weights again")
+                message = (
+                    f"{node.name}: {slot!r}, {value.lineage.tensor}, is NaN or infinite at {at}"
+                )
+                raise DataError(
+                    f"{message}, {int(bad.sum())} in all: load the model's weights again"
+                )
 
 
 def has_range(value: Value) -> bool:

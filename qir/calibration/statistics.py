@@ -146,14 +146,15 @@ class Statistics(Mapping[Key, Summary]):
         Existing summaries stay shared.
         """
         with self._lock:
-            made = Statistics(self.model)
-            made.source, made._done = self.source, dict(self._done)
-            made._summaries, made._traces = dict(self._summaries), dict(self._traces)
+            copy = Statistics(self.model)
+            copy.source, copy._done = self.source, dict(self._done)
+            copy._summaries, copy._traces = dict(self._summaries), dict(self._traces)
             for key, (summary, source) in more.items():
-                made._summaries[key] = summary
+                copy._summaries[key] = summary
+                # The log of each batch's extremes is scaled as the summary was.
                 log = self._traces[source].stretched(self._summaries[source], summary)
-                made._traces[key] = log
-            return made
+                copy._traces[key] = log
+            return copy
 
     def log(self, key: Key) -> Log:
         """Returns the extremes of one tensor batch by batch; raises KeyError when it was not

@@ -89,6 +89,7 @@ def pack(contents: StatisticsContents) -> bytes:
     }
     if contents.unfinished:
         head["unfinished"] = True
+    # The digest covers the text of the header as it was written, so it need not be formatted again.
     text = json.dumps(head, sort_keys=True)
     # One entry only: safetensors writes several in no fixed order.
     metadata = {"qir": json.dumps({"digest": digest(text, arrays), "head": text})}

@@ -33,6 +33,7 @@ class Extremes(NamedTuple):
 
 def to_fixed_point(value: float, bits: int) -> int:
     """Returns a finite multiple of 2**-bits as the integer multiple."""
+    # Every finite float32 is a multiple of 2**-149, and its square of 2**-298.
     numerator, denominator = value.as_integer_ratio()
     return (numerator << bits) // denominator
 
@@ -67,6 +68,7 @@ class Summary:
         channels, inner = self._channels_of(values)
         if values.size == 0:
             return Extremes(math.inf, -math.inf)
+        # Summed outside the lock, which other threads wait for.
         sums = () if channels is None else channel_sums(values, channels, inner)
         with self._lock:
             if channels is None:
@@ -77,6 +79,8 @@ class Summary:
                     values.reshape(-1), self._lows, self._highs, inner
                 )
                 self._add_sums(sums)
+            # Integers add exactly in any order, so the result does not depend on threads or on
+            # merging.
             self.total += to_fixed_point(total, SUM_BITS)
             self.total_squares += to_fixed_point(squares, SQUARE_BITS)
         return Extremes(low, high)

@@ -66,11 +66,11 @@ def _told(name: str, asked: bool) -> dict[str, object]:
 def _about(kind: type[Pass]) -> dict[str, object]:
     from qir.rewrite.patterns.rewriting import PatternPass
     from qir.rewrite.runner.options import options
-    from qir.rewrite.runner.properties import named
+    from qir.rewrite.runner.properties import find_property
 
     text = inspect.cleandoc(kind.__doc__ or "")
     properties = {
-        key: [{"name": n, "doc": named(n, f"pass {kind.name}").doc} for n in names]
+        key: [{"name": n, "doc": find_property(n, f"pass {kind.name}").doc} for n in names]
         for key, names in (("requires", kind.requires), ("ensures", kind.ensures))
     }
     rewrites = kind.rewrites if issubclass(kind, PatternPass) else kind.places

@@ -41,7 +41,7 @@ def composed(first: Perm, second: Perm) -> Perm:
     return tuple(first[axis] for axis in second)
 
 
-def still(perm: Perm) -> bool:
+def is_identity(perm: Perm) -> bool:
     """Returns whether a permutation leaves every axis where it is."""
     return perm == tuple(range(len(perm)))
 
@@ -82,10 +82,10 @@ def turned_array(array: Array, perm: Perm) -> Array | None:
             return None
         data = lazy_arrays.reshape(data, (1,) * lead + data.shape)
         kind = TensorType(data.shape, kind.element)
-    made = turned_type(kind, perm)
-    if made is None:
+    new_type = turned_type(kind, perm)
+    if new_type is None:
         return None
-    return Array(lazy_arrays.transposed(data, perm), made, array.name)
+    return Array(lazy_arrays.transposed(data, perm), new_type, array.name)
 
 
 # -- ops ------------------------------------------------------------------------------------------
@@ -105,17 +105,21 @@ Rule: TypeAlias = "Callable[[Mapping[str, Attr], Perm], Mapping[str, Attr] | Non
 """The attributes for another order of axes; None where they cannot say it."""
 
 
-def turned(op: str, attrs: Mapping[str, Attr], given: Given, perm: Perm) -> Turned | None:
+def turned(op: str, attrs: Mapping[str, Attr], operands: Given, perm: Perm) -> Turned | None:
     """Returns how an op is written for permuted data; None where it cannot be."""
-    row = spec(op)
+    op_spec = spec(op)
     if op in _BROADCAST or op == "concat":
-        if not _even(given, len(perm), whole=op == "concat"):
+        if not _have_rank(operands, len(perm), require_all=op == "concat"):
             return None
-        return Turned(frozenset(given), _axis(attrs, perm) if op == "concat" else attrs)
-    data = "x" if "x" in given else ""
-    if not data or not _of_rank(given["x"], len(perm)) or any(row.is_companion(s) for s in given):
+        return Turned(frozenset(operands), _axis(attrs, perm) if op == "concat" else attrs)
+    data = "x" if "x" in operands else ""
+    if (
+        not data
+        or not _of_rank(operands["x"], len(perm))
+        or any(op_spec.is_companion(s) for s in operands)
+    ):
         return None
-    if row.traits.elementwise or op in ALIKE:
+    if op_spec.traits.elementwise or op in ALIKE:
         return Turned(frozenset({data}), attrs)
     rule = _RULES.get(op)
     made = rule(attrs, perm) if rule is not None else None
@@ -126,19 +130,19 @@ def _of_rank(value: Value | None, rank: int) -> bool:
     return value is None or value.type.rank == rank
 
 
-def _even(given: Given, rank: int, *, whole: bool) -> bool:
+def _have_rank(operands: Given, rank: int, *, require_all: bool) -> bool:
     """Returns whether operands are of that rank; or, unless whole, also constants and single
     numbers."""
-    fits = [_of_rank(value, rank) for value in given.values()]
-    if whole or not any(fits):
+    fits = [_of_rank(value, rank) for value in operands.values()]
+    if require_all or not any(fits):
         return all(fits) and any(fits)
     return all(
         fit or value is None or value.type.rank == 0 or value.constant is not None
-        for fit, value in zip(fits, given.values(), strict=True)
+        for fit, value in zip(fits, operands.values(), strict=True)
     )
 
 
-def _numbers(value: Attr) -> tuple[int, ...]:
+def _int_tuple(value: Attr) -> tuple[int, ...]:
     assert isinstance(value, tuple)
     return tuple(v for v in value if isinstance(v, int))
 
@@ -151,33 +155,33 @@ def _axis(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
 
 def _axes(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
     """Axes by name, each with what is said of it at the same place."""
-    axes = _numbers(attrs["axes"])
+    axes = _int_tuple(attrs["axes"])
     return {**attrs, "axes": tuple(perm.index(axis % len(perm)) for axis in axes)}
 
 
-def _resized(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
+def _resize_attrs(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
     """Returns the same, where no axis named means all of them."""
     return _axes({**attrs, "axes": attrs["axes"] or tuple(range(len(perm)))}, perm)
 
 
-def _kept(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
+def _reduced(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
     """Returns a reduction that keeps its axes."""
     if attrs["keep"] is not True:
         return None
     if "axes" not in attrs:
         return _axis(attrs, perm)
-    axes = _numbers(_axes(attrs, perm)["axes"])
+    axes = _int_tuple(_axes(attrs, perm)["axes"])
     return {**attrs, "axes": tuple(sorted(axes))}
 
 
 def _pads(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
-    pads, rank = _numbers(attrs["pads"]), len(perm)
+    pads, rank = _int_tuple(attrs["pads"]), len(perm)
     fronts, backs = (tuple(side[axis] for axis in perm) for side in (pads[:rank], pads[rank:]))
     return {**attrs, "pads": fronts + backs}
 
 
 def _repeats(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
-    repeats = _numbers(attrs["repeats"])
+    repeats = _int_tuple(attrs["repeats"])
     return {**attrs, "repeats": tuple(repeats[axis] for axis in perm)}
 
 
@@ -204,10 +208,10 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(SPATIAL, _layout),
     **dict.fromkeys(("softmax", "log_softmax", "lp_normalize", "cumsum", "cumprod"), _axis),
     **dict.fromkeys(("batch_norm", "split"), _axis),
-    **dict.fromkeys(("arg_max", "arg_min"), _kept),
-    **{f"reduce_{how}": _kept for how in "mean sum prod max min l1 l2 sum_square".split()},
+    **dict.fromkeys(("arg_max", "arg_min"), _reduced),
+    **{f"reduce_{how}": _reduced for how in "mean sum prod max min l1 l2 sum_square".split()},
     **dict.fromkeys(("slice", "flip"), _axes),
-    **dict.fromkeys(("resize", "resize_nearest"), _resized),
+    **dict.fromkeys(("resize", "resize_nearest"), _resize_attrs),
     "pad": _pads,
     "tile": _repeats,
 }

@@ -48,8 +48,9 @@ def channel_groups(graph: Graph) -> list[ChannelGroup]:
     parent: dict[Value, Value] = {}
     for value in axes:
         node = value.node
-        for other in _alike(node) if _commutes(node, axes[value]) else ():
+        for other in _values_of_same_channels(node) if _commutes(node, axes[value]) else ():
             parent[_root(parent, other)] = _root(parent, value)
+    # Union-find over values whose channels must be scaled alike, such as both sides of an add.
     members: dict[Value, list[Value]] = {}
     for value in axes:
         members.setdefault(_root(parent, value), []).append(value)
@@ -87,6 +88,7 @@ def _axes(graph: Graph) -> dict[Value, int]:
             before = [axes[v] for v in node.operands.values() if v in axes]
             if before and _commutes(node, before[0]):
                 axes[node.result] = before[0]
+    # Forwards, layers name the channel axis of what follows; backwards, that of what they read.
     for node in reversed(list(graph)):
         value = node.result if len(node.results) == 1 else None
         if plain_layer(node):
@@ -95,13 +97,13 @@ def _axes(graph: Graph) -> dict[Value, int]:
             assert axis is not None
             axes.setdefault(data, axis)
         elif value in axes and value is not None and _commutes(node, axes[value]):
-            for operand in _alike(node):
+            for operand in _values_of_same_channels(node):
                 axes.setdefault(operand, axes[value])
     order = [v for node in graph for v in node.results if v in axes]
     return {value: axes[value] for value in order}
 
 
-def _alike(node: Node) -> list[Value]:
+def _values_of_same_channels(node: Node) -> list[Value]:
     """Returns the operands that are scaled as the result is."""
     if node.op in JOINED:
         return list(node.operands.values())
@@ -111,7 +113,10 @@ def _alike(node: Node) -> list[Value]:
 def _commutes(node: Node, axis: int) -> bool:
     """Returns whether scaling the channels of its operands scales those of its result."""
     if node.op in JOINED:
-        return all(v.type == node.result.type and v.constant is None for v in _alike(node))
+        return all(
+            v.type == node.result.type and v.constant is None
+            for v in _values_of_same_channels(node)
+        )
     if node.op == "pad":
         pads, rank = node.attrs["pads"], node.result.type.rank
         assert isinstance(pads, tuple)
@@ -140,7 +145,7 @@ def _group(values: list[Value], axes: dict[Value, int]) -> ChannelGroup | None:
             return None
         if node.op == "clip":
             group.clips.append(node)
-        if not _read(value, group):
+        if not _is_read_by_group(value, group):
             return None
     return group if group.producers and group.consumers else None
 
@@ -150,7 +155,7 @@ def _fits(value: Value, axis: int, size: int) -> bool:
     return real and value.type.rank > axis and value.type.shape[axis] == size
 
 
-def _read(value: Value, group: ChannelGroup) -> bool:
+def _is_read_by_group(value: Value, group: ChannelGroup) -> bool:
     """Returns whether all that reads a value can be scaled with it; notes layers that do."""
     for use in value.uses:
         node = use.node

@@ -25,16 +25,16 @@ def read_again(graph: Graph, node: Node, ledger: Ledger, step: str) -> Sequence[
         return ()
     if body is None or not _fits(node, body) or not may(step, f"read {node.attrs['op']!s}", node):
         return ()
-    given = {value.name: value for value in node.operands.values()}
+    operands = {value.name: value for value in node.operands.values()}
     names = [value.name for value in node.results]
     for value in node.results:
         graph.rename(value, graph.fresh(f"{value.name}.foreign"))
-    known = inline(graph, body, [given[value.name] for value in body.inputs], node)
+    copies = inline(graph, body, [operands[value.name] for value in body.inputs], node)
     for old, found, name in zip(node.results, body.outputs.values(), names, strict=True):
-        _replace(graph, old, known[found], name)
+        _replace(graph, old, copies[found], name)
         ledger.add(Change.EXACT, step, name, "read again: more of its operands are constants")
     graph.remove(node)
-    return list(dict.fromkeys(v.node for v in known.values() if v not in given.values()))
+    return list(dict.fromkeys(v.node for v in copies.values() if v not in operands.values()))
 
 
 def _fits(node: Node, body: Graph) -> bool:
@@ -47,9 +47,9 @@ def _fits(node: Node, body: Graph) -> bool:
 def _replace(graph: Graph, old: Value, new: Value, name: str) -> None:
     """Gives readers the new value, under the name and with the sizes that were known before."""
     if new.node.op != "input" and new.name == name:
-        kept = any(use.node.op == "output" for use in old.uses)
+        is_output = any(use.node.op == "output" for use in old.uses)
         pairs = zip(old.type.shape, new.type.shape, strict=True)
-        sizes = old.type.shape if kept else tuple(n if o is None else o for o, n in pairs)
+        sizes = old.type.shape if is_output else tuple(n if o is None else o for o, n in pairs)
         graph.set_type(new, new.type.with_shape(sizes))
         graph.set_lineage(new, old.lineage)
     graph.replace(old, new)

@@ -79,8 +79,8 @@ class ChainMatch:
     def query(self) -> Query:
         """The query by which a profile finds the kernel's rule."""
         types = {slot: value.type for slot, value in self.codes.items()}
-        made = self.last.result.type if self.quantize else None
-        return query_for_op(self.head.op, self.head.attrs, types, made)
+        result_type = self.last.result.type if self.quantize else None
+        return query_for_op(self.head.op, self.head.attrs, types, result_type)
 
     @property
     def real(self) -> bool:
@@ -138,37 +138,39 @@ class Fusing(Pass):
         ends = [n for n in graph if n.op == "quantize"]
         ends += [n for n in graph if n.op in INTEGER_SUM_LAYERS and not n.stages]
         for end in ends:
+            # An earlier chain may have taken this node in.
             if end not in graph or not end.used:
                 continue
             quantize = end if end.op == "quantize" else None
-            rows = (
+            chains = (
                 [(end,)]
                 if quantize is None
                 else _chains_ending_in(quantize, known, tails, sums=sums)
             )
-            match = self._best(rows, quantize, graph)
+            match = self._best(chains, quantize, graph)
             if match is None:
                 continue
             if not may(self.name, self.rewrite(match, graph), match.head, *match.ops[1:]):
                 continue
-            said = " |> ".join(n.op for n in match.ops)
-            said += (
+            message = " |> ".join(n.op for n in match.ops)
+            message += (
                 " of floats by quantized values"
                 if match.real
                 else " on quantized values, rounded once"
             )
-            promised = self.promised(match, graph)
+            claim_entries = self.promised(match, graph)
             _replace_by_kernel(graph, match, self.named(graph))
-            ledger.add(Change.REGROUPED, self.name, match.head.name, said)
-            ledger.extend(promised)
+            ledger.add(Change.REGROUPED, self.name, match.head.name, message)
+            ledger.extend(claim_entries)
             count += 1
         return count + (graph.prune() if count else 0)
 
     def _best(
-        self, rows: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
+        self, chains: Sequence[tuple[Node, ...]], quantize: Node | None, graph: Graph
     ) -> ChainMatch | None:
         """Returns the longest chain that is allowed."""
-        for ops in reversed(rows):
+        # Longest first: conv2d |> relu is one kernel, though conv2d alone is one as well.
+        for ops in reversed(chains):
             match = match_chain(ops, quantize, float_data=self.reals(graph))
             if match is not None and self.allows(match, graph):
                 return match
@@ -182,17 +184,17 @@ def _chains_ending_in(
 
     With `sums` a chain may contain an add whose other operand is dequantized.
     """
-    out: list[tuple[Node, ...]] = []
-    row: tuple[Node, ...] = ()
+    chains: list[tuple[Node, ...]] = []
+    ops: tuple[Node, ...] = ()
     value = quantize.operands["x"]
     while value.only_use is not None and value.node.op in known and not value.node.stages:
-        row = (value.node, *row)
-        out.append(row)
+        ops = (value.node, *ops)
+        chains.append(ops)
         flow = "x" if value.node.op in tails else _flow_operand(value.node) if sums else None
         if flow is None:
             break
         value = value.node.operands[flow]
-    return out
+    return chains
 
 
 def _flow_operand(node: Node) -> str | None:
@@ -200,8 +202,8 @@ def _flow_operand(node: Node) -> str | None:
     if node.op != "add":
         return None
     for flow, other in (("a", "b"), ("b", "a")):
-        made, beside = (node.operands[slot].node.op for slot in (flow, other))
-        if made in INTEGER_SUM_LAYERS and beside == "dequantize":
+        producer, other_producer = (node.operands[slot].node.op for slot in (flow, other))
+        if producer in INTEGER_SUM_LAYERS and other_producer == "dequantize":
             return flow
     return None
 
@@ -306,8 +308,8 @@ def quantized_source(
 def _is_uniform_integer(quant: QuantType, *, computed_parameters: bool = False) -> bool:
     """Returns whether a type is (q - zero) * scale with an integer zero point, as kernels need."""
     known = computed_parameters or not quant.dynamic
-    whole = quant.storage.is_integer and known and not quant.has_float_zero
-    return whole and quant.kind == "uniform" and quant.plus is None
+    is_integer = quant.storage.is_integer and known and not quant.has_float_zero
+    return is_integer and quant.kind == "uniform" and quant.plus is None
 
 
 def only_moves_quantized(match: ChainMatch) -> bool:
@@ -315,16 +317,18 @@ def only_moves_quantized(match: ChainMatch) -> bool:
     traits = spec(match.head.op).traits
     if not traits.same_params or match.result is None or len(match.ops) > 1:
         return False
-    found = [
+    types = [
         match.codes[s].type.quant for s in match.codes if s.split(".")[0] in traits.same_params
     ]
-    return all(q is not None and q.has_same_mapping(match.result) for q in found)
+    return all(q is not None and q.has_same_mapping(match.result) for q in types)
 
 
-def accumulator_scale(node: Node | Stage, codes: Mapping[str, Value]) -> NDArray[np.float32] | None:
+def accumulator_scale(
+    node: Node | Stage, operands: Mapping[str, Value]
+) -> NDArray[np.float32] | None:
     """Returns fl32(input scale x weight scale): the scale of the accumulator."""
     traits = spec(node.op).traits
-    x, w = codes[traits.data].type.quant, codes[traits.weight or ""].type.quant
+    x, w = operands[traits.data].type.quant, operands[traits.weight or ""].type.quant
     if x is None or w is None:
         return None
     return np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32), np.float32)
@@ -337,39 +341,40 @@ def has_accumulator_bias(match: ChainMatch) -> bool:
     quant = match.bias.type.quant
     if match.bias.constant is None or quant is None or quant.storage != I32:
         return False
-    wanted = accumulator_scale(match.head, match.codes)
-    if wanted is None or np.any(quant.zeros()):
+    unit = accumulator_scale(match.head, match.codes)
+    if unit is None or np.any(quant.zeros()):
         return False
-    shape = np.broadcast_shapes(wanted.shape, np.shape(quant.scales()))
-    return bool(np.all(np.broadcast_to(wanted, shape) == np.broadcast_to(quant.scales(), shape)))
+    shape = np.broadcast_shapes(unit.shape, np.shape(quant.scales()))
+    return bool(np.all(np.broadcast_to(unit, shape) == np.broadcast_to(quant.scales(), shape)))
 
 
-def _replace_by_kernel(graph: Graph, match: ChainMatch, named: Profile | None) -> None:
-    head, last = match.head, match.last
-    kernel_profile = profile(head.profile) if head.profile else named
+def _replace_by_kernel(graph: Graph, match: ChainMatch, rules: Profile | None) -> None:
+    anchor, last = match.head, match.last
+    kernel_profile = profile(anchor.profile) if anchor.profile else rules
     operands = {
         slot: _bias_as_computed(graph, match, slot, value, kernel_profile)
         for slot, value in match.codes.items()
     }
     if match.real:
-        bias = spec(head.op).traits.bias
-        operands |= {slot: value for slot, value in head.operands.items() if slot == bias}
+        bias = spec(anchor.op).traits.bias
+        operands |= {slot: value for slot, value in anchor.operands.items() if slot == bias}
     result_type = last.result.type
+    # A single op becomes the op on quantized values; a chain becomes a group of stages.
     if len(match.ops) == 1:
         node = graph.add(
-            head.op,
+            anchor.op,
             operands,
-            head.attrs,
+            anchor.attrs,
             types=[result_type],
             before=last,
-            origins=head.origins,
-            profile=head.profile,
+            origins=anchor.origins,
+            profile=anchor.profile,
         )
     else:
         stages = [_stage(match, i, tuple(operands)) for i in range(len(match.ops))]
         operands |= {f"{i}.b": value for i, value in match.summands.items()}
-        node = graph.add_chain(stages, operands, result_type, before=last, profile=head.profile)
-    for slot, value in head.operands.items():
+        node = graph.add_chain(stages, operands, result_type, before=last, profile=anchor.profile)
+    for slot, value in anchor.operands.items():
         if value.node.op == "dequantize":
             graph.set_slot_origins(node, slot, value.node.origins)
     for i in match.summands:
@@ -379,9 +384,9 @@ def _replace_by_kernel(graph: Graph, match: ChainMatch, named: Profile | None) -
     if match.quantize:
         graph.set_slot_origins(node, "result", match.quantize.origins)
     graph.substitute(last, node.result)
-    for gone in reversed(match.ops):
-        if gone is not last and not gone.used:
-            graph.remove(gone)
+    for fused in reversed(match.ops):
+        if fused is not last and not fused.used:
+            graph.remove(fused)
 
 
 def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:
@@ -395,7 +400,7 @@ def _stage(match: ChainMatch, place: int, first: tuple[str, ...]) -> Stage:
 
 
 def _bias_as_computed(
-    graph: Graph, match: ChainMatch, slot: str, value: Value, found: Profile | None
+    graph: Graph, match: ChainMatch, slot: str, value: Value, rules: Profile | None
 ) -> Value:
     """Adds the bias as the kernel reads it; returns any other operand as it is.
 
@@ -408,36 +413,36 @@ def _bias_as_computed(
     if slot != bias_slot(match.head.op) or value.constant is None or match.real:
         return value
     data = value.constant.data
-    rule = found.resolve(match.query) if found else Rule()
-    if found and value.type.quant and _takes_scaled_bias(match, found):
+    rule = rules.resolve(match.query) if rules else Rule()
+    if rules and value.type.quant and _takes_scaled_bias(match, rules):
         return value
-    if found and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED_CONVOLUTIONS):
+    if rules and (rule.bias.domain == "real_after" or match.head.op in TRANSPOSED_CONVOLUTIONS):
         if value.type.quant is None:
             return value
-        floats = dequantize_by_profile(found, data, value.type.quant).astype(np.float32)
+        floats = dequantize_by_profile(rules, data, value.type.quant).astype(np.float32)
         raw = Array(floats, TensorType(value.type.shape, F32), value.constant.name)
     else:
         keeps_integers = rule.bias.domain != "rounded_acc" or has_accumulator_bias(match)
-        if found and value.type.quant and not keeps_integers:
+        if rules and value.type.quant and not keeps_integers:
             data = _quantized_bias(
-                match, dequantize_by_profile(found, data, value.type.quant), rule, found
+                match, dequantize_by_profile(rules, data, value.type.quant), rule, rules
             )
         elif value.type.quant is None:
-            data = _quantized_bias(match, data, rule, found)
+            data = _quantized_bias(match, data, rule, rules)
         raw = Array(data, TensorType(data.shape, dtype_of(data)), value.constant.name)
-    made = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
-    graph.set_origins(made.node, value.node.origins)
-    graph.set_lineage(made, value.lineage)
-    return made
+    constant = graph.constant(raw, name=graph.fresh(f"{value.name}.raw"), before=match.head)
+    graph.set_origins(constant.node, value.node.origins)
+    graph.set_lineage(constant, value.lineage)
+    return constant
 
 
-def _takes_scaled_bias(match: ChainMatch, found: Profile) -> bool:
+def _takes_scaled_bias(match: ChainMatch, rules: Profile) -> bool:
     """Returns whether a kernel reads a quantized bias with a scale of its own."""
-    return found.resolve(match.query).bias.domain == "rescaled_acc"
+    return rules.resolve(match.query).bias.domain == "rescaled_acc"
 
 
 def _quantized_bias(
-    match: ChainMatch, bias: NDArray[np.generic], rule: Rule, found: Profile | None
+    match: ChainMatch, bias: NDArray[np.generic], rule: Rule, rules: Profile | None
 ) -> NDArray[np.signedinteger]:
     """Returns the integers that the runtime makes of a float bias when it builds the kernel."""
     traits = spec(match.head.op).traits

@@ -57,17 +57,17 @@ def result_axis(node: Node) -> int:
     return found(make_call(node.op, node.operands, node.attrs))
 
 
-def _along(weights: Reals, row: Reals, axis: int) -> Reals:
+def _times_along(weights: Reals, factors: Reals, axis: int) -> Reals:
     shape = [1] * weights.ndim
     shape[axis] = -1
-    return weights * row.reshape(shape)
+    return weights * factors.reshape(shape)
 
 
-def _by_group(weights: Reals, row: Reals, groups: int) -> Reals:
+def _by_group(weights: Reals, factors: Reals, groups: int) -> Reals:
     """Weights whose second axis is of one group, times a row of all groups."""
     rest = weights.shape[2:]
     split = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], *rest)
-    return (split * row.reshape(groups, 1, -1, *(1,) * len(rest))).reshape(weights.shape)
+    return (split * factors.reshape(groups, 1, -1, *(1,) * len(rest))).reshape(weights.shape)
 
 
 def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
@@ -77,7 +77,7 @@ def outward(node: Node) -> Callable[[Reals, Reals], Reals]:
     found = spec(node.op).traits.weight_axis
     assert found is not None
     axis = found(make_call(node.op, node.operands, node.attrs))
-    return lambda weights, row: _along(weights, row, axis)
+    return lambda weights, row: _times_along(weights, row, axis)
 
 
 def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
@@ -85,9 +85,9 @@ def inward(node: Node) -> Callable[[Reals, Reals], Reals]:
     if node.op in CONVOLUTIONS:
         return lambda weights, row: _by_group(weights, row, groups(node))
     if node.op in TRANSPOSED_CONVOLUTIONS:
-        return lambda weights, row: _along(weights, row, 0)
+        return lambda weights, row: _times_along(weights, row, 0)
     axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
-    return lambda weights, row: _along(weights, row, axis)
+    return lambda weights, row: _times_along(weights, row, axis)
 
 
 def through(node: Node, products: Reals) -> Reals:
@@ -137,6 +137,6 @@ def store_bias(graph: Graph, node: Node, bias: NDArray[np.floating]) -> Value:
     """Gives a layer a new bias; returns it."""
     name = f"{node.name}.bias"
     elements = Array.of(np.ascontiguousarray(bias), name)
-    made = graph.constant(elements, name=graph.fresh(name), before=node)
-    graph.set_operand(node, slots(node)[2], made)
-    return made
+    constant = graph.constant(elements, name=graph.fresh(name), before=node)
+    graph.set_operand(node, slots(node)[2], constant)
+    return constant

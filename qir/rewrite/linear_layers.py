@@ -37,8 +37,8 @@ def as_linear(graph: Graph, profile: Profile, ledger: Ledger) -> int:
     count = 0
     for node in list(graph):
         if node in graph and node.op in ("gemm", "matmul") and plain_product(node):
-            said = _replace(graph, node)
-            ledger.add(Change.REGROUPED, "group", node.name, said)
+            message = _replace(graph, node)
+            ledger.add(Change.REGROUPED, "group", node.name, message)
             count += 1
     if count:
         graph.prune()
@@ -109,26 +109,27 @@ def _row(value: Value, weight: Value, node: Node) -> tuple[Value, Array] | None:
     """Returns a constant that is added to each row: where it is, and its elements along one
     axis."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
-    held, quant = source.constant, source.type.quant
-    if held is None or (quant is None) is (source is not value):
+    constant, quant = source.constant, source.type.quant
+    if constant is None or (quant is None) is (source is not value):
         return None
     if quant is not None and quant.storage != I32:
         return None
     assert weight.constant is not None
     wide = weight.constant.contents.shape[0 if _is_turned(node) else 1]
     if source.type.shape == (wide,):
-        return source, held
-    if (quant and quant.granularity) or held.contents.shape[-1:] not in ((), (1,), (wide,)):
+        return source, constant
+    if (quant and quant.granularity) or constant.contents.shape[-1:] not in ((), (1,), (wide,)):
         return None
-    if held.contents.size not in (1, wide) or held.contents.ndim > node.result.type.rank:
+    if constant.contents.size not in (1, wide) or constant.contents.ndim > node.result.type.rank:
         return None
-    data = np.broadcast_to(held.data.reshape(-1), (wide,))
-    return source, Array(data, TensorType((wide,), source.type.element), held.name)
+    data = np.broadcast_to(constant.data.reshape(-1), (wide,))
+    return source, Array(data, TensorType((wide,), source.type.element), constant.name)
 
 
 def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
     """Returns the add after a product without a bias that alone reads it, and what it adds to
     rows."""
+    # Only an add that nobody else reads beside can be the bias.
     use = node.result.only_use
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
         return None
@@ -139,17 +140,17 @@ def _added(node: Node, weight: Value) -> tuple[Node, Value] | None:
 
 def _replace(graph: Graph, node: Node) -> str:
     """Puts a linear layer in the place of a product; says what became one."""
-    codes = _matrix(node)
-    assert codes is not None
+    weight = _matrix(node)
+    assert weight is not None
     bias = node.operands.get(spec(node.op).traits.bias or "")
-    behind = None if bias else _added(node, codes)
-    last = behind[0] if behind else node
-    bias = behind[1] if behind else bias
-    operands = {"x": node.operands["a"], "w": _weight(graph, node, codes)}
+    bias_add = None if bias else _added(node, weight)
+    last = bias_add[0] if bias_add else node
+    bias = bias_add[1] if bias_add else bias
+    operands = {"x": node.operands["a"], "w": _weight(graph, node, weight)}
     if bias is not None:
-        operands["bias"] = _bias(graph, node, bias, codes)
-    origins = [*node.origins, *(last.origins if behind else ())]
-    made = graph.add(
+        operands["bias"] = _bias(graph, node, bias, weight)
+    origins = [*node.origins, *(last.origins if bias_add else ())]
+    layer = graph.add(
         "linear",
         operands,
         types=[last.result.type],
@@ -157,41 +158,41 @@ def _replace(graph: Graph, node: Node) -> str:
         origins=origins,
         profile=node.profile,
     )
-    said = f"{node.op} and add" if behind else node.op
-    graph.substitute(last, made.result, gone=() if last is node else (node,))
-    return f"{said} of quantized constants is a linear layer"
+    replaced = f"{node.op} and add" if bias_add else node.op
+    graph.substitute(last, layer.result, gone=() if last is node else (node,))
+    return f"{replaced} of quantized constants is a linear layer"
 
 
-def _weight(graph: Graph, node: Node, codes: Value) -> Value:
+def _weight(graph: Graph, node: Node, quantized: Value) -> Value:
     """Returns the quantized values of a matrix [out, in], dequantized."""
-    old, held = _before(node.operands["b"]), codes.constant
-    assert held is not None
+    old, constant = _before(node.operands["b"]), quantized.constant
+    assert constant is not None
     if not _is_turned(node):
-        kind = permute(codes.type, [1, 0])
-        held = Array(lazy_arrays.transposed(held.contents, (1, 0)), kind, held.name)
-    elif old.node.operands["x"] is codes:
+        kind = permute(quantized.type, [1, 0])
+        constant = Array(lazy_arrays.transposed(constant.contents, (1, 0)), kind, constant.name)
+    elif old.node.operands["x"] is quantized:
         return old
-    return _real(graph, node, old, codes, held)
+    return _real(graph, node, old, quantized, constant)
 
 
 def _bias(graph: Graph, node: Node, value: Value, weight: Value) -> Value:
     found = _row(value, weight, node)
     assert found is not None
-    source, held = found
-    if held is source.constant:
+    source, row = found
+    if row is source.constant:
         return value
     if source is not value:
-        return _real(graph, node, value, source, held)
-    made = graph.constant(held, name=graph.fresh(f"{value.name}.row"), before=node)
+        return _real(graph, node, value, source, row)
+    made = graph.constant(row, name=graph.fresh(f"{value.name}.row"), before=node)
     graph.set_origins(made.node, value.node.origins)
     return made
 
 
-def _real(graph: Graph, node: Node, old: Value, codes: Value, held: Array) -> Value:
+def _real(graph: Graph, node: Node, old: Value, quantized: Value, array: Array) -> Value:
     """Other quantized constants, dequantized as the old ones are."""
-    made = graph.constant(held, name=graph.fresh(f"{codes.name}.turned"), before=node)
-    graph.set_origins(made.node, codes.node.origins)
-    from_codes = graph.add(
-        "dequantize", {"x": made}, old.node.attrs, before=node, origins=old.node.origins
+    constant = graph.constant(array, name=graph.fresh(f"{quantized.name}.turned"), before=node)
+    graph.set_origins(constant.node, quantized.node.origins)
+    dequantized = graph.add(
+        "dequantize", {"x": constant}, old.node.attrs, before=node, origins=old.node.origins
     )
-    return from_codes.result
+    return dequantized.result

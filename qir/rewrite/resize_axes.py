@@ -23,8 +23,8 @@ def name_axes(graph: Graph, node: Node) -> bool:
     """
     if node.op not in RESIZES or node.attrs["axes"] or node.attrs["roi"] or node.schemes:
         return False
-    x, made = node.operands["x"].type, node.result.type
-    if x.rank < 3 or x.shape[:2] != made.shape[:2]:
+    x, result_type = node.operands["x"].type, node.result.type
+    if x.rank < 3 or x.shape[:2] != result_type.shape[:2]:
         return False
     scales, sizes = node.attrs["scales"], node.operands.get("sizes")
     assert isinstance(scales, tuple)
@@ -38,16 +38,16 @@ def name_axes(graph: Graph, node: Node) -> bool:
     if sizes is not None and sizes.constant is not None:
         data = sizes.constant.data[2:]
         array = Array(data, TensorType(data.shape, sizes.type.element), sizes.constant.name)
-        held = graph.constant(array, name=graph.fresh(sizes.name), before=node)
-        graph.set_origins(held.node, sizes.node.origins)
-        graph.set_operand(node, "sizes", held)
+        constant = graph.constant(array, name=graph.fresh(sizes.name), before=node)
+        graph.set_origins(constant.node, sizes.node.origins)
+        graph.set_operand(node, "sizes", constant)
         if sizes.node.op == "constant" and not sizes.node.used:
             graph.remove(sizes.node)
     graph.set_attrs(node, axes=axes, scales=scales[2:])
     return True
 
 
-def spread(node: Node) -> tuple[list[int], list[float]] | None:
+def full_sizes_and_scales(node: Node) -> tuple[list[int], list[float]] | None:
     """Returns the sizes or the scales of all axes that say the same as those of the named ones.
 
     None for another op, where no axis is named, or where that cannot be: a region or a kept
@@ -67,26 +67,30 @@ def spread(node: Node) -> tuple[list[int], list[float]] | None:
         new = dict(zip(axes, wanted, strict=True))
         if dims.known_shape(shape) is not None:
             return [new.get(a, d) for a, d in enumerate(shape) if isinstance(d, int)], []
-        held = dims.known_shape(tuple(shape[a] for a in axes))
-        if held is None or 0 in held:
+        known_sizes = dims.known_shape(tuple(shape[a] for a in axes))
+        if known_sizes is None or 0 in known_sizes:
             return None
-        scales = [float(np.float32(w) / np.float32(h)) for w, h in zip(wanted, held, strict=True)]
-        if [scaled(h, s) for h, s in zip(held, scales, strict=True)] != wanted:
+        scales = [
+            float(np.float32(w) / np.float32(h)) for w, h in zip(wanted, known_sizes, strict=True)
+        ]
+        if [scaled(h, s) for h, s in zip(known_sizes, scales, strict=True)] != wanted:
             return None
     each = dict(zip(axes, scales, strict=True))
     return [], [each.get(a, 1.0) for a in range(len(shape))]
 
 
-def name_none(graph: Graph, node: Node) -> None:
+def name_all_axes(graph: Graph, node: Node) -> None:
     """Makes a resize of named axes one of all of them, where it can be said so."""
-    if (full := spread(node)) is None:
+    if (full := full_sizes_and_scales(node)) is None:
         return
-    made, scales = full
+    full_sizes, scales = full
     sizes = node.operands.get("sizes")
     if sizes is not None:
-        data = np.array(made, np.int64)
+        data = np.array(full_sizes, np.int64)
         array = Array(data, TensorType(data.shape, dtype("i64")), sizes.name)
-        new = graph.constant(array, name=graph.fresh(sizes.name), before=node) if made else None
+        new = (
+            graph.constant(array, name=graph.fresh(sizes.name), before=node) if full_sizes else None
+        )
         graph.set_operand(node, "sizes", new)
         if sizes.node.op == "constant" and not sizes.node.used:
             graph.remove(sizes.node)

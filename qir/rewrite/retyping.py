@@ -31,11 +31,11 @@ class Retyping:
     def __init__(
         self, graph: Graph, old: Collection[DType], to: DType, kept: Callable[[Node], bool]
     ) -> None:
-        self.graph, self._old, self._to, self._kept = graph, old, to, kept
+        self.graph, self._old, self._to, self._keeps_type = graph, old, to, kept
         self.count = 0
         self.was: dict[Value, DType] = {}
         """What values were that have the new type now."""
-        self._stand: dict[tuple[Value, DType], Value] = {}
+        self._replacements: dict[tuple[Value, DType], Value] = {}
         """Constants and casts that stand for a value in a type."""
         self._casts: list[Node] = []
 
@@ -49,7 +49,7 @@ class Retyping:
 
     def _take(self, node: Node) -> None:
         """Makes an op one of the new type, or gives it its old operands."""
-        if not self._kept(node) and self._retyped(node):
+        if not self._keeps_type(node) and self._retyped(node):
             return
         for slot, value in node.operands.items():
             if value in self.was:
@@ -60,7 +60,7 @@ class Retyping:
         values = (*node.operands.values(), *node.results)
         if not any(v in self.was or self._changes(v) for v in values):
             return True
-        operands = {slot: self._made(v) for slot, v in node.operands.items()}
+        operands = {slot: self._converted(v) for slot, v in node.operands.items()}
         attrs = {name: self._attr(held) for name, held in node.attrs.items()}
         kinds = [
             v.type.with_element(self._to) if self._changes(v) else v.type for v in node.results
@@ -69,6 +69,7 @@ class Retyping:
             found = infer_result_types(node.op, operands, attrs)
         except TypeRuleError:
             return False
+        # The op's type rule gives another type, as for ops whose result is always float32.
         if [t.element for t in found] != [t.element for t in kinds]:
             return False
         for slot, value in operands.items():
@@ -85,46 +86,46 @@ class Retyping:
             self._casts.append(node)
         return True
 
-    def _made(self, value: Value) -> Value:
-        held = value.constant
+    def _converted(self, value: Value) -> Value:
+        constant = value.constant
         if not self._changes(value):
             return value
-        if held is None:
+        if constant is None:
             return self._cast(value, self._to, None)
-        if (value, self._to) not in self._stand:
-            data = self._elements(held.contents)
+        if (value, self._to) not in self._replacements:
+            data = self._elements(constant.contents)
             kind = TensorType(value.type.shape, self._to)
-            array = Array(data, kind, f"{held.name}.{self._to}" if held.name else "")
+            array = Array(data, kind, f"{constant.name}.{self._to}" if constant.name else "")
             name = self.graph.fresh(f"{value.name}.{self._to}")
-            made = self.graph.constant(array, name=name, before=value.node)
-            self.graph.set_origins(made.node, value.node.origins)
-            self.graph.set_lineage(made, value.lineage)
-            self._stand[value, self._to] = made
-        return self._stand[value, self._to]
+            converted = self.graph.constant(array, name=name, before=value.node)
+            self.graph.set_origins(converted.node, value.node.origins)
+            self.graph.set_lineage(converted, value.lineage)
+            self._replacements[value, self._to] = converted
+        return self._replacements[value, self._to]
 
     def _cast(self, value: Value, to: DType, before: Node | None) -> Value:
-        if (value, to) not in self._stand:
+        if (value, to) not in self._replacements:
             name = self.graph.fresh(f"{value.name}.{to}")
             before = before or _first(value)
-            made = self.graph.add("cast", {"x": value}, {"to": to}, name=name, before=before).result
-            self.graph.set_lineage(made, value.lineage)
-            self._stand[value, to] = made
-        return self._stand[value, to]
+            cast = self.graph.add("cast", {"x": value}, {"to": to}, name=name, before=before).result
+            self.graph.set_lineage(cast, value.lineage)
+            self._replacements[value, to] = cast
+        return self._replacements[value, to]
 
     def _changes(self, value: Value) -> bool:
         return value.type.element in self._old
 
-    def _attr(self, held: Attr) -> Attr:
-        if isinstance(held, DType) and held in self._old:
+    def _attr(self, attr: Attr) -> Attr:
+        if isinstance(attr, DType) and attr in self._old:
             return self._to
-        if isinstance(held, Array) and held.type.element in self._old:
-            return Array.of(held.data.astype(self._to.carrier))
-        return held
+        if isinstance(attr, Array) and attr.type.element in self._old:
+            return Array.of(attr.data.astype(self._to.carrier))
+        return attr
 
-    def _elements(self, held: ArrayData) -> ArrayData:
+    def _elements(self, elements: ArrayData) -> ArrayData:
         """Returns the elements in the new type; of a large array when they are asked for."""
         kind = self._to.carrier
-        return lazy_array(held.shape, kind, lambda box: read_box(held, box).astype(kind))
+        return lazy_array(elements.shape, kind, lambda box: read_box(elements, box).astype(kind))
 
     def _clean(self) -> None:
         """Takes out the casts that cast nothing any more."""

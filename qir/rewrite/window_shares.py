@@ -30,25 +30,27 @@ def whole_windows(node: Node) -> WholeWindows | None:
 
     None for images of unknown size.
     """
-    shape, made = node.operands["x"].type.shape, node.result.type.shape
+    shape, result_shape = node.operands["x"].type.shape, node.result.type.shape
     last = node.attrs.get("layout") == "NHWC"
     axes = range(1, len(shape) - 1) if last else range(2, len(shape))
-    kernel, stride, pad = (_whole(node, name) for name in ("kernel", "stride", "pad"))
+    kernel, stride, pad = (_int_attribute(node, name) for name in ("kernel", "stride", "pad"))
     before, after, gains = pad[: len(axes)], list[int](), np.ones((1, 1), np.float64)
     for at, axis in enumerate(axes):
-        size, count = shape[axis], made[axis]
+        size, count = shape[axis], result_shape[axis]
         if not isinstance(size, int) or not isinstance(count, int):
             return None
+        # seen[i]: how many elements of window i are data, not padding.
         starts = np.arange(count) * stride[at] - before[at]
         seen = np.minimum(starts + kernel[at], size) - np.maximum(starts, 0)
         if not count or int(seen.min()) < 1:
             return None
+        # Padding after the end, so that the last window is complete.
         after.append(max(0, int(starts[-1]) + kernel[at] - size))
         gains = gains[..., None] * (kernel[at] / seen)
     return WholeWindows(before, tuple(after), gains.astype(np.float32))
 
 
-def _whole(node: Node, name: str) -> tuple[int, ...]:
+def _int_attribute(node: Node, name: str) -> tuple[int, ...]:
     value = node.attrs[name]
     assert isinstance(value, tuple)
     return tuple(v for v in value if isinstance(v, int))

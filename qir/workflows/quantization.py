@@ -250,6 +250,8 @@ class _Work:
         if statistics is None and self.data is None:
             if not quantized_values(self.graph):
                 raise UsageError(f"{self.name}: give samples, or statistics of calibrating")
+            # A quantized model states its ranges in its types, so no data are needed to quantize it
+            # anew.
             again = reopen(self.graph, self.recipe, self.ledger)
             self.graph, statistics = again.graph, again.statistics
             self.recipe = replace(self.recipe, rules=again.rules, corrections="none")
@@ -263,6 +265,8 @@ class _Work:
         return self._observed(self.data, threads)
 
     def _observed(self, data: SampleData, threads: int | None) -> Statistics:
+        # Statistics are saved next to the output while calibration runs; an interrupted run resumes
+        # there.
         part = self.files.statistics
         resume = _left(part)
         if resume is None:
@@ -383,6 +387,7 @@ def _require_work(name: str, plan: Plan) -> None:
     if count := sum(d.reason.startswith(ALREADY_QUANTIZED) for d in ops):
         said = f"{count} of its {len(ops)} ops are quantized"
         raise UsageError(f"{name} is quantized already: {said}; nothing is left to quantize")
+    # One reason says more than a list: usually all products stay float for the same one.
     why = _reason(plan)
     raise UsageError(f"{name}: nothing in it can become integer for {plan.target}: {why}")
 
@@ -391,6 +396,7 @@ def _reason(plan: Plan) -> str:
     """Returns why nothing of a model becomes integer: what keeps products, else the commonest
     reason."""
     floats = [d.reason for d in plan.decisions if d.becomes == "float"]
+    # Ops that are no products always stay float here, which explains nothing about the model.
     ranked = Counter(said for said in floats if said not in (NOT_A_PRODUCT, NOT_A_MATRIX_PRODUCT))
     ranked = ranked or Counter(floats)
     return ranked.most_common(1)[0][0] if ranked else "it has no ops"

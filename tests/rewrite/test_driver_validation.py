@@ -22,7 +22,7 @@ from qir.reference.interpreter import run
 from qir.rewrite import ANOTHER, Pass, Tolerance, run_passes
 from qir.rewrite.runner.bisection import Trial, bisect
 from qir.rewrite.runner.filter import may
-from qir.rewrite.runner.validation import Validation, far_reals
+from qir.rewrite.runner.validation import Validation, float_distance
 
 COUNT = 40
 SEED = 7
@@ -124,7 +124,7 @@ def test_many_small_moves_are_each_measured_by_themselves() -> None:
     done = validated(graph, Drift())
     inputs = validation(graph).samples[0]
     before, after = (run(g, inputs)["y"] for g in (graph, done))
-    assert far_reals(before, after, 100), "free runs of the two drift apart"
+    assert float_distance(before, after, 100), "free runs of the two drift apart"
 
 
 def test_codes_are_measured_in_steps_and_an_output_by_its_name() -> None:
@@ -216,7 +216,7 @@ def test_reals_move_by_units_of_the_largest(
     old: list[float], new: list[float], ulps: float, far: bool
 ) -> None:
     a, b = np.array(old, np.float32), np.array(new, np.float32)
-    assert bool(far_reals(a, b, ulps)) == far
+    assert bool(float_distance(a, b, ulps)) == far
 
 
 def test_validation_of_quantizing_passes_on_random_graphs() -> None:

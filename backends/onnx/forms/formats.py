@@ -27,7 +27,7 @@ from qir.passes.loops.lower_layers import LowerLayers
 from qir.reference.constants import compute_constants
 from qir.rewrite.patterns.why import nearest
 from qir.rewrite.runner.contract import Pass
-from qir.rewrite.runner.free_constants import fix_defaults, give_back
+from qir.rewrite.runner.free_constants import fix_defaults, restore_defaults
 from qir.rewrite.scan_trimming import trim
 
 from ..optimizer import effects, overhanging_pools
@@ -70,7 +70,7 @@ def converted(
     for each in graphs_with_bodies(out):
         run_time_ranges.use_onnx_rule(each, ledger)
     # A default may be replaced at run time, so that nothing may be folded from it: see
-    # `give_back`.
+    # `restore_defaults`.
     defaults = fix_defaults(out, ledger)
     if channels_last(out, "onnx"):
         # ONNX's operators are NCHW; onnxruntime itself changes the layout when it loads the
@@ -115,7 +115,7 @@ def converted(
         effects.report_wide_ops(out, ledger)
     for each in graphs_with_bodies(out):
         effects.report_accuracy_levels(each, ledger)
-    give_back(out, defaults, ledger)
+    restore_defaults(out, defaults, ledger)
     return out
 
 

@@ -9,14 +9,14 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.passes.quantize.quantize_dynamic import PRODUCTS
-from qir.rewrite.runner.filter import asked, asking
+from qir.rewrite.runner.filter import asking, current_filter
 
 _STANDARD_QLINEAR = frozenset({"QLinearConv", "QLinearMatMul"})
 
 
 def keeping(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
     """Returns a context in which passes leave the chosen nodes unchanged."""
-    previous = asked()
+    previous = current_filter()
 
     def ask(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         return not any(map(which, nodes)) and previous(step, rewrite, nodes)

@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
 from qir.reference.code_means import AVERAGES
-from qir.rewrite.runner.filter import asked, asking
+from qir.rewrite.runner.filter import asking, current_filter
 
 from ..writer.writer import STEP
 
@@ -38,7 +38,7 @@ def pad_windows(graph: Graph, ledger: Ledger) -> None:
 
 def keeping_pools(ledger: Ledger) -> AbstractContextManager[None]:
     """Returns a context in which passes leave such pools quantized, as the ledger reports."""
-    previous, reported = asked(), set[str]()
+    previous, reported = current_filter(), set[str]()
 
     def ask(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         pool = next((n for n in nodes if has_overhang(n)), None)

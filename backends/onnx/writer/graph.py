@@ -17,7 +17,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
-from qir.rewrite.resize_axes import name_none, spread
+from qir.rewrite.resize_axes import full_sizes_and_scales, name_all_axes
 
 from ..forms import qcdq
 from ..opset import check, element_types
@@ -115,12 +115,12 @@ def _with_all_axes(graph: Graph) -> Graph:
 
     onnxruntime's layout transformation permutes scales and sizes as if they were for all axes.
     """
-    if not any(spread(node) for each in graphs_with_bodies(graph) for node in each):
+    if not any(full_sizes_and_scales(node) for each in graphs_with_bodies(graph) for node in each):
         return graph
     out = graph.copy()
     for each in graphs_with_bodies(out):
         for node in list(each):
-            name_none(each, node)
+            name_all_axes(each, node)
     return out
 
 

@@ -131,9 +131,11 @@ def _returns_every_integer(graph: Graph, x: Value, steps: list[Node]) -> bool:
     )
     profiles = tuple(profile(name) for name in profile_names)
     proof = _PROOFS.get(key)
+    # A profile of the same name may have been replaced meanwhile (`qir.profiles.library.replaced`).
     if proof is not None and all(a is b for a, b in zip(proof[0], profiles, strict=True)):
         return proof[1]
     holds = _try_every_integer(x.type.quant, steps, profile_names)
+    # A bound on memory in long sessions; a proof that is lost is only found again.
     if len(_PROOFS) >= _MAX_PROOFS:
         _PROOFS.clear()
     _PROOFS[key] = (profiles, holds)

@@ -96,6 +96,7 @@ def _operands_key(node: Node) -> Hashable:
     if node.op in _ORDER_MATTERS or len(by_slot) != 2 or not spec(node.op).traits.commutative:
         return by_slot
     values = [value for _, value in by_slot]
+    # Quantized operands differ in scale and zero point, so their slots are not exchangeable.
     if node.inner or node.stages or any(value.type.quant for value in values):
         return by_slot
     return frozenset(values) if values[0] is not values[1] else by_slot

@@ -81,6 +81,7 @@ class FoldBatchNorm(Pass):
             return False
         _, w, b = operands(node)
         norm_name, layer_name = norm.name, node.name
+        # gain * (W x + b - mean) + beta = (gain * W) x + (beta + (b - mean) * gain).
         bias = parts.beta + ((float_weights(b) if b else 0.0) - parts.mean) * parts.gain
         store(graph, node, outward(node)(float_weights(w), parts.gain), bias, "folded")
         _take_over_result(graph, node, norm)
@@ -98,6 +99,7 @@ class FoldBatchNorm(Pass):
             return False
         _, w, b = operands(node)
         weights, name = float_weights(w), norm.name
+        # W (gain * x + shift) + b = (W * gain) x + (W shift + b).
         scaled = inward(node)(weights, gain)
         bias = None if b is None else float_weights(b)
         if shift.any():

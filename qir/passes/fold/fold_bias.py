@@ -92,6 +92,7 @@ def _with_bias(graph: Graph, match: Match) -> Value | None:
         if old_bias.constant is None or old_bias.type.rank != 1 or old_bias.type.quant:
             return None
         summand = summand + old_bias.constant.data.astype(np.float64)
+    # The addition broadcasts the product to a larger shape, which a bias cannot do.
     if root.result.type != node.result.type:
         return None
     elements = Array.of(summand.astype(value.type.dtype.carrier), f"{root.name}.bias")

@@ -88,6 +88,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
     """
     operands = {s: v.constant.data for s, v in node.operands.items() if v.constant}
     if node.op == "qparams":
+        # `qparams` reads the type alone, so any element will do.
         operands["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
     try:
         results = run_node(node, operands, profile_name_of(graph, node))
@@ -97,6 +98,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
         return False
     for old, data in zip(node.results, results, strict=True):
         tensor_type = TensorType(data.shape, old.type.dtype)
+        # The constant takes over the name, so that outputs and statistics still find it.
         name = old.name
         graph.rename(old, graph.fresh(f"{name}.folded"))
         elements = Array(np.asarray(data, order="C"), tensor_type, name)

@@ -96,6 +96,7 @@ class _KnownFlow:
             graph.replace(old, new)
         graph.remove(node)
         for (name, lineage), new in zip(old_names, replacements, strict=True):
+            # A value that was an operand of the node keeps its own name.
             if new not in operands and not graph.has(name):
                 graph.rename(new, name)
                 graph.set_lineage(new, lineage)
@@ -117,6 +118,8 @@ class _KnownFlow:
         carried, captured = node.variadic("vs"), node.variadic("xs")
         leading: list[Value] = []
         if node.op == "loop":
+            # A loop's body reads the number of the round and its condition: 0 and true in the first
+            # round.
             for data, value in zip((np.int64(0), np.bool_(True)), body.inputs, strict=False):
                 ones = np.asarray(data).reshape((1,) * value.type.rank)
                 leading.append(graph.constant(ones, name=value.name, before=node))
@@ -126,6 +129,7 @@ class _KnownFlow:
         ]
         copies |= inline(graph, body, [*leading, *carried, *entries, *captured], node)
         outputs = [copies[value] for value in body.outputs.values()]
+        # The first output of a loop's body is its condition, which nobody reads any more.
         outputs = outputs[1:] if node.op == "loop" else outputs
         carried_count = len(outputs) - len(self.axes)
         stacked = [
@@ -182,6 +186,7 @@ def _known_rounds(node: Node, body: Graph) -> int | None:
     if cond is False or (count is not None and count < 1):
         return 0
     runs_first = cond is True and (count_value is None or count is not None)
+    # A loop ends by its count, or by the condition that its body gives first.
     stops_after_first = count == 1 or _constant_truth(next(iter(body.outputs.values()))) is False
     return 1 if runs_first and stops_after_first else None
 

@@ -99,6 +99,8 @@ class FoldParameters(Pass):
                 agreed[value] = None
             else:
                 agreed[value] = stated[0] if len(stated) == len(by_readers) else None
+        # A value that is left open opens the values connected to it, so this repeats until it
+        # settles.
         while _drop_disagreeing(graph, agreed):
             pass
         return agreed

@@ -104,6 +104,8 @@ class _ShapeFolding:
 
     def _visit(self, node: Node) -> int:
         count = 0
+        # With its shapes known, a kept operator may have a converter; what it becomes is visited
+        # too.
         if node.op == "foreign":
             added = read_again(self.graph, node, self.ledger, self.step)
             self.changed.update(value for new_node in added for value in new_node.results)
@@ -306,6 +308,7 @@ def _without_overflow(sizes: Sizes, element: DType) -> Sizes:
     low, high = element.bounds
 
     def unless_overflow(size: Dim) -> Dim:
+        # An overflow wraps at run time, so the size is not what exact arithmetic says.
         return None if isinstance(size, int) and not low <= size <= high else size
 
     return _elementwise(unless_overflow, sizes)
@@ -433,6 +436,7 @@ def _quotient(a: Dim, b: Dim) -> Dim:
         return None
     if isinstance(a, int):
         return a // b if a >= 0 else None
+    # Sizes are not negative, so rounding down and rounding toward zero agree.
     positive = isinstance(a, Sym) and all(count > 0 for _, count in a.terms)
     return dims.divide(a, b) if positive else None
 

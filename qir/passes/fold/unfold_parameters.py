@@ -69,6 +69,7 @@ def _unfoldable_values(graph: Graph, *, inside: bool) -> list[Value]:
     chosen = {v: None for v in graph.values.values() if _is_unfoldable(v, inside=inside)}
     connected_groups = [group for node in graph if len(group := tied(node)) > 1]
     changed = True
+    # A value that stays as it is keeps all others of its group; repeat until no group is partial.
     while changed:
         partial = [
             group for group in connected_groups if 0 < sum(v in chosen for v in group) < len(group)

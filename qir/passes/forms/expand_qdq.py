@@ -80,6 +80,8 @@ class ExpandQdq(Pass):
                 continue
             if not may(self.name, f"expand {node.op}", node):
                 continue
+            # Each of these notes says how the float ops differ from the kernel; one is enough for
+            # the ledger, so the first that applies is taken.
             difference = (
                 wrap_note(graph, node)
                 or float32_overflow.overflow_note(graph, node)
@@ -172,6 +174,7 @@ def _expand(graph: Graph, node: Node, floats: FloatValues) -> None:
             inner=node.inner,
         )
         flow = result.results[0]
+        # The kernel rounds to integers between two stages; floats repeat that by a quantize.
         if stage.type is not None:
             flow = _requantized(graph, node, flow, stage.type)
     assert flow is not None
@@ -195,6 +198,7 @@ def _float_operand(
         if not _has_quantized_factors(stage, inputs):
             return value
         scale = None if _has_computed_scale(stage, inputs) else accumulator_scale(stage, inputs)
+        # No type can state this scale, so the bias is multiplied by it instead.
         if scale is None or not _fits_bias_shape(value, scale):
             return _scaled_bias(graph, node, stage, inputs, companions, value)
         value = _typed_bias(graph, node, stage, scale, value)
@@ -226,6 +230,7 @@ def _dequantized(graph: Graph, node: Node, value: Value, parameters: Mapping[str
         return existing.result
     replacement = graph.add("dequantize", operands, name=f"{value.name}.real", before=node)
     graph.set_lineage(replacement.result, value.lineage)
+    # The existing dequantize stands after the node; the new one takes over its readers.
     if existing is not None:
         graph.substitute(existing, replacement.result)
         graph.set_origins(replacement, existing.origins)

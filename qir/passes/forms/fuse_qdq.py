@@ -69,6 +69,7 @@ class FuseQdq(Fusing):
         return _FUSIBLE_OPS
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
+        # Splits come first: the parts are then operands of the chains that `Fusing.run` looks for.
         split_count = sum(
             self._split_quantized(graph, node, ledger) for node in list(graph) if node.op == "split"
         )

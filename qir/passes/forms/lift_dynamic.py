@@ -270,6 +270,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     query = query_for_op(op, spec(op).complete_attrs(attrs), types, None)
     bias = match.get("bias")
     profile_name = profile_name_of(graph, node)
+    # The pass is exact, so it needs a profile that computes the product in this very order.
     if not profile_name or not _computes_same_bytes(
         profile(profile_name).resolve(query), bias=bias is not None
     ):

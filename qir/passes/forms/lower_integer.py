@@ -163,6 +163,7 @@ def _lower(graph: Graph, node: Node, x: _Side, w: _Side) -> None:
     op = "conv_integer" if is_conv else "matmul_integer"
     sums = builder.add(op, operands, attrs, name=f"{node.name}.sum")
     floats = builder.add("cast", {"x": sums}, {"to": F32}, name=f"{node.name}.real")
+    # Scales per channel of a convolution need axes of 1 for height and width after the channels.
     trailing_axes = _CONVS.get(node.op, 0) if w.axis is not None else 0
     scale = builder.scale(x, w, trailing_axes)
     result = builder.add("mul", {"a": floats, "b": scale}, name=f"{node.name}.scaled")

@@ -142,6 +142,7 @@ def _add_product(graph: Graph, node: Node, last: Node) -> Value:
     bias = bias if last is node else _added_row(node, last)
     arguments = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
     if x.type.rank > MATRIX_RANK:
+        # gemm takes matrices: all axes but the last become rows, and come back after the product.
         rows = np.asarray([-1, w.type.shape[1 if transposed else 0]], np.int64)
         arguments["a"] = _add_reshape(graph, node, x, graph.constant(rows, before=node))
     product = _add_node(graph, last, "gemm", arguments, {"trans_b": transposed})

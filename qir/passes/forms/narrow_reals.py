@@ -120,6 +120,7 @@ class NarrowReals(Pass):
 def _is_held_by_f16(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
     """Returns whether a constant is finite in float16, and not lost below its normal numbers."""
     largest = float(np.abs(data).max(initial=0))
+    # Below the normal range, float16 keeps fewer than 11 bits, and none below 2^-24.
     return largest == 0 or _F16_SMALLEST_NORMAL <= largest <= _F16_MAX
 
 

@@ -76,6 +76,7 @@ class OpenGroups(Pass):
 
 def _open_group(graph: Graph, node: Node) -> None:
     body = graph.body(node, "body")
+    # Value of the body -> its copy in the graph.
     copies: dict[Value, Value] = {v: node.operands[v.name] for v in body.inputs}
     for inner in body:
         if inner.op in ("input", "output"):

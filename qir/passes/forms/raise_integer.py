@@ -227,6 +227,7 @@ def _existing_type(side: _Side, channel_axis: int | None) -> QuantType | None:
         return None
     axis = quant.axis
     if axis is not None and side.perm:
+        # The type states the axis before the transpose; the sum sees the one after it.
         axis = side.perm.index(axis)
     if quant.granularity is not None and axis != channel_axis:
         return None
@@ -247,6 +248,7 @@ def _remaining_factor(scale: np.float32, factors: list[_Array]) -> _Array | None
     remaining = [f for i, f in enumerate(factors) if i != index]
     if not remaining:
         return None
+    # The factors are multiplied in float32, as the model does.
     product = remaining[0]
     for factor in remaining[1:]:
         product = np.multiply(product, factor, dtype=np.float32)
@@ -257,6 +259,7 @@ def _quotient(product: _Array, scale: np.float32) -> _Array | None:
     """Numbers whose products with a scale are those in float32; None where there are none."""
     with np.errstate(all="ignore"):
         nearest = np.asarray(product.astype(np.float64) / np.float64(scale)).astype(np.float32)
+        # Rounding of the division may be off by one ulp either way; the neighbours are tried too.
         candidates = (
             nearest,
             np.nextafter(nearest, np.float32(0)),

@@ -93,6 +93,7 @@ def _is_layer(node: Node) -> bool:
         return False
     if node.attrs["trans_a"] or x.type.rank < _MATRIX_RANK:
         return False
+    # linear has no factors.
     if node.op == "gemm" and not node.attrs["alpha"] == node.attrs["beta"] == 1.0:
         return False
     return bias is None or bias.type.shape == node.result.type.shape[-1:]

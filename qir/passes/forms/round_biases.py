@@ -140,6 +140,7 @@ class FloatBias:
         integers = np.rint(self.floats / sum_unit)
         movement = self._bias_movement(integers, sum_unit)
         if scales_raised:
+            # Rescaled weights are rounded again, which moves results for every input.
             movement += self._weight_movement(
                 new_weights * self._aligned_with_weights(new)
                 - weight_values * self._aligned_with_weights(old)
@@ -175,6 +176,7 @@ class FloatBias:
     def _bias_movement(self, integers: NDArray[np.float64], unit: NDArray[np.float64]) -> float:
         """Returns how far the bias moves results, in steps; 0 for what is less than float32's."""
         exact = integers * unit
+        # Differences that float32 cannot represent do not move the results of a float32 kernel.
         differs = exact.astype(np.float32) != self.floats.astype(np.float32)
         return float(np.max(np.abs(exact - self.floats), initial=0.0, where=differs)) / self._step()
 

@@ -138,9 +138,12 @@ class _Kernel:
             _represented_interval(self.summand.type.quant),
         )
         first, last = (
+            # Sums outside this interval give an end of the result with any summand, and the weights
+            # may not reach even that far.
             max(low - summand_high, self.sum_interval[0]),
             min(high - summand_low, self.sum_interval[1]),
         )
+        # A zero point must exist, so the interval includes 0.
         first, last = min(first, 0.0), max(last, 0.0)
         storage = self.x.storage
         lowest, highest = storage.bounds
@@ -152,6 +155,8 @@ class _Kernel:
         """Returns the steps by which results move at most: half a step of the sums, what rounding
         the bias moves, and rounding once more."""
         half_step = float(sum_type.scales()) / float(self.out.scales()) / 2
+        # The half step of the new rounding and the bias move the value by less than this floor; the
+        # second rounding can then move the result by one step more.
         return floor(half_step + bias + _ROUNDING_SLACK) + 1
 
     def split(self, graph: Graph, sum_type: QuantType) -> None:
@@ -257,6 +262,7 @@ def _sum_interval(x: QuantType, w: Value, bias: Value | None, rules: Profile) ->
     weights = np.asarray(dequantize_by_profile(rules, w.constant.data, quant), np.float64)
     rows, (low, high) = weights.reshape(len(weights), -1), _represented_interval(x)
     bias_floats = np.zeros(1) if bias is None else _bias_floats(bias, x, quant, rules)
+    # The highest sum takes the highest data for positive weights and the lowest for negative ones.
     positive, negative = np.clip(rows, 0, None).sum(1), np.clip(rows, None, 0).sum(1)
     highest, lowest = (
         positive * high + negative * low + bias_floats,

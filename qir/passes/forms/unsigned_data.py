@@ -77,6 +77,8 @@ def movable(graph: Graph, accepts: Callable[[Value], bool], *, kernels: bool) ->
         if accepts(v) and all(is_movable_end(u.node, True) for u in v.uses)
     }
     dropped: list[Value] | None = None
+    # Values that one op moves must change together. Dropping one drops its group, so this repeats
+    # until nothing changes.
     while kernels and dropped != []:
         dropped = [
             v

@@ -83,20 +83,26 @@ def reshaped(before: Shape, after: Shape, perm: Perm) -> Reshaped | None:
         return None
     moved_axes = sorted(perm[i] for i, size in enumerate(before) if size != 1)
     positions = {axis: i for i, axis in enumerate(moved_axes)}
+    # storage_axes[i]: where the axes of group i stand in x. A group must be contiguous there.
     storage_axes = [[positions[perm[axis]] for axis in block.before] for block in groups]
+    # A group whose axes stand apart in x cannot be one axis of a reshape of x.
     if any(max(axes) - min(axes) >= len(axes) for axes in storage_axes):
         return None
     reordered_groups = [i for i, axes in enumerate(storage_axes) if axes != sorted(axes)]
     order = sorted(range(len(groups)), key=lambda i: min(storage_axes[i]))
+    # Case 1: whole groups are exchanged; the transpose moves behind the reshape.
     if order != sorted(order):
         if reordered_groups:
             return None
         shape, perm_back = _reordered(after, groups, order)
         return Reshaped(shape, perm_back)
     identity = tuple(range(len(after)))
+    # Case 2: only axes of size 1 moved; the reshape alone is enough.
     if not reordered_groups:
         return Reshaped(after, identity)
     block = groups[reordered_groups[0]]
+    # Case 3: axes were exchanged within one joined group; its elements come in another order, which
+    # the weights that read them can be brought into.
     sizes = dims.known_shape(tuple(before[axis] for axis in block.before))
     if len(reordered_groups) > 1 or len(block.after) > 1 or sizes is None:
         return None

@@ -27,7 +27,7 @@ from qir.rewrite.axis_permutation import (
     Perm,
     composed,
     inverse,
-    still,
+    is_identity,
     turned,
     turned_array,
     turned_type,
@@ -84,6 +84,8 @@ def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
     read(uses, perm)
     while pending:
         node = heapq.heappop(pending)
+        # The heap gives nodes in topological order, so all operands of a node are decided before
+        # it.
         edit = _edit(node, operand_states[node])
         if edit is None or len(edits) >= MAX_NODES:
             return None
@@ -114,7 +116,7 @@ def _edit(node: Node, operand_states: States) -> Edit | None:
     edit = _RULES.get(node.op, _turned_edit)(node, operand_states, first)
     if edit is None or edit.result is None or isinstance(edit.result, Reordered):
         return edit
-    if still(edit.result):
+    if is_identity(edit.result):
         return Edit(node, edit.attrs, edit.constants)
     restoring = inverse(edit.result)
     fits = all(turned_type(value.type, restoring) is not None for value in node.results)

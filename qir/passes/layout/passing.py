@@ -14,7 +14,14 @@ from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.passes.layout.blocks import reshaped
 from qir.passes.layout.crossing import Edit, Reordered, int_list, plan, sizes_of
-from qir.rewrite.axis_permutation import Perm, composed, inverse, still, turned_lineage, turned_type
+from qir.rewrite.axis_permutation import (
+    Perm,
+    composed,
+    inverse,
+    is_identity,
+    turned_lineage,
+    turned_type,
+)
 from qir.rewrite.runner.filter import may
 
 _SUMS = frozenset(
@@ -37,7 +44,7 @@ class Raised:
 def reshape_without_transpose(value: Value, perm: Perm) -> Raised | None:
     """Returns what makes a value with its axes in that order, if anything makes it by reshaping."""
     node = value.node
-    if node.op not in RESHAPES or node.schemes or still(perm):
+    if node.op not in RESHAPES or node.schemes or is_identity(perm):
         return None
     x = node.operands["x"].type
     if any(kind.quant and kind.quant.granularity for kind in (x, value.type)):
@@ -88,14 +95,14 @@ class Passing:
         if replacement is None:
             return False
         x, producer = value.node.operands["x"], value.node.operands["x"].node
-        if not still(replacement.perm):
+        if not is_identity(replacement.perm):
             have_one_use = value.only_use is not None and x.only_use is not None
             if producer.op != "transpose" or producer.schemes or not have_one_use:
                 return False
         if not self._may(node, value.node):
             return False
         graph, old = self.graph, node.result
-        if not still(replacement.perm):
+        if not is_identity(replacement.perm):
             x = self._with_axes_moved(producer, replacement.perm)
         operands = {"x": x}
         if replacement.sizes is not None:
@@ -119,7 +126,7 @@ class Passing:
     def _with_axes_moved(self, node: Node, perm: Perm) -> Value:
         """Returns what a transpose makes, with its axes in that order."""
         combined = composed(int_list(node.attrs["perm"]), perm)
-        if still(combined):
+        if is_identity(combined):
             return node.operands["x"]
         self._turn(node.result, perm)
         self.graph.set_attrs(node, perm=combined)
@@ -140,7 +147,7 @@ class Passing:
 
     def _apply(self, edit: Edit) -> None:
         graph, node = self.graph, edit.node
-        if node.op == "transpose" and still(int_list(edit.attrs["perm"])):
+        if node.op == "transpose" and is_identity(int_list(edit.attrs["perm"])):
             graph.replace(node.result, node.operands["x"])
             graph.remove(node)
             return
@@ -156,6 +163,7 @@ class Passing:
                     graph.set_lineage(value, value.lineage.then(step))
                 else:
                     self._turn(value, inverse(state))
+        # Terms of these sums come in another order, which may change the last bits of floats.
         if node.op in _SUMS or (edit.constants and node.op in MATRIX_PRODUCTS):
             message = "sums what it reads in another order"
             self.ledger.add(Change.REGROUPED, self.name, node.name, message)

@@ -16,8 +16,8 @@ from qir.rewrite.axis_permutation import (
     Perm,
     composed,
     inverse,
+    is_identity,
     perm_to,
-    still,
     turned,
     turned_array,
     turned_element,
@@ -56,6 +56,7 @@ class Turning:
     def run(self) -> int:
         self.slots = self.turnable()
         regions, is_required = self._regions(), self.required is not None
+        # A region with a convolution always turns; others only where that saves transposes.
         chosen = [
             r
             for r in regions
@@ -148,7 +149,7 @@ class Turning:
                 continue
             order = self._perm(rank)
             reshape = reshape_without_transpose(value, order)
-            gain -= not (_undoes(value, order) or (reshape and still(reshape.perm)))
+            gain -= not (_undoes(value, order) or (reshape and is_identity(reshape.perm)))
             if value.node.op == "transpose":
                 gain += all(self._turns_inside(use, inside) for use in value.uses)
         for value in (v for node in region.nodes for v in node.results):
@@ -214,6 +215,7 @@ class Turning:
             origins=node.origins,
             profile=node.profile,
         )
+        # The new chain takes over the origins and schemes of the old one.
         for slot, origins in node.slot_origins.items():
             self.graph.set_slot_origins(new_chain, slot, origins)
         for slot, scheme in node.schemes.items():
@@ -252,10 +254,11 @@ class Turning:
         x = value
         if value.node.op == "transpose" and not value.node.schemes:
             x = value.node.operands["x"]
+            # Two transposes in a row become one, or none.
             perm = composed(_perm_of(value.node), perm)
             if x in self.turned_values:
                 perm = composed(inverse(self.turned_values[x]), perm)
-        if still(perm):
+        if is_identity(perm):
             return x
         constant = self.graph.add(
             "transpose", {"x": x}, {"perm": perm}, name=f"{value.name}.{self.to}", before=user
@@ -273,7 +276,7 @@ class Turning:
                 continue
             if node.op == "transpose" and not node.schemes:
                 combined = composed(perm, _perm_of(node))
-                if still(combined):
+                if is_identity(combined):
                     graph.replace(node.result, value)
                     removable.add(node)
                 else:

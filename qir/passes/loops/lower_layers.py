@@ -139,6 +139,7 @@ class _LayerLoop:
         parameters = [
             (slot, v) for slot, v in node.operands.items() if slot not in ("h0", "c0", "x")
         ]
+        # The reverse direction reads a flipped sequence, so that both share one counter.
         flipped = (
             self.add("flip", {"axes": (time_axis,)}, x=self.x) if any(self.directions) else self.x
         )

@@ -125,6 +125,7 @@ class AssignSchemes(Pass):
         count = 0
         for node, slots in schemes.items():
             for slot, scheme in slots.items():
+                # Any other rule comes from the target's table or from a user rule, and stays.
                 rule = self.range_rule if scheme.range == "minmax" else scheme.range
                 requested = replace(scheme, range=rule)
                 if node.schemes.get(slot) != requested:

@@ -115,6 +115,7 @@ def clipped_reach(weights: Reals, axis: int | None, high: int) -> Reals:
     other_axes = tuple(i for i in range(weights.ndim) if i != axis)
     full = np.abs(weights).max(axis=other_axes if axis is not None else None, keepdims=True)
     best, least_error = full, _error(weights, full, other_axes if axis is not None else None, high)
+    # A search by bisection could miss the optimum: the error is not convex in the range.
     for share in np.linspace(1, NARROWEST, CANDIDATES, endpoint=False)[1:].tolist():
         candidate = full * share
         error = _error(weights, candidate, other_axes if axis is not None else None, high)

@@ -138,6 +138,7 @@ class CorrectBias(BiasCorrection):
             if scheme is None or _is_corrected(node) or (mean := self._input_means(node)) is None:
                 continue
             shift = _mean_error(node, mean, rules, self.scales, self._exact_weights(node))
+            # Nothing to correct, or statistics that hold an infinity.
             if not shift.any() or not np.isfinite(shift).all():
                 continue
             move_bias(graph, node, shift)
@@ -154,6 +155,7 @@ class CorrectBias(BiasCorrection):
         weight = operands(node)[1]
         if original is not None and original.node.op == node.op:
             original_weight = operands(original.node)[1]
+            # The exact weights count only where they still stand for the same tensor.
             if original_weight.constant is not None and original_weight.type == weight.type:
                 weight = original_weight
         return float_weights(weight)
@@ -206,6 +208,7 @@ def channel_mean(statistics: Statistics, data: Value, axis: int) -> Reals | None
     """Returns the mean of each channel; None where batches were seen without their channels."""
     data, axis = _before_reshapes(data, axis)
     by_channel, per_tensor = (statistics.get(Key(data.lineage.tensor, a)) for a in (axis, None))
+    # Means of some batches alone would be those of another data set.
     if by_channel is None or (per_tensor is not None and per_tensor.count != by_channel.count):
         return None
     mean = by_channel.channel_mean
@@ -230,6 +233,7 @@ def _mean_error(
     scheme = node.schemes[slots(node)[1]]
     quant_type = weight_type(rules, node, weight, scheme, scales)
     assert weight.constant is not None
+    # The weights as the kernel will see them: quantized and dequantized by the profile's rules.
     rounded = dequantize_by_profile(
         rules, quantize_by_profile(rules, weight.constant.data, quant_type), quant_type
     ).astype(np.float64)
@@ -257,6 +261,7 @@ def _data_shares(node: Node) -> Reals:
     strides, dilations, pads = (
         _int_attribute(node, name) for name in ("stride", "dilation", "pad")
     )
+    # The share of a tap is the product of its shares along each axis.
     shares = np.ones(())
     for i in range(rank):
         sizes = data.type.shape[first_spatial + i], node.result.type.shape[first_spatial + i]
@@ -281,5 +286,6 @@ def _tap_shares(
         return np.full(taps, 1 / stride if transposed else 1.0)
     offsets = np.arange(taps)[:, None] * dilation - pad
     windows, end = (size, results) if transposed else (results, size)
+    # positions[tap, window]: the element that a tap of a window meets; outside it meets padding.
     positions = np.arange(windows) * stride + offsets
     return np.asarray(((positions >= 0) & (positions < end)).sum(axis=1) / results)

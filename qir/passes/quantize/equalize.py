@@ -158,6 +158,8 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
             size if node not in group_after else outward(node)(size, 1 / factors[group_after[node]])
         )
 
+    # Groups that share a layer influence each other, so the factors are found by iteration: in each
+    # round a group moves to the optimum that its neighbours' present factors leave.
     for _ in range(SWEEPS):
         largest_change = 0.0
         for i, (group, (lowest, highest)) in enumerate(candidates):
@@ -170,6 +172,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
             )
             with np.errstate(divide="ignore", invalid="ignore"):
                 step = np.sqrt(written / read_weights)
+            # A channel without weights on one side has no optimum; it keeps its factor.
             step[~np.isfinite(step) | (step == 0)] = 1.0
             updated = np.clip(factors[i] * step, lowest, highest)
             largest_change = max(
@@ -181,6 +184,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
     return [
         (group, updated)
         for (group, _), updated in zip(candidates, factors, strict=True)
+        # Factors this close to 1 gain nothing, and each rescaling rounds the weights once more.
         if np.abs(np.log(updated)).max(initial=0) > 1e-3
     ]
 
@@ -195,6 +199,7 @@ def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, 
         if summary is None or summary.channel_high.size != group.size:
             return None
         per_tensor = statistics.get(Key(value.lineage.tensor))
+        # Channels were recorded for some batches alone, so their ranges may be too narrow.
         if per_tensor is not None and per_tensor.count != summary.count:
             return None
     lowest, highest = np.full(group.size, 1 / REACH), np.full(group.size, REACH)
@@ -204,6 +209,7 @@ def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, 
             return None
         high, low = (np.asarray(s, np.float64) for s in (summary.channel_high, summary.channel_low))
         clip_max, clip_min = (float(str(clip.attrs[name])) for name in ("max", "min"))
+        # A clip to 0 commutes with positive factors, as relu does; other bounds do not.
         is_clipped = (high >= clip_max) | ((low <= clip_min) & (clip_min != 0))
         with np.errstate(divide="ignore"):
             lowest_exact = np.maximum(high / clip_max, low / clip_min if clip_min else 0.0)
@@ -239,6 +245,7 @@ def _output_sizes(node: Node, size: Reals) -> Reals:
 
 def _input_sizes(node: Node, size: Reals) -> Reals:
     """Returns the largest weight of each input channel, the largest of all being 1."""
+    # In a grouped convolution, the second axis of the weights counts the inputs of one group.
     if node.op in CONVOLUTIONS:
         parts = size.reshape(groups(node), -1, size.shape[1])
         return _relative_to_largest(parts.max(axis=1).reshape(-1))

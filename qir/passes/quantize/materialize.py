@@ -170,11 +170,15 @@ class _Materializing:
     def run(self) -> int:
         planned = [n for n in self.graph if n.schemes]
         wanted = self._planned_activations(planned)
+        # Values that name one `share` get one type: what moves integers without changing them, such
+        # as concat or max pooling, needs the same scale on both sides.
         groups: dict[str, list[Value]] = {}
         for value, scheme in wanted.items():
             groups.setdefault(scheme.share or value.name, []).append(value)
         for key, values in groups.items():
             self.types[key] = self._shared_type(values, wanted[values[0]])
+        # Reads first: each planned operand comes from a dequantize, made once for all of its
+        # readers.
         for node in planned:
             for slot in node.schemes:
                 if slot != RESULT and not self._is_parameter(node, slot):
@@ -183,8 +187,10 @@ class _Materializing:
                         node, slot, self._dequantized_value(value, wanted[value])
                     )
         for value, scheme in wanted.items():
+            # Then results: readers without a plan get the dequantized value too.
             self._replace_result(value, scheme)
         for node in planned:
+            # Weights come last, since the scale of a bias needs the final type of the data.
             self._quantize_weights(node)
         for node in planned:
             for slot in list(node.schemes):
@@ -212,6 +218,7 @@ class _Materializing:
     def _shared_type(self, values: list[Value], scheme: Scheme) -> QuantType:
         """Returns one quantized type for values that share it: the range covers them all."""
         scheme = self._with_observed_sign(values, scheme)
+        # A scheme with a fixed scale, as a kernel may ask for, needs no statistics.
         if scheme.scale is not None:
             return uniform(
                 scheme.storage,
@@ -279,6 +286,7 @@ class _Materializing:
             data = constant.data
             return float(data.min(initial=0)), float(data.max(initial=0))
         summary = self._summary(value)
+        # Rules that search for a range, such as mse and entropy, need the number of steps in it.
         levels = scheme.high - scheme.low + 1
         rule = parse_rule(scheme.range)
         chosen = rule.range(
@@ -295,6 +303,7 @@ class _Materializing:
         energies, axes = np.zeros(()), set()
         for use in value.uses:
             if layer_data(use.node) is value:
+                # Channels can be weighed only where all layers sum over the same axis of the value.
                 axes.add(summed_axis(use.node, value))
                 layer_energy = energy(use.node)
                 if energies.ndim and energies.shape != layer_energy.shape:
@@ -376,6 +385,7 @@ class _Materializing:
         axis = channel_axis(node, scheme)
         key = (weight, scheme)
         data_scale = self._data_scale(node)
+        # Layers that share a weight share its integers, unless a bias may ask for a larger scale.
         if key not in self.parameters or bias is not None:
             scales, zeros = _weight_parameters(self.profile, weight, scheme, axis, self.scales)
             if bias is not None and traits.bias in node.schemes:
@@ -409,6 +419,8 @@ class _Materializing:
         """Raises weight scales where the bias would not fit 32 bits, as the runtime's tool does."""
         assert bias.constant is not None
         needed = np.abs(bias.constant.data.astype(np.float64)) / (float(data_scale) * _INT32_MAX)
+        # |bias| / (data scale * weight scale) <= 2^31 - 1, solved for the weight scale. The factor
+        # 1 + 2^-20 keeps this true after the scale is rounded to float32.
         least_scales = (needed if np.ndim(scales) else needed.max(initial=0)) * (1 + 2**-20)
         if np.all(scales >= least_scales):
             return scales
@@ -422,6 +434,7 @@ class _Materializing:
     ) -> None:
         """Quantized values in units of the accumulator, fl32(input scale x weight scale)."""
         assert bias.constant is not None
+        # One step of the accumulator: the product of both scales, rounded once to float32.
         unit = np.asarray(data_scale * np.asarray(weight_quant.scales(), np.float32), np.float32)
         axis = 0 if unit.ndim else None
         quant_type = uniform(node.schemes[slot].storage, unit, 0, axis=axis, name=bias.name)

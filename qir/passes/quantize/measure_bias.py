@@ -150,6 +150,8 @@ def _channel_means(node: Node, data: Tensor) -> Reals:
 def _measured_shifts(graph: Graph, inputs: Samples, float_means: Means) -> Means:
     """Runs a graph in QDQ form and moves each layer's results to the wanted means; says how far."""
     bind_inputs(graph, inputs)
+    # How often each value is still read; arrays are dropped after their last use, since all
+    # activations of a large model would not fit into memory.
     uses_left: dict[Value, int] = {}
     for node in graph:
         for value in node.operands.values():
@@ -167,6 +169,8 @@ def _measured_shifts(graph: Graph, inputs: Samples, float_means: Means) -> Means
         )
         name = node.results[0].name if node.results else ""
         if name in float_means:
+            # The next layers read the corrected results, so that their own shifts do not count this
+            # layer's error again.
             shift = _on_shift_grid(_channel_means(node, results[0]) - float_means[name])
             shape = [1] * results[0].ndim
             shape[result_axis(node)] = -1
@@ -181,5 +185,6 @@ def _measured_shifts(graph: Graph, inputs: Samples, float_means: Means) -> Means
 
 
 def _on_shift_grid(shift: Reals) -> Reals:
+    # Sums in another order, by other thread counts or processors, differ in the last bits.
     unit = np.abs(shift).max(initial=0) * _SHIFT_GRID
     return np.asarray(np.rint(shift / unit) * unit if unit and np.isfinite(unit) else shift)

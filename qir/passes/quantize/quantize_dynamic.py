@@ -147,6 +147,7 @@ def _weight_scheme(
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
+    # A recurrent layer multiplies by rows of its weights, as linear does.
     entry = table.ops.get(
         "linear" if node.op in RECURRENT_OPS else node.op
     )  # both multiply by rows
@@ -253,6 +254,7 @@ class QuantizeDynamic(Pass):
                 continue
             traits = spec(node.op).traits
             data = node.operands[traits.data]
+            # Data that were quantized before are read by that dequantize, and not quantized again.
             if is_dequantized(data):
                 dequantized[data] = data
             if data not in dequantized:

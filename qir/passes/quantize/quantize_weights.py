@@ -150,6 +150,7 @@ def blocked(floats: ArrayData, blocks: WeightStorage, axis: int, rules: str, nam
     scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
     grid_shape = tuple(n for n in granularity.grid(shape) if isinstance(n, int))
     scales, zeros = np.empty(grid_shape, np.float32), np.empty(grid_shape, blocks.storage.carrier)
+    # Weights may be mapped from a file and larger than memory: they are read piece by piece.
     for box in boxes(grid_shape, size):
         low, high = _block_ranges(floats, box, size, axis)
         scales[box], zeros[box] = parameters_for_range(

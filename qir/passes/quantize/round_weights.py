@@ -171,6 +171,7 @@ def _mean_products(values: Reals, centered: bool) -> Reals:
         [group_values.T @ group_values / max(1, len(group_values)) for group_values in values]
     )
     # What the order of summing leaves open must not decide.
+    # The grid is far above the rounding errors of BLAS, whose order of summing varies.
     unit = np.abs(products).max(initial=0) * 2.0**-36
     return np.asarray(np.rint(products / unit) * unit if unit else products)
 
@@ -191,6 +192,8 @@ def _summed_values(node: Node, data: Reals) -> Reals:
     data = np.pad(data, padding)
     extent = [(k - 1) * d + 1 for k, d in zip(shape[2:], dilations, strict=True)]
     axes = tuple(range(2, 2 + rank))
+    # Views of all windows at stride 1, then the strides and dilations are picked out of them; only
+    # the chosen windows are copied.
     windows = np.lib.stride_tricks.sliding_window_view(data, extent, axis=axes)
     steps = [slice(None, None, s) for s in strides]
     taps = [slice(None, None, d) for d in dilations]
@@ -249,6 +252,7 @@ def _round_layer(
     quant_type = weight_type(rules, node, new_value, scheme, scales)
     stored = quantize_by_profile(rules, new_value.constant.data, quant_type).astype(np.int64)
     if (
+        # A profile that rounds the stored floats to other integers would undo the choice.
         _with_result_rows(node, stored) != chosen
     ).any():  # a profile that would round them differently
         graph.set_operand(node, slot, weight)
@@ -269,10 +273,12 @@ def choose_rounding(
     scale_column = step[..., None]
     positions = exact / scale_column
     lower = np.floor(positions)
+    # A weight can move if it is no integer step already and both neighbours are in range.
     is_movable = (
         (np.abs(positions - np.rint(positions)) > 1e-4) & (lower >= -high) & (lower + 1 <= high)
     )
     chosen = np.where(is_movable, np.clip(nearest, lower, lower + 1), nearest).astype(np.float64)
+    # Half the gradient of e @ M @ e for each weight, updated as weights move.
     gradient = (chosen * scale_column - exact) @ moments
     own_moments = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
     group, result = np.indices(step.shape)
@@ -280,9 +286,12 @@ def choose_rounding(
         step_change = np.where(
             is_movable, np.where(chosen == lower, scale_column, -scale_column), 0.0
         )
+        # (e + d) @ M @ (e + d) - e @ M @ e = d * (2 * gradient + d * M_ii), for a step d of weight
+        # i.
         error_change = step_change * (2 * gradient + step_change * own_moments)
         best_input = error_change.argmin(axis=-1)
         best_index = group, result, best_input
+        # The threshold ends the descent where gains are only rounding errors.
         is_better = error_change[best_index] < -1e-12 * own_moments[group, 0, best_input] * step**2
         if not is_better.any():
             break

@@ -136,6 +136,7 @@ def scales(graph: Graph, statistics: Statistics, strength: float) -> list[tuple[
             weight_reach = np.max([_input_sizes(use.node) for use in value.uses], axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
                 factors = reach**strength / weight_reach ** (1 - strength)
+            # Channels that are always 0, or that no weight reads, keep their factor.
             factors[~np.isfinite(factors) | (factors == 0)] = 1.0
             factors = np.clip(factors, 1 / REACH, REACH)
             if np.abs(np.log(factors)).max(initial=0) > 1e-3:

@@ -87,6 +87,7 @@ class WidenOutputs(Pass):
             rows = self._rows(computed)
             if rows is None or rows > MOST_ROWS:
                 continue
+            # Three digits, so that the rule reads well in files and is equal on every processor.
             share = float(f"{WIDENING / math.sqrt(rows):.3g}")
             planned = {v for v in scores if v in plans}
             widened = [plan for value in planned for plan in plans[value] if _is_minmax(plan[2])]

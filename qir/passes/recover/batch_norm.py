@@ -76,6 +76,7 @@ def _replace(graph: Graph, match: Match) -> Value:
     count = x.type.shape[axis]
     assert isinstance(count, int)
     rows = {name: _per_channel(value, count) for name, value in _matched_parameters(match).items()}
+    # (x - mean) / spread * gain + beta is a batch norm of gamma = gain / spread, var = 1, eps = 0.
     slots = {
         "gamma": rows.get("gain", np.ones(count)) / rows.get("spread", np.ones(count)),
         "beta": rows.get("beta", np.zeros(count)),

@@ -47,6 +47,7 @@ def group_norm_of_layers(op: Ops, x: Var) -> Term:
 def _groups(match: Match) -> int | None:
     """Returns how many groups there are; None where the reshapes do something else."""
     x, split = match["x"].type.shape, match.node("split").result.type.shape
+    # x: [N, C, ...], split: [N, groups, ...], with C divisible by the number of groups.
     if len(x) < 2 or len(split) < 3 or split[0] != x[0] or x[0] is None:
         return None
     channels, groups = x[1], split[1]

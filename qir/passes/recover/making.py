@@ -30,6 +30,7 @@ RELATIVE_TOLERANCE = 1e-5
 
 def written_number(value: float) -> Either:
     """Returns a number as its own type rounds it, or written with six digits."""
+    # Exact first: a number in the constant's own type is the usual case.
     return Number(value) | near(value, RELATIVE_TOLERANCE)
 
 
@@ -133,6 +134,7 @@ def replace_by_one(op: str, attributes: AttrsOrFinder | None = None, **slots: st
         attrs = attributes(match) if callable(attributes) else attributes or {}
         bound = {slot: match.get(name) for slot, name in slots.items()}
         operands = {slot: value for slot, value in bound.items() if value is not None}
+        # The match may be another program, such as one whose broadcast the op does not do.
         if attrs is None or not makes_type_of(op, operands, attrs, match.results[0]):
             return None
         return graph.add(op, operands, attrs).results[0]

@@ -138,6 +138,7 @@ def _axis(match: Match) -> int | None:
     axis = axes.pop()
     if axes or axis is None or not _divides_by_count(match, x.shape[axis:]):
         return None
+    # Axes that were averaged out must come back as 1, so that the result broadcasts over x.
     ones = x.shape[:axis] + (1,) * (x.rank - axis)
     restored = [n.result.type.shape for n in match.nodes if n.op in ("reshape", "unsqueeze")]
     return axis if all(shape == ones for shape in restored) else None

@@ -100,6 +100,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
         return graph.add("leaky_relu", {"x": x}, attrs).result if is_suitable else None
     if not makes_type_of("prelu", {"x": x, "slope": slope}, {}, match.results[0]):
         return None
+    # The pattern's constant is half of the slope, or its negative.
     if factor != 1.0:
         slope = typed_constant(_float_elements(slope) * factor, slope, graph, f"{slope.name}.slope")
     return graph.add("prelu", {"x": x, "slope": slope}).result

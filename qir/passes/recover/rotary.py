@@ -171,6 +171,7 @@ def _equal_halves(value: Value, is_declared: bool, depth: int = 0) -> bool:
         return bool(np.array_equal(constant.data[..., :half], constant.data[..., half:]))
     rank = value.type.rank
     if node.op == "concat" and _is_last_axis(node, "axis", rank):
+        # torch.cat((freqs, freqs), dim=-1): how most models make the two halves.
         both = node.variadic("xs")
         return len(both) == 2 and both[0] is both[1]
     if node.op == "input":
@@ -240,6 +241,7 @@ def _replacement(
             operands[name] = _table_operand(
                 graph, match[name], match, layout, full_width=full_width
             )
+        # The op takes a table with a row for each position; all batches start at position 0.
         if layout == "rows":
             first = graph.fresh(f"{match.root.name}.first")
             operands["positions"] = graph.constant(np.zeros(1, np.int64), name=first)

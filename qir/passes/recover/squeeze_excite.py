@@ -93,6 +93,7 @@ def _is_image_gate(match: Match) -> bool:
 def _group(graph: Graph, match: Match) -> Value | None:
     """Returns the group; None within a body that holds nothing else, as that of the group does."""
     others = sum(n.op not in STRUCTURAL_OPS for n in graph) - len(match.nodes)
+    # The body of a group that was made before would match again, without end.
     if not others and graph._holder is not None:
         return None
     body = Graph("body", "")

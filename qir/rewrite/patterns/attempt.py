@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from qir.ir import attrs as attributes
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
-from qir.rewrite.patterns.goals import FAILED, Choice, Deal, GoalList, Goals, Reached
+from qir.rewrite.patterns.goals import FAILED, AssignOperands, Choice, GoalList, Goals, Reached
 from qir.rewrite.patterns.match import Bound, Match
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.terms import (
@@ -27,9 +27,9 @@ from qir.rewrite.patterns.terms import (
     TermCondition,
 )
 
-_SMALL = 64
+_MIN_STEPS_TO_REMEMBER = 64
 """Steps before it pays to remember what failed."""
-_CODED = frozenset(
+_QUANTIZATION_OPS = frozenset(
     "quantize dequantize requantize recode choose_qparams qparams fake_quantize".split()
 )
 
@@ -75,6 +75,7 @@ class Attempt:
     ) -> Goals:
         """Returns the first way that leads on to the rest; the others are kept."""
         state = GoalList(term, value, rest)
+        # The same goals failed before with the same bindings, so they would fail again.
         if self.failed and not self.failed.isdisjoint(self._keys(state)):
             return FAILED
         choice = Choice(len(self.trail), state)
@@ -100,6 +101,7 @@ class Attempt:
             untagged.append(goals)
             goals = goals.rest
         tag = goals.tag if goals is not None else 0
+        # From the end of the list up, so that equal lists of goals get equal numbers.
         for cell in reversed(untagged):
             if not isinstance(cell.term, Reached):
                 tag = self.tags.setdefault((cell.term, cell.value, tag), len(self.tags) + 1)
@@ -110,14 +112,16 @@ class Attempt:
         """Returns the next way from the last choice that has one."""
         while self.choices:
             choice = self.choices[-1]
+            # Backtracking: everything bound since the choice is unbound.
             while len(self.trail) > choice.mark:
                 del self.bound[self.trail.pop()]
+            # `choice.ways` is an iterator, so this loop takes only the next way.
             for way in choice.ways:
                 return way
             self.choices.pop()
-            if self.steps > _SMALL and not choice.tainted:
-                alone, whole = self._keys(choice.state)
-                self.failed.add(whole if choice.reached else alone)
+            if self.steps > _MIN_STEPS_TO_REMEMBER and not choice.tainted:
+                own_key, full_key = self._keys(choice.state)
+                self.failed.add(full_key if choice.reached else own_key)
         return FAILED
 
     # -- the whole ----------------------------------------------------------------------------
@@ -125,14 +129,15 @@ class Attempt:
     def finish(self) -> Match | None:
         """Returns the match, unless its nodes have to stay for somebody else."""
         results = self._results()
-        found = {n: None for n in self.bound.values() if isinstance(n, Node)}
-        nodes = tuple(sorted(found, key=lambda n: n._rank))
+        matched = {n: None for n in self.bound.values() if isinstance(n, Node)}
+        nodes = tuple(sorted(matched, key=lambda n: n._rank))
         for node in nodes:
             for value in node.results:
+                # Results may have any readers: the replacement gives these the new value.
                 if value in results:
                     continue
                 for use in value._uses:
-                    if use.node not in found:
+                    if use.node not in matched:
                         self.no(node, "%{} is also used by {}", value.name, use.node.name)
                         return None
             if node.profile != nodes[-1].profile:
@@ -141,7 +146,7 @@ class Attempt:
             if node._schemes:
                 self.no(node, "its {} is planned", next(iter(node._schemes)))
                 return None
-        if len(results) > 1 and not self._convex(found, results):
+        if len(results) > 1 and not self._convex(matched, results):
             return None
         match = Match(self.plan, dict(self.bound), results, nodes)
         for test in self.pattern.tests:
@@ -162,34 +167,34 @@ class Attempt:
         assert isinstance(found, Value)
         return found
 
-    def _convex(self, found: Mapping[Node, None], results: tuple[Value, ...]) -> bool:
+    def _convex(self, matched: Mapping[Node, None], results: tuple[Value, ...]) -> bool:
         """Returns whether no operand of the matched nodes is made from one of their results."""
-        least = min(value.node._rank for value in results)
-        todo = [v.node for n in found for v in n._operands.values() if v.node not in found]
-        seen = set(todo)
-        while todo:
-            node = todo.pop()
+        first_rank = min(value.node._rank for value in results)
+        pending = [v.node for n in matched for v in n._operands.values() if v.node not in matched]
+        visited = set(pending)
+        while pending:
+            node = pending.pop()
             for value in node._operands.values():
-                if value.node in found:
+                if value.node in matched:
                     self.no(node, "stands between the pattern's own nodes")
                     return False
-                if value.node._rank > least and value.node not in seen:
-                    seen.add(value.node)
-                    todo.append(value.node)
+                if value.node._rank > first_rank and value.node not in visited:
+                    visited.add(value.node)
+                    pending.append(value.node)
         return True
 
     # -- one op -------------------------------------------------------------------------------
 
     def met(self, term: Op, node: Node, rest: Goals) -> Goals:
         """Returns whether a node is what an op of the pattern says; continues with its operands."""
-        known = self.bound.get(term)
-        if known is not None:
+        bound = self.bound.get(term)
+        if bound is not None:
             return (
-                rest if known is node else self.no(node, "stands where {} did", thing_name(known))
+                rest if bound is node else self.no(node, "stands where {} did", thing_name(bound))
             )
         if node.op not in term.ops:
             return self.no(node, "is {}, not {}", node_words(node), " or ".join(term.ops))
-        if not self.pattern.codes and node.op not in _CODED:
+        if not self.pattern.codes and node.op not in _QUANTIZATION_OPS:
             if any(value.type.quant is not None for value in node.results):
                 return self.no(node, "is quantized, and the pattern is of floats")
         if not self._attrs(term, node, node._attrs):
@@ -201,14 +206,14 @@ class Attempt:
         return self._operands(term, node, rest)
 
     def _attrs(self, term: Op, node: Node, attrs: Mapping[str, attributes.Attr]) -> bool:
-        for name, wanted in term.attrs.items():
+        for name, expected in term.attrs.items():
             found = attrs.get(name)
-            if isinstance(wanted, TermCondition):
-                if not wanted.holds(found):
-                    self.no(node, "{} = {!r}: not so: {}", name, found, wanted.text)
+            if isinstance(expected, TermCondition):
+                if not expected.holds(found):
+                    self.no(node, "{} = {!r}: not so: {}", name, found, expected.text)
                     return False
-            elif not attributes.same(found, wanted):
-                self.no(node, "{} is {!r}, not {!r}", name, found, wanted)
+            elif not attributes.same(found, expected):
+                self.no(node, "{} is {!r}, not {!r}", name, found, expected)
                 return False
         return True
 
@@ -264,7 +269,7 @@ class Attempt:
             counted = len(items) - (tail is not None)
             return self.no(node, "has {} operands, not {}{}", len(values), counted, more)
         if spec(node.op).traits.commutative and len(items) > 1 and values:
-            return GoalList(Deal(items, tuple(values)), values[0], rest)
+            return GoalList(AssignOperands(items, tuple(values)), values[0], rest)
         if tail is not None:
             end = len(values) - (len(items) - tail - 1)
             loose, item = tuple(values[tail:end]), items[tail]

@@ -55,15 +55,22 @@ class Place:
         """Returns the first condition that fails at a node, or None."""
         return first_failed(self.conditions(node))
 
-    def near(self, node: Node, most: int = 3) -> Node | None:
+    def near(self, node: Node, limit: int = 3) -> Node | None:
         """Returns the node at which it would begin: this one, or the nearest above or below."""
-        seen, level = {node}, [node]
-        for _ in range(most + 1):
-            for one in level:
-                if one.op in self.ops:
-                    return one
-            level = list(dict.fromkeys(o for n in level for o in _beside(n) if o not in seen))
-            seen.update(level)
+        visited, level = {node}, [node]
+        for _ in range(limit + 1):
+            for candidate in level:
+                if candidate.op in self.ops:
+                    return candidate
+            level = list(
+                dict.fromkeys(
+                    neighbour
+                    for reached in level
+                    for neighbour in _neighbours(reached)
+                    if neighbour not in visited
+                )
+            )
+            visited.update(level)
         return None
 
 
@@ -83,34 +90,34 @@ class PassReport:
             return f"{self.name} is done at {self.root.name if self.root else 'no node'}"
         at = self.hindrance.at.name
         root = self.root
-        laid = f" (asked at {root.name})" if root and root.name != at else ""
-        return f"{self.name} is not done at {at}: {self.hindrance.reason}{laid}"
+        asked_at = f" (asked at {root.name})" if root and root.name != at else ""
+        return f"{self.name} is not done at {at}: {self.hindrance.reason}{asked_at}"
 
 
 def ask(places: Iterable[tuple[str, Place]], node: Node) -> list[PassReport]:
     """Returns the place that fits at a node or next to it; else all, first where most conditions
     held."""
-    told: list[PassReport] = []
+    reports: list[PassReport] = []
     for name, place in places:
         root = place.near(node)
-        wanted = " or ".join(place.ops)
-        missing = Hindrance(node, f"it is {node.op}, and no {wanted} stands near", -1)
-        found = PassReport(name, place, root, missing if root is None else place.hindrance(root))
-        if found.hindrance is None:
-            return [found]
-        told.append(found)
-    return sorted(told, key=lambda one: -one.hindrance.met if one.hindrance else 0)
+        ops_text = " or ".join(place.ops)
+        not_near = Hindrance(node, f"it is {node.op}, and no {ops_text} stands near", -1)
+        report = PassReport(name, place, root, not_near if root is None else place.hindrance(root))
+        if report.hindrance is None:
+            return [report]
+        reports.append(report)
+    return sorted(reports, key=lambda report: -report.hindrance.met if report.hindrance else 0)
 
 
 def first_failed(conditions: Iterable[Condition]) -> Hindrance | None:
     """Returns the first of the conditions that does not hold."""
-    for met, asked in enumerate(conditions):
-        if not asked.holds:
-            return Hindrance(asked.at, asked.otherwise, met)
+    for met, condition in enumerate(conditions):
+        if not condition.holds:
+            return Hindrance(condition.at, condition.otherwise, met)
     return None
 
 
-def _beside(node: Node) -> Iterator[Node]:
+def _neighbours(node: Node) -> Iterator[Node]:
     for value in node.operands.values():
         yield value.node
     for value in node.results:

@@ -28,7 +28,7 @@ Goals: TypeAlias = "GoalList | None"
 
 
 @dataclass(frozen=True)
-class Again(Term):
+class NextRound(Term):
     """After a round of a repetition: another one, or what it starts from."""
 
     repeat: Repeat
@@ -36,7 +36,7 @@ class Again(Term):
 
 
 @dataclass(frozen=True)
-class Stop(Term):
+class LastRound(Term):
     """What a repetition starts from, after so many rounds."""
 
     repeat: Repeat
@@ -44,7 +44,7 @@ class Stop(Term):
 
 
 @dataclass(frozen=True)
-class Deal(Term):
+class AssignOperands(Term):
     """Operands of a commutative op that are yet to be given to terms."""
 
     items: tuple[Term | Rest, ...]

@@ -22,11 +22,11 @@ def patterns() -> Iterator[tuple[str, Pattern]]:
     out."""
     for name in registry.names("qir.passes"):
         try:
-            found = registry.find("qir.passes", name)
+            pass_class = registry.find("qir.passes", name)
         except PluginError:
             continue
-        if isinstance(found, type) and issubclass(found, PatternPass):
-            for rewrite in found.rewrites:
+        if isinstance(pass_class, type) and issubclass(pass_class, PatternPass):
+            for rewrite in pass_class.rewrites:
                 yield f"{name}.{rewrite.name}", rewrite.pattern
 
 
@@ -34,11 +34,11 @@ def places() -> Iterator[tuple[str, Place]]:
     """Yields every place of an installed pass that is written in Python, by `pass.place`."""
     for name in registry.names("qir.passes"):
         try:
-            found = registry.find("qir.passes", name)
+            pass_class = registry.find("qir.passes", name)
         except PluginError:
             continue
-        if isinstance(found, type) and issubclass(found, Pass):
-            for place in found.places:
+        if isinstance(pass_class, type) and issubclass(pass_class, Pass):
+            for place in pass_class.places:
                 yield f"{name}.{place.name}", place
 
 
@@ -49,8 +49,8 @@ def find_places(text: str) -> list[tuple[str, Place]]:
 
 def find_patterns(text: str) -> list[Pattern]:
     """Returns every pattern of the pass of that name; else the one that `find_pattern` finds."""
-    held = [wanted for name, wanted in patterns() if name.partition(".")[0] == text]
-    return held or [find_pattern(text)]
+    of_pass = [pattern for name, pattern in patterns() if name.partition(".")[0] == text]
+    return of_pass or [find_pattern(text)]
 
 
 def find_pattern(text: str) -> Pattern:
@@ -62,34 +62,36 @@ def find_pattern(text: str) -> Pattern:
     if "(" in text or "{" in text:
         return parse_pattern(text)
     if text.endswith(SUFFIX):
-        return _read(Path(text))
+        return _read_file(Path(text))
     known = dict(patterns())
     if text in known:
         return known[text]
-    found = [name for name in known if name.partition(".")[2] == text]
-    if len(found) == 1:
-        return known[found[0]]
-    if found:
-        raise UsageError(f"pattern {text}: {' and '.join(found)} have that name; name one in full")
+    full_names = [name for name in known if name.partition(".")[2] == text]
+    if len(full_names) == 1:
+        return known[full_names[0]]
+    if full_names:
+        raise UsageError(
+            f"pattern {text}: {' and '.join(full_names)} have that name; name one in full"
+        )
     owner = text.partition(".")[0]
     if owner in registry.names("qir.passes") and not any(k.startswith(f"{owner}.") for k in known):
         registry.find("qir.passes", owner)  # what is wrong with it comes first
-        if named := [name for name, _ in places() if name.startswith(f"{owner}.")]:
-            raise UsageError(f"no place {text!r}; pass {owner} has {' and '.join(named)}")
+        if place_names := [name for name, _ in places() if name.startswith(f"{owner}.")]:
+            raise UsageError(f"no place {text!r}; pass {owner} has {' and '.join(place_names)}")
         raise UsageError(
             f"pass {owner} finds its places without patterns; write what it looks for as one,"
             " such as 'relu(conv2d(%x, %w, ...))'"
         )
-    every = [*known, *(name.partition(".")[2] for name in known)]
-    near = difflib.get_close_matches(text, every, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    all_names = [*known, *(name.partition(".")[2] for name in known)]
+    close = difflib.get_close_matches(text, all_names, 1)
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
     raise UsageError(
-        f"no pattern {text!r}; {hint}write one, such as 'relu(conv2d(%x, %w, ...))', or name one"
-        " that `qir passes NAME` lists"
+        f"no pattern {text!r}; {suggestion}write one, such as 'relu(conv2d(%x, %w, ...))', or"
+        " name one that `qir passes NAME` lists"
     )
 
 
-def _read(path: Path) -> Pattern:
+def _read_file(path: Path) -> Pattern:
     try:
         return parse_pattern(path.read_text(encoding="utf-8"), path.stem)
     except (OSError, UnicodeDecodeError) as error:

@@ -44,9 +44,9 @@ class Bindings:
         taken."""
         found = self.get(name)
         if found is None:
-            said = "has a value in each of rounds(...)"
-            said = said if self._plan.repeats(name) else "has no value here"
-            raise UsageError(f"pattern {self._plan.name}: {name} {said}")
+            problem = "has a value in each of rounds(...)"
+            problem = problem if self._plan.repeats(name) else "has no value here"
+            raise UsageError(f"pattern {self._plan.name}: {name} {problem}")
         return found
 
     def find(self, name: str) -> Node | None:

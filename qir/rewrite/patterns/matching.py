@@ -13,7 +13,7 @@ from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import candidates
 from qir.rewrite.patterns.steps import STEPS
 
-_MOST_STEPS = 20_000
+_MAX_STEPS = 20_000
 """An attempt of more steps is given up: the cost of a match is bounded."""
 
 
@@ -22,28 +22,32 @@ def match_from(
 ) -> Match | None:
     """Returns the match whose first result is that value; `failure` is asked for each condition's
     words."""
-    run = Attempt(pattern, value, failure)
+    # The search is a loop over an explicit list of goals, not recursion: patterns with repetitions
+    # may be deeper than Python's stack.
+    attempt = Attempt(pattern, value, failure)
     goals: Goals = None
     for place in range(len(pattern.results) - 1, 0, -1):
         goals = GoalList(Result(place), value, goals)
     goals = GoalList(pattern.results[0], value, goals)
     while True:
         if goals is None:
-            match = run.finish()
+            match = attempt.finish()
             if match is not None:
                 return match
-            for choice in run.choices:
+            # The nodes fit, but a condition on the whole match failed. Such a failure depends on
+            # everything that is bound, so no choice below may be remembered as hopeless.
+            for choice in attempt.choices:
                 choice.tainted = True
-            goals = run.back()
+            goals = attempt.back()
         elif goals is FAILED:
-            goals = run.back()
+            goals = attempt.back()
         else:
-            run.steps += 1
-            if run.steps > _MOST_STEPS:
-                run.no(value.node, "given up: it can be laid on in too many ways")
+            attempt.steps += 1
+            if attempt.steps > _MAX_STEPS:
+                attempt.no(value.node, "given up: it can be laid on in too many ways")
                 return None
-            goals = STEPS[type(goals.term)](run, goals.term, goals.value, goals.rest)
-        if goals is FAILED and not run.choices:
+            goals = STEPS[type(goals.term)](attempt, goals.term, goals.value, goals.rest)
+        if goals is FAILED and not attempt.choices:
             return None
 
 
@@ -59,5 +63,5 @@ def match_at(pattern: Pattern, node: Node) -> Match | None:
 
 def matches(graph: Graph, pattern: Pattern) -> list[Match]:
     """Returns every place where a pattern fits, last ones first; places may overlap."""
-    found = (match_at(pattern, node) for node in reversed(candidates(graph, [pattern])))
-    return [match for match in found if match is not None]
+    per_node = (match_at(pattern, node) for node in reversed(candidates(graph, [pattern])))
+    return [match for match in per_node if match is not None]

@@ -57,14 +57,16 @@ def parse_pattern(text: str, name: str = "pattern") -> Pattern:
     reader = _Reader(text)
     cursor = reader.cursor
     try:
-        made = reader.pattern() if cursor.take_word("pattern") else Pattern(name, (reader.term(),))
+        parsed = (
+            reader.pattern() if cursor.take_word("pattern") else Pattern(name, (reader.term(),))
+        )
     except ParseError:
         raise
     except QirError as error:
         raise cursor.fail(str(error)) from None
     if not cursor.done:
         raise cursor.fail(f"{cursor.near()} is too much after the pattern")
-    return made
+    return parsed
 
 
 class _Reader:
@@ -99,18 +101,18 @@ class _Reader:
         if name in self.used:
             raise cursor.fail(f"%{name} is used before this line")
         if cursor.take_word("where"):
-            known = self.variables.get(name, Var(name))
-            self.variables[name] = known.where(self.query(ask_value))
+            variable = self.variables.get(name, Var(name))
+            self.variables[name] = variable.where(self.query(ask_value))
             return
         cursor.expect("=")
-        made = self.term()
-        if isinstance(made, Op | Chain):
-            made = made.named(name)
-        elif isinstance(made, Out):
-            made = replace(made, op=made.op.named(name))
-        elif isinstance(made, Repeat):
-            made = replace(made, name=name)
-        self.terms[name] = made
+        term = self.term()
+        if isinstance(term, Op | Chain):
+            term = term.named(name)
+        elif isinstance(term, Out):
+            term = replace(term, op=term.op.named(name))
+        elif isinstance(term, Repeat):
+            term = replace(term, name=name)
+        self.terms[name] = term
 
     def query(self, ask: Callable[[str], object]) -> str:
         """Returns the text of a query, in brackets; raises ParseError where it is none."""
@@ -143,21 +145,21 @@ class _Reader:
 
     def term(self) -> Term:
         cursor = self.cursor
-        self.deeper()
-        made = self.one()
+        self.enter_bracket()
+        parsed = self.one()
         while cursor.take_word("or"):
-            made = made | self.one()
+            parsed = parsed | self.one()
         self.depth -= 1
-        return made
+        return parsed
 
     def one(self) -> Term:
         cursor = self.cursor
         if cursor.take("%"):
             return self.named(cursor.name())
         if cursor.take("("):
-            made = self.term()
+            parsed = self.term()
             cursor.expect(")")
-            return made
+            return parsed
         if cursor.take_word("near"):
             value = cursor.number()
             within = cursor.number() if cursor.take_word("within") else 1e-3
@@ -172,38 +174,38 @@ class _Reader:
         return self.calls()
 
     def named(self, name: str) -> Term:
-        made = self.terms.get(name)
-        if made is None:
+        bound = self.terms.get(name)
+        if bound is None:
             self.used.add(name)
             return self.variables.setdefault(name, Var(name))
-        if isinstance(made, Out):
-            made = made.op
-        return self.index(made)
+        if isinstance(bound, Out):
+            bound = bound.op
+        return self.index(bound)
 
-    def index(self, made: Term) -> Term:
+    def index(self, term: Term) -> Term:
         cursor = self.cursor
         if not cursor.peek("["):
-            return made
-        if not isinstance(made, Op):
+            return term
+        if not isinstance(term, Op):
             raise cursor.fail("only an op has several results")
         cursor.expect("[")
-        place = self.whole()
+        place = self.count()
         cursor.expect("]")
-        return made[place]
+        return term[place]
 
-    def whole(self) -> int:
-        found = self.cursor.number()
-        if not isinstance(found, int) or found < 0:
-            raise self.cursor.fail(f"{found} is no count")
-        return found
+    def count(self) -> int:
+        number = self.cursor.number()
+        if not isinstance(number, int) or number < 0:
+            raise self.cursor.fail(f"{number} is no count")
+        return number
 
     def repeat(self) -> Repeat:
         cursor = self.cursor
         least, most = 1, 1000
         if cursor.at_number():
-            least = self.whole()
+            least = self.count()
             cursor.expect("..")
-            most = self.whole() if cursor.at_number() else most
+            most = self.count() if cursor.at_number() else most
         cursor.skip()
         name = self.word() if cursor.take_word("as") else "rounds"
         if not least <= most:
@@ -229,14 +231,14 @@ class _Reader:
         stages: list[Op | EllipsisType] = [first]
         while cursor.take("|>"):
             stages.append(... if cursor.take("...") else self.call(flows=True)[0])
-        made: Op | Chain = chain(*stages) if len(stages) > 1 else first
+        parsed: Op | Chain = chain(*stages) if len(stages) > 1 else first
         while cursor.take_word("where"):
-            made = made.where(self.query(ask_node))
+            parsed = parsed.where(self.query(ask_node))
         if missing:
-            if isinstance(made, Chain):
+            if isinstance(parsed, Chain):
                 raise cursor.fail("a stage of a group is there")
-            return optional(made)
-        return self.index(made)
+            return optional(parsed)
+        return self.index(parsed)
 
     def call(self, *, flows: bool) -> tuple[Op, bool]:
         cursor = self.cursor
@@ -244,16 +246,16 @@ class _Reader:
         while cursor.peek("|") and not cursor.peek("|>") and cursor.take("|"):
             names.append(self.op())
         missing = cursor.take("?")
-        given: list[Given | EllipsisType] = []
-        more: dict[str, Given | Wanted] = {}
+        operands_read: list[Given | EllipsisType] = []
+        keywords: dict[str, Given | Wanted] = {}
         if cursor.peek("(") or not flows:
-            self.operands(names[0], given, more)
+            self.operands(names[0], operands_read, keywords)
         else:
-            given.append(FLOW)
+            operands_read.append(FLOW)
         if cursor.take("{"):
-            self.attrs(more)
-        made = Ops().any_of(*names)(*given, **more)
-        return (made.ordered() if cursor.take_word("ordered") else made), missing
+            self.attrs(keywords)
+        parsed = Ops().any_of(*names)(*operands_read, **keywords)
+        return (parsed.ordered() if cursor.take_word("ordered") else parsed), missing
 
     def op(self) -> str:
         cursor = self.cursor
@@ -263,20 +265,23 @@ class _Reader:
         return name
 
     def operands(
-        self, op: str, given: list[Given | EllipsisType], more: dict[str, Given | Wanted]
+        self,
+        op: str,
+        operands_read: list[Given | EllipsisType],
+        keywords: dict[str, Given | Wanted],
     ) -> None:
         cursor = self.cursor
         cursor.expect("(")
         while not cursor.take(")"):
-            if given or more:
+            if operands_read or keywords:
                 cursor.expect(",")
             slot = self.slot(op)
             if slot is None:
-                given.append(self.operand())
-            elif slot in more:
+                operands_read.append(self.operand())
+            elif slot in keywords:
                 raise cursor.fail(f"{op}: slot {slot} is bound twice")
             else:
-                more[slot] = self.given()
+                keywords[slot] = self.given()
 
     def slot(self, op: str) -> str | None:
         """Returns a slot's name with its sign, if that is what stands next."""
@@ -312,7 +317,7 @@ class _Reader:
             return Every(term, self.word() if cursor.take_word("as") else "")
         if not cursor.take("["):
             return FLOW if cursor.take(".") else self.term()
-        self.deeper()
+        self.enter_bracket()
         items: list[Given | EllipsisType] = []
         while not cursor.take("]"):
             if items:
@@ -321,7 +326,7 @@ class _Reader:
         self.depth -= 1
         return list_of(items)
 
-    def deeper(self) -> None:
+    def enter_bracket(self) -> None:
         """Counts one more bracket around what is read; raises ParseError for too many."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
@@ -333,7 +338,7 @@ class _Reader:
 
     # -- attributes ---------------------------------------------------------------------------
 
-    def attrs(self, more: dict[str, Given | Wanted]) -> None:
+    def attrs(self, keywords: dict[str, Given | Wanted]) -> None:
         cursor = self.cursor
         first = True
         while not cursor.take("}"):
@@ -341,10 +346,10 @@ class _Reader:
                 cursor.expect(",")
             first = False
             name = self.word()
-            if name in more:
+            if name in keywords:
                 raise cursor.fail(f"{name} is given twice")
             cursor.expect("=")
             values = [read_attr(cursor, {})]
             while cursor.take_word("or"):
                 values.append(read_attr(cursor, {}))
-            more[name] = values[0] if len(values) == 1 else one_of(*values)
+            keywords[name] = values[0] if len(values) == 1 else one_of(*values)

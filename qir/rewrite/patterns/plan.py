@@ -28,7 +28,7 @@ from qir.rewrite.patterns.terms import (
     terms_in,
 )
 
-_DEEPEST = 400
+_MAX_DEPTH = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,70 +72,72 @@ class PatternPlan:
 
     def round(self, term: Repeat | Every, index: int) -> Round:
         """Returns the body of a repetition with terms of its own."""
-        found = self._rounds.get((term, index))
-        if found is None:
+        cached = self._rounds.get((term, index))
+        if cached is None:
             twins: dict[Key, Key] = {}
             body = term.body if isinstance(term, Repeat) else term.term
-            made = self._twin(body, index, self._private[term], twins)
+            copy = self._copy_for_round(body, index, self._private[term], twins)
             flow = str(twins[term.flow.name]) if isinstance(term, Repeat) else ""
-            found = self._rounds[term, index] = Round(made, flow, twins)
-        return found
+            cached = self._rounds[term, index] = Round(copy, flow, twins)
+        return cached
 
-    def _twin(self, term: Term, index: int, private: frozenset[Key], twins: dict[Key, Key]) -> Term:
+    def _copy_for_round(
+        self, term: Term, index: int, private: frozenset[Key], twins: dict[Key, Key]
+    ) -> Term:
         """Returns a term with other names, save for what stands outside too."""
         key = key_of(term)
         if key is not None and key not in private:
             return term
         if key is not None and not isinstance(term, Var) and key in twins:
-            known = twins[key]
-            assert isinstance(known, Term)
-            return known
-        made = term
+            existing = twins[key]
+            assert isinstance(existing, Term)
+            return existing
+        copy = term
         match term:
             case Var():
                 twins[term.name] = f"{term.name}@{index}"
                 return replace(term, name=f"{term.name}@{index}")
             case Op():
                 slots = {
-                    s: self._twin_operand(o, index, private, twins)
+                    s: self._copy_operand_for_round(o, index, private, twins)
                     for s, o in term.operands.items()
                 }
-                made = replace(term, operands=slots)
+                copy = replace(term, operands=slots)
             case Out():
-                inner = self._twin(term.op, index, private, twins)
+                inner = self._copy_for_round(term.op, index, private, twins)
                 assert isinstance(inner, Op)
                 return replace(term, op=inner)
             case Either():
-                terms = tuple(self._twin(t, index, private, twins) for t in term.terms)
+                terms = tuple(self._copy_for_round(t, index, private, twins) for t in term.terms)
                 return replace(term, terms=terms)
             case Chain():
                 stages: list[Op | EllipsisType] = []
                 for stage in term.stages:
                     if isinstance(stage, Op):
                         slots = {
-                            s: self._twin_operand(o, index, private, twins)
+                            s: self._copy_operand_for_round(o, index, private, twins)
                             for s, o in stage.operands.items()
                         }
                         stage = replace(stage, operands=slots)
                     stages.append(stage)
-                made = replace(term, stages=tuple(stages))
+                copy = replace(term, stages=tuple(stages))
             case Repeat():
-                body = self._twin(term.body, index, private, twins)
-                flow = self._twin(term.flow, index, private, twins)
-                start = self._twin(term.start, index, private, twins)
+                body = self._copy_for_round(term.body, index, private, twins)
+                flow = self._copy_for_round(term.flow, index, private, twins)
+                start = self._copy_for_round(term.start, index, private, twins)
                 assert isinstance(flow, Var)
-                made = replace(term, body=body, flow=flow, start=start)
-                self._keep(term, made, twins)
+                copy = replace(term, body=body, flow=flow, start=start)
+                self._copy_private_names(term, copy, twins)
         if key is not None:
-            twins[key] = made
-        return made
+            twins[key] = copy
+        return copy
 
-    def _twin_operand(
+    def _copy_operand_for_round(
         self, operand: Operand, index: int, private: frozenset[Key], twins: dict[Key, Key]
     ) -> Operand:
         match operand:
             case Maybe():
-                return Maybe(self._twin(operand.term, index, private, twins))
+                return Maybe(self._copy_for_round(operand.term, index, private, twins))
             case Many():
                 items: list[Term | Rest] = []
                 for item in operand.items:
@@ -144,18 +146,22 @@ class PatternPlan:
                         twins[item.name] = name
                         items.append(Rest(name))
                     else:
-                        items.append(self._twin(item, index, private, twins))
+                        items.append(self._copy_for_round(item, index, private, twins))
                 return Many(tuple(items))
             case Every():
-                made = replace(operand, term=self._twin(operand.term, index, private, twins))
-                self._keep(operand, made, twins)
-                twins[operand] = made
-                return made
+                copy = replace(
+                    operand, term=self._copy_for_round(operand.term, index, private, twins)
+                )
+                self._copy_private_names(operand, copy, twins)
+                twins[operand] = copy
+                return copy
             case Term():
-                return self._twin(operand, index, private, twins)
+                return self._copy_for_round(operand, index, private, twins)
         return operand
 
-    def _keep(self, old: Repeat | Every, new: Repeat | Every, twins: Mapping[Key, Key]) -> None:
+    def _copy_private_names(
+        self, old: Repeat | Every, new: Repeat | Every, twins: Mapping[Key, Key]
+    ) -> None:
         """What was private to a repetition is private to its twin, under the twin's names."""
         own = frozenset(twins.get(key, key) for key in self._private[old])
         self._private[new] = own
@@ -164,70 +170,70 @@ class PatternPlan:
 def plan(name: str, results: tuple[Term, ...]) -> PatternPlan:
     """Returns the plan of a pattern; raises UsageError where two things have one name, or be
     apart."""
-    out = PatternPlan(name, results)
-    seen: set[Term] = set()
+    prepared = PatternPlan(name, results)
+    terms_seen: set[Term] = set()
     for result in results:
-        out.depth = max(out.depth, _height(out, result, {}, 1))
-        _count(out, result, seen)
-    named: dict[str, list[Op]] = {}
-    for term in seen:
+        prepared.depth = max(prepared.depth, _height(prepared, result, {}, 1))
+        _count(prepared, result, terms_seen)
+    unnamed_ops: dict[str, list[Op]] = {}
+    for term in terms_seen:
         if isinstance(term, Op) and not term.name and len(term.ops) == 1:
-            named.setdefault(term.ops[0], []).append(term)
-    for op, terms in named.items():
+            unnamed_ops.setdefault(term.ops[0], []).append(term)
+    for op, terms in unnamed_ops.items():
         if len(terms) == 1:
-            out.names.setdefault(op, terms[0])
-    _find_private(out)
+            prepared.names.setdefault(op, terms[0])
+    _find_private(prepared)
     for place, result in enumerate(results[1:], 1):
-        out.ways.append(_way(out, place, result))
-    return out
+        prepared.ways.append(_way(prepared, place, result))
+    return prepared
 
 
-def _height(out: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
+def _height(prepared: PatternPlan, term: Term, known: dict[Term, int], depth: int) -> int:
     """Returns how many terms are one below the other."""
-    if depth > _DEEPEST:
-        raise UsageError(f"pattern {out.name}: ops within ops, more than {_DEEPEST} deep")
+    if depth > _MAX_DEPTH:
+        raise UsageError(f"pattern {prepared.name}: ops within ops, more than {_MAX_DEPTH} deep")
     if term not in known:
-        below = [_height(out, t, known, depth + 1) for t in children(term)]
-        known[term] = 1 + max(below, default=0)
+        heights = [_height(prepared, t, known, depth + 1) for t in children(term)]
+        known[term] = 1 + max(heights, default=0)
     return known[term]
 
 
-def _name(out: PatternPlan, name: str, key: Key) -> None:
+def _name(prepared: PatternPlan, name: str, key: Key) -> None:
     if not name:
         return
-    if name in out.names and out.names[name] != key:
-        raise UsageError(f"pattern {out.name}: two things are named {name}")
-    out.names[name] = key
+    if name in prepared.names and prepared.names[name] != key:
+        raise UsageError(f"pattern {prepared.name}: two things are named {name}")
+    prepared.names[name] = key
 
 
-def _count(out: PatternPlan, term: Term, seen: set[Term]) -> None:
+def _count(prepared: PatternPlan, term: Term, seen: set[Term]) -> None:
     key = key_of(term)
     if key is not None:
-        out.counts[key] = out.counts.get(key, 0) + 1
+        prepared.counts[key] = prepared.counts.get(key, 0) + 1
     if isinstance(term, Var):
-        _name(out, term.name, term.name)
+        _name(prepared, term.name, term.name)
     if term in seen:
         return
     seen.add(term)
     if isinstance(term, Op | Chain | Repeat):
-        _name(out, term.name, term)
-    out.open = (
-        out.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
+        _name(prepared, term.name, term)
+    prepared.open = (
+        prepared.open or isinstance(term, Repeat | Chain) or (isinstance(term, Op) and term.others)
     )
-    out.endless = out.endless or isinstance(term, Repeat)
+    prepared.endless = prepared.endless or isinstance(term, Repeat)
     for operand in operands(term):
-        out.edges += 1
+        prepared.edges += 1
         if isinstance(operand, Every):
-            _name(out, operand.name, operand)
-            out.open = True
+            _name(prepared, operand.name, operand)
+            prepared.open = True
         if isinstance(operand, Many):
             for item in operand.items:
                 if isinstance(item, Rest):
-                    _name(out, item.name, item.name)
-                    out.open = True
-                out.edges += 1
-    for below in children(term):
-        _count(out, below, seen)
+                    _name(prepared, item.name, item.name)
+                    prepared.open = True
+                prepared.edges += 1
+    for child in children(term):
+        _count(prepared, child, seen)
 
 
 def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
@@ -250,36 +256,36 @@ def _keys(term: Term, stop: Term | Every | None, into: set[Key]) -> None:
                 continue
         if isinstance(operand, Many):
             into.update(i.name for i in operand.items if isinstance(i, Rest) and i.name)
-        for below in terms_in(operand):
-            _keys(below, stop, into)
+        for child in terms_in(operand):
+            _keys(child, stop, into)
     if not isinstance(term, Op | Chain):
-        for below in children(term):
-            _keys(below, stop, into)
+        for child in children(term):
+            _keys(child, stop, into)
 
 
-def _find_private(out: PatternPlan) -> None:
+def _find_private(prepared: PatternPlan) -> None:
     loops: set[Repeat | Every] = set()
     everything: set[Key] = set()
-    for result in out.results:
+    for result in prepared.results:
         _keys(result, None, everything)
     loops.update(key for key in everything if isinstance(key, Repeat | Every))
     for loop in loops:
         outside: set[Key] = set()
-        for result in out.results:
+        for result in prepared.results:
             _keys(result, loop, outside)
         inside: set[Key] = set()
         _keys(loop.body if isinstance(loop, Repeat) else loop.term, None, inside)
         if isinstance(loop, Repeat):
             outside.discard(loop.flow.name)
             inside.add(loop.flow.name)
-        out._private[loop] = frozenset(inside - outside)
+        prepared._private[loop] = frozenset(inside - outside)
 
 
-def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
+def _way(prepared: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
     """From a result down to what an earlier result binds; raises UsageError where there is
     nothing."""
     before: set[Key] = set()
-    for earlier in out.results[:place]:
+    for earlier in prepared.results[:place]:
         _keys(earlier, None, before)
     todo: list[tuple[Term, ...]] = [(result,)]
     for way in todo:
@@ -287,5 +293,7 @@ def _way(out: PatternPlan, place: int, result: Term) -> tuple[Term, ...]:
         if key_of(last) in before and not isinstance(last, Repeat):
             return way
         if isinstance(last, Op | Out):
-            todo += [(*way, below) for below in children(last)]
-    raise UsageError(f"pattern {out.name}: result {place} has nothing in common with those before")
+            todo += [(*way, child) for child in children(last)]
+    raise UsageError(
+        f"pattern {prepared.name}: result {place} has nothing in common with those before"
+    )

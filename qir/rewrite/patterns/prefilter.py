@@ -55,11 +55,11 @@ def candidates(graph: Graph, patterns: Sequence[Pattern]) -> list[Node]:
         return []
     numbers = tables[0].numbers
     view = View(graph, numbers, GROUP)
-    found = [view.candidates(t.rows, t.tests, t.needs, t.goals) for t in tables]
-    if len(found) == 1:
-        return found[0]
-    every = {node: None for nodes in found for node in nodes}
-    return sorted(every, key=lambda node: node._rank)
+    per_table = [view.candidates(t.rows, t.tests, t.needs, t.goals) for t in tables]
+    if len(per_table) == 1:
+        return per_table[0]
+    nodes_found = {node: None for nodes in per_table for node in nodes}
+    return sorted(nodes_found, key=lambda node: node._rank)
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,10 @@ def _tables(patterns: tuple[Pattern, ...]) -> list[_Table]:
     numbers: dict[str, int] = {}
     sets = [_Bits()]
     for pattern in patterns:
-        made = _bits(pattern, _Bits())
-        if len(sets[-1].rows) + len(made.rows) > _BITS:
+        pattern_bits = _bits(pattern, _Bits())
+        # One bit for each op of a pattern, in a mask of 64 bits; further patterns start a new
+        # table.
+        if len(sets[-1].rows) + len(pattern_bits.rows) > _BITS:
             sets.append(_Bits())
         _bits(pattern, sets[-1])
     for bits in sets:
@@ -102,22 +104,30 @@ class _Bits:
 
 
 def _bits(pattern: Pattern, bits: _Bits) -> _Bits:
-    facts = pattern.plan
-    most = _ANY if facts.open else facts.edges
-    tops = {t.op if isinstance(t, Out) else t for t in pattern.results}
+    pattern_plan = pattern.plan
+    max_uses = _ANY if pattern_plan.open else pattern_plan.edges
+    result_terms = {t.op if isinstance(t, Out) else t for t in pattern.results}
     root = pattern.results[0]
     _roots(pattern, root)
-    bits.goals |= _mask(root, bits, most, tops, top=True)
+    bits.goals |= _mask(root, bits, max_uses, result_terms, top=True)
     return bits
 
 
-def _mask(term: Term, bits: _Bits, most: int, tops: set[Term], *, top: bool = False) -> int:
+def _mask(
+    term: Term, bits: _Bits, max_uses: int, result_terms: set[Term], *, top: bool = False
+) -> int:
     """Returns the bits of which a node that meets a term has one; 0: it may be anything."""
     match term:
         case Op():
-            return _op_mask(term, bits, _ANY if top or term in tops else most, most, tops)
+            return _op_mask(
+                term,
+                bits,
+                _ANY if top or term in result_terms else max_uses,
+                max_uses,
+                result_terms,
+            )
         case Out():
-            return _mask(term.op, bits, most, tops, top=top)
+            return _mask(term.op, bits, max_uses, result_terms, top=top)
         case Chain():
             return _chain_mask(term, bits)
         case Number():
@@ -126,19 +136,19 @@ def _mask(term: Term, bits: _Bits, most: int, tops: set[Term], *, top: bool = Fa
                 bits.constants = 1 << (len(bits.rows) - 1)
             return bits.constants
         case Either():
-            masks = [_mask(t, bits, most, tops, top=top) for t in term.terms]
+            masks = [_mask(t, bits, max_uses, result_terms, top=top) for t in term.terms]
         case Repeat():
-            masks = [_mask(term.body, bits, most, tops, top=top)]
+            masks = [_mask(term.body, bits, max_uses, result_terms, top=top)]
             if term.least == 0:
-                masks.append(_mask(term.start, bits, most, tops, top=top))
+                masks.append(_mask(term.start, bits, max_uses, result_terms, top=top))
         case _:
             return 0
     if not all(masks):
         return 0
-    whole = 0
+    combined = 0
     for mask in masks:
-        whole |= mask
-    return whole
+        combined |= mask
+    return combined
 
 
 def _chain_mask(term: Chain, bits: _Bits) -> int:
@@ -150,7 +160,7 @@ def _chain_mask(term: Chain, bits: _Bits) -> int:
     return bits.known[term]
 
 
-def _op_mask(term: Op, bits: _Bits, uses: int, most: int, tops: set[Term]) -> int:
+def _op_mask(term: Op, bits: _Bits, uses: int, max_uses: int, result_terms: set[Term]) -> int:
     if term in bits.known:
         return bits.known[term]
     if len(bits.rows) >= bits.room:
@@ -160,14 +170,18 @@ def _op_mask(term: Op, bits: _Bits, uses: int, most: int, tops: set[Term]) -> in
     bits.rows.append((term.ops, uses, needs))
     bits.known[term] = 1 << place
     for operand in term.operands.values():
-        below: list[Term] = []
+        operand_terms: list[Term] = []
         if isinstance(operand, Term):
-            below = [operand]
+            operand_terms = [operand]
         elif isinstance(operand, Many):
-            below = [item for item in operand.items if isinstance(item, Term)]
+            operand_terms = [item for item in operand.items if isinstance(item, Term)]
         elif isinstance(operand, Every) and operand.least:
-            below = [operand.term]
-        needs += [mask for one in below if (mask := _mask(one, bits, most, tops))]
+            operand_terms = [operand.term]
+        needs += [
+            mask
+            for operand_term in operand_terms
+            if (mask := _mask(operand_term, bits, max_uses, result_terms))
+        ]
     return bits.known[term]
 
 

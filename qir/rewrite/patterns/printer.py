@@ -67,8 +67,8 @@ class _Writer:
             self.taken.add(term.name)
         if term not in seen:
             seen.add(term)
-            for below in children(term):
-                self.count(below, seen)
+            for child in children(term):
+                self.count(child, seen)
 
     def term(self, term: Term) -> str:
         match term:
@@ -89,33 +89,39 @@ class _Writer:
     def variable(self, term: Var) -> str:
         if term.name not in self.asked:
             self.asked.add(term.name)
-            self.lines += [f"%{write_name(term.name)} {line}" for line in _where(term.tests)]
+            self.lines += [
+                f"%{write_name(term.name)} {line}" for line in _condition_lines(term.tests)
+            ]
         return f"%{write_name(term.name)}"
 
     def call(self, term: Op | Chain) -> str:
         if term in self.names:  # what a body says is said there alone
             return f"%{self.names[term]}"
         text = self.op(term) if isinstance(term, Op) else self.chain(term)
-        text += "".join(f" {line}" for line in _where(term.tests) if not line.startswith("#"))
+        text += "".join(
+            f" {line}" for line in _condition_lines(term.tests) if not line.startswith("#")
+        )
         name = "" if self.within else term.name
         if not self.within and not name and self.counts.get(term, 0) > 1:
             base = term.ops[0] if isinstance(term, Op) else "group"
             name, number = base, 1
             while name in self.taken:
                 name, number = f"{base}_{number}", number + 1
-        noted = [line for line in _where(term.tests) if line.startswith("#")]
+        python_conditions = [line for line in _condition_lines(term.tests) if line.startswith("#")]
         if not name:
-            self.lines += noted
+            self.lines += python_conditions
             return text
         self.taken.add(name)
         self.names[term] = name
-        self.lines += [f"%{name} = {text}", *noted]
+        self.lines += [f"%{name} = {text}", *python_conditions]
         return f"%{name}"
 
     def op(self, term: Op, *, flows: bool = False) -> str:
         parts = [self.operand(slot, operand) for slot, operand in term.operands.items()]
         parts = [*parts, *(["..."] if term.others else [])]
-        attrs = ", ".join(f"{name} = {_wanted(value)}" for name, value in term.attrs.items())
+        attrs = ", ".join(
+            f"{name} = {_attr_condition_text(value)}" for name, value in term.attrs.items()
+        )
         text = f"{'|'.join(term.ops)}({', '.join(parts)})" + (f" {{{attrs}}}" if attrs else "")
         return text + ("" if term.swaps else " ordered")
 
@@ -156,7 +162,7 @@ class _Writer:
         return f"repeat {term.least}..{most}{name} (%{flow}: {body}) from {start}"
 
 
-def _where(tests: tuple[TermCondition[_T], ...]) -> list[str]:
+def _condition_lines(tests: tuple[TermCondition[_T], ...]) -> list[str]:
     """Conditions as the text has them, those of Python code as comments."""
     return [f"where ({t.text})" if t.written else f"# and: {t.text}" for t in tests]
 
@@ -170,7 +176,7 @@ def _number(term: Number) -> str:
     return f"near {term.value!r}{within}"
 
 
-def _wanted(value: Wanted) -> str:
+def _attr_condition_text(value: Wanted) -> str:
     if not isinstance(value, TermCondition):
         return print_attr(value)
     if value.values:

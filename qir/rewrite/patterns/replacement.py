@@ -37,12 +37,12 @@ from qir.rewrite.patterns.pattern import is_slot
 
 Operand: TypeAlias = "Value | float | NDArray[np.generic] | Sequence[Value | float] | None"
 """What a replacement writes in a slot; a list for a variadic one."""
-Written: TypeAlias = "Callable[..., Any]"
+ReplacementFunction: TypeAlias = "Callable[..., Any]"
 """A function that writes a replacement and returns its value or values; None declines."""
 
 
 def replacement(
-    function: Written,
+    function: ReplacementFunction,
 ) -> Callable[[Graph, Match], Value | Sequence[Value] | None]:
     """Makes a replacement of a function whose parameters are the pattern's variables.
 
@@ -55,13 +55,13 @@ def replacement(
     names = parameters[1:]
 
     def replace(graph: Graph, match: Match) -> Value | Sequence[Value] | None:
-        given = [match if name == "match" else match.get(name) for name in names]
-        made: object = function(Adder(graph), *given)
-        listed = made if isinstance(made, list | tuple) else (made,)
-        if made is not None and not all(isinstance(value, Value) for value in listed):
-            said = f"returned {made!r}; return a value, a list of values, or None to decline"
-            raise TypeRuleError(f"replacement {function.__name__} {said}")
-        return made  # type: ignore[return-value]  # it was checked
+        arguments = [match if name == "match" else match.get(name) for name in names]
+        returned: object = function(Adder(graph), *arguments)
+        values = returned if isinstance(returned, list | tuple) else (returned,)
+        if returned is not None and not all(isinstance(value, Value) for value in values):
+            problem = f"returned {returned!r}; return a value, a list of values, or None to decline"
+            raise TypeRuleError(f"replacement {function.__name__} {problem}")
+        return returned  # type: ignore[return-value]  # it was checked
 
     return replace
 
@@ -75,61 +75,65 @@ class Adder:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        row = spec(name)
+        op_spec = spec(name)
 
         def add(*operands: Operand, **more: object) -> Value | tuple[Value, ...]:
-            return self._add(row, operands, more)
+            return self._add(op_spec, operands, more)
 
         return add
 
     def _add(
-        self, row: OpSpec, operands: Sequence[Operand], more: dict[str, object]
+        self, op_spec: OpSpec, operands: Sequence[Operand], keywords: dict[str, object]
     ) -> Value | tuple[Value, ...]:
         """Returns one node; its result, or its results where there are several."""
-        if len(operands) > len(row.operands):
-            raise TypeRuleError(f"{row.name} takes {len(row.operands)} operands at most")
+        if len(operands) > len(op_spec.operands):
+            raise TypeRuleError(f"{op_spec.name} takes {len(op_spec.operands)} operands at most")
         attrs: dict[str, Attr] = {}
         filled: dict[str, object] = {
-            slot.name: operand for slot, operand in zip(row.operands, operands, strict=False)
+            slot.name: operand for slot, operand in zip(op_spec.operands, operands, strict=False)
         }
-        kinds = more.pop("types", None)
-        for name, thing in more.items():
-            if not is_slot(row, name):
-                attrs[name] = thing  # type: ignore[assignment]  # the op checks it
+        types = keywords.pop("types", None)
+        for name, filling in keywords.items():
+            if not is_slot(op_spec, name):
+                attrs[name] = filling  # type: ignore[assignment]  # the op checks it
             elif name in filled:
-                raise TypeRuleError(f"{row.name}: slot {name} is bound twice")
+                raise TypeRuleError(f"{op_spec.name}: slot {name} is bound twice")
             else:
-                filled[name] = thing
-        listed = _listed(row, filled)
-        values = [thing for thing in listed.values() if isinstance(thing, Value)]
-        made = self.graph.add(
-            row.name,
-            {slot: self._value(row, thing, values) for slot, thing in listed.items()},
+                filled[name] = filling
+        by_slot = _operands_by_slot(op_spec, filled)
+        values = [filling for filling in by_slot.values() if isinstance(filling, Value)]
+        node = self.graph.add(
+            op_spec.name,
+            {slot: self._value(op_spec, filling, values) for slot, filling in by_slot.items()},
             attrs,
-            types=kinds,  # type: ignore[arg-type]
+            types=types,  # type: ignore[arg-type]
         )
-        return made.results[0] if len(made.results) == 1 else made.results
+        return node.results[0] if len(node.results) == 1 else node.results
 
-    def _value(self, row: OpSpec, thing: object, others: Sequence[Value]) -> Value:
+    def _value(self, op_spec: OpSpec, operand: object, neighbours: Sequence[Value]) -> Value:
         """Returns the value in a slot; a number becomes a constant."""
-        if isinstance(thing, Value):
-            return thing
-        if isinstance(thing, np.ndarray):
-            return self.graph.constant(thing)
-        if not isinstance(thing, bool | int | float) or not others:
-            said = "give a value, a number or a NumPy array"
-            raise TypeRuleError(f"{row.name}: {thing!r} is no operand of a replacement; {said}")
-        kind = others[0].type.express
-        return self.graph.constant(Array(np.array(thing, kind.carrier), TensorType((), kind)))
+        if isinstance(operand, Value):
+            return operand
+        if isinstance(operand, np.ndarray):
+            return self.graph.constant(operand)
+        if not isinstance(operand, bool | int | float) or not neighbours:
+            remedy = "give a value, a number or a NumPy array"
+            raise TypeRuleError(
+                f"{op_spec.name}: {operand!r} is no operand of a replacement; {remedy}"
+            )
+        element = neighbours[0].type.express
+        return self.graph.constant(
+            Array(np.array(operand, element.carrier), TensorType((), element))
+        )
 
 
-def _listed(row: OpSpec, filled: dict[str, object]) -> dict[str, object]:
+def _operands_by_slot(op_spec: OpSpec, filled: dict[str, object]) -> dict[str, object]:
     """Operands by slot: without empty ones, lists of variadic slots one by one."""
-    out: dict[str, object] = {}
-    several = {slot.name for slot in row.operands if slot.variadic}
-    for name, thing in filled.items():
-        if name in several and isinstance(thing, Sequence):
-            out |= {f"{name}.{i}": each for i, each in enumerate(thing)}
-        elif thing is not None:
-            out[f"{name}.0" if name in several else name] = thing
-    return out
+    by_slot: dict[str, object] = {}
+    variadic_slots = {slot.name for slot in op_spec.operands if slot.variadic}
+    for name, operand in filled.items():
+        if name in variadic_slots and isinstance(operand, Sequence):
+            by_slot |= {f"{name}.{i}": element for i, element in enumerate(operand)}
+        elif operand is not None:
+            by_slot[f"{name}.0" if name in variadic_slots else name] = operand
+    return by_slot

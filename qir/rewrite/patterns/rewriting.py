@@ -30,7 +30,7 @@ from qir.rewrite.patterns.matching import match_at
 from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import candidates, roots
 from qir.rewrite.runner.contract import Pass
-from qir.rewrite.runner.filter import asked
+from qir.rewrite.runner.filter import current_filter
 
 Replacement: TypeAlias = "Callable[[Graph, Match], Value | Sequence[Value] | None]"
 """Builds what stands instead, by the graph's own methods; None: declines, and has changed nothing.
@@ -102,8 +102,8 @@ class _Run:
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.watch = asked()
-        self.most = len(self.graph) + _AGES
+        self.is_allowed = current_filter()
+        self.max_age = len(self.graph) + _AGES
         self.by_op: dict[str, list[Rewrite]] = {}
         for one in self.rewrites:
             for op in roots(one.pattern):
@@ -121,11 +121,12 @@ class _Run:
         while True:
             self.crowded = False
             before = len(self.done)
-            todo = candidates(self.graph, [r.pattern for r in self.rewrites])
-            while todo:
-                node = todo.pop()
+            pending = candidates(self.graph, [r.pattern for r in self.rewrites])
+            while pending:
+                node = pending.pop()
+                # An earlier rewrite may have removed it.
                 if node in self.graph:
-                    todo += self.visit(node)
+                    pending += self.visit(node)
             if not self.crowded or len(self.done) == before:
                 return len(self.done)
 
@@ -141,85 +142,90 @@ class _Run:
 
     def apply(self, one: Rewrite, match: Match) -> list[Node] | None:
         """Puts the replacement in the place of a match; None where it declines."""
-        if not self.watch(self.step, one.name, about(match)):
+        if not self.is_allowed(self.step, one.name, about(match)):
             return None
-        where = f"pass {self.step}: rewrite {one.name} at {match.root.name}"
+        place = f"pass {self.step}: rewrite {one.name} at {match.root.name}"
         edits, count = self.graph.version, len(self.graph._values)
-        subject, ops = match.root.name, " ".join(dict.fromkeys(n.op for n in match.nodes))
+        root_name, ops = match.root.name, " ".join(dict.fromkeys(n.op for n in match.nodes))
         try:
-            made = one.replace(self.graph, match)
-            if made is None:
+            returned = one.replace(self.graph, match)
+            if returned is None:
+                # A declined match must leave the graph as it was, since other patterns are tried on
+                # it next.
                 if self.graph.version != edits:
                     raise PassError("declines, but has changed the graph")
                 return None
-            values = (made,) if isinstance(made, Value) else tuple(made)
-            fresh = self._fresh(match, values, len(self.graph._values) - count)
-            self._age(one, match, fresh)
-            loose = self._put(match, values, fresh)
+            values = (returned,) if isinstance(returned, Value) else tuple(returned)
+            added = self._added_nodes(match, values, len(self.graph._values) - count)
+            self._count_age(one, match, added)
+            loose_operands = self._hand_over(match, values, added)
         except QirError as error:
-            raise PassError(f"{where}: {error}") from error
+            raise PassError(f"{place}: {error}") from error
         except Exception as error:
-            raise PassError(f"{where}: {type(error).__name__}: {error}") from error
-        said = one.says.format(nodes=ops) if one.says else one.name
-        self.ledger.add(one.change, self.step, subject, said)
+            raise PassError(f"{place}: {type(error).__name__}: {error}") from error
+        message = one.says.format(nodes=ops) if one.says else one.name
+        self.ledger.add(one.change, self.step, root_name, message)
         self.done.append(one.name)
-        return self._again(values, fresh, loose)
+        return self._nodes_to_revisit(values, added, loose_operands)
 
-    def _fresh(self, match: Match, values: tuple[Value, ...], count: int) -> list[Node]:
+    def _added_nodes(self, match: Match, values: tuple[Value, ...], count: int) -> list[Node]:
         """Returns the nodes that a replacement has made: a graph keeps its values as they came."""
         if count < 0 or any(node not in self.graph for node in match.nodes):
             raise PassError("removes nodes; what matched goes by itself")
         if len(values) != len(match.results):
             raise PassError(f"gives {len(values)} values for {len(match.results)}")
-        last = islice(reversed(self.graph._values.values()), count)
-        fresh = list(reversed(dict.fromkeys(value.node for value in last)))
+        newest = islice(reversed(self.graph._values.values()), count)
+        added = list(reversed(dict.fromkeys(value.node for value in newest)))
         for old, new in zip(match.results, values, strict=True):
             if old is new:
                 raise PassError(f"gives back %{old.name} itself; None declines")
             if not _fits(new.type, old.type):
                 raise PassError(f"makes {new.type} of %{old.name}, which is {old.type}")
-        return fresh
+        return added
 
-    def _age(self, one: Rewrite, match: Match, fresh: list[Node]) -> None:
+    def _count_age(self, one: Rewrite, match: Match, added: list[Node]) -> None:
         """Counts rewrites of what rewrites have made; raises PassError where that has no end."""
         age = max(self.ages.get(node, 0) for node in match.nodes)
-        age += len(fresh) >= len(match.nodes)
-        if age > self.most:
-            last = ", ".join(dict.fromkeys(self.done[-20:] or [one.name]))
-            raise PassError(f"goes on for ever; what it rewrites was made by {last}")
-        self.ages.update(dict.fromkeys(fresh, age))
+        # A rewrite that shrinks the graph cannot go on for ever; the others are counted.
+        age += len(added) >= len(match.nodes)
+        if age > self.max_age:
+            recent = ", ".join(dict.fromkeys(self.done[-20:] or [one.name]))
+            raise PassError(f"goes on for ever; what it rewrites was made by {recent}")
+        self.ages.update(dict.fromkeys(added, age))
 
-    def _put(self, match: Match, values: tuple[Value, ...], fresh: list[Node]) -> list[Value]:
+    def _hand_over(self, match: Match, values: tuple[Value, ...], added: list[Node]) -> list[Value]:
         """Gives the uses to the new values; gives operands that have lost a use."""
-        graph, new = self.graph, frozenset(fresh)
+        graph, added_set = self.graph, frozenset(added)
         origins = tuple(dict.fromkeys(o for node in match.nodes for o in node.origins))
-        for node in fresh:
+        for node in added:
             if node.op != "constant":
                 graph.set_origins(node, node.origins or origins)
                 if node.profile is None and match.root.profile is not None:
                     graph.set_profile(node, match.root.profile)
         names = [(old.name, old.lineage) for old in match.results]
         for old, value in zip(match.results, values, strict=True):
-            if any(use.node in new for use in old.uses):
-                for use in [use for use in old.uses if use.node not in new]:
+            # The replacement itself reads the old result, and keeps doing so.
+            if any(use.node in added_set for use in old.uses):
+                for use in [use for use in old.uses if use.node not in added_set]:
                     graph.set_operand(use.node, use.slot, value)
             else:
                 graph.replace(old, value)
-        loose = self._clear(match, fresh)
+        loose_operands = self._clear(match, added)
         for (name, lineage), value in zip(names, values, strict=True):
-            if value.node in new and value.node in graph and not graph.has(name):
+            if value.node in added_set and value.node in graph and not graph.has(name):
                 graph.rename(value, name)
                 graph.set_lineage(value, lineage)
-        return loose
+        return loose_operands
 
-    def _clear(self, match: Match, fresh: list[Node]) -> list[Value]:
+    def _clear(self, match: Match, added: list[Node]) -> list[Value]:
         """Takes out what nobody uses any more; gives the operands that are left."""
         touched: dict[Value, None] = {}
-        dead = [*match.nodes, *fresh]
+        dead = [*match.nodes, *added]
         while dead:
             node = dead.pop()
             if node not in self.graph or node.used or node.op in ("input", "output"):
                 continue
+            # Their producers may be unused once this node is gone.
             operands = list(dict.fromkeys(node.operands.values()))
             self.graph.remove(node)
             self.ages.pop(node, None)
@@ -227,26 +233,26 @@ class _Run:
             dead += [v.node for v in operands if not v.node.used]
         return [value for value in touched if value.node in self.graph]
 
-    def _again(
-        self, values: tuple[Value, ...], fresh: list[Node], loose: list[Value]
+    def _nodes_to_revisit(
+        self, values: tuple[Value, ...], added: list[Node], loose_operands: list[Value]
     ) -> list[Node]:
         """Returns what may match now and did not: the new nodes, and those that are on them."""
         self.crowded = self.crowded or self.endless
-        found = {node: None for node in fresh if node in self.graph}
-        level = list(dict.fromkeys([*values, *(v for n in found for v in n.results)]))
-        crowd = [value for value in level if len(value.uses) > _CROWD]
-        self.crowded = self.crowded or bool(crowd)
+        reached = {node: None for node in added if node in self.graph}
+        level = list(dict.fromkeys([*values, *(v for n in reached for v in n.results)]))
+        widely_read = [value for value in level if len(value.uses) > _CROWD]
+        self.crowded = self.crowded or bool(widely_read)
         level = [value for value in level if len(value.uses) <= _CROWD]
-        level += [value for value in loose if len(value.uses) <= self.widest]
+        level += [value for value in loose_operands if len(value.uses) <= self.widest]
         for _ in range(self.deepest):
             users = dict.fromkeys(use.node for value in level for use in value.uses)
-            users = {node: None for node in users if node not in found}
-            found.update(users)
+            users = {node: None for node in users if node not in reached}
+            reached.update(users)
             level = [v for n in users for v in n.results if len(v.uses) <= self.widest]
             if not level:
                 break
-        kept = [node for node in found if ("" if node.stages else node.op) in self.by_op]
-        return sorted(kept, key=lambda node: node._rank)
+        roots_reached = [node for node in reached if ("" if node.stages else node.op) in self.by_op]
+        return sorted(roots_reached, key=lambda node: node._rank)
 
 
 def about(match: Match) -> tuple[Node, ...]:

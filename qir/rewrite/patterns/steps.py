@@ -13,15 +13,15 @@ from qir.ir.node import Node, Value
 from qir.rewrite.patterns.attempt import Attempt, node_words, thing_name
 from qir.rewrite.patterns.goals import (
     FAILED,
-    Again,
+    AssignOperands,
     BindResult,
-    Deal,
     GoalList,
     Goals,
+    LastRound,
+    NextRound,
     Reached,
     Result,
     StageGoals,
-    Stop,
 )
 from qir.rewrite.patterns.terms import (
     FLOW,
@@ -38,245 +38,255 @@ from qir.rewrite.patterns.terms import (
 )
 
 
-def _meet_op(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_op(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Op)
     if value.index:
-        return run.no(value.node, "%{} is its result {}, not the first", value.name, value.index)
-    return run.met(term, value.node, rest)
+        return attempt.no(
+            value.node, "%{} is its result {}, not the first", value.name, value.index
+        )
+    return attempt.met(term, value.node, rest)
 
 
-def _meet_out(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_out(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Out)
     if value.index != term.index:
-        return run.no(
+        return attempt.no(
             value.node, "%{} is its result {}, not {}", value.name, value.index, term.index
         )
-    return run.met(term.op, value.node, rest)
+    return attempt.met(term.op, value.node, rest)
 
 
-def _meet_var(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_var(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Var)
-    known = run.bound.get(term.name)
-    if known is not None and known is not value:
-        assert isinstance(known, Value)
-        if known.constant is None or known.constant != value.constant:
+    bound = attempt.bound.get(term.name)
+    if bound is not None and bound is not value:
+        assert isinstance(bound, Value)
+        if bound.constant is None or bound.constant != value.constant:
             name = term.name.partition("@")[0]
-            return run.no(value.node, "%{} is not %{}, which {} is", value.name, known.name, name)
+            return attempt.no(
+                value.node, "%{} is not %{}, which {} is", value.name, bound.name, name
+            )
     for test in term.tests:
         if not test.holds(value):
             name = term.name.partition("@")[0]
-            return run.no(value.node, "{}: %{}, not so: {}", name, value.name, test.text)
-    if known is None:
-        run.bind(term.name, value)
+            return attempt.no(value.node, "{}: %{}, not so: {}", name, value.name, test.text)
+    if bound is None:
+        attempt.bind(term.name, value)
     return rest
 
 
-def _meet_number(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_number(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Number)
-    said = "near " if term.tolerance is not None else ""
+    prefix = "near " if term.tolerance is not None else ""
     if value.constant is None:
-        return run.no(value.node, "is no constant; the pattern has {}{}", said, term.value)
-    if value.type.quant is not None or not _holds(value.constant.data, term):
-        return run.no(value.node, "is not {}{}", said, term.value)
+        return attempt.no(value.node, "is no constant; the pattern has {}{}", prefix, term.value)
+    if value.type.quant is not None or not _all_equal(value.constant.data, term):
+        return attempt.no(value.node, "is not {}{}", prefix, term.value)
     return rest
 
 
-def _holds(data: NDArray[np.generic], wanted: Number) -> bool:
+def _all_equal(data: NDArray[np.generic], term: Number) -> bool:
     """Returns whether all elements are the number."""
     if data.dtype.kind == "O" or data.size == 0:
         return False
     first = data.reshape(-1)[0]
-    found, number = float(first), float(wanted.value)
-    if wanted.tolerance is not None:
-        fits = abs(found - number) <= wanted.tolerance * abs(number)
+    value, number = float(first), float(term.value)
+    if term.tolerance is not None:
+        fits = abs(value - number) <= term.tolerance * abs(number)
     elif data.dtype.kind in "iub":
-        fits = found == number
+        fits = value == number
     else:
         with np.errstate(over="ignore"):
-            fits = found == float(data.dtype.type(number))
+            fits = value == float(data.dtype.type(number))
     return fits and (data.size == 1 or bool(np.all(data == first)))
 
 
-def _meet_either(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_either(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Either)
     terms = term.terms
-    return run.choose(term, value, rest, lambda rest: (GoalList(t, value, rest) for t in terms))
+    return attempt.choose(term, value, rest, lambda rest: (GoalList(t, value, rest) for t in terms))
 
 
-def _meet_repeat(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_repeat(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Repeat)
-    known = run.bound.get(term)
-    if known is not None:
-        return run.no(value.node, "a repetition stands in one place alone")
-    return _go_round(run, Again(term, 0), value, rest)
+    bound = attempt.bound.get(term)
+    if bound is not None:
+        return attempt.no(value.node, "a repetition stands in one place alone")
+    return _meet_round(attempt, NextRound(term, 0), value, rest)
 
 
-def _go_round(run: Attempt, term: Again, value: Value, rest: Goals) -> Goals:
-    loop, index = term.repeat, term.index
+def _meet_round(attempt: Attempt, term: NextRound, value: Value, rest: Goals) -> Goals:
+    repeat, index = term.repeat, term.index
 
     def ways(rest: Goals) -> Iterator[Goals]:
-        if index < loop.most:
-            body = run.plan.round(loop, index).body
-            yield GoalList(body, value, GoalList(Again(loop, index + 1), value, rest))
-        if index >= loop.least:
-            yield GoalList(Stop(loop, index), value, rest)
+        if index < repeat.most:
+            body = attempt.plan.round(repeat, index).body
+            yield GoalList(body, value, GoalList(NextRound(repeat, index + 1), value, rest))
+        if index >= repeat.least:
+            yield GoalList(LastRound(repeat, index), value, rest)
 
-    return run.choose(term, value, rest, ways)
+    return attempt.choose(term, value, rest, ways)
 
 
-def _meet_again(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
-    assert isinstance(term, Again)
-    flow = run.bound.get(run.plan.round(term.repeat, term.index - 1).flow)
+def _meet_again(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+    assert isinstance(term, NextRound)
+    flow = attempt.bound.get(attempt.plan.round(term.repeat, term.index - 1).flow)
     if not isinstance(flow, Value) or flow is value:
-        return run.no(value.node, "a round that leads nowhere")
-    return _go_round(run, term, flow, rest)
+        return attempt.no(value.node, "a round that leads nowhere")
+    return _meet_round(attempt, term, flow, rest)
 
 
-def _meet_stop(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
-    assert isinstance(term, Stop)
-    run.bind(term.repeat, term.index)
+def _meet_stop(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+    assert isinstance(term, LastRound)
+    attempt.bind(term.repeat, term.index)
     return GoalList(term.repeat.start, value, rest)
 
 
-def _meet_deal(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_assignment(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     """Gives the operands of a commutative op to the terms, in every way that differs."""
-    assert isinstance(term, Deal)
+    assert isinstance(term, AssignOperands)
     items, values = term.items, term.values
     first = next((i for i, item in enumerate(items) if isinstance(item, Term)), None)
     if first is None:
         for item in items:
             if isinstance(item, Rest) and item.name:
-                run.bind(item.name, values)
+                attempt.bind(item.name, values)
         return rest
-    wanted = items[first]
+    next_term = items[first]
     others = (*items[:first], *items[first + 1 :])
-    assert isinstance(wanted, Term)
+    assert isinstance(next_term, Term)
 
     def ways(rest: Goals) -> Iterator[Goals]:
         for i, one in enumerate(values):
             if one in values[:i]:
                 continue
             left = (*values[:i], *values[i + 1 :])
-            yield GoalList(wanted, one, GoalList(Deal(others, left), one, rest) if others else rest)
+            yield GoalList(
+                next_term,
+                one,
+                GoalList(AssignOperands(others, left), one, rest) if others else rest,
+            )
 
-    return run.choose(term, value, rest, ways)
+    return attempt.choose(term, value, rest, ways)
 
 
-def _meet_chain(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_chain(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Chain)
     node = value.node
-    known = run.bound.get(term)
-    if known is not None:
-        return rest if known is node else run.no(node, "stands where {} did", thing_name(known))
+    bound = attempt.bound.get(term)
+    if bound is not None:
+        return rest if bound is node else attempt.no(node, "stands where {} did", thing_name(bound))
     if not node.stages:
-        return run.no(node, "is {}, not a group of stages", node_words(node))
+        return attempt.no(node, "is {}, not a group of stages", node_words(node))
     for test in term.tests:
         if not test.holds(node):
-            return run.no(node, "not so: {}", test.text)
-    run.bind(term, node)
+            return attempt.no(node, "not so: {}", test.text)
+    attempt.bind(term, node)
     return GoalList(StageGoals(term, 0, 0), value, rest)
 
 
-def _meet_stages(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_stages(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, StageGoals)
-    node, wanted = value.node, term.chain.stages
-    if term.place == len(wanted):
-        left = len(node.stages) - term.at
-        return rest if left == 0 else run.no(node, "has {} stages more", left)
-    one = wanted[term.place]
-    if isinstance(one, EllipsisType):
-        ends = range(len(node.stages), term.at - 1, -1)
+    node, stages = value.node, term.chain.stages
+    if term.place == len(stages):
+        remaining = len(node.stages) - term.at
+        return rest if remaining == 0 else attempt.no(node, "has {} stages more", remaining)
+    stage = stages[term.place]
+    if isinstance(stage, EllipsisType):
+        skipped_to = range(len(node.stages), term.at - 1, -1)
         chain, place = term.chain, term.place + 1
-        return run.choose(
+        return attempt.choose(
             term,
             value,
             rest,
-            lambda rest: (GoalList(StageGoals(chain, place, end), value, rest) for end in ends),
+            lambda rest: (
+                GoalList(StageGoals(chain, place, end), value, rest) for end in skipped_to
+            ),
         )
     if term.at == len(node.stages):
-        return run.no(node, "has no stage {}", " or ".join(one.ops))
+        return attempt.no(node, "has no stage {}", " or ".join(stage.ops))
     after = GoalList(StageGoals(term.chain, term.place + 1, term.at + 1), value, rest)
-    return _meet_stage(run, one, node, term.at, after)
+    return _meet_stage(attempt, stage, node, term.at, after)
 
 
-def _meet_stage(run: Attempt, term: Op, node: Node, at: int, rest: Goals) -> Goals:
+def _meet_stage(attempt: Attempt, term: Op, node: Node, at: int, rest: Goals) -> Goals:
     stage = node.stages[at]
     if stage.op not in term.ops:
-        return run.no(node, "stage {} is {}, not {}", at, stage.op, " or ".join(term.ops))
-    if not run._attrs(term, node, stage.attrs):
+        return attempt.no(node, "stage {} is {}, not {}", at, stage.op, " or ".join(term.ops))
+    if not attempt._attrs(term, node, stage.attrs):
         return FAILED
-    found = node.stage_operands(at)
-    for slot in found:
+    operands = node.stage_operands(at)
+    for slot in operands:
         if slot not in term.operands and not term.others:
-            return run.no(node, "stage {} has {}, of which the pattern says nothing", at, slot)
+            return attempt.no(node, "stage {} has {}, of which the pattern says nothing", at, slot)
     for slot in reversed(term.operands):
-        wanted = term.operands[slot]
-        here = found.get(slot)
-        if wanted is FLOW:
+        expected = term.operands[slot]
+        operand = operands.get(slot)
+        if expected is FLOW:
             if at and slot != stage.flow:
-                return run.no(node, "stage {} does not take the flow in {}", at, slot)
-        elif isinstance(wanted, Maybe):
-            rest = rest if here is None else GoalList(wanted.term, here, rest)
-        elif isinstance(wanted, Term):
-            if here is None:
-                return run.no(node, "stage {}: {} is empty", at, slot)
-            rest = GoalList(wanted, here, rest)
-        elif here is not None:
-            return run.no(node, "stage {}: {} is not empty", at, slot)
+                return attempt.no(node, "stage {} does not take the flow in {}", at, slot)
+        elif isinstance(expected, Maybe):
+            rest = rest if operand is None else GoalList(expected.term, operand, rest)
+        elif isinstance(expected, Term):
+            if operand is None:
+                return attempt.no(node, "stage {}: {} is empty", at, slot)
+            rest = GoalList(expected, operand, rest)
+        elif operand is not None:
+            return attempt.no(node, "stage {}: {} is not empty", at, slot)
     return rest
 
 
-def _meet_result(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_result(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     """Looks for another result among the users of what is bound."""
     assert isinstance(term, Result)
-    way = run.plan.ways[term.place - 1]
+    way = attempt.plan.ways[term.place - 1]
     last = way[-1]
-    found = run.bound.get(last.name if isinstance(last, Var) else last)
-    if isinstance(found, Node):
-        level = list(found.results)
-    elif isinstance(found, Value):
-        level = [found]
+    bound = attempt.bound.get(last.name if isinstance(last, Var) else last)
+    if isinstance(bound, Node):
+        level = list(bound.results)
+    elif isinstance(bound, Value):
+        level = [bound]
     else:
-        return run.no(value.node, "nothing leads to result {}", term.place)
+        return attempt.no(value.node, "nothing leads to result {}", term.place)
     level = climb(level, way[:-1])
-    wanted = run.plan.results[term.place]
+    result_term = attempt.plan.results[term.place]
     key = f"result {term.place}"
 
     def ways(rest: Goals) -> Iterator[Goals]:
         for one in level:
-            yield GoalList(BindResult(key), one, GoalList(wanted, one, rest))
+            yield GoalList(BindResult(key), one, GoalList(result_term, one, rest))
 
     if not level:
-        return run.no(value.node, "nobody uses it as result {} does", term.place)
-    return run.choose(term, value, rest, ways)
+        return attempt.no(value.node, "nobody uses it as result {} does", term.place)
+    return attempt.choose(term, value, rest, ways)
 
 
-def _meet_keep(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_bind_result(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, BindResult)
-    run.bind(term.key, value)
+    attempt.bind(term.key, value)
     return rest
 
 
-_WIDEST = 256
+_MAX_USERS = 256
 
 
 def climb(values: Sequence[Value], way: Sequence[Term]) -> list[Value]:
     """Returns what the ops of a way, nearest last, may make of values; at most a few hundred."""
     level = list(values)
     for term in reversed(way):
-        one = term.op if isinstance(term, Out) else term
+        op_term = term.op if isinstance(term, Out) else term
         if isinstance(term, Out) and level and all(v.node.op in term.op.ops for v in level):
             level = [v for v in level if v.index == term.index]
             continue
-        ops = one.ops if isinstance(one, Op) else ()
+        ops = op_term.ops if isinstance(op_term, Op) else ()
         users = dict.fromkeys(
-            use.node for v in level for use in islice(v._uses, _WIDEST) if use.node.op in ops
+            use.node for v in level for use in islice(v._uses, _MAX_USERS) if use.node.op in ops
         )
-        level = [v for node in islice(users, _WIDEST) for v in node.results]
+        level = [v for node in islice(users, _MAX_USERS) for v in node.results]
     return level
 
 
-def _meet_reached(run: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
+def _meet_reached(attempt: Attempt, term: Term, value: Value, rest: Goals) -> Goals:
     assert isinstance(term, Reached)
     term.choice.reached = True
     return rest
@@ -290,11 +300,11 @@ STEPS: dict[type[Term], Callable[[Attempt, Term, Value, Goals], Goals]] = {
     Either: _meet_either,
     Repeat: _meet_repeat,
     Chain: _meet_chain,
-    Again: _meet_again,
-    Stop: _meet_stop,
-    Deal: _meet_deal,
+    NextRound: _meet_again,
+    LastRound: _meet_stop,
+    AssignOperands: _meet_assignment,
     StageGoals: _meet_stages,
     Result: _meet_result,
-    BindResult: _meet_keep,
+    BindResult: _meet_bind_result,
     Reached: _meet_reached,
 }

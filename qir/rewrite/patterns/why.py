@@ -18,8 +18,8 @@ from qir.rewrite.patterns.pattern import Pattern
 from qir.rewrite.patterns.prefilter import GROUP, roots
 from qir.rewrite.patterns.terms import Chain, Op, Out, Term, children
 
-_MOST_ROOTS = 64
-_FURTHEST = 1000
+_MAX_ROOTS = 64
+_MAX_DISTANCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,21 @@ class WhyNot:
         if self.match is not None:
             return f"{self.pattern.name} matches at {self.match.root.name}"
         where = f" at {self.at.name}" if self.at else ""
-        laid = f" (laid on at {self.root.name})" if self.root and self.root is not self.at else ""
-        return f"{self.pattern.name} does not match{where}: {self.reason}{laid}"
+        tried_at = (
+            f" (laid on at {self.root.name})" if self.root and self.root is not self.at else ""
+        )
+        return f"{self.pattern.name} does not match{where}: {self.reason}{tried_at}"
 
 
 def why_not(pattern: Pattern, node: Node) -> WhyNot:
     """Returns whether a pattern matches with a node in it, or the first condition that failed."""
     best: WhyNot | None = None
     for value in _roots(pattern, node):
-        found = _explain(pattern, value, node)
-        if found.match is not None:
-            return found
-        if best is None or found.met > best.met:
-            best = found
+        explained = _explain(pattern, value, node)
+        if explained.match is not None:
+            return explained
+        if best is None or explained.met > best.met:
+            best = explained
     if best is not None:
         return best
     op = " |> ".join(stage.op for stage in node.stages) or node.op
@@ -71,11 +73,14 @@ def nearest(patterns: Iterable[Pattern], node: Node) -> WhyNot:
     """Returns the first of several patterns that matches, or else the one that came furthest."""
     best: WhyNot | None = None
     for pattern in patterns:
-        found = why_not(pattern, node)
-        if found.match is not None:
-            return found
-        if best is None or (found.met, found.root is not None) > (best.met, best.root is not None):
-            best = found
+        explained = why_not(pattern, node)
+        if explained.match is not None:
+            return explained
+        if best is None or (explained.met, explained.root is not None) > (
+            best.met,
+            best.root is not None,
+        ):
+            best = explained
     if best is None:
         raise UsageError("no pattern is given")
     return best
@@ -101,37 +106,39 @@ def _explain(pattern: Pattern, value: Value, wanted: Node) -> WhyNot:
 
 
 def _ops(pattern: Pattern) -> Iterator[Op]:
-    seen: set[Term] = set()
-    todo: list[Term] = list(reversed(pattern.results))
-    while todo:
-        term = todo.pop()
-        if term in seen:
+    visited: set[Term] = set()
+    pending: list[Term] = list(reversed(pattern.results))
+    while pending:
+        term = pending.pop()
+        if term in visited:
             continue
-        seen.add(term)
+        visited.add(term)
         if isinstance(term, Op):
             yield term
-        todo += reversed(list(children(term)))
+        pending += reversed(list(children(term)))
 
 
 def _roots(pattern: Pattern, node: Node) -> Iterator[Value]:
     """Values at which the pattern may be laid on so that it holds a node, the nearest first."""
-    tops = roots(pattern)
+    root_ops = roots(pattern)
     inner = {op for term in _ops(pattern) for op in term.ops}
-    groups = any(isinstance(r, Chain) for r in pattern.results)
-    seen: dict[Node, None] = {node: None}
-    level = [node] if node.op in inner or (node.stages and groups) else []
+    has_groups = any(isinstance(r, Chain) for r in pattern.results)
+    visited: dict[Node, None] = {node: None}
+    level = [node] if node.op in inner or (node.stages and has_groups) else []
     depth, count = 0, 0
-    facts = pattern.plan
-    while level and depth <= (_FURTHEST if facts.endless else facts.depth):
-        for one in level:
-            if (GROUP if one.stages else one.op) in tops:
-                yield one.results[min(_index(pattern), len(one.results) - 1)]
+    pattern_plan = pattern.plan
+    while level and depth <= (_MAX_DISTANCE if pattern_plan.endless else pattern_plan.depth):
+        for reached in level:
+            if (GROUP if reached.stages else reached.op) in root_ops:
+                yield reached.results[min(_index(pattern), len(reached.results) - 1)]
                 count += 1
-                if count >= _MOST_ROOTS:
+                if count >= _MAX_ROOTS:
                     return
-        users = dict.fromkeys(u for one in level for v in one.results for u in v.users)
-        level = [u for u in users if u not in seen][:_MOST_ROOTS]
-        seen.update(dict.fromkeys(level))
+        users = dict.fromkeys(
+            user for reached in level for v in reached.results for user in v.users
+        )
+        level = [user for user in users if user not in visited][:_MAX_ROOTS]
+        visited.update(dict.fromkeys(level))
         depth += 1
 
 

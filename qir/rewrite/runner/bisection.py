@@ -60,34 +60,35 @@ def bisect(
     both good and bad; PassError where a pass fails.
     """
 
-    def judge(done: Graph, count: int, rewrites: int | None = None) -> bool:
-        found = bool(good(done))  # NumPy's own is neither True nor False
-        tell(Trial(count, rewrites, found))
-        return found
+    def judge(result: Graph, count: int, rewrites: int | None = None) -> bool:
+        is_good = bool(good(result))  # NumPy's own is neither True nor False
+        tell(Trial(count, rewrites, is_good))
+        return is_good
 
     def after(count: int) -> Graph:
         return run_passes(graph, passes[:count], Ledger())
 
+    # Both ends are tried first: bisection needs a good start and a bad end.
     if not judge(graph, 0):
         raise UsageError("the check fails before any pass has run: there is nothing to search")
     if not passes or judge(after(len(passes)), len(passes)):
         return None
     bad = search(0, len(passes), lambda count: not judge(after(count), count))
-    base, one = after(bad - 1), passes[bad - 1]
+    base, faulty = after(bad - 1), passes[bad - 1]
     reports: list[Report] = []
-    run_passes(base, [one], Ledger(), after=lambda report, _: reports.append(report))
-    total = len(reports[0].steps)
-    if not total:
-        raise UsageError(f"{_UNSTEADY} {one.name} changes nothing, and was said to make it bad")
+    run_passes(base, [faulty], Ledger(), after=lambda report, _: reports.append(report))
+    rewrite_count = len(reports[0].steps)
+    if not rewrite_count:
+        raise UsageError(f"{_UNSTEADY} {faulty.name} changes nothing, and was said to make it bad")
 
-    def partly(count: int) -> bool:
-        done = run_passes(base, [one], Ledger(), limit=count)
+    def is_bad_after(count: int) -> bool:
+        done = run_passes(base, [faulty], Ledger(), limit=count)
         return not judge(done, bad, count)
 
-    first = search(0, total, partly)
-    for count, wanted in ((first - 1, True), (first, False)):  # once more: it may be chance
-        if judge(run_passes(base, [one], Ledger(), limit=count), bad, count) is not wanted:
-            before, now = ("good", "bad") if wanted else ("bad", "good")
-            said = f"{count} rewrites of {one.name} were said to be {before}, and then {now}"
-            raise UsageError(f"{_UNSTEADY} {said}")
-    return Culprit(bad - 1, options_text(one), reports[0].steps[first - 1], total)
+    first = search(0, rewrite_count, is_bad_after)
+    for count, expected in ((first - 1, True), (first, False)):  # once more: it may be chance
+        if judge(run_passes(base, [faulty], Ledger(), limit=count), bad, count) is not expected:
+            before, now = ("good", "bad") if expected else ("bad", "good")
+            message = f"{count} rewrites of {faulty.name} were said to be {before}, and then {now}"
+            raise UsageError(f"{_UNSTEADY} {message}")
+    return Culprit(bad - 1, options_text(faulty), reports[0].steps[first - 1], rewrite_count)

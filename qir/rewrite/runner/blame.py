@@ -31,17 +31,17 @@ def difference(before: Graph, after: Graph) -> NodeDifference | None:
     does."""
     old, new = _parts(before), _parts(after)
     for path, part in new.items():
-        held = old.get(path)
+        counterpart = old.get(path)
         for node in part:
-            was = _node(held, node.name) if held else None
-            if was is None:
+            old_node = _node(counterpart, node.name) if counterpart else None
+            if old_node is None:
                 return NodeDifference(path, node.name, "is new")
-            if _look(was) != _look(node):
-                return NodeDifference(path, node.name, "is another", repr(was))
+            if _visible_state(old_node) != _visible_state(node):
+                return NodeDifference(path, node.name, "is another", repr(old_node))
     for path, part in old.items():
-        held = new.get(path)
+        counterpart = new.get(path)
         for node in part:
-            if held is None or _node(held, node.name) is None:
+            if counterpart is None or _node(counterpart, node.name) is None:
                 return NodeDifference(path, node.name, "is gone", repr(node))
     return None
 
@@ -56,37 +56,37 @@ class Claims:
     found: bool = False
     step: RewriteStep | None = None
     """The rewrite; None where the pass had not asked for any by then."""
-    _was: object = field(default=None, init=False)
+    _initial: object = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._was = self._now()
+        self._initial = self._current()
 
     def __call__(self) -> None:
         """To be called before each rewrite, and when the pass has ended."""
-        if not self.found and self._now() != self._was:
+        if not self.found and self._current() != self._initial:
             self.found, self.step = True, self.numbering.last
 
-    def _now(self) -> object:
-        found = located(self.numbering.graph, self.node)
-        return None if found is None else _look(found[1])
+    def _current(self) -> object:
+        place = locate_node(self.numbering.graph, self.node)
+        return None if place is None else _visible_state(place[1])
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Describes the pass and the rewrite."""
         if self.step is not None and self.step.rewrite != WHOLE:
             return f"{self.step} did it"
         return "no rewrite claims it" if self.found else "no rewrite has touched it"
 
 
-def located(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
+def locate_node(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
     """Returns a node by its name, or by the path of its body and its name; with that path and its
     graph."""
     if graph.has(name):
         return "", graph[name].node, graph
-    parts = _parts(graph)
-    for path, part in parts.items():
+    graphs = _parts(graph)
+    for path, part in graphs.items():
         if name.startswith(path) and (node := _node(part, name[len(path) :])) is not None:
             return path, node, part
-    for path, part in parts.items():
+    for path, part in graphs.items():
         if part.has(name):
             return path, part[name].node, part
     return None
@@ -94,8 +94,8 @@ def located(graph: Graph, name: str) -> tuple[str, Node, Graph] | None:
 
 def _parts(graph: Graph) -> dict[str, Graph]:
     """Returns the graph and its bodies by path below it, the graph itself first."""
-    found = {path.partition("/")[2]: part for path, part in graph.walk()}
-    return {f"{path}/" if path else "": found[path] for path in reversed(found)}
+    by_path = {path.partition("/")[2]: part for path, part in graph.walk()}
+    return {f"{path}/" if path else "": by_path[path] for path in reversed(by_path)}
 
 
 def _node(graph: Graph, name: str) -> Node | None:
@@ -104,16 +104,16 @@ def _node(graph: Graph, name: str) -> Node | None:
     return next((n for n in reversed(graph) if not n.results and n.name == name), None)
 
 
-def _look(node: Node) -> tuple[object, ...]:
+def _visible_state(node: Node) -> tuple[object, ...]:
     """Returns all that edits change of a node, and whether it is used."""
     stages = tuple((s.op, s.type, dict(s.attrs)) for s in node.stages)
     plans = (dict(node.schemes), dict(node.inner), node.profile)
-    kinds = tuple(value.type for value in node.results)
-    return repr(node), kinds, dict(node.attrs), stages, plans, node.used
+    types = tuple(value.type for value in node.results)
+    return repr(node), types, dict(node.attrs), stages, plans, node.used
 
 
 @contextmanager
-def kept(graph: Graph) -> Iterator[None]:
+def without_edits(graph: Graph) -> Iterator[None]:
     """Within this nobody edits the graph: an edit is an error, and changes nothing."""
     parts = [part for _, part in graph.walk()]
     for part in parts:

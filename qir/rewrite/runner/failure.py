@@ -17,7 +17,7 @@ from qir.errors import (
 )
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.rewrite.runner.blame import located
+from qir.rewrite.runner.blame import locate_node
 from qir.rewrite.runner.numbering import Numbering
 from qir.rewrite.runner.timeout import TooLong
 
@@ -34,28 +34,28 @@ def failed(name: str, error: BaseException, numbering: Numbering) -> tuple[QirEr
     """
     node = _node_of(error, numbering)
     at = f"{numbering.path}{node.name}" if node else ""
-    plain = isinstance(error, QirError | TooLong)
-    said = str(error) if plain else f"{type(error).__name__}: {error}".rstrip(": ")
-    named = said.startswith(f"pass {name}")
+    is_described = isinstance(error, QirError | TooLong)
+    message = str(error) if is_described else f"{type(error).__name__}: {error}".rstrip(": ")
+    names_pass = message.startswith(f"pass {name}")
     if isinstance(error, QirError) and not isinstance(error, (PassError, *FAULTS)):
-        if numbering.last is None or named:
+        if numbering.last is None or names_pass:
             return error, at
-        return type(error)(f"pass {name}: {numbering.last}: {said}"), at
-    if not (isinstance(error, PassError) and named):
-        said = f"pass {name}: {place(numbering, at)}: {said}"
-    return PassError(said), at
+        return type(error)(f"pass {name}: {numbering.last}: {message}"), at
+    if not (isinstance(error, PassError) and names_pass):
+        message = f"pass {name}: {place(numbering, at)}: {message}"
+    return PassError(message), at
 
 
-def noted(error: QirError, node: str, *graphs: Graph, beside: Iterable[str] = ()) -> QirError:
+def noted(error: QirError, node: str, *graphs: Graph, neighbours: Iterable[str] = ()) -> QirError:
     """Returns an error with ten nodes as a note: around one, in the first graph that has it.
 
     Where none has it they are around the first of those that stood next to it; where it is about no
     node, they are the first ones of the first graph.
     """
-    shown = next(filter(None, (around(graph, node) for graph in graphs)), "")
-    for other in () if shown else beside:
-        shown = shown or next(filter(None, (around(graph, other) for graph in graphs)), "")
-    error.add_note(shown or _beginning(graphs[0]))
+    excerpt = next(filter(None, (around(graph, node) for graph in graphs)), "")
+    for neighbour in () if excerpt else neighbours:
+        excerpt = excerpt or next(filter(None, (around(graph, neighbour) for graph in graphs)), "")
+    error.add_note(excerpt or _beginning(graphs[0]))
     return error
 
 
@@ -64,14 +64,14 @@ def around(graph: Graph, name: str) -> str:
 
     The name may have the path of its body before it.
     """
-    found = located(graph, name) if name else None
+    found = locate_node(graph, name) if name else None
     if found is None:
         return ""
-    path, wanted, part = found
+    path, node, part = found
     nodes = list(part)
-    at = nodes.index(wanted)
-    first = max(0, min(at - AROUND // 2, len(nodes) - AROUND))
-    lines = [f"{'->' if n is wanted else '  '} {n!r}" for n in nodes[first : first + AROUND]]
+    position = nodes.index(node)
+    first = max(0, min(position - AROUND // 2, len(nodes) - AROUND))
+    lines = [f"{'->' if n is node else '  '} {n!r}" for n in nodes[first : first + AROUND]]
     where = f"{graph.name}/{path}".removesuffix("/")
     return "\n".join([f"in {where}:", *lines])
 
@@ -99,7 +99,7 @@ def _node_of(error: BaseException, numbering: Numbering) -> Node | None:
         frames.append(trace)
         trace = trace.tb_next
     for frame in reversed(frames):
-        held = (v for v in frame.tb_frame.f_locals.values() if isinstance(v, Node))
-        if (node := next((n for n in held if n.results), None)) is not None:
+        nodes = (v for v in frame.tb_frame.f_locals.values() if isinstance(v, Node))
+        if (node := next((n for n in nodes if n.results), None)) is not None:
             return node
     return None

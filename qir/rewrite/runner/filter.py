@@ -18,15 +18,15 @@ Watch: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
 """Whether to do a rewrite, asked of pass, rewrite and the nodes that it is about, its own first."""
 
 
-def anything(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+def allow_all(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
     """Allows every rewrite."""
     return True
 
 
-_watching: ContextVar[Watch] = ContextVar("watching", default=anything)
+_watching: ContextVar[Watch] = ContextVar("watching", default=allow_all)
 
 
-def asked() -> Watch:
+def current_filter() -> Watch:
     """Returns the filter that is asked before each rewrite."""
     return _watching.get()
 
@@ -46,4 +46,4 @@ def may(step: str, rewrite: str, *nodes: Node) -> bool:
 
     Asked once, just before the change; what may not be done now is not tried again in this run.
     """
-    return asked()(step, rewrite, nodes)
+    return current_filter()(step, rewrite, nodes)

@@ -41,20 +41,20 @@ class Role:
 
 def fix_defaults(graph: Graph, ledger: Ledger) -> Fixed:
     """Makes defaults of a graph constants like others, one line of the ledger each."""
-    held = {value: Role.of(value) for value in graph.defaults}
-    said = "a default is a plain constant from here on"
-    for value in held:
+    roles = {value: Role.of(value) for value in graph.defaults}
+    message = "a default is a plain constant from here on"
+    for value in roles:
         graph.set_attrs(value.node, default=False)
-        ledger.add(Change.DROPPED, STEP, value.name, said)
-    return held
+        ledger.add(Change.DROPPED, STEP, value.name, message)
+    return roles
 
 
-def give_back(graph: Graph, held: Fixed, ledger: Ledger) -> None:
+def restore_defaults(graph: Graph, roles: Fixed, ledger: Ledger) -> None:
     """Lets those be defaults again that are read as they were, and takes their lines back.
 
     What was folded, merged, coded or moved is read otherwise, or not at all.
     """
-    kept = [v for v, role in held.items() if v.node in graph and Role.of(v) == role]
-    for value in kept:
+    restorable = [v for v, role in roles.items() if v.node in graph and Role.of(v) == role]
+    for value in restorable:
         graph.set_attrs(value.node, default=True)
-    ledger.withdraw(STEP, {value.name for value in kept})
+    ledger.withdraw(STEP, {value.name for value in restorable})

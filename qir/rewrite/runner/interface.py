@@ -28,14 +28,16 @@ class GraphInterface:
     def renamed(self, graph: Graph) -> str:
         """Returns what is wrong with the names that a changed graph takes and gives; empty:
         nothing."""
-        now = GraphInterface.of(graph)
-        for kind, were, are in (
-            ("inputs", list(self.inputs), list(now.inputs)),
-            ("outputs", list(self.outputs), list(now.outputs)),
+        current = GraphInterface.of(graph)
+        for kind, old_names, new_names in (
+            ("inputs", list(self.inputs), list(current.inputs)),
+            ("outputs", list(self.outputs), list(current.outputs)),
         ):
-            if were != are:
-                had, has = (", ".join(each) or "none" for each in (were, are))
-                return f"changes the {kind} of the graph: {had} -> {has}"
+            if old_names != new_names:
+                old_text, new_text = (
+                    ", ".join(names) or "none" for names in (old_names, new_names)
+                )
+                return f"changes the {kind} of the graph: {old_text} -> {new_text}"
         return ""
 
     def retyped(self, graph: Graph) -> tuple[str, str] | None:

@@ -64,19 +64,19 @@ class Journal:
         """Reads what `to_json` wrote; raises ValueError for anything else."""
         if not text:
             return cls()
-        found = json.loads(text)
-        if not isinstance(found, dict) or found.get("version") != VERSION:
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("version") != VERSION:
             raise ValueError(f"no journal of version {VERSION}")
-        rows = found.get("passes")
-        if not isinstance(rows, list):
+        entries = data.get("passes")
+        if not isinstance(entries, list):
             raise ValueError("it has no list of passes")
-        return cls(_entry(row) for row in rows)
+        return cls(_entry(entry) for entry in entries)
 
 
-def _entry(row: object) -> JournalEntry:
-    known = row if isinstance(row, dict) else {}
-    texts = [known.get(key) for key in ("name", "text", "by")]
-    changed, rewrites = known.get("changed"), known.get("rewrites")
+def _entry(data: object) -> JournalEntry:
+    fields = data if isinstance(data, dict) else {}
+    texts = [fields.get(key) for key in ("name", "text", "by")]
+    changed, rewrites = fields.get("changed"), fields.get("rewrites")
     if not all(isinstance(t, str) for t in texts) or type(changed) is not int:
         raise ValueError("an entry is not what QIR writes")
     if not isinstance(rewrites, dict) or any(type(n) is not int for n in rewrites.values()):
@@ -89,7 +89,7 @@ def written_by(one: Pass) -> str:
     """Returns distribution and version of a pass, or its module where no plugin brings it."""
     kind = type(one)
     try:
-        known = registry.owner("qir.passes", one.name)
-        return known if known and registry.find("qir.passes", one.name) is kind else kind.__module__
+        owner = registry.owner("qir.passes", one.name)
+        return owner if owner and registry.find("qir.passes", one.name) is kind else kind.__module__
     except PluginError:
         return kind.__module__

@@ -10,11 +10,11 @@ from qir.errors import PassError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
-from qir.rewrite.runner.filter import asked, asking
+from qir.rewrite.runner.filter import asking, current_filter
 
 WHOLE = "all of it"
 """The one rewrite of a pass that asks for none of its changes."""
-_MOST = 100
+_REWRITES_PER_NODE = 100
 """Rewrites of one pass for each node of the graph, and as many hundreds more."""
 
 
@@ -48,12 +48,12 @@ class Numbering:
     """Whether a rewrite was left out."""
     nodes: tuple[Node, ...] = ()
     """What the last rewrite was about."""
-    beside: tuple[Value, ...] = ()
+    last_operands: tuple[Value, ...] = ()
     """The operands that its node had, which tell where it stood when it is gone."""
-    asked: Callable[[], None] = lambda: None
+    before_rewrite: Callable[[], None] = lambda: None
     """Called before each rewrite."""
     _asked: RewriteStep | None = None
-    _seen: int = -1
+    _version_at_rewrite: int = -1
     _first: int = 0
     _most: int = 0
 
@@ -73,7 +73,7 @@ class Numbering:
         return self._first
 
     @property
-    def told(self) -> RewriteStep | None:
+    def last_asked(self) -> RewriteStep | None:
         """The last rewrite that this pass began, though it may have changed nothing."""
         return self._asked
 
@@ -85,27 +85,27 @@ class Numbering:
     def begin(self) -> None:
         """Forgets what the pass before was about, and allows this one so many rewrites."""
         self._first, self.nodes, self.path = len(self.steps), (), ""
-        self.beside = ()
+        self.last_operands = ()
         self._asked = None
-        self._most = _MOST * (len(self.graph) + _MOST)
-        self._seen = -1
+        self._most = _REWRITES_PER_NODE * (len(self.graph) + _REWRITES_PER_NODE)
+        self._version_at_rewrite = -1
 
     def end(self, by: str, changed: int) -> tuple[RewriteStep, ...]:
         """Returns the rewrites of the pass that ran; one that asked for none has done one, if
         any."""
-        self._settle()
+        self._drop_idle_rewrite()
         if changed and len(self.steps) == self._first and not self.stopped:
             self.steps.append(RewriteStep(self._first + 1, by, WHOLE, self.graph.name))
         return tuple(self.done)
 
     def __call__(self, by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        self._settle()
-        self.asked()
+        self._drop_idle_rewrite()
+        self.before_rewrite()
         if self.full:
             self.stopped = True
             return False
         node = nodes[0]
-        self.beside = tuple(node.operands.values())
+        self.last_operands = tuple(node.operands.values())
         if len(self.steps) - self._first >= self._most:
             self.nodes = nodes
             raise PassError(
@@ -116,21 +116,21 @@ class Numbering:
         number, name = len(self.steps) + 1, f"{self.path}{node.name}"
         self._asked = RewriteStep(number, by, rewrite, name, origins)
         self.steps.append(self._asked)
-        self.nodes, self._seen = nodes, self.graph.version
+        self.nodes, self._version_at_rewrite = nodes, self.graph.version
         return True
 
-    def _settle(self) -> None:
+    def _drop_idle_rewrite(self) -> None:
         """Takes back the number of a rewrite that changed nothing after all."""
-        if self._seen == self.graph.version and len(self.steps) > self._first:
+        if self._version_at_rewrite == self.graph.version and len(self.steps) > self._first:
             self.steps.pop()
-        self._seen = -1
+        self._version_at_rewrite = -1
 
 
 def watched(numbering: Numbering) -> AbstractContextManager[None]:
     """Has it asked before every rewrite; who watched before is asked too."""
-    outer = asked()
+    outer_filter = current_filter()
 
     def ask(by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        return outer(by, rewrite, nodes) and numbering(by, rewrite, nodes)
+        return outer_filter(by, rewrite, nodes) and numbering(by, rewrite, nodes)
 
     return asking(ask)

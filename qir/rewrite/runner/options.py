@@ -64,27 +64,27 @@ def options(kind: type[Pass]) -> tuple[Option, ...]:
     hints = get_type_hints(kind)
     return tuple(
         Option(
-            _name(row),
-            row.name,
-            row.metadata.get("kind") or _kind(hints[row.name]),
-            _default(row),
-            docs.get(row.name, ""),
-            row.default is MISSING and row.default_factory is MISSING,
+            _name(pass_field),
+            pass_field.name,
+            pass_field.metadata.get("kind") or _kind(hints[pass_field.name]),
+            _default(pass_field),
+            docs.get(pass_field.name, ""),
+            pass_field.default is MISSING and pass_field.default_factory is MISSING,
         )
-        for row in fields(kind)
-        if row.init
+        for pass_field in fields(kind)
+        if pass_field.init
     )
 
 
-def _name(row: Field[object]) -> str:
-    return row.metadata.get("name") or row.name.replace("_", "-")
+def _name(pass_field: Field[object]) -> str:
+    return pass_field.metadata.get("name") or pass_field.name.replace("_", "-")
 
 
-def _default(row: Field[object]) -> str:
-    if row.default is MISSING:
+def _default(pass_field: Field[object]) -> str:
+    if pass_field.default is MISSING:
         return ""
     try:
-        return value_text(row.default)
+        return value_text(pass_field.default)
     except UsageError:
         return ""
 
@@ -106,16 +106,16 @@ def _kind(hint: object) -> str:
 
 def _docs(kind: type) -> Iterator[tuple[str, str]]:
     """Yields the texts below fields, of the class and those it stems from."""
-    for each in reversed(kind.__mro__[:-1]):
+    for base in reversed(kind.__mro__[:-1]):
         try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
         except (OSError, TypeError, SyntaxError):
             continue
         body = getattr(tree.body[0], "body", [])
-        for row, below in pairwise(body):
-            if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name):
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    yield row.target.id, " ".join(str(below.value.value).split())
+        for statement, following in pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    yield statement.target.id, " ".join(str(following.value.value).split())
 
 
 # -- passes as text -------------------------------------------------------------------------------
@@ -133,11 +133,13 @@ def value_text(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        plain = value and not set(value) & set(" ,;{}[]\"'=\\\n\t") and value.isprintable()
-        return value if plain else _quoted(value)
+        needs_no_quotes = (
+            value and not set(value) & set(" ,;{}[]\"'=\\\n\t") and value.isprintable()
+        )
+        return value if needs_no_quotes else _quoted(value)
     if isinstance(value, tuple | list | frozenset):
-        rows = sorted(value, key=str) if isinstance(value, frozenset) else value
-        return f"[{', '.join(map(value_text, rows))}]"
+        elements = sorted(value, key=str) if isinstance(value, frozenset) else value
+        return f"[{', '.join(map(value_text, elements))}]"
     raise UsageError(f"{type(value).__name__} has no text")
 
 
@@ -148,16 +150,20 @@ def _quoted(text: str) -> str:
 def options_text(one: Pass) -> str:
     """Returns a pass with the options that are not its defaults; `..` for what no text can hold."""
     parts = []
-    for row in fields(one):
-        value = getattr(one, row.name)
-        default = row.default_factory() if row.default_factory is not MISSING else row.default
-        if not row.init or value is default or _same(value, default):
+    for pass_field in fields(one):
+        value = getattr(one, pass_field.name)
+        default = (
+            pass_field.default_factory()
+            if pass_field.default_factory is not MISSING
+            else pass_field.default
+        )
+        if not pass_field.init or value is default or _same(value, default):
             continue
         try:
-            write = row.metadata.get("write")
-            parts.append(f"{_name(row)}={value_text(write(value) if write else value)}")
+            write = pass_field.metadata.get("write")
+            parts.append(f"{_name(pass_field)}={value_text(write(value) if write else value)}")
         except UsageError:
-            parts.append(f"{_name(row)}=..")
+            parts.append(f"{_name(pass_field)}=..")
     return f"{one.name}{{{', '.join(parts)}}}" if parts else one.name
 
 
@@ -183,39 +189,41 @@ def parse_passes(text: str) -> tuple[Pass, ...]:
     Raises UsageError for a malformed text, PluginError for an unknown pass.
     """
     reader = _Reader(text)
-    found = list(reader.passes())
-    if not found:
+    named_options = list(reader.passes())
+    if not named_options:
         raise UsageError(f"{text!r} names no pass")
-    return tuple(make_pass(name, given) for name, given in found)
+    return tuple(make_pass(name, texts) for name, texts in named_options)
 
 
 Given = dict[str, "str | list[str]"]
 """Texts of options by name."""
 
 
-def make_pass(name: str, given: Given) -> Pass:
+def make_pass(name: str, texts: Given) -> Pass:
     """Returns a pass with options of texts; UsageError naming the options it has."""
     kind = find_pass(name)
     known = options(kind)
     hints = get_type_hints(kind)
-    rows = {row.name: row for row in fields(kind)}
+    fields_by_name = {declared.name: declared for declared in fields(kind)}
     values: dict[str, object] = {}
-    for key, text in given.items():
-        row = next((o for o in known if key in (o.name, o.field)), None)
-        if row is None:
+    for key, text in texts.items():
+        declared = next((o for o in known if key in (o.name, o.field)), None)
+        if declared is None:
             raise UsageError(_unknown(name, key, known))
-        if row.field in values:
+        if declared.field in values:
             raise UsageError(f"pass {name}: option {key} is given twice")
-        read = rows[row.field].metadata.get("read")
+        read = fields_by_name[declared.field].metadata.get("read")
         try:
-            values[row.field] = read(text) if read else _value(hints[row.field], text)
+            values[declared.field] = read(text) if read else _value(hints[declared.field], text)
         except QirError as error:
             raise UsageError(f"pass {name}: option {key}: {error}") from error
         except (ValueError, TypeError, KeyError):
-            said = value_text(text)
-            raise UsageError(f"pass {name}: option {key}: {said} is no {row.kind}") from None
-    if lacking := [o.name for o in known if o.required and o.field not in values]:
-        raise UsageError(f"pass {name} needs its option {lacking[0]}: {name}{{{lacking[0]}=...}}")
+            text_given = value_text(text)
+            raise UsageError(
+                f"pass {name}: option {key}: {text_given} is no {declared.kind}"
+            ) from None
+    if missing := [o.name for o in known if o.required and o.field not in values]:
+        raise UsageError(f"pass {name} needs its option {missing[0]}: {name}{{{missing[0]}=...}}")
     try:
         return kind(**values)
     except (ValueError, TypeError) as error:
@@ -225,10 +233,10 @@ def make_pass(name: str, given: Given) -> Pass:
 def _unknown(name: str, key: str, known: tuple[Option, ...]) -> str:
     if not known:
         return f"pass {name} has no options; {key!r} is none"
-    names = [row.name for row in known]
-    near = difflib.get_close_matches(key, names, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"pass {name} has no option {key!r}; {hint}its options: {', '.join(names)}"
+    names = [declared.name for declared in known]
+    close = difflib.get_close_matches(key, names, 1)
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    return f"pass {name} has no option {key!r}; {suggestion}its options: {', '.join(names)}"
 
 
 def _value(hint: object, text: str | list[str]) -> object:
@@ -237,8 +245,8 @@ def _value(hint: object, text: str | list[str]) -> object:
     if origin in (Union, UnionType):
         return _one_of(parts, text)
     if origin in (tuple, list, frozenset):
-        rows = text if isinstance(text, list) else [text]
-        return (origin or tuple)(_value(parts[0], row) for row in rows)
+        texts = text if isinstance(text, list) else [text]
+        return (origin or tuple)(_value(parts[0], element) for element in texts)
     if isinstance(text, list):
         raise ValueError("a list")
     if origin is Literal:
@@ -277,47 +285,49 @@ class _Reader:
             yield name, self._options() if self._take("{") else {}
 
     def _options(self) -> Given:
-        given: Given = {}
+        texts: Given = {}
         while self._skip(" \t\n,") and not self._take("}"):
             key = self._word(" \t\n,={}")
             self._skip(" \t\n")
             if not key or not self._take("="):
-                raise self._fault(f"option {key!r} has no =" if key else "an option has no name")
-            if key in given:
+                raise self._syntax_error(
+                    f"option {key!r} has no =" if key else "an option has no name"
+                )
+            if key in texts:
                 raise UsageError(f"option {key} is given twice in {self.text!r}")
             self._skip(" \t\n")
-            given[key] = self._list() if self._take("[") else self._text(",}")
+            texts[key] = self._list() if self._take("[") else self._text(",}")
             self._skip(" \t\n")
             if self._peek() not in (",", "}"):
-                raise self._fault("a comma or } is missing")
+                raise self._syntax_error("a comma or } is missing")
         if self.text[self.at - 1] != "}":
-            raise self._fault("its } is missing")
-        return given
+            raise self._syntax_error("its } is missing")
+        return texts
 
     def _list(self) -> list[str]:
-        rows: list[str] = []
+        elements: list[str] = []
         while self._skip(" \t\n,") and not self._take("]"):
-            rows.append(self._text(",]"))
+            elements.append(self._text(",]"))
         if self.text[self.at - 1] != "]":
-            raise self._fault("its ] is missing")
-        return rows
+            raise self._syntax_error("its ] is missing")
+        return elements
 
     def _text(self, ends: str) -> str:
         """Returns a word up to one of these, or what is in quotes."""
         if (quote := self._peek()) not in ("'", '"'):
             return self._word(ends).strip()
         self.at += 1
-        out = ""
+        result = ""
         while (char := self._peek()) != quote:
             if not char:
-                raise self._fault(f"its closing {quote} is missing")
+                raise self._syntax_error(f"its closing {quote} is missing")
             self.at += 1
             if char == "\\" and self._peek():
                 char = {"n": "\n"}.get(self._peek(), self._peek())
                 self.at += 1
-            out += char
+            result += char
         self.at += 1
-        return out
+        return result
 
     def _word(self, ends: str) -> str:
         start = self.at
@@ -339,5 +349,5 @@ class _Reader:
     def _peek(self) -> str:
         return self.text[self.at : self.at + 1]
 
-    def _fault(self, said: str) -> UsageError:
-        return UsageError(f"passes {self.text!r}, character {self.at + 1}: {said}")
+    def _syntax_error(self, problem: str) -> UsageError:
+        return UsageError(f"passes {self.text!r}, character {self.at + 1}: {problem}")

@@ -26,31 +26,31 @@ class Property:
     find: Find
 
 
-def _no_node(graph: Graph, wrong: Callable[[Node], str]) -> Fault | None:
+def _no_node(graph: Graph, fault_of: Callable[[Node], str]) -> Fault | None:
     """Returns the first node of a graph or of its bodies that something is wrong with."""
     for _, part in graph.walk():
         for node in part:
-            if said := wrong(node):
-                return node, said
+            if reason := fault_of(node):
+                return node, reason
     return None
 
 
 _QDQ = frozenset({"quantize", "dequantize", "recode", "choose_qparams", "qparams"})
 
 
-def _codes(node: Node) -> str:
-    coded = next((v.name for v in node.results if v.type.quant), "")
-    return f"%{coded} is quantized" if coded else ""
+def _quantized_result(node: Node) -> str:
+    quantized = next((v.name for v in node.results if v.type.quant), "")
+    return f"%{quantized} is quantized" if quantized else ""
 
 
-def _integer(node: Node) -> str:
+def _integer_op(node: Node) -> str:
     if node.op in _QDQ or node.op in ("input", "constant", "output", "requantize") or node.bodies:
         return ""
-    coded = [v for v in (*node.operands.values(), *node.results) if v.type.quant]
-    return f"{node.op} is quantized, %{coded[0].name}" if coded else ""
+    quantized = [v for v in (*node.operands.values(), *node.results) if v.type.quant]
+    return f"{node.op} is quantized, %{quantized[0].name}" if quantized else ""
 
 
-def _dynamic(node: Node) -> str:
+def _open_type(node: Node) -> str:
     opened = next((v.name for v in node.results if v.type.quant and v.type.quant.dynamic), "")
     return f"the type of %{opened} leaves its numbers open" if opened else ""
 
@@ -65,16 +65,18 @@ PROPERTIES: dict[str, Property] = {
                 graph, lambda n: f"it is a {n.op}" if n.op in ("quantize", "dequantize") else ""
             ),
         ),
-        Property("float", "no value is quantized", lambda graph: _no_node(graph, _codes)),
+        Property(
+            "float", "no value is quantized", lambda graph: _no_node(graph, _quantized_result)
+        ),
         Property(
             "qdq-form",
             "only quantization ops have quantized operands and results",
-            lambda graph: _no_node(graph, _integer),
+            lambda graph: _no_node(graph, _integer_op),
         ),
         Property(
             "no-dynamic",
             "every quantized type has its parameters",
-            lambda graph: _no_node(graph, _dynamic),
+            lambda graph: _no_node(graph, _open_type),
         ),
         Property(
             "ungrouped",
@@ -117,18 +119,18 @@ PROPERTIES: dict[str, Property] = {
 """Every property by name."""
 
 
-def named(name: str, by: str) -> Property:
+def find_property(name: str, by: str) -> Property:
     """Returns the property of a name; PassError, naming who asks, where there is none."""
     if name in PROPERTIES:
         return PROPERTIES[name]
-    near = difflib.get_close_matches(name, PROPERTIES, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise PassError(f"{by}: no property {name!r}; {hint}known: {', '.join(PROPERTIES)}")
+    close = difflib.get_close_matches(name, PROPERTIES, 1)
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    raise PassError(f"{by}: no property {name!r}; {suggestion}known: {', '.join(PROPERTIES)}")
 
 
-def broken(graph: Graph, names: Iterable[str], by: str) -> tuple[str, Fault] | None:
+def first_missing(graph: Graph, names: Iterable[str], by: str) -> tuple[str, Fault] | None:
     """Returns the first of these properties that a graph has not, with the node that shows it."""
     for name in names:
-        if (fault := named(name, by).find(graph)) is not None:
+        if (fault := find_property(name, by).find(graph)) is not None:
             return name, fault
     return None

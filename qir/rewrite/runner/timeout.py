@@ -47,6 +47,8 @@ def within(seconds: float | None) -> Iterator[None]:
         with guard:
             if not ended:
                 raised = True
+                # CPython's only way to raise an exception in another thread; it is seen between two
+                # bytecodes.
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TooLong))
 
     timer = threading.Timer(float(seconds), stop)

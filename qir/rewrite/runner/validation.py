@@ -86,20 +86,22 @@ class Validation:
 
     def picture(self, graph: Graph) -> Picture:
         """Runs a graph and returns all its values."""
-        seen: list[Mapping[str, RunTensor]] = []
+        samples: list[Mapping[str, RunTensor]] = []
         outputs: list[Mapping[str, RunTensor]] = []
         for inputs in self.samples:
-            found: dict[str, RunTensor] = {}
+            values: dict[str, RunTensor] = {}
 
-            def see(value: Value, data: Tensor, found: dict[str, RunTensor] = found) -> None:
+            def see(value: Value, data: Tensor, values: dict[str, RunTensor] = values) -> None:
                 if value.node.op != "constant":
-                    found[value.name] = RunTensor(data, value.type, value.lineage, _made_up(value))
+                    values[value.name] = RunTensor(
+                        data, value.type, value.lineage, _has_default_name(value)
+                    )
 
-            made = self.run(graph, inputs, observe=see)
-            ends = {n: (made[n], v.type, v.lineage, False) for n, v in graph.outputs.items()}
+            results = self.run(graph, inputs, observe=see)
+            ends = {n: (results[n], v.type, v.lineage, False) for n, v in graph.outputs.items()}
             outputs.append({name: RunTensor(*end) for name, end in ends.items()})
-            seen.append(found)
-        return Picture(tuple(seen), tuple(outputs)).of(graph)
+            samples.append(values)
+        return Picture(tuple(samples), tuple(outputs)).of(graph)
 
     def moved(self, before: Picture, graph: Graph, tolerance: Tolerance) -> Moved | None:
         """Returns the first tensor of a changed graph that is not what it was; None where all
@@ -107,16 +109,18 @@ class Validation:
         if not tolerance.compared:
             return None
         for number, inputs in enumerate(self.samples):
-            look = _Look(before, number, tolerance, graph.profile)
+            observer = _Look(before, number, tolerance, graph.profile)
             try:
-                made = self.run(graph, inputs, observe=look)
+                results = self.run(graph, inputs, observe=observer)
             except _Found:
-                return look.moved
+                return observer.moved
             except QirError as error:
-                return Moved(look.last or graph.name, f"more than can be shown: {error}", number)
-            look.outputs(graph, made)
-            if look.moved is not None:
-                return look.moved
+                return Moved(
+                    observer.last or graph.name, f"more than can be shown: {error}", number
+                )
+            observer.outputs(graph, results)
+            if observer.moved is not None:
+                return observer.moved
         return None
 
 
@@ -140,64 +144,68 @@ class _Look:
         old = self.before.samples[self.sample].get(value.name)
         if old is None or value.node.op == "constant":
             return None
-        if old.lineage != value.lineage and not _untold(value):
+        # Another tensor may have taken over the name; the lineage tells them apart.
+        if old.lineage != value.lineage and not _has_default_lineage(value):
             return None
-        if (old.made_up or _made_up(value)) and value not in self.before.held:
+        if (old.made_up or _has_default_name(value)) and value not in self.before.held:
             return None
-        far = self._far(old, value.type, data)
-        if far:
-            self.moved = Moved(value.name, far, self.sample)
+        distance = self._distance(old, value.type, data)
+        if distance:
+            self.moved = Moved(value.name, distance, self.sample)
             raise _Found
-        same = old.type.element == value.type.element and old.data.shape == data.shape
-        return old.data if same else None
+        is_comparable = old.type.element == value.type.element and old.data.shape == data.shape
+        # The run goes on with the old data, so that each tensor is blamed for its own error alone.
+        return old.data if is_comparable else None
 
-    def outputs(self, graph: Graph, made: Mapping[str, Tensor]) -> None:
+    def outputs(self, graph: Graph, results: Mapping[str, Tensor]) -> None:
         """Looks at the results, which may be other tensors now, each what it was."""
         for name, value in graph.outputs.items():
-            known = self.before.outputs[self.sample].get(name)
-            if known is None or self.moved is not None:
+            old = self.before.outputs[self.sample].get(name)
+            if old is None or self.moved is not None:
                 continue
-            if known.data.shape != made[name].shape or not refines(known.type, value.type):
-                far = f"more than can be shown: it was {known.type}, and is {value.type}"
+            if old.data.shape != results[name].shape or not refines(old.type, value.type):
+                distance = f"more than can be shown: it was {old.type}, and is {value.type}"
             else:
-                far = self._far(known, value.type, made[name])
-            if far:
-                self.moved = Moved(name, far, self.sample)
+                distance = self._distance(old, value.type, results[name])
+            if distance:
+                self.moved = Moved(name, distance, self.sample)
 
-    def _far(self, old: RunTensor, kind: TensorType, new: Tensor) -> str:
+    def _distance(self, old: RunTensor, kind: TensorType, new: Tensor) -> str:
         """Returns how far elements moved, if it is further than they may."""
-        mine, theirs = old.type.quant, kind.quant
-        if (mine is None) != (theirs is None) or old.data.shape != new.shape:
+        old_quant, new_quant = old.type.quant, kind.quant
+        if (old_quant is None) != (new_quant is None) or old.data.shape != new.shape:
             return ""  # float values that were quantized, or another layout: nothing to compare
-        if mine is None or theirs is None:
-            return far_reals(old.data, new, self.tolerance.ulps)
-        if mine.dynamic or theirs.dynamic or mine.has_same_mapping(theirs):
-            return _far_codes(old.data, new, mine, self.tolerance.codes)
-        named = profile(self.profile)
-        reals = (
-            dequantize_by_profile(named, old.data, mine),
-            dequantize_by_profile(named, new, theirs),
+        if old_quant is None or new_quant is None:
+            return float_distance(old.data, new, self.tolerance.ulps)
+        if old_quant.dynamic or new_quant.dynamic or old_quant.has_same_mapping(new_quant):
+            return _integer_distance(old.data, new, old_quant, self.tolerance.codes)
+        rules = profile(self.profile)
+        floats = (
+            dequantize_by_profile(rules, old.data, old_quant),
+            dequantize_by_profile(rules, new, new_quant),
         )
-        step = max(float(np.max(np.abs(q.scales()))) for q in (mine, theirs))
-        return far_reals(*reals, self.tolerance.ulps, self.tolerance.codes * step)
+        # The types differ, so integers cannot be compared: floats may differ by steps of the
+        # coarser one.
+        step = max(float(np.max(np.abs(q.scales()))) for q in (old_quant, new_quant))
+        return float_distance(*floats, self.tolerance.ulps, self.tolerance.codes * step)
 
 
-def _made_up(value: Value) -> bool:
+def _has_default_name(value: Value) -> bool:
     """Returns whether a name says only the op: such a name may be given again."""
-    return not value.node.origins and _only_op(value.name, value.node.op)
+    return not value.node.origins and _is_default_name(value.name, value.node.op)
 
 
-def _untold(value: Value) -> bool:
+def _has_default_lineage(value: Value) -> bool:
     """Returns whether nobody said which tensor it stands for: then its name does."""
-    return not value.lineage.how and _only_op(value.lineage.tensor, value.node.op)
+    return not value.lineage.how and _is_default_name(value.lineage.tensor, value.node.op)
 
 
-def _only_op(name: str, op: str) -> bool:
+def _is_default_name(name: str, op: str) -> bool:
     rest = name[len(op) :] if name.startswith(op) else "-"
     return not rest or (rest[0] in "_." and rest[1:].isdecimal())
 
 
-def far_reals(old: Tensor, new: Tensor, ulps: float, more: float = 0.0) -> str:
+def float_distance(old: Tensor, new: Tensor, ulps: float, allowance: float = 0.0) -> str:
     """Describes the distance of two float arrays; empty if it is within the tolerance.
 
     Of two types, it is by the units of the old one.
@@ -206,36 +214,38 @@ def far_reals(old: Tensor, new: Tensor, ulps: float, more: float = 0.0) -> str:
         return "" if np.array_equal(old, new) else _unequal(old, new)
     a, b = old.astype(np.float64), new.astype(np.float64)
     with np.errstate(all="ignore"):
+        # Equal infinities and two NaNs are no difference, though their subtraction gives NaN.
         gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
     gap = np.where(np.isnan(gap), np.inf, gap)
     if not gap.any():
         return ""
     finite = np.abs(a[np.isfinite(a)])
+    # One ulp of the largest element, not of each: sums of mixed signs cancel.
     unit = _eps(old.dtype) * float(finite.max() if finite.size else 0.0)
-    most = float(gap.max())
-    if most <= ulps * unit + more:
+    largest = float(gap.max())
+    if largest <= ulps * unit + allowance:
         return ""
-    at = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
-    units = f", {most / unit:.3g} ulp of its largest" if unit else ""
-    return f"{most:.3g}{units}: {a[at]:.7g} -> {b[at]:.7g} at {list(at)}"
+    index = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
+    units = f", {largest / unit:.3g} ulp of its largest" if unit else ""
+    return f"{largest:.3g}{units}: {a[index]:.7g} -> {b[index]:.7g} at {list(index)}"
 
 
 def _eps(kind: np.dtype[np.generic]) -> float:
     return float(ml_dtypes.finfo(kind).eps)  # type: ignore[no-untyped-call]
 
 
-def _far_codes(old: Tensor, new: Tensor, kind: QuantType, allowed: float) -> str:
-    if not kind.storage.is_integer:
+def _integer_distance(old: Tensor, new: Tensor, quant: QuantType, allowed: float) -> str:
+    if not quant.storage.is_integer:
         return "" if np.array_equal(old.view(np.uint8), new.view(np.uint8)) else _unequal(old, new)
     gap = np.abs(old.astype(np.float64) - new.astype(np.float64))
-    most = float(gap.max()) if gap.size else 0.0
-    if most <= allowed:
+    largest = float(gap.max()) if gap.size else 0.0
+    if largest <= allowed:
         return ""
-    at = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
-    return f"{most:g} steps: {old[at]} -> {new[at]} at {list(at)}"
+    index = tuple(map(int, np.unravel_index(int(gap.argmax()), gap.shape)))
+    return f"{largest:g} steps: {old[index]} -> {new[index]} at {list(index)}"
 
 
 def _unequal(old: Tensor, new: Tensor) -> str:
     differ = old != new
-    at = tuple(map(int, np.unravel_index(int(np.argmax(differ)), old.shape)))
-    return f"{int(np.sum(differ))} elements: {old[at]} -> {new[at]} at {list(at)}"
+    index = tuple(map(int, np.unravel_index(int(np.argmax(differ)), old.shape)))
+    return f"{int(np.sum(differ))} elements: {old[index]} -> {new[index]} at {list(index)}"

@@ -12,7 +12,7 @@ from qir.ledger import Ledger
 from qir.reference.interpreter import run
 from qir.rewrite import Pass, Report, run_passes
 from qir.rewrite.runner.options import options, options_text, parse_passes
-from qir.rewrite.runner.properties import broken, named
+from qir.rewrite.runner.properties import find_property, first_missing
 from qir.rewrite.runner.validation import Validation
 from qir.testing.chance import EVERY
 from qir.testing.conformance.checklist import Broken, Check, Checklist, Unseen, demand
@@ -79,7 +79,7 @@ def _options(kind: type[Pass]) -> str:
 def _properties(kind: type[Pass]) -> str:
     names = (*kind.requires, *kind.ensures)
     for name in names:
-        named(name, f"pass {kind.name}")
+        find_property(name, f"pass {kind.name}")
     return ", ".join(names) or "none"
 
 
@@ -171,7 +171,7 @@ class _Work:
 
 def _unfit(one: Pass, graph: Graph) -> bool:
     """Returns whether a graph is not what the pass requires."""
-    return broken(graph, one.requires, f"pass {one.name}") is not None
+    return first_missing(graph, one.requires, f"pass {one.name}") is not None
 
 
 def _run(name: str, one: Pass, graph: Graph, reports: list[Report]) -> Graph:

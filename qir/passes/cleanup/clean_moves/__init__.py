@@ -130,6 +130,7 @@ def _takes_everything(node: Node) -> bool:
     lists = (_ints(node.attrs[n]) for n in ("axes", "starts", "ends", "steps"))
     for axis, start, end, step in zip(*lists, strict=True):
         size = shape[axis]
+        # ONNX exporters write INT32_MAX or INT64_MAX for "to the end" of an axis of unknown size.
         least_end = size if isinstance(size, int) else 2**31 - 1
         if start != 0 or step != 1 or end < least_end:
             return False
@@ -393,6 +394,7 @@ def _merged_casts(graph: Graph, match: Match) -> Value | None:
     a, b, c = types
     if a == c:
         return _if_same_type(_x(first), second)
+    # A float that is cut to an integer and then widened is not what one cast would make.
     is_same_kind = a == BOOL or (a.is_integer and b.is_integer) or (a.is_float and b.is_float)
     return _merged_op(graph, match, "cast", _x(first), {"to": c}) if is_same_kind else None
 

@@ -8,7 +8,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change
-from qir.rewrite.axis_permutation import composed, still, turned_type
+from qir.rewrite.axis_permutation import composed, is_identity, turned_type
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import Replacement, Rewrite
@@ -33,6 +33,7 @@ def _is_constant_number(value: Value, *, wanted: int, negative: bool = False) ->
     element, data = constant.type.dtype, constant.data.reshape(-1)
     if not (element.is_float or element.is_integer) or data[0] != wanted:
         return False
+    # Compared by the sign bit, since -0.0 == 0.0.
     signs = np.signbit(data.astype(np.float64)) if element.is_float else negative
     return bool(np.all(data == wanted) and np.all(signs == negative))
 
@@ -67,14 +68,14 @@ def _without_transposes(graph: Graph, match: Match) -> Value | None:
     first = _flow(between[-1]).node
     perms = [_perm(node) for node in (first, root)]
     combined = composed(*perms)
-    if first.schemes or not (still(combined) or first.result.only_use):
+    if first.schemes or not (is_identity(combined) or first.result.only_use):
         return None
     value = first.operands["x"]
     moved_types = [turned_type(node.result.type, perms[1]) for node in between]
     start_type = turned_type(value.type, combined)
     if start_type is None or None in moved_types or moved_types[0] != root.result.type:
         return None
-    if not still(combined):
+    if not is_identity(combined):
         origins = (*first.origins, *root.origins)
         attrs = {"perm": combined}
         value = graph.add(

@@ -38,7 +38,7 @@ from qir.profiles.profile import GroupEntry as GroupEntry
 from qir.rewrite import Tolerance
 from qir.rewrite.fusing import ChainMatch, Fusing
 from qir.rewrite.preparation import Preparation
-from qir.rewrite.runner.filter import anything, asking, may
+from qir.rewrite.runner.filter import allow_all, asking, may
 from qir.rewrite.runner.options import option
 
 
@@ -61,6 +61,8 @@ class Group(Fusing):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         rules = self.named(graph)
+        # A float graph is grouped as it would be once quantized, so that a plan can name the
+        # kernels.
         if is_float(graph):
             count = self._group_floats(graph, rules, ledger) if self.profile else 0
         else:
@@ -86,7 +88,7 @@ class Group(Fusing):
     def _wrap(self, name: str, trial: Graph) -> None:
         """Groups a small graph of its own, on which a preparation step tries what happens."""
         trial.profile = self.profile or name
-        with asking(anything):
+        with asking(allow_all):
             super().run(trial, Ledger())
 
     def _group_floats(self, graph: Graph, rules: Profile, ledger: Ledger) -> int:

@@ -24,6 +24,8 @@ def match_flattened_softmax(node: Node) -> SoftmaxNodes | None:
     flat = soft.operands["x"].node if soft.op in _KINDS else node
     if flat.op != "flatten" or any(n.stages or n.schemes for n in (flat, soft, node)):
         return None
+    # The frontend writes one source op as these three; equal origins tell them from a user's
+    # reshapes.
     if not soft.origins or not soft.origins == flat.origins == node.origins:
         return None
     have_one_use = (use is not None for use in (flat.result.only_use, soft.result.only_use))

@@ -54,6 +54,7 @@ def _move_pairs(graph: Graph, prepared: Preparation) -> int:
 def _move_up(graph: Graph, moving: frozenset[str]) -> int:
     """Moves a quantize after ops that only move elements also before them; returns how many."""
     count = 0
+    # From the outputs up, so that a quantize can pass several moves in one sweep.
     for node in reversed(list(graph)):
         if node.op not in moving or is_restoring_reshape(node):
             continue

@@ -101,6 +101,7 @@ class Roll(Pass):
     def _roll(self, graph: Graph, entries: Row, ledger: Ledger) -> int:
         """Rolls what reads a sequence, forwards and then backwards; says how often."""
         count = 0
+        # Backwards too, for the second direction of a bidirectional layer.
         for ordered in (entries, entries[::-1]):
             steps = self._find_steps(graph, ordered) if len(ordered) >= self.least else None
             while steps is not None:

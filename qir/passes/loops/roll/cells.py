@@ -119,6 +119,7 @@ class CellReader:
             return part
         if node.op == "identity":
             return self._resolve(Columns(x, start, part.end))
+        # Columns of a part are those of the whole, shifted by the sizes of the parts before.
         if node.op == "split" and node.attrs["axis"] in (1, -1):
             start += sum(_ints(node.attrs["sizes"])[: part.value.index])
         elif node.op == "slice" and x.type.rank == 2:

@@ -78,6 +78,7 @@ class Folded:
         if not operands or len(arrays) < len(operands) or any(v.type.quant for v in node.results):
             return None
         try:
+            # Infinities and NaNs are results like others here.
             with np.errstate(all="ignore"):
                 return tuple(run_node(node, arrays, profile_name_of(self.graph, node)))
         except QirError:

@@ -114,6 +114,7 @@ def _loop_count(node: Node, body: Graph) -> int | None:
     """Returns how often a loop runs, where its condition is true throughout."""
     count_value, start = node.operands.get("count"), node.operands.get("cond")
     condition = next(iter(body.outputs.values()))
+    # Exporters copy the condition of a loop that always goes on.
     while condition.node.op == "identity":
         condition = condition.node.operands["x"]
     if not (condition is body.inputs[1] or _is_constant_true(condition)) or not (
