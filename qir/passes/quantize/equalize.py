@@ -30,16 +30,19 @@ that reach their clip on the calibration data keep their scale, so that the clip
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from qir.analysis.channel_noise import NoisyLayer, least_noise
 from qir.calibration import Key, Statistics
 from qir.calibration.scaling import Scaled
 from qir.ir.graph import Graph
 from qir.ir.node import Node
-from qir.ir.ops.layers import CONVOLUTIONS
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.origin import Lineage
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
@@ -131,15 +134,140 @@ def scaled_tensors(graph: Graph, statistics: Statistics) -> Mapping[str, Scaled]
 def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Reals]]:
     """Returns the groups whose channels are to be divided, and by what.
 
+    From `_balanced` factors on, those are looked for that let rounding add the least noise.
+    """
+    candidates = _candidates(graph, statistics)
+    if not candidates:
+        return []
+    groups, bounds = [group for group, _ in candidates], [found for _, found in candidates]
+    balanced = _balanced(groups, bounds, statistics)
+    factors = least_noise(_noisy_layers(groups, statistics), balanced, bounds)
+    return [
+        (group, found)
+        for group, found in zip(groups, map(_rounded, factors), strict=True)
+        if np.abs(np.log(found)).max(initial=0) > 1e-3
+    ]
+
+
+def _candidates(
+    graph: Graph, statistics: Statistics
+) -> list[tuple[ChannelGroup, tuple[Reals, Reals]]]:
+    """Returns the groups that may be divided, with the least and greatest factors."""
+    found = []
+    for group in channel_groups(graph):
+        is_scaled = any(STEP in value.lineage.how for value in group.values)
+        if not is_scaled and (bounds := _factor_bounds(group, statistics)) is not None:
+            found.append((group, bounds))
+    return found
+
+
+def _rounded(factors: Reals) -> Reals:
+    """Returns factors as eighths of octaves: what the last bits of a logarithm are does not show in
+    the weights."""
+    return np.asarray(np.exp2(np.rint(np.log2(factors) * 8) / 8))
+
+
+def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[NoisyLayer]:
+    """Returns the layers before and after the groups, as their noise depends on factors."""
+    after = {n: i for i, group in enumerate(groups) for n in group.producers}
+    before = {n: i for i, group in enumerate(groups) for n in group.consumers}
+    nodes = list(dict.fromkeys((*after, *before)))
+    sums = {n: _sums_of_squares(n) for n in nodes}
+    inputs = {n: _input_statistics(n, groups, before.get(n), statistics) for n in nodes}
+    readers: dict[int, list[Node]] = {}
+    for node, i in before.items():
+        readers.setdefault(i, []).append(node)
+
+    def per_signal(node: Node) -> Reals:
+        """Returns how much noise of an input channel raises a layer's noise, by its signal."""
+        energy = sums[node].squares.sum(axis=1).reshape(-1)
+        signal = float(np.sum(energy * inputs[node].power))
+        return np.asarray(energy / signal if signal > 0 else energy)
+
+    layers = []
+    for node in nodes:
+        found, data = sums[node], inputs[node]
+        groups_, outputs, channels = found.squares.shape
+        power = data.power.reshape(groups_, 1, channels)
+        signal = float(np.sum(found.squares * power))
+        importance = np.full(groups_ * outputs, 1 / signal if signal > 0 else 0.0)
+        consumers = readers.get(after.get(node, -1), [])
+        if consumers:
+            importance = np.mean([per_signal(reader) for reader in consumers], axis=0)
+        weighted = found.squares * importance.reshape(groups_, outputs, 1)
+        layers.append(
+            NoisyLayer(
+                largest=found.largest,
+                energy=weighted.sum(axis=1).reshape(-1),
+                importance=importance,
+                reach=data.reach,
+                power=data.power * found.taps,
+                inputs=before.get(node),
+                outputs=after.get(node),
+            )
+        )
+    return layers
+
+
+class _Sums(NamedTuple):
+    """A layer's weights over the taps, by group, output and input channel."""
+
+    squares: Reals
+    largest: Reals
+    taps: int
+
+
+class _Data(NamedTuple):
+    """A layer's input by channel: the largest magnitude and the mean square."""
+
+    reach: Reals
+    power: Reals
+
+
+def _sums_of_squares(node: Node) -> _Sums:
+    weights = np.abs(float_weights(operands(node)[1]))
+    if node.op in TRANSPOSED_CONVOLUTIONS:
+        split = weights.reshape(groups(node), -1, weights.shape[1], math.prod(weights.shape[2:]))
+        weights = split.transpose(0, 2, 1, 3)
+    elif node.op in CONVOLUTIONS:
+        weights = weights.reshape(groups(node), -1, weights.shape[1], math.prod(weights.shape[2:]))
+    else:
+        outputs_first = node.op == "linear" or node.attrs.get("trans_b") is True
+        weights = (weights if outputs_first else weights.T)[None, :, :, None]
+    squares = np.asarray((weights * weights).sum(axis=3))
+    return _Sums(squares, np.asarray(weights.max(axis=3)), weights.shape[3])
+
+
+def _input_statistics(
+    node: Node, channel_groups: list[ChannelGroup], index: int | None, statistics: Statistics
+) -> _Data:
+    data = operands(node)[0]
+    channels = _sums_of_squares(node).squares.shape
+    count = channels[0] * channels[2]
+    tensor = statistics.get(Key(data.lineage.tensor))
+    if index is None:
+        square = 1.0 if tensor is None else tensor.variance + tensor.mean**2
+        return _Data(np.ones(count), np.full(count, square))
+    summary = statistics[Key(data.lineage.tensor, channel_groups[index].axis)]
+    ends = np.maximum(np.abs(summary.channel_low), np.abs(summary.channel_high))
+    reach = np.asarray(ends, np.float64)
+    # A fifth of the reach is about the deviation of a channel; the tensor's mean square is known.
+    power = (reach / 5) ** 2
+    square = summary.variance + summary.mean**2
+    known = power.mean() > 0 and np.isfinite(square) and square > 0
+    return _Data(reach, power * (square / power.mean()) if known else power)
+
+
+def _balanced(
+    groups: list[ChannelGroup], bounds: list[tuple[Reals, Reals]], statistics: Statistics
+) -> list[Reals]:
+    """Returns factors that even out a channel's shares.
+
     Relative to the largest channel, a channel's share of the weights before it or of the values
     between (the larger one) is made equal to its share of the weights after it: the sum of
     precisions is then the largest (Nagel et al., Data-Free Quantization, 2019, for weights alone).
     """
-    candidates: list[tuple[ChannelGroup, tuple[Reals, Reals]]] = []
-    for group in channel_groups(graph):
-        is_scaled = any(STEP in value.lineage.how for value in group.values)
-        if not is_scaled and (bounds := _factor_bounds(group, statistics)) is not None:
-            candidates.append((group, bounds))
+    candidates = list(zip(groups, bounds, strict=True))
     sizes = {
         n: _pair_sizes(n) for group, _ in candidates for n in (*group.producers, *group.consumers)
     }
@@ -181,12 +309,7 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
             factors[i] = updated
         if largest_change < SETTLED:
             break
-    return [
-        (group, updated)
-        for (group, _), updated in zip(candidates, factors, strict=True)
-        # Factors this close to 1 gain nothing, and each rescaling rounds the weights once more.
-        if np.abs(np.log(updated)).max(initial=0) > 1e-3
-    ]
+    return factors
 
 
 def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] | None:
