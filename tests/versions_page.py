@@ -44,10 +44,12 @@ version that is installed. Made from the profiles by `python -m tests.versions_p
   scale to units of the sum before they add it: some results in a thousand differ by one.
 - **torch 2.15, engine onednn** divides by the scale of the result in linear layers instead of
   multiplying by its inverse: about 0.2 % of the results of layers with many ties differ by one.
+  On AVX512 without VNNI it adds pairs of terms exactly, where 2.13 saturates them in 16 bits.
   Transposed convolutions whose stride exceeds their taps give other values in every run
   (engines x86 and onednn): nothing is claimed of them.
 - **torch's exported programs** (pt2e) compute the same in 2.13 to 2.15, except linear layers
-  on AVX2.
+  on AVX2. From 2.15 on inductor has their kernels only after torchao's patterns are imported
+  (`torchao.quantization.pt2e.quantizer.x86_inductor_quantizer`), else it computes floats.
 - **onnxruntime 1.28 to 1.32** differ in softmax of quantized values, and in the scales that the
   quantization tool chooses for a float model. Nothing else of a saved model changes before
   1.32, which rounds the data of more products with 4-bit and 8-bit weights.

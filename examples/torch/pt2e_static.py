@@ -22,7 +22,8 @@ graph = qir.load(program)
 int8 = qir.quantize(graph, qir.calibrate(graph, x.numpy()), target="pt2e")
 qir.save(int8, "int8.pt2", target="pt2e", force=True)
 
-# torch.compile with freezing makes each layer of this file one kernel of oneDNN; as it stands, it
+# torch.compile with freezing makes each layer of this file one kernel of oneDNN, from torch 2.15 on
+# after importing torchao.quantization.pt2e.quantizer.x86_inductor_quantizer; as it stands, it
 # computes floats between quantize and dequantize.
 exported = torch.export.load("int8.pt2").module()
 assert (exported(x) - model(x)).abs().max() < 0.05

@@ -96,6 +96,14 @@ SAME: Mapping[str, Mapping[str, str]] = {
         "linear requant.order = (x*w)*gy": _GAIN,
     },
     **{
+        "torch-2.15.onednn avx2": {
+            "linear acc.pairs = halve_signed": _SIGNED,
+            "linear acc.pairs = saturate_rows": _TAPS,
+            "linear acc.pairs = saturate_taps": _TAPS,
+            "linear requant.order = (x*w)*gy": _GAIN,
+        }
+    },
+    **{
         f"torch-2.13.fbgemm {isa}": {
             "linear acc.pairs = halve_signed": _SIGNED,
             "linear acc.pairs = saturate_rows": _TAPS,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.jit import ScriptModule
 import qir
 from qir import pipeline
 from qir.errors import Refused, UsageError
+from qir.inspect import versions
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.target import target
@@ -159,8 +161,10 @@ def test_the_form_follows_the_suffix(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import numpy, re, sys, torch
+import contextlib, numpy, re, sys, torch
 import torch.ao.quantization.fx._decomposed
+with contextlib.suppress(ImportError):
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer
 import torch._inductor.config as config
 from torch._inductor.utils import run_and_get_code
 config.freezing = True
@@ -173,13 +177,17 @@ numpy.save("y.npy", made.numpy())
 found = [len(re.findall(rf"torch.ops.onednn.{name}", "".join(code))) for name in sys.argv[1:]]
 print(*found)
 """
+FUSES = not versions.covers(">=2.15", torch.__version__) or bool(find_spec("torchao"))
+"""Whether inductor knows how to make kernels of QDQ form: from torch 2.15 on torchao tells it."""
 
 
 @pytest.mark.long
 def test_inductor_makes_kernels_of_onednn_of_it(tmp_path: Path) -> None:
     graph, data = quantized("resnet", "pt2e")
     found, made = _by_inductor(graph, data[:4], tmp_path, "qconv_pointwise", "qlinear_pointwise")
-    assert found == ["20", "1"]
+    assert found == (["20", "1"] if FUSES else ["0", "0"])
+    if not FUSES:
+        return
     session = target("pt2e").compile(graph)
     (wanted,) = session(**{graph.inputs[0].name: data[:4]}).values()
     assert np.array_equal(made, np.asarray(wanted))
@@ -192,7 +200,9 @@ def test_inductor_makes_kernels_of_layers_that_choose_their_numbers(tmp_path: Pa
     data = torch.randn(4, 24)
     graph = pipeline.quantize_dynamic(qir.load(net, inputs=(data,)), target="pt2e")
     found, made = _by_inductor(graph, data.numpy(), tmp_path, r"qlinear_pointwise\.tensor\(")
-    assert found == ["2"]
+    assert found == (["2"] if FUSES else ["0"])
+    if not FUSES:
+        return
     (ours,) = qir.run(graph, {graph.inputs[0].name: data.numpy()}).values()
     assert np.abs(np.subtract(made, ours)).max() <= 1e-6 * np.abs(ours).max()
 

@@ -18,7 +18,6 @@ _LATER = [
     ("x86", "avx512", "FBGEMM_ENABLE_INSTRUCTIONS", "AVX512"),
     ("onednn", "avx512", "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"),
     ("pt2e", "avx512", "ONEDNN_MAX_CPU_ISA", "AVX512_CORE"),
-    ("pt2e", "avx2", "ONEDNN_MAX_CPU_ISA", "AVX2"),
     ("qnnpack", "avx2", "FBGEMM_ENABLE_INSTRUCTIONS", "AVX2"),
 ]
 SWITCHES = [
