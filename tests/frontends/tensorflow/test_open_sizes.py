@@ -26,7 +26,7 @@ def drawn(*shape: int, seed: int = 0) -> Array:
 def compared(function: Callable[..., Any], x: Array, axes: int, folder: Path) -> Graph:
     """Reads a function whose first axes are open, and compares what it computes."""
     proto, wanted = build_graph_def(function, (x,), open_axes=axes)
-    graph = TensorFlowFrontend().load(save_graph_def(proto, folder / "graph.pb"), Ledger())
+    graph: Graph = TensorFlowFrontend().load(save_graph_def(proto, folder / "graph.pb"), Ledger())
     assert not any(isinstance(size, int) for size in graph.inputs[0].type.shape[:axes])
     for ours, theirs in zip(run_graph(graph, (x,)), wanted, strict=True):
         assert difference(ours, theirs, 1e-5) == ""
