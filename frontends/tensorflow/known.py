@@ -84,14 +84,18 @@ class KnownValues:
     def _clamped(self, node: Node) -> NDArray[np.generic] | None:
         """Returns a number that a value is clamped to from both sides, as Keras does to sizes."""
         for low in node.operands.values():
-            if low.node.op != "max":
+            tops = [self._whole(value) for value in node.operands.values() if value is not low]
+            if low.node.op != "max" or len(tops) != 1 or tops[0] is None:
                 continue
-            tops = [self._found.get(v) for v in node.operands.values() if v is not low]
-            ends = [self._found.get(v) for v in low.node.operands.values()]
-            for top in (each for each in tops if each is not None and each.dtype != object):
-                if any(e is not None and e.dtype != object and (e >= top).all() for e in ends):
-                    return top if len(tops) == 1 else None
+            ends = [self._whole(value) for value in low.node.operands.values()]
+            if any(end is not None and np.all(end >= tops[0]) for end in ends):
+                return tops[0].astype(node.result.type.dtype.carrier)
         return None
+
+    def _whole(self, value: Value) -> NDArray[np.int64] | None:
+        """Returns what is found of a value, if that is whole numbers."""
+        held = self._found.get(value)
+        return held.astype(np.int64) if held is not None and held.dtype.kind in "iu" else None
 
     def _grown(
         self, node: Node, operands: dict[str, NDArray[np.generic]]

@@ -115,8 +115,8 @@ def _parse_strided_slice(call: NodeCall) -> _SliceParts:
             if isinstance(start, int) and isinstance(stop, int):
                 cuts.cut(axis, start, stop, step)
             else:
-                sides = (side if isinstance(side, int) else None for side in (start, stop))
-                cuts.computed[axis] = _Computed(i, *sides, step)
+                at, end_at = (s if isinstance(s, int) else None for s in (start, stop))
+                cuts.computed[axis] = _Computed(i, at, end_at, step)
             axis, place = axis + 1, place + 1
     return cuts
 

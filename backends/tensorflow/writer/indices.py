@@ -77,9 +77,10 @@ def _reverse_sequence(w: GraphNodes, n: Node) -> str:
 
 def _scatter_nd(w: GraphNodes, n: Node) -> str:
     x, at, updates = (n.operands[slot] for slot in ("x", "indices", "updates"))
-    op = _SCATTERS.get(str(n.attrs["reduction"]))
+    how = str(n.attrs["reduction"])
+    op = _SCATTERS.get(how)
     if op is None:
-        raise refusal(n, f"TensorFlow scatters no {n.attrs['reduction']}")
+        raise refusal(n, f"TensorFlow scatters no {how}")
     given = (w.tensor(x), w.tensor(at), w.tensor(updates))
     return w.add(op, given, n.name, T=type_attr(x), Tindices=type_attr(at))
 
