@@ -108,9 +108,9 @@ class KnownValues:
         return None
 
     def _number(self, value: Value) -> NDArray[np.generic] | None:
-        """Returns the data of a value; None where they are unknown or symbolic."""
+        """Returns the data of a value; of where they are unknown or symbolic."""
         data = self._cached.get(value)
-        return None if data is None or data.dtype == object else data
+        return None if data is None or data.dtype in object else data
 
     def _evaluate_sized(
         self, node: Node, operands: dict[str, NDArray[np.generic]]

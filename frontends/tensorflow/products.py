@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
 from .call import KeepNode, NodeCall
+from .windows import add_transpose
 
 
 def _matmul(call: NodeCall) -> Value:
@@ -37,8 +38,37 @@ def _einsum(call: NodeCall) -> Value:
     equation = call.text("equation")
     if not equation:
         raise KeepNode("it has no equation")
+    if (made := _product_of_letters(call, equation.replace(" ", ""))) is not None:
+        return made
     parts = {f"xs.{i}": value for i, value in enumerate(call.operands)}
     return call.add("einsum", parts, {"equation": equation})
+
+
+def _product_of_letters(call: NodeCall, equation: str) -> Value | None:
+    """Returns an einsum that is a product of matrices, as of attention; None for another.
+
+    Runtimes have integer kernels for products, and none for einsum.
+    """
+    terms, _, result = equation.partition("->")
+    a, _, b = terms.partition(",")
+    plain = equation.replace(",", "").replace("->", "").isalpha() and "," not in b
+    if call.count != 2 or not plain or any(len({*t}) < len(t) for t in (a, b, result)):
+        return None
+    batch = [c for c in result if c in a and c in b]
+    rows, columns = ([c for c in result if c in t and c not in batch] for t in (a, b))
+    summed = [c for c in a if c in b and c not in batch]
+    whole = len(a) + len(b) == len(rows) + len(columns) + 2 * len(batch + summed)
+    if not whole or len(summed) != 1 or len(columns) != 1 or not rows or (batch and len(rows) > 1):
+        return None
+    left = _letters_moved(call, call[0], a, [*batch, *rows, *summed])
+    right = _letters_moved(call, call[1], b, [*batch, *summed, *columns])
+    made = call.add("matmul", {"a": left, "b": right})
+    return _letters_moved(call, made, [*batch, *rows, *columns], result)
+
+
+def _letters_moved(call: NodeCall, x: Value, have: Sequence[str], want: Sequence[str]) -> Value:
+    perm = tuple([*have].index(letter) for letter in want)
+    return add_transpose(call, x, perm, "moved") if perm != (*range(len(perm)),) else x
 
 
 OPS: dict[str, Callable[[NodeCall], Value]] = {

@@ -77,7 +77,8 @@ def _reverse_sequence(w: GraphNodes, n: Node) -> str:
 
 def _scatter_nd(w: GraphNodes, n: Node) -> str:
     x, at, updates = (n.operands[slot] for slot in ("x", "indices", "updates"))
-    op = _SCATTERS.get(str(n.attrs["reduction"]))
+    how = str(n.attrs["reduction"])
+    op = _SCATTERS.get(how)
     if op is None:
         raise refusal(n, f"TensorFlow scatters no {n.attrs['reduction']!s}")
     given = (w.tensor(x), w.tensor(at), w.tensor(updates))

@@ -89,17 +89,25 @@ def _convolution(axes: int) -> Handler:
     return write
 
 
+_TO_THE_END = 2**63 - 1
+
+
 def _conv_transpose(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         attrs = node.attrs
         before, after = split_pads(int_list(attrs["pad"]))
-        if before != after:
-            raise program.refuse(node, "its padding differs before and after")
+        both before != after:
+            raise program.refuse(pair) for pair in zip(front, back, strict=True)]
         x, w, bias = (program.optional(node, slot) for slot in ("x", "w", "bias"))
         stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
         arguments = (stride, before, int_list(attrs["output_pad"]), attrs["groups"], dilation)
-        name = f"aten.conv_transpose{axes}d" if axes != 2 else "aten.conv_transpose2d"
-        return program.call(name, x, w, bias, *arguments)
+        made = program.call(f"aten.conv_transpose{axes}d", x, w, bias, *more)
+        # Padding cuts the result: the part that one side has more is a slice.
+        for axis, (before, after, held) in enumerate(zip(front, back, both, strict=True), 2):
+            if before != after:
+                end = held - after if after > held else _TO_THE_END
+                made = program.call("aten.slice", made, axis, before - held, *arguments)
+        return made
 
     return write
 

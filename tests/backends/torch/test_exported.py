@@ -22,6 +22,7 @@ import qir
 from qir import pipeline
 from qir.errors import Refused, UsageError
 from qir.inspect import versions
+from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.target import target
@@ -218,3 +219,18 @@ def _by_inductor(graph: Graph, data: Array, folder: Path, *kernels: str) -> tupl
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split(), np.load(folder / "y.npy")
+
+
+@pytest.mark.parametrize("pad", [(0, 0, 1, 1), (1, 0, 0, 2), (1, 2, 1, 0)])
+def test_transposed_convolutions_of_uneven_padding(pad: tuple[int, ...]) -> None:
+    """Keras pads so for strides: PyTorch's padding is even, and the rest is cut from the result."""
+    rng = np.random.default_rng(6)
+    graph = qir.parse("graph main as native { %x = input() : (N)x3x5x6xf32  output(x=%x) }")
+    w = graph.constant(rng.normal(size=(3, 4, 3, 4)).astype(np.float32))
+    attrs: dict[str, Attr] = {"stride": (2, 2), "pad": pad, "output_pad": (1, 0)}
+    made = graph.add("conv_transpose2d", {"x": graph.inputs[0], "w": w}, attrs)
+    graph.set_operand(graph.output, "y", made.result)
+    feeds = {"x": rng.normal(size=(2, 3, 5, 6)).astype(np.float32)}
+    found, wanted = target("pt2e").compile(graph)(**feeds)["y"], qir.run(graph, feeds)["y"]
+    assert np.asarray(found).shape == wanted.shape
+    assert np.abs(np.asarray(found) - wanted).max() <= 1e-5 * np.abs(wanted).max()

@@ -242,6 +242,24 @@ def _products() -> Iterator[Case]:
     )
     yield Case("BatchMatMul y", lambda x, y: raw.BatchMatMulV2(x=x, y=y, adj_y=True), (stack,
                _random_floats(2, 3, 2, 5)))  # fmt: skip
+    q, k = _random_floats(2, 5, 3, 4), _random_floats(2, 6, 3, 4, seed=1)
+    for name, by, other in (
+        ("scores", "BTNH,BSNH->BNTS", k),
+        ("rows", "abcd,de->abce", k[0, 0].T),
+        ("turned", "abcd,ed->eabc", k[0, 0]),
+    ):
+        yield Case(f"Einsum {name}", lambda x, y, e=by: tf.einsum(e, x, y), (q, other))
+    yield Case("Einsum values", lambda x, y: tf.einsum("BNTS,BSNH->BTNH", x, y),
+               (_random_floats(2, 3, 5, 6), k))  # fmt: skip
+    for name, by in (
+        ("trace", "ab,ab->"),
+        ("outer", "ab,cd->abcd"),
+        ("summed", "ab,bc->a"),
+        ("each", "ab,ab->ab"),
+        ("diagonal", "aa,ab->ab"),
+    ):
+        yield Case(f"Einsum {name}", lambda x, y, e=by: tf.einsum(e, x, y),
+                   (_random_floats(3, 3), _random_floats(3, 3, seed=1)))  # fmt: skip
     yield Case("Einsum", lambda x, y: tf.einsum("abc,cde->abde", x, y), (_random_floats(2, 3, 4),
                _random_floats(4, 2, 5)))  # fmt: skip
 

@@ -183,3 +183,14 @@ def test_encodings_of_categories() -> None:
     feeds = {v.name: x for v, x in zip(graph.inputs, data, strict=True)}
     (made,) = run(graph, feeds).values()
     assert difference(made, np.asarray(model(list(data))), NEAR) == ""
+
+
+def test_attention_is_products_of_matrices() -> None:
+    layers = tf.keras.layers
+    given = layers.Input((7, 12))
+    model = tf.keras.Model(given, layers.MultiHeadAttention(3, 4)(given, given))
+    graph = qir.load(model)
+    assert not any(node.op == "einsum" for node in graph)
+    assert sum(node.op == "matmul" for node in graph) >= 2
+    x = np.random.default_rng(2).normal(size=(3, 7, 12)).astype(np.float32)
+    assert difference(computed(graph, x), np.asarray(model(x)), NEAR) == ""
