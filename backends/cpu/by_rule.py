@@ -161,12 +161,13 @@ class _Tables:
 def vectors(b: ProgramBuilder, job: Job) -> None:
     """Lowers an op on each element alone, of one or two tensors of 8 bits."""
     y = byte_parameters(job.result, "the result")
-    varying = {slot: v for slot, v in job.operands.items() if v.constant is None}
+    varying = {
+        slot: v
+        for slot, v in job.operands.items()
+        if v.constant is None or math.prod(sizes(v)) != 1
+    }
     if not 1 <= len(varying) <= 2:
         raise CannotLower(f"no kernel looks up {len(varying)} operands")
-    for slot, value in job.operands.items():
-        if slot not in varying and math.prod(sizes(value)) != 1:
-            raise CannotLower(f"{slot} is a constant of several elements")
     held = {slot: byte_parameters(value, slot) for slot, value in varying.items()}
     tables = _tables(job, held, y)
     run = innermost_run_length([sizes(v) for v in job.operands.values()], sizes(job.result))
@@ -197,7 +198,11 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     low, high = bounds_after(job, job.epilogue[len(own) :], y.low, y.high)
     types = {slot: value.type for slot, value in job.operands.items()}
     types |= {slot: TensorType((count,), of.quant) for slot, of in held.items()}
-    arrays = {s: v.constant.data for s, v in job.operands.items() if v.constant is not None}
+    arrays = {
+        slot: v.constant.data
+        for slot, v in job.operands.items()
+        if v.constant is not None and slot not in held
+    }
     first, *others = held
     arrays[first] = np.repeat(all_bytes(held[first]), count // 256)
     arrays |= {slot: np.tile(all_bytes(held[slot]), 256) for slot in others}

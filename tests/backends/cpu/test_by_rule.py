@@ -177,6 +177,20 @@ def test_sums_and_products_of_two_tensors(profile: str, op: str, size: int) -> N
     assert check(draw, text, feed) == ["lookup_pairs"]
 
 
+def test_a_constant_tensor_is_added() -> None:
+    draw = Draw("torch-2.13.x86")
+    draw.arrays["z"] = draw.codes((70,))
+    text = f"""
+    graph main as torch-2.13.x86 {{
+      %x = input() : 3x70x{draw.affine()}
+      %z = constant(@z) : 70x{draw.affine()}
+      %y = add(%x, %z) : 3x70x{draw.affine()}
+      output(y=%y)
+    }}
+    """
+    assert check(draw, text, {"x": draw.codes((3, 70))}) == ["lookup_pairs"]
+
+
 @pytest.mark.parametrize("op", ["hard_swish", "sigmoid", "tanh", "hard_sigmoid", "gelu"])
 @pytest.mark.parametrize("profile", TORCH)
 def test_functions_of_one_tensor(profile: str, op: str) -> None:
