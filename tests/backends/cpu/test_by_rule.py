@@ -6,6 +6,8 @@ what the kernels are compared with, and no step may be a Python call.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -277,3 +279,26 @@ def test_a_nan_that_a_profile_gives_no_value_is_refused() -> None:
     assert not made.fallbacks
     with pytest.raises(OpError, match="x holds NaN"):
         made(x=np.array([1, np.nan], F32))
+
+
+def test_program_files_hold_such_steps(tmp_path: Path) -> None:
+    draw = Draw("torch-2.15.x86")
+    text = f"""
+    graph main as torch-2.15.x86 {{
+      %r = input() : 1x5x5x110xf32
+      %x = quantize(%r) : 1x5x5x110x{draw.affine()}
+      {draw.weights("w", (110, 1, 3, 3), True)}
+      {draw.bias("b", 110)}
+      %c = conv2d(%x, %w, bias=%b) {{pad = (1, 1, 1, 1), groups = 110,
+        layout = "NHWC"}} |> relu : 1x5x5x110x{draw.affine()}
+      %h = hard_swish(%c) : 1x5x5x110x{draw.affine()}
+      %s = add(%h, %x) : 1x5x5x110x{draw.affine()}
+      output(s=%s)
+    }}
+    """
+    declared = f"array @w.scale : 110xf32\n{text}"
+    made = CpuTarget().compile(parse(declared, draw.arrays))
+    made.save(tmp_path / "program.qirp")
+    x = draw.rng.normal(0, 3, (1, 5, 5, 110)).astype(F32)
+    loaded = CpuTarget().compile_file(tmp_path / "program.qirp")
+    assert np.array_equal(np.asarray(loaded(r=x)["s"]), np.asarray(made(r=x)["s"]))
