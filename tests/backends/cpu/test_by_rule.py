@@ -267,6 +267,23 @@ def test_quantize_and_dequantize(profile: str) -> None:
     check(draw, text, {"x": x})
 
 
+@pytest.mark.parametrize("profile", TORCH)
+def test_layer_norms(profile: str) -> None:
+    draw = Draw(profile)
+    rows, width = (int(v) for v in draw.rng.integers(1, 90, 2))
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : {rows}x{width}x{draw.affine()}
+      {draw.bias("g", width)}
+      {draw.bias("b", width)}
+      %y = layer_norm(%x, gamma=%g, beta=%b) {{axis = -1}} : {rows}x{width}x{draw.affine()}
+      output(y=%y)
+    }}
+    """
+    kinds = check(draw, text, {"x": draw.codes((rows, width))})
+    assert kinds == ["dequantize", "layer_norm", "quantize_by"]
+
+
 def test_a_nan_that_a_profile_gives_no_value_is_refused() -> None:
     text = """
     graph main as tf-2.21.onednn {
