@@ -117,6 +117,27 @@ def test_convolutions_and_what_follows_them(profile: str, round_: int) -> None:
     assert kinds == ["depthwise" if depthwise else "conv2d"]
 
 
+@pytest.mark.parametrize("axes", [1, 3])
+@pytest.mark.parametrize("profile", [*TORCH, "torch-2.13.pt2e"])
+def test_convolutions_of_lines_and_volumes(profile: str, axes: int) -> None:
+    draw = Draw(profile)
+    channels, out = (int(v) for v in draw.rng.integers(2, 30, 2))
+    size, kernel = (6,) * axes, (3,) * axes
+    x, y = draw.affine(), draw.affine()
+    tail = " |> relu" if draw.rng.random() < 0.5 else ""
+    made = f"2x{out}x{'x'.join(map(str, size))}x{y}"
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : 2x{channels}x{"x".join(map(str, size))}x{x}
+      {draw.weights("w", (out, channels, *kernel), bool(draw.rng.integers(2)))}
+      {draw.bias("b", out)}
+      %y = conv{axes}d(%x, %w, bias=%b) {{pad = {(1,) * 2 * axes}}}{tail} : {made}
+      output(y=%y)
+    }}
+    """
+    assert "conv2d" in check(draw, text, {"x": draw.codes((2, channels, *size))})
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("result", ["u8", "real"])
 def test_linear_layers(profile: str, result: str) -> None:
