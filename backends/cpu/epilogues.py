@@ -35,8 +35,8 @@ _ONE = np.float32(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Summand:
-    """Quantized values that are added to the sums, and how."""
+class AddedValue:
+    """A quantized value that is added to the sums, and how."""
 
     value: Value
     parameters: Mapping[str, object]
@@ -52,7 +52,7 @@ class Epilogue:
     low: int | None
     high: int | None
     pairs: bool = False
-    summand: Summand | None = None
+    summand: AddedValue | None = None
 
 
 def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epilogue:
@@ -253,7 +253,7 @@ def _mixed(job: Job, summand: str, result: str) -> bool:
     )  # fmt: skip
 
 
-def _summand(job: Job, value: Value, rule: Rule) -> Summand:
+def _summand(job: Job, value: Value, rule: Rule) -> AddedValue:
     """Returns a summand in float units, as the reference adds it."""
     of = byte_parameters(value, "the summand")
     if value.type.shape != job.result.type.shape or value.constant is not None:
@@ -268,7 +268,7 @@ def _summand(job: Job, value: Value, rule: Rule) -> Summand:
             unit = _ONE / (_ONE / unit)
     if rule.stage.sum_reads == "i8_saturated" and _mixed(job, "u8", "i8"):
         most = min(most, 127)
-    return Summand(value, {
+    return AddedValue(value, {
         "summand_type": of.kind, "summand_zero": of.zero, "summand_most": most,
         "summand_scale": float(unit), "summand_fused": rule.stage.sum == "fma",
     })  # fmt: skip
