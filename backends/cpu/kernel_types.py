@@ -103,6 +103,7 @@ def constant_weight(value: Value, axis: int, slot: str) -> Weight:
         raise CannotLower(f"{slot} has a zero point that is no integer of its type")
     scale = np.asarray(quant.scales(), np.float32).reshape(-1)
     zeros = quant.zeros()
+    # The common case, symmetric i8 weights: the constant's own elements are used.
     if quant.storage == I8 and not zeros.any():
         return Weight(np.ascontiguousarray(data.data), scale)
     shape = [1] * value.type.rank
@@ -128,9 +129,9 @@ def accumulator_bias(
     if value.type.dtype != I32:
         raise CannotLower(f"{slot} is {value.type.dtype}, not i32 in accumulator units")
     if (quant := value.type.quant) is not None:
-        given = np.asarray(quant.scales(), np.float32).reshape(-1)
+        scales = np.asarray(quant.scales(), np.float32).reshape(-1)
         # A bias with a scale of its own would need a requantize before it is added.
-        if np.any(quant.zeros()) or not _equal(given, requantize_multiplier(x, scale, None)):
+        if np.any(quant.zeros()) or not _equal(scales, requantize_multiplier(x, scale, None)):
             raise CannotLower(f"{slot} has another scale than the product of x's and the weight's")
     data = np.asarray(value.constant.data, np.int32)
     if data.size not in (1, channels) or data.shape[-1:] not in ((), (1,), (channels,)):
@@ -139,8 +140,8 @@ def accumulator_bias(
 
 
 def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
-    one, other = np.broadcast_arrays(a, b)
-    return bool(np.array_equal(one, other))
+    first, other = np.broadcast_arrays(a, b)
+    return bool(np.array_equal(first, other))
 
 
 def requantize_multiplier(
@@ -164,13 +165,13 @@ def lookup_table(
 ) -> Table:
     """Returns the integers that the reference computes for each of the 256 operand bytes."""
     graph = Graph("table", KERNEL_PROFILE)
-    kinds = [TensorType((256,), m.quant) for m in (x, y)]
-    source = graph.add("input", types=[kinds[0]], name="x").result
+    types = [TensorType((256,), m.quant) for m in (x, y)]
+    source = graph.add("input", types=[types[0]], name="x").result
     if stages:
-        shaped = [replace(s, type=s.type and s.type.with_shape((256,))) for s in stages]
-        node = graph.add_chain(shaped, {"x": source}, kinds[1])
+        resized_stages = [replace(s, type=s.type and s.type.with_shape((256,))) for s in stages]
+        node = graph.add_chain(resized_stages, {"x": source}, types[1])
     else:
-        node = graph.add(op, {"x": source}, attrs, types=[kinds[1]])
+        node = graph.add(op, {"x": source}, attrs, types=[types[1]])
     (out,) = run_node(node, {"x": all_bytes(x)}, KERNEL_PROFILE)
     result: Table = np.ascontiguousarray(out)
     return result
@@ -224,13 +225,14 @@ class Job:
         """
         low, high = y.low, y.high
         for stage in self.epilogue:
-            least, most = (
+            lowest, highest = (
                 (0.0, None) if stage.op == "relu" else (stage.attrs["min"], stage.attrs["max"])
             )
-            floats = [v for v in (least, most) if isinstance(v, float)]
+            floats = [v for v in (lowest, highest) if isinstance(v, float)]
+            # quantized_floats gives the bounds in the order of the list: the lower one first.
             quantized = iter(quantized_floats(floats, y))
-            floor = next(quantized) if least is not None else y.low
-            ceiling = next(quantized) if most is not None else y.high
+            floor = next(quantized) if lowest is not None else y.low
+            ceiling = next(quantized) if highest is not None else y.high
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 

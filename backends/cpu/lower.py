@@ -150,6 +150,7 @@ def lower(
         if node.op == "input":
             value = node.result
             builder.allocate(value).input = value.name
+        # Computed by the step of an earlier node.
         elif node.name in builder.fused:
             continue
         elif node.op not in ("constant", "output") and (
@@ -236,6 +237,7 @@ def _lower_single_result(b: ProgramBuilder, node: Node, job: Job) -> None:
     candidates = [lowering for lowering in (fastest, slower) if lowering is not None]
     if not candidates:
         raise CannotLower(_no_kernel_reason(node))
+    # A refusal adds no step, so that the next lowering starts from the same state.
     for lowering in candidates[:-1]:
         with suppress(CannotLower):
             lowering(b, job)
@@ -349,11 +351,12 @@ def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     computes_as = profile_name_of(b.graph, node)
 
     def call(*arrays: NDArray[np.generic]) -> None:
-        given = constants | dict(zip(slots, arrays, strict=False))
+        # Operands go to the reference in the order of the node's slots.
+        arrays_by_slot = constants | dict(zip(slots, arrays, strict=False))
         try:
             with on_processor([computes_as]):
-                sorted_ones = {slot: given[slot] for slot in node.operands}
-                computed = run_node(node, sorted_ones, computes_as)
+                ordered = {slot: arrays_by_slot[slot] for slot in node.operands}
+                computed = run_node(node, ordered, computes_as)
         except QirError as error:
             where = f" ({node.origins[0]})" if node.origins else ""
             raise type(error)(f"{node.name}{where}: {error}") from error

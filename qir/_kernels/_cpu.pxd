@@ -214,7 +214,9 @@ cdef extern from "rows/rows.h" nogil:
     int qir_layer_norm_make(
         uint32_t isa, size_t rows, const qir_layer_norm *, int x, int y, qir_step *
     )
-    int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
+    int qir_row_softmax_make(
+        uint32_t isa, size_t rows, size_t width, int in_f32, int x, int y, qir_step *
+    )
 
 cdef extern from "layout/layout.h" nogil:
     int QIR_MAX_RANK

@@ -293,8 +293,10 @@ class Plan(Products):
         `qir.reference.lanes` says.
         """
 
-    def real_softmax(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
-        """y = exp(x - max) / sum of these for rows of float32.
+    def real_softmax(
+        self, name: str, x: int, y: int, *, rows: int, width: int, in_f32: bool = False
+    ) -> None:
+        """y = exp(x - max) / sum of these for rows of float32, whose exponentials are `in_f32`.
 
         Computed in float64 and rounded once; within one unit of the last place of the exact result.
         """

@@ -320,12 +320,12 @@ cdef class Plan(Products):
         made = qir_layer_norm_make(self.bits, rows, &s, x, y, &step)
         self.append(name, "layer_norm", step, made, 2 * size, (y,))
 
-    def real_softmax(self, str name, x, y, *, rows, width):
+    def real_softmax(self, str name, x, y, *, rows, width, in_f32=False):
         cdef qir_step step
         rows, width = whole(name, "rows and width", (rows, width), 0)
         size = 4 * rows * width
         x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
-        made = qir_row_softmax_make(self.bits, rows, width, x, y, &step)
+        made = qir_row_softmax_make(self.bits, rows, width, bool(in_f32), x, y, &step)
         self.append(name, "real_softmax", step, made, 2 * size, (y,))
 
     # ---- bytes ----

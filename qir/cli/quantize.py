@@ -210,7 +210,7 @@ def quantize(
         kind, backend = "dynamic" if dynamic else "weights", named_target(target)
         require_kind(backend, kind)
         form = form or usual_format(backend, kind)
-    claim_model(output, target, form, force=force)
+    claim_model(output, target, form, force=force, quantized=True)
     claim_files(ledger_file, force=force)
     parse_rule(recipe.range_rule)
     known_scales(recipe.scales)

@@ -125,57 +125,57 @@ def certify(
         raise UsageError("two profiles or more are compared; one alone agrees with itself")
     for name in profiles:
         profile(name)
-    asked = isa or best_isa()
-    with on_processor(profiles, asked):
-        every, own = layers(graph, profiles)
-        found = tuple(
+    names, target_isa = tuple(profiles), isa or best_isa()
+    with on_processor(profiles, target_isa):
+        products, own_layers = layers(graph, profiles)
+        certificates = tuple(
             Certificate(
-                sums_of(seen, made),
-                _ties(seen, made, tuple(profiles), [found.get(place) for found in own], most),
-                saturating_profiles(seen.node, made, profiles, asked),
+                sums_of(context, product),
+                _ties(context, product, names, [own.get(place) for own in own_layers], most),
+                saturating_profiles(context.node, product, profiles, target_isa),
             )
-            for place, (seen, made) in every.items()
-            if layer is None or seen.node.name == layer
+            for place, (context, product) in products.items()
+            if layer is None or context.node.name == layer
         )
-    if layer is not None and not found:
+    if layer is not None and not certificates:
         raise UsageError(f"no quantized product is named {layer!r}")
-    return found
+    return certificates
 
 
 def _ties(
-    seen: NodeContext,
-    made: Product,
+    context: NodeContext,
+    product: Product,
     profiles: tuple[str, ...],
     own: Sequence[tuple[NodeContext, Product] | None],
-    most: int,
+    max_ulps: int,
 ) -> Ties | None:
     """Returns what parts profiles on a layer, each by the kernel that it makes of it."""
     if not profiles:
         return None
-    sums, ours = sums_of(seen, made), [found or (seen, made) for found in own]
-    queries = [query_for_node(each.node) for each, _ in ours]
+    sums, kernels = sums_of(context, product), [its or (context, product) for its in own]
+    queries = [query_for_node(each.node) for each, _ in kernels]
     claims = tuple(
         profile(name).resolve(query).claim for name, query in zip(profiles, queries, strict=True)
     )
-    if real := [name for name, found in zip(profiles, own, strict=True) if found is None]:
-        does = "computes" if len(real) == 1 else "compute"
-        why = f"{' and '.join(real)} {does} it in float32: no subject of proof"
+    if in_float := [name for name, its in zip(profiles, own, strict=True) if its is None]:
+        verb = "computes" if len(in_float) == 1 else "compute"
+        why = f"{' and '.join(in_float)} {verb} it in float32: no subject of proof"
         return Ties(profiles, claims=claims, why=why)
     if sums.wraps is not False:
         return Ties(profiles, claims=claims, why=sums.why or "its sums can wrap in 32 bits")
     try:
-        layer = _layer([(each.node, its) for each, its in ours], profiles)
-        found = layer if isinstance(layer, Ties) else _smallest_nudges(layer, profiles, most)
+        layer = _layer([(each.node, own_product) for each, own_product in kernels], profiles)
+        ties = layer if isinstance(layer, Ties) else _smallest_nudges(layer, profiles, max_ulps)
     except QirError as error:
-        found = Ties(profiles, why=str(error))
-    return replace(found, claims=claims)
+        ties = Ties(profiles, why=str(error))
+    return replace(ties, claims=claims)
 
 
 # -- one layer ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Own:
+class _Kernel:
     """A profile's kernel of a layer."""
 
     rule: Rule
@@ -195,7 +195,7 @@ class _Own:
 class _Layer:
     """A product whose sums decide its quantized values, each channel for itself."""
 
-    own: tuple[_Own, ...]
+    own: tuple[_Kernel, ...]
     scales: NDArray[np.float32]
     """Of the weights; one, or one a channel."""
     gain: float
@@ -218,110 +218,111 @@ class _Layer:
 def _layer(kernels: Sequence[tuple[Node, Product]], profiles: tuple[str, ...]) -> _Layer | Ties:
     """Returns the layer, as each profile has it, or why its sums decide nothing."""
     found = []
-    for name, (node, made) in zip(profiles, kernels, strict=True):
-        if isinstance(layer := _layer_of_profile(name, node, made), str):
+    for name, (node, product) in zip(profiles, kernels, strict=True):
+        if isinstance(layer := _layer_of_profile(name, node, product), str):
             return Ties(profiles, why=layer)
         found.append(layer)
-    of = replace(found[0], own=tuple(own for layer in found for own in layer.own))
-    ends = {(own.ends[0] - own.zero, own.ends[1] - own.zero) for own in of.own}
+    merged = replace(found[0], own=tuple(kernel for layer in found for kernel in layer.own))
+    ends = {(kernel.ends[0] - kernel.zero, kernel.ends[1] - kernel.zero) for kernel in merged.own}
     if len(ends) > 1:
         return Ties(profiles, why="its activations clamp at values on which profiles differ")
     for name, layer in zip(profiles, found, strict=True):
-        if not _layers_agree(of, layer):
+        if not _layers_agree(merged, layer):
             why = f"{profiles[0]} and {name} compute it from other numbers"
             return Ties(profiles, why=why)
         if _overflows_when_shifted(layer, layer.own[0].rule):
             return Ties(profiles, why=f"its sums are shifted up under {name}, and leave 32 bits")
-    return of
+    return merged
 
 
-def _layer_of_profile(name: str, node: Node, made: Product) -> _Layer | str:
+def _layer_of_profile(name: str, node: Node, product: Product) -> _Layer | str:
     """Returns the layer as one profile has it, or why its sums decide nothing."""
-    result, weights = node.result.type.quant, made.weights
-    why = _why_not_certified(node, made)
+    result, weights = node.result.type.quant, product.weights
+    why = _why_not_certified(node, product)
     if why or result is None or weights is None:
         return why
-    bias = _bias(node, made)
+    bias = _bias(node, product)
     if isinstance(bias, str):
         return bias
     rule = profile(name).resolve(query_for_node(node))
-    if why := _why_profile_silent(rule, name, made, weights, result):
+    if why := _why_profile_silent(rule, name, product, weights, result):
         return why
     rule = replace(rule, method=None, acc=replace(rule.acc, pairs="exact"))
-    own = _Own(rule, made.x, result, bias, _ends(node, result, name))
-    scales = np.asarray(made.w.scales(), np.float32).reshape(-1)
-    return _Layer((own,), scales, _gain(node), weight_rows(made, weights), _centered_bounds(made.x))
+    kernel = _Kernel(rule, product.x, result, bias, _activation_ends(node, result, name))
+    scales = np.asarray(product.w.scales(), np.float32).reshape(-1)
+    rows, reals = weight_rows(product, weights), _centered_bounds(product.x)
+    return _Layer((kernel,), scales, _op_gain(node), rows, reals)
 
 
 def _layers_agree(one: _Layer, other: _Layer) -> bool:
     """Returns whether two layers sum the same numbers, and step alike but for their zero points."""
     a, b = one.own[0], other.own[0]
-    same = np.array_equal(one.rows, other.rows) and np.array_equal(one.scales, other.scales)
-    same = same and one.gain == other.gain and one.reals == other.reals
-    maps = ((a.x, b.x), (a.result, b.result))
-    return same and all(np.array_equal(p.scales(), q.scales()) for p, q in maps)
+    is_same = np.array_equal(one.rows, other.rows) and np.array_equal(one.scales, other.scales)
+    is_same = is_same and one.gain == other.gain and one.reals == other.reals
+    type_pairs = ((a.x, b.x), (a.result, b.result))
+    return is_same and all(np.array_equal(p.scales(), q.scales()) for p, q in type_pairs)
 
 
-def _why_not_certified(node: Node, made: Product) -> str:
+def _why_not_certified(node: Node, product: Product) -> str:
     """Returns why the quantized values of a product are no function of its sums and their
     channel."""
-    step, result = made.step, node.result.type.quant
-    if step.spec.name not in SUMMING or made.swapped:
+    step, result = product.step, node.result.type.quant
+    if step.spec.name not in SUMMING or product.swapped:
         return f"{step.spec.name} is not laid out as one row of weights a channel"
-    if made.weights is None:
+    if product.weights is None:
         return "its weights are computed"
     if step.prefix or any(s.op not in _BOUNDING_OPS or s.type for s in node.stages[1:]):
         return "its kernel adds more than a bias to its sums"
     if result is None or (node.stages and node.stages[0].type):
         return "its result is not quantized"
-    if made.x.dynamic or made.w.dynamic or result.dynamic:
+    if product.x.dynamic or product.w.dynamic or result.dynamic:
         return "its scales are computed"
     if (
-        made.x.granularity
+        product.x.granularity
         or result.granularity
-        or (made.w.granularity and made.w.axis != channel_axis(made))
+        or (product.w.granularity and product.w.axis != channel_axis(product))
     ):
         return "its scales are not one a tensor, or one a channel of the weights"
-    if any(q.scale_dtype not in (None, F32) for q in (made.x, made.w, result)):
+    if any(q.scale_dtype not in (None, F32) for q in (product.x, product.w, result)):
         return "its scales are no float32"
-    if not all(np.all(np.asarray(q.scales()) > 0) for q in (made.x, made.w, result)):
+    if not all(np.all(np.asarray(q.scales()) > 0) for q in (product.x, product.w, result)):
         return "its scales are not above zero"
-    if _gain(node) <= 0:
+    if _op_gain(node) <= 0:
         return "its sums are multiplied with no number above zero"
     return ""
 
 
 def _why_profile_silent(
-    rule: Rule, name: str, made: Product, weights: Array, result: QuantType
+    rule: Rule, name: str, product: Product, weights: Array, result: QuantType
 ) -> str:
     """Returns why a profile's quantized values are not to be had from sums alone."""
-    method, op = rule.method, made.step.spec.name
+    method, op = rule.method, product.step.spec.name
     if method is None and op not in INTEGER_SUM_LAYERS:
         return f"{name} has no quantized kernel for {op}"
     if method is not None and method.name not in SAME_SUMS:
         return f"{name} computes {op} by method {method}"
-    if method is not None and method.params.get("misread") and has_misread_groups(made, weights):
+    if method is not None and method.params.get("misread") and has_misread_groups(product, weights):
         return f"{name} multiplies other weights than those of the graph"
-    if rule.acc.pairs == "halve_signed" and made.x.storage.kind == "int":
+    if rule.acc.pairs == "halve_signed" and product.x.storage.kind == "int":
         return f"weights of signed data are halved under {name}"
-    if saturates_in_16_bits(rule.acc.pairs, made):
+    if saturates_in_16_bits(rule.acc.pairs, product):
         return f"pairs of products can saturate in 16 bits under {name}"
-    declared = any(q.declared is not None for q in (made.x, made.w, result))
+    declared = any(q.declared is not None for q in (product.x, product.w, result))
     if rule.requant.order == "gy/gx/gw" and declared:
         return f"{name} takes gains from the ranges that are declared, not from scales"
     return ""
 
 
-def _gain(node: Node) -> float:
+def _op_gain(node: Node) -> float:
     """Returns what a product is multiplied with by its own op."""
     attrs = node.stages[0].attrs if node.stages else node.attrs
     gain = attrs.get("alpha", 1.0)
     return gain if isinstance(gain, float) else 1.0
 
 
-def _bias(node: Node, made: Product) -> Array | str | None:
+def _bias(node: Node, product: Product) -> Array | str | None:
     """Returns the bias, whatever it counts in; or why it is not known."""
-    step = made.step
+    step = product.step
     value = step.operands.get(SLOTS[step.spec.name][2])
     if value is None:
         return None
@@ -333,15 +334,15 @@ def _bias(node: Node, made: Product) -> Array | str | None:
     return array
 
 
-def _ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
+def _activation_ends(node: Node, result: QuantType, name: str) -> tuple[int, int]:
     """Returns the quantized values that activations leave, under a profile."""
     low, high = result.low, result.high
-    found = profile(name)
-    rule = found.resolve(quantize_query(result))
-    how = found.resolve(query_for_node(node)).stage.ends
+    own_profile = profile(name)
+    rule = own_profile.resolve(quantize_query(result))
+    mode = own_profile.resolve(query_for_node(node)).stage.ends
     for stage in node.stages[1:]:
-        least, most = activation_bounds(stage.op, stage.attrs, affine_of(result), rule, how)
-        low, high = max(low, least), min(high, most)
+        least, greatest = activation_bounds(stage.op, stage.attrs, affine_of(result), rule, mode)
+        low, high = max(low, least), min(high, greatest)
     return low, high
 
 
@@ -356,69 +357,68 @@ def _centered_bounds(x: QuantType) -> tuple[int, int]:
 
 
 def _quantized_results(
-    of: _Layer, own: _Own, sums: Integers, channel: int, scales: NDArray[np.float32]
+    layer: _Layer, kernel: _Kernel, sums: Integers, channel: int, scales: NDArray[np.float32]
 ) -> NDArray[np.int64]:
     """Returns the reference's quantized values of some sums of one channel, for each of some scales
-    of its weights; counted from the zero point of the first profile's.
-
-    Sums are brought about as products of digits and powers of two.
-    """
+    of its weights; counted from the zero point of the first profile's."""
     high, low = np.divmod(sums, _DIGIT)
     digits = []
     for _ in range(_DIGITS):
         digits.append(np.clip(high, -(1 << 15), (1 << 15) - 1))
         high = high - digits[-1]
+    # The reference's own product makes the sums: x holds digits of the sum in base 2^14, w the
+    # base, so that rounding, bias and saturation are those of the product.
     x = np.stack([*digits, low], 1).astype(np.int16)
     row = np.array([_DIGIT] * _DIGITS + [1], np.int16)
     w = np.tile(row, (scales.size, 1))
     arrays: dict[str, NDArray[np.generic]] = {"x": x, "w": w}
-    x_scale = np.asarray(own.x.scales(), np.float32).reshape(())
+    x_scale = np.asarray(kernel.x.scales(), np.float32).reshape(())
     types = {
         "x": TensorType(x.shape, uniform(_WIDE, x_scale)),
         "w": TensorType(w.shape, uniform(_WIDE, scales, axis=0, name="w")),
     }
-    if own.bias is not None:
-        mine = own.bias.data[channel % own.bias.data.size]
-        arrays["bias"] = np.repeat(mine, scales.size)
-        types["bias"] = TensorType((scales.size,), _bias_element(own.bias, channel))
-    kind = TensorType((sums.size, scales.size), own.result)
-    kernel = ProductKernel("linear", {"alpha": of.gain}, types, kind, own.rule)
-    codes = np.clip(integer_product(kernel, arrays).astype(np.int64), *own.ends)
-    return codes - own.zero + of.own[0].zero
+    if kernel.bias is not None:
+        bias_value = kernel.bias.data[channel % kernel.bias.data.size]
+        arrays["bias"] = np.repeat(bias_value, scales.size)
+        types["bias"] = TensorType((scales.size,), _bias_element(kernel.bias, channel))
+    kind = TensorType((sums.size, scales.size), kernel.result)
+    product = ProductKernel("linear", {"alpha": layer.gain}, types, kind, kernel.rule)
+    quantized = np.clip(integer_product(product, arrays).astype(np.int64), *kernel.ends)
+    return quantized - kernel.zero + layer.own[0].zero
 
 
 def _bias_element(bias: Array, channel: int) -> Element:
     quant = bias.type.quant
     if quant is None:
         return bias.type.element
-    found = np.asarray(quant.scales(), np.float32).reshape(-1)
+    scales = np.asarray(quant.scales(), np.float32).reshape(-1)
     zeros = np.asarray(quant.zeros()).reshape(-1)
-    scale, zero = found[channel % found.size], zeros[channel % zeros.size]
+    scale, zero = scales[channel % scales.size], zeros[channel % zeros.size]
     return uniform(quant.storage, np.asarray(scale), zero)
 
 
-def _unit(of: _Layer, channel: int) -> tuple[float, float]:
+def _sum_worth(layer: _Layer, channel: int) -> tuple[float, float]:
     """About how many quantized values a sum is worth, and the bias in sums."""
-    own = of.own[0]
-    x, y = (float(np.asarray(q.scales()).reshape(-1)[0]) for q in (own.x, own.result))
-    unit = of.gain * x * float(of.scale(channel))
-    if own.bias is None:
+    kernel = layer.own[0]
+    x, y = (float(np.asarray(q.scales()).reshape(-1)[0]) for q in (kernel.x, kernel.result))
+    unit = layer.gain * x * float(layer.scale(channel))
+    if kernel.bias is None:
         return unit / y, 0.0
-    bias = float(own.bias.data[channel % own.bias.data.size])
-    quant = own.bias.type.quant
+    bias = float(kernel.bias.data[channel % kernel.bias.data.size])
+    quant = kernel.bias.type.quant
     if quant is None:
-        return unit / y, bias if own.bias.type.dtype.is_integer else bias / unit
+        return unit / y, bias if kernel.bias.type.dtype.is_integer else bias / unit
     return unit / y, bias  # in units of the sums, or nearly
 
 
-def _overflows_when_shifted(of: _Layer, rule: Rule) -> bool:
+def _overflows_when_shifted(layer: _Layer, rule: Rule) -> bool:
     """Returns whether some sum leaves 32 bits where a rule shifts it before it is scaled."""
     if rule.requant.round not in SECOND_ROUNDINGS:
         return False
-    for channel, row in enumerate(of.rows):
-        worth, bias = _unit(of, channel)
+    for channel, row in enumerate(layer.rows):
+        worth, bias = _sum_worth(layer, channel)
         _, shift = np.frexp(worth * (1 + 2.0**-20))
-        reached = sum_reach(row, *of.reals)
+        reached = sum_reach(row, *layer.reals)
         furthest = max(abs(reached.least + bias), abs(reached.greatest + bias)) + 1
         if shift > 0 and furthest * 2.0**shift >= 2.0**31:
             return True
@@ -438,47 +438,48 @@ class _Steps:
     count: int
     """How many sums some input makes in all."""
 
-    def hold(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def hold(self, quantized: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Returns whether no quantized value steps outside the runs, for each column of
         integers."""
         if self.runs is None:
-            return np.ones(codes.shape[1], bool)
+            return np.ones(quantized.shape[1], bool)
         if not len(self.runs):
-            still: NDArray[np.bool_] = codes[0] == codes[-1]
-            return still
+            is_constant: NDArray[np.bool_] = quantized[0] == quantized[-1]
+            return is_constant
         first, last, code = self.runs.T
         low, high = self.sums[0], self.sums[-1]
-        before = (codes[first] <= code[:, None]) | (self.sums[first] == low)[:, None]
-        after = (codes[last] > code[:, None]) | (self.sums[last] == high)[:, None]
-        rises = (np.diff(codes, axis=0) >= 0).all(0)
-        ends = (codes[0] >= code[0]) & (codes[-1] <= code[-1] + 1)
-        found: NDArray[np.bool_] = rises & ends & before.all(0) & after.all(0)
-        return found
+        before = (quantized[first] <= code[:, None]) | (self.sums[first] == low)[:, None]
+        after = (quantized[last] > code[:, None]) | (self.sums[last] == high)[:, None]
+        rises = (np.diff(quantized, axis=0) >= 0).all(0)
+        ends = (quantized[0] >= code[0]) & (quantized[-1] <= code[-1] + 1)
+        result: NDArray[np.bool_] = rises & ends & before.all(0) & after.all(0)
+        return result
 
 
-def _steps(of: _Layer, channel: int) -> _Steps:
+def _steps(layer: _Layer, channel: int) -> _Steps:
     """Returns all sums of a channel where they are few, else those near the steps of its
     integers."""
-    reached = sum_reach(of.rows[channel], *of.reals)
+    reached = sum_reach(layer.rows[channel], *layer.reals)
     least, greatest = reached.least, reached.greatest
     if reached.count <= _MAX_SUMS_PER_CHANNEL:
-        return _all(reached.every())
-    worth, bias = _unit(of, channel)
-    first = of.own[0]
-    code = np.arange(first.ends[0], first.ends[1])
-    at = (code - first.zero + 0.5) / worth - bias
-    span = 3 + np.ceil(np.abs(at) * 2.0**-18 + abs(bias) * 2.0**-18 + 1 / worth * 2.0**-12)
-    near = (at + span >= least) & (at - span <= greatest)
-    code, at, span = code[near], at[near], span[near]
-    start = np.clip(np.floor(at - span), least, greatest).astype(np.int64)
-    last = np.clip(np.ceil(at + span), least, greatest).astype(np.int64)
+        return _each_sum(reached.every())
+    worth, bias = _sum_worth(layer, channel)
+    kernel = layer.own[0]
+    code = np.arange(kernel.ends[0], kernel.ends[1])
+    centers = (code - kernel.zero + 0.5) / worth - bias
+    # How far the float arithmetic above may be off, so that each true step is inside its run.
+    span = 3 + np.ceil(np.abs(centers) * 2.0**-18 + abs(bias) * 2.0**-18 + 1 / worth * 2.0**-12)
+    near = (centers + span >= least) & (centers - span <= greatest)
+    code, centers, span = code[near], centers[near], span[near]
+    start = np.clip(np.floor(centers - span), least, greatest).astype(np.int64)
+    last = np.clip(np.ceil(centers + span), least, greatest).astype(np.int64)
     spans = [np.arange(a, b + 1) for a, b in zip(start, last, strict=True)]
     sums = np.unique(np.concatenate([*spans, [least, greatest]]))
     runs = np.stack([np.searchsorted(sums, start), np.searchsorted(sums, last), code], 1)
     return _Steps(sums, runs, reached.meets(sums), reached.count)
 
 
-def _all(sums: Integers) -> _Steps:
+def _each_sum(sums: Integers) -> _Steps:
     """Sums that are looked at one by one."""
     return _Steps(sums, None, np.ones(sums.size, bool), sums.size)
 
@@ -486,78 +487,78 @@ def _all(sums: Integers) -> _Steps:
 # -- the search -----------------------------------------------------------------------------------
 
 
-def _smallest_nudges(of: _Layer, profiles: tuple[str, ...], most: int) -> Ties:
+def _smallest_nudges(layer: _Layer, profiles: tuple[str, ...], max_ulps: int) -> Ties:
     """Returns the smallest nudges for which profiles agree on every sum."""
-    looked = [_channel_steps(of, channel) for channel in range(of.channels)]
-    each, found = [steps for steps, _ in looked], [differ for _, differ in looked]
-    total = sum(s.count for s in each)
-    if any(f.counts[0] is None for f in found):
+    channel_steps = [_channel_steps(layer, channel) for channel in range(layer.channels)]
+    looked = [steps for steps, _ in channel_steps]
+    differences = [found for _, found in channel_steps]
+    total = sum(s.count for s in looked)
+    if any(f.counts[0] is None for f in differences):
         why = (
             "its stored integers do not step where its scales say, and a channel has over "
             f"{MAX_SPAN:,} sums"
         )
         return Ties(profiles, sums=total, why=why)
-    proof = "sums" if all(s.runs is None for s in each) else "steps"
-    ties = Ties(profiles, proof, total, sum(f.counts[0] or 0 for f in found))
-    many = of.scales.size
-    sets = [list(range(first, of.channels, many)) for first in range(many)]
-    nudges = [_smallest(of, each, found, channels, most) for channels in sets]
+    proof = "sums" if all(s.runs is None for s in looked) else "steps"
+    ties = Ties(profiles, proof, total, sum(f.counts[0] or 0 for f in differences))
+    count = layer.scales.size
+    sets = [list(range(first, layer.channels, count)) for first in range(count)]
+    nudges = [_smallest_nudge(layer, looked, differences, channels, max_ulps) for channels in sets]
     if None in nudges:
-        lacking = sum(n is None for n in nudges)
-        said = f"{lacking} of its {len(nudges)} scales" if len(nudges) > 1 else "its scale"
-        kept = "keeps them together: each" if proof == "sums" else "is proven to: by steps, each"
-        why = f"no nudge of {said} by up to {most} ulps {kept} was tried"
+        unsolved = sum(n is None for n in nudges)
+        subject = f"{unsolved} of its {len(nudges)} scales" if len(nudges) > 1 else "its scale"
+        outcome = "keeps them together: each" if proof == "sums" else "is proven to: by steps, each"
+        why = f"no nudge of {subject} by up to {max_ulps} ulps {outcome} was tried"
         return replace(ties, why=why)
-    known = tuple(n for n in nudges if n is not None)
-    scales = tuple(float(nudged(s, n)) for s, n in zip(of.scales, known, strict=True))
-    return replace(ties, nudges=known, scales=scales)
+    solved = tuple(n for n in nudges if n is not None)
+    scales = tuple(float(nudged(s, n)) for s, n in zip(layer.scales, solved, strict=True))
+    return replace(ties, nudges=solved, scales=scales)
 
 
-def _channel_steps(of: _Layer, channel: int) -> tuple[_Steps, _Differences]:
-    """Returns the steps of a channel; where its integers are seen to step elsewhere, all of its
-    sums."""
-    steps = _steps(of, channel)
-    found = _differ(of, steps, channel, [0])
-    if found.counts[0] is None and steps.count <= MAX_SPAN:
-        steps = _all(sum_reach(of.rows[channel], *of.reals).every())
-        found = _differ(of, steps, channel, [0])
-    return steps, found
+def _channel_steps(layer: _Layer, channel: int) -> tuple[_Steps, _Differences]:
+    """Returns the steps of a channel; all of its sums where its integers step elsewhere."""
+    steps = _steps(layer, channel)
+    differences = _compare(layer, steps, channel, [0])
+    if differences.counts[0] is None and steps.count <= MAX_SPAN:
+        steps = _each_sum(sum_reach(layer.rows[channel], *layer.reals).every())
+        differences = _compare(layer, steps, channel, [0])
+    return steps, differences
 
 
-def _smallest(
-    of: _Layer,
-    each: Sequence[_Steps],
-    found: Sequence[_Differences],
+def _smallest_nudge(
+    layer: _Layer,
+    looked: Sequence[_Steps],
+    differences: Sequence[_Differences],
     channels: list[int],
-    most: int,
+    max_ulps: int,
 ) -> int | None:
     """Returns the smallest nudge of one scale for which profiles agree on all channels that have
     it.
 
     Nudges are tried on the sums that part profiles as it is, and what passes on all.
     """
-    if not any(found[c].counts[0] for c in channels):
+    if not any(differences[c].counts[0] for c in channels):
         return 0
-    worst = sorted(channels, key=lambda c: -(found[c].counts[0] or 0))
-    for left in _batches(most):
+    worst = sorted(channels, key=lambda c: -(differences[c].counts[0] or 0))
+    for candidates in _batches(max_ulps):
         for channel in worst[:_TRIAL_COUNT]:
-            few = each[channel].sums[found[channel].where][:_TRIAL_COUNT]
-            if few.size and left:
-                counts = _differ(of, _all(few), channel, left).counts
-                left = [n for n, count in zip(left, counts, strict=True) if count == 0]
+            trial_sums = looked[channel].sums[differences[channel].where][:_TRIAL_COUNT]
+            if trial_sums.size and candidates:
+                counts = _compare(layer, _each_sum(trial_sums), channel, candidates).counts
+                candidates = [n for n, count in zip(candidates, counts, strict=True) if count == 0]
         for channel in worst:
-            if not left:
+            if not candidates:
                 break
-            counts = _differ(of, each[channel], channel, left).counts
-            left = [n for n, count in zip(left, counts, strict=True) if count == 0]
-        if left:
-            return left[0]
+            counts = _compare(layer, looked[channel], channel, candidates).counts
+            candidates = [n for n, count in zip(candidates, counts, strict=True) if count == 0]
+        if candidates:
+            return candidates[0]
     return None
 
 
-def _batches(most: int) -> Iterator[list[int]]:
+def _batches(max_ulps: int) -> Iterator[list[int]]:
     """Nudges in the order of their size, some at a time."""
-    order = [sign * size for size in range(1, most + 1) for sign in (1, -1)]
+    order = [sign * size for size in range(1, max_ulps + 1) for sign in (1, -1)]
     width = 8
     while order:
         yield order[:width]
@@ -573,22 +574,24 @@ class _Differences:
     where: NDArray[np.int64]
 
 
-def _differ(of: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Differences:
+def _compare(layer: _Layer, steps: _Steps, channel: int, nudges: Sequence[int]) -> _Differences:
     """Where profiles differ, for each nudge."""
-    scale = of.scale(channel)
+    scale = layer.scale(channel)
     scales = np.array([nudged(scale, n) for n in nudges], np.float32)
     proven = np.isfinite(scales) & (scales > 0)
     pieces = range(0, steps.sums.size, _CHUNK_SIZE) if steps.runs is None else (None,)
-    wrong = []
+    parts = []
     for start in pieces:
         piece = slice(None) if start is None else slice(start, start + _CHUNK_SIZE)
-        made = [_quantized_results(of, own, steps.sums[piece], channel, scales) for own in of.own]
-        wrong.append(np.logical_or.reduce([codes != made[0] for codes in made]))
-        for codes in made:
-            proven &= steps.hold(codes)
-    found = np.concatenate(wrong) & steps.met[:, None]
-    counts = [int(w.sum()) if ok else None for w, ok in zip(found.T, proven, strict=True)]
-    return _Differences(counts, np.flatnonzero(found[:, 0]))
+        results = [
+            _quantized_results(layer, k, steps.sums[piece], channel, scales) for k in layer.own
+        ]
+        parts.append(np.logical_or.reduce([quantized != results[0] for quantized in results]))
+        for quantized in results:
+            proven &= steps.hold(quantized)
+    differs = np.concatenate(parts) & steps.met[:, None]
+    counts = [int(w.sum()) if ok else None for w, ok in zip(differs.T, proven, strict=True)]
+    return _Differences(counts, np.flatnonzero(differs[:, 0]))
 
 
 def nudged(scale: np.float32, ulps: int) -> np.float32:

@@ -52,8 +52,8 @@ class OutputDifference:
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
         largest, relative = (x if np.isfinite(x) else None for x in (self.largest, self.relative))
-        held = {**asdict(self), "largest": largest, "relative": relative}
-        return {**held, "equal": self.equal, "agree": self.agree}
+        fields = {**asdict(self), "largest": largest, "relative": relative}
+        return {**fields, "equal": self.equal, "agree": self.agree}
 
 
 Results = Mapping[str, NDArray[np.generic]]
@@ -75,8 +75,10 @@ def compare(
     """
     if set(a) != set(b):
         raise DataError(f"the runs give other outputs: {', '.join(a)} and {', '.join(b)}")
-    ran = graph if computed is None else computed
-    return tuple(_difference(graph, name, a[name], b[name], ran, tolerance) for name in a)
+    computed_graph = graph if computed is None else computed
+    return tuple(
+        _difference(graph, name, a[name], b[name], computed_graph, tolerance) for name in a
+    )
 
 
 def _difference(
@@ -84,7 +86,7 @@ def _difference(
     name: str,
     a: NDArray[np.generic],
     b: NDArray[np.generic],
-    ran: Graph,
+    computed_graph: Graph,
     tolerance: float | None,
 ) -> OutputDifference:
     if a.shape != b.shape or a.dtype != b.dtype:
@@ -92,37 +94,40 @@ def _difference(
             f"output {name}: one run gives {a.dtype} {list(a.shape)}, "
             f"the other {b.dtype} {list(b.shape)}"
         )
+    # Texts and lists are equal or not: any difference counts as infinite.
     if a.dtype == object:
         pairs = zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True)
-        others = sum(not values_agree(x, y) for x, y in pairs)
-        apart = float("inf") if others else 0.0
-        return OutputDifference(name, a.size, others, apart, None, apart)
-    near = _tolerance(ran, name, a.dtype, tolerance)
+        differing = sum(not values_agree(x, y) for x, y in pairs)
+        distance = float("inf") if differing else 0.0
+        return OutputDifference(name, a.size, differing, distance, None, distance)
+    allowed = _tolerance(computed_graph, name, a.dtype, tolerance)
     rows_a, rows_b = _bytes(a), _bytes(b)
     differ = np.any(rows_a != rows_b, axis=1).reshape(a.shape)
     count = int(differ.sum())
     scale = _scale(graph, name)
     if not count:
-        return OutputDifference(name, a.size, 0, 0.0, 0.0 if scale else None, tolerance=near)
+        return OutputDifference(name, a.size, 0, 0.0, 0.0 if scale else None, tolerance=allowed)
     with np.errstate(all="ignore"):
         first = a.astype(np.float64)
         gaps = np.abs(first[differ] - b[differ].astype(np.float64))
-        most = np.abs(first).max(initial=0.0, where=np.isfinite(first))
+        largest_value = np.abs(first).max(initial=0.0, where=np.isfinite(first))
         largest = float(gaps.max())
-        relative = float(np.divide(largest, most)) if largest else 0.0  # zeros of either sign
-    codes = None if scale is None else largest / scale
-    return OutputDifference(name, a.size, count, largest, codes, relative, near)
+        relative = (
+            float(np.divide(largest, largest_value)) if largest else 0.0
+        )  # zeros of either sign
+    in_steps = None if scale is None else largest / scale
+    return OutputDifference(name, a.size, count, largest, in_steps, relative, allowed)
 
 
 def _tolerance(
-    graph: Graph, name: str, dtype: np.dtype[np.generic], given: float | None
+    graph: Graph, name: str, dtype: np.dtype[np.generic], stated: float | None
 ) -> float | None:
     """Returns how far an output's floats may be apart; None where bytes must be equal."""
     value = graph.outputs.get(name)
     if value is None or not value.type.dtype.is_float or not depends_on_float_sums(value):
         return None
     unit = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-    return max(TOLERANCE, STEPS * unit) if given is None else given
+    return max(TOLERANCE, STEPS * unit) if stated is None else stated
 
 
 def values_agree(a: object, b: object) -> bool:

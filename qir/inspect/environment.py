@@ -95,10 +95,10 @@ def environment(version: str) -> Environment:
 def _frameworks() -> dict[str, str | None]:
     """Returns the version of each framework in this Python, as its probe names the packages of
     it."""
-    found = {"onnx": _version("onnx")}
+    versions = {"onnx": _version("onnx")}
     for probe in probes():
-        found[probe.backend] = found.get(probe.backend) or _first(probe.distributions)
-    return found
+        versions[probe.backend] = versions.get(probe.backend) or _first(probe.distributions)
+    return versions
 
 
 def _first(distributions: tuple[str, ...]) -> str | None:
@@ -119,8 +119,8 @@ def _plugins() -> list[LoadedPlugin]:
             fault = place = ""
             missing = False
             try:
-                found = registry.find(kind, name)
-                place = str(found) if isinstance(found, Path) else getattr(found, "__module__", "")
+                entry = registry.find(kind, name)
+                place = str(entry) if isinstance(entry, Path) else getattr(entry, "__module__", "")
             except PluginError as error:
                 fault = " ".join(str(error).split())
                 missing = _lacks_framework(error)
@@ -131,8 +131,10 @@ def _plugins() -> list[LoadedPlugin]:
 
 def _lacks_framework(error: PluginError) -> bool:
     cause = error.__cause__
-    wanted = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
-    return wanted not in ("", "qir")
+    missing_module = (
+        (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+    )
+    return missing_module not in ("", "qir")
 
 
 def _processor() -> tuple[tuple[str, ...], tuple[str, ...], int, str]:

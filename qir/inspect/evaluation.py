@@ -35,16 +35,18 @@ def join_batches(parts: Iterable[Tensors]) -> dict[str, Tensor]:
 
     Raises DataError where batches give samples of different shapes.
     """
-    held: dict[str, list[Tensor]] = {}
+    by_output: dict[str, list[Tensor]] = {}
     for part in parts:
         for name, array in part.items():
-            held.setdefault(name, []).append(np.atleast_1d(array))
-    for name, arrays in held.items():
+            by_output.setdefault(name, []).append(np.atleast_1d(array))
+    for name, arrays in by_output.items():
         shapes = sorted({array.shape[1:] for array in arrays})
         if len(shapes) > 1:
-            said = f"{list(shapes[0])} and {list(shapes[1])}"
-            raise DataError(f"output {name}: batches give samples of shapes {said}: use --limit")
-    return {name: np.concatenate(arrays) for name, arrays in held.items()}
+            shapes_text = f"{list(shapes[0])} and {list(shapes[1])}"
+            raise DataError(
+                f"output {name}: batches give samples of shapes {shapes_text}: use --limit"
+            )
+    return {name: np.concatenate(arrays) for name, arrays in by_output.items()}
 
 
 def require_length(labels: Tensor, samples: int, where: str) -> None:
@@ -61,12 +63,14 @@ def against_labels(
 
     Raises DataError where they fit none, naming the shapes.
     """
-    fitting = {name: made for name, made in results.items() if can_compare(metrics, labels, made)}
+    fitting = {
+        name: scores for name, scores in results.items() if can_compare(metrics, labels, scores)
+    }
     if not fitting:
         raise _misfit(metrics, labels, results)
-    if any(is_labels(labels, made) for made in fitting.values()):
+    if any(is_labels(labels, scores) for scores in fitting.values()):
         require_some(labels)
-    return {name: {m.name: m(labels, made) for m in metrics} for name, made in fitting.items()}
+    return {name: {m.name: m(labels, scores) for m in metrics} for name, scores in fitting.items()}
 
 
 def require_some(labels: Tensor) -> None:
@@ -77,29 +81,31 @@ def require_some(labels: Tensor) -> None:
 
 def _misfit(metrics: Sequence[Metric], labels: Tensor, results: Tensors) -> DataError:
     """What is said of labels that fit no output: for which metrics, and what these take."""
-    alone = [
-        m for m in metrics if not any(can_compare([m], labels, made) for made in results.values())
+    unfitting = [
+        m
+        for m in metrics
+        if not any(can_compare([m], labels, scores) for scores in results.values())
     ]
-    wrong = alone or metrics
+    named_metrics = unfitting or metrics
     remedy = "measure one of them at a time"
-    if any(m.labels for m in alone):
+    if any(m.labels for m in unfitting):
         remedy = "give each sample a class, as a whole number"
-    elif alone:
+    elif unfitting:
         remedy = "give such arrays of the output's shape, or a model to compare with (--against)"
-    shapes = ", ".join(f"{name} {list(made.shape)}" for name, made in results.items())
+    shapes = ", ".join(f"{name} {list(scores.shape)}" for name, scores in results.items())
     return DataError(
         f"labels {labels.dtype} {list(labels.shape)} fit no output for"
-        f" {', '.join(m.name for m in wrong)}: the model gives {shapes}; {remedy}"
+        f" {', '.join(m.name for m in named_metrics)}: the model gives {shapes}; {remedy}"
     )
 
 
-def can_compare(metrics: Sequence[Metric], labels: Tensor, given: Tensor) -> bool:
+def can_compare(metrics: Sequence[Metric], labels: Tensor, scores: Tensor) -> bool:
     """Returns whether all metrics can compare an output with these labels."""
-    if given.dtype.kind in "OSUT":
+    if scores.dtype.kind in "OSUT":
         return False
     return all(
-        (m.labels and is_labels(labels, given))
-        or (labels.shape == given.shape and not (m.labels and labels.dtype.kind in "iu"))
+        (m.labels and is_labels(labels, scores))
+        or (labels.shape == scores.shape and not (m.labels and labels.dtype.kind in "iu"))
         for m in metrics
     )
 
@@ -111,11 +117,11 @@ def against_results(
 
     Raises UsageError where they share none.
     """
-    both = [n for n, made in given.items() if n in wanted and made.dtype.kind not in "OSUT"]
-    if not both and len(wanted) == len(given) == 1:  # one may have renamed its only output
-        wanted, both = dict(zip(given, wanted.values(), strict=True)), list(given)
-    if not both:
+    shared = [n for n, scores in given.items() if n in wanted and scores.dtype.kind not in "OSUT"]
+    if not shared and len(wanted) == len(given) == 1:  # one may have renamed its only output
+        wanted, shared = dict(zip(given, wanted.values(), strict=True)), list(given)
+    if not shared:
         raise UsageError(
             f"the models share no output: one has {', '.join(given)}, the other {', '.join(wanted)}"
         )
-    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in both}
+    return {name: {m.name: m(wanted[name], given[name]) for m in metrics} for name in shared}

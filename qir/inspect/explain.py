@@ -72,16 +72,16 @@ def find(graph: Graph, name: str) -> Node:
     """
     if graph.has(name):
         return graph[name].node
-    found = [node for node in graph if any(o.name == name for o in node.origins)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(node.name for node in found[:4])
-        raise UsageError(f"{name} became {len(found)} nodes, name one of them: {names}")
+    matching = [node for node in graph if any(o.name == name for o in node.origins)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(node.name for node in matching[:4])
+        raise UsageError(f"{name} became {len(matching)} nodes, name one of them: {names}")
     known = [n for node in graph for n in (node.name, *(o.name for o in node.origins)) if n]
-    near = difflib.get_close_matches(name, dict.fromkeys(known), 3, 0.5)
-    near = near or [n for n in known if name.lower() in n.lower()][:3]
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    suggestions = difflib.get_close_matches(name, dict.fromkeys(known), 3, 0.5)
+    suggestions = suggestions or [n for n in known if name.lower() in n.lower()][:3]
+    hint = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
     raise UsageError(f"no node {name!r} among {len(graph)}{hint}")
 
 
@@ -132,8 +132,8 @@ def _contents(value: Value) -> ConstantContents | None:
     array = value.constant
     if array is None or array.contents.size == 0 or array.contents.dtype.kind not in "iufV":
         return None
-    kept = array.contents.dtype.kind in "iu"
-    data = array.data if kept else array.data.astype(np.float64)
+    is_integer = array.contents.dtype.kind in "iu"
+    data = array.data if is_integer else array.data.astype(np.float64)
     quant = array.type.quant or value.type.quant
     if quant is None or quant.dynamic:
         bounds, zeros = None, data == 0

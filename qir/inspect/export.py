@@ -64,6 +64,7 @@ def _draw(graph: GraphLike, title: str, prefix: str = "n") -> _Drawing:
     for i, node in enumerate(graph):
         if node.op == "constant":
             continue
+        # Mermaid and DOT ids: names of values may hold anything.
         keys[node] = key = f"{prefix}{i}"
         drawn.append(_Drawn(node, key, tuple(_lines(node))))
         for slot, value in node.operands.items():
@@ -140,17 +141,17 @@ def to_mermaid(graph: GraphLike) -> str:
     """Returns the graph as a Mermaid flowchart, for pages that draw such."""
     drawing = _draw(graph, graph.name)
     lines = ["flowchart TD", *_mermaid_body(drawing, "  ")]
-    used = {node_family(node.node) for node in _all(drawing)}
+    used = {node_family(node.node) for node in _all_nodes(drawing)}
     for name, (fill, border) in COLOURS.items():
         if name in used:
             lines.append(f"  classDef {name} fill:{fill},stroke:{border},color:#000")
     return "\n".join(lines) + "\n"
 
 
-def _all(drawing: _Drawing) -> Iterator[_Drawn]:
+def _all_nodes(drawing: _Drawing) -> Iterator[_Drawn]:
     yield from drawing.nodes
     for body in drawing.bodies:
-        yield from _all(body)
+        yield from _all_nodes(body)
 
 
 def _mermaid_body(drawing: _Drawing, indent: str) -> Iterator[str]:
@@ -215,17 +216,17 @@ def _graphml_body(graph: GraphLike, prefix: str, path: str) -> Iterator[str]:
         keys[node] = key = f"{prefix}{i}"
         fill, _ = COLOURS[node_family(node)]
         yield f'    <node id="{key}">'
-        told = (
+        texts = (
             node.name,
             op_name(node),
             path,
             ", ".join(str(v.type) for v in node.results),
             ", ".join(str(storage(v)) for v in node.results),
-            ", ".join(f"{n} = {_short(v)}" for n, v in node.attrs.items()),
+            ", ".join(f"{n} = {_attr_text(v)}" for n, v in node.attrs.items()),
             str(node.origins[0]) if node.origins else "",
             fill,
         )
-        yield from _data("node", told)
+        yield from _data("node", texts)
         yield "    </node>"
         for number, (slot, value) in enumerate(node.operands.items()):
             ends = f'id="{key}.{number}" source="{keys[value.node]}" target="{key}"'
@@ -237,7 +238,7 @@ def _graphml_body(graph: GraphLike, prefix: str, path: str) -> Iterator[str]:
             yield from _graphml_body(body, f"{key}_{number}_", inner)
 
 
-def _short(value: Attr) -> str:
+def _attr_text(value: Attr) -> str:
     if isinstance(value, Array):
         return f"{shape(value.type)} {value.type.dtype}"
     return value.hex() if isinstance(value, bytes) else str(value)
@@ -248,8 +249,8 @@ _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def _xml(text: str) -> str:
     """Text that XML takes for nothing else; letters that it cannot hold are spelled out."""
-    kept = _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    return escape(kept, {"\r": "&#13;"})
+    spelled = _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return escape(spelled, {"\r": "&#13;"})
 
 
 # -- JSON -------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def _json_node(node: Node) -> dict[str, object]:
 
 
 def _json_value(value: Value) -> dict[str, object]:
-    codes = QuantizedStorage.of(value.type.quant)
+    quantized_storage = QuantizedStorage.of(value.type.quant)
     return {
         "name": value.name,
         "type": str(value.type),
@@ -308,7 +309,7 @@ def _json_value(value: Value) -> dict[str, object]:
         "dtype": str(value.type.dtype),
         "express": str(value.type.express),
         "family": family(storage(value)),
-        "codes": _json_codes(codes) if codes else None,
+        "codes": _json_codes(quantized_storage) if quantized_storage else None,
         "tensor": value.lineage.tensor,
         "how": list(value.lineage.how),
     }
@@ -339,7 +340,7 @@ def _json_attr(value: Attr) -> object:
     return value
 
 
-def _written(graph: GraphLike) -> str:
+def _json_text(graph: GraphLike) -> str:
     """Returns the JSON as a text that a file holds: halves of letters are spelled out as JSON
     does."""
     text = json.dumps(to_json(graph), indent=1, ensure_ascii=False, allow_nan=False)
@@ -349,7 +350,7 @@ def _written(graph: GraphLike) -> str:
 FORMATS: Mapping[str, Callable[[GraphLike], str]] = {
     "dot": to_dot,
     "graphml": to_graphml,
-    "json": _written,
+    "json": _json_text,
     "mermaid": to_mermaid,
 }
 """The writers by the names of their formats."""

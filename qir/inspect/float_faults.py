@@ -63,46 +63,48 @@ def first_fault(
     Ops of bodies, ops without a known bound and ops that an engine does not take are not judged.
     """
     judged = frozenset(node for node in graph if has_own_order(node))
-    waiting = Counter(value for node in judged for value in node.operands.values())
-    held: dict[Value, Tensor] = {}
-    found: list[FloatFault] = []
+    reads_left = Counter(value for node in judged for value in node.operands.values())
+    computed: dict[Value, Tensor] = {}
+    faults: list[FloatFault] = []
 
     def see(value: Value, data: Tensor) -> None:
-        if value in waiting:
-            held[value] = data
+        if value in reads_left:
+            computed[value] = data
         if value.node not in judged or value is not value.node.results[0]:
             return
-        operands = {slot: held[given] for slot, given in value.node.operands.items()}
-        fault = None if found else _fault(value.node, operands, engines)
+        operands = {slot: computed[operand] for slot, operand in value.node.operands.items()}
+        fault = None if faults else _fault(value.node, operands, engines)
         if fault is not None:
-            found.append(fault)
-        waiting.subtract(value.node.operands.values())
-        for given in set(value.node.operands.values()):
-            if not waiting[given]:
-                del held[given]
+            faults.append(fault)
+        reads_left.subtract(value.node.operands.values())
+        for operand in set(value.node.operands.values()):
+            if not reads_left[operand]:
+                del computed[operand]
 
     with on_processor({graph.profile, *(node.profile for node in graph if node.profile)}):
         run(graph, inputs, observe=see)
-    return found[0] if found else None
+    return faults[0] if faults else None
 
 
 def _fault(node: Node, operands: Mapping[str, Tensor], engines: Sequence[Run]) -> FloatFault | None:
-    known = _alone(node, operands, operands)
-    bound = error_bound(known.output.operands["y"].node, MAX_ELEMENTS)
+    # All operands as constants for the bound; only the model's own constants for the run, as
+    # engines fold or pack constants.
+    with_constants = _alone(node, operands, operands)
+    bound = error_bound(with_constants.output.operands["y"].node, MAX_ELEMENTS)
     if bound is None or not bound < MAX_ERROR:
         return None
     fixed = {s: x for s, x in operands.items() if node.operands[s].constant is not None}
-    one = _alone(node, operands, fixed)
+    single_op = _alone(node, operands, fixed)
     feeds = {slot: data for slot, data in operands.items() if slot not in fixed}
     try:
-        a, b = (np.asarray(engine(one, feeds)["y"], np.float64) for engine in engines)
+        a, b = (np.asarray(engine(single_op, feeds)["y"], np.float64) for engine in engines)
     except QirError:
         return None
     with np.errstate(invalid="ignore"):
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    if (gap <= 2 * bound).all():
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    if (difference <= 2 * bound).all():
         return None
-    largest = float(gap.max())
+    largest = float(difference.max())
     finite = largest if np.isfinite(largest) else None
     return FloatFault(node.results[0].name, node.op, finite, 2 * bound)
 
@@ -110,13 +112,13 @@ def _fault(node: Node, operands: Mapping[str, Tensor], engines: Sequence[Run]) -
 def _alone(node: Node, operands: Mapping[str, Tensor], fixed: Mapping[str, Tensor]) -> Graph:
     """Returns a graph of one op; the operands in `fixed` are constants, the others inputs."""
     graph = Graph("one", "native")
-    given: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for slot, data in operands.items():
         if slot in fixed:
-            given[slot] = graph.constant(Array.of(data, slot))
+            values[slot] = graph.constant(Array.of(data, slot))
         else:
             kind = node.operands[slot].type.with_shape(data.shape)
-            given[slot] = graph.add("input", types=[kind], name=slot).result
-    made = graph.add(node.op, given, dict(node.attrs))
-    graph.add("output", {"y": made.results[0]})
+            values[slot] = graph.add("input", types=[kind], name=slot).result
+    node_copy = graph.add(node.op, values, dict(node.attrs))
+    graph.add("output", {"y": node_copy.results[0]})
     return graph

@@ -75,20 +75,20 @@ def float_sums(graph: Graph, beyond: int = -1) -> list[FloatSum]:
     out: list[FloatSum] = []
     for path, body in graph.walk():
         for node in body:
-            if has_own_order(node) and (bits := _bits(node)) > beyond:
-                out.append(FloatSum(path, node.name, node.op, bits, _codes(node)))
+            if has_own_order(node) and (bits := _widest_bits(node)) > beyond:
+                out.append(FloatSum(path, node.name, node.op, bits, _max_steps(node)))
     return out
 
 
 def float_sums_text(sums: Sequence[FloatSum], who: str) -> str:
     """Returns one sentence: how many there are, which, and how far quantized values may be off."""
     ops = ", ".join(f"{n} {op}" for op, n in Counter(s.op for s in sums).most_common())
-    known = [s.codes for s in sums if s.codes is not None]
-    apart = f", by {max(known)} at most for one op" if known else ""
-    those = "1 op is" if len(sums) == 1 else f"{len(sums)} ops are"
+    distances = [s.codes for s in sums if s.codes is not None]
+    distance_text = f", by {max(distances)} at most for one op" if distances else ""
+    subject = "1 op is" if len(sums) == 1 else f"{len(sums)} ops are"
     return (
-        f"{those} computed in float32 ({ops}): {who} adds sums up in an order of its own, so a last"
-        f" bit may be another, and a quantized value next to a tie{apart}"
+        f"{subject} computed in float32 ({ops}): {who} adds sums up in an order of its own, so a"
+        f" last bit may be another, and a quantized value next to a tie{distance_text}"
     )
 
 
@@ -111,31 +111,33 @@ def _has_order(node: Node) -> bool:
 
 def depends_on_float_sums(value: Value) -> bool:
     """Returns whether float values depend on the order of sums, after the last quantized values."""
-    waiting, seen = [value], {value}
-    while waiting:
-        node = waiting.pop().node
-        if _has_order(node) or any(map(_has_order, _within(node))):
+    pending, visited = [value], {value}
+    while pending:
+        node = pending.pop().node
+        if _has_order(node) or any(map(_has_order, _inner_nodes(node))):
             return True
         if any(operand.type.quant for operand in node.operands.values()):
             continue
-        found = set(node.operands.values()) - seen
-        seen |= found
-        waiting.extend(found)
+        operands = set(node.operands.values()) - visited
+        visited |= operands
+        pending.extend(operands)
     return False
 
 
-def _within(node: Node) -> list[Node]:
+def _inner_nodes(node: Node) -> list[Node]:
     """Returns the nodes of a branch or loop; a kernel's own body is not looked into."""
     if node.op == "fused":
         return []
-    return [n for body in node.bodies.values() for one in body for n in (one, *_within(one))]
+    return [
+        n for body in node.bodies.values() for inner in body for n in (inner, *_inner_nodes(inner))
+    ]
 
 
-def _bits(node: Node) -> int:
-    added = (spec(node.op).traits.bias, "beta")  # once, and their bits are an accumulator's
-    maps = [source_quant_type(v) for s, v in node.operands.items() if s not in added]
-    maps += [_resulting_quant_type(value) for value in node.results]
-    return max((m.storage.bits for m in maps if m is not None), default=0)
+def _widest_bits(node: Node) -> int:
+    added_slots = (spec(node.op).traits.bias, "beta")  # once, and their bits are an accumulator's
+    quant_types = [source_quant_type(v) for s, v in node.operands.items() if s not in added_slots]
+    quant_types += [_resulting_quant_type(value) for value in node.results]
+    return max((m.storage.bits for m in quant_types if m is not None), default=0)
 
 
 def _resulting_quant_type(value: Value) -> QuantType | None:
@@ -147,19 +149,26 @@ def _resulting_quant_type(value: Value) -> QuantType | None:
     return use.node.result.type.quant if use is not None and use.node.op == "quantize" else None
 
 
-def _codes(node: Node) -> int | None:
-    made = _resulting_quant_type(node.results[0])
-    if made is None or made.dynamic or made.kind != "uniform" or made.has_float_zero:
+def _max_steps(node: Node) -> int | None:
+    result_type = _resulting_quant_type(node.results[0])
+    if (
+        result_type is None
+        or result_type.dynamic
+        or result_type.kind != "uniform"
+        or result_type.has_float_zero
+    ):
         return None
-    step = np.min(np.abs(made.scales().astype(np.float64)), initial=np.inf)
-    off = error_bound(node)
-    if off is None or not step > 0 or not np.isfinite(step):
+    step = np.min(np.abs(result_type.scales().astype(np.float64)), initial=np.inf)
+    error = error_bound(node)
+    if error is None or not step > 0 or not np.isfinite(step):
         return None
-    whole = 2 * off / float(step) + (made.high - made.low + 1) * 2.0**-22
-    return math.floor(whole) + 1 if whole < made.high - made.low else None
+    # Two results may be off in opposite directions; 2^-22 of the span is for the quantization
+    # itself.
+    steps_off = 2 * error / float(step) + (result_type.high - result_type.low + 1) * 2.0**-22
+    return math.floor(steps_off) + 1 if steps_off < result_type.high - result_type.low else None
 
 
-def error_bound(node: Node, few: int = MAX_WEIGHT_ELEMENTS) -> float | None:
+def error_bound(node: Node, max_elements: int = MAX_WEIGHT_ELEMENTS) -> float | None:
     """Returns how far a correct float32 result may be from the exact one; None where not known.
 
     Constants of more than `few` elements count by their quantized type alone.
@@ -168,51 +177,59 @@ def error_bound(node: Node, few: int = MAX_WEIGHT_ELEMENTS) -> float | None:
         terms = _product(node.operands["x"].type.shape[-1:]) if node.op == "softmax" else 1
         return None if terms is None else FUNCTION + terms * F32_ULP
     if node.op in _MEANS:
-        large, terms = _largest(node.operands["x"], few), _window(node)
-        return None if large is None or terms is None else (terms + 3) * F32_ULP * large
+        largest, terms = _largest_magnitude(node.operands["x"], max_elements), _window(node)
+        return None if largest is None or terms is None else (terms + 3) * F32_ULP * largest
     traits = spec(node.op).traits
     if traits.weight is None or node.op.startswith("conv_transpose"):
         return None
-    return _product_error(node, traits.data, traits.weight, traits.bias, few)
+    return _product_error(node, traits.data, traits.weight, traits.bias, max_elements)
 
 
-def _product_error(node: Node, data: str, weight: str, bias: str | None, few: int) -> float | None:
+def _product_error(
+    node: Node, data: str, weight: str, bias: str | None, max_elements: int
+) -> float | None:
     w = node.operands[weight]
-    large, terms = _largest(node.operands[data], few), _terms(node, data, w)
-    if large is None or terms is None:
+    largest, terms = (
+        _largest_magnitude(node.operands[data], max_elements),
+        _term_count(node, data, w),
+    )
+    if largest is None or terms is None:
         return None
-    spread = _spread(node, w, terms, few)
-    added = node.operands.get(bias) if bias else None
-    more = 0.0 if added is None else _largest(added, few)
-    if spread is None or more is None:
+    spread = _weight_sum(node, w, terms, max_elements)
+    bias_value = node.operands.get(bias) if bias else None
+    bias_size = 0.0 if bias_value is None else _largest_magnitude(bias_value, max_elements)
+    if spread is None or bias_size is None:
         return None
-    alpha, beta = _factor(node, "alpha"), _factor(node, "beta")
-    return (terms + 3) * F32_ULP * (alpha * large * spread + beta * more)
+    alpha, beta = _scalar_attr(node, "alpha"), _scalar_attr(node, "beta")
+    # The standard bound (K + 2) u sum|x w| for any order, and one rounding more for the bias.
+    return (terms + 3) * F32_ULP * (alpha * largest * spread + beta * bias_size)
 
 
-def _factor(node: Node, name: str) -> float:
+def _scalar_attr(node: Node, name: str) -> float:
     value = node.attrs.get(name, 1.0)
     return abs(value) if isinstance(value, float) else 1.0
 
 
-def _terms(node: Node, data: str, w: Value) -> int | None:
+def _term_count(node: Node, data: str, w: Value) -> int | None:
     if node.op.startswith("conv"):
         return _product(w.type.shape[1:])
     shape = node.operands[data].type.shape
     return _product(shape[-2:-1] if node.attrs.get("trans_a") else shape[-1:])
 
 
-def _spread(node: Node, w: Value, terms: int, few: int) -> float | None:
+def _weight_sum(node: Node, w: Value, terms: int, max_elements: int) -> float | None:
     """Returns the greatest sum of the magnitudes of weights that make one element."""
-    reals = _held(w, few)
-    if reals is None:
-        large = _largest(w, few)
-        return None if large is None else terms * large
-    size = np.abs(reals)
+    weights = _constant_floats(w, max_elements)
+    if weights is None:
+        largest = _largest_magnitude(w, max_elements)
+        return None if largest is None else terms * largest
+    magnitudes = np.abs(weights)
     if node.op.startswith("conv"):
-        return float(size.sum(tuple(range(1, size.ndim))).max(initial=0.0))
-    along = -1 if node.attrs.get("trans_b") or node.op == "linear" or size.ndim == 1 else -2
-    return float(size.sum(along).max(initial=0.0))
+        return float(magnitudes.sum(tuple(range(1, magnitudes.ndim))).max(initial=0.0))
+    summed_axis = (
+        -1 if node.attrs.get("trans_b") or node.op == "linear" or magnitudes.ndim == 1 else -2
+    )
+    return float(magnitudes.sum(summed_axis).max(initial=0.0))
 
 
 def _window(node: Node) -> int | None:
@@ -230,12 +247,12 @@ def _product(shape: Shape) -> int | None:
     return None if sizes is None else math.prod(sizes)
 
 
-def _held(value: Value, few: int) -> NDArray[np.float64] | None:
+def _constant_floats(value: Value, max_elements: int) -> NDArray[np.float64] | None:
     """Returns the float values of a constant, dequantized where it is quantized; None for what is
     none."""
     source = value.node.operands["x"] if value.node.op == "dequantize" else value
     array = source.constant
-    if array is None or math.prod(array.contents.shape) > few:
+    if array is None or math.prod(array.contents.shape) > max_elements:
         return None
     quant = array.type.quant
     if quant is None:
@@ -245,12 +262,12 @@ def _held(value: Value, few: int) -> NDArray[np.float64] | None:
     return dequantize(array.data, map_of(quant), Rule()).astype(np.float64)
 
 
-def _largest(value: Value, few: int) -> float | None:
+def _largest_magnitude(value: Value, max_elements: int) -> float | None:
     """Returns the greatest magnitude that a value can have, by its quantized type or as a
     constant."""
-    reals = _held(value, few)
-    if reals is not None:
-        return float(np.abs(reals).max(initial=0.0))
+    elements = _constant_floats(value, max_elements)
+    if elements is not None:
+        return float(np.abs(elements).max(initial=0.0))
     quant = source_quant_type(value)
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         return None

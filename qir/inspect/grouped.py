@@ -27,29 +27,36 @@ def layers(graph: Graph, profiles: Sequence[str]) -> tuple[Found, tuple[Found, .
     """
     formed = graph.copy()
     FuseQdq().run(formed, Ledger())
-    every, own = dict(_products(formed)), []
+    all_products, own_products = dict(_products(formed)), []
     for name in profiles:
         grouped = graph.copy()
         Group(name).run(grouped, Ledger())
-        found = _products(grouped)
-        every = {
-            p: layer for p, layer in every.items() if _runs_on_integers(layer[1]) or p in found
+        kernels = _products(grouped)
+        all_products = {
+            p: layer
+            for p, layer in all_products.items()
+            if _runs_on_integers(layer[1]) or p in kernels
         }
-        own.append({p: layer for p, layer in found.items() if _runs_on_integers(layer[1])})
-    for found in own:
-        every = {**every, **{place: layer for place, layer in found.items() if place not in every}}
-    return every, tuple(own)
+        own_products.append(
+            {p: layer for p, layer in kernels.items() if _runs_on_integers(layer[1])}
+        )
+    for kernels in own_products:
+        all_products = {
+            **all_products,
+            **{place: layer for place, layer in kernels.items() if place not in all_products},
+        }
+    return all_products, tuple(own_products)
 
 
-def _runs_on_integers(made: Product) -> bool:
+def _runs_on_integers(product: Product) -> bool:
     """Returns whether a product takes quantized values, not what dequantize makes of them."""
-    types = [v.type for slot, v in made.step.operands.items() if slot in made.slots]
+    types = [v.type for slot, v in product.step.operands.items() if slot in product.slots]
     return all(t.quant is not None or not t.dtype.is_float for t in types)
 
 
 def _products(graph: Graph) -> Found:
     return {
-        (seen.look.path, seen.node.name, i): (seen, made)
-        for seen in walk(graph, compute_constants)
-        for i, made in enumerate(products(seen))
+        (context.look.path, context.node.name, i): (context, product)
+        for context in walk(graph, compute_constants)
+        for i, product in enumerate(products(context))
     }

@@ -21,14 +21,21 @@ from qir.target import target
 
 def quantized_nodes(graph: Graph) -> dict[Node, bool]:
     """Returns for every op that computes whether it does so on quantized values."""
-    known = {
-        n: done for n, done in quantized_ops.quantized_nodes(graph).items() if not is_integral(n)
+    by_form = {
+        n: is_quantized
+        for n, is_quantized in quantized_ops.quantized_nodes(graph).items()
+        if not is_integral(n)
     }
     backend = head_of(profile(graph.profile)).backend
     if backend not in registry.names("qir.targets"):
-        return known
-    taken = {v.node: v.taken for v in target(backend).verdicts(graph) if v.path == graph.name}
-    return {n: taken[n.name] == "integer" if n.name in taken else done for n, done in known.items()}
+        return by_form
+    verdict_by_name = {
+        v.node: v.taken for v in target(backend).verdicts(graph) if v.path == graph.name
+    }
+    return {
+        n: verdict_by_name[n.name] == "integer" if n.name in verdict_by_name else is_quantized
+        for n, is_quantized in by_form.items()
+    }
 
 
 def longest_chain(graph: Graph) -> tuple[Node, ...]:
@@ -39,9 +46,11 @@ def longest_chain(graph: Graph) -> tuple[Node, ...]:
 def islands(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     """Returns the groups of ops on quantized values that float ops separate, largest first."""
     integer = quantized_nodes(graph)
-    kept = [n for n in graph if integer.get(n, False) or n.op in CONVERSION_OPS]
-    parts = nx.weakly_connected_components(graph.nx.subgraph(kept))
-    place = {node: i for i, node in enumerate(graph)}
-    groups = [sorted((n for n in p if integer.get(n, False)), key=place.__getitem__) for p in parts]
-    found = sorted((g for g in groups if g), key=lambda g: (-len(g), place[g[0]]))
-    return tuple(map(tuple, found))
+    connected = [n for n in graph if integer.get(n, False) or n.op in CONVERSION_OPS]
+    parts = nx.weakly_connected_components(graph.nx.subgraph(connected))
+    position = {node: i for i, node in enumerate(graph)}
+    groups = [
+        sorted((n for n in p if integer.get(n, False)), key=position.__getitem__) for p in parts
+    ]
+    ordered = sorted((g for g in groups if g), key=lambda g: (-len(g), position[g[0]]))
+    return tuple(map(tuple, ordered))

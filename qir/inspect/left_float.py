@@ -49,12 +49,12 @@ class PredictedKernel:
     origins: tuple[Origin, ...] = ()
 
 
-def predicted_kernels(graph: Graph, named: str) -> list[PredictedKernel]:
+def predicted_kernels(graph: Graph, profile_name: str) -> list[PredictedKernel]:
     """Returns the kernels that a profile's runtime would make of a float graph; of other graphs
     none."""
-    found = profile(named)
-    made = find_kernel_groups(graph, found) if is_float(graph) else []
-    return [PredictedKernel(k.last.name, kernel_text(k, found), _origins(k)) for k in made]
+    own_profile = profile(profile_name)
+    kernels = find_kernel_groups(graph, own_profile) if is_float(graph) else []
+    return [PredictedKernel(k.last.name, kernel_text(k, own_profile), _origins(k)) for k in kernels]
 
 
 def _origins(kernel: KernelGroup) -> tuple[Origin, ...]:
@@ -66,18 +66,24 @@ def ops_left_float(graph: Graph) -> Iterator[FloatOp]:
 
     Of a float graph these are the ops that are in no kernel.
     """
-    found = profile(graph.profile)
-    real = is_float(graph)
-    taken = {n for k in find_kernel_groups(graph, found) for n in k.ops} if real else set()
+    own_profile = profile(graph.profile)
+    is_float_graph = is_float(graph)
+    in_kernels = (
+        {n for k in find_kernel_groups(graph, own_profile) for n in k.ops}
+        if is_float_graph
+        else set()
+    )
     for path, body in graph.walk():
         for node in body:
             if node.op in _NON_COMPUTE_OPS or node.bodies or not _computes_on_floats(node):
                 continue
-            inner = body is not graph
-            if not inner and (node in taken or (real and is_float_group(node))):
+            is_in_body = body is not graph
+            if not is_in_body and (node in in_kernels or (is_float_graph and is_float_group(node))):
                 continue
-            name = f"{path.partition('/')[2]}/{node.name}" if inner else node.name
-            reason = _BODY if inner else _reason(node, found, real=real)
+            name = f"{path.partition('/')[2]}/{node.name}" if is_in_body else node.name
+            reason = (
+                _BODY if is_in_body else _reason(node, own_profile, is_float_graph=is_float_graph)
+            )
             yield FloatOp(name, _title(node), reason, tuple(node.origins))
 
 
@@ -94,17 +100,18 @@ def _computes_on_floats(node: Node) -> bool:
     return not any(t.quant for t in types) and any(t.dtype.is_float for t in types)
 
 
-def _reason(node: Node, found: Profile, *, real: bool) -> str:
-    groups = found.groups
+def _reason(node: Node, own_profile: Profile, *, is_float_graph: bool) -> str:
+    groups = own_profile.groups
+    # From the most general reason to the most particular.
     if not groups:
-        return f"{found.name} groups nothing"
-    if real:
-        return no_kernel_reason(node, found)
+        return f"{own_profile.name} groups nothing"
+    if is_float_graph:
+        return no_kernel_reason(node, own_profile)
     op = node.op
     if op not in {g.chain[0] for g in groups}:
-        joined = next((g.chain for g in groups if op in g.chain), ())
-        behind = f" but after another op, as {' |> '.join(joined)}" if joined else ""
-        return f"no group of {found.name} takes it{behind}"
+        chain = next((g.chain for g in groups if op in g.chain), ())
+        where = f" but after another op, as {' |> '.join(chain)}" if chain else ""
+        return f"no group of {own_profile.name} takes it{where}"
     for slot, value in node.operands.items():
         if quantized_source(node, slot, value) is None:
             if value.node.op == "dequantize":
@@ -116,22 +123,24 @@ def _reason(node: Node, found: Profile, *, real: bool) -> str:
                     )
                 return f"no kernel supports the quantization parameters of {slot}"
             return f"{slot} is float, not a dequantized value"
-    ops, end = _epilogue_chain(node, fused_activations(found))
+    ops, end = _epilogue_chain(node, fused_activations(own_profile))
     if end is None and not any(g.chain == (op,) and g.result == "real" for g in groups):
         return _reader_text(ops[-1])
     match = match_chain(ops, end)
     if match is None:
         return "no kernel has the quantization parameters of its result"
-    return _unmet_condition(match, found)
+    return _unmet_condition(match, own_profile)
 
 
-def _epilogue_chain(node: Node, tails: frozenset[str]) -> tuple[tuple[Node, ...], Node | None]:
+def _epilogue_chain(
+    node: Node, activations: frozenset[str]
+) -> tuple[tuple[Node, ...], Node | None]:
     """Returns a node, the activations after it, and the quantize that ends them."""
     ops = [node]
-    while (use := ops[-1].result.only_use) is not None and use.node.op in tails:
+    while (use := ops[-1].result.only_use) is not None and use.node.op in activations:
         ops.append(use.node)
-    ended = use is not None and use.node.op == "quantize"
-    return (tuple(ops), use.node) if use and ended else ((node,), None)
+    is_quantized = use is not None and use.node.op == "quantize"
+    return (tuple(ops), use.node) if use and is_quantized else ((node,), None)
 
 
 def _reader_text(node: Node) -> str:
@@ -144,29 +153,29 @@ def _reader_text(node: Node) -> str:
     return f"its result goes to {readers[0]}, not to a quantize"
 
 
-def _unmet_condition(match: ChainMatch, found: Profile) -> str:
+def _unmet_condition(match: ChainMatch, own_profile: Profile) -> str:
     chain = tuple(n.op for n in match.ops)
-    query = found.asked(match.query)
-    kind = "real" if match.result is None else "codes"
-    rows = [g for g in found.groups if (g.chain, g.result) == (chain, kind)]
-    if not rows:
-        made = "" if kind == "codes" else ", its result float"
-        return f"no group of {found.name} is {' |> '.join(chain)}{made}"
-    row = next((g for g in rows if g.when.holds(query)), None)
-    if row is None:
-        return _condition(rows[0].when, match)
-    if has_zero_point(match, found):
-        return f"its quantized values have a zero point, and those of {found.name} have none"
-    return _need(row, match)
+    query = own_profile.asked(match.query)
+    result_kind = "real" if match.result is None else "codes"
+    candidates = [g for g in own_profile.groups if (g.chain, g.result) == (chain, result_kind)]
+    if not candidates:
+        result_text = "" if result_kind == "codes" else ", its result float"
+        return f"no group of {own_profile.name} is {' |> '.join(chain)}{result_text}"
+    entry = next((g for g in candidates if g.when.holds(query)), None)
+    if entry is None:
+        return _condition(candidates[0].when, match)
+    if has_zero_point(match, own_profile):
+        return f"its quantized values have a zero point, and those of {own_profile.name} have none"
+    return _need(entry, match)
 
 
 def _condition(when: When, match: ChainMatch) -> str:
     query = match.query
     for slot, kinds in when.storage.items():
-        stored = query.data if slot == "data" else query.storage.get(slot, "real")
-        if stored not in kinds:
-            of = "" if slot == "data" else f" of {slot}"
-            return f"storage {stored or 'real'}{of}, not {' or '.join(kinds)}"
+        actual = query.data if slot == "data" else query.storage.get(slot, "real")
+        if actual not in kinds:
+            slot_text = "" if slot == "data" else f" of {slot}"
+            return f"storage {actual or 'real'}{slot_text}, not {' or '.join(kinds)}"
     for name, value in when.attrs.items():
         if query.attrs.get(name) != value:
             return f"{name} is not {value!r}"
@@ -175,7 +184,7 @@ def _condition(when: When, match: ChainMatch) -> str:
     return "the profile's condition on processor or bounds is not met"
 
 
-def _need(row: Row, match: ChainMatch) -> str:
-    asked = (conditions()[need] for need in row.needs)
-    lacks = [one for one in asked if not one.met(match)]
-    return f"needs that {lacks[0].said}" if lacks else "a larger group took what it reads"
+def _need(entry: Row, match: ChainMatch) -> str:
+    needs = (conditions()[need] for need in entry.needs)
+    unmet = [one for one in needs if not one.met(match)]
+    return f"needs that {unmet[0].said}" if unmet else "a larger group took what it reads"

@@ -68,43 +68,44 @@ def assumed() -> tuple[Runtime, ...]:
     return _others({_known(probe).profile for probe in probes()})
 
 
-def _others(shown: Set[str]) -> tuple[Runtime, ...]:
-    found = []
+def _others(listed: Set[str]) -> tuple[Runtime, ...]:
+    others = []
     for name in profile_names():
-        of = profile(name)
-        if name in shown or head_of(of).backend in ("", "qir"):
+        own_profile = profile(name)
+        if name in listed or head_of(own_profile).backend in ("", "qir"):
             continue
-        rests = head_evidence(of)
-        state: State = "assumed" if rests else "unknown"
-        found.append(Runtime(name, _installed(of), name, state, evidence=rests))
-    return tuple(found)
+        evidence = head_evidence(own_profile)
+        state: State = "assumed" if evidence else "unknown"
+        others.append(Runtime(name, _installed(own_profile), name, state, evidence=evidence))
+    return tuple(others)
 
 
-def _installed(of: Profile) -> str | None:
+def _installed(source: Profile) -> str | None:
     """Returns the version of a file's runtime that is here, where the file speaks of it."""
-    head = head_of(of)
+    head = head_of(source)
     versions = [p.version for p in probes() if p.backend == head.backend]
     return next((v for v in versions if v and covers(head.versions, v)), None)
 
 
-def head_evidence(of: Profile) -> str:
+def head_evidence(source: Profile) -> str:
     """On what a file rests, or the nearest of those that it extends that says so."""
-    return next((p.head.evidence for p in reversed(of.layers) if p.head.evidence), "")
+    return next((p.head.evidence for p in reversed(source.layers) if p.head.evidence), "")
 
 
 def _known(probe: Probe) -> Runtime:
     version = probe.version
     files, covered = profiles_of_runtime(probe)
     if version is None:
-        speaks = [f for f in files if matches_settings(head_of(f).settings, probe.settings)]
-        if not speaks:
+        matching = [f for f in files if matches_settings(head_of(f).settings, probe.settings)]
+        if not matching:
             return Runtime(probe.name, None, "", "not installed")
-        rests = head_evidence(speaks[0])
-        return Runtime(probe.name, None, speaks[0].name, "assumed", evidence=rests)
-    for of in files:
-        if kept := _kept(_place(probe, of.name, of.digest)):
-            date, drifts = kept
-            return Runtime(probe.name, version, of.name, "measured", date, drifts)
+        evidence = head_evidence(matching[0])
+        return Runtime(probe.name, None, matching[0].name, "assumed", evidence=evidence)
+    for file_ in files:
+        # A measurement counts for this runtime, version, profile text and processor alone.
+        if stored := _kept(_place(probe, file_.name, file_.digest)):
+            date, drifts = stored
+            return Runtime(probe.name, version, file_.name, "measured", date, drifts)
     state: State = "assumed" if covered else "unknown"
     return Runtime(probe.name, version, files[0].name if covered else "", state)
 
@@ -152,12 +153,14 @@ def draft(measured: Measured, name: str) -> str:
     if name in profile_names():
         raise ProfileError(f"there is a profile {name!r} already; name the file otherwise")
     base = profile(measured.profile)
-    drifted = [o for o in measured.drifts if o.change and not o.left]
-    rules = tuple(_rule(measured, o) for o in drifted)
-    lost = [f"{o.said}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts]
+    changed = [o for o in measured.drifts if o.change and not o.left]
+    rules = tuple(_rule(measured, o) for o in changed)
+    unexplained = [
+        f"{o.said}: {o.left:,} of {o.elements:,} elements differ" for o in measured.drifts
+    ]
     notes = tuple(
         f"{said}; no field says why"
-        for o, said in zip(measured.drifts, lost, strict=True)
+        for o, said in zip(measured.drifts, unexplained, strict=True)
         if o.left
     )
     head = ProfileHead(
@@ -171,24 +174,27 @@ def draft(measured: Measured, name: str) -> str:
     )
     unclaimed = tuple(_unclaimed(measured, o) for o in measured.drifts if o.left)
     text = dumps(Profile(head, {}, (*rules, *unclaimed), (), base, ""))
+    # The draft is read back before it is given out: a field that no file may hold is found here.
     parse(text, f"{name}.toml", profile)
     return text
 
 
-def _rule(measured: Measured, of: OpReading) -> RuleEntry:
-    said = f"{_evidence(measured)}: {of.elements:,} elements, 0 differ"
+def _rule(measured: Measured, reading: OpReading) -> RuleEntry:
+    evidence = f"{_evidence(measured)}: {reading.elements:,} elements, 0 differ"
     fields: Mapping[tuple[str, str], Field] = {
-        **of.change,
+        **reading.change,
         ("", "claim"): "exact",
-        ("", "evidence"): said,
+        ("", "evidence"): evidence,
     }
-    return RuleEntry((op_with_rule(of.op),), of.when, fields)
+    return RuleEntry((op_with_rule(reading.op),), reading.when, fields)
 
 
-def _unclaimed(measured: Measured, of: OpReading) -> RuleEntry:
-    said = f"{_evidence(measured)}: {of.differ:,} of {of.elements:,} differ"
+def _unclaimed(measured: Measured, reading: OpReading) -> RuleEntry:
+    evidence = f"{_evidence(measured)}: {reading.differ:,} of {reading.elements:,} differ"
     return RuleEntry(
-        (op_with_rule(of.op),), of.when, {("", "claim"): "unknown", ("", "evidence"): said}
+        (op_with_rule(reading.op),),
+        reading.when,
+        {("", "claim"): "unknown", ("", "evidence"): evidence},
     )
 
 
@@ -212,18 +218,20 @@ def to_json(measured: Measured) -> dict[str, object]:
     }
 
 
-def _op_json(of: OpReading) -> dict[str, object]:
+def _op_json(reading: OpReading) -> dict[str, object]:
     return {
-        "op": of.op,
-        "tail": list(of.tail),
-        "kinds": list(of.kinds),
-        "cases": of.cases,
-        "elements": of.elements,
-        "differ": of.differ,
-        "gap": of.gap,
-        "claim": of.claim,
-        "holds": of.holds,
-        "found": dict(of.found),
-        "left": of.left,
-        "fields": [{**asdict(f), "obeyed": list(f.obeyed), "agrees": f.agrees} for f in of.fields],
+        "op": reading.op,
+        "tail": list(reading.tail),
+        "kinds": list(reading.kinds),
+        "cases": reading.cases,
+        "elements": reading.elements,
+        "differ": reading.differ,
+        "gap": reading.gap,
+        "claim": reading.claim,
+        "holds": reading.holds,
+        "found": dict(reading.found),
+        "left": reading.left,
+        "fields": [
+            {**asdict(f), "obeyed": list(f.obeyed), "agrees": f.agrees} for f in reading.fields
+        ],
     }

@@ -60,8 +60,8 @@ class Metric(ABC):
             _require_classes(self.name, wanted, given.shape[-1])
         elif wanted.shape != given.shape:
             shapes = f"{list(wanted.shape)} and {list(given.shape)}"
-            also = "; or labels with scores" if self.labels else ""
-            raise DataError(f"metric {self.name} compares arrays of one shape, not {shapes}{also}")
+            hint = "; or labels with scores" if self.labels else ""
+            raise DataError(f"metric {self.name} compares arrays of one shape, not {shapes}{hint}")
         try:
             return wanted.astype(np.float64), given.astype(np.float64)
         except (TypeError, ValueError):
@@ -76,15 +76,15 @@ def is_labels(wanted: NDArray[np.generic], given: NDArray[np.generic]) -> bool:
     rank = wanted.ndim
     if wanted.dtype.kind not in "iu" or rank == 0 or given.ndim <= rank:
         return False
-    beside = sum(size != 1 for size in given.shape[rank:])
-    return given.shape[:rank] == wanted.shape and beside <= 1
+    class_axes = sum(size != 1 for size in given.shape[rank:])
+    return given.shape[:rank] == wanted.shape and class_axes <= 1
 
 
 def _require_classes(name: str, labels: NDArray[np.generic], classes: int) -> None:
     """Raises DataError for a label that is no class; those below 0 say that there is no label."""
-    wrong = np.argwhere(labels.astype(np.int64) >= classes)
-    if len(wrong):
-        place = [int(i) for i in wrong[0]]
+    bad_labels = np.argwhere(labels.astype(np.int64) >= classes)
+    if len(bad_labels):
+        place = [int(i) for i in bad_labels[0]]
         label = labels[tuple(place)]
         where = place[0] if len(place) == 1 else place
         raise DataError(
@@ -143,14 +143,15 @@ class Top1(Metric):
     def measure(self, wanted: Reals, given: Reals) -> float:
         if not given.ndim:
             return float(wanted == given)
-        found = self.right(wanted, given)
-        return float(found.mean()) if found.size else math.nan
+        is_right = self.right(wanted, given)
+        return float(is_right.mean()) if is_right.size else math.nan
 
     def right(self, wanted: Reals, given: Reals) -> NDArray[np.bool_]:
         """Returns which rows are right; rows with a label below 0 are left out."""
         labels = wanted if wanted.ndim < given.ndim else wanted.argmax(axis=-1)
         rows, labels = given.reshape(-1, given.shape[-1]), labels.reshape(-1).astype(np.int64)
         rows, labels = rows[labels >= 0], labels[labels >= 0]
+        # A stable sort: of equal scores the first class wins, as argmax has it.
         best = np.argsort(-rows, axis=-1, kind="stable")[:, : self.most]
         return np.asarray((best == labels[:, None]).any(axis=-1))
 
@@ -205,6 +206,7 @@ class Spearman(Metric):
 def _ranks(row: Reals) -> Reals:
     _, place, count = np.unique(row, return_inverse=True, return_counts=True)
     last = np.cumsum(count)
+    # Equal elements share the mean of the ranks that they take up.
     return np.asarray((last - (count - 1) / 2)[place])
 
 
@@ -223,19 +225,20 @@ class Perplexity(Metric):
             return 1.0
         rows = _logarithms(given).reshape(-1, given.shape[-1])
         if wanted.ndim == given.ndim:
-            share = np.exp(_logarithms(wanted)).reshape(rows.shape)
-            lost = -np.where(share > 0, share * rows, 0.0).sum(axis=-1)
+            probabilities = np.exp(_logarithms(wanted)).reshape(rows.shape)
+            loss = -np.where(probabilities > 0, probabilities * rows, 0.0).sum(axis=-1)
         else:
             labels = wanted.reshape(-1).astype(np.int64)
-            kept = labels >= 0
-            lost = -rows[kept, labels[kept]]
-        return float(np.exp(lost.mean())) if lost.size else math.nan
+            is_counted = labels >= 0
+            loss = -rows[is_counted, labels[is_counted]]
+        return float(np.exp(loss.mean())) if loss.size else math.nan
 
 
 def _logarithms(scores: Reals) -> Reals:
     """Returns the logarithms of probabilities, which sum to 1 in each row, or of the softmax of
     logits."""
     sums = scores.sum(axis=-1)
+    # Rows of probabilities sum to 1; anything else counts as logits.
     if scores.min() >= 0 and np.abs(sums - 1).max() < 1e-3:
         return np.asarray(np.log(scores))
     shifted = scores - scores.max(axis=-1, keepdims=True)
@@ -249,8 +252,8 @@ def metric(name: str) -> Metric:
     """
     if name not in registry.names(KIND):
         raise UsageError(f"no metric {name!r}: there are {', '.join(registry.names(KIND))}")
-    found = registry.find(KIND, name)
-    if not (isinstance(found, type) and issubclass(found, Metric)):
-        by = registry.owner(KIND, name)
-        raise PluginError(f"metric {name!r} of {by} is no class derived from qir.inspect.Metric")
-    return found()
+    entry = registry.find(KIND, name)
+    if not (isinstance(entry, type) and issubclass(entry, Metric)):
+        owner = registry.owner(KIND, name)
+        raise PluginError(f"metric {name!r} of {owner} is no class derived from qir.inspect.Metric")
+    return entry()

@@ -73,10 +73,10 @@ class SumRange:
 
     def to_json(self) -> dict[str, object]:
         """Returns the fields, and what follows from them, as JSON takes them."""
-        found = asdict(self) | {"bits": self.bits, "headroom": self.headroom, "wraps": self.wraps}
+        fields = asdict(self) | {"bits": self.bits, "headroom": self.headroom, "wraps": self.wraps}
         if self.pairs is not None:
-            found["pairs"] = asdict(self.pairs) | {"saturates": self.pairs.saturates}
-        return found
+            fields["pairs"] = asdict(self.pairs) | {"saturates": self.pairs.saturates}
+        return fields
 
 
 def overflow(graph: Graph) -> tuple[SumRange, ...]:
@@ -84,17 +84,17 @@ def overflow(graph: Graph) -> tuple[SumRange, ...]:
 
     A foreign op that sums quantized values by its name is reported as unknown.
     """
-    found: list[SumRange] = []
-    for seen in walk(graph, compute_constants):
-        found += [sums_of(seen, product) for product in products(seen)]
-        found += _unknown(seen)
-    return tuple(found)
+    ranges: list[SumRange] = []
+    for context in walk(graph, compute_constants):
+        ranges += [sums_of(context, product) for product in products(context)]
+        ranges += _unknown(context)
+    return tuple(ranges)
 
 
-def _unknown(seen: NodeContext) -> Iterator[SumRange]:
+def _unknown(context: NodeContext) -> Iterator[SumRange]:
     """Yields what is to be said of a foreign op: it may sum quantized values, and nobody knows
     how."""
-    node = seen.node
+    node = context.node
     if node.op != "foreign":
         return
     framework, op = (str(node.attrs.get(name, "")) for name in ("framework", "op"))
@@ -102,7 +102,7 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
         _holds_quantized_integers(v.type) for v in node.operands.values()
     ):
         return
-    kept = f"kept as {framework} {op}"
+    reason = f"kept as {framework} {op}"
     yield SumRange(
         node.name,
         op,
@@ -112,8 +112,8 @@ def _unknown(seen: NodeContext) -> Iterator[SumRange]:
         None,
         static=False,
         pairs=None,
-        why=kept,
-        path=seen.look.path,
+        why=reason,
+        path=context.look.path,
         origin=str(node.origins[0]) if node.origins else "",
     )
 
@@ -124,10 +124,10 @@ def _holds_quantized_integers(kind: TensorType) -> bool:
     return kind.rank > 1 and (kind.quant is not None or (dtype.is_integer and dtype.bits <= 16))
 
 
-def sums_of(seen: NodeContext, product: Product) -> SumRange:
+def sums_of(context: NodeContext, product: Product) -> SumRange:
     """Returns the sums of one integer product."""
-    node, found = seen.node, sum_bounds(product)
-    depth, least, greatest, channel = (None,) * 4 if isinstance(found, str) else found
+    node, bounds = context.node, sum_bounds(product)
+    depth, least, greatest, channel = (None,) * 4 if isinstance(bounds, str) else bounds
     static = product.weights is not None
     return SumRange(
         node.name,
@@ -138,8 +138,8 @@ def sums_of(seen: NodeContext, product: Product) -> SumRange:
         channel if static else None,
         static,
         worst_pair(product),
-        found if isinstance(found, str) else "",
+        bounds if isinstance(bounds, str) else "",
         product.step.prefix,
-        seen.look.path,
+        context.look.path,
         str(node.origins[0]) if node.origins else "",
     )

@@ -11,25 +11,29 @@ from qir.profiles import profile, profile_names, query_for_node
 
 
 def saturating_profiles(
-    node: Node, made: Product, profiles: Sequence[str], isa: str
+    node: Node, product: Product, profiles: Sequence[str], isa: str
 ) -> tuple[str, ...]:
     """Returns the profiles under which pairs of products can saturate on a processor, or the
     quantized values of a window next to zero points of weights."""
     query = query_for_node(node, isa=isa)
     names = profile_names() if query.forms else profiles
-    said = {name: profile(name).resolve(query).acc.pairs for name in names}
-    lossy = {how for how in set(said.values()) if saturates_in_16_bits(how, made)}
-    return tuple(name for name, how in said.items() if how in lossy)
+    pairs_by_profile = {name: profile(name).resolve(query).acc.pairs for name in names}
+    saturating = {
+        mode for mode in set(pairs_by_profile.values()) if saturates_in_16_bits(mode, product)
+    }
+    return tuple(name for name, mode in pairs_by_profile.items() if mode in saturating)
 
 
-def saturates_in_16_bits(how: str, made: Product) -> bool:
+def saturates_in_16_bits(mode: str, product: Product) -> bool:
     """Returns whether something saturates in 16 bits where pairs of terms are added so."""
-    signed = made.x.storage.kind == "int" and made.step.call.op.startswith("conv")
-    if how == "exact" or (how == "halve_signed" and signed):
+    is_signed_conv = product.x.storage.kind == "int" and product.step.call.op.startswith("conv")
+    if mode == "exact" or (mode == "halve_signed" and is_signed_conv):
         return False
-    inside = how in ("saturate_i16", "halve_signed")
-    pairs = accumulators.worst_pair(made, inside=inside)
+    within_tap = mode in ("saturate_i16", "halve_signed")
+    pairs = accumulators.worst_pair(product, within_tap=within_tap)
     if pairs is None:
         return False
-    wide = how == "saturate_taps" and accumulators.window(made) > accumulators.INT16[1]
-    return pairs.saturates or wide
+    window_overflows = (
+        mode == "saturate_taps" and accumulators.window(product) > accumulators.INT16[1]
+    )
+    return pairs.saturates or window_overflows

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import IO, Any, TypeAlias, Union
@@ -36,6 +37,7 @@ def pack(value: Plain) -> bytes:
     parts = [json.dumps(_encode_value(value, arrays)).encode()]
     for array in arrays:
         block = io.BytesIO()
+        # NumPy's format without pickles: what is read runs no code.
         np.lib.format.write_array(block, array, allow_pickle=False)
         parts.append(block.getvalue())
     count = len(parts).to_bytes(_SIZE, "little")
@@ -47,27 +49,54 @@ def receive(stream: IO[bytes]) -> Plain:
     count = int.from_bytes(_read(stream, _SIZE), "little")
     parts = [_read(stream, int.from_bytes(_read(stream, _SIZE), "little")) for _ in range(count)]
     blocks = map(io.BytesIO, parts[1:])
-    return _meant(
+    return _decode_value(
         json.loads(parts[0]), [np.lib.format.read_array(b, allow_pickle=False) for b in blocks]
     )
 
 
-def serve(answer: Callable[[Any], Plain], stream: IO[bytes]) -> None:
+def ask(child: subprocess.Popen[bytes], question: Plain) -> Plain:
+    """Returns the answer of a child process that serves; raises EOFError where it has ended."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(pack(question))
+        child.stdin.flush()
+    except BrokenPipeError as error:
+        raise EOFError("the process has ended") from error
+    return receive(child.stdout)
+
+
+def close(child: subprocess.Popen[bytes]) -> None:
+    """Ends a child process that serves, by ending its input."""
+    assert child.stdin is not None
+    child.stdin.close()
+    child.wait(60)
+
+
+REFUSALS = (LookupError, RuntimeError, TypeError, ValueError)
+"""Errors by which a kernel refuses a question."""
+
+
+def serve(
+    answer: Callable[[Any], Plain],
+    stream: IO[bytes],
+    refusals: tuple[type[Exception], ...] = REFUSALS,
+) -> None:
     """Answers each message of standard input until it ends, by a value or a text of why not.
 
-    What a kernel refuses is such a text; an error of any other kind is the program's own, and ends
+    An error among `refusals` is such a text; one of any other kind is the program's own, and ends
     it.
     """
     while True:
         try:
-            asked = receive(sys.stdin.buffer)
+            question = receive(sys.stdin.buffer)
         except EOFError:
             return
         try:
-            made = answer(asked)
-        except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            made = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        stream.write(pack(made))
+            reply = answer(question)
+        except refusals as error:
+            reply = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+        stream.write(pack(reply))
         stream.flush()
 
 
@@ -95,16 +124,16 @@ def _encode_value(value: Plain, arrays: list[NDArray[np.generic]]) -> object:
     raise TypeError(f"{type(value).__name__} goes through no pipe")
 
 
-def _meant(told: object, arrays: list[NDArray[np.generic]]) -> Plain:
-    match told:
+def _decode_value(encoded: object, arrays: list[NDArray[np.generic]]) -> Plain:
+    match encoded:
         case {"array": int() as i}:
             return arrays[i]
         case {"tuple": list() as items}:
-            return tuple(_meant(v, arrays) for v in items)
+            return tuple(_decode_value(v, arrays) for v in items)
         case {"dict": dict() as items}:
-            return {name: _meant(v, arrays) for name, v in items.items()}
+            return {name: _decode_value(v, arrays) for name, v in items.items()}
         case list():
-            return [_meant(v, arrays) for v in told]
+            return [_decode_value(v, arrays) for v in encoded]
         case None | bool() | int() | float() | str():
-            return told
-    raise TypeError(f"{type(told).__name__} came through a pipe")
+            return encoded
+    raise TypeError(f"{type(encoded).__name__} came through a pipe")

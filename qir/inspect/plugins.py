@@ -64,31 +64,31 @@ def load_plugin(group: str, name: str) -> object:
     is not."""
     if group == "qir.ops":
         return plugin_op(name)
-    found = registry.find(group, name)
-    said = f"{registry.KINDS[group]} {name!r} of {registry.owner(group, name)}"
+    entry = registry.find(group, name)
+    subject = f"{registry.KINDS[group]} {name!r} of {registry.owner(group, name)}"
     if group == "qir.methods":
-        if isinstance(found, Mapping):
-            return {key: checked(one, f"{said}: {key!r}") for key, one in found.items()}
+        if isinstance(entry, Mapping):
+            return {key: checked(method, f"{subject}: {key!r}") for key, method in entry.items()}
         if core_methods(name):
-            raise PluginError(f"{said} has the name of a method of qir itself")
-        return checked(found, said)
-    if group == "qir.targets" and isinstance(found, Path):
+            raise PluginError(f"{subject} has the name of a method of qir itself")
+        return checked(entry, subject)
+    if group == "qir.targets" and isinstance(entry, Path):
         return type(target(name))
     if group in _TABLES:
-        wanted, named = _TABLES[group]
-        rows = found.values() if isinstance(found, Mapping) else [found]
-        if not all(isinstance(row, wanted) for row in rows):
-            raise PluginError(f"{said} is no {named}, nor a table of them by name")
+        base, public_name = _TABLES[group]
+        entries = entry.values() if isinstance(entry, Mapping) else [entry]
+        if not all(isinstance(item, base) for item in entries):
+            raise PluginError(f"{subject} is no {public_name}, nor a table of them by name")
     elif group in _DERIVED:
-        wanted, derived = _DERIVED[group]
-        if not (isinstance(found, type) and issubclass(found, wanted)):
-            raise PluginError(f"{said} is no class derived from {derived}")
+        base, derived = _DERIVED[group]
+        if not (isinstance(entry, type) and issubclass(entry, base)):
+            raise PluginError(f"{subject} is no class derived from {derived}")
     elif group == "qir.profiles":
-        if not isinstance(found, Path):
-            raise PluginError(f"{said} is no pathlib.Path of a folder")
-    elif not (isinstance(found, tuple) and all(isinstance(one, Probe) for one in found)):
-        raise PluginError(f"{said} is no tuple of qir.inspect.probing.Probe")
-    return found
+        if not isinstance(entry, Path):
+            raise PluginError(f"{subject} is no pathlib.Path of a folder")
+    elif not (isinstance(entry, tuple) and all(isinstance(method, Probe) for method in entry)):
+        raise PluginError(f"{subject} is no tuple of qir.inspect.probing.Probe")
+    return entry
 
 
 _TABLES: dict[str, tuple[type, str]] = {
@@ -112,8 +112,8 @@ def look(group: str, name: str) -> PluginSummary:
     state: State = "ok"
     fault = place = ""
     try:
-        found = load_plugin(group, name)
-        place = str(found) if isinstance(found, Path) else registry.place(group, name)
+        entry = load_plugin(group, name)
+        place = str(entry) if isinstance(entry, Path) else registry.place(group, name)
     except PluginError as error:
         fault, state = str(error), _state(group, name, error)
     owners = registry.owner(group, name).split(", ")
@@ -130,5 +130,7 @@ def _state(group: str, name: str, error: PluginError) -> State:
     if ", " in registry.owner(group, name):
         return "clashing"
     cause = error.__cause__
-    lacks = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
-    return "not usable" if lacks not in ("", "qir") else "broken"
+    missing_module = (
+        (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
+    )
+    return "not usable" if missing_module not in ("", "qir") else "broken"

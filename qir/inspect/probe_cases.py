@@ -99,43 +99,46 @@ _SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0, 2.0**31]
 
 def _quantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
-        for grain in forms.grains:
+        for granularity in forms.grains:
             for number in range(forms.rounds):
-                rng = _rng(op, number)
+                rng = _generator(op, number)
                 count = 3
                 scales = rng.uniform(0.01, 0.3, count).astype(float32)
                 scales[0] = float32(0.25)
-                one = scales if grain == "channel" else scales[number % count]
-                kind = _kind(rng, storage, one, forms)
+                scale = scales if granularity == "channel" else scales[number % count]
+                kind = _type(rng, storage, scale, forms)
                 steps = rng.integers(-600, 601, (count, 997)) * float32(0.5)
-                along = scales[:, None] if grain == "channel" else scales[number % count]
-                x = (steps.astype(float32) * along).astype(float32)
+                step = scales[:, None] if granularity == "channel" else scales[number % count]
+                x = (steps.astype(float32) * step).astype(float32)
+                # A third of the rows on ties, a third one ulp above, a third one ulp below.
                 x[:, 200:400] = np.nextafter(x[:, 200:400], float32(np.inf))
                 x[:, 400:600] = np.nextafter(x[:, 400:600], float32(-np.inf))
-                if grain in forms.special:
+                if granularity in forms.special:
                     x[:, : len(_SPECIAL)] = _SPECIAL
                 graph = Graph()
-                given = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
-                yield _one(op, f"{storage}, {grain}", graph, {"x": given}, {}, kind, {"x": x})
+                value = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
+                yield _case(
+                    op, f"{storage}, {granularity}", graph, {"x": value}, {}, kind, {"x": x}
+                )
 
 
 def _dequantize(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
-        for grain in forms.grains:
-            rng = _rng(op, 0)
+        for granularity in forms.grains:
+            rng = _generator(op, 0)
             scales = rng.uniform(0.01, 0.3, 5).astype(float32)
-            kind = _kind(rng, storage, scales if grain == "channel" else scales[0], forms)
-            x = np.tile(_all(storage), (5, 1))
+            kind = _type(rng, storage, scales if granularity == "channel" else scales[0], forms)
+            x = np.tile(_every(storage), (5, 1))
             graph = Graph()
-            given = _fed(graph, "x", x, kind)
-            made = graph.add(op, {"x": given}, name="y")
-            graph.add("output", {"y": made.result})
-            yield ProbeCase(op, f"{storage}, {grain}", graph, {"x": x})
+            value = _input(graph, "x", x, kind)
+            node = graph.add(op, {"x": value}, name="y")
+            graph.add("output", {"y": node.result})
+            yield ProbeCase(op, f"{storage}, {granularity}", graph, {"x": x})
 
 
 def _choose(op: str, forms: Forms) -> Iterator[ProbeCase]:
     """Ranges of which the scale, or the zero point, is wanted: ties, one-sided ones and tiny."""
-    rng = _rng(op, 0)
+    rng = _generator(op, 0)
     reach = np.exp2(rng.uniform(-12, 12, 400))
     x = np.sort(rng.normal(size=(400, 2)) * reach[:, None], axis=1).astype(float32)
     ties = rng.integers(0, 255, 100) + float32(0.5)
@@ -145,15 +148,15 @@ def _choose(op: str, forms: Forms) -> Iterator[ProbeCase]:
     scales = rng.uniform(0.001, 0.1, 100).astype(float32)  # ties that no power of two makes exact
     x[104:204, 0], x[104:204, 1] = -ties * scales, (255 - ties) * scales
     for storage, symmetric in forms.chosen:
-        for number, what in enumerate(("scale", "zero")):
+        for number, parameter in enumerate(("scale", "zero")):
             graph = Graph()
-            given = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
-            full: dict[str, Attr] = {"rule": "profile", "storage": dtype(storage)}
-            full |= {"keep": (0,), "symmetric": symmetric}
-            node = graph.add(op, {"x": given}, full, name="y")
+            value = graph.add("input", types=[TensorType(x.shape, F32)], name="x").result
+            attrs: dict[str, Attr] = {"rule": "profile", "storage": dtype(storage)}
+            attrs |= {"keep": (0,), "symmetric": symmetric}
+            node = graph.add(op, {"x": value}, attrs, name="y")
             graph.add("output", {"y": node.results[number]})
-            how = "symmetric" if symmetric else "affine"
-            yield ProbeCase(op, f"{storage} {how}, {what}", graph, {"x": x})
+            symmetry = "symmetric" if symmetric else "affine"
+            yield ProbeCase(op, f"{storage} {symmetry}, {parameter}", graph, {"x": x})
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -161,10 +164,10 @@ def _choose(op: str, forms: Forms) -> Iterator[ProbeCase]:
 
 def _product(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.products:
-        for grain in forms.weights:
+        for granularity in forms.weights:
             for tail in forms.after(op):
                 for number in range(2 if tail else forms.rounds):
-                    yield _rounding(op, forms, storage, grain, number, tail)
+                    yield _rounding(op, forms, storage, granularity, number, tail)
         yield _extremes(op, forms, storage)
         if op == "conv2d" and forms.depthwise:
             yield from (_depthwise(op, forms, storage, number) for number in range(forms.rounds))
@@ -174,113 +177,121 @@ def _product(op: str, forms: Forms) -> Iterator[ProbeCase]:
 
 
 def _rounding(
-    op: str, forms: Forms, storage: str, grain: GranularityName, number: int, tail: tuple[str, ...]
+    op: str,
+    forms: Forms,
+    storage: str,
+    granularity: GranularityName,
+    number: int,
+    tail: tuple[str, ...],
 ) -> ProbeCase:
     """Sums a good part of which are ties, or nearly."""
-    rng = _rng(f"{op} {storage} {grain}", number)
+    rng = _generator(f"{op} {storage} {granularity}", number)
     channels, depth = 16, 18
-    steps = np.exp2(rng.integers(3, 6, channels if grain == "channel" else ())).astype(float32)
-    x_scale, y_scale = _parting(rng, number)
+    steps = np.exp2(rng.integers(3, 6, channels if granularity == "channel" else ())).astype(
+        float32
+    )
+    x_scale, y_scale = _distinguishing(rng, number)
     w_scale = np.asarray(y_scale / (x_scale * steps), float32)
     if number == 0:
         x_scale, y_scale = float32(0.25), float32(0.5)
         w_scale = np.asarray(float32(2) / steps, float32)
-    x_kind = _kind(rng, storage, np.asarray(x_scale), forms)
+    x_kind = _type(rng, storage, np.asarray(x_scale), forms)
     zero = int(np.asarray(x_kind.zeros()))
     w = rng.integers(-9, 10, (channels, depth)).astype(np.int8)
-    spread = rng.choice(_all(storage), (160, depth))
-    near = np.clip(zero + rng.integers(-25, 26, spread.shape), *dtype(storage).bounds)
-    x = np.where(rng.random(spread.shape) < 0.5, spread, near).astype(spread.dtype)
-    made = _made(storage, forms, tail)
-    y_kind = _kind(rng, made, np.asarray(y_scale), forms)
+    anywhere = rng.choice(_every(storage), (160, depth))
+    near_zero = np.clip(zero + rng.integers(-25, 26, anywhere.shape), *dtype(storage).bounds)
+    x = np.where(rng.random(anywhere.shape) < 0.5, anywhere, near_zero).astype(anywhere.dtype)
+    result_storage = _result_storage(storage, forms, tail)
+    y_kind = _type(rng, result_storage, np.asarray(y_scale), forms)
     if number % 2 and tail and tail[-1] in ("relu", "clip") and forms.zeros == "odd":
-        y_kind = uniform(dtype(made), y_scale, dtype(made).bounds[0])
+        y_kind = uniform(dtype(result_storage), y_scale, dtype(result_storage).bounds[0])
     unit = np.asarray(w_scale * x_scale, float32)
-    told = f"{storage} x i8, {grain}"
+    text = f"{storage} x i8, {granularity}"
     bias = (forms.bias, unit, rng)
-    return _multiplied(op, told, (x, x_kind), (w, w_scale), y_kind, bias, forms, tail)
+    return _products(op, text, (x, x_kind), (w, w_scale), y_kind, bias, forms, tail)
 
 
-def _made(storage: str, forms: Forms, tail: tuple[str, ...]) -> str:
+def _result_storage(storage: str, forms: Forms, tail: tuple[str, ...]) -> str:
     """Returns the storage type of a product's result."""
     if forms.zeros == "odd":
         return storage
     return "u8" if tail and tail[-1] == "relu" else "i8"
 
 
-def _parting(rng: np.random.Generator, number: int) -> tuple[np.float32, np.float32]:
+def _distinguishing(rng: np.random.Generator, number: int) -> tuple[np.float32, np.float32]:
     """Scales of data and result for which, with weights of their quotient, orders part ways."""
     while True:
         x, y = (float32(v) for v in rng.uniform(0.02, 0.2, 2))
         w = float32(y / x)
-        first = float32(float32(x * w) / y)
+        plain = float32(float32(x * w) / y)
         inverted = float32(float32(1) / float32(float32(1) / x))
-        others = (
+        alternatives = (
             float32(x * float32(w / y)),
             float32(float32(x * w) * float32(float32(1) / y)),
             float32(float32(inverted * w) / y),
         )
-        if first == 1 and others[number % 3] != first:
+        # Random scales until the orders of multiplication round to different sides.
+        if plain == 1 and alternatives[number % 3] != plain:
             return x, y
 
 
 def _extremes(op: str, forms: Forms, storage: str) -> ProbeCase:
     """Pairs of products that leave 16 bits, and sums that saturate."""
-    rng = _rng(f"{op} {storage} extremes", 0)
+    rng = _generator(f"{op} {storage} extremes", 0)
     ends = np.array(dtype(storage).bounds)
     x = rng.choice(ends, (80, 18)).astype(dtype(storage).carrier)
     least = -127 if forms.about_zero else -128
     w = rng.choice(np.array([least, 127, 126, -3]), (16, 18)).astype(np.int8)
-    kinds = (storage, 0.11), (_made(storage, forms, ()), 23.7)
-    x_kind, y_kind = (_kind(rng, kind, np.asarray(float32(s)), forms) for kind, s in kinds)
+    kinds = (storage, 0.11), (_result_storage(storage, forms, ()), 23.7)
+    x_kind, y_kind = (_type(rng, kind, np.asarray(float32(s)), forms) for kind, s in kinds)
     scale = np.asarray(float32(0.07))
     unit = np.asarray(float32(0.11) * scale, float32)
-    told = f"{storage} x i8, tensor"
-    return _multiplied(op, told, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng), forms)
+    text = f"{storage} x i8, tensor"
+    return _products(op, text, (x, x_kind), (w, scale), y_kind, (forms.bias, unit, rng), forms)
 
 
 def _depthwise(op: str, forms: Forms, storage: str, number: int) -> ProbeCase:
     """Returns one channel a group: taps that leave 16 bits two by two, or sums that are ties."""
-    rng = _rng(f"{op} {storage} depthwise", number)
+    rng = _generator(f"{op} {storage} depthwise", number)
     low, high = dtype(storage).bounds
-    channels, most = 24, 9 if number else 127
+    channels, largest = 24, 9 if number else 127
     x = rng.integers(low, high + 1, (2, channels, 9, 8)).astype(dtype(storage).carrier)
-    w = rng.integers(-most, most + 1, (channels, 1, 3, 3)).astype(np.int8)
-    x_scale, y_scale = _parting(rng, number)
+    w = rng.integers(-largest, largest + 1, (channels, 1, 3, 3)).astype(np.int8)
+    x_scale, y_scale = _distinguishing(rng, number)
     w_scale = np.asarray(y_scale / (x_scale * float32(8 if number else 512)), float32)
-    x_kind, y_kind = (_kind(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
+    x_kind, y_kind = (_type(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
     attrs: dict[str, Attr] = {"pad": (1, 1, 1, 1), "groups": channels}
     graph = Graph()
     operands = {
-        "x": _fed(graph, "x", x, x_kind),
-        "w": _held(graph, "w", w, uniform(I8, w_scale, name="w")),
+        "x": _input(graph, "x", x, x_kind),
+        "w": _constant(graph, "w", w, uniform(I8, w_scale, name="w")),
     }
     if forms.bias == "real":
-        reals = rng.integers(-80, 81, (channels,)) * float32(0.5) * float32(w_scale * x_scale)
-        operands["bias"] = graph.constant(Array.of(reals.astype(float32), "bias"))
-    return _one(op, f"{storage} x i8, depthwise", graph, operands, attrs, y_kind, {"x": x})
+        bias = rng.integers(-80, 81, (channels,)) * float32(0.5) * float32(w_scale * x_scale)
+        operands["bias"] = graph.constant(Array.of(bias.astype(float32), "bias"))
+    return _case(op, f"{storage} x i8, depthwise", graph, operands, attrs, y_kind, {"x": x})
 
 
 def _volumes(op: str, forms: Forms) -> Iterator[ProbeCase]:
     """One channel a group, weights with a zero point, and windows whose integers leave 16 bits."""
     for storage in forms.products:
         for number in range(forms.rounds):
-            rng = _rng(f"{op} {storage}", number)
+            rng = _generator(f"{op} {storage}", number)
             channels, taps = 8, 7
-            x = rng.choice(_all(storage), (1, channels, 4, 5, 6))
+            x = rng.choice(_every(storage), (1, channels, 4, 5, 6))
             w = rng.integers(-9, 10, (channels, 1, taps, taps, taps)).astype(np.int8)
-            x_scale, y_scale = _parting(rng, number)
+            x_scale, y_scale = _distinguishing(rng, number)
             w_scale = np.asarray(y_scale / (x_scale * float32(256)), float32)
-            x_kind, y_kind = (_kind(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
+            x_kind, y_kind = (_type(rng, storage, np.asarray(s), forms) for s in (x_scale, y_scale))
             zero = np.asarray(rng.choice([-3, 1, 5]))
             graph = Graph()
             operands = {
-                "x": _fed(graph, "x", x, x_kind),
-                "w": _held(graph, "w", w, uniform(I8, w_scale, zero, name="w")),
+                "x": _input(graph, "x", x, x_kind),
+                "w": _constant(graph, "w", w, uniform(I8, w_scale, zero, name="w")),
             }
             attrs: dict[str, Attr] = {"pad": (taps // 2,) * 6, "groups": channels}
-            told = f"{storage} x i8, depthwise"
-            yield _one(op, told, graph, operands, attrs, y_kind, {"x": x})
+            text = f"{storage} x i8, depthwise"
+            yield _case(op, text, graph, operands, attrs, y_kind, {"x": x})
 
 
 def _wrapping(op: str, forms: Forms, storage: str) -> ProbeCase:
@@ -292,14 +303,14 @@ def _wrapping(op: str, forms: Forms, storage: str) -> ProbeCase:
     w = np.full((2, depth), 127, np.int8)
     w[1] = -128
     x_kind, y_kind = (uniform(dtype(storage), float32(s), low) for s in (0.01, 2e4))
-    told = f"{storage} x i8, tensor"
-    given = ("none", np.asarray(float32(1)), _rng(op, 0))
-    return _multiplied(op, told, (x, x_kind), (w, np.asarray(float32(0.1))), y_kind, given, forms)
+    text = f"{storage} x i8, tensor"
+    bias = ("none", np.asarray(float32(1)), _generator(op, 0))
+    return _products(op, text, (x, x_kind), (w, np.asarray(float32(0.1))), y_kind, bias, forms)
 
 
-def _multiplied(
+def _products(
     op: str,
-    told: str,
+    text: str,
     data: tuple[Tensor, QuantType],
     weights: tuple[Tensor, NDArray[np.floating]],
     y_kind: QuantType,
@@ -308,7 +319,7 @@ def _multiplied(
     tail: tuple[str, ...] = (),
 ) -> ProbeCase:
     """Rows of data times rows of weights, laid out as the op takes them."""
-    (x, x_kind), (w, w_scale), (how, unit, rng) = data, weights, bias
+    (x, x_kind), (w, w_scale), (bias_kind, unit, rng) = data, weights, bias
     attrs: dict[str, Attr] = {}
     slots, w_axis = ("x", "w", "bias"), 0
     if op == "conv2d":
@@ -319,19 +330,19 @@ def _multiplied(
     elif op in ("matmul", "gemm"):
         slots, w, w_axis = ("a", "b", "c"), np.ascontiguousarray(w.T), 1
     graph = Graph()
-    given = _fed(graph, slots[0], x, x_kind)
+    data_value = _input(graph, slots[0], x, x_kind)
     kind = uniform(I8, w_scale, axis=w_axis if w_scale.ndim else None, name="w")
     if forms.zeros == "none":
-        kind = _ranged("i8", w_scale, w_axis if w_scale.ndim else None)
-    operands = {slots[0]: given, slots[1]: _held(graph, slots[1], w, kind)}
+        kind = _declared_type("i8", w_scale, w_axis if w_scale.ndim else None)
+    operands = {slots[0]: data_value, slots[1]: _constant(graph, slots[1], w, kind)}
     count = w.shape[w_axis]
-    if how == "codes" and op != "matmul":
-        codes = rng.integers(-40, 41, (count,)).astype(np.int32)
-        operands[slots[2]] = graph.constant(Array.of(codes, slots[2]))
-    elif how == "real" and op != "matmul":
-        reals = np.asarray(rng.integers(-80, 81, (count,)) * float32(0.5) * unit, float32)
-        operands[slots[2]] = graph.constant(Array.of(reals, slots[2]))
-    return _one(op, told, graph, operands, attrs, y_kind, {slots[0]: x}, tail)
+    if bias_kind == "codes" and op != "matmul":
+        integer_bias = rng.integers(-40, 41, (count,)).astype(np.int32)
+        operands[slots[2]] = graph.constant(Array.of(integer_bias, slots[2]))
+    elif bias_kind == "real" and op != "matmul":
+        float_bias = np.asarray(rng.integers(-80, 81, (count,)) * float32(0.5) * unit, float32)
+        operands[slots[2]] = graph.constant(Array.of(float_bias, slots[2]))
+    return _case(op, text, graph, operands, attrs, y_kind, {slots[0]: x}, tail)
 
 
 # -- one element at a time ------------------------------------------------------------------------
@@ -340,7 +351,7 @@ def _multiplied(
 def _pairwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(forms.rounds + 2):
-            rng = _rng(f"{op} {storage}", number)
+            rng = _generator(f"{op} {storage}", number)
             a, b = (float32(v) for v in rng.uniform(0.003, 0.3, 2))
             b = a if number % 2 else b
             out = float32(a * 2) if op == "add" else float32(a * b * 2.0 ** rng.integers(3, 9))
@@ -352,37 +363,37 @@ def _pairwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
                 )
             elif number == 1 and op == "add":  # beside ties, by no powers of two
                 b, out = float32(a * float32(0.5)), float32(a * 3)
-            every = _all(storage)
+            every = _every(storage)
             feeds = {"a": np.repeat(every, len(every)), "b": np.tile(every, len(every))}
             if number > 1:  # all pairs for two sets of maps, some for others
-                some = rng.choice(len(every) ** 2, 10_000, replace=False)
-                feeds = {slot: data[some] for slot, data in feeds.items()}
+                sample = rng.choice(len(every) ** 2, 10_000, replace=False)
+                feeds = {slot: data[sample] for slot, data in feeds.items()}
             graph = Graph()
             operands = {
-                slot: _fed(graph, slot, feeds[slot], _kind(rng, storage, s, forms))
+                slot: _input(graph, slot, feeds[slot], _type(rng, storage, s, forms))
                 for slot, s in (("a", a), ("b", b))
             }
-            yield _one(op, storage, graph, operands, {}, _kind(rng, storage, out, forms), feeds)
+            yield _case(op, storage, graph, operands, {}, _type(rng, storage, out, forms), feeds)
 
 
 def _pointwise(op: str, forms: Forms) -> Iterator[ProbeCase]:
     ends = {"sigmoid": 1 / 256, "tanh": 1 / 128, "softmax": 1 / 256}
     for storage in forms.storages:
         for number in range(4 * forms.rounds):
-            rng = _rng(f"{op} {storage}", number)
+            rng = _generator(f"{op} {storage}", number)
             scale = float32(2.0**-5 if number == 0 else rng.uniform(0.003, 0.3))
-            to = float32(
+            y_scale = float32(
                 ends.get(op, float(scale) * 0.75) if number < 4 else rng.uniform(0.002, 0.02)
             )
-            made = _kind(rng, storage, to, forms)
+            y_type = _type(rng, storage, y_scale, forms)
             if forms.whole_ends and op in ends:
                 low = dtype(storage).bounds[0]
-                made = uniform(dtype(storage), float32(ends[op]), low if op != "tanh" else 0)
-            x = _all(storage) if op != "softmax" else rng.choice(_all(storage), (60, 37))
+                y_type = uniform(dtype(storage), float32(ends[op]), low if op != "tanh" else 0)
+            x = _every(storage) if op != "softmax" else rng.choice(_every(storage), (60, 37))
             graph = Graph()
-            operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
+            operands = {"x": _input(graph, "x", x, _type(rng, storage, scale, forms))}
             attrs: dict[str, Attr] = {"axis": 1} if op == "softmax" else {}
-            yield _one(op, storage, graph, operands, attrs, made, {"x": x})
+            yield _case(op, storage, graph, operands, attrs, y_type, {"x": x})
 
 
 def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
@@ -395,19 +406,19 @@ def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         low, high = dtype(storage).bounds
         for number, length in enumerate((1, 2, 3, 6, 7, 11, 13)):
-            rng = _rng(f"{op} {storage} short", number)
-            rows = rng.choice(_all(storage), (40, length))
+            rng = _generator(f"{op} {storage} short", number)
+            rows = rng.choice(_every(storage), (40, length))
             equal = rng.permuted(np.tile(np.arange(length), (40, 1)), axis=1)
             equal = np.where(equal < rng.integers(1, length + 1, (40, 1)), high, low)
             x = np.concatenate([rows, equal.astype(rows.dtype)])
-            made = uniform(dtype(storage), float32(1 / 256), low)
+            y_type = uniform(dtype(storage), float32(1 / 256), low)
             if number % 2 and not forms.whole_ends:
                 levels = int(rng.choice([267, 300, 999, 1500]))
-                made = uniform(dtype(storage), float32(1 / levels), low + 5, name="k")
+                y_type = uniform(dtype(storage), float32(1 / levels), low + 5, name="k")
             graph = Graph()
             scale = float32(rng.choice([0.1, 0.5, 1.0, 4.0]))
-            operands = {"x": _fed(graph, "x", x, _kind(rng, storage, scale, forms))}
-            yield _one(op, storage, graph, operands, {"axis": 1}, made, {"x": x})
+            operands = {"x": _input(graph, "x", x, _type(rng, storage, scale, forms))}
+            yield _case(op, storage, graph, operands, {"axis": 1}, y_type, {"x": x})
 
 
 # -- windows and parts ----------------------------------------------------------------------------
@@ -416,26 +427,26 @@ def _softmax(op: str, forms: Forms) -> Iterator[ProbeCase]:
 def _pool(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.storages:
         for number in range(forms.rounds):
-            rng = _rng(f"{op} {storage}", number)
-            kind = _kind(rng, storage, float32(rng.uniform(0.01, 0.2)), forms)
-            x = rng.choice(_all(storage), (6, 20, 7, 4))
+            rng = _generator(f"{op} {storage}", number)
+            kind = _type(rng, storage, float32(rng.uniform(0.01, 0.2)), forms)
+            x = rng.choice(_every(storage), (6, 20, 7, 4))
             if op == "global_avg_pool":
-                x = _halved(rng, storage, (6, 20, 7, 10))
+                x = _tied_images(rng, storage, (6, 20, 7, 10))
             if forms.layout == "NHWC":
                 x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
             graph = Graph()
-            operands = {"x": _fed(graph, "x", x, kind)}
+            operands = {"x": _input(graph, "x", x, kind)}
             attrs: dict[str, Attr] = {"layout": forms.layout}
             if op == "avg_pool2d":
                 attrs |= {"kernel": (2, 2), "stride": (1, 1)}
                 attrs |= {"pad": (0, 1, 0, 1)} if forms.padded else {}
-            yield _one(op, storage, graph, operands, attrs, kind, {"x": x})
+            yield _case(op, storage, graph, operands, attrs, kind, {"x": x})
 
 
-def _halved(rng: np.random.Generator, storage: str, shape: tuple[int, ...]) -> Tensor:
+def _tied_images(rng: np.random.Generator, storage: str, shape: tuple[int, ...]) -> Tensor:
     """Images with means between two integers, and on one side of that by 1 over both sides
     of them."""
-    base = rng.choice(_all(storage)[:-1], (*shape[:2], 1))
+    base = rng.choice(_every(storage)[:-1], (*shape[:2], 1))
     raised = (
         np.argsort(rng.random((*shape[:2], shape[2] * shape[3])), -1) < shape[2] * shape[3] // 2
     )
@@ -445,55 +456,55 @@ def _halved(rng: np.random.Generator, storage: str, shape: tuple[int, ...]) -> T
 def _concat(op: str, forms: Forms) -> Iterator[ProbeCase]:
     for storage in forms.parts:
         for number in range(forms.rounds):
-            rng = _rng(f"{op} {storage}", number)
+            rng = _generator(f"{op} {storage}", number)
             scales = rng.uniform(0.01, 0.2, 3).astype(float32)
             if number == 0:
                 scales = np.array([0.125, 0.25, 0.5], float32)
             if forms.zeros == "none":
                 scales[2] = scales[:2].max()
-            every = _all(storage).reshape(1, -1)
+            every = _every(storage).reshape(1, -1)
             graph = Graph()
             feeds = {"xs.0": every, "xs.1": every[:, ::-1].copy()}
-            kinds = [_kind(rng, storage, s, forms) for s in scales]
+            kinds = [_type(rng, storage, s, forms) for s in scales]
             kinds = kinds if forms.joined else kinds[:1] * 3
             operands = {
-                slot: _fed(graph, slot.replace(".", ""), feeds[slot], kind)
+                slot: _input(graph, slot.replace(".", ""), feeds[slot], kind)
                 for slot, kind in zip(feeds, kinds[:2], strict=True)
             }
-            named = {slot.replace(".", ""): data for slot, data in feeds.items()}
-            yield _one(op, storage, graph, operands, {"axis": 1}, kinds[2], named)
+            feeds_by_input = {slot.replace(".", ""): data for slot, data in feeds.items()}
+            yield _case(op, storage, graph, operands, {"axis": 1}, kinds[2], feeds_by_input)
 
 
 # -- parts of cases -------------------------------------------------------------------------------
 
 
-def _rng(name: str, number: int) -> np.random.Generator:
+def _generator(name: str, number: int) -> np.random.Generator:
     return np.random.default_rng([number, *name.encode()])
 
 
-def _all(storage: str) -> Tensor:
+def _every(storage: str) -> Tensor:
     """Returns every quantized value."""
     low, high = dtype(storage).bounds
     return np.arange(low, high + 1).astype(dtype(storage).carrier)
 
 
-def _odd(rng: np.random.Generator, storage: str) -> int:
+def _odd_zero(rng: np.random.Generator, storage: str) -> int:
     """Returns an odd zero point, where rounding before it and after it differ at ties."""
     low, high = dtype(storage).bounds
     return int(rng.integers(low + 90, high - 90)) | 1
 
 
-def _kind(
+def _type(
     rng: np.random.Generator, storage: str, scale: NDArray[np.floating] | float32, forms: Forms
 ) -> QuantType:
     scale = np.asarray(scale)
     if forms.zeros == "none":
-        return _ranged(storage, scale, 0 if scale.ndim else None, forms.level)
-    zeros = np.array([_odd(rng, storage) for _ in range(scale.size)]).reshape(scale.shape)
+        return _declared_type(storage, scale, 0 if scale.ndim else None, forms.level)
+    zeros = np.array([_odd_zero(rng, storage) for _ in range(scale.size)]).reshape(scale.shape)
     return uniform(dtype(storage), scale, zeros, axis=0 if scale.ndim else None, name="k")
 
 
-def _ranged(
+def _declared_type(
     storage: str, scale: NDArray[np.floating], axis: int | None, more: float = 0.0
 ) -> QuantType:
     """Returns the type of a range about zero, or from it; its scale is the range over the extreme
@@ -506,17 +517,17 @@ def _ranged(
     return replace(kind, declared=DeclaredBounds(low, high, float(level)))
 
 
-def _fed(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
+def _input(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
     return graph.add("input", types=[TensorType(data.shape, kind)], name=name).result
 
 
-def _held(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
+def _constant(graph: Graph, name: str, data: Tensor, kind: QuantType) -> Value:
     return graph.constant(Array(data, TensorType(data.shape, kind), name))
 
 
-def _one(
+def _case(
     op: str,
-    told: str,
+    text: str,
     graph: Graph,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
@@ -525,25 +536,27 @@ def _one(
     tail: tuple[str, ...] = (),
 ) -> ProbeCase:
     """Returns the case of an op, or a row of them, whose result has that quantized type."""
-    full = spec(op).complete_attrs(attrs)
-    shaped = operands["x"].type if op == "quantize" else infer_result_types(op, operands, full)[0]
+    all_attrs = spec(op).complete_attrs(attrs)
+    shaped = (
+        operands["x"].type if op == "quantize" else infer_result_types(op, operands, all_attrs)[0]
+    )
     if not tail:
         node = graph.add(op, operands, attrs, types=[shaped.with_element(kind)], name="y")
         graph.add("output", {"y": node.result})
-        return ProbeCase(op, told, graph, feeds)
-    given, fed = dict(operands), dict(feeds)
-    stages = [Stage(op, full, tuple(operands))]
+        return ProbeCase(op, text, graph, feeds)
+    all_operands, all_feeds = dict(operands), dict(feeds)
+    stages = [Stage(op, all_attrs, tuple(operands))]
     for number, name in enumerate(tail, 1):
-        done = spec(name).complete_attrs(_TAILS.get(name, {}))
+        stage_attrs = spec(name).complete_attrs(_TAILS.get(name, {}))
         if name == "add":
-            fed["s"], of = _summand(shaped, kind)
-            given[f"{number}.b"] = _fed(graph, "s", fed["s"], of)
-            stages.append(Stage(name, done, ("b",), "a"))
+            all_feeds["s"], summand_type = _summand(shaped, kind)
+            all_operands[f"{number}.b"] = _input(graph, "s", all_feeds["s"], summand_type)
+            stages.append(Stage(name, stage_attrs, ("b",), "a"))
         else:
-            stages.append(Stage(name, done, (), "x"))
-    node = graph.add_chain(stages, given, shaped.with_element(kind), name="y")
+            stages.append(Stage(name, stage_attrs, (), "x"))
+    node = graph.add_chain(stages, all_operands, shaped.with_element(kind), name="y")
     graph.add("output", {"y": node.result})
-    return ProbeCase(op, told, graph, fed, tail)
+    return ProbeCase(op, text, graph, all_feeds, tail)
 
 
 _TAILS: Mapping[str, Mapping[str, Attr]] = {
@@ -552,15 +565,15 @@ _TAILS: Mapping[str, Mapping[str, Attr]] = {
 }
 
 
-def _summand(shaped: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
+def _summand(y_type: TensorType, kind: QuantType) -> tuple[Tensor, QuantType]:
     """Quantized values to be added to what has that quantized type, in another quantized type."""
-    shape = tuple(d for d in shaped.shape if isinstance(d, int))
-    rng, storage = _rng("summand", len(shape)), str(kind.storage)
+    shape = tuple(d for d in y_type.shape if isinstance(d, int))
+    rng, storage = _generator("summand", len(shape)), str(kind.storage)
     scale = np.asarray(kind.scales() * float32(0.7), float32)
-    ranged = kind.declared is not None
-    other = uniform(kind.storage, scale, _odd(rng, storage))
-    of = _ranged(storage, scale, None) if ranged else other
-    return rng.choice(_all(storage), shape), of
+    has_range = kind.declared is not None
+    plain_type = uniform(kind.storage, scale, _odd_zero(rng, storage))
+    summand_type = _declared_type(storage, scale, None) if has_range else plain_type
+    return rng.choice(_every(storage), shape), summand_type
 
 
 _Maker: TypeAlias = Callable[[str, Forms], Iterator[ProbeCase]]

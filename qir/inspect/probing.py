@@ -46,10 +46,10 @@ Key = tuple[str, str]
 # -- which file speaks of a runtime ---------------------------------------------------------------
 
 
-def head_of(of: Profile) -> ProfileHead:
+def head_of(source: Profile) -> ProfileHead:
     """Returns the head with what it does not say taken from those below."""
-    head = of.head
-    for layer in reversed(of.layers[:-1]):
+    head = source.head
+    for layer in reversed(source.layers[:-1]):
         head = replace(
             head,
             backend=head.backend or layer.head.backend,
@@ -66,16 +66,16 @@ def profiles_of_runtime(probe: Probe) -> tuple[tuple[Profile, ...], bool]:
     Where none does, those of other versions, else of other settings of it, else all.
     """
     known = [profile(name) for name in profile_names()]
-    mine = [p for p in known if head_of(p).backend == probe.backend]
-    alike = [p for p in mine if matches_settings(head_of(p).settings, probe.settings)]
-    right = [p for p in alike if covers(head_of(p).versions, probe.version or "")]
-    return tuple(right or alike or mine or known), bool(right)
+    of_backend = [p for p in known if head_of(p).backend == probe.backend]
+    same_settings = [p for p in of_backend if matches_settings(head_of(p).settings, probe.settings)]
+    covering = [p for p in same_settings if covers(head_of(p).versions, probe.version or "")]
+    return tuple(covering or same_settings or of_backend or known), bool(covering)
 
 
-def matches_settings(said: Mapping[str, str], of: Mapping[str, str]) -> bool:
+def matches_settings(stated: Mapping[str, str], actual: Mapping[str, str]) -> bool:
     """Returns whether a file names a runtime's settings; others than the number of threads are
     none."""
-    return {name: value for name, value in said.items() if name != "threads"} == dict(of)
+    return {name: value for name, value in stated.items() if name != "threads"} == dict(actual)
 
 
 # -- what was measured ----------------------------------------------------------------------------
@@ -186,37 +186,41 @@ class _RuntimeAnswer:
 
 def measure(probe: Probe) -> Measured:
     """Runs the suite and finds which value of each field the runtime obeys."""
-    asked, skipped = _ask(probe)
+    answers_given, skipped = _ask(probe)
     known, covered = profiles_of_runtime(probe)
-    of = known[0]
+    nearest = known[0]
     if len(known) > 1:
-        of = min(known, key=lambda p: _total(asked, p, probe.grouped))
-    here = _here(of)
-    with override_profile(here) if here is not of else nullcontext():
-        answers = [_predicted(a, here, probe.grouped) for a in asked]
-        readings = tuple(_read(here, group) for group in _by_rule(here, answers))
+        nearest = min(known, key=lambda p: _total(answers_given, p, probe.grouped))
+    local_profile = _on_this_processor(nearest)
+    with override_profile(local_profile) if local_profile is not nearest else nullcontext():
+        answers = [_with_predicted_graph(a, local_profile, probe.grouped) for a in answers_given]
+        readings = tuple(
+            _reading_of_op(local_profile, group) for group in _by_rule(local_profile, answers)
+        )
     return Measured(
         probe.name,
         probe.backend,
         probe.version or "",
         probe.settings,
-        of.name,
-        of.digest,
+        nearest.name,
+        nearest.digest,
         covered,
         readings,
         skipped,
     )
 
 
-def _here(of: Profile) -> Profile:
+def _on_this_processor(source: Profile) -> Profile:
     """Returns a profile with what it says of this processor said of any."""
     isa = best_isa()
-    entries = [e for layer in of.layers for e in layer.rules if isa in e.when.isa]
+    entries = [e for layer in source.layers for e in layer.rules if isa in e.when.isa]
     if not entries:
-        return of
+        return source
     rules = tuple(replace(e, when=replace(e.when, isa=())) for e in entries)
-    head = replace(of.head, name=f"{of.name[:70]}.here", extends=of.name, groups="inherited")
-    return Profile(head, {}, rules, (), of, "")
+    head = replace(
+        source.head, name=f"{source.name[:70]}.here", extends=source.name, groups="inherited"
+    )
+    return Profile(head, {}, rules, (), source, "")
 
 
 def _ask(probe: Probe) -> tuple[list[_RuntimeAnswer], dict[str, str]]:
@@ -228,11 +232,11 @@ def _ask(probe: Probe) -> tuple[list[_RuntimeAnswer], dict[str, str]]:
             graph = graph.copy()
             ExpandQdq().run(graph, Ledger())
         try:
-            given = probe.run(graph, case.feeds)
+            result = probe.run(graph, case.feeds)
         except QirError as error:
             skipped[" > ".join((case.op, *case.tail)) + f" {case.told}"] = str(error)
             continue
-        answers.append(_RuntimeAnswer(case, given, graph, _query(case)))
+        answers.append(_RuntimeAnswer(case, result, graph, _query(case)))
     return answers, skipped
 
 
@@ -248,126 +252,138 @@ def _query(case: ProbeCase) -> Query:
     return replace(query, grain="channel" if "channel" in case.told else query.grain)
 
 
-def _predicted(answer: _RuntimeAnswer, of: Profile, grouped: bool) -> _RuntimeAnswer:
+def _with_predicted_graph(
+    answer: _RuntimeAnswer, assumed: Profile, grouped: bool
+) -> _RuntimeAnswer:
     """Returns the answer with the graph that the profile's runtime makes of what it was given."""
     if not grouped:
         return answer
-    apart = answer.apart or answer.graph
-    graph = apart.copy()
-    Group(of.name).run(graph, Ledger())
-    return replace(answer, graph=graph, apart=apart)
+    ungrouped = answer.apart or answer.graph
+    graph = ungrouped.copy()
+    Group(assumed.name).run(graph, Ledger())
+    return replace(answer, graph=graph, apart=ungrouped)
 
 
-def _by_rule(of: Profile, answers: Sequence[_RuntimeAnswer]) -> Iterator[list[_RuntimeAnswer]]:
+def _by_rule(assumed: Profile, answers: Sequence[_RuntimeAnswer]) -> Iterator[list[_RuntimeAnswer]]:
     """Answers of one op for which a profile has one rule."""
-    found: dict[tuple[str, tuple[str, ...], Rule], list[_RuntimeAnswer]] = {}
+    by_rule: dict[tuple[str, tuple[str, ...], Rule], list[_RuntimeAnswer]] = {}
     for answer in answers:
-        rule = replace(of.resolve(answer.query), evidence="")
-        found.setdefault((answer.case.op, answer.case.tail, rule), []).append(answer)
-    yield from found.values()
+        rule = replace(assumed.resolve(answer.query), evidence="")
+        by_rule.setdefault((answer.case.op, answer.case.tail, rule), []).append(answer)
+    yield from by_rule.values()
 
 
-def _total(answers: Sequence[_RuntimeAnswer], of: Profile, grouped: bool) -> int:
+def _total(answers: Sequence[_RuntimeAnswer], assumed: Profile, grouped: bool) -> int:
     """Returns how many elements a profile gets wrong in all."""
     total = 0
     for answer in answers:
-        found = _differ(_predicted(answer, of, grouped), of.name)
-        total += answer.given.size if found is None else found[0]
+        differences = _count_differences(
+            _with_predicted_graph(answer, assumed, grouped), assumed.name
+        )
+        total += answer.given.size if differences is None else differences[0]
     return total
 
 
-def _differ(answer: _RuntimeAnswer, name: str) -> tuple[int, int] | None:
+def _count_differences(answer: _RuntimeAnswer, name: str) -> tuple[int, int] | None:
     """Returns how many elements a profile gets wrong, and by how much; None for what it cannot
     compute."""
     try:
-        mine = next(iter(run(answer.graph, answer.case.feeds, profile=name).values()))
+        predicted = next(iter(run(answer.graph, answer.case.feeds, profile=name).values()))
     except QirError:
         return None
-    given = answer.given
-    if mine.shape != given.shape or mine.dtype != given.dtype:
-        return given.size, 0
-    wrong = mine.view(f"u{mine.itemsize}") != given.view(f"u{given.itemsize}")
-    if not wrong.any() or mine.dtype.kind not in "iu":
-        return int(wrong.sum()), 0
-    gap = np.abs(mine[wrong].astype(np.int64) - given[wrong].astype(np.int64))
-    return int(wrong.sum()), int(gap.max())
+    actual = answer.given
+    if predicted.shape != actual.shape or predicted.dtype != actual.dtype:
+        return actual.size, 0
+    differs = predicted.view(f"u{predicted.itemsize}") != actual.view(f"u{actual.itemsize}")
+    if not differs.any() or predicted.dtype.kind not in "iu":
+        return int(differs.sum()), 0
+    gap = np.abs(predicted[differs].astype(np.int64) - actual[differs].astype(np.int64))
+    return int(differs.sum()), int(gap.max())
 
 
-def _wrong(answers: list[_RuntimeAnswer], of: Profile, change: Fields, most: int) -> int | None:
+def _count_under_change(
+    answers: list[_RuntimeAnswer], assumed: Profile, change: Fields, limit: int
+) -> int | None:
     """Returns how many elements differ under a changed profile; None where it cannot be meant.
 
     Beyond `most` it stops counting, and looks first next time at what led there.
     """
     (op,) = {a.case.op for a in answers}
-    name = f"{of.name[:70]}.changed"
+    name = f"{assumed.name[:70]}.changed"
     entry = RuleEntry((op_with_rule(op),), When(), change)
-    other = Profile(ProfileHead(name, of.name), {}, (entry,), (), of, "")
+    other = Profile(ProfileHead(name, assumed.name), {}, (entry,), (), assumed, "")
     total = 0
     with override_profile(other):
         for number, answer in enumerate(answers):
-            found = _differ(answer, name)
-            if found is None:
+            differences = _count_differences(answer, name)
+            if differences is None:
                 return None
-            total += found[0]
-            if total > most:
+            total += differences[0]
+            if total > limit:
+                # The answer that ruled this change out will likely rule out the next: it is asked
+                # first.
                 answers.insert(0, answers.pop(number))
                 break
     return total
 
 
-def _read(of: Profile, answers: Sequence[_RuntimeAnswer]) -> OpReading:
+def _reading_of_op(assumed: Profile, answers: Sequence[_RuntimeAnswer]) -> OpReading:
     """Returns one op measured field by field, and explained where the file does not."""
     first = answers[0]
-    rule = of.resolve(first.query)
-    found = [_differ(a, of.name) for a in answers]
-    differ = sum(a.given.size if f is None else f[0] for a, f in zip(answers, found, strict=True))
-    turns = list(answers)
-    fields = tuple(
-        _field(of, turns, key, value, differ) for key, value in _read_fields(rule, answers)
+    rule = assumed.resolve(first.query)
+    differences = [_count_differences(a, assumed.name) for a in answers]
+    differ = sum(
+        a.given.size if f is None else f[0] for a, f in zip(answers, differences, strict=True)
     )
-    fields += _kernels(of, answers, differ)
+    ordered = list(answers)
+    fields = tuple(
+        _field(assumed, ordered, key, value, differ) for key, value in _read_fields(rule, answers)
+    )
+    fields += _group_reading(assumed, answers, differ)
     reading = OpReading(
         first.case.op,
         tuple(dict.fromkeys(a.case.told for a in answers)),
         len(answers),
         sum(a.given.size for a in answers),
         differ,
-        max((f[1] for f in found if f is not None), default=0),
-        _claim(of, first, rule),
+        max((f[1] for f in differences if f is not None), default=0),
+        _claim(assumed, first, rule),
         fields,
         left=differ,
         tail=first.case.tail,
     )
     if reading.holds and (not differ or reading.claim != "unknown"):
         return reading
-    change, left = _explain(of, answers, rule, differ)
-    said = {said_key(key): said_value(value) for key, value in change.items()}
-    return replace(reading, found=said, left=left, change=change, when=_when(answers))
+    change, left = _explain(assumed, answers, rule, differ)
+    change_text = {said_key(key): said_value(value) for key, value in change.items()}
+    return replace(reading, found=change_text, left=left, change=change, when=_when(answers))
 
 
-def _claim(of: Profile, answer: _RuntimeAnswer, rule: Rule) -> str:
+def _claim(assumed: Profile, answer: _RuntimeAnswer, rule: Rule) -> str:
     """Returns what a profile claims of an op; of a row of them, what its group does."""
     tail = answer.case.tail
-    group = of.group((answer.case.op, *tail), answer.query) if tail else None
+    group = assumed.group((answer.case.op, *tail), answer.query) if tail else None
     return group.claim if group else rule.claim
 
 
 def _field(
-    of: Profile, answers: list[_RuntimeAnswer], key: Key, value: Field, differ: int
+    assumed: Profile, answers: list[_RuntimeAnswer], key: Key, value: Field, differ: int
 ) -> Reading:
     op = answers[0].case.op
     counts: dict[str, int] = {said_value(value): differ}
     for other in _values(key, value, op):
-        wrong = _wrong(answers, of, {key: other}, differ)
-        if wrong is not None:
-            counts[said_value(other)] = wrong
+        count = _count_under_change(answers, assumed, {key: other}, differ)
+        if count is not None:
+            counts[said_value(other)] = count
     return _reading(said_key(key), said_value(value), counts)
 
 
-_LISTED, _APART, _WHOLE = "as listed", "none", "every row"
+_LISTED, _UNGROUPED, _ALL_GROUPED = "as listed", "none", "every row"
 
 
-def _kernels(of: Profile, answers: Sequence[_RuntimeAnswer], differ: int) -> tuple[Reading, ...]:
+def _group_reading(
+    assumed: Profile, answers: Sequence[_RuntimeAnswer], differ: int
+) -> tuple[Reading, ...]:
     """Returns whether the runtime makes kernels of what the groups of a profile list, no less and
     no more.
 
@@ -375,14 +391,14 @@ def _kernels(of: Profile, answers: Sequence[_RuntimeAnswer], differ: int) -> tup
     """
     if any(a.apart is None for a in answers):
         return ()
-    counts = {_LISTED: differ, _APART: 0, _WHOLE: 0}
+    counts = {_LISTED: differ, _UNGROUPED: 0, _ALL_GROUPED: 0}
     for answer in answers:
-        for said, graph in ((_APART, answer.apart), (_WHOLE, answer.case.graph)):
+        for label, graph in ((_UNGROUPED, answer.apart), (_ALL_GROUPED, answer.case.graph)):
             assert graph is not None
-            if counts[said] > differ:
+            if counts[label] > differ:
                 continue
-            found = _differ(replace(answer, graph=graph), of.name)
-            counts[said] += answer.given.size if found is None else found[0]
+            differences = _count_differences(replace(answer, graph=graph), assumed.name)
+            counts[label] += answer.given.size if differences is None else differences[0]
     return (_reading("group", _LISTED, counts),)
 
 
@@ -394,12 +410,12 @@ def _reading(name: str, filed: str, counts: Mapping[str, int]) -> Reading:
 
 
 def _explain(
-    of: Profile, answers: Sequence[_RuntimeAnswer], rule: Rule, differ: int
+    assumed: Profile, answers: Sequence[_RuntimeAnswer], rule: Rule, differ: int
 ) -> tuple[dict[Key, Field], int]:
     """Returns the fewest changes that get most right: one at a time, two where one alone is no
     better."""
     change: dict[Key, Field] = {}
-    op, turns = answers[0].case.op, list(answers)
+    op, ordered = answers[0].case.op, list(answers)
     while differ:
         single = [
             (key, other)
@@ -407,12 +423,13 @@ def _explain(
             for other in _values(key, value, op)
             if key not in change
         ]
-        best = _best(of, turns, change, [{k: v} for k, v in single], differ)
+        best = _best(assumed, ordered, change, [{k: v} for k, v in single], differ)
+        # Pairs grow with the square: only where few fields are in question.
         if best is None and len(single) <= 60:
             pairs = [
                 {k: v, j: w} for i, (k, v) in enumerate(single) for j, w in single[:i] if j != k
             ]
-            best = _best(of, turns, change, pairs, differ)
+            best = _best(assumed, ordered, change, pairs, differ)
         if best is None:
             break
         change, differ = best
@@ -420,25 +437,25 @@ def _explain(
 
 
 def _best(
-    of: Profile,
+    assumed: Profile,
     answers: list[_RuntimeAnswer],
     change: Mapping[Key, Field],
-    more: Sequence[Mapping[Key, Field]],
+    steps: Sequence[Mapping[Key, Field]],
     differ: int,
 ) -> tuple[dict[Key, Field], int] | None:
-    found: tuple[dict[Key, Field], int] | None = None
-    for step in more:
-        tried = {**change, **step}
-        least = differ if found is None else found[1]
-        wrong = _wrong(answers, of, tried, least)
-        if wrong is not None and wrong < least:
-            found = tried, wrong
-        if found is not None and not found[1]:
+    best: tuple[dict[Key, Field], int] | None = None
+    for step in steps:
+        candidate = {**change, **step}
+        least = differ if best is None else best[1]
+        count = _count_under_change(answers, assumed, candidate, least)
+        if count is not None and count < least:
+            best = candidate, count
+        if best is not None and not best[1]:
             break
-    return found
+    return best
 
 
-def _biased(answers: Sequence[_RuntimeAnswer]) -> bool:
+def _has_bias(answers: Sequence[_RuntimeAnswer]) -> bool:
     """Returns whether a bias is added in any of them."""
     return any(a.case.graph["y"].node.operands.keys() & {"bias", "c"} for a in answers)
 
@@ -465,7 +482,7 @@ def _read_fields(rule: Rule, answers: Sequence[_RuntimeAnswer]) -> Iterator[tupl
     elif op == "choose_qparams":
         blocks = ("choose",)
     elif op in INTEGER_SUM_LAYERS:
-        blocks = ("acc", "bias", "requant") if _biased(answers) else ("acc", "requant")
+        blocks = ("acc", "bias", "requant") if _has_bias(answers) else ("acc", "requant")
     else:
         blocks = (op,) if op in BLOCKS else ("quantize", "dequantize")
     for block in blocks:
@@ -505,13 +522,13 @@ def _values(key: Key, value: Field, op: str) -> Iterator[Field]:
 @cache
 def _methods(op: str) -> tuple[MethodField, ...]:
     """Returns the methods that any profile names for an op, with the parameters it gives."""
-    found = [MethodField("reals")]
+    methods = [MethodField("reals")]
     for name in profile_names():
         for entry in profile(name).rules:
-            named = entry.fields.get(("", "method"))
-            if op in entry.ops and isinstance(named, MethodField) and named not in found:
-                found.append(named)
-    return tuple(found)
+            method = entry.fields.get(("", "method"))
+            if op in entry.ops and isinstance(method, MethodField) and method not in methods:
+                methods.append(method)
+    return tuple(methods)
 
 
 def said_key(key: Key) -> str:

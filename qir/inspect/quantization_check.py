@@ -133,14 +133,14 @@ def check_quantized(
     Raises DataError for labels that fit no output.
     """
     scaled, settings = scaled or {}, settings or Settings()
-    found = _Measured(stored_tensors(quantized))
-    for done, inputs in enumerate(batches, 1):
-        _one(found, graph, quantized, inputs, scaled)
+    measured = _Measured(stored_tensors(quantized))
+    for batch_count, inputs in enumerate(batches, 1):
+        _measure_batch(measured, graph, quantized, inputs, scaled)
         if progress is not None:
-            progress(done)
-    wanted, given = join_batches(found.wanted), join_batches(found.given)
+            progress(batch_count)
+    wanted, given = join_batches(measured.wanted), join_batches(measured.given)
     samples = max((len(array) for array in wanted.values()), default=0)
-    near_by = [metric("agreement"), metric("sqnr")]
+    comparison_metrics = [metric("agreement"), metric("sqnr")]
     floats, integers = {}, {}
     if labels is not None:
         floats = against_labels(metrics, labels[:samples], wanted)
@@ -150,49 +150,49 @@ def check_quantized(
         tuple(m.name for m in metrics) if labels is not None else (),
         floats,
         integers,
-        against_results(near_by, wanted, given),
+        against_results(comparison_metrics, wanted, given),
         _flips(wanted, given, None if labels is None else labels[:samples], metrics),
         tuple(
-            replace(each, tensor=original_tensor_name(each.tensor, scaled))
-            for each in _worst(found, statistics, settings)
+            replace(worst_tensor, tensor=original_tensor_name(worst_tensor.tensor, scaled))
+            for worst_tensor in _worst_tensors(measured, statistics, settings)
         ),
     )
 
 
-def _one(
-    found: _Measured,
+def _measure_batch(
+    measured: _Measured,
     graph: Graph,
     quantized: Graph,
     inputs: Tensors,
     scaled: Mapping[str, Scaled],
 ) -> None:
     """Runs both graphs on a batch and adds the errors of each stored tensor."""
-    needed = {original_tensor_name(each.tensor, scaled) for each in found.stored}
-    reals: dict[str, Tensor] = {}
+    needed = {original_tensor_name(stored.tensor, scaled) for stored in measured.stored}
+    float_values: dict[str, Tensor] = {}
 
     def keep(value: Value, data: Tensor) -> None:
         if value.lineage.tensor in needed and value.type.dtype.is_float:
-            reals[value.lineage.tensor] = data
+            float_values[value.lineage.tensor] = data
 
-    found.wanted.append(run(graph, inputs, observe=keep))
-    ends = {each.value: each for each in found.stored}
-    starts = {each.before for each in found.stored}
-    held: dict[Value, Tensor] = {}
+    measured.wanted.append(run(graph, inputs, observe=keep))
+    ends = {stored.value: stored for stored in measured.stored}
+    starts = {stored.before for stored in measured.stored}
+    before_values: dict[Value, Tensor] = {}
 
     def measure(value: Value, data: Tensor) -> None:
         if value in starts:
-            held[value] = data
-        each = ends.get(value)
-        if each is None:
+            before_values[value] = data
+        stored = ends.get(value)
+        if stored is None:
             return
-        wanted = reals.get(original_tensor_name(each.tensor, scaled))
-        before = None if each.before is None else held.get(each.before)
-        if wanted is None or wanted.shape != data.shape or not wanted.size:
+        expected = float_values.get(original_tensor_name(stored.tensor, scaled))
+        before = None if stored.before is None else before_values.get(stored.before)
+        if expected is None or expected.shape != data.shape or not expected.size:
             return
-        errors = found.errors.setdefault(each.value.name, Errors(each.axis, each.covered))
-        errors.add(with_channel_scales(wanted, each.tensor, scaled), data, before)
+        errors = measured.errors.setdefault(stored.value.name, Errors(stored.axis, stored.covered))
+        errors.add(with_channel_scales(expected, stored.tensor, scaled), data, before)
 
-    found.given.append(run(quantized, inputs, observe=measure))
+    measured.given.append(run(quantized, inputs, observe=measure))
 
 
 def _flips(
@@ -201,45 +201,57 @@ def _flips(
     """By output that gives an answer a row: how many answers differ, and which were right."""
     judge = next((m for m in metrics if m.labels and labels is not None), None)
     out = {}
-    for name, one in wanted.items():
-        other = given.get(name)
-        if other is None or one.ndim < 2 or other.shape != one.shape or one.dtype.kind in "OSUT":
+    for name, float_result in wanted.items():
+        quantized_result = given.get(name)
+        if (
+            quantized_result is None
+            or float_result.ndim < 2
+            or quantized_result.shape != float_result.shape
+            or float_result.dtype.kind in "OSUT"
+        ):
             continue
-        flat = [array.reshape(len(array), -1) for array in (one, other)]
-        if labels is not None and (judge is None or not can_compare([judge], labels, one)):
+        flat = [array.reshape(len(array), -1) for array in (float_result, quantized_result)]
+        if labels is not None and (judge is None or not can_compare([judge], labels, float_result)):
             continue
         if labels is None or judge is None:
             changed = int((flat[0].argmax(axis=1) != flat[1].argmax(axis=1)).sum())
             out[name] = Flips(0, 0, changed)
             continue
-        right = [judge.right(*judge.fitted(labels, array)) for array in (one, other)]
-        if right[0] is None or right[1] is None:
+        right_rows = [
+            judge.right(*judge.fitted(labels, array)) for array in (float_result, quantized_result)
+        ]
+        if right_rows[0] is None or right_rows[1] is None:
             continue
-        a, b = right[0], right[1]
-        answers = [array.reshape(*labels.shape, -1).argmax(axis=-1) for array in (one, other)]
+        a, b = right_rows[0], right_rows[1]
+        answers = [
+            array.reshape(*labels.shape, -1).argmax(axis=-1)
+            for array in (float_result, quantized_result)
+        ]
         changed = int((answers[0] != answers[1]).sum())
         out[name] = Flips(int((a & ~b).sum()), int((b & ~a).sum()), changed)
     return out
 
 
-def _worst(found: _Measured, statistics: Statistics, settings: Settings) -> tuple[Worst, ...]:
+def _worst_tensors(
+    measured: _Measured, statistics: Statistics, settings: Settings
+) -> tuple[Worst, ...]:
     """Returns the tensors that lose most, the worst first."""
     sqnr = {
-        each.tensor: min(MOST, found.errors[each.value.name].sqnr)
-        for each in found.stored
-        if each.value.name in found.errors
+        stored.tensor: min(MOST, measured.errors[stored.value.name].sqnr)
+        for stored in measured.stored
+        if stored.value.name in measured.errors
     }
-    rows = []
-    for each in found.stored:
-        errors = found.errors.get(each.value.name)
+    losses = []
+    for stored in measured.stored:
+        errors = measured.errors.get(stored.value.name)
         if errors is None or not float(errors.signal.sum()):
             continue
-        best = min((sqnr[name] for name in each.sources if name in sqnr), default=MOST)
+        best = min((sqnr[name] for name in stored.sources if name in sqnr), default=MOST)
         lost = best - min(MOST, errors.sqnr)
         if lost >= LEAST and not math.isinf(errors.sqnr):
-            rows.append((lost, each, errors))
-    rows.sort(key=lambda row: -row[0])
-    return tuple(_explained(*row, statistics, settings) for row in rows[:WORST])
+            losses.append((lost, stored, errors))
+    losses.sort(key=lambda row: -row[0])
+    return tuple(_explain_loss(*row, statistics, settings) for row in losses[:WORST])
 
 
 @dataclass(frozen=True)
@@ -251,15 +263,19 @@ class _Candidate:
     node: str = ""
 
 
-def _explained(
-    lost: float, each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings
+def _explain_loss(
+    lost: float, stored: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings
 ) -> Worst:
     """Returns the cause whose remedy removes most of a tensor's noise."""
-    layer = each.layers[0] if each.layers else None
-    node = _named(layer if layer is not None else (each.before or each.value).node)
+    layer = stored.layers[0] if stored.layers else None
+    node = _source_name(layer if layer is not None else (stored.before or stored.value).node)
     keep = f"--keep-float '{node}'"
-    candidates = [*_of_values(each, errors, statistics, settings, keep)]
-    candidates += [c for made in each.layers for c in _of_weights(made, errors, settings, keep)]
+    candidates = [*_value_faults(stored, errors, statistics, settings, keep)]
+    candidates += [
+        c
+        for weighted_layer in stored.layers
+        for c in _weight_faults(weighted_layer, errors, settings, keep)
+    ]
     best = max(candidates, key=lambda c: c.share, default=None)
     if best is None or best.share < 0.1:
         dead = dead_channel(errors.low, errors.high)
@@ -272,52 +288,55 @@ def _explained(
         best = replace(
             best, fault=replace(best.fault, measured=False), share=1 - 10 ** (-lost / 10)
         )
-    left = max(1 - best.share, LEFT)
+    noise_left = max(1 - best.share, LEFT)
     return Worst(
-        each.tensor,
+        stored.tensor,
         best.node or node,
         errors.sqnr,
         lost,
         best.fault.cause,
         best.fault.detail,
         best.remedy,
-        -10 * math.log10(left),
+        -10 * math.log10(noise_left),
         best.fault.measured,
     )
 
 
-def _of_values(
-    each: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings, keep: str
+def _value_faults(
+    stored: StoredTensor, errors: Errors, statistics: Statistics, settings: Settings, keep: str
 ) -> list[_Candidate]:
     """Faults of what a tensor holds."""
     out = []
-    noise, own = float(errors.noise.sum()), float(errors.own.sum())
+    noise, own_noise = float(errors.noise.sum()), float(errors.own.sum())
     mean = shifted_mean(errors.error, errors.count, noise)
     if mean is not None:
         missing = "correct-bias" not in settings.corrections
         names = ",".join((*settings.corrections, "correct-bias"))
         out.append(_Candidate(mean, f"--corrections {names}" if missing else keep, mean.removed))
-    part = min(1.0, own / noise) if noise else 0.0
-    covered = each.covered
+    # Of the tensor's noise only the part that its own rounding adds can be removed here.
+    part = min(1.0, own_noise / noise) if noise else 0.0
+    covered = stored.covered
     if covered is None or not part:
         return out
-    seen = float(errors.high.max() - min(0.0, float(errors.low.min())))
+    observed = float(errors.high.max() - min(0.0, float(errors.low.min())))
     share = float(errors.outside.sum() / errors.count.sum())
-    cut = clipped(own, float(errors.beyond.sum()), share, seen, covered[1] - covered[0])
-    if cut is not None:
-        wide = settings.range_rule == "minmax"
-        remedy = "calibrate with more samples" if wide else "--range minmax"
-        out.append(_Candidate(cut, remedy, part * cut.removed))
+    clipping = clipped(
+        own_noise, float(errors.beyond.sum()), share, observed, covered[1] - covered[0]
+    )
+    if clipping is not None:
+        is_minmax = settings.range_rule == "minmax"
+        remedy = "calibrate with more samples" if is_minmax else "--range minmax"
+        out.append(_Candidate(clipping, remedy, part * clipping.removed))
     sizes = np.maximum(np.abs(errors.low), np.abs(errors.high))
     channel = outlier_channel(sizes)
     if channel is not None:
-        able = any(weights_of(layer) is not None for layer in each.layers)
-        missing = able and "equalize" not in settings.corrections
+        can_equalize = any(weights_of(layer) is not None for layer in stored.layers)
+        missing = can_equalize and "equalize" not in settings.corrections
         remedy = "--corrections equalize,correct-bias" if missing else keep
         out.append(_Candidate(channel, remedy, part * channel.removed))
-    summary = statistics.get(Key(each.tensor))
-    if summary is not None and each.quant is not None:
-        levels = each.quant.high - each.quant.low + 1
+    summary = statistics.get(Key(stored.tensor))
+    if summary is not None and stored.quant is not None:
+        levels = stored.quant.high - stored.quant.low + 1
         wide_one = wide_range(summary, *covered, levels)
         if wide_one is not None:
             # A range beyond all that was seen is the target's own, as of a softmax.
@@ -327,7 +346,7 @@ def _of_values(
     return out
 
 
-def _of_weights(layer: Node, errors: Errors, settings: Settings, keep: str) -> list[_Candidate]:
+def _weight_faults(layer: Node, errors: Errors, settings: Settings, keep: str) -> list[_Candidate]:
     """Faults of a layer's weights.
 
     Their share of the noise is an estimate: rounding the weights w of a channel by steps s adds
@@ -342,18 +361,18 @@ def _of_weights(layer: Node, errors: Errors, settings: Settings, keep: str) -> l
     if np.size(quant.scales()) != 1 or len(rows) != errors.signal.size or not noise:
         return []
     rounding = rows.shape[1] * float(np.asarray(quant.scales()).reshape(-1)[0]) ** 2 / 12
-    loud = np.maximum(np.square(rows).sum(axis=1), rounding)
-    each = rounding / loud * errors.signal
-    added = float(each.sum())
-    fault = outlier_channel(np.abs(rows).max(axis=1), each)
+    power = np.maximum(np.square(rows).sum(axis=1), rounding)
+    noise_by_channel = rounding / power * errors.signal
+    added = float(noise_by_channel.sum())
+    fault = outlier_channel(np.abs(rows).max(axis=1), noise_by_channel)
     if fault is None:
         return []
     fault = replace(fault, detail=f"of the weights, {fault.detail}")
     missing = settings.granularity != "channel"
     remedy = "--granularity channel" if missing else keep
-    return [_Candidate(fault, remedy, min(1.0, added / noise) * fault.removed, _named(layer))]
+    return [_Candidate(fault, remedy, min(1.0, added / noise) * fault.removed, _source_name(layer))]
 
 
-def _named(node: Node) -> str:
+def _source_name(node: Node) -> str:
     """Returns what the source calls an op, else what the graph does."""
     return next((o.name for o in node.origins if o.name), node.name)

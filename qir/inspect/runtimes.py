@@ -105,7 +105,7 @@ def _listed(known: Sequence[Probe], word: str) -> str:
     backend, _, setting = word.partition(".")
     names = sorted({p.name for p in known if backend in (p.backend, p.name.partition(".")[0])})
     if setting and names:
-        return _some([*(n for n in {p.backend for p in known} if n == backend), *names])
+        return _some(sorted({backend, *names} if backend in {p.backend for p in known} else names))
     rest = "; qir doctor --all lists the settings of each" if known else ""
     return (_some(sorted({p.backend for p in known})) or "none") + rest
 

@@ -28,8 +28,8 @@ def stored_texts(data: NDArray[np.generic]) -> NDArray[np.generic]:
     """Returns an array as files keep it: strings as the bytes of their list, all else as it is."""
     if data.dtype.kind != "O":
         return data
-    rows = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
-    return np.frombuffer(json.dumps(rows).encode(), np.uint8)
+    items = [list(t) if isinstance(t, bytes) else str(t) for t in data.reshape(-1)]
+    return np.frombuffer(json.dumps(items).encode(), np.uint8)
 
 
 def write_array(data: NDArray[np.generic]) -> str:
@@ -37,11 +37,11 @@ def write_array(data: NDArray[np.generic]) -> str:
 
     Types that NumPy does not have are unsigned integers of the same width.
     """
-    held = stored_texts(data)
-    kind = held.dtype if held.dtype in _NAMES else np.dtype(f"u{held.dtype.itemsize}")
-    plain = np.ascontiguousarray(held).view(kind).reshape(held.shape)
-    named = TensorType(plain.shape, dtype(_NAMES[kind]))
-    little = plain.astype(kind.newbyteorder("<"), copy=False)
+    stored = stored_texts(data)
+    plain_dtype = stored.dtype if stored.dtype in _NAMES else np.dtype(f"u{stored.dtype.itemsize}")
+    plain_array = np.ascontiguousarray(stored).view(plain_dtype).reshape(stored.shape)
+    named = TensorType(plain_array.shape, dtype(_NAMES[plain_dtype]))
+    little = plain_array.astype(plain_dtype.newbyteorder("<"), copy=False)
     return f'{named} = "{base64.b64encode(little.tobytes()).decode()}"'
 
 
@@ -53,12 +53,12 @@ def read_array(kind: TensorType, text: str) -> NDArray[np.generic]:
     if name not in KINDS or not all(isinstance(size, int) for size in sizes):
         raise ParseError(f"data are of a plain type and known sizes, not {kind}")
     shape = tuple(size for size in sizes if isinstance(size, int))
-    plain = np.dtype(KINDS[name]).newbyteorder("<")
+    stored_dtype = np.dtype(KINDS[name]).newbyteorder("<")
     try:
-        held = base64.b64decode(text, validate=True)
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ParseError("data are no base64 text") from None
-    if len(held) != math.prod(shape) * plain.itemsize:
-        said = f"{kind} takes {math.prod(shape) * plain.itemsize} bytes"
-        raise ParseError(f"{said}, the data hold {len(held)}")
-    return np.frombuffer(held, plain).astype(KINDS[name], copy=False).reshape(shape)
+    if len(data) != math.prod(shape) * stored_dtype.itemsize:
+        expected = f"{kind} takes {math.prod(shape) * stored_dtype.itemsize} bytes"
+        raise ParseError(f"{expected}, the data hold {len(data)}")
+    return np.frombuffer(data, stored_dtype).astype(KINDS[name], copy=False).reshape(shape)

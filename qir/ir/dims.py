@@ -61,6 +61,7 @@ _MAX_DEPTH = 120
 
 
 def _key(monomial: Monomial) -> tuple[int, list[str]]:
+    # Higher degrees first, then by name: `N*M+N+3`.
     return -len(monomial), [_atom(a) for a in monomial]
 
 
@@ -76,9 +77,9 @@ def _bracketed(text: str) -> str:
 
 def _signed(monomial: Monomial, count: int, first: bool) -> str:
     sign = "-" if count < 0 else "" if first else "+"
-    alone = len(monomial) == 1 and count == 1
+    is_single = len(monomial) == 1 and count == 1
     names = "*".join(
-        f"({_atom(a)})" if isinstance(a, Floor) and not alone else _atom(a) for a in monomial
+        f"({_atom(a)})" if isinstance(a, Floor) and not is_single else _atom(a) for a in monomial
     )
     size = str(abs(count))
     body = size if not names else names if size == "1" else f"{names}*{size}"
@@ -92,15 +93,16 @@ def _terms(dim: int | Sym) -> dict[Monomial, int]:
 
 
 def _build(terms: dict[Monomial, int]) -> Dim:
-    kept = {m: c for m, c in terms.items() if c}
-    if not kept:
+    nonzero = {m: c for m, c in terms.items() if c}
+    if not nonzero:
         return 0
-    if list(kept) == [()]:
-        return kept[()] if abs(kept[()]) < _MAX_SIZE else None
-    if len(kept) > _MAX_TERMS or max(map(abs, kept.values())) >= _MAX_SIZE:
+    # Only the constant term is left.
+    if list(nonzero) == [()]:
+        return nonzero[()] if abs(nonzero[()]) < _MAX_SIZE else None
+    if len(nonzero) > _MAX_TERMS or max(map(abs, nonzero.values())) >= _MAX_SIZE:
         return None
-    out = Sym(tuple(sorted(kept.items(), key=lambda t: _key(t[0]))))
-    return out if len(str(out)) <= _MAX_LETTERS else None
+    symbolic = Sym(tuple(sorted(nonzero.items(), key=lambda t: _key(t[0]))))
+    return symbolic if len(str(symbolic)) <= _MAX_LETTERS else None
 
 
 def symbol(name: str) -> Sym:
@@ -123,10 +125,16 @@ def add(a: Dim, b: Dim) -> Dim:
     return _build(terms)
 
 
+def subtract(a: Dim, b: Dim) -> Dim:
+    """a - b, unknown if either is."""
+    return add(a, multiply(-1, b))
+
+
 def multiply(a: Dim, b: Dim) -> Dim:
     """a * b, unknown if either is, 0 if either is 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    # 0 times an unknown size is 0 as well.
     if a == 0 or b == 0:
         return 0
     if a is None or b is None:
@@ -145,6 +153,7 @@ def divide(a: Dim, b: Dim) -> Dim:
         return None
     if isinstance(a, int) and isinstance(b, int):
         return a // b
+    # Exact only where every coefficient divides: floor((4N + 2) / 4) is not N.
     if isinstance(b, int) and all(c % b == 0 for c in _terms(a).values()):
         return _build({m: c // b for m, c in _terms(a).items()})
     if isinstance(b, Sym) and len(b.terms) == 1:
@@ -156,14 +165,14 @@ def divide(a: Dim, b: Dim) -> Dim:
 def _cancel(terms: dict[Monomial, int], names: Monomial, count: int) -> Dim:
     out: dict[Monomial, int] = {}
     for monomial, c in terms.items():
-        left = list(monomial)
+        remaining = list(monomial)
         for name in names:
-            if name not in left:
+            if name not in remaining:
                 return None
-            left.remove(name)
+            remaining.remove(name)
         if c % count:
             return None
-        out[tuple(left)] = c // count
+        out[tuple(remaining)] = c // count
     return _build(out)
 
 
@@ -177,6 +186,7 @@ def product(shape: Shape) -> Dim:
 
 def names(shape: Shape) -> set[str]:
     """Returns the names that the symbolic dimensions of a shape use."""
+    # Names inside floor divisions are only in the printed form.
     text = " ".join(str(d) for d in shape if isinstance(d, Sym))
     return set(re.findall(r"[A-Za-z_]\w*", text))
 
@@ -198,19 +208,19 @@ def bind(dim: Dim, values: dict[str, int]) -> Dim:
     return out
 
 
-def size(given: object) -> Dim:
+def size(dim: object) -> Dim:
     """Returns a dimension of what a program writes for one: a name or an expression is a symbolic
     size.
 
     Raises TypeRuleError for what is no size, ParseError for a text that is none.
     """
-    if given is None or isinstance(given, Sym):
-        return given
-    if isinstance(given, str):
-        return parse(given)
-    if isinstance(given, int | np.integer) and not isinstance(given, bool):
-        return int(given)
-    raise TypeRuleError(f"a size of {given!r}; sizes are whole numbers, names and None")
+    if dim is None or isinstance(dim, Sym):
+        return dim
+    if isinstance(dim, str):
+        return parse(dim)
+    if isinstance(dim, int | np.integer) and not isinstance(dim, bool):
+        return int(dim)
+    raise TypeRuleError(f"a size of {dim!r}; sizes are whole numbers, names and None")
 
 
 def known_shape(shape: Shape) -> tuple[int, ...] | None:
@@ -221,6 +231,7 @@ def known_shape(shape: Shape) -> tuple[int, ...] | None:
 
 def may_be_equal(a: Dim, b: Dim) -> bool:
     """Returns whether the two may be the same size: only two different numbers cannot."""
+    # A symbolic or unknown size may be any number.
     return not (isinstance(a, int) and isinstance(b, int)) or a == b
 
 
@@ -230,12 +241,14 @@ _TOKEN = re.compile(r"\s*(//|[A-Za-z_]\w*|\d+|[-+*()])")
 def parse(text: str) -> Dim:
     """Reads an expression such as `N*49` or `(N+3)//2`; raises ParseError if it is none."""
     tokens: list[str] = []
-    at = 0
-    while at < len(text.rstrip()):
-        if not (found := _TOKEN.match(text, at)):
-            raise ParseError(f"dimension {text!r}: {text[at:]!r} is no name, number or operator")
-        tokens.append(found[1])
-        at = found.end()
+    position = 0
+    while position < len(text.rstrip()):
+        if not (match := _TOKEN.match(text, position)):
+            raise ParseError(
+                f"dimension {text!r}: {text[position:]!r} is no name, number or operator"
+            )
+        tokens.append(match[1])
+        position = match.end()
     if len(tokens) > 2 * _MAX_LETTERS:
         raise ParseError(f"a dimension has more than {2 * _MAX_LETTERS} parts")
     value, rest = _sum(tokens, text, 0)
@@ -269,19 +282,19 @@ def _factor(tokens: list[str], text: str, depth: int) -> tuple[Dim, list[str]]:
         raise ParseError(f"dimension {text!r} ends too early")
     if depth > _MAX_DEPTH:
         raise ParseError(f"a dimension has brackets more than {_MAX_DEPTH} deep")
-    head, rest = tokens[0], tokens[1:]
-    if head == "-":
+    token, rest = tokens[0], tokens[1:]
+    if token == "-":
         value, rest = _factor(rest, text, depth + 1)
         return multiply(-1, value), rest
-    if head == "(":
+    if token == "(":
         value, rest = _sum(rest, text, depth + 1)
         if not rest or rest[0] != ")":
             raise ParseError(f"dimension {text!r}: a bracket is not closed")
         return value, rest[1:]
-    if head.isdecimal():
-        if len(head) > 18:
+    if token.isdecimal():
+        if len(token) > 18:
             raise ParseError("a dimension has a number of more than 18 digits")
-        return int(head), rest
-    if head in (")", "*", "+", "//"):
-        raise ParseError(f"dimension {text!r}: {head!r} where a name or number should stand")
-    return symbol(head), rest
+        return int(token), rest
+    if token in (")", "*", "+", "//"):
+        raise ParseError(f"dimension {text!r}: {token!r} where a name or number should stand")
+    return symbol(token), rest

@@ -43,8 +43,8 @@ class DType:
     @property
     def carrier(self) -> np.dtype[np.generic]:
         """The NumPy type whose array holds such elements, one a slot, never packed."""
-        found = _CARRIERS.get(self.name)
-        return _carrier(self) if found is None else found
+        carrier = _CARRIERS.get(self.name)
+        return _carrier(self) if carrier is None else carrier
 
     @property
     def is_float(self) -> bool:
@@ -77,8 +77,8 @@ class DType:
     @property
     def opaque_text(self) -> str:
         """What the framework calls it; empty for an element of a tensor."""
-        found = _OPAQUE.fullmatch(self.name)
-        return found[1] if found else ""
+        match = _OPAQUE.fullmatch(self.name)
+        return match[1] if match else ""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -97,17 +97,18 @@ class DType:
 
 
 def _carrier(kind: DType) -> np.dtype[np.generic]:
-    found = np.dtype(object)
+    carrier = np.dtype(object)
     if kind.kind == "float":
-        found = np.dtype(_FLOATS[kind.name][1])  # type: ignore[call-overload]
+        carrier = np.dtype(_FLOATS[kind.name][1])  # type: ignore[call-overload]
     elif kind.kind == "bool":
-        found = np.dtype(np.bool_)
+        carrier = np.dtype(np.bool_)
     elif kind.is_integer:
+        # An i4 is carried by an int8: arrays are never packed in memory.
         width = next(w for w in (8, 16, 32, 64) if kind.bits <= w)
-        found = np.dtype(f"{'i' if kind.kind == 'int' else 'u'}{width // 8}")
+        carrier = np.dtype(f"{'i' if kind.kind == 'int' else 'u'}{width // 8}")
     if not kind.is_opaque:  # of these there may be any number
-        _CARRIERS[kind.name] = found
-    return found
+        _CARRIERS[kind.name] = carrier
+    return carrier
 
 
 _CARRIERS: dict[str, np.dtype[np.generic]] = {}
@@ -124,8 +125,8 @@ def dtype(name: str) -> DType:
         return DType(name, "string", 0)
     if _OPAQUE.fullmatch(name):
         return DType(name, "opaque", 0)
-    if (found := _INT.fullmatch(name)) and int(found[2]) <= 64:
-        return DType(name, "int" if found[1] == "i" else "uint", int(found[2]))
+    if (match := _INT.fullmatch(name)) and int(match[2]) <= 64:
+        return DType(name, "int" if match[1] == "i" else "uint", int(match[2]))
     raise ParseError(f"{name!r} is not an element type; such as f32, bf16, i8, u8, i32, bool")
 
 
@@ -145,8 +146,8 @@ def join_dtypes(a: DType, b: DType) -> DType | None:
         return a
     if not (a.is_opaque and b.is_opaque):
         return None
-    loose = _SIZES.sub("[...]", a.name)
-    return dtype(loose) if loose == _SIZES.sub("[...]", b.name) else None
+    without_sizes = _SIZES.sub("[...]", a.name)
+    return dtype(without_sizes) if without_sizes == _SIZES.sub("[...]", b.name) else None
 
 
 def box_object(thing: object) -> NDArray[np.generic]:

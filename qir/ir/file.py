@@ -48,12 +48,12 @@ KINDS = {
 }
 """NumPy's name of each of safetensors' element types."""
 _NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
-_PARTS = frozenset({"text", "profiles", "ledger", "hash"})
-_EXTRA = frozenset({"format", "version", "journal"})
-_MAX_HEADER = 1 << 28
+_REQUIRED_TEXTS = frozenset({"text", "profiles", "ledger", "hash"})
+_OPTIONAL_TEXTS = frozenset({"format", "version", "journal"})
+_MAX_HEADER_BYTES = 1 << 28
 _MAX_RANK = 64
-_CHUNK = 1 << 20
-_HASH = 32
+_CHUNK_BYTES = 1 << 20
+_HASH_BYTES = 32
 """Bytes of the hash."""
 
 Tensor: TypeAlias = NDArray[np.generic]
@@ -85,6 +85,7 @@ class ArrayExtent:
 
 def write(path: Path, bundle: Bundle) -> None:
     """Writes a file, by rename; arrays that nobody holds are made as they are written."""
+    # The text first: printing names the arrays, and the table below has those names.
     text = print_graph(bundle.graph, origins=True)
     arrays = {n: _stored(a.contents) for n, a in array_table(bundle.graph).items()}
     meta = {
@@ -96,11 +97,16 @@ def write(path: Path, bundle: Bundle) -> None:
     }
     if bundle.journal:
         meta["journal"] = bundle.journal
-    places = layout({name: (_kind(data.dtype), data.shape) for name, data in arrays.items()})
-    meta["hash"] = "0" * 2 * _HASH
+    places = layout(
+        {name: (_stored_dtype(data.dtype), data.shape) for name, data in arrays.items()}
+    )
+    # The header's length must be known before the arrays are written, and the hash only after: a
+    # placeholder of the same length stands in its place.
+    meta["hash"] = "0" * 2 * _HASH_BYTES
     length = len(header(meta, places))
 
     def chunks(name: str) -> Iterator[bytes | memoryview]:
+        # Computing a lazy array costs more than reading back what was just written.
         if isinstance(arrays[name], LazyArray):  # made once
             return _chunks(file, places[name], length)
         return map(_bytes, iter_pieces(arrays[name]))
@@ -121,7 +127,7 @@ def read(path: Path, *, check: bool = True) -> Bundle:
 
     Arrays are mapped, not read: their bytes pass by once for the hash, unless `check` says no.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         return _read(file, check)
 
 
@@ -144,12 +150,12 @@ def graph_of(data: bytes) -> Graph:
 
 def texts(path: Path) -> Mapping[str, str]:
     """Returns the texts of a file by name, graph and arrays left unread; raises as `read` does."""
-    with _opened(path) as file:
-        return _head(file)[0]
+    with _open(path) as file:
+        return _read_header(file)[0]
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
             yield file
@@ -159,40 +165,43 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _head(file: BinaryIO) -> tuple[dict[str, str], dict[str, ArrayExtent], int]:
+def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, ArrayExtent], int]:
     """Returns the texts, where each array is, and how long the header is."""
     size = os.fstat(file.fileno()).st_size
     if size < 10:
         raise InputError(f"{size} bytes are no .qir file")
     length = int.from_bytes(file.read(8), "little")
-    if length > min(size - 8, _MAX_HEADER):
+    if length > min(size - 8, _MAX_HEADER_BYTES):
         raise InputError("no .qir file, or cut off")
-    return (*_header(file.read(length), size - 8 - length), length)
+    # safetensors: eight bytes of length, then JSON padded with blanks to a multiple of eight.
+    return (*_parse_header(file.read(length), size - 8 - length), length)
 
 
 def _read(file: BinaryIO, check: bool) -> Bundle:
-    meta, places, length = _head(file)
+    meta, places, length = _read_header(file)
 
     def chunks(name: str) -> Iterator[bytes]:
         return _chunks(file, places[name], 8 + length)
 
     if check and digest(meta, places, chunks) != meta.get("hash"):
         raise InputError("damaged: its hash does not match its contents")
+    # The mapping stays open as long as an array refers to it; no array is read here.
     mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[8 + length :]
-    arrays = {name: _mapped(mapped, place) for name, place in places.items()}
+    arrays = {name: _map_array(mapped, place) for name, place in places.items()}
     graph, profiles = parse(meta["text"], arrays), _profiles(meta["profiles"])
     return Bundle(graph, profiles, meta["ledger"], meta.get("journal", ""))
 
 
 def _chunks(file: BinaryIO, place: ArrayExtent, start: int) -> Iterator[bytes]:
     """Yields the bytes of an array in a file whose header ends at `start`."""
-    for at in range(place.start, place.end, _CHUNK):
-        yield os.pread(file.fileno(), min(_CHUNK, place.end - at), start + at)
+    for at in range(place.start, place.end, _CHUNK_BYTES):
+        yield os.pread(file.fileno(), min(_CHUNK_BYTES, place.end - at), start + at)
 
 
-def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExtent]]:
+def _parse_header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExtent]]:
     """Returns what is before the arrays: texts, and where each array is."""
-    table = _object(data, "its header")
+    table = _parse_table(data, "its header")
+    # Every other key of the header is an array.
     meta = table.pop("__metadata__", None)
     if not isinstance(meta, dict) or meta.get("format") != "qir":
         raise InputError("no .qir file")
@@ -202,53 +211,56 @@ def _header(data: bytes, room: int) -> tuple[dict[str, str], dict[str, ArrayExte
     version = texts.get("version", "none")
     if version not in map(str, range(1, VERSION + 1)):
         raise InputError(f"version {version[:20]}, this QIR reads up to {VERSION}")
-    for part in _PARTS:
+    for part in _REQUIRED_TEXTS:
         if part not in texts and part != "hash":
             raise InputError(f"damaged: it has no {part}")
-    if strange := sorted(texts.keys() - _PARTS - _EXTRA):
+    # A newer QIR that adds a text raises the version; an unknown one in a known version is damage.
+    if strange := sorted(texts.keys() - _REQUIRED_TEXTS - _OPTIONAL_TEXTS):
         raise InputError(f"damaged: its header has {strange[0][:40]!r}, which QIR does not write")
-    places = {name: _place(name, row, room) for name, row in table.items()}
+    places = {name: _parse_extent(name, entry, room) for name, entry in table.items()}
     if (over := room - max((place.end for place in places.values()), default=0)) > 0:
         raise InputError(f"damaged: {over} bytes stand after what the file holds")
     return texts, places
 
 
-def _object(data: bytes | str, what: str) -> dict[str, object]:
+def _parse_table(data: bytes | str, what: str) -> dict[str, object]:
     try:
-        found = json.loads(data)
+        table = json.loads(data)
     except (ValueError, RecursionError, MemoryError):
         raise InputError(f"damaged: {what} cannot be read") from None
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise InputError(f"damaged: {what} is no table")
-    return found
+    return table
 
 
 def _profiles(text: str) -> dict[str, str]:
-    found = _object(text, "its table of profiles")
-    texts = {name: part for name, part in found.items() if isinstance(part, str)}
-    if len(texts) < len(found):
+    table = _parse_table(text, "its table of profiles")
+    texts = {name: part for name, part in table.items() if isinstance(part, str)}
+    if len(texts) < len(table):
         raise InputError("damaged: its profiles are no texts")
     return texts
 
 
-def _place(name: str, row: object, room: int) -> ArrayExtent:
-    known = row if isinstance(row, dict) else {}
-    kind, shape, offsets = (known.get(key) for key in ("dtype", "shape", "data_offsets"))
+def _parse_extent(name: str, entry: object, room: int) -> ArrayExtent:
+    fields = entry if isinstance(entry, dict) else {}
+    kind, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"damaged: array {name[:40]!r} is of no type that QIR writes")
-    sizes, ends = _wholes(shape), _wholes(offsets)
-    if sizes is None or len(sizes) > _MAX_RANK or ends is None or len(ends) != 2:
+    sizes, span = _sizes(shape), _sizes(offsets)
+    if sizes is None or len(sizes) > _MAX_RANK or span is None or len(span) != 2:
         raise InputError(f"damaged: array {name[:40]!r} has no shape or place")
-    found = ArrayExtent(np.dtype(KINDS[kind]), sizes, *ends)
-    if found.end > room or found.end - found.start != math.prod(sizes) * found.kind.itemsize:
+    extent = ArrayExtent(np.dtype(KINDS[kind]), sizes, *span)
+    if extent.end > room or extent.end - extent.start != math.prod(sizes) * extent.kind.itemsize:
         raise InputError(f"damaged: array {name[:40]!r} is outside the file")
-    return found
+    return extent
 
 
-def _wholes(value: object) -> tuple[int, ...] | None:
+def _sizes(value: object) -> tuple[int, ...] | None:
     """Sizes or places in a file; None for anything else."""
     if not isinstance(value, list):
         return None
+    # `type(n) is int`: JSON's true is a Python int too. 2**60 keeps products of sizes from growing
+    # without bound before they are compared with the file's length.
     found = tuple(n for n in value if type(n) is int and 0 <= n < 1 << 60)
     return found if len(found) == len(value) else None
 
@@ -259,6 +271,8 @@ def layout(
     """Returns a place for each array: wide elements first, so that each is aligned."""
     out: dict[str, ArrayExtent] = {}
     end = 0
+    # Wide elements first keeps each array aligned without padding; names break ties, so that equal
+    # graphs have equal files.
     for name in sorted(arrays, key=lambda name: (-arrays[name][0].itemsize, name)):
         kind, shape = arrays[name]
         start, end = end, end + math.prod(shape) * kind.itemsize
@@ -276,11 +290,12 @@ def header(meta: Mapping[str, str], places: Mapping[str, ArrayExtent]) -> bytes:
             "data_offsets": [place.start, place.end],
         }
     text = json.dumps(table, separators=(",", ":")).encode()
+    # Blanks keep the arrays aligned to eight bytes, as safetensors' own writer does.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def _mapped(data: memoryview, place: ArrayExtent) -> Tensor:
+def _map_array(data: memoryview, place: ArrayExtent) -> Tensor:
     flat = np.frombuffer(data[place.start : place.end], place.kind)
     try:
         return flat.reshape(place.shape)
@@ -297,7 +312,7 @@ def _stored(data: ArrayData) -> ArrayData:
     return data if isinstance(data, LazyArray) else stored_texts(data)
 
 
-def _kind(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+def _stored_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """Returns the type of the same bytes that safetensors knows."""
     return dtype if dtype in _NAMES else np.dtype(f"u{dtype.itemsize}")
 
@@ -309,9 +324,11 @@ def digest(
 ) -> str:
     """Returns the hash of a file's contents, wherever they are: its texts, and each array by
     name."""
-    state = hashlib.blake2b(digest_size=_HASH)
+    state = hashlib.blake2b(digest_size=_HASH_BYTES)
     for key in ("version", "text", "profiles", "ledger", *(("journal",) * ("journal" in meta))):
         part = meta.get(key, "").encode(errors="surrogatepass")
+        # Lengths go in before contents, so that text moved from one part to the next changes the
+        # hash.
         state.update(len(part).to_bytes(8, "little") + part)
     for name in sorted(places):
         place = places[name]

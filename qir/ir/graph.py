@@ -28,7 +28,7 @@ from qir.ir.structure import Structure, check_names, cycle
 from qir.ir.type_inference import infer_types
 from qir.ir.types import Array, Element, TensorType
 
-_DEEPEST = 32  # bodies within bodies
+_MAX_BODY_DEPTH = 32  # bodies within bodies
 
 
 @checked_methods
@@ -67,6 +67,8 @@ class Graph(Structure):
             return True
         return print_graph(self, by_content=True) == print_graph(other, by_content=True)
 
+    # A graph is equal by its text and can be edited, so a hash by content would change under a
+    # dict.
     __hash__ = None  # type: ignore[assignment]
     """What is compared by its contents and can be edited has no hash; `id(graph)` is its own."""
 
@@ -108,6 +110,8 @@ class Graph(Structure):
         """The graph that holds it and the node whose body it is; None for a whole program."""
         if self._holder is None:
             return None
+        # Only the holder's table says whose body a graph is: a node that is moved or removed needs
+        # no second entry kept true.
         for node, bodies in self._holder._bodies.items():
             if any(body is self for body in bodies.values()):
                 return self._holder, node
@@ -181,33 +185,40 @@ class Graph(Structure):
         place before an operand or operands of another graph.
         """
         operands = operands or EMPTY_TABLE
-        row = spec(op)
-        held = dict(bodies) if bodies else EMPTY_TABLE
-        if op == "fused" and not held:
+        op_spec = spec(op)
+        own_bodies = dict(bodies) if bodies else EMPTY_TABLE
+        if op == "fused" and not own_bodies:
             raise GraphError("a group is made by add_chain, or it has a body")
-        full = (
-            row.default_attrs
-            if not attrs and row.default_attrs is not None
-            else row.complete_attrs(attrs or {})
+        # Most ops are added without attributes: all such nodes share one complete table.
+        complete = (
+            op_spec.default_attrs
+            if not attrs and op_spec.default_attrs is not None
+            else op_spec.complete_attrs(attrs or {})
         )
         check_slots(op, operands)
-        if held or row.bodies:
-            self._check_bodies(op, operands, held)
+        if own_bodies or op_spec.bodies:
+            self._check_bodies(op, operands, own_bodies)
+        # Everything is checked before the first change, so that a refused edit leaves the graph as
+        # it was.
         if op == "output" and self._output is not None:
             raise GraphError(f"graph {self.name} has an output already")
-        node = Node(op, full, tuple(origins), profile)
+        node = Node(op, complete, tuple(origins), profile)
         if types is None:
+            # The types of inputs, constants, foreign nodes and quantized results cannot be
+            # inferred.
             if op in STATED_TYPE_OPS and op != "output":
                 raise TypeRuleError(f"{op}: its result types are to be given")
-            types = infer_result_types(op, operands, full, held)
-        kinds = tuple(types)
-        if row.results is not None and len(kinds) != row.results:
-            raise TypeRuleError(f"{op} makes {row.results} values, {len(kinds)} types are given")
+            types = infer_result_types(op, operands, complete, own_bodies)
+        result_types = tuple(types)
+        if op_spec.results is not None and len(result_types) != op_spec.results:
+            raise TypeRuleError(
+                f"{op} makes {op_spec.results} values, {len(result_types)} types are given"
+            )
         for slot, element in inner.items() if inner else ():
             node._inner = with_entry(node._inner, _inner_slot(op, slot), element)
-        self._place(node, operands, kinds, name, before)
-        if held:
-            self._hold(node, held)
+        self._place(node, operands, result_types, name, before)
+        if own_bodies:
+            self._hold(node, own_bodies)
         if op == "output":
             self._output = node
         return node
@@ -224,20 +235,27 @@ class Graph(Structure):
     ) -> None:
         """Raises GraphError for bodies that the op does not have, or that are not free to be
         held."""
-        wanted = spec(op).bodies
-        if op != "foreign" and sorted(wanted) != sorted(bodies):
-            has = f"the bodies {', '.join(wanted)}" if wanted else "no bodies"
+        required = spec(op).bodies
+        if op != "foreign" and sorted(required) != sorted(bodies):
+            has = f"the bodies {', '.join(required)}" if required else "no bodies"
             raise GraphError(f"{op} has {has}, it is given {', '.join(bodies) or 'none'}")
         for i, (name, body) in enumerate(bodies.items()):
-            taken = (*self._holders(), *list(bodies.values())[:i])
-            if body._holder is not None or any(body is g for g in taken):
+            # A graph that already has a holder, that is this graph or one around it, or that is
+            # named twice would have two parents: edits of one would show in the other.
+            in_use = (*self._holders(), *list(bodies.values())[:i])
+            if body._holder is not None or any(body is g for g in in_use):
                 raise GraphError(f"{op}: the graph of {name} has a place already; copy it first")
+            # Reading the property is the check: it raises GraphError where there is no output.
             body.output  # noqa: B018 - raises where there is none
+        # A fused body's inputs are bound by name, since a group has the slots of its stages.
         if op == "fused" and [v.name for v in bodies["body"].inputs] != list(operands):
             names = ", ".join(v.name for v in bodies["body"].inputs)
             raise GraphError(f"the body takes {names}; the group has {', '.join(operands)}")
-        if bodies and len(self._holders()) + max(b._depth() for b in bodies.values()) > _DEEPEST:
-            raise GraphError(f"{op}: bodies within bodies, more than {_DEEPEST} deep")
+        if (
+            bodies
+            and len(self._holders()) + max(b._depth() for b in bodies.values()) > _MAX_BODY_DEPTH
+        ):
+            raise GraphError(f"{op}: bodies within bodies, more than {_MAX_BODY_DEPTH} deep")
 
     def _holders(self) -> list[Graph]:
         """This graph, the one that holds it, the one that holds that, ..."""
@@ -248,8 +266,8 @@ class Graph(Structure):
 
     def _depth(self) -> int:
         """Returns how many graphs deep it is, itself counted."""
-        held = (b for bodies in self._bodies.values() for b in bodies.values())
-        return 1 + max((b._depth() for b in held), default=0)
+        inner = (b for bodies in self._bodies.values() for b in bodies.values())
+        return 1 + max((b._depth() for b in inner), default=0)
 
     def add_chain(
         self,
@@ -266,15 +284,17 @@ class Graph(Structure):
 
         Raises GraphError if stages and operands do not belong together.
         """
-        kept = tuple(stages)
-        check_chain(kept)
+        chain = tuple(stages)
+        check_chain(chain)
         check_slots("fused", operands)
-        wanted = [slot for i, s in enumerate(kept) for slot in s.group_slots(i)]
-        if sorted(wanted) != sorted(operands):
-            said = f"a chain wants {', '.join(wanted)}, it is given {', '.join(operands)}"
-            raise GraphError(said)
-        node = Node("fused", spec("fused").complete_attrs({}), tuple(origins), profile, kept)
-        ordered = {slot: operands[slot] for slot in wanted}
+        # Slot `1.y` of the group is slot `y` of stage 1; stage 0 keeps its plain names.
+        required = [slot for i, s in enumerate(chain) for slot in s.group_slots(i)]
+        if sorted(required) != sorted(operands):
+            message = f"a chain wants {', '.join(required)}, it is given {', '.join(operands)}"
+            raise GraphError(message)
+        node = Node("fused", spec("fused").complete_attrs({}), tuple(origins), profile, chain)
+        # Operands in the order of the stages: the printer and the hash of the text depend on it.
+        ordered = {slot: operands[slot] for slot in required}
         self._place(node, ordered, (type,), name, before)
         return node
 
@@ -282,11 +302,13 @@ class Graph(Structure):
         self, data: Array | ArrayLike, *, name: str | None = None, before: Node | None = None
     ) -> Value:
         """Adds a constant and gives its value; elements alone have their own plain type."""
-        held = data if isinstance(data, Array) else Array.of(np.asarray(data))
-        told = name or held.name or None
-        attrs = {"data": held}
-        made = self.add("constant", None, attrs, types=(held.type,), name=told, before=before)
-        return made.result
+        array = data if isinstance(data, Array) else Array.of(np.asarray(data))
+        value_name = name or array.name or None
+        attrs = {"data": array}
+        node = self.add(
+            "constant", None, attrs, types=(array.type,), name=value_name, before=before
+        )
+        return node.result
 
     def insert_after(
         self,
@@ -304,13 +326,14 @@ class Graph(Structure):
         `slot` is where it reads the value, by default its first; `operands` are the others. Raises
         as `add` does, and GraphError if that would close a cycle.
         """
-        row = spec(op)
-        if not slot and not row.operands:
+        op_spec = spec(op)
+        if not slot and not op_spec.operands:
             raise TypeRuleError(f"{op} reads no operand")
-        first = row.operands[0]
+        first = op_spec.operands[0]
         slot = slot or (f"{first.name}.0" if first.variadic else first.name)
         node = self.add(op, {slot: value, **(operands or {})}, attrs, types=types, name=name)
         try:
+            # `node` itself keeps reading `value`; every other user reads the new result.
             self._replace(value, node.results[0], node)
         except GraphError:
             self._take_out(node)
@@ -358,6 +381,8 @@ class Graph(Structure):
             self._unbind(node, slot)
         else:
             self._own(value._node)
+            # Nodes stay in topological order: a producer that comes later moves up, with all that
+            # it needs.
             self._lift(self._late(value._node, node), node)
             self._bind(node, slot, value)
         self._touch()
@@ -375,6 +400,8 @@ class Graph(Structure):
         uses = [use for use in old._uses if use.node is not except_in]
         if old is new or not uses:
             return 0
+        # The new producer must come before the first of the users; one of them among those that
+        # have to move up closes a cycle.
         first = min((use.node for use in uses), key=lambda n: n._rank)
         late = self._late(new.node, first)
         for use in uses:
@@ -390,6 +417,7 @@ class Graph(Structure):
         The values get the uses, names and lineage of what it made; what the caller of the graph
         gives by name keeps its own name and lineage. Raises as `replace` and `remove` do.
         """
+        # All is checked before the first edit; after it the steps below cannot fail.
         dead = (node, *gone)
         self._check_substitution(dead, values)
         for old, new in zip(node._results, values, strict=True):
@@ -397,7 +425,8 @@ class Graph(Structure):
         for each in dead:
             self._take_out(each)
         for old, new in zip(node._results, values, strict=True):
-            if not _given_by_name(new.node):
+            # An input or default keeps its name: the caller of the model passes it by that name.
+            if not _is_named_by_caller(new.node):
                 self._rename(new, old.name)
                 new._lineage = old.lineage
 
@@ -417,6 +446,8 @@ class Graph(Structure):
     def prune(self) -> int:
         """Removes every node but inputs whose values are not used; returns how many."""
         self._free()
+        # Consumers come off the stack first; a producer is looked at again once its last user is
+        # gone.
         dead = [n for n in reversed(self) if n.op not in ("input", "output") and not n.used]
         count = 0
         while dead:
@@ -449,8 +480,9 @@ class Graph(Structure):
         """Infers the types of all values again, after one was changed; returns how many changed.
 
         Inputs and constants keep their types, quantized results their quantization parameters.
-        Raises TypeRuleError, naming the node, where an op does not take its operands; then nothing
-        is changed.
+        Sizes that ops compute from shapes stay unknown: run the pass `fold-shapes`, then infer
+        again. Raises TypeRuleError, naming the node, where an op does not take its operands; then
+        nothing is changed.
         """
         return infer_types(self)
 
@@ -460,6 +492,8 @@ class Graph(Structure):
         self._own(node)
         if node._stages and changes:
             raise TypeRuleError(f"{node.name} is a chain, whose stages have the attributes")
+        # A new table, never an edit in place: nodes without attributes share their op's default
+        # one.
         node._attrs = spec(node._op).complete_attrs({**node._attrs, **changes})
         self._touch()
 
@@ -501,25 +535,27 @@ class Graph(Structure):
     def copy(self) -> Graph:
         """Returns another graph, equal to this one; arrays, which are read-only, are shared."""
         out = Graph(self.name, self.profile)
-        twin: dict[Value, Value] = {}
+        copies: dict[Value, Value] = {}
         for node in self:
-            made = Node(node._op, node._attrs, node._origins, node._profile, node._stages)
-            made._slot_origins = dict(node._slot_origins) or EMPTY_TABLE
-            made._schemes = dict(node._schemes) or EMPTY_TABLE
-            made._inner = dict(node._inner) or EMPTY_TABLE
-            operands = {slot: twin[value] for slot, value in node._operands.items()}
+            node_copy = Node(node._op, node._attrs, node._origins, node._profile, node._stages)
+            # Tables are copied, since each node edits its own in place; EMPTY_TABLE is never
+            # edited.
+            node_copy._slot_origins = dict(node._slot_origins) or EMPTY_TABLE
+            node_copy._schemes = dict(node._schemes) or EMPTY_TABLE
+            node_copy._inner = dict(node._inner) or EMPTY_TABLE
+            operands = {slot: copies[value] for slot, value in node._operands.items()}
             types = tuple(value._type for value in node._results)
-            out._place(made, operands, types, [v.name for v in node._results], None)
-            out._hold(made, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
-            for value, other in zip(node._results, made.results, strict=True):
-                twin[value] = other
-                other._lineage = value._lineage
+            out._place(node_copy, operands, types, [v.name for v in node._results], None)
+            out._hold(node_copy, {n: b.copy() for n, b in self._bodies.get(node, {}).items()})
+            for value, value_copy in zip(node._results, node_copy.results, strict=True):
+                copies[value] = value_copy
+                value_copy._lineage = value._lineage
             if node is self._output:
-                out._output = made
+                out._output = node_copy
         return out
 
 
-def _given_by_name(node: Node) -> bool:
+def _is_named_by_caller(node: Node) -> bool:
     """Returns whether the caller of a graph may give the node's value, by its name."""
     return node._op == "input" or (node._op == "constant" and node._attrs["default"] is True)
 

@@ -20,15 +20,15 @@ def extract(graph: Graph, into: Graph, inputs: Sequence[Value], outputs: Iterabl
 
     Raises GraphError where an output depends on an input that is not given.
     """
-    given = dict.fromkeys(inputs)
+    input_set = dict.fromkeys(inputs)
     needed: dict[Node, None] = {}
-    wanted = dict.fromkeys(outputs)
-    for value in (*given, *wanted):
+    output_set = dict.fromkeys(outputs)
+    for value in (*input_set, *output_set):
         if value.node not in graph:
             raise GraphError(f"%{value.name} is of another graph")
-    todo = [value for value in wanted if value not in given]
-    while todo:
-        value = todo.pop()
+    pending = [value for value in output_set if value not in input_set]
+    while pending:
+        value = pending.pop()
         if value.node in needed:
             continue
         if value.node.op == "input":
@@ -37,17 +37,19 @@ def extract(graph: Graph, into: Graph, inputs: Sequence[Value], outputs: Iterabl
                 "computed from it, as an input of the part"
             )
         needed[value.node] = None
-        todo += [operand for operand in value.node.operands.values() if operand not in given]
-    known: dict[Value, Value] = {}
-    for value in given:
-        known[value] = into.add("input", types=[value.type], name=value.name).result
-        into.set_lineage(known[value], value.lineage)
+        pending += [operand for operand in value.node.operands.values() if operand not in input_set]
+    copies: dict[Value, Value] = {}
+    for value in input_set:
+        copies[value] = into.add("input", types=[value.type], name=value.name).result
+        into.set_lineage(copies[value], value.lineage)
     for node in graph:
         if node in needed:
-            twin = _twin(into, graph, node, known, None, "", "")
-            for old, new in zip(node.results, twin.results, strict=True):
-                known.setdefault(old, new)
-    into.add("output", {value.name: known[value] for value in wanted})
+            node_copy = _copy_node(into, graph, node, copies, None, "", "")
+            for old, new in zip(node.results, node_copy.results, strict=True):
+                # A value that was asked for as an input keeps its input node, even if its producer
+                # was copied for another of its results.
+                copies.setdefault(old, new)
+    into.add("output", {value.name: copies[value] for value in output_set})
 
 
 def merge(
@@ -61,26 +63,27 @@ def merge(
 
     Raises GraphError where `given` does not name its inputs, or gives one another type.
     """
-    wanted = {value.name: value for value in other.inputs}
-    if wanted.keys() != given.keys():
-        names = ", ".join(wanted) or "none"
+    inputs_by_name = {value.name: value for value in other.inputs}
+    if inputs_by_name.keys() != given.keys():
+        names = ", ".join(inputs_by_name) or "none"
         raise GraphError(f"the inputs of {other.name} are {names}; given are {', '.join(given)}")
     for name, value in given.items():
-        if not _fits(value.type, wanted[name].type):
-            kind = wanted[name].type
+        if not _fits(value.type, inputs_by_name[name].type):
+            kind = inputs_by_name[name].type
             raise GraphError(f"input {name} of {other.name} is {kind}, %{value.name} {value.type}")
         if value.node not in graph:
             raise GraphError(f"%{value.name} is of another graph")
         if before is not None and not value.node.precedes(before):
             raise GraphError(f"%{value.name} is made after {before.name}")
+    # A graph merged into itself would grow while its nodes are walked.
     source = other.copy() if other is graph else other
-    known = inline(graph, source, [given[n] for n in wanted], before, prefix=prefix)
-    return {name: known[value] for name, value in source.outputs.items()}
+    copies = inline(graph, source, [given[n] for n in inputs_by_name], before, prefix=prefix)
+    return {name: copies[value] for name, value in source.outputs.items()}
 
 
-def _fits(given: TensorType, wanted: TensorType) -> bool:
-    same = given.element == wanted.element and given.rank == wanted.rank
-    return same and all(map(may_be_equal, given.shape, wanted.shape))
+def _fits(actual: TensorType, expected: TensorType) -> bool:
+    has_same_elements = actual.element == expected.element and actual.rank == expected.rank
+    return has_same_elements and all(map(may_be_equal, actual.shape, expected.shape))
 
 
 def inline(
@@ -92,31 +95,32 @@ def inline(
     changed; a name that is taken gets a number. Nodes keep their profile; those without an origin
     get the one of `before`.
     """
-    known = dict(zip(body.inputs, given, strict=True))
-    manner = body.profile or (before.profile if before else None) or ""
-    manner = manner if manner != graph.profile else ""
+    copies = dict(zip(body.inputs, given, strict=True))
+    profile = body.profile or (before.profile if before else None) or ""
+    # Nodes that the graph's own profile covers name none, so that a change of it reaches them.
+    profile = profile if profile != graph.profile else ""
     for node in body:
         if node.op not in ("input", "output"):
-            twin = _twin(graph, body, node, known, before, manner, prefix)
-            known |= zip(node.results, twin.results, strict=True)
-    return known
+            node_copy = _copy_node(graph, body, node, copies, before, profile, prefix)
+            copies |= zip(node.results, node_copy.results, strict=True)
+    return copies
 
 
-def _twin(
+def _copy_node(
     graph: Graph,
     body: Graph,
     node: Node,
-    known: dict[Value, Value],
+    copies: dict[Value, Value],
     before: Node | None,
-    manner: str,
+    outer_profile: str,
     prefix: str,
 ) -> Node:
-    operands = {slot: known[value] for slot, value in node.operands.items()}
+    operands = {slot: copies[value] for slot, value in node.operands.items()}
     names = [f"{prefix}{value.name}" for value in node.results]
-    profile = node.profile or manner or None
+    profile = node.profile or outer_profile or None
     origins: tuple[Origin, ...] = node.origins or (before.origins if before else ())
     if node.stages:
-        made = graph.add_chain(
+        node_copy = graph.add_chain(
             node.stages,
             operands,
             node.result.type,
@@ -126,7 +130,7 @@ def _twin(
             profile=profile,
         )
     else:
-        made = graph.add(
+        node_copy = graph.add(
             node.op,
             operands,
             node.attrs,
@@ -138,10 +142,10 @@ def _twin(
             bodies={name: body.body(node, name).copy() for name in node.bodies},
             inner=node.inner,
         )
-    for slot, found in node.slot_origins.items():
-        graph.set_slot_origins(made, slot, found)
+    for slot, slot_origins in node.slot_origins.items():
+        graph.set_slot_origins(node_copy, slot, slot_origins)
     for slot, scheme in node.schemes.items():
-        graph.set_scheme(made, slot, scheme)
-    for old, new in zip(node.results, made.results, strict=True):
+        graph.set_scheme(node_copy, slot, scheme)
+    for old, new in zip(node.results, node_copy.results, strict=True):
         graph.set_lineage(new, old.lineage)
-    return made
+    return node_copy

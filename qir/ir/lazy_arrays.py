@@ -86,24 +86,24 @@ class LazyArray:
 
     def read_box(self, box: Box) -> Tensor:
         """Returns the elements of a box."""
-        found = self._computed()
-        return self._make_box(box) if found is None else found[box]
+        array = self._computed()
+        return self._make_box(box) if array is None else array[box]
 
     def read_all(self) -> Tensor:
         """Returns all elements as a read-only array, and caches them."""
-        found = self._computed()
-        if found is None:
-            found = np.empty(self.shape, self.dtype)
+        array = self._computed()
+        if array is None:
+            array = np.empty(self.shape, self.dtype)
             for box in boxes(self.shape):
-                found[box] = self._make_box(box)
-            found.flags.writeable = False
-            self._last_result = weakref.ref(found)
-        _RECENT.keep(self, found)
-        return found
+                array[box] = self._make_box(box)
+            array.flags.writeable = False
+            self._last_result = weakref.ref(array)
+        _RECENT.keep(self, array)
+        return array
 
     def _computed(self) -> Tensor | None:
-        if (kept := self._cached) is not None:
-            return kept
+        if (cached := self._cached) is not None:
+            return cached
         return None if self._last_result is None else self._last_result()
 
     def _make_box(self, box: Box) -> Tensor:
@@ -119,18 +119,19 @@ class LazyArray:
             axis -= 1
         if 0 in sizes:
             return np.empty(sizes, self.dtype)
+        # Many short reads cost more than one read of the whole array, where the cache can hold it.
         if math.prod(sizes[:axis]) > _MAX_RUNS and self.nbytes <= CACHE_BYTES // 4:
             return self.read_all()[box]
-        steps = [math.prod(self.shape[i + 1 :]) for i in range(len(sizes))]
-        length = sizes[axis] * steps[axis] if sizes else 1
-        first = box[axis].start * steps[axis] if sizes else 0
-        found = np.empty((math.prod(sizes[:axis]), length), self.dtype)
+        strides = [math.prod(self.shape[i + 1 :]) for i in range(len(sizes))]
+        length = sizes[axis] * strides[axis] if sizes else 1
+        first = box[axis].start * strides[axis] if sizes else 0
+        runs = np.empty((math.prod(sizes[:axis]), length), self.dtype)
         for row, lead in enumerate(
             itertools.product(*(range(s.start, s.stop) for s in box[:axis]))
         ):
-            start = first + sum(i * n for i, n in zip(lead, steps, strict=False))
-            found[row] = self.read_range(start, start + length)
-        return found.reshape(sizes)
+            start = first + sum(i * n for i, n in zip(lead, strides, strict=False))
+            runs[row] = self.read_range(start, start + length)
+        return runs.reshape(sizes)
 
 
 class _RecentArrays:
@@ -140,19 +141,21 @@ class _RecentArrays:
         self._order: OrderedDict[int, tuple[weakref.ref[LazyArray], int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def keep(self, parts: LazyArray, found: Tensor) -> None:
-        if found.nbytes > CACHE_BYTES:
+    def keep(self, lazy: LazyArray, array: Tensor) -> None:
+        # An array larger than the cache would push out all others and itself.
+        if array.nbytes > CACHE_BYTES:
             return
         with self._lock:
-            parts._cached = found
-            self._order[id(parts)] = weakref.ref(parts), found.nbytes
-            self._order.move_to_end(id(parts))
+            lazy._cached = array
+            self._order[id(lazy)] = weakref.ref(lazy), array.nbytes
+            # The most recently read one is at the end; the loop below drops from the front.
+            self._order.move_to_end(id(lazy))
             # Entries hold weak references: a dead array frees its share of the cache.
-            for key in [k for k, (held, _) in self._order.items() if held() is None]:
+            for key in [k for k, (ref, _) in self._order.items() if ref() is None]:
                 del self._order[key]
             while sum(size for _, size in self._order.values()) > CACHE_BYTES:
-                _, (held, _) = self._order.popitem(last=False)
-                if (old := held()) is not None:
+                _, (ref, _) = self._order.popitem(last=False)
+                if (old := ref()) is not None:
                     old._cached = None
 
 
@@ -188,39 +191,43 @@ def boxes(shape: Sequence[int], each: int = 1) -> Iterator[Box]:
 
     `each` is how many elements of another array one element stands for, as in packed bytes.
     """
-    most = max(PIECE_SIZE // each, 1)
+    limit = max(PIECE_SIZE // each, 1)
+    # `axis` is the first whose entries fit into a piece: boxes are single indices before it, ranges
+    # on it, and all of the axes after it.
     axis, inner = 0, math.prod(shape[1:])
-    while axis < len(shape) - 1 and inner > most:
+    while axis < len(shape) - 1 and inner > limit:
         axis += 1
         inner = math.prod(shape[axis + 1 :])
     if not shape or 0 in shape:
         yield full_box(shape)
         return
-    step = 1 << max(most // inner, 1).bit_length() - 1
-    rest = full_box(shape[axis + 1 :])
+    step = 1 << max(limit // inner, 1).bit_length() - 1
+    trailing = full_box(shape[axis + 1 :])
     for lead in itertools.product(*(range(size) for size in shape[:axis])):
-        before = tuple(slice(i, i + 1) for i in lead)
+        leading = tuple(slice(i, i + 1) for i in lead)
         for start in range(0, shape[axis], step):
-            yield (*before, slice(start, min(start + step, shape[axis])), *rest)
+            yield (*leading, slice(start, min(start + step, shape[axis])), *trailing)
 
 
-def read_box(held: ArrayData, box: Box) -> Tensor:
+def read_box(array: ArrayData, box: Box) -> Tensor:
     """Returns the elements of a box."""
-    return held.read_box(box) if isinstance(held, LazyArray) else held[box]
+    return array.read_box(box) if isinstance(array, LazyArray) else array[box]
 
 
-def read_all(held: ArrayData) -> Tensor:
+def read_all(array: ArrayData) -> Tensor:
     """Returns all elements."""
-    return held.read_all() if isinstance(held, LazyArray) else held
+    return array.read_all() if isinstance(array, LazyArray) else array
 
 
-def iter_pieces(held: ArrayData) -> Iterator[Tensor]:
+def iter_pieces(array: ArrayData) -> Iterator[Tensor]:
     """Yields all elements in C order as contiguous arrays."""
-    if not isinstance(held, LazyArray) and (held.flags.c_contiguous or held.size < MIN_LAZY_SIZE):
-        yield np.asarray(held, order="C")
+    if not isinstance(array, LazyArray) and (
+        array.flags.c_contiguous or array.size < MIN_LAZY_SIZE
+    ):
+        yield np.asarray(array, order="C")
         return
-    for box in boxes(held.shape):
-        yield np.asarray(read_box(held, box), order="C")
+    for box in boxes(array.shape):
+        yield np.asarray(read_box(array, box), order="C")
 
 
 def arrays_equal(one: ArrayData, other: ArrayData) -> bool:
@@ -230,50 +237,52 @@ def arrays_equal(one: ArrayData, other: ArrayData) -> bool:
     return all(np.array_equal(read_box(one, b), read_box(other, b)) for b in boxes(one.shape))
 
 
-def transposed(held: ArrayData, perm: Sequence[int]) -> ArrayData:
+def transposed(array: ArrayData, perm: Sequence[int]) -> ArrayData:
     """Returns the array with its axes permuted."""
-    back = [list(perm).index(axis) for axis in range(len(perm))]
+    inverse = [list(perm).index(axis) for axis in range(len(perm))]
 
     def make(box: Box) -> Tensor:
-        found = read_box(held, tuple(box[axis] for axis in back))
-        return np.asarray(found.transpose(perm), order="C")
+        part = read_box(array, tuple(box[axis] for axis in inverse))
+        return np.asarray(part.transpose(perm), order="C")
 
-    shape = [held.shape[axis] for axis in perm]
-    return lazy_array(shape, held.dtype, make, bounds_of(held))
+    shape = [array.shape[axis] for axis in perm]
+    return lazy_array(shape, array.dtype, make, bounds_of(array))
 
 
-def reshape(held: ArrayData, shape: Sequence[int]) -> ArrayData:
+def reshape(array: ArrayData, shape: Sequence[int]) -> ArrayData:
     """Returns the elements, in their order, in another shape."""
-    if tuple(shape) == held.shape:
-        return held
-    if not isinstance(held, LazyArray):
-        return held.reshape(shape)
-    if held.read_range is not None:
-        return LazyArray(shape, held.dtype, None, held.bounds, held.read_range)
+    if tuple(shape) == array.shape:
+        return array
+    if not isinstance(array, LazyArray):
+        return array.reshape(shape)
+    # Flat reads do not depend on the shape, so they serve the new one as well.
+    if array.read_range is not None:
+        return LazyArray(shape, array.dtype, None, array.bounds, array.read_range)
     return LazyArray(
-        shape, held.dtype, lambda box: held.read_all().reshape(shape)[box], held.bounds
+        shape, array.dtype, lambda box: array.read_all().reshape(shape)[box], array.bounds
     )
 
 
-def add_offset(held: ArrayData, by: int, dtype: np.dtype[np.generic]) -> ArrayData:
+def add_offset(array: ArrayData, by: int, dtype: np.dtype[np.generic]) -> ArrayData:
     """Returns integers plus a constant, in a dtype that holds the sums."""
-    bounds = bounds_of(held)
+    bounds = bounds_of(array)
 
     def make(box: Box) -> Tensor:
-        return (read_box(held, box).astype(np.int64) + by).astype(dtype)
+        return (read_box(array, box).astype(np.int64) + by).astype(dtype)
 
-    if held.dtype == dtype and not by:
-        return held
-    moved = None if bounds is None else (bounds[0] + by, bounds[1] + by)
-    return lazy_array(held.shape, dtype, make, moved)
+    if array.dtype == dtype and not by:
+        return array
+    new_bounds = None if bounds is None else (bounds[0] + by, bounds[1] + by)
+    return lazy_array(array.shape, dtype, make, new_bounds)
 
 
-def crop(held: ArrayData, shape: Sequence[int]) -> ArrayData:
+def crop(array: ArrayData, shape: Sequence[int]) -> ArrayData:
     """Returns the elements of the box of that shape at the start of each axis."""
-    if tuple(shape) == held.shape or not isinstance(held, LazyArray):
-        return held[full_box(shape)] if not isinstance(held, LazyArray) else held
-    read = held.read_range if len(shape) == 1 else None
-    return LazyArray(shape, held.dtype, held.read_box, held.bounds, read)
+    if tuple(shape) == array.shape or not isinstance(array, LazyArray):
+        return array[full_box(shape)] if not isinstance(array, LazyArray) else array
+    # The flat index of an element stays the same only where one axis is cropped.
+    read = array.read_range if len(shape) == 1 else None
+    return LazyArray(shape, array.dtype, array.read_box, array.bounds, read)
 
 
 def file_array(elements: Tensor) -> ArrayData:
@@ -287,6 +296,6 @@ def file_array(elements: Tensor) -> ArrayData:
     return LazyArray(elements.shape, elements.dtype, lambda box: elements[box].copy(), None, read)
 
 
-def bounds_of(held: ArrayData) -> tuple[int, int] | None:
+def bounds_of(array: ArrayData) -> tuple[int, int] | None:
     """Returns the least and greatest quantized value, where they are known without reading."""
-    return held.bounds if isinstance(held, LazyArray) else None
+    return array.bounds if isinstance(array, LazyArray) else None

@@ -37,9 +37,13 @@ class Cursor(Scanner):
     def near(self) -> str:
         """Returns what stands next, for messages."""
         self.skip()
-        rest = self.text[self.at : self.at + 20].split("\n")[0]
+        upcoming = self.text[self.at : self.at + 20].split("\n")[0]
         return (
-            repr(rest) if rest else "the end of the line" if self.at < len(self.text) else "the end"
+            repr(upcoming)
+            if upcoming
+            else "the end of the line"
+            if self.at < len(self.text)
+            else "the end"
         )
 
     def word(self) -> str:
@@ -58,9 +62,11 @@ class Cursor(Scanner):
         """Returns a number; an int where it has no point and no exponent."""
         text = self.find_number() or self._missing("a number")
         if text.lstrip("+-").isdigit():
+            # int() of a very long text takes quadratic time.
             if len(text) > 60:
                 raise self.fail("a whole number of more than 60 digits")
             return int(text)
+        # `-nan` and `+nan` read as the one NaN that types are compared with.
         return math.nan if text.endswith("nan") else float(text)
 
     def string(self) -> str:
@@ -92,6 +98,7 @@ def spelled(text: str) -> str:
     """Returns a JSON text whose control and direction characters are escapes; line ends stay."""
     if text.isprintable():
         return text
+    # Direction characters of Unicode can make a text look like another one on a terminal.
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 

@@ -25,6 +25,8 @@ EMPTY_TABLE: Mapping[str, Never] = MappingProxyType({})
 
 
 if TYPE_CHECKING:
+    # A type checker sees `property`; at run time a C-level getter saves a Python call for each read
+    # of an attribute, the commonest operation of every pass.
     from builtins import property as shown
 else:
 
@@ -37,12 +39,13 @@ else:
 def with_entry(table: Mapping[str, _T], slot: str, item: _T | None) -> Mapping[str, _T]:
     """Returns a node's table with that entry, or without it; the one that all share is left
     empty."""
-    own = table if isinstance(table, dict) else {}
+    # EMPTY_TABLE is a mappingproxy, not a dict: the first entry of a node makes a dict of its own.
+    entries = table if isinstance(table, dict) else {}
     if item is None:
-        own.pop(slot, None)
+        entries.pop(slot, None)
     else:
-        own[slot] = item
-    return own
+        entries[slot] = item
+    return entries
 
 
 def escape_name(name: str) -> str:
@@ -172,6 +175,7 @@ class Stage:
     origins: tuple[Origin, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen; its mapping has to be a read-only copy to match.
         object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
 
     def group_slots(self, index: int) -> list[str]:
@@ -295,6 +299,7 @@ class Node(_Part):
         return self._rank < other._rank
 
     def __lt__(self, other: Node) -> bool:
+        # Lets `sorted` and heaps put nodes into the graph's order.
         return self._rank < other._rank
 
     @property
@@ -323,14 +328,16 @@ class Node(_Part):
 
     def variadic(self, prefix: str) -> list[Value]:
         """Returns the operands of a variadic slot, in order."""
+        # `xs.10` comes after `xs.9`: sorted by number, not by text.
         start = len(prefix) + 1
-        found = [s for s in self._operands if s[:start] == f"{prefix}." and s[start:].isdigit()]
-        return [self._operands[s] for s in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
+        slots = [s for s in self._operands if s[:start] == f"{prefix}." and s[start:].isdigit()]
+        return [self._operands[s] for s in sorted(slots, key=lambda s: int(s.rpartition(".")[2]))]
 
     def stage_operands(self, index: int) -> Mapping[str, Value]:
         """Returns the operands of one stage, by the stage op's own slot names."""
         stage = self._stages[index]
         names = stage.group_slots(index)
+        # An optional operand that is absent has no slot on the group.
         slots = zip(stage.slots, names, strict=True)
         return {slot: self._operands[g] for slot, g in slots if g in self._operands}
 
@@ -341,9 +348,10 @@ class Node(_Part):
         return self._operands.get(slot) if slot else None
 
     def __repr__(self) -> str:
-        made = ", ".join(f"%{escape_name(v._name)}" for v in self.results)
+        results = ", ".join(f"%{escape_name(v._name)}" for v in self.results)
         used = ", ".join(f"{s}=%{escape_name(v._name)}" for s, v in self._operands.items())
-        kinds = ", ".join(repr(v._type) for v in self.results)
+        types = ", ".join(repr(v._type) for v in self.results)
         op = " |> ".join(stage.op for stage in self.stages) or self._op
+        # A foreign node is shown under the name that its framework gives the operator.
         op = str(self._attrs["op"]) if op == "foreign" else op
-        return f"{made}{' = ' if made else ''}{op}({used}){' : ' if kinds else ''}{kinds}"
+        return f"{results}{' = ' if results else ''}{op}({used}){' : ' if types else ''}{types}"

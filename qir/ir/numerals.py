@@ -18,11 +18,12 @@ _F32_OVERFLOW_FREE = 2.0**127  # below this nothing rounds to infinity
 def round_to_dtype(value: float, kind: DType) -> float:
     """Returns the number that a float type holds nearest to this one."""
     if kind is F32 and -_F32_OVERFLOW_FREE < value < _F32_OVERFLOW_FREE:
+        # struct rounds to nearest even as NumPy does, and is faster for a single number.
         (single,) = _SINGLE.unpack(_SINGLE.pack(value))
         return float(single)
     with np.errstate(over="ignore", invalid="ignore"):
-        near = float(np.array(float(value)).astype(kind.carrier))
-    return near if near == near else math.nan  # one object, so that equal types are equal
+        rounded = float(np.array(float(value)).astype(kind.carrier))
+    return rounded if rounded == rounded else math.nan  # one object, so that equal types are equal
 
 
 def number_text(value: float, kind: DType | None = None) -> str:
@@ -31,19 +32,20 @@ def number_text(value: float, kind: DType | None = None) -> str:
     if isinstance(value, int):
         return str(value)
     value = float(value)
-    narrow = kind is not None and kind.is_float and kind.bits < 64
+    is_narrow = kind is not None and kind.is_float and kind.bits < 64
     if (
         kind is None
-        or not narrow
+        or not is_narrow
         or not math.isfinite(value)
         or round_to_dtype(value, kind) != value
     ):
         return repr(value)
     if kind is F32:
+        # NumPy prints the shortest decimal that identifies a float32.
         text = str(np.float32(value))
     else:
-        tries = (f"{value:.{digits}g}" for digits in range(1, 17))
-        text = next((t for t in tries if round_to_dtype(float(t), kind) == value), repr(value))
+        candidates = (f"{value:.{digits}g}" for digits in range(1, 17))
+        text = next((t for t in candidates if round_to_dtype(float(t), kind) == value), repr(value))
     if (
         round_to_dtype(float(text), kind) != value
     ):  # rounding twice, by way of float64, may tip a tie
@@ -54,8 +56,9 @@ def number_text(value: float, kind: DType | None = None) -> str:
 def check_zeros(zeros: NDArray[np.generic], storage: DType) -> None:
     """Raises TypeRuleError for zero points that a cast to the storage type would change."""
     low, high = storage.bounds
-    few = zeros.size > 1 and zeros.dtype.kind in "iu"
-    for zero in (zeros.min(), zeros.max()) if few else zeros.flat:
+    ends_suffice = zeros.size > 1 and zeros.dtype.kind in "iu"
+    # The least and the greatest decide for integers; of floats each one must be a whole number.
+    for zero in (zeros.min(), zeros.max()) if ends_suffice else zeros.flat:
         if not (isinstance(zero, int | float | np.integer | np.floating) and low <= zero <= high):
             raise TypeRuleError(f"zero point {zero}; those of {storage} are {low} to {high}")
         if zero != int(zero):

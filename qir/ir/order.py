@@ -25,6 +25,7 @@ class Order:
     def __iter__(self) -> Iterator[Node]:
         node = self._first
         while node is not None:
+            # Read before the yield: the caller may remove the node, or move it.
             following = node._next
             yield node
             node = following

@@ -26,8 +26,8 @@ from qir.ir.scheme import Scheme, parse_scheme
 from qir.ir.types import Array, Element, TensorType
 from qir.ir.typetext import read_element, read_type
 
-_MAX_BODIES = 32
-_TEXTS = ("op", "name", "path", "layer")
+_MAX_BODY_DEPTH = 32
+_ORIGIN_TEXTS = ("op", "name", "path", "layer")
 
 
 @pause_garbage_collection()
@@ -51,6 +51,8 @@ class _Parser:
     def graph(self) -> Graph:
         """Returns the text's one graph, whole."""
         cursor = self.cursor
+        # `data` lines hold elements, `array` lines declare the types that name them; both come
+        # first, so that every `@name` below is known when it is read.
         while cursor.take_word("data"):
             self._hold()
         while cursor.take_word("array"):
@@ -58,11 +60,11 @@ class _Parser:
         if not cursor.take_word("graph"):
             raise cursor.fail(f"'graph' should stand here, not {cursor.near()}")
         cursor.skip()
-        out = Graph(cursor.name())
-        self._nodes(out)
+        graph = Graph(cursor.name())
+        self._nodes(graph)
         if not cursor.done:
             raise cursor.fail(f"{cursor.near()} is too much after the graph")
-        return out
+        return graph
 
     def _nodes(self, graph: Graph) -> None:
         cursor = self.cursor
@@ -83,10 +85,12 @@ class _Parser:
             name = cursor.name()
             if name in out:
                 raise cursor.fail(f"the body {name} is given twice")
+            # A body is closed: it sees none of the values around it.
             outer, self.values = self.values, {}
             self.depth += 1
-            if self.depth > _MAX_BODIES:
-                raise cursor.fail(f"bodies within bodies, more than {_MAX_BODIES} deep")
+            if self.depth > _MAX_BODY_DEPTH:
+                raise cursor.fail(f"bodies within bodies, more than {_MAX_BODY_DEPTH} deep")
+            # An empty profile: a body without `as` follows the profile of the node that holds it.
             out[name] = Graph(name, "")
             self._nodes(out[name])
             self.depth -= 1
@@ -128,7 +132,7 @@ class _Parser:
         if name not in self.data:
             raise self.cursor.fail(f"array @{name} is not given")
         try:
-            return Array(_carried(self.data[name], kind), kind, name)
+            return Array(_in_carrier(self.data[name], kind), kind, name)
         except QirError as error:
             raise self.cursor.fail(str(error)) from None
 
@@ -146,6 +150,7 @@ class _Parser:
         cursor.skip()
         op = cursor.identifier()
         if op not in OPS:
+            # Back to the start of the word, so that the error's column points at it.
             cursor.at -= len(op)
             raise cursor.fail(no_op(op))
         try:
@@ -153,6 +158,7 @@ class _Parser:
         except ParseError:
             raise
         except QirError as error:
+            # An error of the graph has no position: the one of the node's first name is reported.
             cursor.at = start
             cursor.skip()
             raise cursor.fail(str(error)) from None
@@ -206,59 +212,62 @@ class _Parser:
         sizes = known_shape(kind.shape)
         if kind.quant or sizes is None or math.prod(sizes) != len(items):
             raise self.cursor.fail(f"{len(items)} elements in line are no {kind}")
-        if not all(_holds(kind.dtype, item) for item in items):
+        if not all(_is_literal_of(kind.dtype, item) for item in items):
             raise self.cursor.fail(f"not every element in line is a {kind.dtype}")
+        # A literal such as 1e300 in f16 is infinite, as its cast is.
         with np.errstate(over="ignore"):
             flat = np.array(items, kind.dtype.carrier)
         return Array(flat.reshape(sizes), kind, name)
 
     def _new(self, graph: Graph, names: list[str]) -> None:
-        seen: set[str] = set()
+        new_names: set[str] = set()
         for name in names:
-            if graph.has(name) or name in seen:
+            if graph.has(name) or name in new_names:
                 raise self.cursor.fail(f"%{name} is made twice")
-            seen.add(name)
+            new_names.add(name)
 
     def _op(self, graph: Graph, op: str, names: list[str]) -> Node:
         self._new(graph, names)
         stages = [self._stage(op, 0)]
         while self.cursor.take("|>"):
             stages.append(self._stage(self.cursor.identifier(), len(stages)))
-        last = stages[-1]
+        final = stages[-1]
         if len(stages) == 1:
-            if last.name:
+            if final.name:
                 raise self.cursor.fail("the stages of a chain are named, a node is not")
-            types = last.types if op != "output" else None
-            if len(names) != len(last.types):
-                raise self.cursor.fail(f"{len(names)} values but {len(last.types)} types")
+            # `output` states no type, and one of an output cannot be inferred from results.
+            types = final.types if op != "output" else None
+            if len(names) != len(final.types):
+                raise self.cursor.fail(f"{len(names)} values but {len(final.types)} types")
             node = graph.add(
                 op,
-                last.operands,
-                last.attrs,
+                final.operands,
+                final.attrs,
                 types=types,
                 name=names,
-                inner=last.inner,
+                inner=final.inner,
                 bodies=self._bodies(),
             )
-            if last.origins:
-                graph.set_origins(node, last.origins)
+            if final.origins:
+                graph.set_origins(node, final.origins)
             return node
-        if len(names) != 1 or len(last.types) != 1 or any(len(s.types) > 1 for s in stages):
+        if len(names) != 1 or len(final.types) != 1 or any(len(s.types) > 1 for s in stages):
             raise self.cursor.fail("a chain makes one value, and each stage one, of one type")
         if any(s.inner for s in stages):
             raise self.cursor.fail("inner slots belong to a node, not to a stage of a chain")
         operands: dict[str, Value] = {}
         for i, stage in enumerate(stages):
             for slot, value in stage.operands.items():
+                # The slots of later stages get the number of their stage, as in `1.y`.
                 operands[slot if i == 0 else f"{i}.{slot}"] = value
-        kept = [s.stage(final=s is last) for s in stages]
-        return graph.add_chain(kept, operands, last.types[0], name=names[0])
+        chain = [s.stage(final=s is final) for s in stages]
+        return graph.add_chain(chain, operands, final.types[0], name=names[0])
 
-    def _stage(self, op: str, index: int) -> _Stage:
+    def _stage(self, op: str, index: int) -> _StageDraft:
         cursor = self.cursor
         if op not in OPS:
             raise cursor.fail(no_op(op))
-        out = _Stage(op)
+        out = _StageDraft(op)
         if index == 0 or cursor.peek("("):
             out.operands, out.flow = self._operands(spec(op))
         elif spec(op).operands:
@@ -294,27 +303,28 @@ class _Parser:
             out[slot] = read_element(cursor, self._find)
         return out
 
-    def _operands(self, row: OpSpec) -> tuple[dict[str, Value], str | None]:
+    def _operands(self, op_spec: OpSpec) -> tuple[dict[str, Value], str | None]:
         cursor = self.cursor
         out: dict[str, Value] = {}
         flow: str | None = None
-        order = [s.name for s in row.operands if not s.optional and not s.variadic]
+        # Required slots may be bound by position, optional and variadic ones only by name.
+        unnamed_slots = [s.name for s in op_spec.operands if not s.optional and not s.variadic]
         cursor.expect("(")
         while not cursor.take(")"):
             if out or flow:
                 cursor.expect(",")
             if cursor.peek("%") or cursor.peek("."):
-                if not order:
-                    raise cursor.fail(f"{row.name}: this operand needs its slot's name")
-                slot = order.pop(0)
+                if not unnamed_slots:
+                    raise cursor.fail(f"{op_spec.name}: this operand needs its slot's name")
+                slot = unnamed_slots.pop(0)
             else:
                 cursor.skip()
                 slot = cursor.name()
                 cursor.expect("=")
-                if slot in order:
-                    order.remove(slot)
+                if slot in unnamed_slots:
+                    unnamed_slots.remove(slot)
             if slot in out or slot == flow:
-                raise cursor.fail(f"{row.name}: slot {slot} is bound twice")
+                raise cursor.fail(f"{op_spec.name}: slot {slot} is bound twice")
             if cursor.take("%"):
                 name = cursor.name()
                 if name not in self.values:
@@ -365,19 +375,20 @@ class _Parser:
         if origins:
             graph.set_origins(node, (*node.origins, *origins))
         if cursor.take_word("lineage"):
-            lines = read_attr(cursor, self.arrays)
-            if not isinstance(lines, tuple) or len(lines) != len(node.results):
+            lineages = read_attr(cursor, self.arrays)
+            if not isinstance(lineages, tuple) or len(lineages) != len(node.results):
                 raise cursor.fail(f"a lineage for each of {len(node.results)} values")
-            for value, line in zip(node.results, lines, strict=True):
-                tensor, *how = self._texts(line)
+            for value, lineage in zip(node.results, lineages, strict=True):
+                # A lineage is the tensor's name, then the steps that lead from it to the value.
+                tensor, *how = self._texts(lineage)
                 graph.set_lineage(value, Lineage(tensor, tuple(how)))
 
     def _texts(self, value: Attr) -> list[str]:
         """Returns a list of one text or more."""
-        found = [p for p in value if isinstance(p, str)] if isinstance(value, tuple) else []
-        if not isinstance(value, tuple) or not found or len(found) != len(value):
+        texts = [p for p in value if isinstance(p, str)] if isinstance(value, tuple) else []
+        if not isinstance(value, tuple) or not texts or len(texts) != len(value):
             raise self.cursor.fail("a list of texts should stand here")
-        return found
+        return texts
 
     def _plan(self, graph: Graph, node: Node) -> None:
         cursor = self.cursor
@@ -395,25 +406,25 @@ class _Parser:
     def _origin(self) -> Origin:
         self.cursor.skip()
         framework = self.cursor.name()
-        given = self._attrs()
-        text: dict[str, str] = {}
+        attrs = self._attrs()
+        texts: dict[str, str] = {}
         call, operands = 0, list[tuple[str, str]]()
-        for name, value in given.items():
+        for name, value in attrs.items():
             if name == "call" and type(value) is int:
                 call = value
             elif name == "operands" and isinstance(value, tuple):
                 operands += [self._pair(pair) for pair in value]
-            elif name in _TEXTS and isinstance(value, str):
-                text[name] = value
+            elif name in _ORIGIN_TEXTS and isinstance(value, str):
+                texts[name] = value
             else:
-                raise self.cursor.fail(_not_of_an_origin(name))
-        return Origin(framework, **text, call=call, operands=tuple(operands))
+                raise self.cursor.fail(_origin_fault(name))
+        return Origin(framework, **texts, call=call, operands=tuple(operands))
 
     def _pair(self, value: Attr) -> tuple[str, str]:
-        found = self._texts(value)
-        if len(found) != 2:
+        pair = self._texts(value)
+        if len(pair) != 2:
             raise self.cursor.fail("a pair of texts should stand here")
-        return found[0], found[1]
+        return pair[0], pair[1]
 
     def _scheme(self, text: str) -> Scheme:
         try:
@@ -422,14 +433,17 @@ class _Parser:
             raise self.cursor.fail(str(error)) from None
 
 
-def _not_of_an_origin(name: str) -> str:
-    kinds = dict.fromkeys(_TEXTS, "text") | {"call": "whole number", "operands": "list of pairs"}
+def _origin_fault(name: str) -> str:
+    kinds = dict.fromkeys(_ORIGIN_TEXTS, "text") | {
+        "call": "whole number",
+        "operands": "list of pairs",
+    }
     if name in kinds:
         return f"{name} of an origin is a {kinds[name]}"
     return f"an origin has no {name}; it has {', '.join(kinds)}"
 
 
-def _holds(kind: DType, item: bool | float) -> bool:
+def _is_literal_of(kind: DType, item: bool | float) -> bool:
     """Returns whether a number in line is one of that type."""
     if isinstance(item, bool) or kind.name == "bool":
         return isinstance(item, bool) and kind.name == "bool"
@@ -438,39 +452,42 @@ def _holds(kind: DType, item: bool | float) -> bool:
     return kind.is_float
 
 
-def _carried(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
+def _in_carrier(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
     """Returns the elements in their type's carrier; files keep unusual ones as bytes of equal
     width."""
+    # safetensors and NumPy's files have no name for 8-bit and smaller floats: their bits were
+    # stored as unsigned integers, and are viewed here as what they are.
     carrier = kind.dtype.carrier
     if carrier.kind == "O" and data.dtype == np.uint8:
-        return _strings(data, kind)
+        return _read_strings(data, kind)
     unusual = carrier.isbuiltin == 2  # what ml_dtypes adds to NumPy
     if unusual and data.dtype == np.dtype(f"u{carrier.itemsize}"):
         return data.view(carrier)
     return data
 
 
-def _strings(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
+def _read_strings(data: NDArray[np.generic], kind: TensorType) -> NDArray[np.generic]:
     """Texts as files keep them: a list of texts, or of bytes that need not be one."""
     try:
-        rows = json.loads(data.tobytes())
+        # One JSON list of all elements: a string, or a list of numbers for bytes that are no UTF-8.
+        items = json.loads(data.tobytes())
     except (ValueError, RecursionError):
-        rows = None
+        items = None
     sizes = known_shape(kind.shape)
-    if not isinstance(rows, list) or sizes is None or len(rows) != math.prod(sizes):
+    if not isinstance(items, list) or sizes is None or len(items) != math.prod(sizes):
         raise ParseError(f"the texts of {kind} are no list of so many")
-    out = np.empty(len(rows), object)
-    for i, row in enumerate(rows):
-        if isinstance(row, str):
-            out[i] = row
-        elif isinstance(row, list) and all(type(b) is int and 0 <= b < 256 for b in row):
-            out[i] = bytes(row)
+    out = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        if isinstance(item, str):
+            out[i] = item
+        elif isinstance(item, list) and all(type(b) is int and 0 <= b < 256 for b in item):
+            out[i] = bytes(item)
         else:
             raise ParseError(f"text {i} of {kind} is neither a text nor bytes")
     return out.reshape(sizes)
 
 
-class _Stage:
+class _StageDraft:
     """A stage as far as it is read."""
 
     def __init__(self, op: str) -> None:

@@ -54,8 +54,8 @@ def inline(array: Array) -> str | None:
     data = array.data
     if data.size == 0 or (data.dtype.kind == "f" and not np.isfinite(data).all()):
         return None
-    kind = array.type.dtype
-    items = [_scalar(v, kind) for v in data.reshape(-1).tolist()]
+    dtype = array.type.dtype
+    items = [_scalar(v, dtype) for v in data.reshape(-1).tolist()]
     return items[0] if data.ndim == 0 else f"[{', '.join(items)}]"
 
 
@@ -73,6 +73,8 @@ class _Printer:
         self._counts: dict[str, int] = {}
         self._declared: dict[str, Array] = {}
         self._inline: dict[Node, str] = {}
+        # Printing a type is slow where it has many parameters, and models repeat types: each
+        # object's text is made once.
         self._types: dict[int, str] = {}  # by identity: the graph holds them while it is printed
         self._collect(graph)
 
@@ -84,15 +86,16 @@ class _Printer:
                     self._inline[node] = text
                 else:
                     self._name(constant, node.name)
-            for array in _referred(node):
+            for array in _referenced_arrays(node):
                 self._declared[self._name(array, array.name or "array")] = array
             for body in node.bodies.values():
                 self._collect(body)
 
-    def _name(self, array: Array, wanted: str) -> str:
+    def _name(self, array: Array, preferred: str) -> str:
         if (name := self._names.get(array.digest)) is not None:
             return name
-        base = array.digest if self.by_content else wanted
+        # Arrays are named by content: two constants with equal elements print as one array.
+        base = array.digest if self.by_content else preferred
         name, count = base, self._counts.get(base, 0)
         while name in self.table or name == RESERVED:
             count += 1
@@ -119,6 +122,8 @@ class _Printer:
     def text(self) -> str:
         lines = [
             f"array {self.at(a)} : {self.type(a.type)}"
+            # An array whose type names other arrays comes after them: the parser reads top to
+            # bottom.
             for a in sorted(self._declared.values(), key=lambda a: a.depth)
         ]
         lines.append(f"graph {write_name(self.graph.name)} as {write_word(self.graph.profile)} {{")
@@ -126,8 +131,8 @@ class _Printer:
         return "\n".join([*lines, "}"]) + "\n"
 
     def node(self, node: Node, indent: str) -> str:
-        made = ", ".join(f"%{write_name(v.name)}" for v in node.results)
-        parts = [f"{made} = " if made else "", self._body(node)]
+        results = ", ".join(f"%{write_name(v.name)}" for v in node.results)
+        parts = [f"{results} = " if results else "", self._body(node)]
         if node.results:
             parts.append(" : " + ", ".join(self.type(v.type) for v in node.results))
         parts += [self._held(name, body, indent) for name, body in node.bodies.items()]
@@ -152,9 +157,9 @@ class _Printer:
         if node.op == "constant":
             data = node.attrs["data"]
             assert isinstance(data, Array)
-            rest = {name: value for name, value in node.attrs.items() if name != "data"}
-            shown = self._attrs("constant", rest)
-            return f"constant({self._inline.get(node) or self.at(data)}){shown}"
+            other_attrs = {name: value for name, value in node.attrs.items() if name != "data"}
+            attrs_text = self._attrs("constant", other_attrs)
+            return f"constant({self._inline.get(node) or self.at(data)}){attrs_text}"
         text = (
             f"{node.op}({self._operands(node.op, node.operands)}){self._attrs(node.op, node.attrs)}"
         )
@@ -164,17 +169,19 @@ class _Printer:
         return text
 
     def _operands(self, op: str, operands: Mapping[str, Value], flow: str | None = None) -> str:
-        named = {slot: f"%{write_name(v.name)}" for slot, v in operands.items()}
+        texts = {slot: f"%{write_name(v.name)}" for slot, v in operands.items()}
         if flow is not None:
-            named[flow] = "."
+            texts[flow] = "."
+        # Their slots are names of the user's own, not of a spec, so all are written out.
         if op in ("output", "foreign", "fused"):
-            return ", ".join(f"{write_name(s)}={v}" for s, v in named.items())
-        out = [named.pop(slot) for slot in _bare(op) if slot in named]
-        rest = sorted(named.items(), key=_slot_order)
-        return ", ".join([*out, *(f"{write_name(s)}={v}" for s, v in rest)])
+            return ", ".join(f"{write_name(s)}={v}" for s, v in texts.items())
+        out = [texts.pop(slot) for slot in _positional_slots(op) if slot in texts]
+        by_name = sorted(texts.items(), key=_slot_order)
+        return ", ".join([*out, *(f"{write_name(s)}={v}" for s, v in by_name)])
 
     def _stage(self, node: Node, index: int, stage: Stage) -> str:
         operands = node.stage_operands(index)
+        # A stage that reads the flow alone, `|> relu`, needs no brackets.
         bare = index > 0 and not operands
         text = stage.op if bare else f"{stage.op}({self._operands(stage.op, operands, stage.flow)})"
         text += self._attrs(stage.op, stage.attrs)
@@ -185,12 +192,14 @@ class _Printer:
 
     def _attrs(self, op: str, values: Mapping[str, Attr]) -> str:
         defaults = _defaults(op)
-        shown = [
+        changed = [
             f"{name} = {self.attr(value)}"
             for name, value in values.items()
+            # Attributes at their default are left out, so that a new attribute changes no older
+            # text.
             if name not in defaults or not attributes.same(value, defaults[name])
         ]
-        return f" {{{', '.join(shown)}}}" if shown else ""
+        return f" {{{', '.join(changed)}}}" if changed else ""
 
     def attr(self, value: Attr) -> str:
         match value:
@@ -224,7 +233,7 @@ class _Printer:
 
 
 @cache
-def _bare(op: str) -> tuple[str, ...]:
+def _positional_slots(op: str) -> tuple[str, ...]:
     """Returns the slots whose operands print without their names."""
     return tuple(s.name for s in spec(op).operands if not (s.optional or s.variadic))
 
@@ -240,6 +249,7 @@ def _element(element: Element, at: ArrayName) -> str:
 
 def _origin(word: str, origin: Origin) -> str:
     parts = []
+    # The first item is the framework, which stands before the braces.
     for name, value in origin.items()[1:]:
         if isinstance(value, tuple):
             pairs = ", ".join(f"({quote(a)}, {quote(b)})" for a, b in value)
@@ -249,7 +259,7 @@ def _origin(word: str, origin: Origin) -> str:
     return f" {word} {write_name(origin.framework)} {{{', '.join(parts)}}}"
 
 
-def _referred(node: Node) -> Iterator[Array]:
+def _referenced_arrays(node: Node) -> Iterator[Array]:
     """Arrays that types and attributes name; a constant's own elements aside."""
     for result in node.results:
         if result.type.quant is not None:

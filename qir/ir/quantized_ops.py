@@ -44,9 +44,9 @@ def is_float_width_cast(node: Node) -> bool:
     """Returns whether an op is a cast between 16-bit floats and wider ones."""
     if node.op != "cast":
         return False
-    ends = (*node.operands.values(), *node.results)
-    narrow = any(v.type.element in (F16, BF16) for v in ends)
-    return narrow and all(v.type.quant is None and v.type.dtype.is_float for v in ends)
+    values = (*node.operands.values(), *node.results)
+    narrow = any(v.type.element in (F16, BF16) for v in values)
+    return narrow and all(v.type.quant is None and v.type.dtype.is_float for v in values)
 
 
 def stored_quant_type(value: Value) -> QuantType | None:
@@ -90,15 +90,15 @@ def _is_integer_product(node: Node) -> bool:
 def _has_quantized_operands(node: Node, known: dict[Node, bool]) -> bool:
     if node.op == "foreign":
         return False
-    row = spec(node.op) if not node.stages else spec(node.stages[0].op)
-    found = False
+    op_spec = spec(node.op) if not node.stages else spec(node.stages[0].op)
+    has_quantized = False
     for slot, value in node.operands.items():
-        if slot == row.traits.bias or not value.type.express.is_float:
+        if slot == op_spec.traits.bias or not value.type.express.is_float:
             continue  # a bias is in accumulator units, a shape is no float: neither decides
         if source_quant_type(value) is None and not _stays_in_kernel(node, value, known):
             return False
-        found = True
-    return found
+        has_quantized = True
+    return has_quantized
 
 
 def _stays_in_kernel(node: Node, value: Value, known: dict[Node, bool]) -> bool:
@@ -136,20 +136,20 @@ def longest_chain(graph: Graph, known: Mapping[Node, bool] | None = None) -> tup
     """
     integer = quantized_nodes(graph) if known is None else known
     length: dict[Node, int] = {}
-    before: dict[Node, Node | None] = {}
+    previous: dict[Node, Node | None] = {}
     for node in graph:
         producers = [v.node for v in node.operands.values()]
-        best = max(producers, key=lambda p: length.get(p, 0), default=None)
-        longest = length.get(best, 0) if best is not None else 0
+        best_producer = max(producers, key=lambda p: length.get(p, 0), default=None)
+        longest = length.get(best_producer, 0) if best_producer is not None else 0
         if integer.get(node, False):
             length[node] = longest + 1
         else:  # quantize and dequantize neither count nor end a path; a float op ends it
             length[node] = longest if node.op in CONVERSION_OPS else 0
-        before[node] = best if longest else None
-    end = max(graph, key=lambda n: length[n], default=None)
+        previous[node] = best_producer if longest else None
+    last = max(graph, key=lambda n: length[n], default=None)
     path: list[Node] = []
-    while end is not None and length[end]:
-        if integer.get(end, False):
-            path.append(end)
-        end = before[end]
+    while last is not None and length[last]:
+        if integer.get(last, False):
+            path.append(last)
+        last = previous[last]
     return tuple(reversed(path))

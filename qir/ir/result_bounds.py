@@ -21,11 +21,12 @@ def result_bounds(node: Node) -> tuple[float, float]:
             return 0.0, 1.0
         case "clip":
             low, high = (_bound(attrs, name) for name in ("min", "max"))
+            # A clip whose min is above its max gives max everywhere, as ONNX and NumPy have it.
             high = math.inf if high is None else high
             return min(-math.inf if low is None else low, high), high
     return -math.inf, math.inf
 
 
 def _bound(attrs: Mapping[str, Attr], name: str) -> float | None:
-    found = attrs.get(name)
-    return found if isinstance(found, float) and not math.isnan(found) else None
+    bound = attrs.get(name)
+    return bound if isinstance(bound, float) and not math.isnan(bound) else None

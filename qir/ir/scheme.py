@@ -107,15 +107,17 @@ def parse_scheme(text: str) -> Scheme:
 
     `u8|i8 by sign` is u8 where no value is negative, else i8.
     """
-    found = _SCHEME.fullmatch(text.strip())
-    if not found:
+    match = _SCHEME.fullmatch(text.strip())
+    if not match:
         raise ParseError(f"{text[:60]!r} is no scheme, such as 'u8 affine tensor minmax'")
-    parts = found.groupdict()
+    parts = match.groupdict()
     storage = dtype(parts["storage"])
     if not storage.is_integer:
         raise ParseError(f"{text[:60]!r}: {storage} stores no integers")
-    grain: Literal["tensor", "channel"] = "channel" if parts["grain"] == "channel" else "tensor"
-    zero = parts["fixed"] or parts["zero"]
+    granularity: Literal["tensor", "channel"] = (
+        "channel" if parts["grain"] == "channel" else "tensor"
+    )
+    zero_text = parts["fixed"] or parts["zero"]
     try:
         scale = float(parts["scale"]) if parts["scale"] else None
     except ValueError:
@@ -124,10 +126,10 @@ def parse_scheme(text: str) -> Scheme:
         scheme = Scheme(
             storage,
             parts["symmetry"] == "symmetric",
-            grain,
+            granularity,
             (int(parts["low"]), int(parts["high"])) if parts["low"] else None,
             parts["rule"] or "minmax",
-            int(zero) if zero else None,
+            int(zero_text) if zero_text else None,
             scale,
             parts["share"] or "",
             dtype(parts["negative"]) if parts["negative"] else None,

@@ -21,7 +21,7 @@ from qir.ir.node import Node, Use, Value
 from qir.ir.order import Order
 from qir.ir.types import TensorType
 
-_USE = tuple.__new__  # of a use, without going through Python
+_NEW_USE = tuple.__new__  # of a use, without going through Python
 
 
 @checked_methods
@@ -36,6 +36,8 @@ class Structure:
         self._values: dict[str, Value] = {}
         self._counts: dict[str, int] = {}
         self._holder: Structure | None = None
+        # `_most` edits are allowed (a pass that never ends is stopped by it); `_kept` counts the
+        # pass runs that work on a copy, during which this graph may not change.
         self._edits, self._most, self._kept = 0, float("inf"), 0
 
     def __iter__(self) -> Iterator[Node]:
@@ -111,8 +113,8 @@ class Structure:
         graph: Structure | None = self
         while graph is not None:
             if graph._edits >= graph._most:
-                said = f"edited for ever: {graph._edits + 1:,} times by now"
-                raise GraphError(f"graph {graph.name} is {said}")
+                message = f"edited for ever: {graph._edits + 1:,} times by now"
+                raise GraphError(f"graph {graph.name} is {message}")
             graph = graph._holder
 
     def _own(self, node: Node) -> None:
@@ -127,6 +129,7 @@ class Structure:
         todo = [producer]
         while todo:
             node = todo.pop()
+            # A node before the user needs only nodes before itself: the search stops there.
             if node._rank >= user._rank and node not in late:
                 late.add(node)
                 todo += [value._node for value in node._operands.values()]
@@ -149,11 +152,11 @@ class Structure:
             self._own(value._node)
         node = dead[0]
         if len(values) != len(node._results):
-            made = f"{node.name} makes {len(node._results)} values"
-            raise GraphError(f"{made}, {len(values)} are given for them")
-        if made_by := next((v._node for v in values if v._node in dead), None):
+            count = f"{node.name} makes {len(node._results)} values"
+            raise GraphError(f"{count}, {len(values)} are given for them")
+        if producer := next((v._node for v in values if v._node in dead), None):
             raise GraphError(
-                f"{made_by.name} makes a value that is to stay, so it cannot be removed"
+                f"{producer.name} makes a value that is to stay, so it cannot be removed"
             )
         for i, each in enumerate(dead[1:], 1):
             if each in dead[:i]:
@@ -167,18 +170,20 @@ class Structure:
         if not users:
             return
         first = min(user._rank for user in users)
-        above: dict[Node, list[Node]] = {}
+        ancestors: dict[Node, list[Node]] = {}
         todo = [new._node for new in instead.values()]
         while todo:
             node = todo.pop()
-            if node._rank >= first and node not in above:
+            # Only nodes at or after the first user can be part of a new cycle.
+            if node._rank >= first and node not in ancestors:
                 operands = [instead.get(value, value) for value in node._operands.values()]
-                above[node] = [value._node for value in operands]
-                todo += above[node]
-        if users.isdisjoint(above):
+                # Operands as they would be after the edit.
+                ancestors[node] = [value._node for value in operands]
+                todo += ancestors[node]
+        if users.isdisjoint(ancestors):
             return
         try:
-            TopologicalSorter(above).prepare()
+            TopologicalSorter(ancestors).prepare()
         except CycleError as error:
             _, circle = error.args
             user = next(node for node in circle if node in users)
@@ -197,26 +202,28 @@ class Structure:
         self._free()
         if before is not None:
             self._own(before)
-        here = self._store._node
+        nodes = self._store._node
         for slot, value in operands.items():
-            if value._node not in here:
+            if value._node not in nodes:
                 raise GraphError(f"{node._op}: %{value._name} in {slot} is of another graph")
             if before is not None and value._node._rank >= before._rank:
                 raise GraphError(f"{node._op}: %{value._name} is made after {before.name}")
         names = self._names(node._op, name, len(kinds))
+        # From here on nothing raises: an edit happens whole or not at all.
         self._order.insert(node, before)
         store.put(self._store, node, operands)
         if len(kinds) == 1:
-            made = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
-            node._results = (made,)
+            only_value = self._values[names[0]] = Value(node, 0, names[0], kinds[0])
+            node._results = (only_value,)
         else:
-            made_all = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
-            node._results = made_all
-            self._values.update(zip(names, made_all, strict=True))
+            values = tuple(map(Value, repeat(node), range(len(kinds)), names, kinds))
+            node._results = values
+            self._values.update(zip(names, values, strict=True))
         bound = node._operands
         for slot, value in operands.items():
             bound[slot] = value
-            value._uses[_USE(Use, (node, slot))] = None
+            # A dict used as an ordered set: uses keep the order in which they came about.
+            value._uses[_NEW_USE(Use, (node, slot))] = None
         self._touch()
 
     def _names(self, op: str, name: str | Iterable[str] | None, count: int) -> list[str]:
@@ -224,19 +231,20 @@ class Structure:
             base = op if name is None else name
             if count == 1:
                 return [base if base not in self._values else self.fresh(base)]
-            wanted = [base if i == 0 else f"{base}.{i}" for i in range(count)]
+            preferred = [base if i == 0 else f"{base}.{i}" for i in range(count)]
         else:
-            wanted = list(name)
-            check_names(wanted)
-        if len(wanted) != count:
-            raise GraphError(f"{op} makes {count} values, {len(wanted)} names are given")
+            preferred = list(name)
+            check_names(preferred)
+        if len(preferred) != count:
+            raise GraphError(f"{op} makes {count} values, {len(preferred)} names are given")
         if count == 1:
-            return [self.fresh(wanted[0])]
+            return [self.fresh(preferred[0])]
         names: dict[str, None] = {}
-        for found in map(self.fresh, wanted):
-            while found in names:
-                found = self.fresh(f"{found}_1")
-            names[found] = None
+        for unique in map(self.fresh, preferred):
+            # Two results of this node may ask for one name; it is not in the graph's table yet.
+            while unique in names:
+                unique = self.fresh(f"{unique}_1")
+            names[unique] = None
         return list(names)
 
     def _bind(self, node: Node, slot: str, value: Value) -> None:
@@ -260,6 +268,7 @@ class Structure:
 
     def _lift(self, late: set[Node], user: Node) -> None:
         """Moves nodes, in their order, to just before one."""
+        # Sorted by rank, so that the moved nodes stay in topological order among themselves.
         for node in sorted(late, key=lambda n: n._rank):
             self._order.take_out(node)
             self._order.insert(node, user)
@@ -282,6 +291,7 @@ class Structure:
     def _rename(self, value: Value, name: str) -> None:
         """Gives a value a name that is not taken; it still stands for the same source tensor."""
         del self._values[value._name]
+        # The default lineage is the value's name, so it is stored before the name changes.
         value._lineage = value.lineage
         value._name = name
         self._values[name] = value
@@ -290,6 +300,8 @@ class Structure:
     def _touch(self) -> None:
         graph: Structure | None = self
         while graph is not None:
+            # An edit of a body is an edit of every graph around it: their caches are keyed by
+            # `version`.
             graph._edits += 1
             graph = graph._holder
 

@@ -28,12 +28,15 @@ def infer_types(graph: Graph) -> int:
     graph._free()
     changed: set[Value] = set()
     while True:
+        # An input is found to be changed only when a reader's types do not fit: the inference
+        # starts again then, with that input known as changed. Each restart adds an input, so it
+        # ends.
         run = _Run(changed)
         try:
             run.infer(graph)
-        except _InputChanged as found:
+        except _InputChanged as restart:
             run.undo()
-            changed.add(found.value)
+            changed.add(restart.value)
         except QirError as error:
             run.undo()
             if isinstance(error, TypeRuleError):
@@ -57,7 +60,7 @@ class _Run:
     """One inference, which can be undone; `changed` are inputs that have another type now."""
 
     def __init__(self, changed: Set[Value]) -> None:
-        self.moved = set(changed)
+        self.affected = set(changed)
         """Values that depend on a changed input: sizes that nothing says are unknown there."""
         self.types: dict[Value, TensorType] = {}
         """The types before, of values that changed."""
@@ -74,21 +77,22 @@ class _Run:
         for node in graph:
             self.at = node.name
             bodies = graph._bodies.get(node, {})
-            moved = not self.moved.isdisjoint(node.operands.values())
+            is_affected = not self.affected.isdisjoint(node.operands.values())
+            # Bodies first: the node's results follow from theirs.
             for value, kind in _body_input_types(node, bodies):
-                self.change(node, value, kind, moved)
+                self.change(node, value, kind, is_affected)
             for body in bodies.values():
                 self.infer(body)
             self.at = node.name
-            made = [value for body in bodies.values() for value in body.outputs.values()]
-            moved = moved or not self.moved.isdisjoint(made)
-            for value, kind in zip(node.results, self.made(node, bodies), strict=False):
-                self.change(node, value, kind, moved)
+            body_results = [value for body in bodies.values() for value in body.outputs.values()]
+            is_affected = is_affected or not self.affected.isdisjoint(body_results)
+            for value, kind in zip(node.results, self.result_types(node, bodies), strict=False):
+                self.change(node, value, kind, is_affected)
 
-    def made(self, node: Node, bodies: Mapping[str, Graph]) -> Sequence[TensorType]:
+    def result_types(self, node: Node, bodies: Mapping[str, Graph]) -> Sequence[TensorType]:
         """Returns the result types; none for a node whose types are given, not inferred."""
         if node.stages:
-            return self.chained(node)
+            return self.chain_types(node)
         if node.op == "fused":
             return [value.type for value in bodies["body"].outputs.values()]
         return (
@@ -97,7 +101,7 @@ class _Run:
             else infer_result_types(node.op, node.operands, node.attrs, bodies)
         )
 
-    def chained(self, node: Node) -> Sequence[TensorType]:
+    def chain_types(self, node: Node) -> Sequence[TensorType]:
         """Returns the result type of a chain; inner stages get theirs as well."""
         stages: list[Stage] = []
         flow: TensorType | None = None
@@ -105,10 +109,10 @@ class _Run:
             call = make_call(stage.op, node.stage_operands(i), stage.attrs)
             if stage.flow is not None and flow is not None:
                 call = replace(call, types={**call.types, stage.flow: flow})
-            (made,) = spec(stage.op).rule(call)
-            stored = None if stage.type is None else _with_stated_parameters(stage.type, made)
+            (inferred,) = spec(stage.op).rule(call)
+            stored = None if stage.type is None else _with_stated_parameters(stage.type, inferred)
             stages.append(stage if stored == stage.type else replace(stage, type=stored))
-            flow = stored or made
+            flow = stored or inferred
         if tuple(stages) != node.stages:
             self.stages[node] = node.stages
             node._stages = tuple(stages)
@@ -117,14 +121,16 @@ class _Run:
     def change(self, node: Node, value: Value, kind: TensorType, moved: bool) -> None:
         """Gives a value the type that was inferred for it, unless that only says less."""
         kind = _with_stated_parameters(value.type, kind)
+        # Nothing this value depends on was changed, so a size that only the frontend knew is kept.
         if not moved and _is_less_specific(kind, value.type):
             return
         if not moved:
             for operand in node.operands.values():
                 if operand.node.op == "input":
                     raise _InputChanged(operand)
-        self.moved.add(value)
+        self.affected.add(value)
         if kind != value.type:
+            # The first type that is stored is the one before the inference, for `undo`.
             self.types.setdefault(value, value.type)
             value._type = kind
 
@@ -148,30 +154,30 @@ def _body_input_types(
     node: Node, bodies: Mapping[str, Graph]
 ) -> Iterator[tuple[Value, TensorType]]:
     """Yields the inputs of a node's bodies, each with the type of what the node hands to it."""
-    given = [value.type for value in node.variadic("xs")]
+    captured = [value.type for value in node.variadic("xs")]
     carried = [value.type for value in node.variadic("vs")]
     for body in bodies.values():
         match node.op:
             case "fused":
-                kinds = [node.operands[value.name].type for value in body.inputs]
+                input_types = [node.operands[value.name].type for value in body.inputs]
             case "if":
-                kinds = given
+                input_types = captured
             case "loop":
-                kinds = [value.type for value in body.inputs[:2]] + carried + given
+                input_types = [value.type for value in body.inputs[:2]] + carried + captured
             case "scan":
-                kinds = carried + _scan_slice_types(node) + given
+                input_types = carried + _scan_slice_types(node) + captured
             case _:
-                kinds = []
-        yield from zip(body.inputs, kinds, strict=False)
+                input_types = []
+        yield from zip(body.inputs, input_types, strict=False)
 
 
 def _scan_slice_types(node: Node) -> list[TensorType]:
     """Returns what a scan hands to its body of each sequence: one entry along its axis."""
-    parts = [value.type for value in node.variadic("ss")]
-    named = node.attrs.get("axes")
-    axes = named if isinstance(named, tuple) and named else (0,) * len(parts)
+    sequences = [value.type for value in node.variadic("ss")]
+    stated_axes = node.attrs.get("axes")
+    axes = stated_axes if isinstance(stated_axes, tuple) and stated_axes else (0,) * len(sequences)
     out = []
-    for part, axis in zip(parts, axes, strict=False):
-        at = int(str(axis)) % part.rank
-        out.append(part.with_shape(tuple(chain(part.shape[:at], part.shape[at + 1 :]))))
+    for sequence, axis in zip(sequences, axes, strict=False):
+        at = int(str(axis)) % sequence.rank
+        out.append(sequence.with_shape(tuple(chain(sequence.shape[:at], sequence.shape[at + 1 :]))))
     return out

@@ -38,8 +38,8 @@ ArrayName: TypeAlias = "Callable[[Array], str]"
 class Array:
     """A constant's elements (integers, if its type is quantized) with the name they print under.
 
-    Elements that somebody could still write to are copied, and `data` is a view of what is so
-    kept: it cannot be made writable. `held` is the same, or what makes it when it is asked for.
+    Writable elements are copied, and `data` is a view that cannot be made writable. `contents` is
+    the same elements, or the lazy array that computes them.
     GraphError where elements and type do not fit.
     """
 
@@ -55,8 +55,8 @@ class Array:
         if kind.is_opaque:
             raise GraphError(f"array {name or '?'}: {type} is no tensor, and no constant holds it")
         if kind.carrier != data.dtype or tuple(type.shape) != data.shape:
-            held = f"{data.dtype} {list(data.shape)}"
-            raise GraphError(f"array {name or '?'}: holds {held}, its type is {type}")
+            actual = f"{data.dtype} {list(data.shape)}"
+            raise GraphError(f"array {name or '?'}: holds {actual}, its type is {type}")
         depth = 1
         if kind is not type.element:
             depth += max((a.depth for a in type.arrays()), default=0)
@@ -67,12 +67,12 @@ class Array:
                 data = data.copy()
                 data.flags.writeable = False
             data = data.view() if data.base is None else data
-        put = object.__setattr__
-        put(self, "contents", data)
-        put(self, "type", type)
-        put(self, "name", name)
-        put(self, "depth", depth)
-        put(self, "_digest", "")
+        set_field = object.__setattr__
+        set_field(self, "contents", data)
+        set_field(self, "type", type)
+        set_field(self, "name", name)
+        set_field(self, "depth", depth)
+        set_field(self, "_digest", "")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"arrays are read-only, and so is {name}")
@@ -80,8 +80,8 @@ class Array:
     @property
     def data(self) -> NDArray[np.generic]:
         """All elements."""
-        held = self.contents
-        return held.read_all() if isinstance(held, LazyArray) else held
+        contents = self.contents
+        return contents.read_all() if isinstance(contents, LazyArray) else contents
 
     @classmethod
     def of(cls, data: NDArray[np.generic], name: str = "") -> Array:
@@ -178,8 +178,8 @@ class DeclaredBounds:
     level: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "low", _rounded_to(self.low, F32))
-        object.__setattr__(self, "high", _rounded_to(self.high, F32))
+        object.__setattr__(self, "low", _round_each(self.low, F32))
+        object.__setattr__(self, "high", _round_each(self.high, F32))
         if isinstance(self.level, int):  # as its text reads
             object.__setattr__(self, "level", float(self.level))
 
@@ -216,8 +216,8 @@ class QuantType:
                 raise TypeRuleError(f"bounds {low}:{high} are not in {self.storage}")
         if self.scale_dtype == self.express:
             object.__setattr__(self, "scale_dtype", None)
-        object.__setattr__(self, "scale", _rounded_to(self.scale, self.scale_dtype or self.express))
-        object.__setattr__(self, "plus", _rounded_to(self.plus, self.express))
+        object.__setattr__(self, "scale", _round_each(self.scale, self.scale_dtype or self.express))
+        object.__setattr__(self, "plus", _round_each(self.plus, self.express))
         if isinstance(self.zero, tuple) and self.zero:
             if all(type(z) is int and z == 0 for z in self.zero):
                 object.__setattr__(self, "zero", ())
@@ -233,13 +233,13 @@ class QuantType:
         object.__setattr__(self, "signs", self._signs())
 
     def _signs(self) -> tuple[bool | str, ...]:
-        real = isinstance(self.zero, tuple) and bool(self.zero) and isinstance(self.zero[0], float)
-        if not real and self.plus is None and self.codes is None and self.declared is None:
+        floats = isinstance(self.zero, tuple) and any(isinstance(z, float) for z in self.zero)
+        if not floats and self.plus is None and self.codes is None and self.declared is None:
             if not isinstance(self.scale, tuple) or 0.0 not in self.scale:
                 return ()  # the usual case
-        ends = (self.declared.low, self.declared.high) if self.declared else ()
-        out: list[bool | str] = [True] if real else []
-        for part in (self.scale, self.zero if real else (), self.plus, self.codes, *ends):
+        declared = (self.declared.low, self.declared.high) if self.declared else ()
+        out: list[bool | str] = [True] if floats else []
+        for part in (self.scale, self.zero if floats else (), self.plus, self.codes, *declared):
             if isinstance(part, tuple) and 0.0 in part:
                 out.append("".join("-" if math.copysign(1.0, v) < 0 else "+" for v in part))
         return tuple(out)
@@ -250,9 +250,9 @@ class QuantType:
             raise TypeRuleError(f"a table is looked up by integers, and {self.storage} has none")
         if self.zero != ():
             raise TypeRuleError("values of a table have no zero; plus moves the float values")
-        most = self.high - self.low + 1
-        if (count := _count(codes)) > most:
-            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {most} values")
+        size = self.high - self.low + 1
+        if (count := _count(codes)) > size:
+            raise TypeRuleError(f"a table of {count} entries, but {self.storage} has {size} values")
         if not _all_satisfy(math.isfinite, codes):
             raise TypeRuleError("an entry of a table is not finite")
 
@@ -328,8 +328,8 @@ class QuantType:
             return data.astype(np.int64)
         if not self.zero:
             return np.zeros(() if self.scale is None else np.shape(self.scales()), np.int64)
-        whole = np.uint64 if max(self.zero) >= 2**63 else np.int64
-        out = np.array(self.zero, np.float64 if self.has_float_zero else whole)
+        integer = np.uint64 if max(self.zero) >= 2**63 else np.int64
+        out = np.array(self.zero, np.float64 if self.has_float_zero else integer)
         return out if self.granularity else out[0]
 
     def has_same_mapping(self, other: QuantType) -> bool:
@@ -362,21 +362,21 @@ class QuantType:
     def text(self, name: ArrayName) -> str:
         """Returns the printed form; `name` gives each array's."""
         bounds = f"<{self.bounds[0]}:{self.bounds[1]}>" if self.bounds else ""
-        head = f"{self.storage}{bounds}:{self.express}"
+        element = f"{self.storage}{bounds}:{self.express}"
         if self.granularity:
-            head += f":{self.granularity.text(name)}"
-        parts = [head, self._params(name), *self._clauses(name)]
+            element += f":{self.granularity.text(name)}"
+        parts = [element, self._params(name), *self._clauses(name)]
         return f"!quant.{self.kind}<{', '.join(parts)}>"
 
     def _params(self, name: ArrayName) -> str:
         kind = self.scale_dtype or self.express
         zero = self.zero
         if isinstance(self.scale, tuple) and isinstance(zero, tuple):
-            ones = [
+            pairs = [
                 number_text(s, kind) + (f":{number_text(zero[i])}" if zero else "")
                 for i, s in enumerate(self.scale)
             ]
-            return ones[0] if self.granularity is None else f"{{{', '.join(ones)}}}"
+            return pairs[0] if self.granularity is None else f"{{{', '.join(pairs)}}}"
         scale = _param(self.scale, kind, name)
         return scale + ("" if zero == () else f":{_param(zero, None, name)}")
 
@@ -425,16 +425,16 @@ def _all_satisfy(test: Callable[[float], bool], values: tuple[float, ...] | Arra
     return all(map(test, values.data.astype(np.float64).reshape(-1).tolist()))
 
 
-def _rounded_to(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
+def _round_each(value: Param, kind: DType) -> tuple[float, ...] | Array | None:
     """Numbers in line, as the type that holds them holds them."""
     return tuple(round_to_dtype(v, kind) for v in value) if isinstance(value, tuple) else value
 
 
-def make_param(values: NDArray[np.generic], grain: Granularity | None, name: str) -> Param:
+def make_param(values: NDArray[np.generic], granularity: Granularity | None, name: str) -> Param:
     """Parameters in their one form: numbers in line where they are few, else an array."""
     flat = np.asarray(values).reshape(-1)
-    simple = grain is None or grain.axis is not None
-    if simple and flat.size <= MAX_INLINE_PARAMS:
+    has_list_form = granularity is None or granularity.axis is not None
+    if has_list_form and flat.size <= MAX_INLINE_PARAMS:
         return tuple(flat.astype(np.int64 if flat.dtype.kind in "iu" else np.float64).tolist())
     return Array.of(np.ascontiguousarray(values), name)
 
@@ -453,7 +453,7 @@ def uniform(
 
     TypeRuleError for a zero point that the storage type cannot hold, and a scale that is NaN.
     """
-    grain = None if axis is None else Granularity(((axis, 1),))
+    granularity = None if axis is None else Granularity(((axis, 1),))
     scale, zeros = np.asarray(scale), np.asarray(zero)
     kind = dtype_of(scale)
     if kind.is_integer:
@@ -471,11 +471,11 @@ def uniform(
     return QuantType(
         storage,
         express,
-        scale=make_param(scale, grain, f"{name}.scale"),
+        scale=make_param(scale, granularity, f"{name}.scale"),
         zero=()
         if not zeros.any()
-        else make_param(zeros.astype(storage.carrier), grain, f"{name}.zero"),
-        granularity=grain,
+        else make_param(zeros.astype(storage.carrier), granularity, f"{name}.zero"),
+        granularity=granularity,
         bounds=bounds,
         scale_dtype=kind,
     )
@@ -503,9 +503,9 @@ class TensorType(_HashSlot):
         try:
             return self._hash
         except AttributeError:
-            found = hash((self.shape, self.element))
-            object.__setattr__(self, "_hash", found)
-            return found
+            result = hash((self.shape, self.element))
+            object.__setattr__(self, "_hash", result)
+            return result
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, tuple):

@@ -19,12 +19,12 @@ FindArray: TypeAlias = Callable[[str], Array]
 _DIM = re.compile(r"([0-9]+|\?)x")
 _MAX_RANK = 64
 # A type that names no array and has no comment inside, so that its text says all of it.
-_CLOSED = re.compile(
+_ARRAY_FREE_TYPE = re.compile(
     r"(?:(?:[0-9]{1,18}|\?|\([^()\n]*+\))x)*+"
     r"(?:[a-z]\w*+|!quant\.[a-z]++<(?:[^<>@#/\n]++|<[^<>@#/\n]*+>)*+>)"
 )
 _OPAQUE = re.compile(r"opaque\b")
-_LONGEST = 200  # letters of a type that is remembered
+_MAX_CACHED_LETTERS = 200  # letters of a type that is remembered
 
 
 def parse_type(text: str, find: FindArray | None = None) -> TensorType:
@@ -43,15 +43,21 @@ def _no_arrays(name: str) -> Array:
 def read_type(cursor: Cursor, find: FindArray) -> TensorType:
     """Reads a type where the cursor is."""
     cursor.skip()
-    found = _CLOSED.match(cursor.text, cursor.at)
-    if found and len(found[0]) <= _LONGEST and (closed := _closed(found[0])) is not None:
-        cursor.at = found.end()
-        return closed
+    # Models repeat a few types thousands of times: a type that names no array is parsed once, and
+    # is one object wherever it stands, so that equal types compare by identity.
+    match = _ARRAY_FREE_TYPE.match(cursor.text, cursor.at)
+    if (
+        match
+        and len(match[0]) <= _MAX_CACHED_LETTERS
+        and (type_ := _parse_cached(match[0])) is not None
+    ):
+        cursor.at = match.end()
+        return type_
     return _read_type(cursor, find)
 
 
 @lru_cache(4096)
-def _closed(text: str) -> TensorType | None:
+def _parse_cached(text: str) -> TensorType | None:
     """Returns the one type that a text is, one object wherever it stands; None where it is none."""
     cursor = Cursor(text)
     try:
@@ -66,11 +72,11 @@ def _read_type(cursor: Cursor, find: FindArray) -> TensorType:
     while len(shape) <= _MAX_RANK:
         if cursor.peek("("):
             shape.append(_symbolic(cursor))
-        elif found := _DIM.match(cursor.text, cursor.at):
-            cursor.at = found.end()
-            if len(found[1]) > 18:
+        elif match := _DIM.match(cursor.text, cursor.at):
+            cursor.at = match.end()
+            if len(match[1]) > 18:
                 raise cursor.fail("a dimension of more than 18 digits")
-            shape.append(None if found[1] == "?" else int(found[1]))
+            shape.append(None if match[1] == "?" else int(match[1]))
         else:
             break
     else:
@@ -102,6 +108,7 @@ def _opaque(cursor: Cursor) -> DType:
 
 def _symbolic(cursor: Cursor) -> Dim:
     start, depth = cursor.at, 0
+    # Up to the bracket that closes the dimension; the bound keeps a broken file from a long search.
     for at in range(start, min(len(cursor.text), start + 2000)):
         depth += {"(": 1, ")": -1}.get(cursor.text[at], 0)
         if depth == 0:
@@ -133,16 +140,16 @@ def _quant(cursor: Cursor, find: FindArray) -> QuantType:
     storage = _dtype(cursor)
     bounds = None
     if cursor.take("<"):
-        low = _whole(cursor)
+        low = _integer(cursor)
         cursor.expect(":")
-        bounds = (low, _whole(cursor))
+        bounds = (low, _integer(cursor))
         cursor.expect(">")
     cursor.expect(":")
     express = _dtype(cursor)
-    grain = _grain(cursor, find) if cursor.take(":") else None
+    granularity = _granularity(cursor, find) if cursor.take(":") else None
     cursor.expect(",")
     scale, zero = _params(cursor, find)
-    clauses = _Clauses()
+    clauses = _TypeClauses()
     while cursor.take(","):
         clauses.read(cursor, find)
     cursor.expect(">")
@@ -152,7 +159,7 @@ def _quant(cursor: Cursor, find: FindArray) -> QuantType:
             express,
             scale,
             zero,
-            grain,
+            granularity,
             bounds,
             clauses.scale_dtype,
             clauses.plus,
@@ -164,7 +171,7 @@ def _quant(cursor: Cursor, find: FindArray) -> QuantType:
         raise cursor.fail(str(error)) from None
 
 
-class _Clauses:
+class _TypeClauses:
     """What is after the parameters."""
 
     def __init__(self) -> None:
@@ -206,7 +213,7 @@ def _codes(cursor: Cursor, find: FindArray) -> tuple[float, ...] | Array:
     return tuple(out)
 
 
-def _whole(cursor: Cursor) -> int:
+def _integer(cursor: Cursor) -> int:
     value = cursor.number()
     if not isinstance(value, int):
         raise cursor.fail(f"{value} is no whole number")
@@ -221,14 +228,14 @@ def _array(cursor: Cursor, find: FindArray) -> Array:
         raise cursor.fail(str(error)) from None
 
 
-def _grain(cursor: Cursor, find: FindArray) -> Granularity:
+def _granularity(cursor: Cursor, find: FindArray) -> Granularity:
     blocks: list[tuple[int, int]] = []
     if not cursor.take("{"):
-        return _blocks(cursor, [(_whole(cursor), 1)], None)
+        return _blocks(cursor, [(_integer(cursor), 1)], None)
     while True:
-        axis = _whole(cursor)
+        axis = _integer(cursor)
         cursor.expect(":")
-        blocks.append((axis, _whole(cursor)))
+        blocks.append((axis, _integer(cursor)))
         if not cursor.take(","):
             break
     by = None
@@ -248,15 +255,15 @@ def _blocks(cursor: Cursor, blocks: list[tuple[int, int]], by: Array | None) -> 
 
 def _params(cursor: Cursor, find: FindArray) -> tuple[Param, Param]:
     if cursor.take("{"):
-        ones = [_one(cursor)]
+        pairs = [_scale_and_zero(cursor)]
         while cursor.take(","):
-            ones.append(_one(cursor))
+            pairs.append(_scale_and_zero(cursor))
         cursor.expect("}")
-        zeros = tuple(z for _, z in ones if z is not None)
-        scales = tuple(float(s) for s, _ in ones)
+        zeros = tuple(z for _, z in pairs if z is not None)
+        scales = tuple(float(s) for s, _ in pairs)
         if cursor.take(":"):
             return scales, _zero(cursor, find)
-        if zeros and len(zeros) != len(ones):
+        if zeros and len(zeros) != len(pairs):
             raise cursor.fail("some of the scales have a zero and some have none")
         return scales, zeros
     if cursor.take("?"):
@@ -268,7 +275,7 @@ def _params(cursor: Cursor, find: FindArray) -> tuple[Param, Param]:
     return (value,), _zero(cursor, find) if cursor.take(":") else ()
 
 
-def _one(cursor: Cursor) -> tuple[float, int | float | None]:
+def _scale_and_zero(cursor: Cursor) -> tuple[float, int | float | None]:
     scale = float(cursor.number())
     return scale, cursor.number() if cursor.take(":") else None
 

@@ -91,8 +91,8 @@ def matmul(
     left = subtract_zero(a, a_zero)
     right = subtract_zero(b, b_zero, -1)
     total = np.matmul(left, right)
-    if _short(how) and (found := _as_u8_and_i8(*(raw or (a, b)))):
-        rows, columns = found
+    if _saturates_pairs(how) and (byte_operands := _as_u8_and_i8(*(raw or (a, b)))):
+        rows, columns = byte_operands
         rows = rows[None] if rows.ndim == 1 else rows
         columns = columns[:, None] if columns.ndim == 1 else columns
         total = total + _pair_saturation_loss(rows, columns).reshape(np.shape(total))
@@ -105,8 +105,8 @@ def _as_u8_and_i8(
     """8-bit data as unsigned bytes, and i8 weights; None where no pairs of 16 bits are summed."""
     if data.dtype.itemsize > 1 or weight.dtype != np.int8 or data.dtype.kind not in "iu":
         return None
-    moved = 128 if data.dtype.kind == "i" else 0
-    return data.astype(np.int64) + moved, weight.astype(np.int64)
+    shift = 128 if data.dtype.kind == "i" else 0
+    return data.astype(np.int64) + shift, weight.astype(np.int64)
 
 
 def _pair_saturation_loss(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -115,13 +115,16 @@ def _pair_saturation_loss(a: NDArray[np.integer], b: NDArray[np.integer]) -> NDA
     lost = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
     if not a.size or not b.size:
         return lost
-    reach = np.abs(a).max(axis=tuple(range(a.ndim - 1))) * np.abs(np.moveaxis(b, -2, -1)).max(
-        axis=tuple(range(b.ndim - 1))
-    )
-    last = reach.size // 2 * 2
+    # Only pairs whose largest possible sum exceeds 16 bits are looked at; most weights have none.
+    largest_products = np.abs(a).max(axis=tuple(range(a.ndim - 1))) * np.abs(
+        np.moveaxis(b, -2, -1)
+    ).max(axis=tuple(range(b.ndim - 1)))
+    paired = largest_products.size // 2 * 2
     low, high = np.int32(-32768), np.int32(32767)
     left, right = a.astype(np.int32), b.astype(np.int32)
-    for i in 2 * np.flatnonzero(reach[0:last:2] + reach[1:last:2] > 32767):
+    for i in 2 * np.flatnonzero(
+        largest_products[0:paired:2] + largest_products[1:paired:2] > 32767
+    ):
         pair = left[..., i, None] * right[..., None, i, :]
         pair += left[..., i + 1, None] * right[..., None, i + 1, :]
         lost += np.maximum(np.minimum(pair, high), low) - pair
@@ -148,59 +151,74 @@ def conv2d(
     nchw = x if layout == "NCHW" else np.moveaxis(x, -1, 1)
     if nchw.ndim != 4 or w.ndim != 4:
         raise OpError(f"conv2d: x has rank {x.ndim} and w rank {w.ndim}; both have 4")
-    channels, wanted = nchw.shape[1], w.shape[1] * groups
-    if channels != wanted or w.shape[0] % groups:
+    channels, expected = nchw.shape[1], w.shape[1] * groups
+    if channels != expected or w.shape[0] % groups:
         raise OpError(
             f"conv2d: x has {channels} channels, w ({w.shape[0]} from {w.shape[1]}) "
-            f"in {groups} groups wants {wanted}"
+            f"in {groups} groups wants {expected}"
         )
     sides = ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3]))
+    # The padding's own contribution is (border - zero) * w: 0 where it is the zero point.
     border = 0 if how.pad == "zero_code" else int(np.asarray(x_zero))
     padded = subtract_zero(np.pad(nchw, sides, constant_values=border), x_zero)
-    halved = how.pairs == "halve_signed" and x.dtype == np.int8 and w.dtype == np.int8
+    # Halved weights, doubled again after the sum: what a kernel loses that keeps pairs from
+    # saturating.
+    is_halved = how.pairs == "halve_signed" and x.dtype == np.int8 and w.dtype == np.int8
     weights = (
-        2 * np.rint(subtract_zero(w, w_zero, 0) / 2) if halved else subtract_zero(w, w_zero, 0)
+        2 * np.rint(subtract_zero(w, w_zero, 0) / 2) if is_halved else subtract_zero(w, w_zero, 0)
     )
-    n, oh, ow = nchw.shape[0], *_sizes(padded.shape[2:], w.shape[2:], stride, dilation)
-    total = np.zeros((n, w.shape[0], oh, ow))
-    split = padded.reshape(n, groups, channels // groups, *padded.shape[2:])
-    sums = total.reshape(n, groups, w.shape[0] // groups, oh * ow)
+    batch, height, width = (
+        nchw.shape[0],
+        *_output_sizes(padded.shape[2:], w.shape[2:], stride, dilation),
+    )
+    total = np.zeros((batch, w.shape[0], height, width))
+    by_group_x = padded.reshape(batch, groups, channels // groups, *padded.shape[2:])
+    sums = total.reshape(batch, groups, w.shape[0] // groups, height * width)
     by_group = weights.reshape(groups, w.shape[0] // groups, w.shape[1], *w.shape[2:])
-    short = _short(how) and not halved
-    least = -128 if x.dtype.kind == "i" else 0
-    beyond = least if how.pad == "left_out" else border
-    raw = _as_u8_and_i8(np.pad(nchw, sides, constant_values=beyond), w) if short else None
+    has_pairs = _saturates_pairs(how) and not is_halved
+    lowest_code = -128 if x.dtype.kind == "i" else 0
+    outside_value = lowest_code if how.pad == "left_out" else border
+    raw = (
+        _as_u8_and_i8(np.pad(nchw, sides, constant_values=outside_value), w) if has_pairs else None
+    )
     # A product of matrices for each tap of the kernel: no copy of all windows, and fast.
     for i, j in np.ndindex(*w.shape[2:]):
-        rows = slice(i * dilation[0], i * dilation[0] + (oh - 1) * stride[0] + 1, stride[0])
-        columns = slice(j * dilation[1], j * dilation[1] + (ow - 1) * stride[1] + 1, stride[1])
-        tap = split[..., rows, columns].reshape(n, groups, channels // groups, oh * ow)
+        rows = slice(i * dilation[0], i * dilation[0] + (height - 1) * stride[0] + 1, stride[0])
+        columns = slice(j * dilation[1], j * dilation[1] + (width - 1) * stride[1] + 1, stride[1])
+        tap = by_group_x[..., rows, columns].reshape(
+            batch, groups, channels // groups, height * width
+        )
+        # Depthwise: a product of numbers, not of matrices of depth one.
         if tap.shape[2] == 1:
             sums += by_group[None, :, :, 0, i, j, None] * tap
         else:
             sums += np.matmul(by_group[..., i, j], tap)
-        if raw is not None and not _whole(how, w.shape[1]):
-            seen = raw[0].reshape(split.shape)[..., rows, columns].reshape(tap.shape)
-            sums += _pair_saturation_loss(raw[1].reshape(by_group.shape)[..., i, j], seen)
-    if raw is not None and how.pairs == "saturate_rows" and _whole(how, w.shape[1]):
-        data = raw[0].reshape(split.shape)
-        sums += _cut_rows(raw[1].reshape(by_group.shape), data, (oh, ow), stride, dilation)
+        if raw is not None and not _pairs_cross_taps(how, w.shape[1]):
+            bytes_seen = raw[0].reshape(by_group_x.shape)[..., rows, columns].reshape(tap.shape)
+            sums += _pair_saturation_loss(raw[1].reshape(by_group.shape)[..., i, j], bytes_seen)
+    if raw is not None and how.pairs == "saturate_rows" and _pairs_cross_taps(how, w.shape[1]):
+        byte_data = raw[0].reshape(by_group_x.shape)
+        sums += _row_saturation_loss(
+            raw[1].reshape(by_group.shape), byte_data, (height, width), stride, dilation
+        )
     if raw is not None and how.pairs == "saturate_taps":
-        data = raw[0].reshape(split.shape)
-        inside = ((oh, ow), stride, dilation)
-        sums += _cut_taps(raw[1].reshape(by_group.shape), data, *inside)
+        byte_data = raw[0].reshape(by_group_x.shape)
+        inside = ((height, width), stride, dilation)
+        sums += _tap_saturation_loss(raw[1].reshape(by_group.shape), byte_data, *inside)
+        # The kernel also sums the bytes of each window for the zero point of the weights, in 16
+        # bits too.
         zeros = np.broadcast_to(np.asarray(w_zero, np.int64), w.shape[0]).reshape(groups, -1)
-        sums += _cut_codes(zeros, data, w[0].size, w.shape[2:], *inside)
+        sums += _window_sum_saturation(zeros, byte_data, w[0].size, w.shape[2:], *inside)
     out = to_accumulator_type(total, how)
     return out if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(out, 1, -1))
 
 
-def _whole(how: Acc, channels: int) -> bool:
+def _pairs_cross_taps(how: Acc, channels: int) -> bool:
     """Returns whether some pair of terms is of two taps."""
     return how.pairs == "saturate_taps" or (how.pairs == "saturate_rows" and channels % 2 == 1)
 
 
-def _cut_rows(
+def _row_saturation_loss(
     w: NDArray[np.int64],
     x: NDArray[np.int64],
     sizes: Sequence[int],
@@ -214,17 +232,17 @@ def _cut_rows(
     """
     terms = w.shape[2] * w.shape[3] * w.shape[4]
     windows = np.empty((*x.shape[:2], w.shape[3] * w.shape[4], w.shape[2], *sizes), np.uint8)
-    for number, at in enumerate(np.ndindex(*w.shape[3:])):
+    for number, tap in enumerate(np.ndindex(*w.shape[3:])):
         rows, columns = (
             slice(t * d, t * d + (n - 1) * s + 1, s)
-            for t, d, n, s in zip(at, dilation, sizes, stride, strict=True)
+            for t, d, n, s in zip(tap, dilation, sizes, stride, strict=True)
         )
         windows[:, :, number] = x[..., rows, columns]
     flat = np.moveaxis(w, 2, -1).reshape(*w.shape[:2], terms)
     return _pair_saturation_loss(flat, windows.reshape(*x.shape[:2], terms, sizes[0] * sizes[1]))
 
 
-def _cut_taps(
+def _tap_saturation_loss(
     w: NDArray[np.int64],
     x: NDArray[np.int64],
     sizes: Sequence[int],
@@ -235,19 +253,19 @@ def _cut_taps(
 
     Weights are [groups, out, in, height, width], data [images, groups, in, height, width].
     """
-    places = list(np.ndindex(*w.shape[2:]))
+    taps = list(np.ndindex(*w.shape[2:]))
     lost = np.zeros((len(x), w.shape[0], w.shape[1], *sizes))
 
-    def products(at: tuple[int, ...]) -> NDArray[np.int64]:
+    def products(tap: tuple[int, ...]) -> NDArray[np.int64]:
         rows, columns = (
             slice(t * d, t * d + (n - 1) * s + 1, s)
-            for t, d, n, s in zip(at[1:], dilation, sizes, stride, strict=True)
+            for t, d, n, s in zip(tap[1:], dilation, sizes, stride, strict=True)
         )
-        weight = w[:, :, at[0], at[1], at[2]]
-        return np.asarray(x[:, :, None, at[0], rows, columns] * weight[:, :, None, None])
+        weight = w[:, :, tap[0], tap[1], tap[2]]
+        return np.asarray(x[:, :, None, tap[0], rows, columns] * weight[:, :, None, None])
 
     highest = int(x.max(initial=0))
-    for first, second in zip(places[::2], places[1::2], strict=False):
+    for first, second in zip(taps[::2], taps[1::2], strict=False):
         reach = sum(np.abs(w[:, :, c, i, j]) for c, i, j in (first, second))
         if int(np.max(reach, initial=0)) * highest <= 32767:
             continue
@@ -256,7 +274,7 @@ def _cut_taps(
     return lost.reshape(*lost.shape[:3], -1)
 
 
-def _cut_codes(
+def _window_sum_saturation(
     zeros: NDArray[np.int64],
     x: NDArray[np.int64],
     terms: int,
@@ -271,29 +289,29 @@ def _cut_codes(
     if terms * int(x.max(initial=0)) <= 32767 or not zeros.any():
         return lost
     total = np.zeros((*x.shape[:2], *sizes), np.int64)
-    for at in np.ndindex(*kernel):
+    for tap in np.ndindex(*kernel):
         rows, columns = (
             slice(t * d, t * d + (n - 1) * s + 1, s)
-            for t, d, n, s in zip(at, dilation, sizes, stride, strict=True)
+            for t, d, n, s in zip(tap, dilation, sizes, stride, strict=True)
         )
         total += x[..., rows, columns].sum(axis=2)
-    over = np.maximum(total - 32767, 0).reshape(*x.shape[:2], 1, -1)
-    return np.asarray(lost + over * zeros[:, :, None])
+    excess = np.maximum(total - 32767, 0).reshape(*x.shape[:2], 1, -1)
+    return np.asarray(lost + excess * zeros[:, :, None])
 
 
-def _short(how: Acc) -> bool:
+def _saturates_pairs(how: Acc) -> bool:
     return how.pairs != "exact"
 
 
-def _sizes(
+def _output_sizes(
     image: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, int]:
-    found = [
+    sizes = [
         (size - (k - 1) * d - 1) // s + 1
         for size, k, s, d in zip(image, kernel, stride, dilation, strict=True)
     ]
-    if min(found) < 1:
+    if min(sizes) < 1:
         raise OpError(
             f"conv2d: a kernel {tuple(kernel)} does not fit a padded image {tuple(image)}"
         )
-    return found[0], found[1]
+    return sizes[0], sizes[1]

@@ -127,8 +127,8 @@ def affine(
     if zeros.shape != scales.shape:
         raise OpError(f"there are {scales.size} scales but {zeros.size} zero points")
     low, high = bounds or kind.bounds
-    least, most = kind.bounds
-    if zeros.size and not least <= zeros.min() <= zeros.max() <= most:
+    least, greatest = kind.bounds
+    if zeros.size and not least <= zeros.min() <= zeros.max() <= greatest:
         raise OpError(f"zero point {int(zeros.min())}..{int(zeros.max())} does not fit {kind}")
     return Affine(kind, scales, zeros, low, high, axis)
 
@@ -163,8 +163,8 @@ def declared_range_of(kind: QuantType) -> DeclaredRange | None:
         return None
     shape = np.shape(kind.scales())
     low, high = (
-        np.broadcast_to(held.data if isinstance(held, Array) else np.array(held), shape or (1,))
-        for held in (kind.declared.low, kind.declared.high)
+        np.broadcast_to(end.data if isinstance(end, Array) else np.array(end), shape or (1,))
+        for end in (kind.declared.low, kind.declared.high)
     )
     return DeclaredRange(
         low.astype(np.float32).reshape(shape),

@@ -21,8 +21,8 @@ class Clash:
 
     def said(self, rule: Rule) -> str:
         """Returns the clash as an error says it."""
-        held = [f"{name} = {_value(rule, name)!r}" for name in self.fields]
-        return f"{' with '.join(held)}: {self.why}"
+        values = [f"{name} = {_value(rule, name)!r}" for name in self.fields]
+        return f"{' with '.join(values)}: {self.why}"
 
 
 def clashes(rule: Rule) -> Iterator[Clash]:
@@ -36,9 +36,9 @@ def clashes(rule: Rule) -> Iterator[Clash]:
 def check(rule: Rule) -> None:
     """Raises ProfileError for a rule that was not read from a file and says what cannot be
     meant."""
-    found = next(clashes(rule), None)
-    if found is not None:
-        raise ProfileError(f"profile {rule.profile or '(unnamed)'}: {found.said(rule)}")
+    clash = next(clashes(rule), None)
+    if clash is not None:
+        raise ProfileError(f"profile {rule.profile or '(unnamed)'}: {clash.said(rule)}")
 
 
 def _value(rule: Rule, name: str) -> object:
@@ -94,7 +94,7 @@ def _acc(rule: Rule) -> Iterator[Clash]:
         yield Clash(("bias.overflow", "bias.domain"), why)
 
 
-_WHOLE = ("q31", "q15", "exact")
+_INTEGER_MULTIPLIERS = ("q31", "q15", "exact")
 """Multipliers that take whole sums."""
 
 
@@ -114,7 +114,7 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
     ):
         why = "steps of a 31-bit multiplier, rounded once, get it then; 'q31', 'half_up', 'after'"
         yield Clash(("requant.clip", name, "requant.round", "requant.zero"), why)
-    if r.multiplier in _WHOLE:
+    if r.multiplier in _INTEGER_MULTIPLIERS:
         if rule.acc.type == "f32":
             yield Clash((name, "acc.type"), "it multiplies whole sums; acc.type = 'i32' or 'i64'")
         if rule.bias.domain == "real_after":
@@ -139,10 +139,10 @@ def _multiplier(rule: Rule) -> Iterator[Clash]:
 
 
 def _stages(rule: Rule) -> Iterator[Clash]:
-    if rule.stage.relu == "apart" and rule.requant.multiplier in _WHOLE:
+    if rule.stage.relu == "apart" and rule.requant.multiplier in _INTEGER_MULTIPLIERS:
         why = "sums become floats where an activation follows; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.relu", "requant.multiplier"), why)
-    if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_WHOLE, "divide"):
+    if rule.stage.sum == "ratio" and rule.requant.multiplier in (*_INTEGER_MULTIPLIERS, "divide"):
         why = "a summand is added in units of the result; multiplier = 'f32' or 'f64'"
         yield Clash(("stage.sum", "requant.multiplier"), why)
 
@@ -161,7 +161,7 @@ def requantize_after_method(op: str) -> bool:
     return op == "add" or [slot.name for slot in spec(op).operands] == ["x"]
 
 
-def unmoved(said: object, chain: Sequence[str]) -> str:
+def propagates_fault(said: object, chain: Sequence[str]) -> str:
     """Returns why a group's `propagates` makes no sense; empty where it does. Pairs change places
     with one op that moves elements of one tensor, so that their quantized values are the same on
     either side."""

@@ -57,24 +57,28 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
     if to.storage.is_float:
         return _to_float_storage(scaled, nan, to, rule)
     low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
-    inside = q.zero in ("before", "fused") or zero.dtype.kind == "f"
+    adds_before = q.zero in ("before", "fused") or zero.dtype.kind == "f"
     with np.errstate(invalid="ignore", over="ignore"):
-        if q.clip == "reals_first" and not inside and to.storage.bits <= 32:
+        if q.clip == "reals_first" and not adds_before and to.storage.bits <= 32:
             # low - zero and high - zero are whole: clipping before rounding is exact.
             scaled = np.clip(scaled, _as_float(low - zero, scaled), _as_float(high - zero, scaled))
-        near = ROUNDINGS[q.round](scaled)
-        if q.sum == "real" and not inside:
-            near, inside = near + _as_float(zero, scaled), True
-        whole = near.astype(F64)
-    moved = np.zeros((), np.int64) if inside else zero
+        rounded = ROUNDINGS[q.round](scaled)
+        if q.sum == "real" and not adds_before:
+            rounded, adds_before = rounded + _as_float(zero, scaled), True
+        integral = rounded.astype(F64)
+    zero_after = np.zeros((), np.int64) if adds_before else zero
     if q.far in WRAPS:
-        whole = _wrap_to_int32(_clip_below_2_31(whole) if q.far == "clip_32" else whole, moved)
-        moved = np.zeros((), np.int64)
+        integral = _wrap_to_int32(
+            _clip_below_2_31(integral) if q.far == "clip_32" else integral, zero_after
+        )
+        zero_after = np.zeros((), np.int64)
         nan = nan & (q.nan != "far")
-    codes = saturate(np.where(nan, 0, whole), low, high, to.carrier, moved)
+    codes = saturate(np.where(nan, 0, integral), low, high, to.carrier, zero_after)
     if q.far in _OVERFLOW_THRESHOLDS:
         codes = np.where(
-            whole + moved.astype(F64) >= _OVERFLOW_THRESHOLDS[q.far], to.carrier.type(low), codes
+            integral + zero_after.astype(F64) >= _OVERFLOW_THRESHOLDS[q.far],
+            to.carrier.type(low),
+            codes,
         )
     if not nan.any():
         return codes
@@ -83,8 +87,8 @@ def quantize(x: NDArray[np.generic], to: AnyMap, rule: Rule) -> NDArray[np.gener
 
 def _wrap_to_int32(whole: NDArray[np.float64], zero: NDArray[np.generic]) -> NDArray[np.float64]:
     """Converts to int32, INT32_MIN on overflow as cvtps2dq does, and adds a zero point."""
-    held = np.where((whole >= -(2.0**31)) & (whole < 2.0**31), whole, -(2.0**31))
-    return (held.astype(np.int64) + zero.astype(np.int64)).astype(np.int32).astype(np.float64)
+    converted = np.where((whole >= -(2.0**31)) & (whole < 2.0**31), whole, -(2.0**31))
+    return (converted.astype(np.int64) + zero.astype(np.int64)).astype(np.int32).astype(np.float64)
 
 
 def _clip_below_2_31(whole: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,16 +159,16 @@ def quantize_factor(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Floats
     q = rule.quantize
     if q.by in ("divide", "reciprocal", "low_end"):
         return scale_factor(numbers.scale, rule)
-    wide = F64 if q.compute == "f64_reciprocal" else _COMPUTE_DTYPES.get(q.compute, F32)
+    float_type = F64 if q.compute == "f64_reciprocal" else _COMPUTE_DTYPES.get(q.compute, F32)
     level = _level_for(q.levels, to, rule)
     with np.errstate(all="ignore"):
         if q.by == "span":
-            low, high = _range_of(numbers, to, wide)
-            steps = wide.type(level or to.high - to.low)
-            found: Floats = np.asarray(steps / (high - low))
+            low, high = _range_of(numbers, to, float_type)
+            steps = float_type.type(level or to.high - to.low)
+            factor: Floats = np.asarray(steps / (high - low))
         else:
-            found = _gain(numbers.scale, numbers.ends, to, rule, wide, level)
-    return found.astype(F32) if q.compute == "f64_reciprocal" else found
+            factor = _gain(numbers.scale, numbers.ends, to, rule, float_type, level)
+    return factor.astype(F32) if q.compute == "f64_reciprocal" else factor
 
 
 def _range_of(
@@ -186,15 +190,15 @@ def clip_range(
     q = rule.quantize
     if q.by == "gain" and not _counts_from_low_end(rule):
         zero = numbers.zero.astype(by.dtype)
-        least, most = (_as_float(np.asarray(end), by) - zero for end in (to.low, to.high))
-        return np.asarray(np.clip(values, least / by, most / by))
+        least, greatest = (_as_float(np.asarray(end), by) - zero for end in (to.low, to.high))
+        return np.asarray(np.clip(values, least / by, greatest / by))
     return np.asarray(np.clip(values, *_range_of(numbers, to, by.dtype)))
 
 
 def _level_for(levels: Levels, of: AnyMap, rule: Rule) -> float | None:
     """Returns the level of a quantized type, if one is named."""
-    grain = "channel" if of.scale.size > 1 else "tensor"
-    return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
+    granularity = "channel" if of.scale.size > 1 else "tensor"
+    return level_of(levels, rule.choose.zero, of.storage, (of.low, of.high), granularity)
 
 
 def _gain(
@@ -209,33 +213,33 @@ def _gain(
 
     `level` None: the level of `choose`, and 1 / scale where the rule names none.
     """
-    read = _level_for(rule.choose.levels, of, rule)
+    reader_level = _level_for(rule.choose.levels, of, rule)
     if ends is not None and ends.gain is not None:
         return ends.gain.astype(kind)
     if ends is not None and ends.level is not None:
-        read = ends.level
-    far = level or read
+        reader_level = ends.level
+    level_used = level or reader_level
     if ends is not None and rule.choose.reach == "sides":
         return _gain_within_both_sides(ends, of, kind)
-    if ends is not None and far is not None:
+    if ends is not None and level_used is not None:
         low, high = ends.low.astype(kind), ends.high.astype(kind)
         reach = {"max": np.maximum(low, high), "span": high - low}.get(
             rule.choose.reach, np.maximum(np.abs(low), np.abs(high))
         )
-        return np.asarray(kind.type(far) / reach)
-    if level is None or level == read:
+        return np.asarray(kind.type(level_used) / reach)
+    if level is None or level == reader_level:
         return np.asarray(kind.type(1) / scale.astype(kind))
     assert level is not None
-    half = read or (of.high - of.low) / 2
+    half = reader_level or (of.high - of.low) / 2
     return np.asarray(kind.type(level) / (scale.astype(kind) * kind.type(half)))
 
 
 def _gain_within_both_sides(ends: DeclaredRange, of: AnyMap, kind: np.dtype[np.floating]) -> Floats:
     """Returns the largest gain with which both range ends stay within the integers."""
     low, high = ends.low.astype(kind), ends.high.astype(kind)
-    most = np.finfo(kind).max
-    below = np.where(low * of.low > 0, kind.type(of.low) / low, most)
-    above = np.where(high * of.high > 0, kind.type(of.high) / high, most)
+    largest = np.finfo(kind).max
+    below = np.where(low * of.low > 0, kind.type(of.low) / low, largest)
+    above = np.where(high * of.high > 0, kind.type(of.high) / high, largest)
     return np.asarray(np.minimum(below, above), kind)
 
 
@@ -307,12 +311,12 @@ def saturate(
     if zero is not None and carrier.itemsize == 8 and zero.any():
         return add_saturating(whole, zero, low, high, carrier)
     whole = whole if zero is None else np.asarray(np.add(whole, zero), F64)
-    most = float(high)
-    if int(most) <= high:
+    greatest = float(high)
+    if int(greatest) <= high:
         return np.clip(whole, low, high).astype(carrier)
     # 2^63 - 1 and its like are between two float64.
-    below = np.clip(whole, low, np.nextafter(most, 0)).astype(carrier)
-    return np.where(whole >= most, carrier.type(high), below).astype(carrier)
+    below = np.clip(whole, low, np.nextafter(greatest, 0)).astype(carrier)
+    return np.where(whole >= greatest, carrier.type(high), below).astype(carrier)
 
 
 def nan_results(
@@ -350,27 +354,29 @@ def _to_float_storage(
         step = np.ldexp(1.0, exponent - int(info.nmant))
         scaled = np.clip(scaled.astype(F64), low, high)
         scaled = np.asarray(ROUNDINGS[rule.quantize.round](scaled / step) * step)
-    codes = round_to_float_type(np.clip(scaled, low, high), to.carrier)
+    quantized = round_to_float_type(np.clip(scaled, low, high), to.carrier)
     if not nan.any() or np.isnan(np.asarray(np.nan).astype(to.carrier)):
-        return codes
+        return quantized
     if rule.quantize.nan == "unspecified":
         raise nan_unspecified_error(rule)
-    met = {"low": low, "high": high}.get(rule.quantize.nan, 0.0)
-    return np.where(nan, np.asarray(met, to.carrier), codes)
+    nan_value = {"low": low, "high": high}.get(rule.quantize.nan, 0.0)
+    return np.where(nan, np.asarray(nan_value, to.carrier), quantized)
 
 
 def _to_table(
     scaled: Floats, nan: NDArray[np.bool_], table: Floats, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
     """Returns the index of the nearest table entry, of two as near the lower index."""
-    middles, first = table_midpoints(table)
-    wanted = scaled.astype(F64)
+    midpoints, first_index = table_midpoints(table)
+    target = scaled.astype(F64)
     if nan.any():
         if rule.quantize.nan == "unspecified":
             raise nan_unspecified_error(rule)
-        met = {"low": -np.inf, "high": np.inf}.get(rule.quantize.nan, 0.0)
-        wanted = np.where(nan, met, wanted)
-    below, above = (first[np.searchsorted(middles, wanted, side)] for side in ("left", "right"))
+        nan_value = {"low": -np.inf, "high": np.inf}.get(rule.quantize.nan, 0.0)
+        target = np.where(nan, nan_value, target)
+    below, above = (
+        first_index[np.searchsorted(midpoints, target, side)] for side in ("left", "right")
+    )
     index = np.minimum(below, above)
     if nan.any() and rule.quantize.nan == "low":
         index = np.where(nan, 0, index)
@@ -395,9 +401,9 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
     numbers = of.over(codes.shape)
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
-    half = rule.params.round == "f16"
+    packs_half = rule.params.round == "f16"
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        s = _round_packed(numbers.scale.astype(kind), half)
+        s = _round_packed(numbers.scale.astype(kind), packs_half)
         plus = None if numbers.plus is None else numbers.plus.astype(kind)
         if d.by == "q*s+plus" and numbers.zero.any():
             plus = (0 if plus is None else plus) - numbers.zero.astype(kind) * s
@@ -406,17 +412,19 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
             out = _stored_values(codes, of, kind) * s - numbers.zero.astype(kind) * s
         elif d.by == "q/gain":
             gain = _gain(numbers.scale, numbers.ends, of, rule, kind, None)
-            out = _subtract_zero(codes, of, numbers.zero, kind, rule) / _round_packed(gain, half)
+            out = _subtract_zero(codes, of, numbers.zero, kind, rule) / _round_packed(
+                gain, packs_half
+            )
         else:
             out = _subtract_zero(codes, of, numbers.zero, kind, rule) * s
         if plus is not None:
-            out = out + _round_packed(np.asarray(plus, kind), half)
+            out = out + _round_packed(np.asarray(plus, kind), packs_half)
         return round_to_float_type(np.asarray(out), express_dtype(of))
 
 
-def _round_packed(numbers: Floats, half: bool) -> Floats:
+def _round_packed(numbers: Floats, packs_half: bool) -> Floats:
     """Rounds parameters to float16 where a kernel packs them so."""
-    return numbers.astype(np.float16).astype(numbers.dtype) if half else numbers
+    return numbers.astype(np.float16).astype(numbers.dtype) if packs_half else numbers
 
 
 def express_dtype(of: AnyMap) -> np.dtype[np.generic]:
@@ -465,11 +473,11 @@ def requantize(
     scale, zero = y.along(acc.ndim)
     if r.multiplier == "exact":
         return _requantize_exact(acc, m, zero, y, rule)
-    real = m.astype(m.dtype if m.dtype.kind == "f" else F64)
+    float_factor = m.astype(m.dtype if m.dtype.kind == "f" else F64)
     if r.multiplier in ("q31", "q15"):
-        return _requantize_fixed_point(acc, real, zero.astype(np.int64), y, rule)
+        return _requantize_fixed_point(acc, float_factor, zero.astype(np.int64), y, rule)
     with np.errstate(all="ignore"):
-        scaled = np.asarray(acc.astype(real.dtype) * real)
+        scaled = np.asarray(acc.astype(float_factor.dtype) * float_factor)
         if r.multiplier == "divide":
             gain = gains(y, rule, scaled.dtype).reshape(scale.shape)
             scaled = in_result_units(scaled, scale, gain, rule)
@@ -511,11 +519,11 @@ def round_saturate(scaled: Floats, zero: NDArray[np.generic], y: Affine, rule: R
             scaled = np.clip(
                 scaled, _as_float(y.low - after, scaled), _as_float(y.high - after, scaled)
             )
-        whole = ROUNDINGS[r.round](scaled).astype(F64)
-    nan = np.isnan(whole)
-    codes = saturate(np.where(nan, 0, whole), y.low, y.high, y.carrier, after)
+        integral = ROUNDINGS[r.round](scaled).astype(F64)
+    nan = np.isnan(integral)
+    quantized = saturate(np.where(nan, 0, integral), y.low, y.high, y.carrier, after)
     # maxps and minps give their second operand for a NaN: the low end.
-    return np.where(nan, y.carrier.type(y.low), codes) if nan.any() else codes
+    return np.where(nan, y.carrier.type(y.low), quantized) if nan.any() else quantized
 
 
 def broadcastable_factor(factor: NDArray[_Kind], rank: int, axis: int) -> NDArray[_Kind]:
@@ -531,8 +539,8 @@ def fixed_point_multiplier(m: Floats) -> tuple[NDArray[np.int64], NDArray[np.int
     """Returns q and exponent with m = q * 2^(exponent - 31), as gemmlowp's QuantizeMultiplier."""
     fraction, exponent = np.frexp(m.astype(np.float64))
     q = np.floor(fraction * 2.0**31 + 0.5).astype(np.int64)
-    over = q == 1 << 31
-    return np.where(over, 1 << 30, q), exponent.astype(np.int64) + over
+    rounds_up_to_one = q == 1 << 31
+    return np.where(rounds_up_to_one, 1 << 30, q), exponent.astype(np.int64) + rounds_up_to_one
 
 
 def _requantize_fixed_point(
@@ -544,9 +552,9 @@ def _requantize_fixed_point(
     sums = acc.astype(np.int64)
     if r.round in SECOND_ROUNDINGS:
         left, right = np.maximum(exponent, 0), np.maximum(-exponent, 0)
-        moved = (sums << left).astype(np.int32)
+        shifted = (sums << left).astype(np.int32)
         whole = SECOND_ROUNDINGS[r.round](
-            doubling_high_multiply(moved, q.astype(np.int32)), right
+            doubling_high_multiply(shifted, q.astype(np.int32)), right
         ).astype(np.int64)
     else:
         bits = 31
@@ -554,8 +562,8 @@ def _requantize_fixed_point(
             bits, q = 15, np.where(q < 0x7FFF0000, (q + (1 << 15)) >> 16, 0x7FFF)
         if r.clip == "codes_32":
             q, exponent = np.where(exponent <= 30, q, _INT32_END - 1), np.minimum(exponent, 30)
-        inside = zero if r.zero == "before" else np.zeros((), np.int64)
-        whole = shift_right(sums * q, bits - exponent, r.round, inside)
+        zero_inside = zero if r.zero == "before" else np.zeros((), np.int64)
+        whole = shift_right(sums * q, bits - exponent, r.round, zero_inside)
         if r.multiplier == "q15":  # what is made is a number of 32 bits
             whole = whole.astype(np.int32).astype(np.int64)
     if r.clip == "codes_32":
@@ -579,19 +587,20 @@ def _requantize_exact(
     with np.errstate(all="ignore"):
         scaled = np.asarray(acc.astype(F64) * m.astype(F64))
     zeros = np.broadcast_to(zero, scaled.shape)
-    moved = zeros if r.zero != "none" else np.zeros_like(zeros)
+    zero_after = zeros if r.zero != "none" else np.zeros_like(zeros)
     whole = np.rint(scaled)
-    near = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) <= np.abs(scaled) * 2.0**-49
-    near &= (scaled + moved > y.low - 1.0) & (scaled + moved < y.high + 1.0)
-    if near.any():
-        inside = (zeros if r.zero == "before" else np.zeros_like(zeros))[near]
+    is_near_tie = np.abs(np.abs(scaled - np.trunc(scaled)) - 0.5) <= np.abs(scaled) * 2.0**-49
+    is_near_tie &= (scaled + zero_after > y.low - 1.0) & (scaled + zero_after < y.high + 1.0)
+    if is_near_tie.any():
+        zero_inside = (zeros if r.zero == "before" else np.zeros_like(zeros))[is_near_tie]
         above, below = (
-            np.broadcast_to(part(m), scaled.shape)[near] for part in (_NUMERATOR, _DENOMINATOR)
+            np.broadcast_to(part(m), scaled.shape)[is_near_tie]
+            for part in (_NUMERATOR, _DENOMINATOR)
         )
-        sums = acc[near].astype(np.int64).astype(object)
-        found = divide_integers(above * sums, below, r.round, inside.astype(object))
-        whole[near] = found.astype(F64)
-    return saturate(whole, y.low, y.high, y.carrier, moved)
+        sums = acc[is_near_tie].astype(np.int64).astype(object)
+        quotients = divide_integers(above * sums, below, r.round, zero_inside.astype(object))
+        whole[is_near_tie] = quotients.astype(F64)
+    return saturate(whole, y.low, y.high, y.carrier, zero_after)
 
 
 def gains(of: AnyMap, rule: Rule, kind: np.dtype[np.floating]) -> Floats:

@@ -30,7 +30,7 @@ _REAL = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _SIZE = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RATE = r"0?\.\d+|0(?:\.\d*)?|1(?:\.0*)?|\d(?:\.\d*)?[eE]-\d+"
-_SOME = r"(?=[\d.]*[1-9])"
+_NONZERO = r"(?=[\d.]*[1-9])"
 """What is before a number that is not zero."""
 
 Levels: TypeAlias = tuple[tuple[str, float], ...]
@@ -64,7 +64,7 @@ Tolerance = Annotated[
 Claim = Annotated[
     str,
     Shape(
-        rf"exact|within:[1-9]\d*:{_SOME}(?:{_RATE})|close:{_SOME}{_SIZE}|unknown",
+        rf"exact|within:[1-9]\d*:{_NONZERO}(?:{_RATE})|close:{_NONZERO}{_SIZE}|unknown",
         "exact, within:N:RATE, close:R, unknown, of numbers above zero",
     ),
 ]
@@ -350,8 +350,10 @@ class Rule:
 
 def _blocks() -> Mapping[str, type]:
     hints = get_type_hints(Rule)
-    found = {f.name: hints[f.name] for f in fields(Rule)}
-    return {name: kind for name, kind in found.items() if hasattr(kind, "__dataclass_fields__")}
+    hints_by_name = {f.name: hints[f.name] for f in fields(Rule)}
+    return {
+        name: kind for name, kind in hints_by_name.items() if hasattr(kind, "__dataclass_fields__")
+    }
 
 
 BLOCKS: Mapping[str, type] = _blocks()
@@ -378,16 +380,16 @@ def said(kind: object) -> str:
     return "true, false" if kind is bool else "a number, or a table of numbers by storage type"
 
 
-def no_code(zero: str) -> str:
+def fixed_zero_fault(zero: str) -> str:
     """Returns why no storage can hold the zero point that `choose.zero` fixes; nothing where one
     can."""
     if not zero.startswith("fixed:"):
         return ""
-    fixed = float(zero[6:])
-    if not fixed.is_integer():
+    zero_point = float(zero[6:])
+    if not zero_point.is_integer():
         return "it is not an integer"
-    least, most = -(2**15), 2**16 - 1
-    return "" if least <= fixed <= most else f"chosen values are in {least}..{most}"
+    least, greatest = -(2**15), 2**16 - 1
+    return "" if least <= zero_point <= greatest else f"chosen values are in {least}..{greatest}"
 
 
 def fits(kind: object, value: object) -> bool:
@@ -404,6 +406,7 @@ def fits(kind: object, value: object) -> bool:
 def levels_of(levels: Levels, storage: str, grain: str = "tensor") -> float | None:
     """Returns the level for a storage type and granularity; None where none is named."""
     table = dict(levels)
+    # The most specific entry wins.
     for key in (f"{storage}/{grain}", storage, f"*/{grain}", "*"):
         if key in table:
             return table[key]
@@ -421,11 +424,12 @@ def level_of(
     (`round(qmin-min/s)`) has it of every level; another is less by what the quantized values end
     lower.
     """
-    named = levels_of(levels, str(storage), grain)
-    first, last = storage.bounds
-    if named is None or codes in ((first, last), (-last, last)):
-        return named
-    if zero == "round(qmin-min/s)" or named == (last - first) / 2:
+    named_level = levels_of(levels, str(storage), grain)
+    qmin, qmax = storage.bounds
+    # Full range, or -N..N of it: the level was named for these.
+    if named_level is None or codes in ((qmin, qmax), (-qmax, qmax)):
+        return named_level
+    if zero == "round(qmin-min/s)" or named_level == (qmax - qmin) / 2:
         return None
-    top = codes[1] - max(codes[0], 0) if first >= 0 else min(-codes[0], codes[1])
-    return named - last + top
+    largest = codes[1] - max(codes[0], 0) if qmin >= 0 else min(-codes[0], codes[1])
+    return named_level - qmax + largest

@@ -13,15 +13,15 @@ def formula(rule: Choose, scheme: Scheme, *, weight: bool = False) -> str:
     What a rule does with ranges of zeros or nearly so (`small`) is left out.
     """
     codes = scheme.low, scheme.high
-    custom = codes != scheme.storage.bounds
-    seven = seven_bit_range(rule, scheme.storage, codes, weight)
-    codes = seven or codes
+    has_custom_bounds = codes != scheme.storage.bounds
+    seven_bit = seven_bit_range(rule, scheme.storage, codes, weight)
+    codes = seven_bit or codes
     if scheme.symmetric:
         level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.granularity)
-        scale = _symmetric(rule, codes, None if seven else level)
+        scale = _symmetric(rule, codes, None if seven_bit else level)
         zero = scheme.zero
         if zero is None:
-            zero = symmetric_zero(codes, scheme.storage, rule, custom=custom)
+            zero = symmetric_zero(codes, scheme.storage, rule, custom=has_custom_bounds)
         return f"scale = {scale}" + (f", zero_point = {zero}" if zero else "")
     return f"scale = (rmax-rmin)/{codes[1] - codes[0]}{_zero(rule, codes[0])}"
 

@@ -13,8 +13,8 @@ from qir.ir.types import Granularity
 from qir.numerics.affine import Affine
 from qir.numerics.maps import AnyMap
 
-_SHORT = 32  # shorter runs than this cost more than a number for each element
-_WIDE = 1024  # so many numbers are in the nearest cache
+_MIN_RUN = 32  # shorter runs than this cost more than a number for each element
+_CACHED_NUMBERS = 1024  # so many numbers are in the nearest cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class RowLayout:
         """Returns one number, or one a block, as the rows look for them."""
         if self.last < 0:
             return values.reshape(-1)
-        whole = values.reshape(self.grid if values.size > 1 else (1,) * len(self.grid))
-        flat = np.broadcast_to(whole, self.grid).reshape(-1, self.grid[self.last])
+        grid_values = values.reshape(self.grid if values.size > 1 else (1,) * len(self.grid))
+        flat = np.broadcast_to(grid_values, self.grid).reshape(-1, self.grid[self.last])
         if self.each is not None:
             flat = flat[:, self.each]
         if self.tiles > 1:
@@ -60,46 +60,53 @@ def along(shape: tuple[int, ...], axis: int | None) -> RowLayout:
     return _layout(shape, Granularity(((axis, 1),)), grid)
 
 
-def _layout(shape: tuple[int, ...], grain: Granularity | None, grid: tuple[int, ...]) -> RowLayout:
-    many = [axis for axis, count in enumerate(grid) if count > 1]
-    if grain is None or not many:
+def _layout(
+    shape: tuple[int, ...], granularity: Granularity | None, grid: tuple[int, ...]
+) -> RowLayout:
+    varying_axes = [axis for axis, count in enumerate(grid) if count > 1]
+    if granularity is None or not varying_axes:
         size = math.prod(shape)
         return RowLayout(Rows(np.zeros(1, np.int64), size, size, 1), grid)
-    last = many[-1]
-    where = {axis: _blocks(grain, axis, shape[axis]) for axis in many}
+    last = varying_axes[-1]
+    block_of_index = {
+        axis: _block_of_index(granularity, axis, shape[axis]) for axis in varying_axes
+    }
     inner = math.prod(shape[last + 1 :])
-    if inner >= _SHORT:
-        first = _places(shape[: last + 1], where, grid[: last + 1])
-        return RowLayout(Rows(first, inner, inner, math.prod(grid)), grid, last)
-    sizes = dict(grain.blocks)
-    grouped = grain.by is not None and grain.blocks[-1][0] == last
+    # The axes after the last varying one are long: each run has one number.
+    if inner >= _MIN_RUN:
+        row_starts = _row_starts(shape[: last + 1], block_of_index, grid[: last + 1])
+        return RowLayout(Rows(row_starts, inner, inner, math.prod(grid)), grid, last)
+    sizes = dict(granularity.blocks)
+    has_group_list = granularity.by is not None and granularity.blocks[-1][0] == last
     run, length = sizes[last] * inner, shape[last] * inner
-    if run >= _SHORT and not grouped:
-        first = _places(shape[:last], where, (*grid[:last], grid[last]))
-        return RowLayout(Rows(first, length, run, math.prod(grid)), grid, last)
-    each = np.repeat(where[last], inner)
-    first = _places(shape[:last], where, (*grid[:last], length))
+    # The blocks themselves are long runs, though not of equal length at the end of the axis.
+    if run >= _MIN_RUN and not has_group_list:
+        row_starts = _row_starts(shape[:last], block_of_index, (*grid[:last], grid[last]))
+        return RowLayout(Rows(row_starts, length, run, math.prod(grid)), grid, last)
+    # Runs are short: each element of a row has its own place in the list of numbers.
+    each = np.repeat(block_of_index[last], inner)
+    row_starts = _row_starts(shape[:last], block_of_index, (*grid[:last], length))
     tiles = _tiles(shape[:last], grid, length)
     count = math.prod(grid[:last]) * length * tiles
-    rows = Rows(first[::tiles] * tiles, length * tiles, 1, count)
+    rows = Rows(row_starts[::tiles] * tiles, length * tiles, 1, count)
     return RowLayout(rows, grid, last, each, tiles)
 
 
-def _blocks(grain: Granularity, axis: int, size: int) -> NDArray[np.int64]:
+def _block_of_index(granularity: Granularity, axis: int, size: int) -> NDArray[np.int64]:
     """Returns the block of each index of an axis."""
-    if grain.by is not None and axis == grain.blocks[-1][0]:
-        return grain.by.data.astype(np.int64)
-    return np.arange(size, dtype=np.int64) // dict(grain.blocks)[axis]
+    if granularity.by is not None and axis == granularity.blocks[-1][0]:
+        return granularity.by.data.astype(np.int64)
+    return np.arange(size, dtype=np.int64) // dict(granularity.blocks)[axis]
 
 
-def _places(
-    shape: tuple[int, ...], where: dict[int, NDArray[np.int64]], counts: tuple[int, ...]
+def _row_starts(
+    shape: tuple[int, ...], block_of_index: dict[int, NDArray[np.int64]], counts: tuple[int, ...]
 ) -> NDArray[np.int64]:
     """Returns where in the list of numbers each index of the leading axes begins."""
     out = np.zeros(1, np.int64)
     for axis, size in enumerate(shape):
         step = math.prod(counts[axis + 1 :])
-        block = where[axis] * step if axis in where else np.zeros(size, np.int64)
+        block = block_of_index[axis] * step if axis in block_of_index else np.zeros(size, np.int64)
         out = (out[:, None] + block).reshape(-1)
     return out
 
@@ -107,10 +114,10 @@ def _places(
 def _tiles(shape: tuple[int, ...], grid: tuple[int, ...], length: int) -> int:
     """Returns how many rows of so many numbers are made one: rows that follow each other share
     them."""
-    same = 1
+    sharing_rows = 1
     for axis in reversed(range(len(shape))):
         if grid[axis] > 1:
             break
-        same *= shape[axis]
-    most = max(1, _WIDE // length)
-    return next((n for n in range(min(most, same), 0, -1) if same % n == 0), 1)
+        sharing_rows *= shape[axis]
+    limit = max(1, _CACHED_NUMBERS // length)
+    return next((n for n in range(min(limit, sharing_rows), 0, -1) if sharing_rows % n == 0), 1)

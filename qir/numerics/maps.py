@@ -60,18 +60,20 @@ class Map:
         """Returns how many blocks each axis has. OpError for axes or groups that are not there."""
         if self.grain is None:
             return (1,) * len(shape)
-        last = self.grain.blocks[-1][0]
-        if last >= len(shape):
-            raise OpError(f"scales are along axis {last}, the array has rank {len(shape)}")
+        last_axis = self.grain.blocks[-1][0]
+        if last_axis >= len(shape):
+            raise OpError(f"scales are along axis {last_axis}, the array has rank {len(shape)}")
         sizes = dict(self.grain.blocks)
         grid = tuple(-(-dim // sizes[i]) if i in sizes else 1 for i, dim in enumerate(shape))
         if self.grain.by is not None:
             groups = self.grain.by.data
-            if groups.shape != (shape[last],):
-                raise OpError(f"{groups.size} groups for {shape[last]} indices of axis {last}")
-            if groups.size and not 0 <= groups.min() <= groups.max() < grid[last]:
-                ends = f"{groups.min()}..{groups.max()}"
-                raise OpError(f"groups {ends}, but axis {last} has {grid[last]} blocks")
+            if groups.shape != (shape[last_axis],):
+                raise OpError(
+                    f"{groups.size} groups for {shape[last_axis]} indices of axis {last_axis}"
+                )
+            if groups.size and not 0 <= groups.min() <= groups.max() < grid[last_axis]:
+                found = f"{groups.min()}..{groups.max()}"
+                raise OpError(f"groups {found}, but axis {last_axis} has {grid[last_axis]} blocks")
         return grid
 
     def numbers(self) -> tuple[NDArray[np.generic], ...]:
@@ -96,9 +98,9 @@ class Map:
             return values.reshape(())
         out = values.reshape(self.grid(shape))
         by = self.grain.by
-        last = self.grain.blocks[-1][0]
+        last_axis = self.grain.blocks[-1][0]
         for axis, size in self.grain.blocks:
-            if axis == last and by is not None:
+            if axis == last_axis and by is not None:
                 out = out.take(by.data.astype(np.int64), axis)
             elif size > 1:
                 out = out.take(np.arange(shape[axis]) // size, axis)
@@ -112,8 +114,8 @@ class Map:
             and np.array_equal(self.scale, other.scale)
             and self.real_zero == other.real_zero
             and np.array_equal(self.zero, other.zero)
-            and _same(self.plus, other.plus)
-            and _same(self.table, other.table)
+            and _equal_or_none(self.plus, other.plus)
+            and _equal_or_none(self.table, other.table)
         )
 
 
@@ -121,7 +123,7 @@ AnyMap: TypeAlias = Affine | Map
 """A quantized type as the arithmetic needs it: affine, or a table."""
 
 
-def _same(one: Floats | None, other: Floats | None) -> bool:
+def _equal_or_none(one: Floats | None, other: Floats | None) -> bool:
     if one is None or other is None:
         return one is other
     return np.array_equal(one, other)

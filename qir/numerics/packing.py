@@ -108,8 +108,8 @@ def bits_of(codes: Codes, kind: DType) -> NDArray[np.unsignedinteger]:
     if kind.is_integer and codes.size:
         low, high = kind.bounds
         if (kind.bits < 8 * codes.itemsize) and not low <= codes.min() <= codes.max() <= high:
-            wrong = int(codes.max()) if codes.max() > high else int(codes.min())
-            raise OpError(f"value {wrong} does not fit {kind}, {low} to {high}")
+            bad_value = int(codes.max()) if codes.max() > high else int(codes.min())
+            raise OpError(f"value {bad_value} does not fit {kind}, {low} to {high}")
     raw = codes.view(f"u{codes.itemsize}")
     return raw & raw.dtype.type(_mask(kind)) if kind.bits < 8 * codes.itemsize else raw
 
@@ -130,10 +130,10 @@ def define_pack(
 ) -> NDArray[np.uint8]:
     """Returns what `pack` means, bit by bit: rows of quantized values to rows of bytes."""
     rows, length = bits.shape
-    places = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
-    each = (bits[:, :, None] >> places.astype(bits.dtype)) & bits.dtype.type(1)
+    bit_positions = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
+    bit_array = (bits[:, :, None] >> bit_positions.astype(bits.dtype)) & bits.dtype.type(1)
     flat = np.zeros((rows, 8 * _width(length, kind, row)), np.uint8)
-    flat[:, : length * kind.bits] = each.reshape(rows, length * kind.bits)
+    flat[:, : length * kind.bits] = bit_array.reshape(rows, length * kind.bits)
     return np.packbits(flat, 1, "little" if order == "low" else "big")
 
 
@@ -144,10 +144,10 @@ def define_unpack(
     at."""
     rows = len(data)
     flat = np.unpackbits(data, 1, None, "little" if order == "low" else "big")
-    each = flat[:, : length * kind.bits].reshape(rows, length, kind.bits)
-    places = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
+    bit_array = flat[:, : length * kind.bits].reshape(rows, length, kind.bits)
+    bit_positions = np.arange(kind.bits) if order == "low" else np.arange(kind.bits)[::-1]
     carrier = np.dtype(f"u{kind.carrier.itemsize}")
-    shifted = each.astype(carrier) << places.astype(carrier)
+    shifted = bit_array.astype(carrier) << bit_positions.astype(carrier)
     return np.asarray(np.bitwise_or.reduce(shifted, axis=2, dtype=carrier))
 
 

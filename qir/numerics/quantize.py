@@ -62,6 +62,7 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> I
     of.check(codes.shape)
     if same_map(of, to):
         return codes  # type: ignore[return-value]
+    # A table pays off only where there are more elements than entries.
     if codes.size > 2 << 8 * codes.itemsize and _is_elementwise(of, to):
         try:
             table = quantize(dequantize(_all_integers(of.carrier), of, rule), to, rule)
@@ -73,8 +74,8 @@ def convert(codes: NDArray[np.generic], of: AnyMap, to: AnyMap, rule: Rule) -> I
 
 def _is_elementwise(of: AnyMap, to: AnyMap) -> bool:
     """Returns whether equal quantized values become equal quantized values, wherever they stand."""
-    one = all(n.size == 1 for m in (of, to) for n in m.numbers())
-    return one and of.storage.bits <= 16
+    is_per_tensor = all(n.size == 1 for m in (of, to) for n in m.numbers())
+    return is_per_tensor and of.storage.bits <= 16
 
 
 def _all_integers(carrier: np.dtype[np.generic]) -> NDArray[np.generic]:
@@ -99,27 +100,28 @@ def multiplier(
     r = rule.requant
     if r.multiplier == "exact" and y is not None:
         return _exact_multiplier(x, w, y, gain)
+    # The product of the two scales is made once, in float32, and stands for both.
     if r.unit == "f32":
         with np.errstate(all="ignore"):
-            one = x.scale.astype(F32) * w.scale.astype(F32)
-        x, w = replace(x, scale=np.ones((), F32), axis=None), replace(w, scale=one)
-    kind = F64 if r.compute == "f64" else F32
+            unit = x.scale.astype(F32) * w.scale.astype(F32)
+        x, w = replace(x, scale=np.ones((), F32), axis=None), replace(w, scale=unit)
+    float_type = F64 if r.compute == "f64" else F32
     if y is None or r.multiplier == "divide":
-        return _accumulator_unit(x, w, rule, kind, gain)
-    sx, sw = (kernel_scales(of, rule, slot).astype(kind) for of, slot in ((x, "x"), (w, "w")))
-    sx, sy = _apply_gain(sx, gain), y.scale.astype(kind)
+        return _accumulator_unit(x, w, rule, float_type, gain)
+    sx, sw = (kernel_scales(of, rule, slot).astype(float_type) for of, slot in ((x, "x"), (w, "w")))
+    sx, sy = _apply_gain(sx, gain), y.scale.astype(float_type)
     with np.errstate(all="ignore"):
         match r.order:
             case "(x*w)/y":
-                found = (sx * sw) / sy
+                factor = (sx * sw) / sy
             case "x*(w/y)":
-                found = sx * (sw / sy)
+                factor = sx * (sw / sy)
             case "(x*w)*(1/y)":
-                found = (sx * sw) * (kind.type(1) / sy)
+                factor = (sx * sw) * (float_type.type(1) / sy)
             case _:
-                gx, gw, gy = (definition.gains(of, rule, kind) for of in (x, w, y))
-                found = _apply_gain(gy, gain) / gx / gw
-    return np.asarray(found.astype(np.float32 if r.multiplier == "f32" else np.float64))
+                gx, gw, gy = (definition.gains(of, rule, float_type) for of in (x, w, y))
+                factor = _apply_gain(gy, gain) / gx / gw
+    return np.asarray(factor.astype(np.float32 if r.multiplier == "f32" else np.float64))
 
 
 def _accumulator_unit(
@@ -136,8 +138,8 @@ def _accumulator_unit(
 
 def kernel_scales(of: Affine, rule: Rule, slot: str) -> NDArray[np.floating]:
     """Returns the scales of the data, `x`, or of the weights, as a kernel keeps them."""
-    kept = rule.requant.scales
-    if kept == "given" or (kept == "x_inverted" and slot != "x"):
+    scale_form = rule.requant.scales
+    if scale_form == "given" or (scale_form == "x_inverted" and slot != "x"):
         return of.scale
     one = np.float32(1)
     with np.errstate(all="ignore"):
@@ -186,15 +188,17 @@ def requantize_bias(
     round(code * (scale_b / (scale_x * scale_w))), by gains round(code * (gain_x * gain_w /
     gain_b)). Raises as `bias_codes`.
     """
-    kind = F64 if rule.bias.compute == "f64" else F32
+    float_type = F64 if rule.bias.compute == "f64" else F32
     with np.errstate(all="ignore"):
         if rule.requant.order == "gy/gx/gw":
-            gx, gw, gb = (definition.gains(m, rule, kind) for m in (x, w, of))
+            gx, gw, gb = (definition.gains(m, rule, float_type) for m in (x, w, of))
             ratio = gx * gw / gb
         else:
-            ratio = of.scale.astype(kind) / (x.scale.astype(kind) * w.scale.astype(kind))
-        centred = (bias.astype(np.int64) - of.zero).astype(kind)
-        return _round_bias(np.asarray(centred * ratio), rule)
+            ratio = of.scale.astype(float_type) / (
+                x.scale.astype(float_type) * w.scale.astype(float_type)
+            )
+        centered = (bias.astype(np.int64) - of.zero).astype(float_type)
+        return _round_bias(np.asarray(centered * ratio), rule)
 
 
 def _bias_in_accumulator_units(
@@ -212,26 +216,27 @@ def _bias_in_accumulator_units(
 def _round_bias(steps: NDArray[np.floating], rule: Rule) -> NDArray[np.signedinteger]:
     """Float values as whole numbers, as `round` and `overflow` of a bias say."""
     b = rule.bias
-    whole = ROUNDINGS[b.round](steps).astype(F64)
-    clipped = b.overflow.startswith("clip:")
-    if clipped:
+    integral = ROUNDINGS[b.round](steps).astype(F64)
+    is_clipped = b.overflow.startswith("clip:")
+    if is_clipped:
         half = 2.0 ** (int(b.overflow[5:]) - 1)
-        whole = np.clip(whole, -half, half - 1)
-    if not np.isfinite(whole).all():
+        integral = np.clip(integral, -half, half - 1)
+    if not np.isfinite(integral).all():
         raise OpError("a bias is no number in units of the accumulator; its scale is out of range")
     if rule.acc.type == "i64":
-        if np.any(np.abs(whole) >= 2.0**63):
+        if np.any(np.abs(integral) >= 2.0**63):
             raise OpError(
                 "a bias does not fit 64 bits in units of the accumulator; raise weight scales"
             )
-        return whole.astype(np.int64)
-    if not clipped:
-        return np.mod(whole, 2.0**32).astype(np.int64).astype(np.int32)
-    if not np.all((whole >= -(2.0**31)) & (whole < 2.0**31)):
+        return integral.astype(np.int64)
+    if not is_clipped:
+        # Wraps as a conversion to 32 bits does.
+        return np.mod(integral, 2.0**32).astype(np.int64).astype(np.int32)
+    if not np.all((integral >= -(2.0**31)) & (integral < 2.0**31)):
         raise OpError(
             "a bias does not fit 32 bits in units of the accumulator; raise weight scales"
         )
-    return whole.astype(np.int32)
+    return integral.astype(np.int32)
 
 
 def requantize(

@@ -55,8 +55,8 @@ class Formula:
 
     def fits(self, storage: str, symmetric: bool) -> bool:
         """Returns whether it says how such quantized values get their scale."""
-        kinds = not self.storages or storage in self.storages
-        return kinds and self.symmetric in (None, symmetric)
+        has_storage = not self.storages or storage in self.storages
+        return has_storage and self.symmetric in (None, symmetric)
 
     @property
     def text(self) -> str:
@@ -66,8 +66,8 @@ class Formula:
     @property
     def of(self) -> str:
         """Of which quantized values it speaks, in words."""
-        how = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
-        return " ".join(part for part in (" or ".join(self.storages) or "any", how) if part)
+        symmetry = {True: "symmetric", False: "affine", None: ""}[self.symmetric]
+        return " ".join(part for part in (" or ".join(self.storages) or "any", symmetry) if part)
 
 
 _EIGHT_BIT = ("u8", "i8")
@@ -121,8 +121,8 @@ def named_scales(word: str, storage: str, symmetric: bool) -> tuple[Choose, bool
     """
     if known_scales(word) == "profile":
         return None
-    name, how = named_rule(word, storage, symmetric)
-    return NAMED_RULES[name], how
+    name, is_symmetric = named_rule(word, storage, symmetric)
+    return NAMED_RULES[name], is_symmetric
 
 
 def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
@@ -132,14 +132,14 @@ def named_rule(word: str, storage: str, symmetric: bool) -> tuple[str, bool]:
     Raises ProfileError where none says how such quantized values get their scale.
     """
     names = FAMILIES.get(word, (word,))
-    for how in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
+    for is_symmetric in dict.fromkeys((symmetric, storage.startswith("u") or symmetric)):
         for name in names:
-            if FORMULAS[name].fits(storage, how):
-                return name, how
-    said = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
+            if FORMULAS[name].fits(storage, is_symmetric):
+                return name, is_symmetric
+    choices = ", ".join(f"{name} of {FORMULAS[name].of}" for name in names)
     raise ProfileError(
         f"{storage} {'symmetric' if symmetric else 'affine'} types have no scale by {word} "
-        f"({said}): choose another type for them with --rule, or other --scales"
+        f"({choices}): choose another type for them with --rule, or other --scales"
     )
 
 
@@ -181,36 +181,41 @@ def choose(
     unless `small` says otherwise.
     """
     kind = _FLOAT_DTYPES.get(rule.compute, _F32)
-    least, most = np.asarray(low), np.asarray(high)
-    if not np.all(fine := np.isfinite(least) & np.isfinite(most) & (least <= most)):
-        raise ProfileError(
-            f"a range {_first_wrong(least, ~fine)}..{_first_wrong(most, ~fine)} has no scale"
-        )
+    least, greatest = np.asarray(low), np.asarray(high)
+    if not np.all(is_valid := np.isfinite(least) & np.isfinite(greatest) & (least <= greatest)):
+        ends = f"{_first_wrong(least, ~is_valid)}..{_first_wrong(greatest, ~is_valid)}"
+        raise ProfileError(f"a range {ends} has no scale")
     codes = bounds or storage.bounds
     if symmetric and rule.reach == "max" and codes[0] < 0:
         raise ProfileError(
             f"choose.reach = 'max' counts from zero up; {storage} has values below it: use u8"
         )
-    upward = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
-    if symmetric and upward and np.any(below := (most <= 0) & (least < 0)):
+    counts_up = rule.reach == "max" or (rule.reach == "sides" and codes[0] >= 0)
+    if symmetric and counts_up and np.any(is_empty := (greatest <= 0) & (least < 0)):
+        ends = f"{_first_wrong(least, is_empty)}..{_first_wrong(greatest, is_empty)}"
         raise ProfileError(
-            f"a range {_first_wrong(least, below)}..{_first_wrong(most, below)} holds nothing "
-            f"above zero, and choose.reach = {rule.reach!r} gives it no scale"
+            f"a range {ends} holds nothing above zero, and choose.reach = {rule.reach!r} "
+            "gives it no scale"
         )
-    custom = codes != storage.bounds
-    seven = seven_bit_range(rule, storage, codes, weight)
-    codes = seven or codes
+    has_custom_bounds = codes != storage.bounds
+    seven_bit = seven_bit_range(rule, storage, codes, weight)
+    codes = seven_bit or codes
     fixed = _fixed_zero(rule, storage, codes, profile)
-    least, most = _stored_range(least, most, rule, kind, symmetric=symmetric, weight=weight)
+    least, greatest = _stored_range(least, greatest, rule, kind, symmetric=symmetric, weight=weight)
+    # Rounding the zero point would shift the whole range: here an end of the range moves instead.
     if rule.nudge == "range_to_grid" and not symmetric:
-        least, most = _align_zero_to_grid(least, most, codes)
-    low_end, high_end = least, most
+        least, greatest = _align_zero_to_grid(least, greatest, codes)
+    low_end, high_end = least, greatest
     if rule.compute == "f32_f64":
-        low_end, high_end = least.astype(_F32), most.astype(_F32)
+        low_end, high_end = least.astype(_F32), greatest.astype(_F32)
     if symmetric:
-        named = None if seven else level_of(rule.levels, rule.zero, storage, codes, grain)
-        scale = _scale_before_zero(_symmetric_scale(low_end, high_end, codes, named, rule), rule)
-        middle = symmetric_zero(codes, storage, rule, custom=custom) if fixed is None else fixed
+        level = None if seven_bit else level_of(rule.levels, rule.zero, storage, codes, grain)
+        scale = _scale_before_zero(_symmetric_scale(low_end, high_end, codes, level, rule), rule)
+        middle = (
+            symmetric_zero(codes, storage, rule, custom=has_custom_bounds)
+            if fixed is None
+            else fixed
+        )
         zero: NDArray[np.generic] = np.broadcast_to(np.int64(middle), scale.shape)
     else:
         width = high_end - low_end
@@ -218,10 +223,10 @@ def choose(
             width = (high_end.astype(_F32) - low_end.astype(_F32)).astype(width.dtype)
         scale = _scale_before_zero(width / low_end.dtype.type(codes[1] - codes[0]), rule)
         if rule.small.startswith("amplify_below"):
-            least, most, scale = _amplify_small_ranges(least, most, scale, codes, rule)
+            least, greatest, scale = _amplify_small_ranges(least, greatest, scale, codes, rule)
         zero = np.full(scale.shape, fixed) if fixed is not None else np.zeros(0)
         if fixed is None:
-            zero = _affine_zero(least, most, scale.astype(least.dtype), codes, rule)
+            zero = _affine_zero(least, greatest, scale.astype(least.dtype), codes, rule)
     return _replace_small_scales(scale, zero, rule)
 
 
@@ -239,9 +244,9 @@ def declared_ends(
     values begin at 0.
     """
     kind = _FLOAT_DTYPES.get(rule.compute, _F32)
-    given = np.asarray(low), np.asarray(high)
-    least, most = _stored_range(*given, rule, kind, symmetric=True, weight=weight)
-    reach = np.maximum(np.abs(least), np.abs(most)).astype(_F32)
+    ends = np.asarray(low), np.asarray(high)
+    least, greatest = _stored_range(*ends, rule, kind, symmetric=True, weight=weight)
+    reach = np.maximum(np.abs(least), np.abs(greatest)).astype(_F32)
     return (np.zeros_like(reach) if storage.bounds[0] >= 0 else -reach), reach
 
 
@@ -255,16 +260,16 @@ def seven_bit_range(
     """
     if storage.bits != 8 or storage.is_float or (rule.reduce == "weights7") != weight:
         return None
-    seven = _SEVEN_BIT_RANGES.get((rule.reduce, storage.bounds[0] < 0))
-    if seven is None:
+    seven_bit = _SEVEN_BIT_RANGES.get((rule.reduce, storage.bounds[0] < 0))
+    if seven_bit is None:
         return None
-    cut = max(seven[0], codes[0]), min(seven[1], codes[1])
-    return cut if weight or cut == codes else (codes[0] // 2, codes[1] // 2)
+    clipped = max(seven_bit[0], codes[0]), min(seven_bit[1], codes[1])
+    return clipped if weight or clipped == codes else (codes[0] // 2, codes[1] // 2)
 
 
 def _stored_range(
     least: Floats,
-    most: Floats,
+    greatest: Floats,
     rule: Choose,
     kind: np.dtype[np.floating],
     *,
@@ -277,44 +282,55 @@ def _stored_range(
     of zeros alone is widened.
     """
     if rule.decimals != "exact":
-        least, most = (_after_text_format(end, int(rule.decimals)) for end in (least, most))
+        least, greatest = (_after_text_format(end, int(rule.decimals)) for end in (least, greatest))
     if rule.range == "widen_to_zero":
-        least, most = np.minimum(least, 0), np.maximum(most, 0)
-    least, most = least.astype(kind), most.astype(kind)
+        least, greatest = np.minimum(least, 0), np.maximum(greatest, 0)
+    least, greatest = least.astype(kind), greatest.astype(kind)
+    # `small` is a word and its numbers, such as `widen_abs:1e-6`.
     word, _, share = rule.small.partition(":")
-    narrow = (least == most) | (not weight)
+    is_narrow = (least == greatest) | (not weight)
     if word == "widen_abs":
-        most = np.where(narrow, np.maximum(most, least + kind.type(share)), most)
+        greatest = np.where(is_narrow, np.maximum(greatest, least + kind.type(share)), greatest)
     if word == "widen_rel":
-        size = np.maximum(np.maximum(np.abs(least), np.abs(most)), kind.type(1))
-        most = np.where(narrow, np.maximum(most, least + kind.type(share) * size), most)
+        size = np.maximum(np.maximum(np.abs(least), np.abs(greatest)), kind.type(1))
+        greatest = np.where(
+            is_narrow, np.maximum(greatest, least + kind.type(share) * size), greatest
+        )
     if word == "open_below":
-        limit, _, more = share.partition(":")
+        limit, _, step = share.partition(":")
         if symmetric:
             half = kind.type(limit) / kind.type(2)
-            return np.minimum(least, -half), np.maximum(most, half)
-        narrow, out = most - least < kind.type(limit), kind.type(more)
-        least, most = np.where(narrow, least - out, least), np.where(narrow, most + out, most)
-    return np.asarray(least), np.asarray(most)
+            return np.minimum(least, -half), np.maximum(greatest, half)
+        is_narrow, step_out = greatest - least < kind.type(limit), kind.type(step)
+        least, greatest = (
+            np.where(is_narrow, least - step_out, least),
+            np.where(is_narrow, greatest + step_out, greatest),
+        )
+    return np.asarray(least), np.asarray(greatest)
 
 
 def _amplify_small_ranges(
-    least: Floats, most: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
+    least: Floats, greatest: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
 ) -> tuple[Floats, Floats, Floats]:
     """Ranges whose scale is too small, stretched until it is not; ends are float32."""
-    limit, _, other = rule.small.partition(":")[2].partition(":")
+    limit, _, replacement = rule.small.partition(":")[2].partition(":")
     bound, span = _F32.type(limit), _F32.type(codes[1] - codes[0])
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        lost = np.isinf(_F32.type(1) / scale.astype(_F32))
-        small = ~lost & (scale < bound)
+        is_lost = np.isinf(_F32.type(1) / scale.astype(_F32))
+        is_small = ~is_lost & (scale < bound)
         factor = bound / scale.astype(_F32)
-        low, high = least.astype(_F32) * factor, most.astype(_F32) * factor
-    low, high = np.where(most == 0, -bound * span, low), np.where(least == 0, bound * span, high)
-    low, high = np.where(least == 0, 0, low), np.where(most == 0, 0, high)
-    least = np.where(small, low, least).astype(least.dtype)
-    most = np.where(small, high, most).astype(most.dtype)
-    scale = np.where(lost, float(other), np.where(small, bound, scale)).astype(scale.dtype)
-    return least, most, scale
+        low, high = least.astype(_F32) * factor, greatest.astype(_F32) * factor
+    low, high = (
+        np.where(greatest == 0, -bound * span, low),
+        np.where(least == 0, bound * span, high),
+    )
+    low, high = np.where(least == 0, 0, low), np.where(greatest == 0, 0, high)
+    least = np.where(is_small, low, least).astype(least.dtype)
+    greatest = np.where(is_small, high, greatest).astype(greatest.dtype)
+    scale = np.where(is_lost, float(replacement), np.where(is_small, bound, scale)).astype(
+        scale.dtype
+    )
+    return least, greatest, scale
 
 
 def _after_text_format(end: Floats, digits: int) -> Floats:
@@ -323,19 +339,20 @@ def _after_text_format(end: Floats, digits: int) -> Floats:
 
 
 def _align_zero_to_grid(
-    least: Floats, most: Floats, codes: tuple[int, int]
+    least: Floats, greatest: Floats, codes: tuple[int, int]
 ) -> tuple[Floats, Floats]:
     """The range with one end moved out so that zero is an integer: the wider one of the two."""
     kind = least.dtype.type
     steps = kind(codes[1] - codes[0])
     with np.errstate(divide="ignore", invalid="ignore"):
-        zero = np.rint(-least * steps / (most - least))
-        lower = np.where(zero < steps, zero / (zero - steps) * most, least)
-        upper = np.where(zero > 0, (zero - steps) / zero * least, most)
-    down = (most - lower) > (upper - least)
-    still = most == least
-    low = np.where(down & ~still, lower, least).astype(least.dtype)
-    return low, np.where(down | still, most, upper).astype(least.dtype)
+        zero = np.rint(-least * steps / (greatest - least))
+        # Moving one end so that zero falls on the grid: the end that moves less wins.
+        lower = np.where(zero < steps, zero / (zero - steps) * greatest, least)
+        upper = np.where(zero > 0, (zero - steps) / zero * least, greatest)
+    moves_low = (greatest - lower) > (upper - least)
+    is_point = greatest == least
+    low = np.where(moves_low & ~is_point, lower, least).astype(least.dtype)
+    return low, np.where(moves_low | is_point, greatest, upper).astype(least.dtype)
 
 
 def _fixed_zero(rule: Choose, storage: DType, codes: tuple[int, int], profile: str) -> int | None:
@@ -351,14 +368,14 @@ def _fixed_zero(rule: Choose, storage: DType, codes: tuple[int, int], profile: s
     return int(zero)
 
 
-def _first_wrong(ends: NDArray[np.generic], wrong: NDArray[np.bool_]) -> np.generic:
+def _first_wrong(ends: NDArray[np.generic], is_wrong: NDArray[np.bool_]) -> np.generic:
     """The end of the first range that is at fault."""
-    found: np.generic = np.broadcast_to(ends, wrong.shape)[wrong][0]
-    return found
+    end: np.generic = np.broadcast_to(ends, is_wrong.shape)[is_wrong][0]
+    return end
 
 
 def _symmetric_scale(
-    least: Floats, most: Floats, codes: tuple[int, int], named: float | None, rule: Choose
+    least: Floats, greatest: Floats, codes: tuple[int, int], named: float | None, rule: Choose
 ) -> Floats:
     """Returns the scale of a symmetric scheme."""
     kind = least.dtype.type
@@ -366,14 +383,14 @@ def _symmetric_scale(
     level = kind(named or (span if rule.reach == "span" else span / 2))
     match rule.reach:
         case "max":
-            reach = np.maximum(least, most)
+            reach = np.maximum(least, greatest)
         case "span":
-            reach = most - least
+            reach = greatest - least
         case "sides":
             below = -least / kind(-codes[0]) if codes[0] < 0 else kind(0)
-            return np.asarray(np.maximum(below, most / kind(codes[1])))
+            return np.asarray(np.maximum(below, greatest / kind(codes[1])))
         case _:
-            reach = np.maximum(np.abs(least), np.abs(most))
+            reach = np.maximum(np.abs(least), np.abs(greatest))
     return np.asarray(reach / level)
 
 
@@ -393,15 +410,17 @@ def _scale_before_zero(scale: Floats, rule: Choose) -> Floats:
     return scale
 
 
-def _power_of_two(scale: Floats, how: str) -> Floats:
+def _power_of_two(scale: Floats, store: str) -> Floats:
     """Returns a power of two instead of a scale."""
     part, exponent = np.frexp(scale.astype(np.float64))
-    half = {"e8m0_floor": 2.0, "e8m0_up": np.nextafter(0.5, 1)}.get(how, np.sqrt(0.5))
+    # The significand, 0.5 up to 1, from which the next power is taken: always, never, or at
+    # sqrt(1/2).
+    half = {"e8m0_floor": 2.0, "e8m0_up": np.nextafter(0.5, 1)}.get(store, np.sqrt(0.5))
     power = exponent - (part < half)
-    if how == "pow2":
+    if store == "pow2":
         return np.where(scale > 0, np.ldexp(1.0, power), 0.0).astype(scale.dtype)
-    held = np.clip(np.where(scale > 0, power, -127), -127, 127)
-    return np.asarray(np.ldexp(1.0, held), scale.dtype)
+    clamped = np.clip(np.where(scale > 0, power, -127), -127, 127)
+    return np.asarray(np.ldexp(1.0, clamped), scale.dtype)
 
 
 def _round_to_store_type(scale: Floats, rule: Choose) -> Floats:
@@ -434,7 +453,7 @@ def symmetric_zero(codes: tuple[int, int], storage: DType, rule: Choose, *, cust
 
 
 def _affine_zero(
-    least: Floats, most: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
+    least: Floats, greatest: Floats, scale: Floats, codes: tuple[int, int], rule: Choose
 ) -> NDArray[np.generic]:
     if rule.zero == "none":
         return np.zeros(scale.shape, np.int64)
@@ -444,8 +463,9 @@ def _affine_zero(
         return ROUNDINGS[rule.zero_round](exact.astype(kind))
 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # A scale of 0 stands for zeros alone, whose zero point needs no division.
         steps = np.where(scale > 0, least / scale, 0).astype(scale.dtype)
-        above = np.where(scale > 0, most / scale, 0).astype(scale.dtype)
+        above = np.where(scale > 0, greatest / scale, 0).astype(scale.dtype)
     match rule.zero:
         case "real":
             zero = codes[0] - steps
@@ -453,8 +473,10 @@ def _affine_zero(
         case "round(qmin-min/s)":
             zero = rounding(codes[0] - steps)
         case "best_end":
-            lower = abs(codes[0]) + np.abs(steps) < abs(codes[1]) + np.abs(above)
-            exact = np.where(lower, codes[0] - steps, codes[1] - above)
+            # FBGEMM's ChooseQuantizationParams: the end whose quantized value and steps are smaller
+            # loses less.
+            is_low_end = abs(codes[0]) + np.abs(steps) < abs(codes[1]) + np.abs(above)
+            exact = np.where(is_low_end, codes[0] - steps, codes[1] - above)
             zero = rounding(exact)
         case _:
             zero = codes[0] - rounding(steps)
@@ -463,14 +485,14 @@ def _affine_zero(
 
 def _replace_small_scales(scale: Floats, zero: NDArray[np.generic], rule: Choose) -> Numbers:
     """A scale too small to be stored gives way to another, and the zero point to 0."""
-    word, _, rest = rule.small.partition(":")
+    word, _, arguments = rule.small.partition(":")
     if word == "replace_below":
-        limit, _, value = rest.partition(":")
+        limit, _, value = arguments.partition(":")
         store = np.finfo(_FLOAT_DTYPES.get(rule.store, _F32))
         least = float(store.tiny) if limit == "tiny" else float(limit)
-        tiny = scale < least
-        scale = np.where(tiny, float(value), scale)
-        zero = np.where(tiny, 0, zero)
+        is_tiny = scale < least
+        scale = np.where(is_tiny, float(value), scale)
+        zero = np.where(is_tiny, 0, zero)
     if zero.dtype.kind == "f":
         return _round_to_store_type(scale, rule), cast(
             "NDArray[np.int64]", _round_to_store_type(zero.astype(_F64), rule)

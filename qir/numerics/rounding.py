@@ -70,11 +70,12 @@ def round_to_float_type(x: Floats, to: np.dtype[np.generic]) -> Floats:
 
 def round_to_odd_float32(x: NDArray[np.float64]) -> NDArray[np.float32]:
     """float32 rounded to odd: rounding that again to a narrower type equals rounding x once."""
-    near = np.atleast_1d(x.astype(np.float32))
-    bits = near.view(np.uint32)
-    bits -= np.abs(near.astype(np.float64)) > np.abs(x)
-    bits |= (near != x) & ~np.isnan(near)
-    return near.reshape(x.shape)
+    rounded = np.atleast_1d(x.astype(np.float32))
+    bits = rounded.view(np.uint32)
+    # Towards zero first, then the last bit set wherever anything was lost.
+    bits -= np.abs(rounded.astype(np.float64)) > np.abs(x)
+    bits |= (rounded != x) & ~np.isnan(rounded)
+    return rounded.reshape(x.shape)
 
 
 def fma(
@@ -90,11 +91,13 @@ def fma(
     product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
     addend = np.asarray(c, np.float64)
     total = np.asarray(product + addend)
-    back = total - product
-    error = (product - (total - back)) + (addend - back)
+    # Knuth's two-sum: `error` is exactly what the float64 sum lost.
+    addend_part = total - product
+    error = (product - (total - addend_part)) + (addend - addend_part)
     even = (total.view(np.int64) & 1) == 0
-    fix = (error != 0) & even & np.isfinite(total)
-    odd = np.where(fix, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
+    # Rounding to odd: an inexact even sum moves one step towards the lost part.
+    needs_fix = (error != 0) & even & np.isfinite(total)
+    odd = np.where(needs_fix, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
     return odd.astype(np.float32)
 
 
@@ -128,7 +131,7 @@ SECOND_ROUNDINGS = {"double": shift_right_away, "double_up": shift_right_up}
 
 
 def shift_right(
-    x: NDArray[np.int64], exponent: NDArray[np.int64], how: str, inside: NDArray[np.int64]
+    x: NDArray[np.int64], exponent: NDArray[np.int64], mode: str, offset: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """x / 2^exponent to whole numbers, rounded once: `even`, `away` or `half_up`.
 
@@ -136,32 +139,33 @@ def shift_right(
     near is the even one, or is away from zero. x is below 2^62.
     """
     x, exponent = np.broadcast_arrays(x << np.maximum(-exponent, 0), np.maximum(exponent, 0))
+    # NumPy does not define shifts by 64 bits and more; below 2^62 the result is 0 by then.
     right = np.minimum(exponent, 62)
     floor = x >> right
-    rest, half = x - (floor << right), (np.int64(1) << right) >> 1
-    match how:
+    remainder, half = x - (floor << right), (np.int64(1) << right) >> 1
+    match mode:
         case "even":
-            tied = ((floor + inside) & 1) == 1
+            tie_goes_up = ((floor + offset) & 1) == 1
         case "away":
-            tied = floor + inside >= 0
+            tie_goes_up = floor + offset >= 0
         case _:
-            tied = np.ones(x.shape, np.bool_)
-    up = (right > 0) & ((rest > half) | ((rest == half) & tied))
-    return np.where(exponent > 62, 0, floor + up)
+            tie_goes_up = np.ones(x.shape, np.bool_)
+    rounds_up = (right > 0) & ((remainder > half) | ((remainder == half) & tie_goes_up))
+    return np.where(exponent > 62, 0, floor + rounds_up)
 
 
 def divide_integers(
-    above: NDArray[np.object_], below: NDArray[np.object_], how: str, inside: NDArray[np.object_]
+    above: NDArray[np.object_], below: NDArray[np.object_], mode: str, offset: NDArray[np.object_]
 ) -> NDArray[np.object_]:
     """Quotients of whole numbers of any size as whole numbers, ties as in `shift_right`."""
     floor = above // below
     twice = 2 * (above - floor * below)
-    match how:
+    match mode:
         case "even":
-            tied = (floor + inside) % 2 == 1
+            tie_goes_up = (floor + offset) % 2 == 1
         case "away":
-            tied = floor + inside >= 0
+            tie_goes_up = floor + offset >= 0
         case _:
-            tied = np.ones(floor.shape, np.bool_)
-    up = (twice > below) | ((twice == below) & tied)
-    return np.asarray(floor + up.astype(np.int64))
+            tie_goes_up = np.ones(floor.shape, np.bool_)
+    rounds_up = (twice > below) | ((twice == below) & tie_goes_up)
+    return np.asarray(floor + rounds_up.astype(np.int64))

@@ -58,8 +58,8 @@ class Summand:
 
 def accumulator_unit(of: Sum) -> Floats:
     """Returns the float value of one accumulator step, shaped to broadcast over the sums."""
-    found = multiplier(of.x, of.w, None, of.rule, gain=of.gain)
-    return broadcastable_factor(found, of.acc.ndim, of.axis)
+    unit = multiplier(of.x, of.w, None, of.rule, gain=of.gain)
+    return broadcastable_factor(unit, of.acc.ndim, of.axis)
 
 
 def _sums_as_floats(of: Sum, kind: np.dtype[np.floating]) -> Floats:
@@ -75,10 +75,10 @@ def _dequantized_sums(of: Sum, sums: Floats) -> Floats:
     """Returns the dequantized sums without the bias."""
     if of.rule.requant.order not in ONE_BY_ONE:
         return np.asarray(sums * accumulator_unit(of))
-    found = (
+    scales = (
         kernel_scales(m, of.rule, slot).astype(of.kind) for m, slot in ((of.x, "x"), (of.w, "w"))
     )
-    x, w = (broadcastable_factor(np.asarray(s), of.acc.ndim, of.axis) for s in found)
+    x, w = (broadcastable_factor(np.asarray(s), of.acc.ndim, of.axis) for s in scales)
     return np.asarray((sums * (of.kind.type(of.gain) * x)) * w)
 
 
@@ -88,10 +88,10 @@ def dequantize_sum(of: Sum) -> Floats:
         sums = _sums_as_floats(of, of.kind)
         if of.bias is None:
             return _dequantized_sums(of, sums)
-        added = of.bias.astype(of.kind)
+        bias = of.bias.astype(of.kind)
         if of.rule.bias.by == "fma":
-            return fma(*np.broadcast_arrays(sums, accumulator_unit(of), added))
-        return np.asarray(_dequantized_sums(of, sums) + added)
+            return fma(*np.broadcast_arrays(sums, accumulator_unit(of), bias))
+        return np.asarray(_dequantized_sums(of, sums) + bias)
 
 
 def quantize_sum(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Integers:
@@ -123,12 +123,14 @@ def _add_summand(
     float32 is multiplied and added in one rounding.
     """
     kind = scaled.dtype
-    own, zero = summand.of.along(summand.codes.ndim)
+    summand_scale, zero = summand.of.along(summand.codes.ndim)
     steps = (summand.codes.astype(np.int64) - zero).astype(kind)
     if rule.requant.order == "gy/gx/gw":
-        ratio: Floats = gain / definition.gains(summand.of, rule, gain.dtype).reshape(own.shape)
+        ratio: Floats = gain / definition.gains(summand.of, rule, gain.dtype).reshape(
+            summand_scale.shape
+        )
     else:
-        ratio = in_result_units(own.astype(kind), scale, gain, rule)
+        ratio = in_result_units(summand_scale.astype(kind), scale, gain, rule)
     if kind == F32:
         return fma(*np.broadcast_arrays(steps, ratio.astype(F32), scaled))
     return np.asarray(scaled + steps * ratio.astype(kind))
@@ -154,13 +156,13 @@ def data_offset_term(weights: NDArray[np.generic], x: Affine, w: Affine) -> Floa
         raise OpError(f"no kernel takes {x.storage} with an offset; u8 it can be")
     low, high = F32.type(x.ends.low), F32.type(x.ends.high)
     levels = F32.type((2**x.storage.bits - 1) * w.storage.bounds[1])
-    reach = (w.scale * F32.type(w.storage.bounds[1])).astype(F32)
+    weight_range = (w.scale * F32.type(w.storage.bounds[1])).astype(F32)
     if w.ends is not None:
-        reach = np.maximum(np.abs(w.ends.low), np.abs(w.ends.high)).astype(F32)
+        weight_range = np.maximum(np.abs(w.ends.low), np.abs(w.ends.high)).astype(F32)
     with np.errstate(all="ignore"):
         span = high - low
         steps = F32.type(2**x.storage.bits - 1) * low / span
-        return np.asarray((weights.astype(F32) * steps) / (levels / (span * reach)), F32)
+        return np.asarray((weights.astype(F32) * steps) / (levels / (span * weight_range)), F32)
 
 
 def quantize_by_range(values: Floats, y: Map, rule: Rule) -> Integers:
@@ -173,11 +175,12 @@ def quantize_by_range(values: Floats, y: Map, rule: Rule) -> Integers:
     low, high = F32.type(y.ends.low), F32.type(y.ends.high)
     levels = F32.type(2**y.storage.bits - 1)
     with np.errstate(all="ignore"):
-        gain, start = levels / (high - low), (-low * levels) / (high - low)
-        scaled = fma(*np.broadcast_arrays(values.astype(F32), gain, start))
-    begin = np.asarray(y.storage.bounds[0], np.int64)
-    whole = np.clip(ROUNDINGS[rule.requant.round](scaled).astype(np.float64), 0, float(levels))
-    return np.asarray(whole.astype(np.int64) + begin).astype(y.carrier)
+        gain, low_term = levels / (high - low), (-low * levels) / (high - low)
+        # The gain and the low end in steps, applied with one rounding.
+        scaled = fma(*np.broadcast_arrays(values.astype(F32), gain, low_term))
+    lowest = np.asarray(y.storage.bounds[0], np.int64)
+    integral = np.clip(ROUNDINGS[rule.requant.round](scaled).astype(np.float64), 0, float(levels))
+    return np.asarray(integral.astype(np.int64) + lowest).astype(y.carrier)
 
 
 def _quantize_by_largest_scale(of: Sum, y: Affine) -> Integers:

@@ -33,12 +33,12 @@ def map_of(
     zeros = zero if kind.zero is None else _zero_values(kind)
     if scales is None or zeros is None:
         raise OpError(f"{kind}: the numbers come from companion slots, which are not given")
-    whole = zeros.dtype.kind in "iu"
-    made = Map(
+    has_integer_zero = zeros.dtype.kind in "iu"
+    mapping = Map(
         kind.storage,
         kind.express,
         as_float32_or_64(np.asarray(scales)),
-        integer_zeros(zeros) if whole else as_float32_or_64(np.asarray(zeros)),
+        integer_zeros(zeros) if has_integer_zero else as_float32_or_64(np.asarray(zeros)),
         kind.low,
         kind.high,
         kind.granularity,
@@ -46,18 +46,21 @@ def map_of(
         None if kind.codes is None else _parameter_values(kind.codes, None),
         declared_range_of(kind) if scale is None else None,
     )
-    if (kind.storage.is_float or made.table is not None) and made.zero.any():
-        what = "a table" if made.table is not None else f"{kind.storage}"
+    if (kind.storage.is_float or mapping.table is not None) and mapping.zero.any():
+        subject = "a table" if mapping.table is not None else f"{kind.storage}"
         raise OpError(
-            f"quantized values of {what} have no zero point; `plus` moves the float values"
+            f"quantized values of {subject} have no zero point; `plus` moves the float values"
         )
-    if made.table is not None and not (np.isfinite(made.table).all() and kind.storage.is_integer):
+    if mapping.table is not None and not (
+        np.isfinite(mapping.table).all() and kind.storage.is_integer
+    ):
         raise OpError("a table is looked up by integers, and its entries are finite")
-    if made.table is not None and made.table.size > kind.high - kind.low + 1:
+    if mapping.table is not None and mapping.table.size > kind.high - kind.low + 1:
         raise OpError(
-            f"a table of {made.table.size} entries, but {kind.storage} has fewer quantized values"
+            f"a table of {mapping.table.size} entries, but {kind.storage} has fewer "
+            "quantized values"
         )
-    return made
+    return mapping
 
 
 def _dequantized_parameters(held: object, data: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -33,23 +33,23 @@ Tensor = NDArray[np.generic]
 # -- quantize -------------------------------------------------------------------------------------
 
 
-def lazy_quantize(profile: Profile, reals: ArrayData, kind: QuantType) -> ArrayData:
+def lazy_quantize(profile: Profile, floats: ArrayData, kind: QuantType) -> ArrayData:
     """Returns what `codes_of` gives. Raises as it does, of a large array when a part is asked
     for."""
     if not _is_sliceable(kind):
-        return quantize_by_profile(profile, read_box(reals, full_box(reals.shape)), kind)
-    shape, carrier = reals.shape, kind.storage.carrier
+        return quantize_by_profile(profile, read_box(floats, full_box(floats.shape)), kind)
+    shape, carrier = floats.shape, kind.storage.carrier
 
     def make(box: Box) -> Tensor:
-        found = np.empty([s.stop - s.start for s in box], carrier)
-        for piece in _block_aligned_boxes(box, kind.granularity) if found.size else ():
+        quantized = np.empty([s.stop - s.start for s in box], carrier)
+        for piece in _block_aligned_boxes(box, kind.granularity) if quantized.size else ():
             inside = tuple(
                 slice(p.start - b.start, p.stop - b.start) for p, b in zip(piece, box, strict=True)
             )
-            found[inside] = quantize_by_profile(
-                profile, read_box(reals, piece), quant_type_of_box(kind, shape, piece)
+            quantized[inside] = quantize_by_profile(
+                profile, read_box(floats, piece), quant_type_of_box(kind, shape, piece)
             )
-        return found
+        return quantized
 
     bounds = (kind.low, kind.high) if kind.storage.is_integer else None
     return lazy_array(shape, carrier, make, bounds)
@@ -57,10 +57,10 @@ def lazy_quantize(profile: Profile, reals: ArrayData, kind: QuantType) -> ArrayD
 
 def quant_type_of_box(kind: QuantType, shape: tuple[int, ...], box: Box) -> QuantType:
     """Returns the quantized type of a box that ends at block borders, or is within one block."""
-    grain = kind.granularity
-    if grain is None:
+    granularity = kind.granularity
+    if granularity is None:
         return kind
-    sizes = dict(grain.blocks)
+    sizes = dict(granularity.blocks)
     blocks = [
         slice(s.start // sizes[i], -(-s.stop // sizes[i])) if i in sizes else slice(0, 1)
         for i, s in enumerate(box)
@@ -71,13 +71,13 @@ def quant_type_of_box(kind: QuantType, shape: tuple[int, ...], box: Box) -> Quan
         if numbers is None:
             return None
         if not isinstance(numbers, Array):
-            few = len(numbers) < 2 or grain.axis is None
-            return numbers if few else numbers[blocks[grain.axis or 0]]
+            is_shared = len(numbers) < 2 or granularity.axis is None
+            return numbers if is_shared else numbers[blocks[granularity.axis or 0]]
         if numbers.contents.size == 1:
             return numbers
-        held = numbers.data.reshape(grid)[tuple(blocks)]
-        held = held.reshape(-1) if grain.axis is not None else held
-        return Array(np.ascontiguousarray(held), numbers.type.with_shape(held.shape), numbers.name)
+        part = numbers.data.reshape(grid)[tuple(blocks)]
+        part = part.reshape(-1) if granularity.axis is not None else part
+        return Array(np.ascontiguousarray(part), numbers.type.with_shape(part.shape), numbers.name)
 
     return replace(kind, scale=cut(kind.scale), zero=cut(kind.zero), plus=cut(kind.plus))
 
@@ -87,27 +87,27 @@ def _is_sliceable(kind: QuantType) -> bool:
     if kind.granularity is None:
         return True
     lists = (kind.scale, kind.zero, kind.plus)
-    several = [n for n in lists if isinstance(n, tuple) and len(n) > 1]
+    inline_lists = [n for n in lists if isinstance(n, tuple) and len(n) > 1]
     return (
         kind.granularity.by is None
         and kind.declared is None
         and not any(a.type.quant for a in lists if isinstance(a, Array))
-        and (kind.granularity.axis is not None or not several)
+        and (kind.granularity.axis is not None or not inline_lists)
     )
 
 
-def _block_aligned_boxes(box: Box, grain: Granularity | None) -> Iterator[Box]:
+def _block_aligned_boxes(box: Box, granularity: Granularity | None) -> Iterator[Box]:
     """Splits a box into boxes that end at block borders, or are within one block."""
-    sizes = dict(grain.blocks) if grain else {}
+    sizes = dict(granularity.blocks) if granularity else {}
     axes = [_split_at_block(s, sizes.get(i, 1)) for i, s in enumerate(box)]
     return itertools.product(*axes)
 
 
 def _split_at_block(range_: slice, size: int) -> list[slice]:
     """Splits a range where its first complete block begins."""
-    first = min(-(-range_.start // size) * size, range_.stop)
-    found = [slice(range_.start, first), slice(first, range_.stop)]
-    return [s for s in found if s.start < s.stop] or [range_]
+    border = min(-(-range_.start // size) * size, range_.stop)
+    parts = [slice(range_.start, border), slice(border, range_.stop)]
+    return [s for s in parts if s.start < s.stop] or [range_]
 
 
 # -- packing --------------------------------------------------------------------------------------
@@ -117,67 +117,74 @@ def lazy_unpack(
     data: ArrayData, kind: DType, shape: Sequence[int], order: Order = "low"
 ) -> ArrayData:
     """Returns the integers of that shape in packed bytes, computed when they are read."""
-    each = 8 // kind.bits
+    per_byte = 8 // kind.bits
     flat = reshape(data, (data.size,))
     bounds = kind.bounds if kind.is_integer else None
 
     def read(first: int, last: int) -> Tensor:
-        skip = first % each
-        held = np.asarray(read_box(flat, (slice(first // each, -(-last // each)),)), np.uint8)
-        return unpack(held, kind, (held.size * each,), order=order)[skip : skip + last - first]
+        skip = first % per_byte
+        packed = np.asarray(
+            read_box(flat, (slice(first // per_byte, -(-last // per_byte)),)), np.uint8
+        )
+        return unpack(packed, kind, (packed.size * per_byte,), order=order)[
+            skip : skip + last - first
+        ]
 
     if is_small(shape):
         return np.asarray(read(0, math.prod(shape)).reshape(shape), order="C")
-    if not shape or shape[-1] % each:
+    # Rows that do not end at a byte border are read by flat index alone.
+    if not shape or shape[-1] % per_byte:
         return LazyArray(shape, kind.carrier, None, bounds, read)
-    wide = reshape(data, (*shape[:-1], shape[-1] // each))
+    rows = reshape(data, (*shape[:-1], shape[-1] // per_byte))
 
     def make(box: Box) -> Tensor:
         *lead, last = box
-        skip, stop = last.start // each, -(-last.stop // each)
-        held = np.asarray(read_box(wide, (*lead, slice(skip, stop))), np.uint8, order="C")
-        sizes = (*held.shape[:-1], held.shape[-1] * each)
-        skip = last.start - skip * each
-        return unpack(held, kind, sizes, order=order)[..., skip : skip + last.stop - last.start]
+        skip, stop = last.start // per_byte, -(-last.stop // per_byte)
+        packed = np.asarray(read_box(rows, (*lead, slice(skip, stop))), np.uint8, order="C")
+        sizes = (*packed.shape[:-1], packed.shape[-1] * per_byte)
+        skip = last.start - skip * per_byte
+        return unpack(packed, kind, sizes, order=order)[..., skip : skip + last.stop - last.start]
 
     return LazyArray(shape, kind.carrier, make, bounds, read)
 
 
 def lazy_pack(
-    codes: ArrayData, kind: DType, shape: Sequence[int], order: Order = "low"
+    quantized: ArrayData, kind: DType, shape: Sequence[int], order: Order = "low"
 ) -> ArrayData:
     """Returns packed rows, padded with zeros, computed when they are read.
 
     The axes of the shape after the leading ones, which count the rows, hold the bytes of a row.
     """
-    each, rank = 8 // kind.bits, codes.ndim - 1
-    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    depth = codes.shape[-1]
+    per_byte, rank = 8 // kind.bits, quantized.ndim - 1
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    depth = quantized.shape[-1]
 
     def make(box: Box) -> Tensor:
-        first, *rest = box[rank:]
-        start, stop = first.start * steps[rank], first.stop * steps[rank]
-        ends = slice(min(start * each, depth), min(stop * each, depth))
-        held = read_box(codes, (*box[:rank], ends))
-        wide = np.zeros((*held.shape[:-1], (stop - start) * each), kind.carrier)
-        wide[..., : held.shape[-1]] = held
-        found = pack(wide, kind, order=order, row=1)
-        sizes = (*held.shape[:-1], first.stop - first.start, *shape[rank + 1 :])
-        lead = tuple(slice(0, n) for n in sizes[: rank + 1])
-        return found.reshape(sizes)[*lead, *rest]
+        first, *inner = box[rank:]
+        start, stop = first.start * strides[rank], first.stop * strides[rank]
+        ends = slice(min(start * per_byte, depth), min(stop * per_byte, depth))
+        part = read_box(quantized, (*box[:rank], ends))
+        # The last row of a block may be shorter: the rest of its bytes is zero.
+        padded = np.zeros((*part.shape[:-1], (stop - start) * per_byte), kind.carrier)
+        padded[..., : part.shape[-1]] = part
+        packed = pack(padded, kind, order=order, row=1)
+        sizes = (*part.shape[:-1], first.stop - first.start, *shape[rank + 1 :])
+        outer = tuple(slice(0, n) for n in sizes[: rank + 1])
+        return packed.reshape(sizes)[*outer, *inner]
 
     return lazy_array(shape, np.dtype(np.uint8), make)
 
 
-def iter_packed(codes: ArrayData, kind: DType) -> Iterator[NDArray[np.uint8]]:
+def iter_packed(quantized: ArrayData, kind: DType) -> Iterator[NDArray[np.uint8]]:
     """Yields, part by part, the bytes that `pack` gives."""
-    each = 8 // kind.bits
-    rest = np.empty(0, codes.dtype)
-    for piece in iter_pieces(codes):
-        run = np.concatenate([rest, piece.reshape(-1)]) if rest.size else piece.reshape(-1)
-        whole = run.size - run.size % each
-        if whole:
-            yield pack(run[:whole], kind)
-        rest = run[whole:]
-    if rest.size:
-        yield pack(rest, kind)
+    per_byte = 8 // kind.bits
+    leftover = np.empty(0, quantized.dtype)
+    for piece in iter_pieces(quantized):
+        run = np.concatenate([leftover, piece.reshape(-1)]) if leftover.size else piece.reshape(-1)
+        complete = run.size - run.size % per_byte
+        if complete:
+            yield pack(run[:complete], kind)
+        # Integers that do not fill a byte wait for the next piece.
+        leftover = run[complete:]
+    if leftover.size:
+        yield pack(leftover, kind)

@@ -40,8 +40,8 @@ class Axis:
         """The number of windows along it."""
         if self.size is None:
             return None
-        room = self.size + sum(self.pads) - (self.taps - 1) * self.dilation - 1
-        return max(room // self.stride + 1, 0)
+        span = self.size + sum(self.pads) - (self.taps - 1) * self.dilation - 1
+        return max(span // self.stride + 1, 0)
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ def forms() -> Mapping[str, Form]:
     return registry.entries(KIND, Form)
 
 
-def why_never(named: Iterable[str], ops: Iterable[str]) -> str:
+def why_never(form_names: Iterable[str], ops: Iterable[str]) -> str:
     """Returns why layers of some ops cannot have all named forms; empty where they can."""
-    for form in named:
-        having = forms()[form].ops
+    for form in form_names:
+        possible_ops = forms()[form].ops
         for op in ops:
-            if op != "*" and op not in having:
-                return f"no {op} is {form}: {', '.join(having)} are"
+            if op != "*" and op not in possible_ops:
+                return f"no {op} is {form}: {', '.join(possible_ops)} are"
     return ""
 
 
@@ -157,9 +157,9 @@ def forms_of(
 ) -> tuple[str, ...]:
     """Returns the forms of an op on operands of these types; none where sizes or types are
     unknown."""
-    named = [(name, form) for name, form in forms().items() if op in form.ops]
-    layer = _kernel_layer(op, types, attrs, result) if named else None
-    return () if layer is None else tuple(name for name, form in named if form.has(layer))
+    candidates = [(name, form) for name, form in forms().items() if op in form.ops]
+    layer = _kernel_layer(op, types, attrs, result) if candidates else None
+    return () if layer is None else tuple(name for name, form in candidates if form.has(layer))
 
 
 def _kernel_layer(
@@ -169,21 +169,27 @@ def _kernel_layer(
     slots = _operands(op, types)
     if not slots:
         return None
-    first, second = types[slots[0]], types[slots[-1]]
-    quants = (second.quant, first.quant)
+    data_type, weight_type = types[slots[0]], types[slots[-1]]
+    quants = (weight_type.quant, data_type.quant)
     if op in CONVOLUTIONS or op in TRANSPOSED:
-        known = tuple(d for d in second.shape if isinstance(d, int))
-        if len(known) < second.rank or first.rank != second.rank or second.rank < 3:
+        known = tuple(d for d in weight_type.shape if isinstance(d, int))
+        if (
+            len(known) < weight_type.rank
+            or data_type.rank != weight_type.rank
+            or weight_type.rank < 3
+        ):
             return None
-        inner = first.shape[1:-1] if attrs.get("layout") == "NHWC" else first.shape[2:]
-        return KernelLayer(op, known, _known(inner), *quants, attrs) if "stride" in attrs else None
+        spatial = data_type.shape[1:-1] if attrs.get("layout") == "NHWC" else data_type.shape[2:]
+        return (
+            KernelLayer(op, known, _known(spatial), *quants, attrs) if "stride" in attrs else None
+        )
     if op == "matmul":
-        both = first.rank == second.rank == 3
-        return KernelLayer(op, (), _known(first.shape), *quants, attrs) if both else None
-    weights = tuple(d if isinstance(d, int) else 0 for d in second.shape)
+        are_batched = data_type.rank == weight_type.rank == 3
+        return KernelLayer(op, (), _known(data_type.shape), *quants, attrs) if are_batched else None
+    weights = tuple(d if isinstance(d, int) else 0 for d in weight_type.shape)
     joined = tuple(kind.quant for slot, kind in types.items() if "." in slot)
     return KernelLayer(
-        op, weights, _known(first.shape[:-1]), *quants, attrs, result, joined, "bias" in types
+        op, weights, _known(data_type.shape[:-1]), *quants, attrs, result, joined, "bias" in types
     )
 
 
@@ -199,10 +205,11 @@ def _known(shape: Iterable[Dim]) -> tuple[int | None, ...]:
 
 def has_declared_ranges(result: QuantType | None, joined: Iterable[QuantType | None]) -> bool:
     """Returns whether a result's range reaches as far as those of all operands."""
-    made = _range(result)
-    parts = [_range(one) for one in joined]
-    return made is not None and all(
-        one is not None and made[0] <= one[0] and one[1] <= made[1] for one in parts
+    result_range = _range(result)
+    parts = [_range(part) for part in joined]
+    return result_range is not None and all(
+        part is not None and result_range[0] <= part[0] and part[1] <= result_range[1]
+        for part in parts
     )
 
 

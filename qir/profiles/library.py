@@ -34,7 +34,7 @@ _NAME = re.compile(r"[\w.+-]{1,80}")
 
 def _folders() -> tuple[list[Path], list[str]]:
     """Returns the folders of profile files, ours first, and what is wrong with others."""
-    found, broken = [PROFILES], []
+    folders, broken = [PROFILES], []
     for name in registry.names("qir.profiles"):
         try:
             folder = registry.find("qir.profiles", name)
@@ -42,10 +42,10 @@ def _folders() -> tuple[list[Path], list[str]]:
             broken.append(str(error))
             continue
         if isinstance(folder, Path):
-            found.append(folder)
+            folders.append(folder)
         else:
             broken.append(f"profiles {name!r} is not a folder")
-    return list(dict.fromkeys(found)), broken
+    return list(dict.fromkeys(folders)), broken
 
 
 def profile_names() -> tuple[str, ...]:
@@ -64,6 +64,8 @@ _UNINSTALLED_PROFILES: dict[str, Profile] = {}
 def profile(name: str) -> Profile:
     """Returns the profile of that name, ours or a plugin's; raises ProfileError if there is
     none."""
+    # Overrides of this task first, then what a model file or the caller brought, then installed
+    # files.
     return _OVERRIDES.get().get(name) or _UNINSTALLED_PROFILES.get(name) or _installed(name)
 
 
@@ -71,11 +73,11 @@ _READ_PROFILES: dict[str, Profile] = {}
 """The profiles that were read from files."""
 
 
-def _installed(name: str, above: tuple[str, ...] = ()) -> Profile:
-    found = _READ_PROFILES.get(name)
-    if found is None:
-        found = _READ_PROFILES[name] = _read(name, above)
-    return found
+def _installed(name: str, extending: tuple[str, ...] = ()) -> Profile:
+    loaded = _READ_PROFILES.get(name)
+    if loaded is None:
+        loaded = _READ_PROFILES[name] = _read(name, extending)
+    return loaded
 
 
 def register_profile(name: str, text: str) -> bool:
@@ -87,78 +89,81 @@ def register_profile(name: str, text: str) -> bool:
     """
     if name in profile_names():
         return profile_text(name) == text
-    found, known = parse(text, f"{name}.toml", profile), _UNINSTALLED_PROFILES.get(name)
-    if known is not None and known.text != text:
+    parsed, registered = parse(text, f"{name}.toml", profile), _UNINSTALLED_PROFILES.get(name)
+    if registered is not None and registered.text != text:
         raise ProfileError(
             f"profile {name} is in use with another text; give one of the two another name, or "
             "use a process for each"
         )
-    _UNINSTALLED_PROFILES[name] = found
+    _UNINSTALLED_PROFILES[name] = parsed
     return True
 
 
-def resolve_profile_name(said: str) -> str:
+def resolve_profile_name(text: str) -> str:
     """Returns the name of the profile that a user names, by its name or by the path of a `.toml`
     file.
 
     The profile of a file has the name that the file says, and is known by it from then on; what it
     extends is installed. ProfileError for a file that is no profile, or whose name is taken.
     """
-    if not said.endswith(".toml"):
-        return said
-    path = Path(said)
-    found = load(path, profile)
-    if not _NAME.fullmatch(found.name):
-        raise ProfileError(f"{path.name}, line 1: {_invalid_name_text(found.name)}")
-    if not register_profile(found.name, found.text):
+    if not text.endswith(".toml"):
+        return text
+    path = Path(text)
+    loaded = load(path, profile)
+    if not _NAME.fullmatch(loaded.name):
+        raise ProfileError(f"{path.name}, line 1: {_invalid_name_text(loaded.name)}")
+    if not register_profile(loaded.name, loaded.text):
         raise ProfileError(
-            f"{path.name}: an installed profile is named {found.name} and says something else; "
+            f"{path.name}: an installed profile is named {loaded.name} and says something else; "
             f"give this one another name"
         )
-    return found.name
+    return loaded.name
 
 
 @contextmanager
 def override_profiles(others: Mapping[str, Profile]) -> Iterator[None]:
     """Replaces profiles by name inside the block, in this thread or task alone."""
-    before = _OVERRIDES.set({**_OVERRIDES.get(), **others})
+    token = _OVERRIDES.set({**_OVERRIDES.get(), **others})
     try:
         yield
     finally:
-        _OVERRIDES.reset(before)
+        _OVERRIDES.reset(token)
 
 
 @contextmanager
 def override_profile(other: Profile) -> Iterator[None]:
     """Replaces one profile by name inside the block, in all threads, to try a change."""
-    before = _UNINSTALLED_PROFILES.get(other.name)
+    previous = _UNINSTALLED_PROFILES.get(other.name)
     _UNINSTALLED_PROFILES[other.name] = other
     try:
         yield
     finally:
         _UNINSTALLED_PROFILES.pop(other.name)
-        if before is not None:
-            _UNINSTALLED_PROFILES[other.name] = before
+        if previous is not None:
+            _UNINSTALLED_PROFILES[other.name] = previous
 
 
 def _invalid_name_text(name: str) -> str:
     return f"{name[:40]!r} is no name of a profile: letters, digits and . + - _"
 
 
-def _read(name: str, above: tuple[str, ...]) -> Profile:
+def _read(name: str, extending: tuple[str, ...]) -> Profile:
     if not _NAME.fullmatch(name):
         raise ProfileError(_invalid_name_text(name))
-    line = (*above, name)
+    chain = (*extending, name)
+    # The core's own files are found without loading plugins.
     core = PROFILES / f"{name}.toml"
     folders, broken = ([PROFILES], []) if core.exists() else _folders()
     for folder in folders:
         path = folder / f"{name}.toml"
         if path.parent == folder and path.exists():
-            return load(path, lambda base: _installed(base, line), above=above)
+            return load(path, lambda base: _installed(base, chain), extending=extending)
     known = profile_names()
-    near = difflib.get_close_matches(name, known, 1)
-    some = ", ".join(known[:_MAX_SHOWN_NAMES]) + (", ..." if len(known) > _MAX_SHOWN_NAMES else "")
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {some}"
+    close_names = difflib.get_close_matches(name, known, 1)
+    shown_names = ", ".join(known[:_MAX_SHOWN_NAMES]) + (
+        ", ..." if len(known) > _MAX_SHOWN_NAMES else ""
+    )
+    hint = f"did you mean {close_names[0]!r}?" if close_names else f"known: {shown_names}"
     raise ProfileError("; ".join([f"no profile {name[:40]!r}; {hint}", *broken]))
 
 
@@ -182,14 +187,14 @@ def parameters_for_range(
     point that the scheme fixes is kept. Raises ProfileError as `choose`, and for a scale of 0.
     """
     storage = str(scheme.storage)
-    named = named_scales(scales, storage, scheme.symmetric)
-    if named is None:
+    named_choice = named_scales(scales, storage, scheme.symmetric)
+    if named_choice is None:
         rule = choose_rule_for(profile, scheme)
         symmetric = scheme.symmetric
         # `decimals` models ranges written to a text file; weight ranges are in none.
         rule = replace(rule, decimals="exact") if weight else rule
     else:
-        rule, symmetric = named
+        rule, symmetric = named_choice
         if rule.reach == "max" and np.min(low, initial=0) < 0:
             raise ProfileError(
                 f"a range {np.min(low):.6g}..{np.max(high):.6g} goes below zero, from which "
@@ -223,9 +228,13 @@ def choose_rule_for(profile: Profile, scheme: Scheme) -> Choose:
     the profile names another level.
     """
     rule = _profile_choose_rule(profile, scheme)
-    upward = scheme.symmetric and scheme.zero == scheme.low
-    if not upward or levels_of(rule.levels, str(scheme.storage), scheme.granularity) is not None:
+    counts_from_zero = scheme.symmetric and scheme.zero == scheme.low
+    if (
+        not counts_from_zero
+        or levels_of(rule.levels, str(scheme.storage), scheme.granularity) is not None
+    ):
         return rule
+    # Such a type is unsigned and counts from its zero point: the full span is the level.
     low, high = scheme.storage.bounds
     return replace(rule, zero="none", levels=((str(scheme.storage), float(high - low)),))
 
@@ -250,21 +259,27 @@ def declared_range_for(
     what the range reaches over that level. Zeros alone have the range that their scale stands for.
     """
     rule = _profile_choose_rule(profile, scheme)
-    codes = scheme.low, scheme.high
-    level = level_of(rule.levels, rule.zero, scheme.storage, codes, scheme.granularity)
+    bounds = scheme.low, scheme.high
+    level = level_of(rule.levels, rule.zero, scheme.storage, bounds, scheme.granularity)
     if not scheme.symmetric or rule.zero != "none" or level is None:
         return None
     rule = replace(rule, decimals="exact") if weight else rule
-    given = low.astype(np.float32), high.astype(np.float32)
-    low_end, high_end = declared_ends(*given, scheme.storage, rule, weight=weight)
-    reach = np.where(high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end)
-    ends = np.where(low_end == high_end, -reach if scheme.low < 0 else low_end, low_end), reach
+    float32_ends = low.astype(np.float32), high.astype(np.float32)
+    low_end, high_end = declared_ends(*float32_ends, scheme.storage, rule, weight=weight)
+    high_declared = np.where(
+        high_end == 0, (scale * np.float32(level)).astype(np.float32), high_end
+    )
+    ends = (
+        np.where(low_end == high_end, -high_declared if scheme.low < 0 else low_end, low_end),
+        high_declared,
+    )
+    # A runtime that carries ranges computes the scale from them: it must come out the same.
     if np.any((ends[1] / np.float32(level)).astype(np.float32) != scale):
         return None
-    grain = Granularity(((0, 1),)) if scale.size > 1 else None
+    granularity = Granularity(((0, 1),)) if scale.size > 1 else None
     lows, highs = (
-        cast("tuple[float, ...] | Array", make_param(end, grain, f"{name}.{which}"))
-        for which, end in zip(("low", "high"), ends, strict=True)
+        cast("tuple[float, ...] | Array", make_param(end, granularity, f"{name}.{end_name}"))
+        for end_name, end in zip(("low", "high"), ends, strict=True)
     )
     return DeclaredBounds(lows, highs, level)
 
@@ -274,24 +289,26 @@ _RESOLVED_RULES: dict[_RuleKey, tuple[Profile, Rule]] = {}
 _MAX_RESOLVED_RULES = 4096
 
 
-def _resolve_cached(profile: Profile, asked: Query) -> Rule:
+def _resolve_cached(profile: Profile, query: Query) -> Rule:
     """Resolves a query with a cache: passes ask the same for every tensor of a model."""
-    key = (id(profile), asked.op, tuple(asked.storage.items()), asked.grain, asked.bounds)
-    held = _RESOLVED_RULES.get(key)
-    if held is None or held[0] is not profile:
+    key = (id(profile), query.op, tuple(query.storage.items()), query.grain, query.bounds)
+    cached = _RESOLVED_RULES.get(key)
+    # The id of a profile may be given to another once it is gone: the entry holds the profile
+    # itself.
+    if cached is None or cached[0] is not profile:
         if len(_RESOLVED_RULES) > _MAX_RESOLVED_RULES:
             _RESOLVED_RULES.clear()
-        held = _RESOLVED_RULES[key] = profile, profile.resolve(asked)
-    return held[1]
+        cached = _RESOLVED_RULES[key] = profile, profile.resolve(query)
+    return cached[1]
 
 
 def quantize_by_profile(
     profile: Profile, data: NDArray[np.generic], kind: QuantType
 ) -> NDArray[np.integer]:
     """Quantizes floats by a profile's `quantize` rule. Raises as `quantize` does."""
-    reals = np.asarray(data)
+    floats = np.asarray(data)
     return quantize(
-        reals if reals.dtype.kind == "f" else reals.astype(np.float32),
+        floats if floats.dtype.kind == "f" else floats.astype(np.float32),
         map_of(kind),
         _resolve_cached(profile, quantize_query(kind)),
     )

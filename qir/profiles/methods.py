@@ -103,30 +103,30 @@ def plugin_method(name: str) -> PluginMethod | None:
             return table[name]
     if name in BUILT_IN or name not in registry.names(KIND):
         return None
-    found = registry.find(KIND, name)
-    if isinstance(found, Mapping):
+    entry = registry.find(KIND, name)
+    if isinstance(entry, Mapping):
         return None
-    return checked(found, f"method {name!r} of {registry.owner(KIND, name)}")
+    return checked(entry, f"method {name!r} of {registry.owner(KIND, name)}")
 
 
-def checked(found: object, said: str) -> PluginMethod:
+def checked(entry: object, subject: str) -> PluginMethod:
     """Raises PluginError for what is no method, or reads blocks that no rule has."""
-    if not isinstance(found, PluginMethod):
-        raise PluginError(f"{said} is no qir.profiles.PluginMethod")
-    if strange := [block for block in found.reads if block not in BLOCKS]:
-        raise PluginError(f"{said} reads {strange[0]!r}; blocks are {', '.join(BLOCKS)}")
-    return found
+    if not isinstance(entry, PluginMethod):
+        raise PluginError(f"{subject} is no qir.profiles.PluginMethod")
+    if unknown_blocks := [block for block in entry.reads if block not in BLOCKS]:
+        raise PluginError(f"{subject} reads {unknown_blocks[0]!r}; blocks are {', '.join(BLOCKS)}")
+    return entry
 
 
 def _tables() -> Iterator[Mapping[str, PluginMethod]]:
     """Yields the tables of methods that there are; a plugin that does not load has none."""
     for name in registry.names(KIND):
         try:
-            found = registry.find(KIND, name)
+            entry = registry.find(KIND, name)
         except PluginError:
             continue
-        if isinstance(found, Mapping):
-            yield found
+        if isinstance(entry, Mapping):
+            yield entry
 
 
 def core_methods(name: str) -> bool:
@@ -136,21 +136,22 @@ def core_methods(name: str) -> bool:
 
 def reads(name: str) -> tuple[str, ...]:
     """Returns the blocks of a rule that a method looks at."""
-    return BUILT_IN[name] if name in BUILT_IN else _known(name).reads
+    return BUILT_IN[name] if name in BUILT_IN else _known_method(name).reads
 
 
 def computes(name: str) -> tuple[str, ...]:
     """Returns the ops that a method computes; nothing for one that computes any."""
     if name in BUILT_IN:
         return moving() if name == "move" else ()
-    return _known(name).ops
+    return _known_method(name).ops
 
 
 def moving() -> tuple[str, ...]:
     """Returns the ops whose results are quantized values of their operands, moved or picked by
     comparison."""
-    held = (op for op, row in OPS.items() if row.traits.value_preserving)
-    return (*held, "max", "min", "reduce_max", "reduce_min", "relu", "where")
+    moving_ops = (op for op, op_spec in OPS.items() if op_spec.traits.value_preserving)
+    # Comparisons pick one of their operands: on one quantized type they need no arithmetic.
+    return (*moving_ops, "max", "min", "reduce_max", "reduce_min", "relu", "where")
 
 
 def tabled() -> Mapping[str, PluginMethod]:
@@ -160,19 +161,19 @@ def tabled() -> Mapping[str, PluginMethod]:
 
 def method_names() -> tuple[str, ...]:
     """Returns all that a profile may name."""
-    return (*BUILT_IN, *tabled(), *(n for n in registry.names(KIND) if _single(n)))
+    return (*BUILT_IN, *tabled(), *(n for n in registry.names(KIND) if _is_single_method(n)))
 
 
 def params(name: str) -> Mapping[str, Param]:
     """Returns the parameters that a method takes."""
-    found = plugin_method(name)
-    return {} if found is None else found.params
+    method = plugin_method(name)
+    return {} if method is None else method.params
 
 
 def widest(name: str) -> int | None:
     """Returns the most bits of the quantized values that a method takes; None: any."""
-    found = plugin_method(name)
-    return None if found is None else found.bits
+    method = plugin_method(name)
+    return None if method is None else method.bits
 
 
 def fault(method: MethodField) -> str:
@@ -184,20 +185,20 @@ def fault(method: MethodField) -> str:
             return f"method {method.name} has no parameter {name!r}{has}"
         if not known[name].takes(value):
             return f"method {method.name}: {name} = {value!r}; it is {known[name].said}"
-    lacks = [name for name, one in known.items() if one.needed and name not in method.params]
-    if lacks:
-        return f"method {method.name} needs {lacks[0]}, which is {known[lacks[0]].said}"
+    missing = [name for name, param in known.items() if param.needed and name not in method.params]
+    if missing:
+        return f"method {method.name} needs {missing[0]}, which is {known[missing[0]].said}"
     return ""
 
 
-def _known(name: str) -> PluginMethod:
-    found = plugin_method(name)
-    if found is None:
+def _known_method(name: str) -> PluginMethod:
+    method = plugin_method(name)
+    if method is None:
         raise PluginError(f"no method {name!r}")
-    return found
+    return method
 
 
-def _single(name: str) -> bool:
+def _is_single_method(name: str) -> bool:
     try:
         return not isinstance(registry.find(KIND, name), Mapping)
     except PluginError:

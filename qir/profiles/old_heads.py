@@ -37,20 +37,22 @@ _STEPS: Mapping[str, Mapping[str, str]] = {
 without words were taken by every profile."""
 
 
-def steps_of(said: Mapping[str, str], below: tuple[str, ...]) -> tuple[str, ...]:
+def steps_of(stated: Mapping[str, str], inherited: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the steps of a head with old keys, which extends a profile with the steps `below`.
 
     A key that the head lacks counts as what it extends says.
     """
     words = dict.fromkeys(WORDS, "kept")
-    for step in below:
+    for step in inherited:
+        # What the profile below does is said in the old words, then overwritten by what this one
+        # states.
         words.update(_STEPS.get(step, {}))
-    words.update(said)
-    wanted = [s for s, asks in _STEPS.items() if all(words[k] == v for k, v in asks.items())]
-    found = [step for step in below if step in wanted or step not in _STEPS]
+    words.update(stated)
+    asked_steps = [s for s, asks in _STEPS.items() if all(words[k] == v for k, v in asks.items())]
+    steps = [step for step in inherited if step in asked_steps or step not in _STEPS]
     order = list(_STEPS)
-    for step in wanted:
-        if step not in found:
+    for step in asked_steps:
+        if step not in steps:
             later = order[order.index(step) :]
-            found.insert(next((i for i, s in enumerate(found) if s in later), len(found)), step)
-    return tuple(found)
+            steps.insert(next((i for i, s in enumerate(steps) if s in later), len(steps)), step)
+    return tuple(steps)

@@ -18,7 +18,7 @@ from qir.ir.dtype import dtype
 from qir.ir.ops import OPS, spec
 from qir.ir.scheme import RESULT
 from qir.numerics.consistency import clashes as clashing
-from qir.numerics.consistency import repeated, requantize_after_method, unmoved
+from qir.numerics.consistency import propagates_fault, repeated, requantize_after_method
 from qir.numerics.fields import (
     BLOCKS,
     TEXTS,
@@ -27,7 +27,7 @@ from qir.numerics.fields import (
     Rule,
     field_types,
     fits,
-    no_code,
+    fixed_zero_fault,
     said,
 )
 from qir.profiles import old_heads
@@ -82,7 +82,7 @@ _ELEMENTS = tuple("i8 u8 i16 u16 i32 u32 i64 u64 i4 u4 f32 f16 bf16 f64 f8e4m3fn
 _VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*(?=\S)|$))*")
 
 
-def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -> Profile:
+def load(path: Path, find: Find | None = None, *, extending: tuple[str, ...] = ()) -> Profile:
     """Reads a profile file; `find` gives what it extends, by name; else its neighbours are asked.
 
     `above` are the profiles on whose behalf it is read. Raises ProfileError naming file, line and
@@ -92,12 +92,12 @@ def load(path: Path, find: Find | None = None, *, above: tuple[str, ...] = ()) -
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path}: cannot be read: {error}") from error
-    line = (*above, path.stem)
+    chain = (*extending, path.stem)
 
     def found(name: str) -> Profile:
-        if name in line:
-            raise ProfileError(f"{' extends '.join((*line, name))}, in a circle")
-        return find(name) if find else load(path.parent / f"{name}.toml", above=line)
+        if name in chain:
+            raise ProfileError(f"{' extends '.join((*chain, name))}, in a circle")
+        return find(name) if find else load(path.parent / f"{name}.toml", extending=chain)
 
     return parse(text, path.name, found)
 
@@ -108,18 +108,19 @@ def parse(text: str, name: str, find: Find | None = None) -> Profile:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        if wrong := misplaced_header(text, ("rule", "group"), BLOCKS):
-            raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}") from error
-        said, _, place = str(error).partition(" (at ")
-        found = re.match(r"line (\d+)", place)
-        line = int(found[1]) if found else max(len(text.splitlines()), 1)
-        raise ProfileError(f"{name}, line {line}: {said}") from error
+        if misplaced := misplaced_header(text, ("rule", "group"), BLOCKS):
+            raise ProfileError(f"{name}, line {misplaced[0]}: {misplaced[1]}") from error
+        message, _, place = str(error).partition(" (at ")
+        line_match = re.match(r"line (\d+)", place)
+        line = int(line_match[1]) if line_match else max(len(text.splitlines()), 1)
+        raise ProfileError(f"{name}, line {line}: {message}") from error
     except (ValueError, RecursionError) as error:  # Python reads integers of 4,300 digits at most
-        long = "a whole number has too many digits", "its tables are nested too deep"
-        raise ProfileError(f"{name}: {long[isinstance(error, RecursionError)]}") from error
+        limits = "a whole number has too many digits", "its tables are nested too deep"
+        raise ProfileError(f"{name}: {limits[isinstance(error, RecursionError)]}") from error
+    # `[[requant]]` for `[requant]`: TOML takes it for a list of tables.
     if any(isinstance(data.get(block), list) for block in BLOCKS):
-        if wrong := misplaced_header(text, (), BLOCKS):
-            raise ProfileError(f"{name}, line {wrong[0]}: {wrong[1]}")
+        if misplaced := misplaced_header(text, (), BLOCKS):
+            raise ProfileError(f"{name}, line {misplaced[0]}: {misplaced[1]}")
     return _Reader(name, text, find).profile(data)
 
 
@@ -149,22 +150,25 @@ class _Reader:
     # -- errors ---------------------------------------------------------------------------------
 
     def error(self, key: str, message: str, item: str = "") -> ProfileError:
-        said = f"{self.name}, line {self.line(key, item)}: {message}"
-        return ProfileError(said if len(said) <= _LONGEST else f"{said[: _LONGEST - 3]}...")
+        located = f"{self.name}, line {self.line(key, item)}: {message}"
+        return ProfileError(
+            located if len(located) <= _LONGEST else f"{located[: _LONGEST - 3]}..."
+        )
 
     def line(self, key: str = "", item: str = "") -> int:
         """Returns the line of a key in the present table, such as `zero` or `requant.zero`, or of
         an item within it; else the line of the table itself."""
-        table, tail = self.place.path, tuple(key.split(".") if key else ())
-        if not tail:
+        table, key_path = self.place.path, tuple(key.split(".") if key else ())
+        if not key_path:
             return self._places.get(table, 1)
-        within = [p for p in self._places if p[: len(table)] == table]
-        found = [p for p in within if p[-len(tail) :] == tail]
-        if not found:
+        in_table = [p for p in self._places if p[: len(table)] == table]
+        matching = [p for p in in_table if p[-len(key_path) :] == key_path]
+        if not matching:
             return self._places.get(table, 1)
-        path = min(found, key=len)
-        inside = [p for p in self._places if p[: len(path)] == path and item]
-        exact = [p for p in inside if item in (p[-1], _within(self.data, p))]
+        # The outermost place of that name in the table.
+        path = min(matching, key=len)
+        in_value = [p for p in self._places if p[: len(path)] == path and item]
+        exact = [p for p in in_value if item in (p[-1], _within(self.data, p))]
         return self._places[exact[0] if exact else path]
 
     @cached_property
@@ -197,6 +201,7 @@ class _Reader:
         base = None
         if head.extends:
             base = self.base(head)
+        # The steps depend on the profile below, for old keys speak of changes to it.
         head = replace(head, prepare=self.steps(data, base))
         defaults = self.blocks({k: v for k, v in data.items() if k in (*BLOCKS, *TEXTS)}, top=True)
         rules = tuple(self.rule(row, i) for i, row in enumerate(self.rows(data, "rule")))
@@ -208,20 +213,25 @@ class _Reader:
             )
         for i, group in enumerate(groups):
             for same in groups[:i]:
-                if (same.chain, same.result, same.when) == (group.chain, group.result, group.when):
+                if (same.chain, same.result, same.when) == (
+                    group.chain,
+                    group.result,
+                    group.when,
+                ):
                     raise ProfileError(
                         f"{self.name}: the groups of lines {same.line} and {group.line} have one "
                         f"chain, {', '.join(group.chain)}, one result and the same conditions"
                     )
+        # From here on the file is well formed; what follows compares its parts with each other.
         self.check_methods(rules, base)
         self.check_claims(head, rules, base)
-        made = Profile(head, defaults, rules, groups, base, self.text)
-        self.check_groups(made)
-        self.check_sense(made)
-        for index, why in computed_differently(made, self.find):
+        result = Profile(head, defaults, rules, groups, base, self.text)
+        self.check_groups(result)
+        self.check_sense(result)
+        for index, why in computed_differently(result, self.find):
             self.place = _Place("rule", index)
             raise self.error("evidence", why)
-        return made
+        return result
 
     def base(self, head: ProfileHead) -> Profile:
         """Returns what a profile extends; ProfileError of this line where that cannot be had."""
@@ -236,24 +246,26 @@ class _Reader:
                 raise
             raise self.error("extends", f"extends: {error}") from error
 
-    def check_sense(self, made: Profile) -> None:
+    def check_sense(self, checked: Profile) -> None:
         """Raises ProfileError for fields of this file that say nothing with those they are next
         to."""
-        self.check_fields(made, made.resolve(Query("")), None)
-        for layer in made.layers:
+        self.check_fields(checked, checked.resolve(Query("")), None)
+        for layer in checked.layers:
             for index, entry in enumerate(layer.rules):
                 for op in entry.ops:
-                    rule = made.resolve(example_query(op, entry.when))
-                    self.check_fields(made, rule, index if layer is made else None)
+                    rule = checked.resolve(example_query(op, entry.when))
+                    self.check_fields(checked, rule, index if layer is checked else None)
 
-    def check_fields(self, made: Profile, rule: Rule, index: int | None) -> None:
+    def check_fields(self, checked: Profile, rule: Rule, index: int | None) -> None:
         for clash in clashing(rule) if rule.method is None else ():
             names = [tuple(name.split(".")) for name in clash.fields]
-            own = [] if index is None else [n for n in names if n in made.rules[index].fields]
-            if own:
+            own_fields = (
+                [] if index is None else [n for n in names if n in checked.rules[index].fields]
+            )
+            if own_fields:
                 self.place = _Place("rule", index or 0)
-                raise self.error(".".join(filter(None, own[0])), clash.said(rule))
-            for block, name in (n for n in names if n in made.defaults):
+                raise self.error(".".join(filter(None, own_fields[0])), clash.said(rule))
+            for block, name in (n for n in names if n in checked.defaults):
                 self.place = _Place(block) if self._has_table(block) else _Place()
                 raise self.error(f"{block}.{name}", clash.said(rule))
 
@@ -281,12 +293,12 @@ class _Reader:
             if why := why_insufficient(_text(entry, "claim"), evidence, moves, known):
                 raise self.error("evidence" if evidence else "claim", why)
 
-    def check_groups(self, made: Profile) -> None:
+    def check_groups(self, checked: Profile) -> None:
         """Raises ProfileError for a group's claim that neither its evidence nor its first op's
         bears."""
-        for index, group in enumerate(made.own_groups):
+        for index, group in enumerate(checked.own_groups):
             self.place = _Place("group", index)
-            key, head = "evidence" if group.evidence else "claim", group.chain[0]
+            key, op = "evidence" if group.evidence else "claim", group.chain[0]
             if not group.claim.startswith(("exact", "within:")):
                 continue
             if not group.evidence:
@@ -295,36 +307,36 @@ class _Reader:
                 if why := why_insufficient(group.claim, group.evidence, False, lambda *_: False):
                     raise self.error(key, why)
                 continue
-            if not is_supported_by_rule(group, made):
+            if not is_supported_by_rule(group, checked):
                 raise self.error(
                     key,
                     f"claim = {group.claim!r} needs evidence with how many results were compared "
-                    f"and differed: no rule of {head} has a claim as strong on which it could rest",
+                    f"and differed: no rule of {op} has a claim as strong on which it could rest",
                 )
 
     def check_methods(self, rules: tuple[RuleEntry, ...], base: Profile | None) -> None:
         """Raises ProfileError for a rule that sets what the method of its op does not look at."""
         for index, entry in enumerate(rules):
             self.place = _Place("rule", index)
-            own = entry.fields.get(("", "method"))
-            if isinstance(own, MethodField) and (of := computes(own.name)):
-                if strange := [op for op in entry.ops if op not in of]:
-                    what = (
-                        ", ".join(of)
-                        if own.name != "move"
+            own_method = entry.fields.get(("", "method"))
+            if isinstance(own_method, MethodField) and (computed_ops := computes(own_method.name)):
+                if wrong_ops := [op for op in entry.ops if op not in computed_ops]:
+                    subject = (
+                        ", ".join(computed_ops)
+                        if own_method.name != "move"
                         else "what moves or compares quantized values"
                     )
-                    why = f"method {own.name} computes {what}, not {strange[0]}"
+                    why = f"method {own_method.name} computes {subject}, not {wrong_ops[0]}"
                     raise self.error("method", why)
             for op in (op for op in entry.ops if op != "*"):
-                below = base.resolve(example_query(op, entry.when)).method if base else None
-                method = entry.fields.get(("", "method"), below)
+                inherited = base.resolve(example_query(op, entry.when)).method if base else None
+                method = entry.fields.get(("", "method"), inherited)
                 if isinstance(method, MethodField):
                     self.check_method(op, method.name, entry)
 
     def check_method(self, op: str, method: str, entry: RuleEntry) -> None:
-        said = [key for key in entry.fields if key[0] and key not in _AFTER_TABLES]
-        for block in dict.fromkeys(block for block, _ in said):
+        set_fields = [key for key in entry.fields if key[0] and key not in _AFTER_TABLES]
+        for block in dict.fromkeys(block for block, _ in set_fields):
             if block not in reads(method):
                 why = f"{op} is computed by method {method}, which does not read {block}"
                 raise self.error(block, why)
@@ -343,35 +355,35 @@ class _Reader:
             if self.word(key, data.get(key, words[0])) not in words:
                 raise self.error(key, f"{key} is one of {', '.join(words)}")
         if not _VERSIONS.fullmatch(texts.get("versions", "")):
-            said = (
+            message = (
                 f"versions = {texts['versions']!r}; it is such as '>=1.20', '==1.31.*', '>=1, <2'"
             )
-            raise self.error("versions", said)
+            raise self.error("versions", message)
         settings = data.get("settings", {})
         if not isinstance(settings, dict):
             raise self.error("settings", 'settings is a table, such as {optimizer = "all"}')
-        found = {k: self.word(k, v) for k, v in settings.items()}
-        if (form := found.get("form", "")) in forms():
+        parsed_settings = {k: self.word(k, v) for k, v in settings.items()}
+        if (form := parsed_settings.get("form", "")) in forms():
             raise self.error("settings", f"{form!r} is a form of layers: a condition of rules")
         notes = self.words("notes", data.get("notes", []))
         # The steps follow once the profile below is known.
-        return ProfileHead(**texts, settings=found, prepare=None, notes=notes)
+        return ProfileHead(**texts, settings=parsed_settings, prepare=None, notes=notes)
 
     def steps(self, data: Mapping[str, Json], base: Profile | None) -> tuple[str, ...] | None:
         """Returns the preparation steps that a head names, by the keys of older profiles too."""
-        old = {key: self.word(key, data[key]) for key in old_heads.WORDS if key in data}
-        if old and "prepare" in data:
-            key = next(iter(old))
+        old_words = {key: self.word(key, data[key]) for key in old_heads.WORDS if key in data}
+        if old_words and "prepare" in data:
+            key = next(iter(old_words))
             raise self.error(key, f"{key} is an old word for steps of prepare: name one or other")
-        if old:
-            found = old_heads.steps_of(old, base.prepare if base else DEFAULT_STEPS)
+        if old_words:
+            names = old_heads.steps_of(old_words, base.prepare if base else DEFAULT_STEPS)
         elif "prepare" in data:
-            found = self.words("prepare", data["prepare"])
+            names = self.words("prepare", data["prepare"])
         else:
             return None
         known = preparation_steps()
-        self.known(found, known, "preparation step", at=next(iter(old), "prepare"))
-        return found
+        self.known(names, known, "preparation step", at=next(iter(old_words), "prepare"))
+        return names
 
     def blocks(
         self, data: Mapping[str, Json], *, top: bool = False
@@ -402,7 +414,7 @@ class _Reader:
             return self.levels(full, value)
         if not fits(kind, value):
             raise self.error(full, f"{full} = {value!r}; it is one of: {said(kind)}")
-        if full == "choose.zero" and isinstance(value, str) and (why := no_code(value)):
+        if full == "choose.zero" and isinstance(value, str) and (why := fixed_zero_fault(value)):
             raise self.error(full, f"{full} = {value!r}: {why}")
         assert isinstance(value, str | bool)
         return value
@@ -431,12 +443,12 @@ class _Reader:
         if not ops:
             raise self.error("", 'a rule has an op, or "*"')
         self.known([op for op in ops if op not in OPS], (*OPS, "*"), "op", at="op")
-        said_ = self.blocks({k: v for k, v in row.items() if k in (*BLOCKS, *TEXTS)})
+        stated_fields = self.blocks({k: v for k, v in row.items() if k in (*BLOCKS, *TEXTS)})
         if "method" in row:
-            said_["", "method"] = self.method(row["method"])
+            stated_fields["", "method"] = self.method(row["method"])
         if "evidence" in row:
-            said_["", "evidence"] = self.word("evidence", row["evidence"])
-        return RuleEntry(ops, self.when(row.get("when", {}), ops), said_, self.line())
+            stated_fields["", "evidence"] = self.word("evidence", row["evidence"])
+        return RuleEntry(ops, self.when(row.get("when", {}), ops), stated_fields, self.line())
 
     def method(self, value: Json) -> MethodField | None:
         if value == "none":
@@ -446,19 +458,19 @@ class _Reader:
             return self.complete(MethodField(value))
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             raise self.error("method", "method is a name, or a table with a name and parameters")
-        given: dict[str, str | int | float | bool] = {}
+        parameters: dict[str, str | int | float | bool] = {}
         for key, item in value.items():
             if isinstance(item, list | dict):
                 raise self.error("method", f"method parameter {key} is a word or a number")
             if key != "name":
-                given[key] = item
+                parameters[key] = item
         self.known([str(value["name"])], method_names(), "method", at="method")
-        return self.complete(MethodField(str(value["name"]), given))
+        return self.complete(MethodField(str(value["name"]), parameters))
 
     def complete(self, method: MethodField) -> MethodField:
         """Returns a method with the parameters that it needs and no others; else ProfileError."""
-        if wrong := fault(method):
-            raise self.error("method", wrong)
+        if problem := fault(method):
+            raise self.error("method", problem)
         return method
 
     def group(self, row: dict[str, Json], index: int) -> GroupEntry:
@@ -479,15 +491,15 @@ class _Reader:
         if result not in ("codes", "real"):
             raise self.error("result", f"result = {result!r}; it is one of: codes, real")
         claim = self.value("claim", TEXTS["claim"], row.get("claim", "unknown"))
-        moves = row.get("propagates", False)
-        if why := unmoved(moves, chain):
+        propagates = row.get("propagates", False)
+        if why := propagates_fault(propagates, chain):
             raise self.error("propagates", why)
         return GroupEntry(
             chain,
             self.when(row.get("when", {}), chain[:1]),
             needs,
             result,
-            moves is True,
+            propagates is True,
             str(claim),
             self.word("evidence", row.get("evidence", "")),
             self.line(),
@@ -521,25 +533,27 @@ class _Reader:
 
     def slots(self, table: Mapping[str, Json], ops: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """Returns which storage types each slot may have."""
-        rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
-        names = [f"{s.name}.0" if s.variadic else s.name for row in rows for s in row.operands]
-        strangers = [s for s in table if not any(row.slot(s) for row in rows)]
+        specs = OPS.values() if "*" in ops else [OPS[op] for op in ops]
+        names = [
+            f"{s.name}.0" if s.variadic else s.name for op_spec in specs for s in op_spec.operands
+        ]
+        strangers = [s for s in table if not any(op_spec.slot(s) for op_spec in specs)]
         self.known(strangers, dict.fromkeys(("data", RESULT, *names)), "slot", at="storage")
-        found = {slot: self.words("storage", kinds) for slot, kinds in table.items()}
-        for kind in (k for kinds in found.values() for k in kinds if k != FLOAT_STORAGE):
+        storages = {slot: self.words("storage", kinds) for slot, kinds in table.items()}
+        for kind in (k for kinds in storages.values() for k in kinds if k != FLOAT_STORAGE):
             self.element(kind, "storage")
-        return found
+        return storages
 
     def attributes(self, attrs: Mapping[str, Attr], ops: tuple[str, ...]) -> None:
         """Raises ProfileError for attributes that no op has, or for a value that none can hold."""
-        rows = OPS.values() if "*" in ops else [OPS[op] for op in ops]
-        specs = [spec for row in rows for spec in row.attrs]
-        said = "attribute of these ops" if len(ops) > 1 else f"attribute of {ops[0]}"
-        self.known(attrs, dict.fromkeys(spec.name for spec in specs), said)
+        op_specs = OPS.values() if "*" in ops else [OPS[op] for op in ops]
+        specs = [spec for op_spec in op_specs for spec in op_spec.attrs]
+        noun = "attribute of these ops" if len(ops) > 1 else f"attribute of {ops[0]}"
+        self.known(attrs, dict.fromkeys(spec.name for spec in specs), noun)
         for name, value in attrs.items():
-            found = [spec for spec in specs if spec.name == name]
-            if not any(spec.accepts(value) for spec in found):
-                raise self.error(name, f"{name} = {value!r} is not {found[0].kind}")
+            named = [spec for spec in specs if spec.name == name]
+            if not any(spec.accepts(value) for spec in named):
+                raise self.error(name, f"{name} = {value!r} is not {named[0].kind}")
 
     def attr(self, name: str, value: Json) -> Attr:
         if isinstance(value, dict):
@@ -553,15 +567,16 @@ class _Reader:
 
     def words(self, key: str, value: Json) -> tuple[str, ...]:
         items = value if isinstance(value, list) else [value]
-        found = tuple(self.word(key, item) for item in items)
-        if key != "chain" and (twice := repeated(found)):
-            raise self.error(key, f"{key} names {twice!r} twice", twice)
-        return found
+        words = tuple(self.word(key, item) for item in items)
+        # A chain may hold one op twice, such as two clips.
+        if key != "chain" and (duplicate := repeated(words)):
+            raise self.error(key, f"{key} names {duplicate!r} twice", duplicate)
+        return words
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, tuple(names), 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    close = difflib.get_close_matches(name, tuple(names), 1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 
 def _within(data: Json, path: Path_) -> object:

@@ -32,15 +32,16 @@ def best_isa() -> str:
     """Returns the best of the instruction sets of which profiles speak, of those this processor
     has."""
     found = processor_features(())
+    # From the newest: each includes those after it.
     for isa, start in (("amx", "amx_int8"), ("vnni", "avx512_vnni"), ("avx512", "avx512f")):
         if start in found:
             return isa
     return "avx2" if "avx2" in found else "any"
 
 
-def depends(of: Profile, isa: str) -> bool:
+def depends(source: Profile, isa: str) -> bool:
     """Returns whether a profile claims something of that processor alone."""
-    rules = (rule for layer in of.layers for rule in layer.rules if isa in rule.when.isa)
+    rules = (rule for layer in source.layers for rule in layer.rules if isa in rule.when.isa)
     return any(rule.fields.get(("", "claim"), "unknown") != "unknown" for rule in rules)
 
 
@@ -48,14 +49,14 @@ _MOVED_PROFILES: dict[tuple[int, str], tuple[Profile, Profile]] = {}
 _MAX_CACHED = 64
 
 
-def _on(of: Profile, isa: str) -> Profile:
+def _on(source: Profile, isa: str) -> Profile:
     """Returns the profile there, the same object each time."""
-    held = _MOVED_PROFILES.get((id(of), isa))
-    if held is None or held[0] is not of:
+    cached = _MOVED_PROFILES.get((id(source), isa))
+    if cached is None or cached[0] is not source:
         if len(_MOVED_PROFILES) >= _MAX_CACHED:
             _MOVED_PROFILES.clear()
-        held = _MOVED_PROFILES[id(of), isa] = of, of.on(isa)
-    return held[1]
+        cached = _MOVED_PROFILES[id(source), isa] = source, source.on(isa)
+    return cached[1]
 
 
 def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]:
@@ -67,17 +68,19 @@ def moved(names: Iterable[str], isa: str | None = None) -> Mapping[str, Profile]
     if isa is not None and isa not in INSTRUCTION_SETS:
         known = ", ".join(INSTRUCTION_SETS)
         raise UsageError(f"no instruction set {isa!r}; profiles know {known}")
-    asked = isa or best_isa()
-    found: dict[str, Profile] = {}
+    target_isa = isa or best_isa()
+    replacements: dict[str, Profile] = {}
     for name in filter(None, names):
         try:
-            of = profile(name)
+            source = profile(name)
         except ProfileError:  # reported where an op needs it
             continue
-        stays = of.isa == asked or (isa is None and (of.isa != "any" or not depends(of, asked)))
-        if not stays:
-            found[name] = _on(of, asked)
-    return found
+        is_unchanged = source.isa == target_isa or (
+            isa is None and (source.isa != "any" or not depends(source, target_isa))
+        )
+        if not is_unchanged:
+            replacements[name] = _on(source, target_isa)
+    return replacements
 
 
 @contextmanager

@@ -57,10 +57,10 @@ def query_for_node(node: Node, *, isa: str = "any") -> Query:
     operands, result = node.operands, node.results[0].type if node.results else None
     if not node.stages:
         return query_for_op(node.op, node.attrs, _operand_types(operands), result, isa=isa)
-    first = node.stages[0]
-    result = first.type or result
+    first_stage = node.stages[0]
+    result = first_stage.type or result
     return query_for_op(
-        first.op, first.attrs, _operand_types(node.stage_operands(0)), result, isa=isa
+        first_stage.op, first_stage.attrs, _operand_types(node.stage_operands(0)), result, isa=isa
     )
 
 
@@ -83,23 +83,24 @@ def query_for_op(
     have a scale for each channel; a conversion, which has no weights, where its quantized type
     does.
     """
-    row = spec(op)
-    kinds = {slot: kind for slot, kind in types.items() if not row.is_companion(slot)}
-    quants = {slot: kind.quant for slot, kind in kinds.items() if kind.quant is not None}
-    made = result.quant if result is not None else None
+    op_spec = spec(op)
+    operand_types = {slot: kind for slot, kind in types.items() if not op_spec.is_companion(slot)}
+    quants = {slot: kind.quant for slot, kind in operand_types.items() if kind.quant is not None}
+    result_quant = result.quant if result is not None else None
     storage = {slot: str(quant.storage) for slot, quant in quants.items()}
-    if made is not None:
-        storage["result"] = str(made.storage)
+    if result_quant is not None:
+        storage["result"] = str(result_quant.storage)
     if op in CONVERSIONS:
-        several = any(
-            q.granularity is not None for q in (*quants.values(), *([made] if made else []))
+        is_per_channel = any(
+            q.granularity is not None
+            for q in (*quants.values(), *([result_quant] if result_quant else []))
         )
     else:
-        weight = quants.get(row.traits.weight or "")
-        several = weight is not None and weight.granularity is not None
-    bounds = bounds_kind(made) if made else "full"
-    forms = forms_of(op, kinds, attrs, made)
-    return Query(op, storage, "channel" if several else "tensor", attrs, isa, bounds, forms)
+        weight = quants.get(op_spec.traits.weight or "")
+        is_per_channel = weight is not None and weight.granularity is not None
+    bounds = bounds_kind(result_quant) if result_quant else "full"
+    forms = forms_of(op, operand_types, attrs, result_quant)
+    return Query(op, storage, "channel" if is_per_channel else "tensor", attrs, isa, bounds, forms)
 
 
 def quantize_query(kind: QuantType) -> Query:
@@ -145,8 +146,8 @@ class When:
     @property
     def count(self) -> int:
         """How many conditions there are, each form for two: the more, the more specific."""
-        named = (self.grain, self.isa, self.bounds)
-        return len(self.storage) + len(self.attrs) + sum(map(bool, named)) + 2 * len(self.form)
+        sets = (self.grain, self.isa, self.bounds)
+        return len(self.storage) + len(self.attrs) + sum(map(bool, sets)) + 2 * len(self.form)
 
     def holds(self, query: Query) -> bool:
         """Returns whether a query meets them all."""
@@ -287,8 +288,8 @@ class Profile:
     @property
     def prepare(self) -> tuple[str, ...]:
         """The preparation steps, in order: its own, else those of what it extends."""
-        said = (p.head.prepare for p in reversed(self.layers))
-        return next((steps for steps in said if steps is not None), DEFAULT_STEPS)
+        stated = (p.head.prepare for p in reversed(self.layers))
+        return next((steps for steps in stated if steps is not None), DEFAULT_STEPS)
 
     def on(self, isa: str) -> Profile:
         """Returns the profile on another instruction set: `any`, `avx2`, `avx512`, `vnni` or
@@ -303,12 +304,13 @@ class Profile:
         return self._found.groups
 
     def _all_groups(self) -> tuple[GroupEntry, ...]:
-        found: dict[tuple[tuple[str, ...], str, str], GroupEntry] = {}
+        by_key: dict[tuple[tuple[str, ...], str, str], GroupEntry] = {}
         for layer in self.layers:
+            # The runtime of this profile groups by rules of its own: those below do not hold.
             if layer.head.groups == "own":
-                found.clear()
-            found.update({g.key: g for g in layer.own_groups})
-        return tuple(found.values())
+                by_key.clear()
+            by_key.update({g.key: g for g in layer.own_groups})
+        return tuple(by_key.values())
 
     @property
     def digest(self) -> str:
@@ -329,11 +331,11 @@ class Profile:
         chosen = tuple(layer.entry(query) for layer in layers)
         # Ids are a valid key: the cached entry keeps its profiles and rules alive.
         key = (*map(id, layers), *map(id, chosen))
-        if (held := _RULES.get(key)) is None:
+        if (cached := _RULES.get(key)) is None:
             if len(_RULES) >= _MAX_RULES:
                 _RULES.clear()
-            held = _RULES[key] = (layers, chosen, _merge_layers(self.name, layers, chosen))
-        return held[2]
+            cached = _RULES[key] = (layers, chosen, _merge_layers(self.name, layers, chosen))
+        return cached[2]
 
     def asked(self, query: Query) -> Query:
         """Returns the query on the profile's instruction set, if it names none itself."""
@@ -341,12 +343,12 @@ class Profile:
 
     def entry(self, query: Query) -> RuleEntry | None:
         """Returns the most specific of this profile's own rules that applies."""
-        speak = self._found.rules.get(query.op)
-        if speak is None:
-            speak = tuple(e for e in self.rules if e.concerns(query.op))
-            self._found.rules[query.op] = speak
-        found = [e for e in speak if e.when.holds(query)]
-        return max(found, key=lambda e: e.weight, default=None)
+        concerning = self._found.rules.get(query.op)
+        if concerning is None:
+            concerning = tuple(e for e in self.rules if e.concerns(query.op))
+            self._found.rules[query.op] = concerning
+        applying = [e for e in concerning if e.when.holds(query)]
+        return max(applying, key=lambda e: e.weight, default=None)
 
     def group(
         self, chain: tuple[str, ...], query: Query, *, result: str = "codes"
@@ -357,17 +359,18 @@ class Profile:
         nothing is claimed where that rule bounds the error in steps of quantized values.
         """
         query = self.asked(query)
-        named = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
-        found = max(
-            (g for g in named if g.when.holds(query)), key=lambda g: g.when.count, default=None
+        candidates = [g for g in self.groups if (g.chain, g.result) == (chain, result)]
+        group = max(
+            (g for g in candidates if g.when.holds(query)), key=lambda g: g.when.count, default=None
         )
-        if found is None:
+        if group is None:
             return None
-        head = self.resolve(query).claim
-        if result == FLOAT_STORAGE and head.startswith("within:"):
-            head = "unknown"
-        claim = weaker_claim(found.claim, head)
-        return found if claim == found.claim else replace(found, claim=claim)
+        rule_claim = self.resolve(query).claim
+        # An error in steps of quantized values says nothing about a float result.
+        if result == FLOAT_STORAGE and rule_claim.startswith("within:"):
+            rule_claim = "unknown"
+        claim = weaker_claim(group.claim, rule_claim)
+        return group if claim == group.claim else replace(group, claim=claim)
 
 
 def resolve(profile: Profile, node: Node, isa: str = "any") -> Rule:
@@ -384,24 +387,26 @@ few are ever asked for."""
 def _merge_layers(
     name: str, layers: tuple[Profile, ...], chosen: tuple[RuleEntry | None, ...]
 ) -> Rule:
-    said: dict[tuple[str, str], Field] = {}
+    merged: dict[tuple[str, str], Field] = {}
     for layer in layers:
-        said.update(layer.defaults)
+        merged.update(layer.defaults)
     for entry in chosen:
         if entry:
             if ("", "claim") not in entry.fields:
-                said.update({("", "claim"): "unknown", ("", "evidence"): ""})
-            said.update(entry.fields)
-    return _make_rule(name, said)
+                # A rule that changes numbers does not inherit the claim of the rule that it
+                # changes.
+                merged.update({("", "claim"): "unknown", ("", "evidence"): ""})
+            merged.update(entry.fields)
+    return _make_rule(name, merged)
 
 
-def _make_rule(profile: str, said: Fields) -> Rule:
+def _make_rule(profile: str, merged: Fields) -> Rule:
     blocks: dict[str, dict[str, Field]] = {}
-    for (block, name), value in said.items():
+    for (block, name), value in merged.items():
         blocks.setdefault(block, {})[name] = value
-    plain = Rule(profile, **blocks.pop("", {}))  # type: ignore[arg-type]
-    made = {b: replace(getattr(plain, b), **values) for b, values in blocks.items()}
-    return replace(plain, **made)
+    base_rule = Rule(profile, **blocks.pop("", {}))  # type: ignore[arg-type]
+    changed_blocks = {b: replace(getattr(base_rule, b), **values) for b, values in blocks.items()}
+    return replace(base_rule, **changed_blocks)
 
 
 def example_query(op: str, when: When) -> Query:
@@ -409,9 +414,9 @@ def example_query(op: str, when: When) -> Query:
     storage = {s: k for s, kinds in when.storage.items() for k in kinds[:1] if k != FLOAT_STORAGE}
     if data := storage.pop("data", ""):
         storage = dict.fromkeys(DATA_SLOTS, data) | storage
-    grain, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
+    granularity, isa = next(iter(when.grain), "tensor"), next(iter(when.isa), "any")
     bounds = next(iter(when.bounds), "full")
-    return Query(op, storage, grain, when.attrs, isa, bounds, when.form)
+    return Query(op, storage, granularity, when.attrs, isa, bounds, when.form)
 
 
 def clashes(rules: tuple[RuleEntry, ...]) -> Iterator[tuple[RuleEntry, RuleEntry]]:

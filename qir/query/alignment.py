@@ -20,28 +20,31 @@ ArrayOrType: TypeAlias = "tuple[NDArray[np.generic], QuantType | None]"
 
 def in_source_axis_order(a: Value, b: Value) -> tuple[TensorType, TensorType]:
     """Returns both types with the axes in the source's order, where the two orders differ."""
-    found = source_axis_orders(a, b)
-    if found is None:
+    orders = source_axis_orders(a, b)
+    if orders is None:
         return a.type, b.type
-    return permute(a.type, found[0]), permute(b.type, found[1])
+    return permute(a.type, orders[0]), permute(b.type, orders[1])
 
 
 def source_axis_orders(a: Value, b: Value) -> tuple[list[int], list[int]] | None:
     """Returns the axis order of the source for both values; None where they have one layout."""
     if a.type.rank != b.type.rank:
         return None
-    found = (_source_axes(a), _source_axes(b)) if a.lineage.tensor == b.lineage.tensor else None
-    if (found is None or found[0] == found[1]) and _is_read_transposed(a) != _is_read_transposed(b):
+    orders = (_source_axes(a), _source_axes(b)) if a.lineage.tensor == b.lineage.tensor else None
+    if (orders is None or orders[0] == orders[1]) and _is_read_transposed(a) != _is_read_transposed(
+        b
+    ):
         return ([0, 1], [1, 0]) if _is_read_transposed(b) else ([1, 0], [0, 1])
-    return None if found is None or found[0] == found[1] else found
+    return None if orders is None or orders[0] == orders[1] else orders
 
 
 def _source_axes(value: Value) -> list[int]:
     """Returns the source's axis that each axis of a value is."""
     axes = list(range(value.type.rank))
     for step in value.lineage.how:
-        if told := _PERMUTED.fullmatch(step):
-            perm = [int(p) for p in told[1].split(",")]
+        if match := _PERMUTED.fullmatch(step):
+            # The lineage is text of a file: a permutation that fits no such rank is passed over.
+            perm = [int(p) for p in match[1].split(",")]
             if sorted(perm) == list(range(value.type.rank)):
                 axes = [axes[p] for p in perm]
     return axes
@@ -67,8 +70,8 @@ def permute(kind: TensorType, axes: list[int]) -> TensorType:
     quant = kind.quant
     if quant is None or quant.granularity is None or quant.axis is None:
         return TensorType(shape, kind.element)
-    grain = Granularity(((axes[quant.axis], 1),))
-    return TensorType(shape, replace(quant, granularity=grain))
+    granularity = Granularity(((axes[quant.axis], 1),))
+    return TensorType(shape, replace(quant, granularity=granularity))
 
 
 def align_to_source(array: Array, quant: QuantType | None, axes: list[int] | None) -> ArrayOrType:

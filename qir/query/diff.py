@@ -68,40 +68,42 @@ class GraphChange:
     """How far numbers are apart."""
 
     def __str__(self) -> str:
-        head = f"{self.what} {self.where}".strip()
-        return f"{head}: {self.a} -> {self.b}{f' ({self.far})' if self.far else ''}"
+        subject = f"{self.what} {self.where}".strip()
+        return f"{subject}: {self.a} -> {self.b}{f' ({self.far})' if self.far else ''}"
 
     @property
     def far(self) -> str:
         """How far numbers are apart, in words; nothing where there are none."""
-        found = self.measure
-        if found is None or not found.differ:
+        distance = self.measure
+        if distance is None or not distance.differ:
             return ""
-        every = found.differ == found.elements
-        first = None if every and self.what == "elements" else found.first
-        parts = ["all" if every else f"{found.differ:,} of {found.elements:,}"]
-        if found.elements == 1:
+        all_differ = distance.differ == distance.elements
+        first_difference = None if all_differ and self.what == "elements" else distance.first
+        parts = ["all" if all_differ else f"{distance.differ:,} of {distance.elements:,}"]
+        if distance.elements == 1:
             parts = []
-        elif first is not None and first.texts != (self.a, self.b):
-            parts.append(f"first {first.place}: {first.a} -> {first.b}")
-        if by := _distance_text(self.what, found):
-            parts.append(f"by up to {by}" if found.elements > 1 else f"by {by}")
+        elif first_difference is not None and first_difference.texts != (self.a, self.b):
+            parts.append(
+                f"first {first_difference.place}: {first_difference.a} -> {first_difference.b}"
+            )
+        if by := _distance_text(self.what, distance):
+            parts.append(f"by up to {by}" if distance.elements > 1 else f"by {by}")
         return ", ".join(parts)
 
 
-def _distance_text(what: What, found: Measure) -> str:
+def _distance_text(what: What, distance: Measure) -> str:
     """Returns the largest distance, in the unit that suits it."""
-    if found.ulps is not None and found.ulps < 1000:
-        ulps = f"{found.ulps} ulp{'' if found.ulps == 1 else 's'}"
-        return ulps if what == "scale" else f"{found.largest or 0.0:.3g}, {ulps}"
+    if distance.ulps is not None and distance.ulps < 1000:
+        ulps = f"{distance.ulps} ulp{'' if distance.ulps == 1 else 's'}"
+        return ulps if what == "scale" else f"{distance.largest or 0.0:.3g}, {ulps}"
     if what == "scale":
-        return "" if found.relative is None else f"{100 * found.relative:,.4g} %"
-    if found.steps is not None:
-        return f"{_short(found.steps)} step{'' if found.steps == 1 else 's'}"
-    return "" if found.largest is None else _short(found.largest)
+        return "" if distance.relative is None else f"{100 * distance.relative:,.4g} %"
+    if distance.steps is not None:
+        return f"{_amount_text(distance.steps)} step{'' if distance.steps == 1 else 's'}"
+    return "" if distance.largest is None else _amount_text(distance.largest)
 
 
-def _short(amount: float) -> str:
+def _amount_text(amount: float) -> str:
     return f"{amount:,.0f}" if amount == round(amount) or amount >= 1000 else f"{amount:.3g}"
 
 
@@ -163,8 +165,8 @@ class GraphDifference:
     def changes(self, *what: What) -> Iterator[GraphChange]:
         """Yields every change of these kinds, or of any, in bodies too."""
         yield from (c for c in self.graph if not what or c.what in what)
-        for both in self.changed:
-            yield from (c for c in both.changes if not what or c.what in what)
+        for changed_pair in self.changed:
+            yield from (c for c in changed_pair.changes if not what or c.what in what)
         for body in self.bodies.values():
             yield from body.changes(*what)
 
@@ -178,16 +180,21 @@ class GraphDifference:
             "changed": [asdict(changed) for changed in self.changed],
             "only_a": [asdict(lone) for lone in self.only_a],
             "only_b": [asdict(lone) for lone in self.only_b],
-            "bodies": {path: found.to_json() for path, found in self.bodies.items()},
+            "bodies": {path: difference.to_json() for path, difference in self.bodies.items()},
         }
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, ...]] = [("", c.what, c.where, c.a, c.b, c.far) for c in self.graph]
-        for both in self.changed:
-            rows += [(both.b, c.what, c.where, c.a, c.b, c.far) for c in both.changes]
+        for changed_pair in self.changed:
+            rows += [
+                (changed_pair.b, c.what, c.where, c.a, c.b, c.far) for c in changed_pair.changes
+            ]
         rows += [(lone.name, "only in a", "", lone.op, "", "") for lone in self.only_a]
         rows += [(lone.name, "only in b", "", "", lone.op, "") for lone in self.only_b]
-        rows += [(path, "body", "", "", str(found), "") for path, found in self.bodies.items()]
+        rows += [
+            (path, "body", "", "", str(body_difference), "")
+            for path, body_difference in self.bodies.items()
+        ]
         heads = ("node", "what", "where", "a", "b", "how far")
         rows = rows or [("", "no difference", "", "", "", "")]
         return rows_html(heads, rows[:_MAX_ROWS], max(len(rows) - _MAX_ROWS, 0))
@@ -196,11 +203,11 @@ class GraphDifference:
         if self.equal:
             return "no difference"
         lines = [str(change) for change in self.graph]
-        for found in self.changed:
-            lines += [f"{found.b}: {change}" for change in found.changes]
+        for difference in self.changed:
+            lines += [f"{difference.b}: {change}" for change in difference.changes]
         lines += [f"- {lone.name} = {lone.op}" for lone in self.only_a]
         lines += [f"+ {lone.name} = {lone.op}" for lone in self.only_b]
-        lines += [f"{path}: {found}" for path, found in self.bodies.items()]
+        lines += [f"{path}: {difference}" for path, difference in self.bodies.items()]
         return "\n".join(lines)
 
 
@@ -210,33 +217,38 @@ def diff(a: GraphLike, b: GraphLike) -> GraphDifference:
     return _diff(a, b)
 
 
-def _diff(a: GraphLike, b: GraphLike, *, placed: bool = False) -> GraphDifference:
+def _diff(a: GraphLike, b: GraphLike, *, is_body: bool = False) -> GraphDifference:
     pairs = pair(a, b)
     changed: list[Changed] = []
     bodies: dict[str, GraphDifference] = {}
     inner: list[Pair] = []
     for one, other in pairs.of_a.items():
-        ends = placed and one.op in ("input", "output")
+        is_interface = is_body and one.op in ("input", "output")
         if changes := tuple(
-            (_body_interface_changes if ends else _changes)(pairs, a, b, one, other)
+            (_body_interface_changes if is_interface else _changes)(pairs, a, b, one, other)
         ):
             how = pairs.how[one]
             changed.append(Changed(one.name, other.name, " |> ".join(ops(other)), how, changes))
         for name in sorted(one.bodies.keys() & other.bodies.keys()):
-            within = _diff(one.bodies[name], other.bodies[name], placed=one.op in CONTROL_FLOW_OPS)
+            body_difference = _diff(
+                one.bodies[name], other.bodies[name], is_body=one.op in CONTROL_FLOW_OPS
+            )
             paths = f"{one.name}/{name}", f"{other.name}/{name}"
-            inner += [Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in within.pairs]
-            if not within.equal:
-                bodies[paths[0]] = within
-    place = {node.name: i for i, node in enumerate(a)}
-    changed.sort(key=lambda c: place[c.a])
-    mine, theirs = list(a), list(b)
+            inner += [
+                Pair(f"{paths[0]}/{p.a}", f"{paths[1]}/{p.b}", p.how) for p in body_difference.pairs
+            ]
+            if not body_difference.equal:
+                bodies[paths[0]] = body_difference
+    position = {node.name: i for i, node in enumerate(a)}
+    # Pairs were found in several passes: the report follows the order of graph a.
+    changed.sort(key=lambda c: position[c.a])
+    a_nodes, b_nodes = list(a), list(b)
     return GraphDifference(
-        (_count(mine), _count(theirs)),
-        tuple(_graph(pairs, a, b, placed)),
+        (_count(a_nodes), _count(b_nodes)),
+        tuple(_graph_changes(pairs, a, b, is_body)),
         tuple(changed),
-        _lone(mine, pairs.of_a, theirs),
-        _lone(theirs, pairs.of_b, mine),
+        _lone(a_nodes, pairs.of_a, b_nodes),
+        _lone(b_nodes, pairs.of_b, a_nodes),
         (*(Pair(n.name, p.name, pairs.how[n]) for n, p in pairs.of_a.items()), *inner),
         dict(sorted(bodies.items())),
     )
@@ -248,27 +260,29 @@ def _count(nodes: Iterable[Node]) -> int:
 
 
 def _lone(
-    nodes: Iterable[Node], taken: Mapping[Node, Node], others: Iterable[Node]
+    nodes: Iterable[Node], paired: Mapping[Node, Node], others: Iterable[Node]
 ) -> tuple[Lone, ...]:
-    alone = [node for node in nodes if node not in taken]
-    holder = holders(others if alone else ())
-    held = ((node, holder(node)) for node in alone)
-    return tuple(Lone(n.name, " |> ".join(ops(n)), h.name if h else "") for n, h in held)
+    unpaired = [node for node in nodes if node not in paired]
+    holder = holders(others if unpaired else ())
+    with_holders = ((node, holder(node)) for node in unpaired)
+    return tuple(Lone(n.name, " |> ".join(ops(n)), h.name if h else "") for n, h in with_holders)
 
 
-def _graph(pairs: Pairing, a: GraphLike, b: GraphLike, placed: bool) -> Iterator[GraphChange]:
+def _graph_changes(
+    pairs: Pairing, a: GraphLike, b: GraphLike, is_body: bool
+) -> Iterator[GraphChange]:
     if a.profile != b.profile:
         yield GraphChange("profile", "", a.profile, b.profile)
-    if placed:
-        ends = zip(a.inputs, b.inputs, strict=False)
-        if len(a.inputs) == len(b.inputs) and not all(pairs.agree(v, w) for v, w in ends):
-            mine, theirs = (", ".join(v.name for v in g.inputs) for g in (a, b))
-            yield GraphChange("order", "inputs", mine, theirs)
+    if is_body:
+        input_pairs = zip(a.inputs, b.inputs, strict=False)
+        if len(a.inputs) == len(b.inputs) and not all(pairs.agree(v, w) for v, w in input_pairs):
+            a_names, b_names = (", ".join(v.name for v in g.inputs) for g in (a, b))
+            yield GraphChange("order", "inputs", a_names, b_names)
         return
     sides = [([v.name for v in g.inputs], _outputs(g)) for g in (a, b)]
-    for where, mine, theirs in zip(("inputs", "outputs"), *sides, strict=True):
-        if mine != theirs and sorted(mine) == sorted(theirs):
-            yield GraphChange("order", where, ", ".join(mine), ", ".join(theirs))
+    for where, a_names, b_names in zip(("inputs", "outputs"), *sides, strict=True):
+        if a_names != b_names and sorted(a_names) == sorted(b_names):
+            yield GraphChange("order", where, ", ".join(a_names), ", ".join(b_names))
 
 
 def _outputs(graph: GraphLike) -> list[str]:
@@ -288,10 +302,10 @@ def _changes(
     profiles = one.profile or a.profile, other.profile or b.profile
     if profiles[0] != profiles[1] and (one.profile or other.profile):
         yield GraphChange("profile", "", *profiles)
-    yield from _attributes(one, other)
+    yield from _attribute_changes(one, other)
     if ops(one) == ops(other) or set(one.operands) == set(other.operands):
-        yield from _operands(pairs, one, other)
-    yield from _results(one, other)
+        yield from _operand_changes(pairs, one, other)
+    yield from _result_changes(one, other)
     for slot in _union(one.schemes, other.schemes):
         plans = _value_text(one.schemes.get(slot)), _value_text(other.schemes.get(slot))
         if plans[0] != plans[1]:
@@ -301,23 +315,23 @@ def _changes(
         if inner[0] != inner[1]:
             yield GraphChange("type", name, *inner)
     for name in sorted(one.bodies.keys() ^ other.bodies.keys()):
-        there = "a body", "nothing"
-        yield GraphChange("attribute", name, *(there if name in one.bodies else there[::-1]))
+        presence = "a body", "nothing"
+        yield GraphChange("attribute", name, *(presence if name in one.bodies else presence[::-1]))
     if one.op == other.op == "constant":
-        yield from _constants(one.result, other.result)
+        yield from _constant_changes(one.result, other.result)
 
 
 def _body_interface_changes(
     pairs: Pairing, a: GraphLike, b: GraphLike, one: Node, other: Node
 ) -> Iterator[GraphChange]:
     """Yields what differs between the inputs or outputs of two bodies that are bound by order."""
-    yield from _results(one, other)
-    mine, theirs = list(one.operands.items()), list(other.operands.values())
-    if len(mine) != len(theirs):
-        yield GraphChange("results", "", f"{len(mine)}", f"{len(theirs)}")
-    for (slot, value), far in zip(mine, theirs, strict=False):
-        if not pairs.agree(value, far):
-            yield GraphChange("operand", slot, _name(value), _name(far))
+    yield from _result_changes(one, other)
+    a_operands, b_operands = list(one.operands.items()), list(other.operands.values())
+    if len(a_operands) != len(b_operands):
+        yield GraphChange("results", "", f"{len(a_operands)}", f"{len(b_operands)}")
+    for (slot, value), other_value in zip(a_operands, b_operands, strict=False):
+        if not pairs.agree(value, other_value):
+            yield GraphChange("operand", slot, _name(value), _name(other_value))
 
 
 def _union(a: Iterable[str], b: Iterable[str]) -> list[str]:
@@ -328,15 +342,15 @@ def _value_text(value: object) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _attributes(a: Node, b: Node) -> Iterator[GraphChange]:
-    for prefix, mine, theirs in _stages(a, b):
-        for name in _union(mine, theirs):
-            if name not in mine or name not in theirs:
-                texts = _attr(mine.get(name, "nothing")), _attr(theirs.get(name, "nothing"))
+def _attribute_changes(a: Node, b: Node) -> Iterator[GraphChange]:
+    for prefix, a_attrs, b_attrs in _attribute_pairs(a, b):
+        for name in _union(a_attrs, b_attrs):
+            if name not in a_attrs or name not in b_attrs:
+                texts = _attr(a_attrs.get(name, "nothing")), _attr(b_attrs.get(name, "nothing"))
                 yield GraphChange("attribute", prefix + name, *texts)
-            elif name != "data" and not attributes.same(mine[name], theirs[name]):
+            elif name != "data" and not attributes.same(a_attrs[name], b_attrs[name]):
                 yield GraphChange(
-                    "attribute", prefix + name, *_difference_text(mine[name], theirs[name])
+                    "attribute", prefix + name, *_difference_text(a_attrs[name], b_attrs[name])
                 )
     if ops(a) == ops(b):
         for i, (one, other) in enumerate(zip(a.stages, b.stages, strict=False)):
@@ -346,25 +360,27 @@ def _attributes(a: Node, b: Node) -> Iterator[GraphChange]:
                 )
 
 
-def _stages(a: Node, b: Node) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
+def _attribute_pairs(
+    a: Node, b: Node
+) -> Iterator[tuple[str, Mapping[str, Attr], Mapping[str, Attr]]]:
     """Yields the attributes to compare: of the node, or of what both compute."""
     if not a.stages and not b.stages:
         if a.op == b.op:
             yield "", a.attrs, b.attrs
         return
-    mine, theirs = _parts(a), _parts(b)
+    a_parts, b_parts = _ops_with_attrs(a), _ops_with_attrs(b)
     if ops(a) == ops(b):
-        for i, ((_, one), (_, other)) in enumerate(zip(mine, theirs, strict=True)):
+        for i, ((_, one), (_, other)) in enumerate(zip(a_parts, b_parts, strict=True)):
             yield f"{i}.", one, other
         return
-    short, long = (mine, theirs) if len(mine) == 1 else (theirs, mine)
+    short, long = (a_parts, b_parts) if len(a_parts) == 1 else (b_parts, a_parts)
     for op, attrs in long:
         if len(short) == 1 and op == short[0][0]:
-            yield ("", short[0][1], attrs) if short is mine else ("", attrs, short[0][1])
+            yield ("", short[0][1], attrs) if short is a_parts else ("", attrs, short[0][1])
             return
 
 
-def _parts(node: Node) -> Sequence[tuple[str, Mapping[str, Attr]]]:
+def _ops_with_attrs(node: Node) -> Sequence[tuple[str, Mapping[str, Attr]]]:
     return [(s.op, s.attrs) for s in node.stages] or [(node.op, node.attrs)]
 
 
@@ -375,28 +391,28 @@ def _attr(value: Attr) -> str:
 def _difference_text(a: Attr, b: Attr) -> tuple[str, str]:
     """Formats two differing attributes so that their texts differ too."""
     if isinstance(a, Array) and isinstance(b, Array):
-        found = measure(a.data, b.data) if a.type.element == b.type.element else None
-        return found.first.texts if found and found.first else (repr(a), repr(b))
+        distance = measure(a.data, b.data) if a.type.element == b.type.element else None
+        return distance.first.texts if distance and distance.first else (repr(a), repr(b))
     texts = _attr(a), _attr(b)
     if texts[0] != texts[1]:
         return texts
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
         for one, other in zip(a, b, strict=True):
             if not attributes.same(one, other):
-                named = isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
-                name = f"{one[0]!s} = " if named and isinstance(one, tuple) else ""
-                mine, theirs = _difference_text(one, other)
-                return f"{name}{mine}", f"{name}{theirs}"
+                is_named = isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str)
+                name = f"{one[0]!s} = " if is_named and isinstance(one, tuple) else ""
+                a_text, b_text = _difference_text(one, other)
+                return f"{name}{a_text}", f"{name}{b_text}"
     return f"{texts[0]} ({type(a).__name__})", f"{texts[1]} ({type(b).__name__})"
 
 
-def _operands(pairs: Pairing, a: Node, b: Node) -> Iterator[GraphChange]:
+def _operand_changes(pairs: Pairing, a: Node, b: Node) -> Iterator[GraphChange]:
     for slot in _union(a.operands, b.operands):
-        mine, theirs = a.operands.get(slot), b.operands.get(slot)
-        if mine is None or theirs is None:
-            yield GraphChange("operand", slot, _name(mine), _name(theirs))
-        elif not pairs.agree(mine, theirs):
-            yield GraphChange("operand", slot, _name(mine), _name(theirs))
+        a_value, b_value = a.operands.get(slot), b.operands.get(slot)
+        if a_value is None or b_value is None:
+            yield GraphChange("operand", slot, _name(a_value), _name(b_value))
+        elif not pairs.agree(a_value, b_value):
+            yield GraphChange("operand", slot, _name(a_value), _name(b_value))
 
 
 def _name(value: Value | None) -> str:
@@ -406,15 +422,15 @@ def _name(value: Value | None) -> str:
 # -- types ------------------------------------------------------------------------------------
 
 
-def _results(a: Node, b: Node) -> Iterator[GraphChange]:
+def _result_changes(a: Node, b: Node) -> Iterator[GraphChange]:
     if len(a.results) != len(b.results):
         yield GraphChange("results", "", f"{len(a.results)}", f"{len(b.results)}")
-    for mine, theirs in zip(a.results, b.results, strict=False):
-        where = mine.name if len(a.results) > 1 else ""
-        yield from _types(where, *in_source_axis_order(mine, theirs))
+    for a_value, b_value in zip(a.results, b.results, strict=False):
+        where = a_value.name if len(a.results) > 1 else ""
+        yield from _type_changes(where, *in_source_axis_order(a_value, b_value))
 
 
-def _types(where: str, a: TensorType, b: TensorType) -> Iterator[GraphChange]:
+def _type_changes(where: str, a: TensorType, b: TensorType) -> Iterator[GraphChange]:
     if a == b:
         return
     if a.shape != b.shape:
@@ -423,23 +439,23 @@ def _types(where: str, a: TensorType, b: TensorType) -> Iterator[GraphChange]:
         if a.element != b.element:
             yield GraphChange("type", where, _element(a), _element(b))
         return
-    yield from _maps(where, a.quant, b.quant)
+    yield from _quant_type_changes(where, a.quant, b.quant)
 
 
 def _element(kind: TensorType) -> str:
     return parameters_text(kind.quant) if kind.quant else str(kind.dtype)
 
 
-def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
-    mine, theirs = [
+def _quant_type_changes(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
+    a_text, b_text = [
         f"{q.kind} {q.storage}"
         + (f"<{q.bounds[0]}:{q.bounds[1]}>" if q.bounds else "")
         + f":{q.express}"
         + (f" scale {q.scale_dtype}" if q.scale_dtype else "")
         for q in (a, b)
     ]
-    if mine != theirs:
-        yield GraphChange("type", where, mine, theirs)
+    if a_text != b_text:
+        yield GraphChange("type", where, a_text, b_text)
     if a.granularity != b.granularity:
         yield GraphChange(
             "grain", where, str(a.granularity or "tensor"), str(b.granularity or "tensor")
@@ -451,8 +467,8 @@ def _maps(where: str, a: QuantType, b: QuantType) -> Iterator[GraphChange]:
         yield _number_change("scale", where, (_scale(a), _scale(b)), measured)
     if a.zero != b.zero or a.has_float_zero != b.has_float_zero:
         measured = None
-        known = None not in (a.zero, b.zero, a.scale, b.scale)
-        if known and a.has_float_zero == b.has_float_zero:
+        are_known = None not in (a.zero, b.zero, a.scale, b.scale)
+        if are_known and a.has_float_zero == b.has_float_zero:
             measured = measure(np.asarray(a.zeros()), np.asarray(b.zeros()))
         yield _number_change("zero", where, (_zero(a), _zero(b)), measured)
     offsets = [(q.plus, q.declared, q.codes, q.signs[q.has_float_zero :]) for q in (a, b)]
@@ -476,20 +492,20 @@ def _scale(quant: QuantType) -> str:
 
 
 def _zero(quant: QuantType) -> str:
-    held = quant.zero.data if isinstance(quant.zero, Array) else quant.zero
-    if held is None:
+    zero = quant.zero.data if isinstance(quant.zero, Array) else quant.zero
+    if zero is None:
         return "?"
-    text = _numbers(np.asarray(held)) if len(held) else "0"
+    text = _numbers(np.asarray(zero)) if len(zero) else "0"
     return f"real {text}" if quant.has_float_zero else text
 
 
-def _numbers(held: NDArray[np.generic]) -> str:
+def _numbers(values: NDArray[np.generic]) -> str:
     """Returns one number to the last bit, or the least and the greatest in short."""
-    flat = held.reshape(-1)
+    flat = values.reshape(-1)
     if flat.size == 1:
         return number(flat[0])
-    wide = flat.astype(np.float64)
-    low, high = f"{wide.min():.7g}", f"{wide.max():.7g}"
+    float64_values = flat.astype(np.float64)
+    low, high = f"{float64_values.min():.7g}", f"{float64_values.max():.7g}"
     return f"{low} each" if (flat == flat[:1]).all() else f"{low}..{high}"
 
 
@@ -498,28 +514,38 @@ def _numbers(held: NDArray[np.generic]) -> str:
 _NEUTRAL_STEPS = re.compile("coded|permuted")  # steps that leave every float value as it was
 
 
-def _constants(a: Value, b: Value) -> Iterator[GraphChange]:
-    one, other = a.constant, b.constant
-    if one is None or other is None or one is other:
+def _constant_changes(a: Value, b: Value) -> Iterator[GraphChange]:
+    a_array, b_array = a.constant, b.constant
+    if a_array is None or b_array is None or a_array is b_array:
         return
     axes = source_axis_orders(a, b) or (None, None)
     maps = [v.type.quant or plain_integer_mapping(v) for v in (a, b)]
-    x, y = (align_to_source(h, q, o) for h, q, o in zip((one, other), maps, axes, strict=True))
+    x, y = (
+        align_to_source(h, q, o) for h, q, o in zip((a_array, b_array), maps, axes, strict=True)
+    )
     if x[0].shape != y[0].shape:
         return  # the types say so
+    # The two stand for different source values: their distance would say nothing.
     steps = [{s for s in v.lineage.how if not _NEUTRAL_STEPS.match(s)} for v in (a, b)]
     if a.lineage.tensor == b.lineage.tensor and steps[0] != steps[1]:
         yield GraphChange(
-            "elements", ", ".join(sorted(steps[0] ^ steps[1])), _array_text(one), _array_text(other)
+            "elements",
+            ", ".join(sorted(steps[0] ^ steps[1])),
+            _array_text(a_array),
+            _array_text(b_array),
         )
         return
     if maps[0] == maps[1] and same_bits(x[0], y[0]):
         return
-    in_codes = _integer_measure(x, y)
-    found = in_codes or _element_measure(x, y)
-    if found is not None and found.differ:
+    # Integers first: two types may differ in scale alone.
+    on_integers = _integer_measure(x, y)
+    distance = on_integers or _element_measure(x, y)
+    if distance is not None and distance.differ:
         yield _number_change(
-            "codes" if in_codes else "elements", "", (_array_text(one), _array_text(other)), found
+            "codes" if on_integers else "elements",
+            "",
+            (_array_text(a_array), _array_text(b_array)),
+            distance,
         )
 
 
@@ -534,20 +560,20 @@ def _integer_measure(a: ArrayOrType, b: ArrayOrType) -> Measure | None:
 
 def _element_measure(a: ArrayOrType, b: ArrayOrType) -> Measure | None:
     """Returns the distance of the float values; in steps where one of the two is quantized."""
-    values, shown, step = [], [], None
+    values, expressed, step = [], [], None
     for data, quant in (a, b):
         if quant is None:
             values.append(data)
-            shown.append(data)
+            expressed.append(data)
             continue
-        if (found := dequantize_for_measure(data, quant)) is None:
+        if (dequantized := dequantize_for_measure(data, quant)) is None:
             return None
-        values.append(found[0])
-        shown.append(found[0].astype(quant.express.carrier))
-        step = found[1]
+        values.append(dequantized[0])
+        expressed.append(dequantized[0].astype(quant.express.carrier))
+        step = dequantized[1]
     if step is not None:
         values = [np.asarray(v).astype(np.float64) for v in values]
-    return measure(values[0], values[1], step, (shown[0], shown[1]))
+    return measure(values[0], values[1], step, (expressed[0], expressed[1]))
 
 
 def _array_text(array: Array) -> str:

@@ -63,19 +63,19 @@ def span(value: Param) -> str:
     """Formats numbers in short: one, or their count with the least and the greatest."""
     if value is None:
         return "?"
-    held = np.asarray(value.data if isinstance(value, Array) else value)
-    if held.size == 0:
+    values = np.asarray(value.data if isinstance(value, Array) else value)
+    if values.size == 0:
         return "0"
-    if held.dtype.kind in "iu":  # zero points: all their figures
-        low, high = str(held.min()), str(held.max())
+    if values.dtype.kind in "iu":  # zero points: all their figures
+        low, high = str(values.min()), str(values.max())
     else:
-        numbers = held.astype(np.float64)
-        if held.size == 1:
+        numbers = values.astype(np.float64)
+        if values.size == 1:
             return f"{numbers.item():.6g}"
         low, high = f"{numbers.min():.4g}", f"{numbers.max():.4g}"
-    if held.size == 1:
+    if values.size == 1:
         return low
-    return f"{held.size} of {low}" if low == high else f"{held.size} in {low}..{high}"
+    return f"{values.size} of {low}" if low == high else f"{values.size} in {low}..{high}"
 
 
 def parameters_text(quant: QuantType) -> str:
@@ -84,15 +84,15 @@ def parameters_text(quant: QuantType) -> str:
     if quant.kind == "lut":
         return f"{quant.storage}{bounds} table, {span(quant.scale)}"
     if quant.granularity is None:
-        grain = ""
+        granularity = ""
     elif quant.axis is not None:
-        grain = f" axis {quant.axis},"
+        granularity = f" axis {quant.axis},"
     else:
-        grain = (
+        granularity = (
             " blocks " + " ".join(f"{axis}:{size}" for axis, size in quant.granularity.blocks) + ","
         )
     zero = "" if quant.zero == () else f":{span(quant.zero)}"
-    return f"{quant.storage}{bounds}{grain} {span(quant.scale)}{zero}"
+    return f"{quant.storage}{bounds}{granularity} {span(quant.scale)}{zero}"
 
 
 def element(value: Value) -> str:
@@ -110,8 +110,8 @@ def brief_graph(graph: GraphLike) -> str:
     ends = [list(v.name for v in graph.inputs)]
     ends.append([name for node in nodes if node.op == "output" for name in node.operands])
     takes, gives = (", ".join([*e[:3], *([".."] if len(e) > 3 else [])]) or "nothing" for e in ends)
-    held = sum(value.type.quant is not None for node in nodes for value in node.results)
-    codes = f", {held:,} quantized values" if held else ""
+    quantized_count = sum(value.type.quant is not None for node in nodes for value in node.results)
+    quantized_text = f", {quantized_count:,} quantized values" if quantized_count else ""
     count = f"{len(nodes):,} node{'' if len(nodes) == 1 else 's'}"
-    said = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{codes}>"
-    return escape_name(said)
+    text = f"<graph {graph.name} as {graph.profile}: {takes} -> {gives}, {count}{quantized_text}>"
+    return escape_name(text)

@@ -40,9 +40,9 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
-_OTHERWISE = {"=": "==", "&": "and", "|": "or", "!": "not", "~": "not", "^": "or", "*": "//"}
+_SUGGESTED_MARKS = {"=": "==", "&": "and", "|": "or", "!": "not", "~": "not", "^": "or", "*": "//"}
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT = range(1, 7)
-_POWERS = (
+_STRENGTHS = (
     {"or": _OR, "and": _AND, "in": _COMPARE, "not": _COMPARE}
     | dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARE)
     | dict.fromkeys(("+", "-"), _SUM)
@@ -50,7 +50,7 @@ _POWERS = (
 )
 _FLAGS = {"true": True, "false": False}
 _FRACTION = re.compile(r"[ \t\r\n]*(?P<number>\.\d+(?:[eE][-+]?\d+)?)")
-_WIDE = 32
+_LONG_ROW = 32
 """Rows of so many users are gathered once in a query."""
 
 
@@ -71,7 +71,7 @@ class Effort:
 
     def keep(self, item: Node | Value, row: tuple[Item, ...]) -> None:
         """Keeps a long row of users; the graph keeps whose they are."""
-        if len(row) >= _WIDE:
+        if len(row) >= _LONG_ROW:
             self._rows[id(item)] = row
             self._ids.add(id(row))
 
@@ -149,28 +149,29 @@ def _tokens(text: str) -> list[Token]:
     out: list[Token] = []
     at, end = 0, len(text.rstrip())
     while at < end:
-        found = _TOKEN.match(text, at)
-        if found and found["mark"] == "." and not _ends(out):
-            found = _FRACTION.match(text, at) or found
-        if not found:
+        match = _TOKEN.match(text, at)
+        # `.5` is a number where a part may begin, and an index after one.
+        if match and match["mark"] == "." and not _ends_part(out):
+            match = _FRACTION.match(text, at) or match
+        if not match:
             at += len(text[at:]) - len(text[at:].lstrip())
             mark = text[at]
             if mark in "\"'":
                 fail(at + 1, "the text is not closed")
-            other = _OTHERWISE.get(mark)
+            other = _SUGGESTED_MARKS.get(mark)
             fail(at + 1, f"{mark!r} means nothing here" + (f"; write {other}" if other else ""))
-        kind = found.lastgroup or ""
-        out.append(Token(kind, found[kind], found.start(kind) + 1))
-        at = found.end()
+        kind = match.lastgroup or ""
+        out.append(Token(kind, match[kind], match.start(kind) + 1))
+        at = match.end()
     return [*out, Token("end", "", len(text) + 1)]
 
 
-def _ends(tokens: list[Token]) -> bool:
+def _ends_part(tokens: list[Token]) -> bool:
     """Returns whether the last token ends a part, so that a point after it asks for more of it."""
     if not tokens:
         return False
     kind, text, _ = tokens[-1]
-    return text not in _POWERS if kind == "name" else kind != "mark" or text in (")", "]", ".")
+    return text not in _STRENGTHS if kind == "name" else kind != "mark" or text in (")", "]", ".")
 
 
 class _Parser:
@@ -219,6 +220,7 @@ class _Parser:
             fail(self.next.column, f"parts within parts, more than {MAX_EXPRESSION_DEPTH} deep")
         part = self.prefix(least)
         while (power := self.power()) >= least:
+            # All operators of one strength at once: the tree's depth grows with brackets alone.
             part = self.row(part, power)
         self.depth -= 1
         return part
@@ -226,26 +228,27 @@ class _Parser:
     def power(self) -> int:
         if self.next.kind not in ("mark", "name"):
             return 0
+        # `not` joins two parts only as `not in`.
         if self.next.text == "not" and self.tokens[self.at + 1].text != "in":
             return 0
-        return _POWERS.get(self.next.text, 0)
+        return _STRENGTHS.get(self.next.text, 0)
 
     def prefix(self, least: int) -> ExpressionPart:
         start = self.next
-        flips = 0
+        count = 0
         while self.take("not"):
-            flips += 1
-        if flips:
+            count += 1
+        if count:
             if least > _NOT:
                 fail(start.column, "put `not ...` in brackets here")
             code = self.parse(_NOT).code
-            return ExpressionPart(_flag(code, flips % 2 == 0))
+            return ExpressionPart(_flag(code, count % 2 == 0))
         while self.take("-"):
-            flips += 1
-        if not flips:
+            count += 1
+        if not count:
             return self.steps(self.primary())
         code = self.steps(self.primary()).code
-        return ExpressionPart(code if flips % 2 == 0 else lambda s: negative(code(s)))
+        return ExpressionPart(code if count % 2 == 0 else lambda s: negative(code(s)))
 
     def row(self, first: ExpressionPart, power: int) -> ExpressionPart:
         """Returns the operands that operators of one strength join."""
@@ -263,8 +266,8 @@ class _Parser:
             return ExpressionPart(_any_of(codes) if power == _OR else _all_of(codes))
         if power == _COMPARE:
             self.check_ops(operators, parts)
-            return ExpressionPart(_compared([COMPARISONS[o.text] for o in operators], codes))
-        return ExpressionPart(_reckoned([ARITHMETIC[o.text] for o in operators], codes))
+            return ExpressionPart(_comparison([COMPARISONS[o.text] for o in operators], codes))
+        return ExpressionPart(_arithmetic([ARITHMETIC[o.text] for o in operators], codes))
 
     def check_ops(self, operators: list[Token], parts: list[ExpressionPart]) -> None:
         """A text that is compared with `op` names an op, or nothing would ever be found."""
@@ -324,9 +327,9 @@ class _Parser:
             if name in self.names.hints and not self.of_slot():
                 fail(token.column, self.unknown(name))
             self.asked += 1
-            ask = _asking(name)
+            ask = _fact_reader(name)
             return ExpressionPart(lambda s: ask(s, s.subject), name)
-        if name in _POWERS:
+        if name in _STRENGTHS:
             fail(token.column, f"a name, number or text should stand here, not {name!r}")
         if name in ("none", "null", "None"):
             fail(token.column, f"{name} is not written; ask `has(bias)` or `not has(bias)`")
@@ -360,18 +363,18 @@ class _Parser:
         steps: list[Callable[[Scope, Item], Item]] = []
         while self.next.kind == "mark" and self.next.text in (".", "["):
             if self.advance().text == "[":
-                steps.append(_indexing(self.parse(_OR).code))
+                steps.append(_index_reader(self.parse(_OR).code))
                 self.expect("]")
             elif self.next.kind == "number":
                 token = self.advance()
                 if not token.text.isdecimal():
                     fail(token.column, f"put each index in brackets, such as [0], not {token.text}")
-                steps.append(_indexing(_constant(_number(token))))
+                steps.append(_index_reader(_constant(_number(token))))
             else:
                 steps.append(self.dotted())
         if not steps:
             return part
-        return ExpressionPart(_stepping(part.code, steps))
+        return ExpressionPart(_access_chain(part.code, steps))
 
     def dotted(self) -> Callable[[Scope, Item], Item]:
         token = self.word("a name")
@@ -383,7 +386,7 @@ class _Parser:
         if name not in self.names.dotted:
             fail(token.column, f"nothing has a fact {name}{_near(name, self.names.dotted)}")
         self.asked += name == "profile"  # which may be that of the graph
-        return _asking(name)
+        return _fact_reader(name)
 
     # -- functions ----------------------------------------------------------------------------
 
@@ -406,13 +409,13 @@ class _Parser:
         """`any` and `all`, with what is asked of each element."""
         rows = self.parse(_OR).code
         ask: Code = lambda s: s.it  # noqa: E731
-        asked = self.asked
+        asked_before = self.asked
         if self.take(","):
             self.inside += 1
             ask = self.parse(_OR).code
             self.inside -= 1
         self.expect(")")
-        return ExpressionPart(_over(rows, ask, name == "any", self.asked == asked))
+        return ExpressionPart(_quantifier(rows, ask, name == "any", self.asked == asked_before))
 
     def called(self, token: Token, parts: list[ExpressionPart]) -> ExpressionPart:
         name, codes = token.text, [part.code for part in parts]
@@ -420,11 +423,12 @@ class _Parser:
             literal = parts[-1].literal if parts else None
             if literal is None or len(parts) > (2 if name == "matches" else 1):
                 fail(token.column, f"write such as {_CALLS[f'{name}(']}")
+            # What asks the subject has another answer for each: it is not kept for a row of users.
             self.asked += name == "slot" or len(parts) == 1
             if name == "slot":
                 return ExpressionPart(lambda s: _slot(s.subject, literal))
             glob = re.compile(glob_pattern(literal))
-            of = codes[0] if len(parts) == 2 else _called_names
+            of = codes[0] if len(parts) == 2 else _all_names
             return ExpressionPart(lambda s: matches(of(s), glob))
         if not codes or (len(codes) > 1 and name not in ("min", "max")):
             fail(token.column, f"write such as {_CALLS[f'{name}(']}")
@@ -449,8 +453,8 @@ _CALLS = {
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _number(token: Token) -> int | float:
@@ -461,8 +465,8 @@ def _number(token: Token) -> int | float:
     return float(token.text)
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return {"n": "\n", "t": "\t"}.get(found[1], found[1])
+def _unescaped(match: re.Match[str]) -> str:
+    return {"n": "\n", "t": "\t"}.get(match[1], match[1])
 
 
 def _constant(value: Item) -> Code:
@@ -481,7 +485,7 @@ def _all_of(codes: list[Code]) -> Code:
     return lambda s: all(truth(code(s)) for code in codes)
 
 
-def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
+def _quantifier(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
     """Returns whether an element answers as wanted; `alone`: what is asked is asked of nothing
     else."""
 
@@ -491,7 +495,7 @@ def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
             return None if row is None else False
         if alone and (known := scope.effort.answer(row, id(run))) is not None:
             return known
-        kept, answer = scope.it, not wanted
+        outer_item, answer = scope.it, not wanted
         try:
             for item in row:
                 scope.look(1)
@@ -500,7 +504,8 @@ def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
                     answer = wanted
                     break
         finally:
-            scope.it = kept
+            # Also after an error, and for the element that an outer any or all looks at.
+            scope.it = outer_item
         if alone:
             scope.effort.learn(row, id(run), answer)
         return answer
@@ -508,26 +513,26 @@ def _over(rows: Code, ask: Code, wanted: bool, alone: bool) -> Code:
     return run
 
 
-def _asking(name: str) -> Callable[[Scope, Item], Item]:
+def _fact_reader(name: str) -> Callable[[Scope, Item], Item]:
     def ask(scope: Scope, item: Item) -> Item:
         if isinstance(item, tuple):
             scope.look(len(item))
-        whose = item if name == "users" and isinstance(item, Node | Value) else None
-        if whose is not None and (row := scope.effort.row(whose)) is not None:
+        owner = item if name == "users" and isinstance(item, Node | Value) else None
+        if owner is not None and (row := scope.effort.row(owner)) is not None:
             return row
-        found = fact(item, name)
-        if isinstance(found, tuple):
-            scope.look(len(found))
-            if whose is not None:
-                scope.effort.keep(whose, found)
-        if name == "profile" and found is None and isinstance(item, Node):
+        answer = fact(item, name)
+        if isinstance(answer, tuple):
+            scope.look(len(answer))
+            if owner is not None:
+                scope.effort.keep(owner, answer)
+        if name == "profile" and answer is None and isinstance(item, Node):
             return scope.profile or None
-        return found
+        return answer
 
     return ask
 
 
-def _stepping(first: Code, steps: list[Callable[[Scope, Item], Item]]) -> Code:
+def _access_chain(first: Code, steps: list[Callable[[Scope, Item], Item]]) -> Code:
     def run(scope: Scope) -> Item:
         item = first(scope)
         for step in steps:
@@ -539,7 +544,7 @@ def _stepping(first: Code, steps: list[Callable[[Scope, Item], Item]]) -> Code:
     return run
 
 
-def _indexing(code: Code) -> Callable[[Scope, Item], Item]:
+def _index_reader(code: Code) -> Callable[[Scope, Item], Item]:
     def run(scope: Scope, item: Item) -> Item:
         index = code(scope)
         if not isinstance(item, tuple) or type(index) is not int:
@@ -553,7 +558,7 @@ def _slot(item: Item, name: str) -> Item:
     return item.operands.get(name) if isinstance(item, Node) else None
 
 
-def _compared(operators: list[Comparison], codes: list[Code]) -> Code:
+def _comparison(operators: list[Comparison], codes: list[Code]) -> Code:
     """Returns a chain such as `1 < uses <= 3`; what is not there makes it false."""
 
     def run(scope: Scope) -> bool:
@@ -568,7 +573,7 @@ def _compared(operators: list[Comparison], codes: list[Code]) -> Code:
     return run
 
 
-def _reckoned(operators: list[Arithmetic], codes: list[Code]) -> Code:
+def _arithmetic(operators: list[Arithmetic], codes: list[Code]) -> Code:
     """Numbers from left to right; nothing where a part is none, or is divided by zero."""
 
     def run(scope: Scope) -> Item:
@@ -586,7 +591,7 @@ def _reckoned(operators: list[Arithmetic], codes: list[Code]) -> Code:
     return run
 
 
-def _called_names(scope: Scope) -> Item:
+def _all_names(scope: Scope) -> Item:
     """Returns all that something is called: its own name, and its sources'."""
     subject = scope.subject
     node = subject.node if isinstance(subject, Value) else subject

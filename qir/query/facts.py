@@ -48,10 +48,10 @@ def _size(dim: dims.Dim) -> int | str:
     return dim if isinstance(dim, int) else "?" if dim is None else str(dim)
 
 
-def _numbers(found: NDArray[np.generic]) -> Item:
+def _numbers(values: NDArray[np.generic]) -> Item:
     """Returns one number, or all of them in a row."""
-    plain = found if found.dtype.kind in "iu" else found.astype(np.float64)
-    return plain.item() if plain.size == 1 else tuple(plain.reshape(-1).tolist())
+    numbers = values if values.dtype.kind in "iu" else values.astype(np.float64)
+    return numbers.item() if numbers.size == 1 else tuple(numbers.reshape(-1).tolist())
 
 
 def _of_map(ask: Callable[[QuantType], Item]) -> Callable[[Value], Item]:
@@ -73,29 +73,29 @@ def _scale(quant: QuantType) -> Item:
 
 def _zero(quant: QuantType) -> Item:
     if quant.scale is None:
-        held = quant.zero.data if isinstance(quant.zero, Array) else quant.zero or 0
-        return None if quant.zero is None else _numbers(np.asarray(held))
+        zeros = quant.zero.data if isinstance(quant.zero, Array) else quant.zero or 0
+        return None if quant.zero is None else _numbers(np.asarray(zeros))
     return None if quant.zero is None else _numbers(np.asarray(quant.zeros()))
 
 
-def _dequantized(quant: QuantType, code: int) -> NDArray[np.float64] | None:
+def _dequantized(quant: QuantType, value: int) -> NDArray[np.float64] | None:
     """Returns what a quantized value means under each scale."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     if not quant.storage.is_integer:
         return None
     scales = np.asarray(quant.scales()).astype(np.float64)
-    return (code - np.asarray(quant.zeros()).astype(np.float64)) * scales
+    return (value - np.asarray(quant.zeros()).astype(np.float64)) * scales
 
 
 def _least(quant: QuantType) -> Item:
-    reals = _dequantized(quant, quant.low)
-    return None if reals is None else float(reals.min())
+    floats = _dequantized(quant, quant.low)
+    return None if floats is None else float(floats.min())
 
 
 def _greatest(quant: QuantType) -> Item:
-    reals = _dequantized(quant, quant.high)
-    return None if reals is None else float(reals.max())
+    floats = _dequantized(quant, quant.high)
+    return None if floats is None else float(floats.max())
 
 
 def _elements(value: Value) -> Item:
@@ -188,8 +188,8 @@ def fact(item: Item, name: str) -> Item:
 def _part(node: Node, name: str) -> Item:
     """Returns the operands in a slot, else an attribute; `x`, `w` and `bias` by what they are
     for."""
-    if name in VARIADIC and (found := node.variadic(name)):
-        return tuple(found)
+    if name in VARIADIC and (variadic_operands := node.variadic(name)):
+        return tuple(variadic_operands)
     if name in node.operands:
         return node.operands[name]
     role = _ROLES.get((node.stages[0].op if node.stages else node.op, name))
@@ -199,11 +199,17 @@ def _part(node: Node, name: str) -> Item:
 def _roles() -> dict[tuple[str, str], str]:
     """Returns the slots of data, weights and bias, where an op calls them otherwise."""
     out = {("matmul_integer", "x"): "a", ("matmul_integer", "w"): "b"}
-    for op, row in OPS.items():
-        if row.traits.weight is None:
+    for op, op_spec in OPS.items():
+        if op_spec.traits.weight is None:
             continue
-        told = {"x": row.traits.data, "w": row.traits.weight, "bias": row.traits.bias}
-        out |= {(op, n): slot for n, slot in told.items() if slot and row.slot(n) is None}
+        slot_by_role = {
+            "x": op_spec.traits.data,
+            "w": op_spec.traits.weight,
+            "bias": op_spec.traits.bias,
+        }
+        out |= {
+            (op, n): slot for n, slot in slot_by_role.items() if slot and op_spec.slot(n) is None
+        }
     return out
 
 

@@ -47,7 +47,7 @@ border-bottom:1px solid rgba(128,128,128,.25);overflow-wrap:anywhere}
 
 def graph_html(graph: GraphLike) -> str:
     """Returns the table of a graph; what is over some hundred rows is only counted."""
-    head = _text(f"{graph.name} as {graph.profile}")
+    head = _escape(f"{graph.name} as {graph.profile}")
     counts = f"{sum(1 for _ in graph):,} nodes"
     inside = _table(graph, [MAX_ROWS])
     return _page(f"<div><strong>{head}</strong> <small>{counts}</small></div>{inside}")
@@ -55,28 +55,28 @@ def graph_html(graph: GraphLike) -> str:
 
 def node_html(node: Node) -> str:
     """Returns a node as one row of such a table."""
-    return _page(_framed(_HEADS, [_row(node, [MAX_ROWS])]))
+    return _page(_table_html(_HEADS, [_row(node, [MAX_ROWS])]))
 
 
 def value_html(value: Value) -> str:
     """Returns a value as one row: what it is called, what makes it, what it holds, who reads it."""
-    told = (
-        f"<code>{_text(value.name)}</code>",
-        f"<code>{_text(op_name(value.node))}</code>",
-        f"{_shape(value)} {_chip(value)}",
+    cells = (
+        f"<code>{_escape(value.name)}</code>",
+        f"<code>{_escape(op_name(value.node))}</code>",
+        f"{_shape(value)} {_type_badge(value)}",
         _numbers(value),
-        _joined(f"<code>{_text(user.name)}</code>" for user in value.users),
+        _joined_lines(f"<code>{_escape(user.name)}</code>" for user in value.users),
     )
-    row = f"<tr>{''.join(f'<td>{cell}</td>' for cell in told)}</tr>"
-    return _page(_framed(("value", "made by", "holds", "numbers", "read by"), [row]))
+    row = f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    return _page(_table_html(("value", "made by", "holds", "numbers", "read by"), [row]))
 
 
 def rows_html(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:
     """Returns a table of plain texts, and how many rows more there are."""
-    told = [f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    lines = [f"<tr>{''.join(f'<td>{_escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
     if left:
-        told.append(f'<tr><td colspan="{len(heads)}"><small>and {left:,} more</small></td></tr>')
-    return _page(_framed(heads, told))
+        lines.append(f'<tr><td colspan="{len(heads)}"><small>and {left:,} more</small></td></tr>')
+    return _page(_table_html(heads, lines))
 
 
 def _page(inside: str) -> str:
@@ -87,69 +87,70 @@ def _page(inside: str) -> str:
     return f'<div class="qir"><style>{_STYLE}{tints}</style>{inside}</div>'
 
 
-def _framed(heads: Sequence[str], rows: Sequence[str]) -> str:
-    told = "".join(f"<th>{name}</th>" for name in heads)
-    return f"<table><thead><tr>{told}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+def _table_html(heads: Sequence[str], rows: Sequence[str]) -> str:
+    headings = "".join(f"<th>{name}</th>" for name in heads)
+    return f"<table><thead><tr>{headings}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _table(graph: GraphLike, room: list[int]) -> str:
     rows: list[str] = []
-    left = 0
+    hidden = 0
     for node in graph:
         if node.op == "constant":
             continue
         if room[0] <= 0:
-            left += 1
+            hidden += 1
             continue
+        # One list for the graph and all its bodies: the whole page is bounded.
         room[0] -= 1
         rows.append(_row(node, room))
-    if left:
-        said = f"and {left:,} more nodes; graph.query(..) finds any"
-        rows.append(f'<tr><td colspan="5"><small>{said}</small></td></tr>')
-    return _framed(_HEADS, rows)
+    if hidden:
+        message = f"and {hidden:,} more nodes; graph.query(..) finds any"
+        rows.append(f'<tr><td colspan="5"><small>{message}</small></td></tr>')
+    return _table_html(_HEADS, rows)
 
 
 def _row(node: Node, room: list[int]) -> str:
     cells = (
-        f"<code>{_text(node.name)}</code>{_origin(node)}",
+        f"<code>{_escape(node.name)}</code>{_origin(node)}",
         _op(node, room),
-        _joined(_operand(slot, value) for slot, value in node.operands.items()),
-        _joined(f"{_shape(value)} {_chip(value)}" for value in node.results),
-        _joined(_numbers(value) for value in node.results),
+        _joined_lines(_operand(slot, value) for slot, value in node.operands.items()),
+        _joined_lines(f"{_shape(value)} {_type_badge(value)}" for value in node.results),
+        _joined_lines(_numbers(value) for value in node.results),
     )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
 def _origin(node: Node) -> str:
-    return f"<br><small>{_text(str(node.origins[0]))}</small>" if node.origins else ""
+    return f"<br><small>{_escape(str(node.origins[0]))}</small>" if node.origins else ""
 
 
 def _op(node: Node, room: list[int]) -> str:
-    name = f"<code>{_text(op_name(node))}</code>"
+    name = f"<code>{_escape(op_name(node))}</code>"
     if node.stages:
         stages = "".join(f"<li>{_stage(stage)}</li>" for stage in node.stages)
         return f"<details><summary>{name}</summary><ol>{stages}</ol></details>"
-    told = name + _attrs(node.op, node.attrs)
+    markup = name + _attrs(node.op, node.attrs)
     for title, body in node.bodies.items():
         inside = _table(body, room)
-        told += f"<details><summary>{_text(title)}</summary>{inside}</details>"
-    return told
+        markup += f"<details><summary>{_escape(title)}</summary>{inside}</details>"
+    return markup
 
 
 def _stage(stage: Stage) -> str:
-    stored = f" <code>{_text(str(stage.type))}</code>" if stage.type else ""
-    return f"<code>{_text(stage.op)}</code>{_attrs(stage.op, stage.attrs)}{stored}"
+    stored = f" <code>{_escape(str(stage.type))}</code>" if stage.type else ""
+    return f"<code>{_escape(stage.op)}</code>{_attrs(stage.op, stage.attrs)}{stored}"
 
 
 def _attrs(op: str, values: Mapping[str, Attr]) -> str:
     """Returns the attributes that are not as they usually are."""
-    usual = {row.name: row.default for row in spec(op).attrs if not row.required}
-    told = [
+    defaults = {row.name: row.default for row in spec(op).attrs if not row.required}
+    texts = [
         f"{name} = {_attr(value)}"
         for name, value in values.items()
-        if name not in usual or not attributes.same(value, usual[name])
+        if name not in defaults or not attributes.same(value, defaults[name])
     ]
-    return f"<br><small>{_text(', '.join(told))}</small>" if told else ""
+    return f"<br><small>{_escape(', '.join(texts))}</small>" if texts else ""
 
 
 def _attr(value: Attr) -> str:
@@ -159,36 +160,36 @@ def _attr(value: Attr) -> str:
 
 
 def _operand(slot: str, value: Value) -> str:
-    told = f"<small>{_text(slot)}</small> <code>{_text(value.name)}</code>"
+    markup = f"<small>{_escape(slot)}</small> <code>{_escape(value.name)}</code>"
     if value.node.op == "constant":
-        told += f" <small>{_text(f'{shape(value.type)} {element(value)}')}</small>"
-    return told
+        markup += f" <small>{_escape(f'{shape(value.type)} {element(value)}')}</small>"
+    return markup
 
 
 def _shape(value: Value) -> str:
-    return f"<code>{_text(shape(value.type))}</code>"
+    return f"<code>{_escape(shape(value.type))}</code>"
 
 
-def _chip(value: Value) -> str:
+def _type_badge(value: Value) -> str:
     kind = storage(value)
-    meant = f" <small>as {value.type.dtype}</small>" if kind != value.type.dtype else ""
-    return f'<b class="s {family(kind)}">{_text(str(kind))}</b>{meant}'
+    expressed = f" <small>as {value.type.dtype}</small>" if kind != value.type.dtype else ""
+    return f'<b class="s {family(kind)}">{_escape(str(kind))}</b>{expressed}'
 
 
 def _numbers(value: Value) -> str:
     quant = value_quant_type(value)
-    return f"<code>{_text(parameters_text(quant).partition(' ')[2])}</code>" if quant else ""
+    return f"<code>{_escape(parameters_text(quant).partition(' ')[2])}</code>" if quant else ""
 
 
-def _joined(parts: Iterator[str]) -> str:
+def _joined_lines(parts: Iterator[str]) -> str:
     """Returns a line for each; of very many, the first."""
-    told = list(parts)
-    if len(told) > _MAX_PARTS:
-        told = [*told[:_MAX_PARTS], f"<small>and {len(told) - _MAX_PARTS:,} more</small>"]
-    return "<br>".join(told)
+    lines = list(parts)
+    if len(lines) > _MAX_PARTS:
+        lines = [*lines[:_MAX_PARTS], f"<small>and {len(lines) - _MAX_PARTS:,} more</small>"]
+    return "<br>".join(lines)
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     """Text that HTML takes for nothing else; what is very long loses its end."""
     if len(text) > _MAX_LETTERS:
         text = f"{text[:_MAX_LETTERS]}.."

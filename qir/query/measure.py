@@ -67,6 +67,7 @@ def measure(
     if a.shape != b.shape:
         return None
     texts = "O" in (a.dtype.kind, b.dtype.kind)
+    # The usual case, without an array of differences.
     if not texts and same_bits(a, b):
         return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
     if texts:
@@ -74,33 +75,34 @@ def measure(
         return Measure(a.size, int(differ.sum()), first=_first(differ, a, b))
     steps = None if step is None else np.broadcast_to(step, a.shape)
     count, first = 0, None
-    tops: list[tuple[float, float, float]] = []
+    part_maxima: list[tuple[float, float, float]] = []
     ulps: list[int | None] = []
+    # Part by part, so that no second copy of a large array is in memory.
     for part in _parts(a):
         differ = _difference_mask(a[part], b[part])
-        if not (some := int(differ.sum())):
+        if not (differ_count := int(differ.sum())):
             continue
         if first is None:
             start = part.start if isinstance(part, slice) else 0
             one, other = shown or (a, b)
             first = _first(differ, one[part], other[part], start)
-        count += some
+        count += differ_count
         x, y = a[part][differ], b[part][differ]
         gaps = _absolute_differences(x, y)
         codes = 0.0 if steps is None else float((gaps / steps[part][differ]).max())
-        tops.append((float(gaps.max()), _relative(x, gaps), codes))
+        part_maxima.append((float(gaps.max()), _relative(x, gaps), codes))
         ulps.append(_ulps(x, y) if steps is None else None)
     if not count:
         return Measure(a.size, 0, 0.0, 0.0, None, 0.0 if step is not None else None)
-    largest, relative, most = np.max(tops, axis=0).tolist()
-    apart = [u for u in ulps if u is not None]
+    largest, relative, most_steps = np.max(part_maxima, axis=0).tolist()
+    ulps_found = [u for u in ulps if u is not None]
     return Measure(
         a.size,
         count,
         _finite(largest),
         _finite(relative),
-        max(apart) if apart else None,
-        _finite(most) if step is not None else None,
+        max(ulps_found) if ulps_found else None,
+        _finite(most_steps) if step is not None else None,
         first,
     )
 
@@ -124,8 +126,8 @@ def same_bits(a: NDArray[np.generic], b: NDArray[np.generic]) -> bool:
 
 
 def _bits(part: NDArray[np.generic]) -> NDArray[np.unsignedinteger]:
-    held = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-    return held if held.size % 8 else held.view(np.uint64)
+    raw_bytes = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+    return raw_bytes if raw_bytes.size % 8 else raw_bytes.view(np.uint64)
 
 
 def _first(
@@ -166,6 +168,8 @@ def _difference_mask(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[
 
 def _absolute_differences(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
     if a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8:
+        # Differences of 64-bit integers may not fit int64; as unsigned numbers they wrap to the
+        # right one.
         high, low = np.maximum(a, b).astype(np.uint64), np.minimum(a, b).astype(np.uint64)
         return np.asarray((high - low).astype(np.float64))
     with np.errstate(all="ignore"):
@@ -189,41 +193,42 @@ def _ordered_bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
     bits = 8 * values.dtype.itemsize
     raw = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}").astype(np.uint64)
     middle = np.uint64(1 << (bits - 1))
-    size = raw & (middle - np.uint64(1))
-    return np.where(raw & middle, middle - size, middle + size)
+    magnitude = raw & (middle - np.uint64(1))
+    # Sign and magnitude to one rising number: negatives below the middle, positives above it.
+    return np.where(raw & middle, middle - magnitude, middle + magnitude)
 
 
 def dequantize_for_measure(
-    codes: NDArray[np.generic], quant: QuantType
+    quantized: NDArray[np.generic], quant: QuantType
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Returns the floats of a uniform type's integers in float64, and the scale at each; None for
     others."""
     if quant.dynamic or quant.kind != "uniform" or quant.plus is not None:
         return None
     scale, zero = np.asarray(quant.scales()), np.asarray(quant.zeros())
-    wide = spread(scale.astype(np.float64), quant.granularity, codes.shape)
-    base = spread(zero.astype(np.float64), quant.granularity, codes.shape)
-    if wide is None or base is None:
+    scale_at_each = spread(scale.astype(np.float64), quant.granularity, quantized.shape)
+    zero_at_each = spread(zero.astype(np.float64), quant.granularity, quantized.shape)
+    if scale_at_each is None or zero_at_each is None:
         return None
-    return (codes.astype(np.float64) - base) * wide, wide
+    return (quantized.astype(np.float64) - zero_at_each) * scale_at_each, scale_at_each
 
 
 def spread(
-    values: NDArray[np.float64], grain: Granularity | None, shape: tuple[int, ...]
+    values: NDArray[np.float64], granularity: Granularity | None, shape: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
     """Reshapes parameters to broadcast with elements; None where an array names the groups."""
-    if grain is None or values.size == 1:
+    if granularity is None or values.size == 1:
         return values.reshape(())
-    if grain.by is not None:
+    if granularity.by is not None:
         return None
-    if (axis := grain.axis) is not None and values.ndim == 1:
+    if (axis := granularity.axis) is not None and values.ndim == 1:
         return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
     if values.ndim != len(shape):
-        grid = dims.known_shape(grain.grid(shape))
+        grid = dims.known_shape(granularity.grid(shape))
         if grid is None or values.size != math.prod(grid):
             return None
         values = values.reshape(grid)
-    for axis, size in grain.blocks:
+    for axis, size in granularity.blocks:
         values = np.repeat(values, size, axis)
         values = values[(slice(None),) * axis + (slice(shape[axis]),)]
     return values

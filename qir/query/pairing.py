@@ -72,22 +72,24 @@ class Pairing:
 
 def pair(a: GraphLike, b: GraphLike) -> Pairing:
     """Returns the nodes of one graph, each with its partner in the other where it has one."""
-    found = Pairing()
-    mine, theirs = list(a), list(b)
-    _ends(found, mine, theirs)
-    _by_key(found, mine, theirs, "origin", _origin)
-    _by_key(found, mine, theirs, "lineage", _reported_lineage)
-    _by_key(found, mine, theirs, "origin", _float_origin)
-    _by_key(found, mine, theirs, "lineage", _float_lineage)
-    _by_structure(found, mine, theirs)
-    _spread(found, mine)
-    _by_key(found, mine, theirs, "lineage", _lineage)
-    _spread(found, mine)
-    _join_replaced(found, mine)
-    _by_key(found, mine, theirs, "origin", _origin, strict=False)
-    _by_key(found, mine, theirs, "lineage", _reported_lineage, strict=False)
-    _spread(found, mine)
-    return found
+    pairs = Pairing()
+    a_nodes, b_nodes = list(a), list(b)
+    # From the surest evidence to the weakest: names of the source, lineage, equal computations,
+    # then what stands next to pairs; each step only joins nodes that are still free.
+    _pair_interface(pairs, a_nodes, b_nodes)
+    _pair_by_key(pairs, a_nodes, b_nodes, "origin", _origin)
+    _pair_by_key(pairs, a_nodes, b_nodes, "lineage", _reported_lineage)
+    _pair_by_key(pairs, a_nodes, b_nodes, "origin", _float_origin)
+    _pair_by_key(pairs, a_nodes, b_nodes, "lineage", _float_lineage)
+    _pair_by_structure(pairs, a_nodes, b_nodes)
+    _pair_neighbours(pairs, a_nodes)
+    _pair_by_key(pairs, a_nodes, b_nodes, "lineage", _lineage)
+    _pair_neighbours(pairs, a_nodes)
+    _join_replaced(pairs, a_nodes)
+    _pair_by_key(pairs, a_nodes, b_nodes, "origin", _origin, strict=False)
+    _pair_by_key(pairs, a_nodes, b_nodes, "lineage", _reported_lineage, strict=False)
+    _pair_neighbours(pairs, a_nodes)
+    return pairs
 
 
 def ops(node: Node) -> tuple[str, ...]:
@@ -106,21 +108,24 @@ def _role(node: Node) -> str:
     return node.op if node.op in _SEPARATED_OPS else "op"
 
 
-def _ends(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
+def _pair_interface(pairs: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
     """The outputs, and the inputs: by name, those left over by place."""
     outputs = [[n for n in nodes if n.op == "output"] for nodes in (a, b)]
     if all(outputs):
-        found.join(outputs[0][0], outputs[1][0], "structure")
-    mine, theirs = ([n for n in nodes if n.op == "input"] for nodes in (a, b))
-    named = {n.name: n for n in theirs}
-    for node in mine:
-        if node.name in named:
-            found.join(node, named[node.name], "lineage")
-    rest = [n for n in mine if n not in found.of_a], [n for n in theirs if n not in found.of_b]
-    if len(rest[0]) == len(rest[1]):
-        for one, other in zip(*rest, strict=True):
+        pairs.join(outputs[0][0], outputs[1][0], "structure")
+    a_inputs, b_inputs = ([n for n in nodes if n.op == "input"] for nodes in (a, b))
+    by_name = {n.name: n for n in b_inputs}
+    for node in a_inputs:
+        if node.name in by_name:
+            pairs.join(node, by_name[node.name], "lineage")
+    unpaired = (
+        [n for n in a_inputs if n not in pairs.of_a],
+        [n for n in b_inputs if n not in pairs.of_b],
+    )
+    if len(unpaired[0]) == len(unpaired[1]):
+        for one, other in zip(*unpaired, strict=True):
             if one.result.type.rank == other.result.type.rank:
-                found.join(one, other, "structure")
+                pairs.join(one, other, "structure")
 
 
 # -- by what they are called ------------------------------------------------------------------
@@ -137,13 +142,13 @@ def _reported_lineage(node: Node) -> Hashable | None:
     tensor = node.results[0].lineage.tensor
     if node.origins or not tensor.startswith(node.op):
         return tensor
-    rest = tensor[len(node.op) :]
-    return None if not rest or (rest[0] == "_" and rest[1:].isdecimal()) else tensor
+    suffix = tensor[len(node.op) :]
+    return None if not suffix or (suffix[0] == "_" and suffix[1:].isdecimal()) else tensor
 
 
 def _origin(node: Node) -> Hashable | None:
-    told = tuple(map(_place, node.origins))
-    return told if any(name or path for name, path, _ in told) else None
+    places = tuple(map(_place, node.origins))
+    return places if any(name or path for name, path, _ in places) else None
 
 
 def _float_origin(node: Node) -> Hashable | None:
@@ -164,8 +169,8 @@ def _place(origin: Origin) -> tuple[str, str, int]:
     return origin.name, origin.path, origin.call
 
 
-def _by_key(
-    found: Pairing,
+def _pair_by_key(
+    pairs: Pairing,
     a: Iterable[Node],
     b: Iterable[Node],
     how: How,
@@ -177,53 +182,54 @@ def _by_key(
 
     Unless it is strict, one and one may do different things where both have origins.
     """
-    mine, theirs = _index(a, found.of_a, key), _index(b, found.of_b, key)
-    for told, nodes in mine.items():
-        others = theirs.get(told, [])
-        alone = len(nodes) == len(others) == 1
-        loose = not strict and all(side and side[0].origins for side in (nodes, others))
-        if alone and (loose or _may_match(nodes[0], others[0])):
-            found.join(nodes[0], others[0], how)
+    a_index, b_index = _index(a, pairs.of_a, key), _index(b, pairs.of_b, key)
+    for key_value, nodes in a_index.items():
+        others = b_index.get(key_value, [])
+        is_single = len(nodes) == len(others) == 1
+        may_differ = not strict and all(side and side[0].origins for side in (nodes, others))
+        if is_single and (may_differ or _may_match(nodes[0], others[0])):
+            pairs.join(nodes[0], others[0], how)
         elif len(nodes) == len(others) and list(map(ops, nodes)) == list(map(ops, others)):
             for one, other in zip(nodes, others, strict=True):
-                found.join(one, other, how)
+                pairs.join(one, other, how)
 
 
 def _index(
-    nodes: Iterable[Node], taken: dict[Node, Node], key: Callable[[Node], Hashable | None]
+    nodes: Iterable[Node], paired: dict[Node, Node], key: Callable[[Node], Hashable | None]
 ) -> dict[Hashable, list[Node]]:
     out: dict[Hashable, list[Node]] = {}
     for node in nodes:
-        if node not in taken and (told := key(node)) is not None:
-            out.setdefault((_role(node), told), []).append(node)
+        if node not in paired and (key_value := key(node)) is not None:
+            out.setdefault((_role(node), key_value), []).append(node)
     return out
 
 
 # -- by what they compute ---------------------------------------------------------------------
 
 
-def _by_structure(found: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
+def _pair_by_structure(pairs: Pairing, a: Sequence[Node], b: Sequence[Node]) -> None:
     """Joins nodes that compute the same from the same, in the order in which they stand."""
+    # Value numbering: nodes with one number compute the same from the same, pairs included.
     numbers: dict[Hashable, int] = {}
     tokens: dict[Node, Hashable] = {}
-    for number, (one, other) in enumerate(found.of_a.items()):
+    for number, (one, other) in enumerate(pairs.of_a.items()):
         tokens[one] = tokens[other] = ("pair", number)
     sides: list[dict[int, list[Node]]] = []
-    for nodes, taken in ((a, found.of_a), (b, found.of_b)):
-        alike: dict[int, list[Node]] = {}
+    for nodes, paired in ((a, pairs.of_a), (b, pairs.of_b)):
+        by_number: dict[int, list[Node]] = {}
         for node in nodes:
-            if node in taken:
+            if node in paired:
                 continue
-            said = _signature(node, tokens)
-            number = numbers.setdefault(said, len(numbers))
+            signature = _signature(node, tokens)
+            number = numbers.setdefault(signature, len(numbers))
             tokens[node] = number
-            alike.setdefault(number, []).append(node)
-        sides.append(alike)
+            by_number.setdefault(number, []).append(node)
+        sides.append(by_number)
     for number, mine in sides[0].items():
         theirs = sides[1].get(number, [])
         if len(mine) == len(theirs):
             for one, other in zip(mine, theirs, strict=True):
-                found.join(one, other, "structure")
+                pairs.join(one, other, "structure")
 
 
 def _signature(node: Node, tokens: dict[Node, Hashable]) -> Hashable:
@@ -246,54 +252,54 @@ def _exact(value: Attr) -> Hashable:
     return type(value).__name__, repr(value) if isinstance(value, float) else value
 
 
-def _spread(found: Pairing, nodes: Sequence[Node]) -> None:
+def _pair_neighbours(pairs: Pairing, nodes: Sequence[Node]) -> None:
     """Joins what is in the same slots before and after pairs, as far as that leads."""
-    todo = [(n, found.of_a[n]) for n in reversed(nodes) if n in found.of_a]
+    todo = [(n, pairs.of_a[n]) for n in reversed(nodes) if n in pairs.of_a]
     while todo:
         a, b = todo.pop()
-        for one, other in (*_before(found, a, b), *_after(found, a, b)):
-            if found.free(one, other) and ops(one) == ops(other):
-                found.join(one, other, "structure")
+        for one, other in (*_producer_pairs(pairs, a, b), *_user_pairs(pairs, a, b)):
+            if pairs.free(one, other) and ops(one) == ops(other):
+                pairs.join(one, other, "structure")
                 todo.append((one, other))
 
 
-def _before(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
+def _producer_pairs(pairs: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
     for slot, value in a.operands.items():
         if (other := b.operands.get(slot)) is not None:
             yield value.node, other.node
-            yield found.bare(value, found.of_a).node, found.bare(other, found.of_b).node
+            yield pairs.bare(value, pairs.of_a).node, pairs.bare(other, pairs.of_b).node
 
 
-def _after(found: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
+def _user_pairs(pairs: Pairing, a: Node, b: Node) -> Iterator[tuple[Node, Node]]:
     for value, other in zip(a.results, b.results, strict=False):
-        mine, theirs = _users(value, found.of_a), _users(other, found.of_b)
-        for place, nodes in mine.items():
-            others = theirs.get(place, [])
+        a_users, b_users = _users(value, pairs.of_a), _users(other, pairs.of_b)
+        for place, nodes in a_users.items():
+            others = b_users.get(place, [])
             if len(nodes) == len(others):
                 yield from zip(nodes, others, strict=True)
 
 
-def _join_replaced(found: Pairing, nodes: Sequence[Node]) -> None:
+def _join_replaced(pairs: Pairing, nodes: Sequence[Node]) -> None:
     """Joins an op with the other op that is in its place, between the same values."""
     for a in nodes:
-        if (b := found.of_a.get(a)) is None:
+        if (b := pairs.of_a.get(a)) is None:
             continue
         for slot, value in a.operands.items():
             if (other := b.operands.get(slot)) is None or value.index != other.index:
                 continue
             one, two = value.node, other.node
-            if found.free(one, two) and _role(one) == _role(two) == "op":
-                if any(found.meet(v, two.operands.get(s, other)) for s, v in one.operands.items()):
-                    found.join(one, two, "structure")
+            if pairs.free(one, two) and _role(one) == _role(two) == "op":
+                if any(pairs.meet(v, two.operands.get(s, other)) for s, v in one.operands.items()):
+                    pairs.join(one, two, "structure")
 
 
-def _users(value: Value, taken: dict[Node, Node]) -> dict[Hashable, list[Node]]:
+def _users(value: Value, paired: dict[Node, Node]) -> dict[Hashable, list[Node]]:
     """Users without a partner, by op and slot; after quantized values too."""
     out: dict[Hashable, list[Node]] = {}
     todo = [value]
     while todo:
         for node, slot in todo.pop().uses:
-            if node not in taken:
+            if node not in paired:
                 out.setdefault((ops(node), slot), []).append(node)
                 if node.op in RETYPING_OPS:
                     todo += node.results
@@ -324,15 +330,15 @@ def holders(nodes: Iterable[Node]) -> Callable[[Node], Node | None]:
 
     def holder(node: Node) -> Node | None:
         places = map(_place, node.origins)
-        held = next((by_origin[place] for place in places if place in by_origin), None)
-        if held is not None or node.op in STRUCTURAL_OPS:
-            return held
-        return next((by_name[t] for t in _after_quantized(node) if t in by_name), None)
+        absorbing = next((by_origin[place] for place in places if place in by_origin), None)
+        if absorbing is not None or node.op in STRUCTURAL_OPS:
+            return absorbing
+        return next((by_name[t] for t in _tensors_as_stored(node) if t in by_name), None)
 
     return holder
 
 
-def _after_quantized(node: Node) -> Iterator[str]:
+def _tensors_as_stored(node: Node) -> Iterator[str]:
     """Yields the tensors that a node makes, and the quantized values that these become."""
     for value in node.results:
         yield value.lineage.tensor

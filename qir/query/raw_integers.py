@@ -35,23 +35,23 @@ def plain_integer_mapping(value: Value) -> QuantType | None:
 
 
 def _slot_mapping(
-    value: Value, given: NDArray[np.generic], axis: int, use: Use | None
+    value: Value, scales: NDArray[np.generic], axis: int, use: Use | None
 ) -> QuantType | None:
-    beside = use.node.operands.get(f"{use.slot}.zero") if use is not None else None
+    zero_operand = use.node.operands.get(f"{use.slot}.zero") if use is not None else None
     zero: NDArray[np.generic] = np.zeros((), np.int64)
-    if beside is not None:
-        if beside.constant is None or not beside.type.dtype.is_integer:
+    if zero_operand is not None:
+        if zero_operand.constant is None or not zero_operand.type.dtype.is_integer:
             return None
-        zero = beside.constant.data.reshape(-1).astype(np.int64)
-    scale = given.reshape(-1).astype(np.float32)
+        zero = zero_operand.constant.data.reshape(-1).astype(np.int64)
+    scale = scales.reshape(-1).astype(np.float32)
     count = max(scale.size, zero.size)
     shape = value.type.shape
     if count == 1:
         return uniform(value.type.dtype, scale[0], int(zero.reshape(-1)[0]))
     if not shape or shape[axis] != count or {scale.size, zero.size} - {1, count}:
         return None
-    wide = np.broadcast_to(scale, count).copy()
-    return uniform(value.type.dtype, wide, np.broadcast_to(zero, count), axis=axis)
+    per_channel = np.broadcast_to(scale, count).copy()
+    return uniform(value.type.dtype, per_channel, np.broadcast_to(zero, count), axis=axis)
 
 
 def _multiplier(value: Value) -> NDArray[np.generic] | None:
@@ -61,8 +61,8 @@ def _multiplier(value: Value) -> NDArray[np.generic] | None:
         use = use.node.result.only_use
     if use is None or use.node.op != "mul":
         return None
-    other = use.node.operands["b" if use.slot == "a" else "a"]
-    factors = list(other.node.operands.values()) if other.node.op == "mul" else [other]
+    factor = use.node.operands["b" if use.slot == "a" else "a"]
+    factors = list(factor.node.operands.values()) if factor.node.op == "mul" else [factor]
     known = [f.constant.data for f in factors if f.constant is not None]
     return known[0] if len(known) == 1 and known[0].dtype.kind == "f" else None
 

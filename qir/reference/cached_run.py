@@ -34,7 +34,7 @@ class CachedRun:
     @property
     def kept_bytes(self) -> int:
         """Returns how much memory the kept values take."""
-        return sum(data.nbytes for held in self._kept.values() for data in held)
+        return sum(data.nbytes for tensors in self._kept.values() for data in tensors)
 
     def keep(self, graph: Graph) -> dict[str, Tensor]:
         """Runs a graph, keeps all its values and returns its outputs."""
@@ -53,22 +53,24 @@ class CachedRun:
         keys = self._keys(graph)
         live: dict[Value, Tensor] = {}
         nodes = list(graph if keep else self._needed(graph, keys))
-        left: dict[Value, int] = {}
+        uses_left: dict[Value, int] = {}
         for node in nodes:
             for value in node.operands.values():
-                left[value] = left.get(value, 0) + 1
+                uses_left[value] = uses_left.get(value, 0) + 1
         for value in graph.outputs.values():
-            left[value] = left.get(value, 0) + 1
+            uses_left[value] = uses_left.get(value, 0) + 1
         for node in nodes:
             if node.op == "output":
                 continue
-            made = self._computed(graph, node, keys, live)
-            live.update(zip(node.results, made, strict=True))
+            results = self._computed(graph, node, keys, live)
+            live.update(zip(node.results, results, strict=True))
             if keep:
-                self._kept[keys[node.results[0]][0]] = made
+                self._kept[keys[node.results[0]][0]] = results
             for value in node.operands.values():
-                left[value] -= 1
-                if not left[value]:
+                # A value is dropped after its last use: the kept run alone may already fill the
+                # memory.
+                uses_left[value] -= 1
+                if not uses_left[value]:
                     live.pop(value, None)
         return {name: self._value(v, keys, live) for name, v in graph.outputs.items()}
 
@@ -77,10 +79,10 @@ class CachedRun:
     ) -> tuple[Tensor, ...]:
         if node.op == "input":
             return (self._inputs[node.name],)
-        given = {slot: self._value(v, keys, live) for slot, v in node.operands.items()}
+        operands = {slot: self._value(v, keys, live) for slot, v in node.operands.items()}
         self.computed += node.op != "constant"
         try:
-            return run_node(node, given, profile_name_of(graph, node))
+            return run_node(node, operands, profile_name_of(graph, node))
         except QirError as error:
             raise type(error)(f"{node.name}: {error}") from error
 
@@ -92,36 +94,43 @@ class CachedRun:
 
     def _needed(self, graph: Graph, keys: Keys) -> list[Node]:
         """Returns the nodes that outputs depend on and that were not kept, in the graph's order."""
-        wanted = {v.node for v in graph.outputs.values()}
-        found: list[Node] = []
+        needed = {v.node for v in graph.outputs.values()}
+        nodes: list[Node] = []
+        # Backwards from the outputs; a kept node ends the search on its branch.
         for node in reversed(list(graph)):
-            if node in wanted and keys[node.results[0]][0] not in self._kept:
-                found.append(node)
-                wanted.update(v.node for v in node.operands.values())
-        return found[::-1]
+            if node in needed and keys[node.results[0]][0] not in self._kept:
+                nodes.append(node)
+                needed.update(v.node for v in node.operands.values())
+        return nodes[::-1]
 
     def _keys(self, graph: Graph) -> Keys:
         keys: Keys = {}
         for node in graph:
             if node.results:
-                key = (*_own(graph, node), *((s, keys[v]) for s, v in node.operands.items()))
+                key = (
+                    *_node_identity(graph, node),
+                    *((s, keys[v]) for s, v in node.operands.items()),
+                )
+                # A key holds the keys of its operands: numbers keep these from growing with depth.
                 number = self._numbers.setdefault(key, len(self._numbers))
                 keys.update((value, (number, i)) for i, value in enumerate(node.results))
         return keys
 
 
-def _own(graph: Graph, node: Node) -> Iterator[Hashable]:
+def _node_identity(graph: Graph, node: Node) -> Iterator[Hashable]:
     """Yields what a node computes, but for its operands; a node that holds graphs is like no
     other."""
     yield node.op
     if node.op == "input":
         yield node.name
     elif node.bodies or node.stages:
+        # Bodies and stages are not compared; a fresh object equals nothing else.
         yield object()
     elif (constant := node.result.constant if node.op == "constant" else None) is not None:
         yield constant.digest
     else:
         yield profile_name_of(graph, node)
+        # With the repr, since 1 == 1.0 == True and 0.0 == -0.0.
         yield tuple((name, value, repr(value)) for name, value in sorted(node.attrs.items()))
         yield tuple(sorted(node.inner.items()))
         yield tuple(value.type for value in node.results)

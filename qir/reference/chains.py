@@ -55,42 +55,53 @@ def run_chain(node: Node, operands: Operands, profile_name: str) -> Integers:
     """
     stages = node.stages
     quant = node.result.type.quant
+    # A type inside the chain is a rounding of its own.
     if quant is None or any(s.type is not None for s in stages):
         return _run_stage_by_stage(node, operands, profile_name)
-    head = _link(node, 0, operands, node.result.type, profile_name)
-    out = head.result.quant
+    anchor = _link(node, 0, operands, node.result.type, profile_name)
+    out = anchor.result.quant
     assert out is not None
     if not is_affine(out):
         return _run_stage_by_stage(node, operands, profile_name)
-    made, done, written = None, 1, head.result
+    quantized, stages_done, written_type = None, 1, anchor.result
     if len(stages) > 1 and stages[1].op == "add":
-        written = _sum_buffer_type(node, head, operands, profile_name)
-        made, done = _product_with_summand(node, head, operands, profile_name), 2
-    others = any(s.op not in _BOUNDING_OPS for s in stages[done:])
-    apart = len(stages) > done and _rule(head, profile_name).stage.relu == "apart"
-    if others or (made is None and (done == 2 or apart)):
+        # oneDNN's sum writes over the summand's buffer, so its storage decides, not the result's.
+        written_type = _sum_buffer_type(node, anchor, operands, profile_name)
+        quantized, stages_done = _product_with_summand(node, anchor, operands, profile_name), 2
+    others = any(s.op not in _BOUNDING_OPS for s in stages[stages_done:])
+    is_relu_separate = (
+        len(stages) > stages_done and _rule(anchor, profile_name).stage.relu == "apart"
+    )
+    # Anything but bounds and one summand, or a relu that the kernel runs on its own, needs floats.
+    if others or (quantized is None and (stages_done == 2 or is_relu_separate)):
         return _run_stage_by_stage(node, operands, profile_name)
-    if made is None:
-        first, given = stages[0], (head.types, head.arrays, head.result)
-        own = [
-            s.op for s in stages[1:2] if s.op == "relu" and applies_relu(_rule(head, profile_name))
+    if quantized is None:
+        first_stage, anchor_call = stages[0], (anchor.types, anchor.arrays, anchor.result)
+        fused_relus = [
+            s.op
+            for s in stages[1:2]
+            if s.op == "relu" and applies_relu(_rule(anchor, profile_name))
         ]
-        made = run_op(first.op, first.attrs, *given, profile_name, tuple(own))
-        done += len(own)
-    made = _apply_bounds(made, stages[done:], replace(head, result=written), profile_name)
-    return _reinterpret_as_result(made, out)
+        quantized = run_op(
+            first_stage.op, first_stage.attrs, *anchor_call, profile_name, tuple(fused_relus)
+        )
+        stages_done += len(fused_relus)
+    quantized = _apply_bounds(
+        quantized, stages[stages_done:], replace(anchor, result=written_type), profile_name
+    )
+    return _reinterpret_as_result(quantized, out)
 
 
 def _apply_bounds(
-    codes: Integers, tails: tuple[Stage, ...], head: _Link, profile_name: str
+    quantized: Integers, epilogue: tuple[Stage, ...], anchor: _Link, profile_name: str
 ) -> Integers:
-    quant, ends = head.result.quant, _rule(head, profile_name).stage.ends
+    quant, ends = anchor.result.quant, _rule(anchor, profile_name).stage.ends
     assert quant is not None
-    for stage in tails:
+    for stage in epilogue:
         rule = profile(profile_name).resolve(quantize_query(quant))
         low, high = activation_bounds(stage.op, stage.attrs, affine_of(quant), rule, ends)
-        codes = np.clip(codes, low, high).astype(codes.dtype)
-    return codes
+        quantized = np.clip(quantized, low, high).astype(quantized.dtype)
+    return quantized
 
 
 def _link(node: Node, index: int, operands: Operands, kind: TensorType, profile_name: str) -> _Link:
@@ -99,82 +110,93 @@ def _link(node: Node, index: int, operands: Operands, kind: TensorType, profile_
     values = node.stage_operands(index)
     groups = dict(zip(stage.slots, node.stages[index].group_slots(index), strict=True))
     arrays = {slot: operands[groups[slot]] for slot in values}
-    given = resolve_companions(stage.op, values, arrays, (kind,), profile_name)
-    return _Link(stage, given.types, given.arrays, given.results[0])
+    resolved = resolve_companions(stage.op, values, arrays, (kind,), profile_name)
+    return _Link(stage, resolved.types, resolved.arrays, resolved.results[0])
 
 
 def _rule(link: _Link, profile_name: str) -> Rule:
-    asked = query_for_op(link.stage.op, link.stage.attrs, link.types, link.result)
-    return profile(profile_name).resolve(asked)
+    query = query_for_op(link.stage.op, link.stage.attrs, link.types, link.result)
+    return profile(profile_name).resolve(query)
 
 
 # -- sums -----------------------------------------------------------------------------------------
 
 
 def _product_with_summand(
-    node: Node, head: _Link, operands: Operands, profile_name: str
+    node: Node, anchor: _Link, operands: Operands, profile_name: str
 ) -> Integers | None:
     """Returns a product and a summand of integers in units of the result; None where they are not
     that."""
-    rule = _rule(head, profile_name)
+    rule = _rule(anchor, profile_name)
     if (
         rule.stage.sum != "ratio"
-        or head.stage.op not in INTEGER_SUM_LAYERS
+        or anchor.stage.op not in INTEGER_SUM_LAYERS
         or rule.method is not None
     ):
         return None
     kernel, arrays = quantize_weights(
-        ProductKernel(head.stage.op, head.stage.attrs, head.types, head.result, rule), head.arrays
+        ProductKernel(anchor.stage.op, anchor.stage.attrs, anchor.types, anchor.result, rule),
+        anchor.arrays,
     )
-    other = _link(node, 1, operands, head.result, profile_name)
-    ((slot, kind),) = other.types.items()
+    summand_link = _link(node, 1, operands, anchor.result, profile_name)
+    ((slot, kind),) = summand_link.types.items()
     if not is_integer_product(kernel) or kind.quant is None or not is_affine(kind.quant):
         return None
-    assert head.result.quant is not None
-    summand = _read_summand(other.arrays[slot], kind.quant, head.result.quant, rule)
-    kernel = replace(kernel, result=_sum_storage_type(kind.quant, head.result, rule))
-    made = integer_product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
-    return _write_sum(made, kind.quant, head.result.quant, rule)
+    assert anchor.result.quant is not None
+    summand = _read_summand(summand_link.arrays[slot], kind.quant, anchor.result.quant, rule)
+    kernel = replace(kernel, result=_sum_storage_type(kind.quant, anchor.result, rule))
+    total = integer_product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
+    return _write_sum(total, kind.quant, anchor.result.quant, rule)
 
 
-def _sum_buffer_type(node: Node, head: _Link, operands: Operands, profile_name: str) -> TensorType:
+def _sum_buffer_type(
+    node: Node, anchor: _Link, operands: Operands, profile_name: str
+) -> TensorType:
     """Returns the type in which a product and a summand are written."""
-    rule, found = _rule(head, profile_name), None
+    rule, summand = _rule(anchor, profile_name), None
     if rule.stage.sum_reads == "summand_type":
-        found = _summand_type(_link(node, 1, operands, head.result, profile_name))
-    return head.result if found is None else _sum_storage_type(found, head.result, rule)
+        summand = _summand_type(_link(node, 1, operands, anchor.result, profile_name))
+    return anchor.result if summand is None else _sum_storage_type(summand, anchor.result, rule)
 
 
 def _sum_storage_type(summand: QuantType, result: TensorType, rule: Rule) -> TensorType:
     """Returns the type in which a sum is written: the result's, or with the storage of the
     summand."""
     out = result.quant
-    mixed = out is not None and {summand.storage, out.storage} == {U8, I8}
-    if out is None or rule.stage.sum_reads != "summand_type" or not mixed:
+    is_mixed_sign = out is not None and {summand.storage, out.storage} == {U8, I8}
+    if out is None or rule.stage.sum_reads != "summand_type" or not is_mixed_sign:
         return result
     return result.with_element(replace(out, storage=summand.storage, bounds=None))
 
 
-def _reinterpret_as_result(codes: Integers, result: QuantType) -> Integers:
+def _reinterpret_as_result(quantized: Integers, result: QuantType) -> Integers:
     """Returns the bytes of a sum, read as the result's quantized values."""
-    kind = np.dtype(result.storage.carrier)
-    return codes if codes.dtype == kind or codes.itemsize != 1 else codes.view(kind)
+    carrier = np.dtype(result.storage.carrier)
+    return (
+        quantized
+        if quantized.dtype == carrier or quantized.itemsize != 1
+        else quantized.view(carrier)
+    )
 
 
-def _read_summand(codes: Integers, of: QuantType, result: QuantType, rule: Rule) -> Integers:
+def _read_summand(
+    quantized: Integers, summand_type: QuantType, result: QuantType, rule: Rule
+) -> Integers:
     """Returns a summand as it is read: unsigned integers next to an i8 result may end at 127."""
-    mixed = (of.storage, result.storage) == (U8, I8)
-    if rule.stage.sum_reads != "i8_saturated" or not mixed:
-        return codes
-    return np.minimum(codes, codes.dtype.type(127))
+    is_mixed_sign = (summand_type.storage, result.storage) == (U8, I8)
+    if rule.stage.sum_reads != "i8_saturated" or not is_mixed_sign:
+        return quantized
+    return np.minimum(quantized, quantized.dtype.type(127))
 
 
-def _write_sum(codes: Integers, of: QuantType, result: QuantType, rule: Rule) -> Integers:
+def _write_sum(
+    quantized: Integers, summand_type: QuantType, result: QuantType, rule: Rule
+) -> Integers:
     """Returns a result where an i8 summand lay: unsigned integers may end at 127."""
-    mixed = (of.storage, result.storage) == (I8, U8)
-    if rule.stage.sum_reads != "i8_saturated" or not mixed:
-        return codes
-    return np.minimum(codes, codes.dtype.type(127))
+    is_mixed_sign = (summand_type.storage, result.storage) == (I8, U8)
+    if rule.stage.sum_reads != "i8_saturated" or not is_mixed_sign:
+        return quantized
+    return np.minimum(quantized, quantized.dtype.type(127))
 
 
 # -- stage by stage -------------------------------------------------------------------------------
@@ -187,40 +209,41 @@ def _run_stage_by_stage(node: Node, operands: Operands, profile_name: str) -> In
     rule: Rule | None = None
     summand: QuantType | None = None
     for i, stage in enumerate(node.stages):
-        last = i == len(node.stages) - 1
-        stored = node.result.type if last else stage.type or node.result.type
+        is_last = i == len(node.stages) - 1
+        stored = node.result.type if is_last else stage.type or node.result.type
         link = _link(node, i, operands, stored, profile_name)
         out = link.result.quant
-        codes: Integers | None = None
+        quantized: Integers | None = None
         if i == 0:
             rule = _anchor_rule(link, profile_name)
         if flow is None or stage.flow is None:
             flow, kind = _unquantized_stage(link, profile_name)
         elif rule is not None and out is not None and _runs_on_integers(link, rule):
-            codes = _quantized_stage(link, flow, node.result.type, rule, profile_name)
-        elif rule is not None and (found := _summand_type(link)) is not None:
-            flow, summand = _add_summand(flow, link, node.result.type, rule), found
+            quantized = _quantized_stage(link, flow, node.result.type, rule, profile_name)
+        elif rule is not None and (summand_quant := _summand_type(link)) is not None:
+            flow, summand = _add_summand(flow, link, node.result.type, rule), summand_quant
         elif rule is not None and rule.stage.curves == "steps" and stage.op in STEPWISE_FUNCTIONS:
             flow, kind = STEPWISE_FUNCTIONS[stage.op](flow.astype(np.float32), stage.attrs), None
         else:
             flow, kind = _unquantized_stage(_with_flow(link, flow, kind), profile_name)
-        if out is None or not (last or stage.type is not None or codes is not None):
+        if out is None or not (is_last or stage.type is not None or quantized is not None):
             continue
-        if codes is None:
-            held = link.result
+        if quantized is None:
+            stored_type = link.result
             if summand is not None and rule is not None:
-                held = _sum_storage_type(summand, held, rule)
-            assert held.quant is not None
-            codes = _reinterpret_as_result(
-                _quantize_flow(flow, held.quant, rule, profile_name), out
+                stored_type = _sum_storage_type(summand, stored_type, rule)
+            assert stored_type.quant is not None
+            quantized = _reinterpret_as_result(
+                _quantize_flow(flow, stored_type.quant, rule, profile_name), out
             )
             if summand is not None and rule is not None:
-                codes = _write_sum(codes, summand, out, rule)
+                quantized = _write_sum(quantized, summand, out, rule)
+        # After a stored stage the chain goes on from integers: the anchor's rule no longer applies.
         rule = rule if stage.type is None else None
-        if last:
-            return codes
-        back = profile(profile_name).resolve(dequantize_query(out))
-        flow, kind = dequantize(codes, mapping_of(out), back), None
+        if is_last:
+            return quantized
+        dequantize_rule = profile(profile_name).resolve(dequantize_query(out))
+        flow, kind = dequantize(quantized, mapping_of(out), dequantize_rule), None
     assert flow is not None
     return flow
 
@@ -232,6 +255,7 @@ def _anchor_rule(link: _Link, profile_name: str) -> Rule | None:
     if link.stage.op not in INTEGER_SUM_LAYERS or rule.method is not None:
         return None
     if rule.stage.relu == "apart":
+        # The kernel divides by the result's scale in a step of its own, after the separate relu.
         rule = replace(rule, requant=replace(rule.requant, multiplier="divide"))
     return rule if is_integer_product(quantize_weights(kernel, link.arrays)[0]) else None
 
@@ -247,13 +271,14 @@ def _with_flow(link: _Link, flow: Integers, element: Element | None) -> _Link:
 def _unquantized_stage(link: _Link, profile_name: str) -> tuple[Integers, DType | None]:
     """Returns what one stage gives without a quantized type, and its element type where that is an
     integer of a width that no NumPy type has."""
-    made = _float_stage(link, profile_name)
+    result = _float_stage(link, profile_name)
     kinds = [t.dtype for t in link.types.values() if t.quant is None]
     kinds += [to for to in link.stage.attrs.values() if isinstance(to, DType)]
+    # Only an i4 and its like can leave its width without leaving its NumPy type.
     if not any(k.is_integer and k.bits < 8 * k.carrier.itemsize for k in kinds):
-        return made, None
-    (found,) = spec(link.stage.op).rule(Call(link.stage.op, link.types, link.stage.attrs))
-    return wrap_to_width(made, found.dtype), found.dtype
+        return result, None
+    (inferred,) = spec(link.stage.op).rule(Call(link.stage.op, link.types, link.stage.attrs))
+    return wrap_to_width(result, inferred.dtype), inferred.dtype
 
 
 def _float_stage(link: _Link, profile_name: str) -> Integers:
@@ -262,10 +287,12 @@ def _float_stage(link: _Link, profile_name: str) -> Integers:
     stage, arrays = link.stage, link.arrays
     if not any(t.quant for t in link.types.values()):
         return compute(stage.op, arrays, stage.attrs)
-    real = link.result.with_element(link.result.express)
-    rule = profile(profile_name).resolve(query_for_op(stage.op, stage.attrs, link.types, real))
+    float_type = link.result.with_element(link.result.express)
+    rule = profile(profile_name).resolve(
+        query_for_op(stage.op, stage.attrs, link.types, float_type)
+    )
     kernel, arrays = quantize_weights(
-        ProductKernel(stage.op, stage.attrs, link.types, real, rule), arrays
+        ProductKernel(stage.op, stage.attrs, link.types, float_type, rule), arrays
     )
     if stage.op in INTEGER_SUM_LAYERS and is_integer_product(kernel):
         return integer_product(kernel, arrays)
@@ -286,8 +313,8 @@ def _quantize_flow(
 
 def _runs_on_integers(link: _Link, rule: Rule) -> bool:
     """Returns whether a stage is one that the kernel computes on quantized values."""
-    others = link.stage.op not in (*_BOUNDING_OPS, "add") and not link.arrays
-    return others and rule.stage.other != "float"
+    is_other_activation = link.stage.op not in (*_BOUNDING_OPS, "add") and not link.arrays
+    return is_other_activation and rule.stage.other != "float"
 
 
 def _quantized_stage(
@@ -296,14 +323,24 @@ def _quantized_stage(
     """Another quantized activation of the result's quantized type, by a table or as its own rule
     says."""
     assert result.quant is not None
-    codes = _quantize_flow(flow, result.quant, rule, profile_name)
-    fed = _with_flow(link, codes, result.quant)
+    quantized = _quantize_flow(flow, result.quant, rule, profile_name)
+    link_on_integers = _with_flow(link, quantized, result.quant)
     if rule.stage.other == "method":
         stage = link.stage
-        return run_op(stage.op, stage.attrs, fed.types, fed.arrays, link.result, profile_name)
-    own = _rule(fed, profile_name)
+        return run_op(
+            stage.op,
+            stage.attrs,
+            link_on_integers.types,
+            link_on_integers.arrays,
+            link.result,
+            profile_name,
+        )
+    own_rule = _rule(link_on_integers, profile_name)
     return run_on_floats(
-        ProductKernel(link.stage.op, link.stage.attrs, fed.types, link.result, own), fed.arrays
+        ProductKernel(
+            link.stage.op, link.stage.attrs, link_on_integers.types, link.result, own_rule
+        ),
+        link_on_integers.arrays,
     )
 
 
@@ -319,15 +356,16 @@ def _add_summand(flow: Integers, link: _Link, result: TensorType, rule: Rule) ->
     """Float values and what the quantized values of a summand mean."""
     ((slot, kind),) = link.types.items()
     assert kind.quant is not None
-    codes, of = link.arrays[slot], affine_of(kind.quant)
+    quantized, summand_map = link.arrays[slot], affine_of(kind.quant)
     if result.quant is not None:
-        codes = _read_summand(codes, kind.quant, result.quant, rule)
-    scale, zero = of.along(codes.ndim)
-    steps = (codes.astype(np.int64) - zero).astype(np.float32)
-    unit, reals = scale.astype(np.float32), flow.astype(np.float32)
+        quantized = _read_summand(quantized, kind.quant, result.quant, rule)
+    scale, zero = summand_map.along(quantized.ndim)
+    steps = (quantized.astype(np.int64) - zero).astype(np.float32)
+    factor, floats = scale.astype(np.float32), flow.astype(np.float32)
     with np.errstate(all="ignore"):
         if rule.requant.scales != "given":
-            unit = np.float32(1) / (np.float32(1) / unit)
+            # Such a kernel holds 1 / scale, and multiplies by what 1 divided by that is in float32.
+            factor = np.float32(1) / (np.float32(1) / factor)
         if rule.stage.sum == "fma":
-            return fma(*np.broadcast_arrays(steps, unit, reals)).astype(flow.dtype)
-        return np.asarray(reals + steps * unit).astype(flow.dtype)
+            return fma(*np.broadcast_arrays(steps, factor, floats)).astype(flow.dtype)
+        return np.asarray(floats + steps * factor).astype(flow.dtype)

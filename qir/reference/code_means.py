@@ -35,18 +35,19 @@ def sum_quantized(
     layout: str,
 ) -> tuple[Whole, Whole]:
     """Returns the sum of raw integers in each window, channels first, and how many there are."""
-    codes = channels_first("avg_pool2d", x, layout).astype(np.int64)
-    sizes = (codes.shape[2], codes.shape[3])
+    quantized = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (quantized.shape[2], quantized.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
     outside = np.zeros((), np.int64)
     ones = np.ones((1, 1, *sizes), np.int64)
-    inside, framed = (
-        padded(part, height, width, outside).astype(np.int64) for part in (ones, codes)
+    inside, padded_x = (
+        padded(part, height, width, outside).astype(np.int64) for part in (ones, quantized)
     )
-    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    total = np.zeros((*quantized.shape[:2], height.count, width.count), np.int64)
     count = np.zeros((1, 1, height.count, width.count), np.int64)
+    # One tap of the window at a time; `inside` counts the taps that are not padding.
     for i, j in np.ndindex(*kernel):
-        total += framed[..., height.tap(i), width.tap(j)]
+        total += padded_x[..., height.tap(i), width.tap(j)]
         count += inside[..., height.tap(i), width.tap(j)]
     return total, count
 
@@ -74,8 +75,8 @@ def integer_mean(
     total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
     divisor = math.prod(kernel) if count_pad else count
     sums, divisor = total.astype(float32), np.asarray(divisor, float32)
-    whole = np.rint(sums / divisor if divide else sums * (float32(1) / divisor)).astype(np.int64)
-    return restore_layout(saturate(whole, out), layout)
+    means = np.rint(sums / divisor if divide else sums * (float32(1) / divisor)).astype(np.int64)
+    return restore_layout(saturate(means, out), layout)
 
 
 METHODS: Mapping[str, PluginMethod] = {

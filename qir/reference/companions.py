@@ -51,23 +51,29 @@ def resolve_companions(
     A type stays open where an op that only moves quantized values is given none. Raises OpError for
     companions that no type asks for, or numbers that do not fit.
     """
-    apart = companion_slots(op, arrays)
-    own = {s: a for s, a in arrays.items() if s not in apart}
-    types = {s: operands[s].type for s in own}
-    given = {s: _companion_values(operands[s].type, a) for s, a in arrays.items() if s not in own}
-    if not given:
-        return Resolved(types, own, results)
-    done = {s: _with_companions(kind, s, given, profile_name) for s, kind in types.items()}
-    made = tuple(_with_companions(kind, "", given, profile_name) for kind in results)
-    if unread := _unused_companion(types, results, given):
+    companion_names = companion_slots(op, arrays)
+    own_arrays = {s: a for s, a in arrays.items() if s not in companion_names}
+    types = {s: operands[s].type for s in own_arrays}
+    companion_arrays = {
+        s: _companion_values(operands[s].type, a) for s, a in arrays.items() if s not in own_arrays
+    }
+    if not companion_arrays:
+        return Resolved(types, own_arrays, results)
+    resolved_types = {
+        s: _with_companions(kind, s, companion_arrays, profile_name) for s, kind in types.items()
+    }
+    resolved_results = tuple(
+        _with_companions(kind, "", companion_arrays, profile_name) for kind in results
+    )
+    if unread := _unused_companion(types, results, companion_arrays):
         raise OpError(f"{op}: {unread} is given, and no type asks for it")
-    return Resolved(done, own, made)
+    return Resolved(resolved_types, own_arrays, resolved_results)
 
 
 def companion_slots(op: str, slots: Iterable[str]) -> list[str]:
     """Those of some slots that are companions and no operands of the op's own."""
-    found = [s for s in slots if s.rpartition(".")[2] in COMPANIONS]
-    return [s for s in found if spec(op).slot(s) is None and spec(op).is_companion(s)]
+    candidates = [s for s in slots if s.rpartition(".")[2] in COMPANIONS]
+    return [s for s in candidates if spec(op).slot(s) is None and spec(op).is_companion(s)]
 
 
 def _companion_values(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -77,18 +83,20 @@ def _companion_values(kind: TensorType, data: NDArray[np.generic]) -> NDArray[np
 
 
 def _unused_companion(
-    types: Mapping[str, TensorType], results: tuple[TensorType, ...], given: Operands
+    types: Mapping[str, TensorType], results: tuple[TensorType, ...], companions: Operands
 ) -> str:
-    asking = {s for s, kind in types.items() if kind.quant is not None and kind.quant.dynamic}
+    open_slots = {s for s, kind in types.items() if kind.quant is not None and kind.quant.dynamic}
     if any(kind.quant is not None and kind.quant.dynamic for kind in results):
-        asking.add("")
-    return next((s for s in given if s.rpartition(".")[0] not in asking), "")
+        open_slots.add("")
+    return next((s for s in companions if s.rpartition(".")[0] not in open_slots), "")
 
 
-def _with_companions(kind: TensorType, slot: str, given: Operands, profile_name: str) -> TensorType:
+def _with_companions(
+    kind: TensorType, slot: str, companions: Operands, profile_name: str
+) -> TensorType:
     if kind.quant is None or not kind.quant.dynamic:
         return kind
-    return kind.with_element(with_companion_parameters(kind.quant, slot, given, profile_name))
+    return kind.with_element(with_companion_parameters(kind.quant, slot, companions, profile_name))
 
 
 def with_companion_parameters(
@@ -100,43 +108,49 @@ def with_companion_parameters(
     A range becomes scale and zero as the profile chooses them: about zero where the type has no
     zero point. Raises OpError for numbers that do not fit the type.
     """
-    dot = f"{slot}." if slot else ""
-    found = {n: given[f"{dot}{n}"] for n in COMPANIONS if dot + n in given}
-    if not quant.dynamic or not found:
+    prefix = f"{slot}." if slot else ""
+    parameters = {n: given[f"{prefix}{n}"] for n in COMPANIONS if prefix + n in given}
+    if not quant.dynamic or not parameters:
         return quant
-    if "min" in found and "max" in found:
-        found = _parameters_of_range(quant, found["min"], found["max"], profile_name) | found
+    if "min" in parameters and "max" in parameters:
+        # A companion that states a scale or zero wins over the one computed from the range.
+        parameters = (
+            _parameters_of_range(quant, parameters["min"], parameters["max"], profile_name)
+            | parameters
+        )
     scale, zero = quant.scale, quant.zero
     if scale is None:
-        if "scale" not in found:
+        if "scale" not in parameters:
             return quant
+        # A type with a scale and no zero is valid on its own, so that the two can be filled in one
+        # by one.
         quant = replace(quant, scale=(1.0,), zero=())
-        quant = _with_scale(quant, found["scale"], f"{dot}scale")
+        quant = _with_scale(quant, parameters["scale"], f"{prefix}scale")
         scale = quant.scale
     if zero is None:
-        if "zero" not in found:
-            raise OpError(f"{dot}zero is missing")
-        zero = _zeros(quant, found["zero"], f"{dot}zero")
+        if "zero" not in parameters:
+            raise OpError(f"{prefix}zero is missing")
+        zero = _zeros(quant, parameters["zero"], f"{prefix}zero")
     return replace(
-        quant, zero=_repeat_zero(zero, scale), declared=_declared_range(quant, found, dot)
+        quant, zero=_repeat_zero(zero, scale), declared=_declared_range(quant, parameters, prefix)
     )
 
 
 def _declared_range(
-    quant: QuantType, found: Mapping[str, NDArray[np.generic]], dot: str
+    quant: QuantType, parameters: Mapping[str, NDArray[np.generic]], prefix: str
 ) -> DeclaredBounds | None:
     """Returns the range that companions give, which profiles may compute with as it is."""
-    if not ("min" in found and "max" in found):
+    if not ("min" in parameters and "max" in parameters):
         return quant.declared
-    low, high = (_range_end(found[n], quant.granularity, dot + n) for n in ("min", "max"))
+    low, high = (_range_end(parameters[n], quant.granularity, prefix + n) for n in ("min", "max"))
     return DeclaredBounds(low, high)
 
 
 def _range_end(
-    values: NDArray[np.generic], grain: Granularity | None, name: str
+    values: NDArray[np.generic], granularity: Granularity | None, name: str
 ) -> tuple[float, ...] | Array:
-    held = _param(values.astype(np.float32), grain, name)
-    return held if isinstance(held, Array) else tuple(float(v) for v in held or ())
+    param = _param(values.astype(np.float32), granularity, name)
+    return param if isinstance(param, Array) else tuple(float(v) for v in param or ())
 
 
 def _with_scale(quant: QuantType, scale: NDArray[np.generic], name: str) -> QuantType:
@@ -153,14 +167,16 @@ def _zeros(quant: QuantType, zero: NDArray[np.generic], name: str) -> Param:
     return _param(zero, quant.granularity, name)
 
 
-def _param(values: NDArray[np.generic], grain: Granularity | None, name: str) -> Param:
+def _param(values: NDArray[np.generic], granularity: Granularity | None, name: str) -> Param:
     """Returns the numbers as a type holds them; a list with one of them may stand for a whole
     tensor."""
-    if grain is None:
+    if granularity is None:
         if values.size != 1:
             raise OpError(f"{name} has {values.size} numbers; the type has one for all")
         return make_param(values.reshape(()), None, name)
-    return make_param(values.reshape(-1) if grain.axis is not None else values, grain, name)
+    return make_param(
+        values.reshape(-1) if granularity.axis is not None else values, granularity, name
+    )
 
 
 def _repeat_zero(zero: Param, scale: Param) -> Param:
@@ -188,8 +204,8 @@ def _parameters_of_range(
 ) -> dict[str, NDArray[np.generic]]:
     """Scale and zero of a range, as the profile chooses them."""
     storage = str(quant.storage)
-    grain = "channel" if quant.granularity else "tensor"
-    rules = profile(profile_name).resolve(choose_query(storage, grain))
+    granularity = "channel" if quant.granularity else "tensor"
+    rules = profile(profile_name).resolve(choose_query(storage, granularity))
     scale, zero = choose(
         low.astype(np.float32),
         high.astype(np.float32),
@@ -197,7 +213,7 @@ def _parameters_of_range(
         rules.choose,
         bounds=(quant.low, quant.high),
         symmetric=quant.zero is not None,
-        grain=grain,
+        grain=granularity,
         profile=profile_name,
     )
     return {"scale": np.asarray(scale), "zero": np.asarray(zero)}

@@ -26,6 +26,7 @@ def compute_constants(
     What only moves elements takes any: float values, or the quantized values that stand for them.
     """
     try:
+        # Pads and trilu put in zeros, which are another integer where there is a zero point.
         if spec(node.op).traits.value_preserving and node.op not in _FILLS:
             return compute_all(node.op, operands, node.attrs)
         return run_node(node, operands, node.profile or profile)
@@ -38,10 +39,10 @@ def constant_value(graph: Graph, value: Value | str) -> NDArray[np.generic]:
 
     Raises GraphError, naming an input that the value depends on.
     """
-    wanted = graph[value] if isinstance(value, str) else value
-    if wanted.node not in graph:
-        raise GraphError(f"%{wanted.name} is of another graph")
-    for node in (wanted.node, *nx.ancestors(graph.nx, wanted.node)):
+    target = graph[value] if isinstance(value, str) else value
+    if target.node not in graph:
+        raise GraphError(f"%{target.name} is of another graph")
+    for node in (target.node, *nx.ancestors(graph.nx, target.node)):
         if node.op == "input":
-            raise GraphError(f"%{wanted.name} depends on the input %{node.name}; it is no constant")
-    return run(graph.extract((), (wanted,)), {})[wanted.name]
+            raise GraphError(f"%{target.name} depends on the input %{node.name}; it is no constant")
+    return run(graph.extract((), (target,)), {})[target.name]

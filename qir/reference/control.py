@@ -36,7 +36,9 @@ Bodies: TypeAlias = Mapping[str, RunnableBody]
 
 def branch(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
     """Returns what the branch that the condition picks makes of xs."""
-    return bodies["then" if _true("if", operands["cond"]) else "else"](_many(operands, "xs"))
+    return bodies["then" if _as_bool("if", operands["cond"]) else "else"](
+        _variadic_operands(operands, "xs")
+    )
 
 
 def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
@@ -44,24 +46,28 @@ def loop(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
 
     Raises OpError for a loop that does not end.
     """
-    body, given = bodies["body"], _many(operands, "xs")
-    carried = _many(operands, "vs")
-    n, most = len(carried), _MAX_ROUNDS
+    body, captured = bodies["body"], _variadic_operands(operands, "xs")
+    carried = _variadic_operands(operands, "vs")
+    carried_count, max_rounds = len(carried), _MAX_ROUNDS
     if "count" in operands:
-        most = min(most, int(operands["count"].reshape(())))
-    go = _true("loop", operands["cond"]) if "cond" in operands else True
+        max_rounds = min(max_rounds, int(operands["count"].reshape(())))
+    condition = _as_bool("loop", operands["cond"]) if "cond" in operands else True
     rounds: list[list[Array]] = []
-    while go and len(rounds) < most:
-        first = [np.array(len(rounds), np.int64), np.array(go)]
-        count = [x.reshape((1,) * t.rank) for x, t in zip(first, body.takes, strict=False)]
-        made = body([*count, *carried, *given])
-        go = _true("loop", made[0])
-        carried = made[1 : 1 + n]
-        rounds.append(made[1 + n :])
-    if go and most == _MAX_ROUNDS:
-        raise OpError(f"loop: its condition still holds after {most} rounds")
-    kinds = body.kinds[1 + n :]
-    parts = [[made[i] for made in rounds] for i in range(len(kinds))]
+    while condition and len(rounds) < max_rounds:
+        counters = [np.array(len(rounds), np.int64), np.array(condition)]
+        # A body may state its counter and condition as scalars or as tensors of one element.
+        counter_inputs = [
+            x.reshape((1,) * t.rank) for x, t in zip(counters, body.takes, strict=False)
+        ]
+        results = body([*counter_inputs, *carried, *captured])
+        condition = _as_bool("loop", results[0])
+        carried = results[1 : 1 + carried_count]
+        rounds.append(results[1 + carried_count :])
+    if condition and max_rounds == _MAX_ROUNDS:
+        raise OpError(f"loop: its condition still holds after {max_rounds} rounds")
+    # A loop of no rounds still has results: empty tensors of the types that the body states.
+    kinds = body.kinds[1 + carried_count :]
+    parts = [[results[i] for results in rounds] for i in range(len(kinds))]
     return [*carried, *(_stack("loop", p, k, 0) for p, k in zip(parts, kinds, strict=True))]
 
 
@@ -70,10 +76,10 @@ def scan(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
 
     Raises OpError for sequences of different lengths.
     """
-    body, given = bodies["body"], _many(operands, "xs")
-    carried, sequences = _many(operands, "vs"), _many(operands, "ss")
-    n = len(carried)
-    axes, reverse = _ways(attrs, "axes", "reverse", len(sequences))
+    body, captured = bodies["body"], _variadic_operands(operands, "xs")
+    carried, sequences = _variadic_operands(operands, "vs"), _variadic_operands(operands, "ss")
+    carried_count = len(carried)
+    axes, reverse = _sequence_axes(attrs, "axes", "reverse", len(sequences))
     along = [normalize_axis("scan", a, s.ndim) for a, s in zip(axes, sequences, strict=True)]
     lengths = {s.shape[axis] for s, axis in zip(sequences, along, strict=True)}
     if len(lengths) != 1:
@@ -81,16 +87,17 @@ def scan(operands: Operands, attrs: Attrs, bodies: Bodies) -> list[Array]:
     count = lengths.pop()
     rounds: list[list[Array]] = []
     for i in range(count):
-        at = [count - 1 - i if back else i for back in reverse]
-        entries = [np.take(s, k, a) for s, k, a in zip(sequences, at, along, strict=True)]
-        made = body([*carried, *entries, *given])
-        carried = made[:n]
-        rounds.append(made[n:])
-    kinds = body.kinds[n:]
-    out_axes, backwards = _ways(attrs, "out_axes", "out_reverse", len(kinds))
+        # A reversed sequence is read from its end; results are stacked in reverse below.
+        positions = [count - 1 - i if back else i for back in reverse]
+        entries = [np.take(s, k, a) for s, k, a in zip(sequences, positions, along, strict=True)]
+        results = body([*carried, *entries, *captured])
+        carried = results[:carried_count]
+        rounds.append(results[carried_count:])
+    kinds = body.kinds[carried_count:]
+    out_axes, backwards = _sequence_axes(attrs, "out_axes", "out_reverse", len(kinds))
     stacked: list[Array] = []
     for i, kind in enumerate(kinds):
-        parts = [made[i] for made in (reversed(rounds) if backwards[i] else rounds)]
+        parts = [results[i] for results in (reversed(rounds) if backwards[i] else rounds)]
         stacked.append(_stack("scan", parts, kind, out_axes[i]))
     return [*carried, *stacked]
 
@@ -102,25 +109,27 @@ FUNCTIONS: dict[str, Callable[[Operands, Attrs, Bodies], list[Array]]] = {
 }
 
 
-def _true(op: str, x: Array) -> bool:
+def _as_bool(op: str, x: Array) -> bool:
     if x.size != 1 or x.dtype != np.bool_:
         raise OpError(f"{op}: the condition is {x.dtype} {list(x.shape)}, it takes one bool")
     return bool(x.reshape(()))
 
 
-def _many(operands: Operands, prefix: str) -> list[Array]:
+def _variadic_operands(operands: Operands, prefix: str) -> list[Array]:
     """Returns the operands of a variadic slot, in order."""
-    found = [slot for slot in operands if slot.startswith(f"{prefix}.")]
-    return [operands[slot] for slot in sorted(found, key=lambda s: int(s.rpartition(".")[2]))]
+    slots = [slot for slot in operands if slot.startswith(f"{prefix}.")]
+    return [operands[slot] for slot in sorted(slots, key=lambda s: int(s.rpartition(".")[2]))]
 
 
-def _ways(attrs: Attrs, axes: str, reverse: str, count: int) -> tuple[list[int], list[bool]]:
+def _sequence_axes(
+    attrs: Attrs, axes: str, reverse: str, count: int
+) -> tuple[list[int], list[bool]]:
     """Returns the axis of each sequence, and whether it runs backwards."""
-    along, back = attrs[axes], attrs[reverse]
-    assert isinstance(along, tuple)
-    assert isinstance(back, tuple)
-    places = [a for a in along if isinstance(a, int)] or [0] * count
-    return places, [bool(b) for b in back] or [False] * count
+    axis_list, directions = attrs[axes], attrs[reverse]
+    assert isinstance(axis_list, tuple)
+    assert isinstance(directions, tuple)
+    axis_numbers = [a for a in axis_list if isinstance(a, int)] or [0] * count
+    return axis_numbers, [bool(b) for b in directions] or [False] * count
 
 
 def _stack(op: str, parts: Sequence[Array], kind: TensorType, axis: int) -> Array:

@@ -56,9 +56,11 @@ def conv2d(
     height, width = windows("conv2d", sizes, kernel, stride, pad, dilation)
     out = np.empty((len(x), len(w), height.count, width.count), x.dtype)
     if out.size:
-        shift = to_float64(np.zeros(len(w), x.dtype) if bias is None else bias.reshape(-1))
-        fold = _depthwise if w.shape[1] == 1 and groups > 1 else _dense
-        fold(x, to_float64(w), shift[:, None, None], groups, height, width, out)
+        bias64 = to_float64(np.zeros(len(w), x.dtype) if bias is None else bias.reshape(-1))
+        # A depthwise convolution has one input channel a group: matrix products of depth one would
+        # waste their set-up.
+        convolve = _depthwise if w.shape[1] == 1 and groups > 1 else _dense
+        convolve(x, to_float64(w), bias64[:, None, None], groups, height, width, out)
     return restore_layout(out, layout)
 
 
@@ -66,8 +68,8 @@ def _fit(x: Array, w: Array, bias: Array | None, groups: int) -> None:
     if groups < 1 or len(w) % groups:
         raise OpError(f"conv2d: {len(w)} output channels do not split into {groups} groups")
     if x.shape[1] != w.shape[1] * groups:
-        wanted = f"{w.shape[1]} x groups {groups}"
-        raise OpError(f"conv2d: x has {x.shape[1]} channels, w wants {wanted}")
+        expected = f"{w.shape[1]} x groups {groups}"
+        raise OpError(f"conv2d: x has {x.shape[1]} channels, w wants {expected}")
     if bias is not None and bias.size != len(w):
         raise OpError(f"conv2d: bias has {bias.size} numbers, w makes {len(w)} channels")
 
@@ -87,13 +89,16 @@ def _dense(
     line = groups * depth * width.count
     zero = np.zeros((), compute_dtype(x))
     for images in blocks(len(x), line * height.count, _COLUMNS):
-        seen = sliding_window_view(
+        # A view [image, channel, row, column, tap row, tap column]: nothing is copied before
+        # `columns`.
+        windows_view = sliding_window_view(
             padded(x[images], height, width, zero),
             ((height.kernel - 1) * height.dilation + 1, (width.kernel - 1) * width.dilation + 1),
             axis=(2, 3),
         )[:, :, :: height.stride, :: width.stride, :: height.dilation, :: width.dilation]
-        taps = seen.transpose(0, 1, 4, 5, 2, 3)
-        for lines in blocks(height.count, line * len(seen), _COLUMNS):
+        taps = windows_view.transpose(0, 1, 4, 5, 2, 3)
+        # Blocks of lines bound the memory that unfolding takes.
+        for lines in blocks(height.count, line * len(windows_view), _COLUMNS):
             block = taps[..., lines, :]
             columns = block.reshape(len(block), groups, depth, block.shape[-2] * width.count)
             target = out[images, :, lines]
@@ -111,17 +116,20 @@ def _depthwise(
     out: Array,
 ) -> None:
     """Adds one tap of the kernel after the other, for a few channels at a time."""
-    times = len(w) // groups
-    kernels = w.reshape(groups, times, *w.shape[2:])
-    shifts = bias.reshape(groups, times, 1, 1)
-    split = out.reshape(len(x), groups, times, height.count, width.count)
+    outputs_per_group = len(w) // groups
+    kernels = w.reshape(groups, outputs_per_group, *w.shape[2:])
+    shifts = bias.reshape(groups, outputs_per_group, 1, 1)
+    out_by_group = out.reshape(len(x), groups, outputs_per_group, height.count, width.count)
     zero = np.zeros((), compute_dtype(x))
-    area = times * height.count * width.count
+    area = outputs_per_group * height.count * width.count
     for images in blocks(len(x), area * groups, _CACHED):
-        for some in blocks(groups, area * (images.stop - images.start), _CACHED):
-            ground = padded(x[images, some], height, width, zero)
-            sums = np.zeros(split[images, some].shape, zero.dtype)
+        for some_groups in blocks(groups, area * (images.stop - images.start), _CACHED):
+            padded_x = padded(x[images, some_groups], height, width, zero)
+            sums = np.zeros(out_by_group[images, some_groups].shape, zero.dtype)
+            # Each tap is one product of a shifted image with a number a channel.
             for i, j in np.ndindex(w.shape[2:]):
-                tap = ground[:, :, None, height.tap(i), width.tap(j)]
-                np.add(sums, np.multiply(tap, kernels[some, :, i, j, None, None]), out=sums)
-            split[images, some] = round_to_dtype(np.add(sums, shifts[some]), out.dtype)
+                tap = padded_x[:, :, None, height.tap(i), width.tap(j)]
+                np.add(sums, np.multiply(tap, kernels[some_groups, :, i, j, None, None]), out=sums)
+            out_by_group[images, some_groups] = round_to_dtype(
+                np.add(sums, shifts[some_groups]), out.dtype
+            )

@@ -38,16 +38,16 @@ def _conv(n: int) -> Callable[..., Array]:
         s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
         if x.shape[1] != w.shape[1] * groups or len(w) % groups:
             raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
-        ground = np.pad(to_float64(x), [(0, 0), (0, 0), *zip(p[:n], p[n:], strict=True)])
-        reach = [(k - 1) * b + 1 for k, b in zip(w.shape[2:], d, strict=True)]
-        sizes = [(g - r) // a + 1 for g, r, a in zip(ground.shape[2:], reach, s, strict=True)]
+        padded_x = np.pad(to_float64(x), [(0, 0), (0, 0), *zip(p[:n], p[n:], strict=True)])
+        spans = [(k - 1) * b + 1 for k, b in zip(w.shape[2:], d, strict=True)]
+        sizes = [(g - r) // a + 1 for g, r, a in zip(padded_x.shape[2:], spans, s, strict=True)]
         if min(sizes) < 0:
-            raise OpError(f"{op}: a window of {reach} is larger than the padded input")
+            raise OpError(f"{op}: a window of {spans} is larger than the padded input")
         kernels = to_float64(w).reshape(groups, len(w) // groups, *w.shape[1:])
-        sums = np.zeros((len(x), groups, len(w) // groups, int(np.prod(sizes))), ground.dtype)
+        sums = np.zeros((len(x), groups, len(w) // groups, int(np.prod(sizes))), padded_x.dtype)
         for tap in np.ndindex(w.shape[2:]):
-            seen = ground[(slice(None), slice(None), *_places(tap, d, s, sizes))]
-            columns = seen.reshape(len(x), groups, w.shape[1], int(np.prod(sizes)))
+            elements = padded_x[(slice(None), slice(None), *_places(tap, d, s, sizes))]
+            columns = elements.reshape(len(x), groups, w.shape[1], int(np.prod(sizes)))
             sums = np.add(sums, product(kernels[(..., *tap)], columns))
         return _finish(sums.reshape(len(x), len(w), *sizes), bias, x)
 
@@ -70,25 +70,27 @@ def _transposed(n: int) -> Callable[..., Array]:
         output_pad: Ints = (0,) * n,
     ) -> Array:
         s, d, p = _check(op, n, x, w, bias, (stride, dilation, pad), groups)
-        more = int_tuple(op, "output_pad", output_pad, n, 0)
+        output_pads = int_tuple(op, "output_pad", output_pad, n, 0)
         if x.shape[1] != len(w) or len(w) % groups:
             raise OpError(f"{op}: x {list(x.shape)} and w {list(w.shape)} do not fit")
-        whole_sizes = [
+        padded_sizes = [
             (i - 1) * a + (k - 1) * b + 1 + m
-            for i, a, k, b, m in zip(x.shape[2:], s, w.shape[2:], d, more, strict=True)
+            for i, a, k, b, m in zip(x.shape[2:], s, w.shape[2:], d, output_pads, strict=True)
         ]
-        sizes = [q - p[i] - p[i + n] for i, q in enumerate(whole_sizes)]
+        sizes = [q - p[i] - p[i + n] for i, q in enumerate(padded_sizes)]
         if min(sizes) < 0:
-            raise OpError(f"{op}: pad {p} takes away more than {whole_sizes}")
+            raise OpError(f"{op}: pad {p} takes away more than {padded_sizes}")
         kernels = to_float64(w).reshape(groups, len(w) // groups, *w.shape[1:])
         columns = to_float64(x).reshape(len(x), groups, len(w) // groups, math.prod(x.shape[2:]))
-        sums = np.zeros((len(x), w.shape[1] * groups, *whole_sizes), columns.dtype)
+        sums = np.zeros((len(x), w.shape[1] * groups, *padded_sizes), columns.dtype)
+        # Each tap adds its products to the positions that it reaches.
         for tap in np.ndindex(w.shape[2:]):
-            made = product(kernels[(..., *tap)].swapaxes(1, 2), columns)
-            at = (slice(None), slice(None), *_places(tap, d, s, x.shape[2:]))
-            sums[at] = np.add(sums[at], made.reshape(*sums.shape[:2], *x.shape[2:]))
-        kept = tuple(slice(p[i], p[i] + size) for i, size in enumerate(sizes))
-        return _finish(sums[(slice(None), slice(None), *kept)], bias, x)
+            products = product(kernels[(..., *tap)].swapaxes(1, 2), columns)
+            target = (slice(None), slice(None), *_places(tap, d, s, x.shape[2:]))
+            sums[target] = np.add(sums[target], products.reshape(*sums.shape[:2], *x.shape[2:]))
+        # The pads are cut off the full result.
+        inside = tuple(slice(p[i], p[i] + size) for i, size in enumerate(sizes))
+        return _finish(sums[(slice(None), slice(None), *inside)], bias, x)
 
     return run
 

@@ -27,6 +27,7 @@ def run_as_conv2d(call: MethodCall, arrays: Arrays) -> Integers:
     stride, pad, dilation = (int_list(call.attrs, name) for name in ("stride", "pad", "dilation"))
     depth: tuple[int, ...] | None = None
     if call.op == "conv1d":
+        # A signal is an image of one line.
         x, w = x[:, :, None], w[:, :, None]
         stride, dilation, pad = [1, *stride], [1, *dilation], [0, pad[0], 0, pad[1]]
     elif call.rule.acc.pairs == "saturate_rows" and w.shape[1] % 2:  # pairs of two slices
@@ -48,12 +49,13 @@ def run_as_conv2d(call: MethodCall, arrays: Arrays) -> Integers:
     )
     result = TensorType((1,) * 4, call.result.element)
     image = ProductKernel("conv2d", attrs, types, result, replace(call.rule, method=None))
-    made = integer_product(image, {**arrays, "x": x, "w": w})
+    image_result = integer_product(image, {**arrays, "x": x, "w": w})
     if depth is None:
-        return made[:, :, 0]
-    batch, sides = len(arrays["x"]), depth[1:] or made.shape[2:]
-    split = made.reshape(batch, depth[0], made.shape[1], *sides)
-    return np.ascontiguousarray(np.moveaxis(split, 1, 2))
+        return image_result[:, :, 0]
+    batch, spatial = len(arrays["x"]), depth[1:] or image_result.shape[2:]
+    by_depth = image_result.reshape(batch, depth[0], image_result.shape[1], *spatial)
+    # [batch x depth, channels, ...] -> [batch, channels, depth, ...].
+    return np.ascontiguousarray(np.moveaxis(by_depth, 1, 2))
 
 
 def _slices(
@@ -62,15 +64,17 @@ def _slices(
     """Each place along the depth as an image whose channels are those of the slices it sees, of
     each group those of one slice after those of another."""
     (channels, taps), zero = w.shape[1:3], call.affine("x").zero
-    held = np.pad(x, ((0, 0), (0, 0), pad, (0, 0), (0, 0)), constant_values=int(zero))
-    count = _places(held.shape[2], taps, stride, dilation)
+    padded_x = np.pad(x, ((0, 0), (0, 0), pad, (0, 0), (0, 0)), constant_values=int(zero))
+    count = _places(padded_x.shape[2], taps, stride, dilation)
     places = np.arange(count)[:, None] * stride + np.arange(taps) * dilation
-    seen = np.moveaxis(held[:, :, places], 2, 1)
+    windows = np.moveaxis(padded_x[:, :, places], 2, 1)
     groups = x.shape[1] // channels
-    split = seen.reshape(*seen.shape[:2], groups, channels, *seen.shape[3:]).swapaxes(3, 4)
-    flat = split.reshape(x.shape[0] * count, x.shape[1] * taps, *x.shape[3:])
-    turned = w.swapaxes(1, 2)
-    return flat, turned.reshape(w.shape[0], taps * channels, *w.shape[3:]), (count,)
+    by_group = windows.reshape(*windows.shape[:2], groups, channels, *windows.shape[3:]).swapaxes(
+        3, 4
+    )
+    flat = by_group.reshape(x.shape[0] * count, x.shape[1] * taps, *x.shape[3:])
+    reordered_w = w.swapaxes(1, 2)
+    return flat, reordered_w.reshape(w.shape[0], taps * channels, *w.shape[3:]), (count,)
 
 
 def _windows(
@@ -84,24 +88,24 @@ def _windows(
     """Each place as one element whose channels are what its window sees, of each group the
     channels of one tap after those of another."""
     sides = [(0, 0), (0, 0), *zip(pad[:3], pad[3:], strict=True)]
-    held = np.pad(x, sides, constant_values=int(call.affine("x").zero))
-    steps = list(zip(held.shape[2:], w.shape[2:], stride, dilation, strict=True))
+    padded_x = np.pad(x, sides, constant_values=int(call.affine("x").zero))
+    steps = list(zip(padded_x.shape[2:], w.shape[2:], stride, dilation, strict=True))
     counts = tuple(_places(*step) for step in steps)
     groups, channels = x.shape[1] // w.shape[1], w.shape[1]
     taps = math.prod(w.shape[2:])
-    made = np.empty((len(x), groups, taps, channels, *counts), x.dtype)
-    for number, at in enumerate(np.ndindex(*w.shape[2:])):
+    elements = np.empty((len(x), groups, taps, channels, *counts), x.dtype)
+    for number, tap in enumerate(np.ndindex(*w.shape[2:])):
         depth, rows, columns = (
             slice(t * d, t * d + (n - 1) * s + 1, s)
-            for t, d, n, s in zip(at, dilation, counts, stride, strict=True)
+            for t, d, n, s in zip(tap, dilation, counts, stride, strict=True)
         )
-        seen = held[:, :, depth, rows, columns]
-        made[:, :, number] = seen.reshape(len(x), groups, channels, *counts)
-    wide = taps * channels
-    flat = np.moveaxis(made.reshape(len(x), groups * wide, *counts), 2, 1)
-    image = flat.reshape(len(x) * counts[0], groups * wide, counts[1] * counts[2], 1)
-    turned = np.moveaxis(w, 1, -1).reshape(len(w), wide, 1, 1)
-    return image, turned, counts
+        values = padded_x[:, :, depth, rows, columns]
+        elements[:, :, number] = values.reshape(len(x), groups, channels, *counts)
+    depth_per_group = taps * channels
+    flat = np.moveaxis(elements.reshape(len(x), groups * depth_per_group, *counts), 2, 1)
+    image = flat.reshape(len(x) * counts[0], groups * depth_per_group, counts[1] * counts[2], 1)
+    reordered_w = np.moveaxis(w, 1, -1).reshape(len(w), depth_per_group, 1, 1)
+    return image, reordered_w, counts
 
 
 def _places(size: int, taps: int, stride: int, dilation: int) -> int:

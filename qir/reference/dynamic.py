@@ -20,7 +20,7 @@ from qir.profiles import choose_query, dequantize_query, profile
 from qir.reference.companions import resolve_companions, with_companion_parameters
 from qir.reference.products import mapping_of
 from qir.reference.quantized import fake_quantize
-from qir.reference.ranges import RULES, Wanted, extremes
+from qir.reference.ranges import RULES, RangeRequest, extremes
 from qir.reference.table import Operands
 
 Tensor = NDArray[np.generic]
@@ -52,16 +52,19 @@ class _Run:
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
     """Returns one of these ops on arrays by slot, companions among them."""
     if node.op in _PLAIN_INTEGER_PRODUCTS:
-        own = {s: node.operands[s].type for s in operands}
-        return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, own, operands, operands, profile_name))
+        types = {s: node.operands[s].type for s in operands}
+        return _PLAIN_INTEGER_PRODUCTS[node.op](_Run(node, types, operands, operands, profile_name))
     results = tuple(value.type for value in node.results)
-    beside = {s: a for s, a in operands.items() if s != "x"}
+    companion_arrays = {s: a for s, a in operands.items() if s != "x"}
+    # These two read the integers, or the inner slot's companions: nothing is resolved for x.
     if node.op in ("recode", "fake_quantize"):
         x = {"x": operands["x"]}
-        kinds = {"x": node.operands["x"].type}
-        return _FUNCTIONS[node.op](_Run(node, kinds, x, beside, profile_name))
-    given = resolve_companions(node.op, node.operands, operands, results, profile_name)
-    return _FUNCTIONS[node.op](_Run(node, given.types, given.arrays, beside, profile_name))
+        x_type = {"x": node.operands["x"].type}
+        return _FUNCTIONS[node.op](_Run(node, x_type, x, companion_arrays, profile_name))
+    resolved = resolve_companions(node.op, node.operands, operands, results, profile_name)
+    return _FUNCTIONS[node.op](
+        _Run(node, resolved.types, resolved.arrays, companion_arrays, profile_name)
+    )
 
 
 def _recode(run: _Run) -> tuple[Tensor, ...]:
@@ -78,12 +81,12 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
     assert scale_type is not None
     low, high = extremes(_float_values(run), run.wholes("keep"), run.wholes("blocks"))
     bounds = run.wholes("bounds") or storage.bounds
-    wanted = Wanted(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
+    request = RangeRequest(storage, (bounds[0], bounds[1]), run.node.attrs["symmetric"] is True)
     rule, name = RULES.get(run.text("rule")), run.text("rule")
     if rule is not None:
-        scale, zero = rule(low, high, wanted)
+        scale, zero = rule(low, high, request)
     else:
-        scale, zero = _by_profile(run, name, low, high, wanted)
+        scale, zero = _by_profile(run, name, low, high, request)
     kind = (run.dtype("zero_type") or storage).carrier
     return (
         round_to_float_type(np.asarray(scale), scale_type.carrier),
@@ -92,12 +95,12 @@ def _choose(run: _Run) -> tuple[Tensor, ...]:
 
 
 def _by_profile(
-    run: _Run, name: str, low: Tensor, high: Tensor, wanted: Wanted
+    run: _Run, name: str, low: Tensor, high: Tensor, request: RangeRequest
 ) -> tuple[Tensor, Tensor]:
     """Returns a range rule of the core by its name, or the one of the node's own profile."""
-    storage, grain = str(wanted.storage), "channel" if run.wholes("keep") else "tensor"
+    storage, granularity = str(request.storage), "channel" if run.wholes("keep") else "tensor"
     if name == "profile":
-        rule = profile(run.profile).resolve(choose_query(storage, grain)).choose
+        rule = profile(run.profile).resolve(choose_query(storage, granularity)).choose
     elif name in NAMED_RULES:
         rule = NAMED_RULES[name]
     else:
@@ -106,11 +109,11 @@ def _by_profile(
     scale, zero = choose(
         low.astype(np.float64),
         high.astype(np.float64),
-        wanted.storage,
+        request.storage,
         rule,
-        bounds=wanted.bounds,
-        symmetric=wanted.symmetric,
-        grain=grain,
+        bounds=request.bounds,
+        symmetric=request.symmetric,
+        grain=granularity,
         profile=run.profile,
     )
     return scale, zero
@@ -129,43 +132,43 @@ def _qparams(run: _Run) -> tuple[Tensor, ...]:
     """Returns the numbers of a type, or the float values at its ends."""
     kinds = [value.type for value in run.node.results]
     names = ("min", "max") if run.text("give") == "range" else ("scale", "zero")
-    given = [run.beside.get(f"x.{name}") for name in names]
+    companion_arrays = [run.beside.get(f"x.{name}") for name in names]
     quant = run.types["x"].quant
     assert quant is not None
-    made = [
-        found if found is not None else _parameter(quant, name, kind)
-        for found, name, kind in zip(given, names, kinds, strict=True)
+    arrays = [
+        array if array is not None else _parameter(quant, name, kind)
+        for array, name, kind in zip(companion_arrays, names, kinds, strict=True)
     ]
-    return tuple(made)
+    return tuple(arrays)
 
 
 def _parameter(quant: QuantType, name: str, kind: TensorType) -> Tensor:
     carrier, sizes = kind.dtype.carrier, kind.shape
     if name in ("min", "max"):
-        found = _range_end(quant, name)
+        values = _range_end(quant, name)
     elif name == "scale":
-        found = np.asarray(mapping_of(quant).scale)
+        values = np.asarray(mapping_of(quant).scale)
     else:
-        found = np.asarray(mapping_of(quant).zero)
-    whole = found.size == 1 and all(isinstance(d, int) for d in sizes)
-    if whole:
-        found = np.broadcast_to(found.reshape(()), [d for d in sizes if isinstance(d, int)])
-    return np.asarray(found.astype(carrier), order="C")
+        values = np.asarray(mapping_of(quant).zero)
+    is_single = values.size == 1 and all(isinstance(d, int) for d in sizes)
+    if is_single:
+        values = np.broadcast_to(values.reshape(()), [d for d in sizes if isinstance(d, int)])
+    return np.asarray(values.astype(carrier), order="C")
 
 
 def _range_end(quant: QuantType, name: str) -> Tensor:
     """Returns the least or greatest float value: the declared one, else what the extreme integer
     means."""
     if quant.declared is not None:
-        held = quant.declared.low if name == "min" else quant.declared.high
-        return held.data if isinstance(held, Array) else np.array(held, np.float32)
+        end = quant.declared.low if name == "min" else quant.declared.high
+        return end.data if isinstance(end, Array) else np.array(end, np.float32)
     if not quant.storage.is_integer or quant.kind != "uniform":
         raise OpError(f"qparams: quantized values of {quant} have no bounds; read scale and zero")
-    code = quant.low if name == "min" else quant.high
-    through = mapping_of(quant)
-    reals = (code - np.asarray(through.zero, np.float64)) * np.asarray(through.scale, np.float64)
-    plus = through.plus if isinstance(through, Map) else None
-    return reals if plus is None else reals + np.asarray(plus, np.float64).reshape(reals.shape)
+    extreme = quant.low if name == "min" else quant.high
+    mapping = mapping_of(quant)
+    value = (extreme - np.asarray(mapping.zero, np.float64)) * np.asarray(mapping.scale, np.float64)
+    plus = mapping.plus if isinstance(mapping, Map) else None
+    return value if plus is None else value + np.asarray(plus, np.float64).reshape(value.shape)
 
 
 def _run_fake_quantize(run: _Run) -> tuple[Tensor, ...]:
@@ -214,16 +217,17 @@ def _conv_integer(run: _Run) -> tuple[Tensor, ...]:
     groups = run.node.attrs["groups"]
     assert isinstance(groups, int)
     x_zero, w_zero = run.beside.get("x.zero"), run.beside.get("w.zero")
-    left = _subtract_zero(x, x_zero, rows=False)
-    right = w.astype(np.int64)
+    x_centered = _subtract_zero(x, x_zero, rows=False)
+    w_centered = w.astype(np.int64)
     if w_zero is not None:
         shape = (-1,) + (1,) * (w.ndim - 1) if w_zero.size > 1 else ()
-        right = right - w_zero.astype(np.int64).reshape(shape)
+        w_centered = w_centered - w_zero.astype(np.int64).reshape(shape)
+    # Products of numbers below 2^9 in magnitude, 2^19 of them: below 2^53, exact in float64.
     if (terms := math.prod(w.shape[1:])) > 1 << 19:
         raise OpError(f"conv_integer: sums of {terms} terms; up to {1 << 19} are exact")
     sides = [(0, 0), (0, 0), *((pad[i], pad[i + axes]) for i in range(axes))]
-    framed = np.pad(left.astype(np.float64), sides)
-    return (_convolve(framed, right.astype(np.float64), stride, dilation, groups),)
+    padded_x = np.pad(x_centered.astype(np.float64), sides)
+    return (_convolve(padded_x, w_centered.astype(np.float64), stride, dilation, groups),)
 
 
 def _convolve(
@@ -235,25 +239,25 @@ def _convolve(
 ) -> Tensor:
     """Returns one product of matrices a tap of the kernel; whole numbers, so that no order
     matters."""
-    n, out, each = x.shape[0], w.shape[0], w.shape[1]
+    batch, out_channels, channels_per_group = x.shape[0], w.shape[0], w.shape[1]
     counts = [
         (size - (k - 1) * d - 1) // s + 1
         for size, k, s, d in zip(x.shape[2:], w.shape[2:], stride, dilation, strict=True)
     ]
     if min(counts) < 1:
         raise OpError("conv_integer: the window is larger than the padded input")
-    split = x.reshape(n, groups, each, *x.shape[2:])
-    by_group = w.reshape(groups, out // groups, *w.shape[1:])
-    total = np.zeros((n, groups, out // groups, int(np.prod(counts))))
+    x_by_group = x.reshape(batch, groups, channels_per_group, *x.shape[2:])
+    by_group = w.reshape(groups, out_channels // groups, *w.shape[1:])
+    total = np.zeros((batch, groups, out_channels // groups, int(np.prod(counts))))
     for tap in np.ndindex(*w.shape[2:]):
-        at: list[slice] = [
+        positions: list[slice] = [
             slice(i * d, i * d + (c - 1) * s + 1, s)
             for i, d, c, s in zip(tap, dilation, counts, stride, strict=True)
         ]
-        seen = split[(slice(None), slice(None), slice(None), *at)]
-        seen = seen.reshape(n, groups, each, int(np.prod(counts)))
-        total += np.matmul(by_group[(slice(None), slice(None), slice(None), *tap)], seen)
-    return accumulate.wrap_to_int32(total).reshape(n, out, *counts)
+        elements = x_by_group[(slice(None), slice(None), slice(None), *positions)]
+        elements = elements.reshape(batch, groups, channels_per_group, int(np.prod(counts)))
+        total += np.matmul(by_group[(slice(None), slice(None), slice(None), *tap)], elements)
+    return accumulate.wrap_to_int32(total).reshape(batch, out_channels, *counts)
 
 
 _FUNCTIONS: Mapping[str, Callable[[_Run], tuple[Tensor, ...]]] = {

@@ -60,6 +60,7 @@ def div(a: Array, b: Array) -> Array:
 
 def truncating_divide(a: Array, b: Array) -> Array:
     """Returns the quotient of integers without its fraction; b is nowhere 0."""
+    # floor(a / b) after the remainder is taken off: exact, and cut toward zero.
     return np.asarray(np.floor_divide(np.subtract(a, np.fmod(a, b)), b))
 
 
@@ -74,10 +75,10 @@ def clip(x: Array, *, min: float | None = None, max: float | None = None) -> Arr
     kind = numeric_dtype("clip", "x", x)
     out = x.copy()
     if min is not None:
-        low = _bound("min", min, kind, x)
+        low = _bound_in_type("min", min, kind, x)
         out = np.where(np.less(out, low), low, out)
     if max is not None:
-        high = _bound("max", max, kind, x)
+        high = _bound_in_type("max", max, kind, x)
         out = np.where(np.greater(out, high), high, out)
     return out
 
@@ -98,10 +99,10 @@ def power(a: Array, b: Array) -> Array:
     Integers to integers wrap, and to less than 0 lose their fraction; to floats they are computed
     in float64 and cast back.
     """
-    kind, by = numeric_dtype("pow", "a", a), numeric_dtype("pow", "b", b)
-    _shape("pow", a, b)
-    if kind.is_integer and by.is_integer:
-        return _whole_power(a, b)
+    kind, exponent_type = numeric_dtype("pow", "a", a), numeric_dtype("pow", "b", b)
+    _check_broadcast("pow", a, b)
+    if kind.is_integer and exponent_type.is_integer:
+        return _integer_power(a, b)
     exponent = to_float64(b).astype(np.float64, copy=False)
     exact = np.power(to_float64(a).astype(np.float64, copy=False), exponent)
     if kind.is_integer:
@@ -109,16 +110,18 @@ def power(a: Array, b: Array) -> Array:
     return np.asarray(round_to_dtype(np.asarray(exact), a.dtype))
 
 
-def _whole_power(a: Array, b: Array) -> Array:
+def _integer_power(a: Array, b: Array) -> Array:
     """Integers to integers: all bits that the type has, whatever the true power."""
     a, b = np.broadcast_arrays(a, b)
-    below = np.less(b, 0)
-    if (below & (a == 0)).any():
+    is_negative = np.less(b, 0)
+    if (is_negative & (a == 0)).any():
         raise OpError("pow: 0 to a power below 0 has no value")
-    raised = np.power(a.astype(np.uint64), np.where(below, 0, b).astype(np.uint64))
-    odd = np.where(b % 2 == 0, np.abs(a), a)
-    inverse = np.where(np.abs(a) == 1, odd, 0).astype(a.dtype)
-    return np.where(below, inverse, raised.astype(a.dtype))
+    # In uint64 the low bits are right whatever the true power; the cast keeps those of the type.
+    raised = np.power(a.astype(np.uint64), np.where(is_negative, 0, b).astype(np.uint64))
+    signed_one = np.where(b % 2 == 0, np.abs(a), a)
+    # Only 1 and -1 have whole inverses; all others are cut to 0.
+    inverse = np.where(np.abs(a) == 1, signed_one, 0).astype(a.dtype)
+    return np.where(is_negative, inverse, raised.astype(a.dtype))
 
 
 @np.errstate(all="ignore")
@@ -129,8 +132,8 @@ def mod(a: Array, b: Array, *, fmod: bool = False) -> Array:
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"mod: b is 0 at {at}, and nothing is left of a / 0")
-    left = (np.fmod if fmod else np.mod)(to_float64(a), to_float64(b))
-    return np.asarray(round_to_dtype(np.asarray(left), a.dtype))
+    remainder = (np.fmod if fmod else np.mod)(to_float64(a), to_float64(b))
+    return np.asarray(round_to_dtype(np.asarray(remainder), a.dtype))
 
 
 @np.errstate(all="ignore")
@@ -141,8 +144,8 @@ def floor_div(a: Array, b: Array) -> Array:
     if not kind.is_float and not np.all(b):
         at = np.argwhere(np.atleast_1d(b) == 0)[0].tolist()
         raise OpError(f"floor_div: b is 0 at {at}, and {kind} has no value for a / 0")
-    whole = np.floor_divide(to_float64(a), to_float64(b))
-    return np.asarray(round_to_dtype(np.asarray(whole), a.dtype))
+    quotient = np.floor_divide(to_float64(a), to_float64(b))
+    return np.asarray(round_to_dtype(np.asarray(quotient), a.dtype))
 
 
 @np.errstate(all="ignore")
@@ -160,7 +163,7 @@ def atan2(a: Array, b: Array) -> Array:
     """Returns the angle of the point (b, a); raises OpError unless the operands are floats that
     fit."""
     require_floats("atan2", a=a, b=b)
-    _shape("atan2", a, b)
+    _check_broadcast("atan2", a, b)
     return np.asarray(round_to_dtype(np.asarray(np.arctan2(to_float64(a), to_float64(b))), a.dtype))
 
 
@@ -177,7 +180,7 @@ def elementwise_max(xs: Sequence[Array]) -> Array:
 def elementwise_sum(xs: Sequence[Array]) -> Array:
     """Returns the sum of all operands, rounded once, of integers wrapped; raises OpError for
     misfits."""
-    if common_dtype("sum", **_named("sum", xs)).is_integer:
+    if common_dtype("sum", **_operands_by_slot("sum", xs)).is_integer:
         return _fold("sum", np.add, xs)
     return _sum("sum", xs, 1)
 
@@ -190,26 +193,26 @@ def mean(xs: Sequence[Array]) -> Array:
 
 @np.errstate(all="ignore")
 def _sum(op: str, xs: Sequence[Array], count: int) -> Array:
-    require_floats(op, **_named(op, xs))
-    _shape(op, *xs)
+    require_floats(op, **_operands_by_slot(op, xs))
+    _check_broadcast(op, *xs)
     exact = reduce(np.add, (to_float64(x).astype(np.float64, copy=False) for x in xs))
     return np.asarray(round_to_dtype(np.asarray(exact / count), xs[0].dtype))
 
 
 @np.errstate(all="ignore")
 def _fold(op: str, function: np.ufunc, xs: Sequence[Array]) -> Array:
-    common_dtype(op, **_named(op, xs))
-    _shape(op, *xs)
+    common_dtype(op, **_operands_by_slot(op, xs))
+    _check_broadcast(op, *xs)
     return np.array(reduce(function, xs))
 
 
-def _named(op: str, xs: Sequence[Array]) -> dict[str, Array]:
+def _operands_by_slot(op: str, xs: Sequence[Array]) -> dict[str, Array]:
     if not xs:
         raise OpError(f"{op}: it takes an operand or more")
     return {f"xs.{i}": x for i, x in enumerate(xs)}
 
 
-def _shape(op: str, *operands: Array) -> None:
+def _check_broadcast(op: str, *operands: Array) -> None:
     try:
         np.broadcast_shapes(*(x.shape for x in operands))
     except ValueError:
@@ -226,7 +229,7 @@ def _require_broadcastable(op: str, a: Array, b: Array) -> DType:
     return kind
 
 
-def _bound(name: str, value: float, kind: DType, x: Array) -> np.generic:
+def _bound_in_type(name: str, value: float, kind: DType, x: Array) -> np.generic:
     """Returns the bound in the type of x; for integers the nearest that binds alike."""
     if math.isnan(value):
         raise OpError(f"clip: {name} is NaN")
@@ -236,6 +239,6 @@ def _bound(name: str, value: float, kind: DType, x: Array) -> np.generic:
     low, high = kind.bounds
     if math.isfinite(value) and value != int(value):
         raise OpError(f"clip: {name} is {value}, x is {kind} and takes whole numbers")
-    near = low if value < low else high if value > high else int(value)
-    whole: np.generic = x.dtype.type(near)
-    return whole
+    nearest = low if value < low else high if value > high else int(value)
+    bound_value: np.generic = x.dtype.type(nearest)
+    return bound_value

@@ -59,20 +59,21 @@ def embedding_bag(
     starts = bag_starts(op, rows, offsets, last)
     flat = rows.reshape(-1)
     share = np.ones(flat.shape) if weights is None else to_float64(weights).reshape(-1)
+    # Rows named `padding` count neither in sums nor in the number of a mean, as in torch.
     counts = np.ones(flat.shape, np.bool_) if padding is None else flat != padding % len(w)
     out = np.zeros((len(starts) - 1, w.shape[1]))
     for i, (start, end) in enumerate(pairwise(starts)):
-        kept = np.flatnonzero(counts[start:end]) + start
-        out[i] = _bag(to_float64(w[flat[kept]]).astype(np.float64), share[kept], mode)
+        counted = np.flatnonzero(counts[start:end]) + start
+        out[i] = _bag(to_float64(w[flat[counted]]).astype(np.float64), share[counted], mode)
     return round_to_dtype(out, w.dtype)
 
 
-def _bag(rows: Float64Array, share: Array, mode: str) -> Float64Array:
+def _bag(rows: Float64Array, weights: Array, mode: str) -> Float64Array:
     if not len(rows):
         return np.zeros(rows.shape[1])
     if mode == "max":
         return np.asarray(np.max(rows, 0))
-    total = np.sum(rows * share.astype(np.float64)[:, None], 0)
+    total = np.sum(rows * weights.astype(np.float64)[:, None], 0)
     return np.asarray(total / len(rows) if mode == "mean" else total)
 
 
@@ -85,8 +86,8 @@ def bag_starts(op: str, rows: Array, offsets: Array | None, last: bool) -> list[
     require_rank(op, "offsets", offsets, 1)
     starts = [int(v) for v in offsets]
     ends = starts if last else [*starts, len(rows)]
-    rising = all(a <= b for a, b in pairwise(ends))
-    if not ends or ends[0] != 0 or not rising or ends[-1] > len(rows):
+    is_rising = all(a <= b for a, b in pairwise(ends))
+    if not ends or ends[0] != 0 or not is_rising or ends[-1] > len(rows):
         raise OpError(f"{op}: offsets {starts[:8]} do not divide {len(rows)} rows from 0 on")
     return ends
 

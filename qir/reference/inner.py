@@ -39,44 +39,45 @@ Float64Array = NDArray[np.float64]
 def run(node: Node, operands: Operands, profile_name: str) -> tuple[Tensor, ...]:
     """Returns one such op in float and integers; raises OpError for numbers of a quantized type
     that nothing gives."""
-    row, manner = spec(node.op), profile(profile_name)
-    places = {s: a for s, a in operands.items() if s.rpartition(".")[0] in row.inner}
-    outside = {s: a for s, a in operands.items() if s not in places}
-    kinds = tuple(value.type for value in node.results)
-    known = resolve_companions(node.op, node.operands, outside, kinds, profile_name)
-    by_method = None if node.inner else _by_method(node, known, profile_name)
+    op_spec, rules = spec(node.op), profile(profile_name)
+    inner_companions = {s: a for s, a in operands.items() if s.rpartition(".")[0] in op_spec.inner}
+    op_operands = {s: a for s, a in operands.items() if s not in inner_companions}
+    result_types = tuple(value.type for value in node.results)
+    resolved = resolve_companions(node.op, node.operands, op_operands, result_types, profile_name)
+    by_method = None if node.inner else _by_method(node, resolved, profile_name)
     if by_method is not None:
         return by_method
-    given: dict[str, Tensor] = {}
-    for slot, data in known.arrays.items():
-        quant = known.types[slot].quant
-        given[slot] = data if quant is None else _Place(manner, slot, quant).reals(data)
+    floats: dict[str, Tensor] = {}
+    for slot, data in resolved.arrays.items():
+        quant = resolved.types[slot].quant
+        floats[slot] = data if quant is None else _Place(rules, slot, quant).reals(data)
+    # What rounds a value at each inner slot: through the integers of a type and back, or by a cast.
     inner: dict[str, Callable[[Float64Array], Float64Array]] = {}
     for name, element in node.inner.items():
         if isinstance(element, QuantType):
-            numbered = with_companion_parameters(element, name, places, profile_name)
-            inner[name] = _Place(manner, name, numbered).rounded
+            complete_type = with_companion_parameters(element, name, inner_companions, profile_name)
+            inner[name] = _Place(rules, name, complete_type).rounded
         else:
             inner[name] = _cast(element)
-    made = FUNCTIONS[node.op](**given, **node.attrs, inner=inner)
-    results = made if isinstance(made, tuple) else (made,)
+    computed = FUNCTIONS[node.op](**floats, **node.attrs, inner=inner)
+    results = computed if isinstance(computed, tuple) else (computed,)
     out: list[Tensor] = []
-    for kind, data in zip(known.results, results, strict=True):
+    for kind, data in zip(resolved.results, results, strict=True):
         quant = kind.quant
-        out.append(data if quant is None else _Place(manner, "its result", quant).codes(data))
+        out.append(data if quant is None else _Place(rules, "its result", quant).codes(data))
     return tuple(out)
 
 
-def _by_method(node: Node, given: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
+def _by_method(node: Node, resolved: Resolved, profile_name: str) -> tuple[Tensor, ...] | None:
     """Returns all results by the method that a profile names for such integers; None where it names
     none."""
-    asked = query_for_op(node.op, node.attrs, given.types, given.results[0])
-    rule = profile(profile_name).resolve(asked)
+    query = query_for_op(node.op, node.attrs, resolved.types, resolved.results[0])
+    rule = profile(profile_name).resolve(query)
     method = plugin_method(rule.method.name) if rule.method else None
     if method is None or method.every_result is None:
         return None
-    kernel = ProductKernel(node.op, node.attrs, given.types, given.results[0], rule)
-    return method.every_result(kernel, given.arrays, given.results)
+    kernel = ProductKernel(node.op, node.attrs, resolved.types, resolved.results[0], rule)
+    return method.every_result(kernel, resolved.arrays, resolved.results)
 
 
 def _cast(kind: DType) -> Callable[[Float64Array], Float64Array]:
@@ -106,8 +107,8 @@ class _Place:
         quant = self.quant
         if quant.granularity is not None or quant.scale is not None or not x.size:
             raise OpError(f"{self.name} is {quant}: only one scale of some elements is computed")
-        asked = choose_query(str(quant.storage), "tensor")
-        rule = replace(self.manner.resolve(asked).choose, reduce="none")  # the type's bounds say it
+        query = choose_query(str(quant.storage), "tensor")
+        rule = replace(self.manner.resolve(query).choose, reduce="none")  # the type's bounds say it
         scale, zero = choose(
             np.asarray(x.min()),
             np.asarray(x.max()),
@@ -130,8 +131,8 @@ class _Place:
     def rounded(self, x: Float64Array) -> Float64Array:
         """Returns the floats that integers of x mean, x itself first in the type the quantized type
         expresses."""
-        real = round_to_dtype(x, self.quant.express.carrier)
-        of = self._chosen(real) if self.quant.dynamic else self._map()
-        codes = quantize(real, of, self.manner.resolve(quantize_query(self.quant)))
-        back = dequantize(codes, of, self.manner.resolve(dequantize_query(self.quant)))
+        expressed = round_to_dtype(x, self.quant.express.carrier)
+        mapping = self._chosen(expressed) if self.quant.dynamic else self._map()
+        quantized = quantize(expressed, mapping, self.manner.resolve(quantize_query(self.quant)))
+        back = dequantize(quantized, mapping, self.manner.resolve(dequantize_query(self.quant)))
         return _wide(back)

@@ -36,8 +36,8 @@ SHAPE_OPS = frozenset({"shape", "size"})
 
 def profile_name_of(graph: Graph, node: Node) -> str:
     """Returns the profile of a node: its own, else the graph's, else that of the enclosing node."""
-    if (named := node.profile or graph.profile) or graph.holder is None:
-        return named
+    if (own_profile := node.profile or graph.profile) or graph.holder is None:
+        return own_profile
     return profile_name_of(*graph.holder)
 
 
@@ -58,33 +58,38 @@ def run(
     that do not fit and for values that this run did not come to, OpError where an op cannot
     compute, naming the node.
     """
-    kinds = {value.name: value.type.dtype for value in graph.inputs}
-    lists = {n for n, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
-    inputs = {n: box_object(data) if n in lists else _to_native(data) for n, data in inputs.items()}
+    input_types = {value.name: value.type.dtype for value in graph.inputs}
+    opaque_inputs = {n for n, kind in input_types.items() if kind.is_opaque and not kind.is_loose}
+    inputs = {
+        n: box_object(data) if n in opaque_inputs else _to_native(data)
+        for n, data in inputs.items()
+    }
     inputs |= {
-        n: box_object(None) for n, kind in kinds.items() if kind.is_optional and n not in inputs
+        n: box_object(None)
+        for n, kind in input_types.items()
+        if kind.is_optional and n not in inputs
     }
     bind_inputs(graph, inputs)
     if values is None:
-        made = _run(graph, inputs, profile or graph.profile, profile, observe, None)
-        return {name: made[name] for name in graph.outputs}
-    wanted = {name: find_value(graph, name) for name in values}
-    kept: dict[Value, Tensor | None] = dict.fromkeys(wanted.values())
+        results = _run(graph, inputs, profile or graph.profile, profile, observe, None)
+        return {name: results[name] for name in graph.outputs}
+    requested = {name: find_value(graph, name) for name in values}
+    kept_values: dict[Value, Tensor | None] = dict.fromkeys(requested.values())
 
     def keep(value: Value, data: Tensor) -> None:
-        if value in kept:
-            kept[value] = data
+        if value in kept_values:
+            kept_values[value] = data
 
     def see(value: Value, data: Tensor) -> Tensor | None:
         keep(value, data)
         return None if observe is None else observe(value, data)
 
     _run(graph, inputs, profile or graph.profile, profile, see, keep)
-    found = {name: kept[value] for name, value in wanted.items()}
-    for name, data in found.items():
+    computed = {name: kept_values[value] for name, value in requested.items()}
+    for name, data in computed.items():
         if data is None:
             raise DataError(f"{name!r} was not computed: no branch or round of this run made it")
-    return {name: data for name, data in found.items() if data is not None}
+    return {name: data for name, data in computed.items() if data is not None}
 
 
 def find_value(graph: Graph, name: str) -> Value:
@@ -111,24 +116,24 @@ def _run(
     """
     # Values are dropped after their last use: large models would not fit otherwise.
     live: dict[Value, Tensor] = {}
-    left: dict[Value, int] = {}
-    given: dict[str, Tensor] = {}
+    uses_left: dict[Value, int] = {}
+    outputs: dict[str, Tensor] = {}
     for node in graph:
         if node.op == "output":
-            given = {slot: live[value] for slot, value in node.operands.items()}
+            outputs = {slot: live[value] for slot, value in node.operands.items()}
             continue
         operands = {slot: live[value] for slot, value in node.operands.items()}
-        left.update((value, len(value.uses)) for value in node.results)
-        manner = forced or node.profile or default
-        results = _node_results(node, operands, inputs, manner, forced, inside)
+        uses_left.update((value, len(value.uses)) for value in node.results)
+        profile_name = forced or node.profile or default
+        results = _node_results(node, operands, inputs, profile_name, forced, inside)
         for value, data in zip(node.results, results, strict=True):
-            seen = None if observe is None else observe(value, data)
-            live[value] = data if seen is None else seen
+            replacement = None if observe is None else observe(value, data)
+            live[value] = data if replacement is None else replacement
         for value in node.operands.values():
-            left[value] -= 1
-            if not left[value]:
+            uses_left[value] -= 1
+            if not uses_left[value]:
                 del live[value]
-    return given
+    return outputs
 
 
 def _node_results(
@@ -147,6 +152,7 @@ def _node_results(
         where = f" ({node.origins[0]})" if node.origins else ""
         raise type(error)(f"{node.name}{where}: {error}") from error
     except (MemoryError, ValueError) as error:
+        # NumPy raises ValueError, not MemoryError, for shapes that no address space holds.
         if isinstance(error, ValueError) and not _SIZE_ERROR.search(str(error)):
             raise
         raise OpError(f"{node.name}: what it makes does not fit into the memory") from error
@@ -173,18 +179,21 @@ def run_node(
         data = node.result.constant
         assert data is not None
         return (data.data,)
-    settled_ones = {s: contiguous(x) for s, x in operands.items()}
-    made = _compute_node(node, settled_ones, profile, forced, inside)
-    kinds = [value.type for value in node.results]
-    if not any(kind.dtype.is_integer and kind.quant is None for kind in kinds):
-        return made
-    pairs = zip(made, kinds, strict=True)
+    # NumPy's sums depend on strides in the last bits; contiguous operands make results depend on
+    # the elements alone.
+    contiguous_operands = {s: contiguous(x) for s, x in operands.items()}
+    results = _compute_node(node, contiguous_operands, profile, forced, inside)
+    types = [value.type for value in node.results]
+    if not any(kind.dtype.is_integer and kind.quant is None for kind in types):
+        return results
+    pairs = zip(results, types, strict=True)
     return tuple(data if kind.quant else wrap_to_width(data, kind.dtype) for data, kind in pairs)
 
 
 def _compute_node(
     node: Node, operands: Operands, profile: str, forced: str | None, inside: ValueObserver | None
 ) -> tuple[Tensor, ...]:
+    # From the ops with a way of their own down to the plain float ops.
     if node.bodies and node.op != "foreign":
         return _run_bodies(node, operands, profile, forced, inside)
     if node.op == "foreign":
@@ -196,12 +205,13 @@ def _compute_node(
     types = [v.type for v in (*node.operands.values(), *node.results)]
     if node.op in INNER_ROUNDING_OPS and (node.inner or any(t.quant for t in types)):
         return inner.run(node, operands, profile)
-    apart = companions.companion_slots(node.op, operands)
+    companion_names = companions.companion_slots(node.op, operands)
     if node.op in SHAPE_OPS:
         return compute_all(
-            node.op, {s: operands[s] for s in operands if s not in apart}, node.attrs
+            node.op, {s: operands[s] for s in operands if s not in companion_names}, node.attrs
         )
-    if apart or any(t.quant for t in types):
+    # A companion alone shows that a value is quantized, even if its type is seen elsewhere.
+    if companion_names or any(t.quant for t in types):
         return run_quantized(node, operands, profile)
     return compute_all(node.op, operands, node.attrs)
 
@@ -246,15 +256,15 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Tensor]) -> dict[str, int]:
     """Returns the sizes that inputs give to named dimensions; raises DataError for inputs that do
     not fit."""
     sizes: dict[str, int] = {}
-    known = {value.name: value for value in graph.inputs}
-    spare = {value.name: value for value in graph.defaults if value.name in inputs}
+    required = {value.name: value for value in graph.inputs}
+    given_defaults = {value.name: value for value in graph.defaults if value.name in inputs}
     for name in inputs:
-        if name not in known and name not in spare:
+        if name not in required and name not in given_defaults:
             if name in default_input_names(graph.output.origins):
-                said = "has a default in its file and is that constant here"
-                raise DataError(f"input {name!r} {said}; take the default out to give it")
-            raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
-    for name, value in {**known, **spare}.items():
+                reason = "has a default in its file and is that constant here"
+                raise DataError(f"input {name!r} {reason}; take the default out to give it")
+            raise DataError(f"no input {name!r}; the model takes {', '.join(required) or 'none'}")
+    for name, value in {**required, **given_defaults}.items():
         if name not in inputs:
             raise DataError(f"input {name!r} is missing")
         if value.type.dtype.is_opaque:
@@ -273,14 +283,16 @@ def _to_native(data: Tensor) -> Tensor:
 
 def _check(value: Value, data: Tensor, sizes: dict[str, int]) -> None:
     kind = value.type
-    wanted = "x".join("?" if d is None else str(d) for d in kind.shape)
+    expected = "x".join("?" if d is None else str(d) for d in kind.shape)
     if data.dtype != kind.dtype.carrier:
         raise DataError(f"input {value.name!r} is {data.dtype}, the model takes {kind.dtype}")
     if data.ndim != kind.rank:
-        raise DataError(f"input {value.name!r} is {list(data.shape)}, the model takes {wanted}")
+        raise DataError(f"input {value.name!r} is {list(data.shape)}, the model takes {expected}")
     for dim, size in zip(kind.shape, data.shape, strict=True):
         if not _fits(dim, size, sizes):
-            raise DataError(f"input {value.name!r} is {list(data.shape)}, the model takes {wanted}")
+            raise DataError(
+                f"input {value.name!r} is {list(data.shape)}, the model takes {expected}"
+            )
     if kind.dtype.is_integer and data.size:
         _check_integer_bounds(value, data)
 
@@ -293,14 +305,15 @@ def _check_integer_bounds(value: Value, data: Tensor) -> None:
         return  # there is nothing to look at
     least, most = int(data.min()), int(data.max())
     if least < low or most > high:
-        what = "quantized values" if kind.quant else "numbers"
-        said = f"input {value.name!r} holds {least if least < low else most}"
-        raise DataError(f"{said}; its {what}, {kind.dtype}, are in {low}..{high}")
+        noun = "quantized values" if kind.quant else "numbers"
+        message = f"input {value.name!r} holds {least if least < low else most}"
+        raise DataError(f"{message}; its {noun}, {kind.dtype}, are in {low}..{high}")
 
 
 def _fits(dim: Dim, size: int, sizes: dict[str, int]) -> bool:
     bound = dims.bind(dim, sizes)
     if isinstance(bound, dims.Sym) and str(bound).isidentifier():
+        # The first input that has a named size decides it for all that follow.
         sizes[str(bound)] = size
         return True
     return not isinstance(bound, int) or bound == size

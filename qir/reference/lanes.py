@@ -19,6 +19,7 @@ def lane_sum(x: Float64Array) -> Float64Array:
     total = np.zeros((*x.shape[:-1], LANES))
     for start in range(0, width - LANES + 1, LANES):
         total += x[..., start : start + LANES]
+    # The last, incomplete run goes into the first lanes.
     if rest := width % LANES:
         total[..., :rest] += x[..., width - rest :]
     lanes = LANES

@@ -10,7 +10,7 @@ from qir.errors import OpError
 from qir.reference.operands import Array, common_dtype, require_floats, to_float64
 
 
-def _fit(op: str, *operands: Array) -> None:
+def _check_broadcast(op: str, *operands: Array) -> None:
     try:
         np.broadcast_shapes(*(x.shape for x in operands))
     except ValueError:
@@ -22,10 +22,10 @@ def _compare(op: str, function: np.ufunc) -> Callable[[Array, Array], Array]:
     """NaN is unlike everything, and neither less nor greater; texts are compared by their bytes."""
 
     def run(a: Array, b: Array) -> Array:
-        alike = a.dtype == b.dtype and op in ("equal", "not_equal")
-        if not (alike and a.dtype.kind in "bO"):
+        has_equality = a.dtype == b.dtype and op in ("equal", "not_equal")
+        if not (has_equality and a.dtype.kind in "bO"):
             common_dtype(op, a=a, b=b)
-        _fit(op, a, b)
+        _check_broadcast(op, a, b)
         if a.dtype.kind == "O":
             a, b = _texts(a), _texts(b)
         with np.errstate(invalid="ignore"):
@@ -41,25 +41,25 @@ def _texts(x: Array) -> Array:
     return out
 
 
-def _of_kind(op: str, function: np.ufunc, letters: str, named: str) -> Callable[..., Array]:
+def _for_dtypes(op: str, function: np.ufunc, letters: str, named: str) -> Callable[..., Array]:
     def run(*operands: Array, **slots: Array) -> Array:
-        given = (*operands, *slots.values())
-        for x in given:
-            if x.dtype.kind not in letters or x.dtype != given[0].dtype:
-                kinds = " and ".join(str(g.dtype) for g in given)
+        all_operands = (*operands, *slots.values())
+        for x in all_operands:
+            if x.dtype.kind not in letters or x.dtype != all_operands[0].dtype:
+                kinds = " and ".join(str(g.dtype) for g in all_operands)
                 raise OpError(f"{op}: operands are {kinds}, it takes {named}")
-        _fit(op, *given)
-        return np.asarray(function(*given))
+        _check_broadcast(op, *all_operands)
+        return np.asarray(function(*all_operands))
 
     return run
 
 
 def _logical(op: str, function: np.ufunc) -> Callable[..., Array]:
-    return _of_kind(op, function, "b", "bool")
+    return _for_dtypes(op, function, "b", "bool")
 
 
 def _bits(op: str, function: np.ufunc) -> Callable[..., Array]:
-    return _of_kind(op, function, "iu", "integers of one type")
+    return _for_dtypes(op, function, "iu", "integers of one type")
 
 
 def bit_shift(a: Array, b: Array, *, direction: str) -> Array:
@@ -90,7 +90,7 @@ def where(condition: Array, a: Array, b: Array) -> Array:
     if condition.dtype != np.bool_ or a.dtype != b.dtype:
         kinds = f"condition is {condition.dtype}, a {a.dtype}, b {b.dtype}"
         raise OpError(f"where: {kinds}; it takes bool and one type")
-    _fit("where", condition, a, b)
+    _check_broadcast("where", condition, a, b)
     return np.where(condition, a, b)
 
 

@@ -22,11 +22,12 @@ def matmul(
     common_dtype("matmul", a=a, b=b, bias=bias)
     if not a.ndim or not b.ndim:
         raise OpError(f"matmul: {'b' if a.ndim else 'a'} is a scalar")
-    left, right = _turned(to_float64(a), trans_a), _turned(to_float64(b), trans_b)
-    row, column = left.ndim == 1, right.ndim == 1
-    left = left[None] if row else left
-    right = right[:, None] if column else right
-    _fit("matmul", left, right)
+    left, right = _transpose_if(to_float64(a), trans_a), _transpose_if(to_float64(b), trans_b)
+    is_row, is_column = left.ndim == 1, right.ndim == 1
+    # NumPy's rule: a vector counts as one row on the left, one column on the right.
+    left = left[None] if is_row else left
+    right = right[:, None] if is_column else right
+    _check_inner_sizes("matmul", left, right)
     try:
         np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     except ValueError:
@@ -34,8 +35,8 @@ def matmul(
             f"matmul: the leading axes of {list(a.shape)} and {list(b.shape)} do not broadcast"
         ) from None
     out = product(left, right)
-    out = out[..., 0, :] if row else out
-    out = out[..., 0] if column else out
+    out = out[..., 0, :] if is_row else out
+    out = out[..., 0] if is_column else out
     return _finish("matmul", "bias", out, bias, a)
 
 
@@ -54,14 +55,15 @@ def gemm(
     kind = common_dtype("gemm", a=a, b=b, c=c)
     require_rank("gemm", "a", a, 2)
     require_rank("gemm", "b", b, 2)
-    left, right = _turned(to_float64(a), trans_a), _turned(to_float64(b), trans_b)
-    _fit("gemm", left, right)
+    left, right = _transpose_if(to_float64(a), trans_a), _transpose_if(to_float64(b), trans_b)
+    _check_inner_sizes("gemm", left, right)
     out = product(left, right)
     if not kind.is_float and not (float(alpha).is_integer() and float(beta).is_integer()):
         raise OpError(f"gemm: alpha {alpha} and beta {beta} must be whole numbers for {kind}")
-    out = _scaled(out, alpha)
-    shift = None if c is None or beta == 0 else _scaled(to_float64(c), beta)
-    return _finish("gemm", "c", out, shift, a)
+    out = _scale_product(out, alpha)
+    # BLAS's rule: with beta 0 a NaN or infinity in c does not count.
+    addend = None if c is None or beta == 0 else _scale_product(to_float64(c), beta)
+    return _finish("gemm", "c", out, addend, a)
 
 
 @np.errstate(all="ignore")
@@ -78,16 +80,16 @@ def linear(x: Array, w: Array, bias: Array | None = None) -> Array:
     return _finish("linear", "bias", out.reshape(*x.shape[:-1], len(w)), bias, x)
 
 
-def _turned(m: Array, turn: bool) -> Array:
+def _transpose_if(m: Array, turn: bool) -> Array:
     return m.swapaxes(-1, -2) if turn and m.ndim > 1 else m
 
 
-def _fit(op: str, a: Array, b: Array) -> None:
+def _check_inner_sizes(op: str, a: Array, b: Array) -> None:
     if a.shape[-1] != b.shape[-2]:
         raise OpError(f"{op}: a has {a.shape[-1]} columns, b has {b.shape[-2]} rows")
 
 
-def _scaled(m: Array, factor: float) -> Array:
+def _scale_product(m: Array, factor: float) -> Array:
     if factor == 1:
         return m
     if m.dtype == np.float64:
@@ -100,18 +102,18 @@ def _scaled(m: Array, factor: float) -> Array:
     return scaled
 
 
-def _finish(op: str, slot: str, out: Array, shift: Array | None, like: Array) -> Array:
+def _finish(op: str, slot: str, out: Array, addend: Array | None, like: Array) -> Array:
     """Returns the sum rounded to the type of the operands; raises OpError if the shift does not
     fit."""
-    if shift is not None:
+    if addend is not None:
         try:
-            fits = np.broadcast_shapes(out.shape, shift.shape) == out.shape
+            fits = np.broadcast_shapes(out.shape, addend.shape) == out.shape
         except ValueError:
             fits = False
         if not fits:
             raise OpError(
-                f"{op}: {slot} {list(shift.shape)} does not broadcast to {list(out.shape)}"
+                f"{op}: {slot} {list(addend.shape)} does not broadcast to {list(out.shape)}"
             )
-        total: Array = np.add(out, to_float64(shift))
+        total: Array = np.add(out, to_float64(addend))
         out = total
     return np.asarray(round_to_dtype(out, like.dtype), order="C")

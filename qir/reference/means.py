@@ -45,9 +45,9 @@ def run_in_operand_type(
     """Returns what a kernel makes in its operand's map, dequantized and quantized to the result's:
     all that a model can do, as the kernel makes no other."""
     x, out = call.affine("x"), quantized_result(call)
-    kept = TensorType(call.result.shape, call.types["x"].element)
-    made = kernel(replace(cast("ProductKernel", call), result=kept), arrays)
-    return quantize(dequantize(made, x, call.rule), out, call.rule)
+    kept_type = TensorType(call.result.shape, call.types["x"].element)
+    result = kernel(replace(cast("ProductKernel", call), result=kept_type), arrays)
+    return quantize(dequantize(result, x, call.rule), out, call.rule)
 
 
 def mean_of_steps(
@@ -73,45 +73,49 @@ def mean_of_steps(
     """
     x, out = call.affine("x"), quantized_result(call)
     require_per_tensor(call.op, x, out)
+    # The kernel keeps its operand's parameters; others take a second step.
     if not x.same_map(out):
         kernel = partial(
             mean_of_steps, lanes=lanes, fused=fused, raw=raw, divide=divide, after=after
         )
         return run_in_operand_type(kernel, call, arrays)
     if call.op == "reduce_mean" and not _is_inner_mean(call, arrays["x"].ndim):
-        reals = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32) * float32(x.scale)
-        return quantize(compute(call.op, {"x": reals}, call.attrs), out, call.rule)
+        floats = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32) * float32(x.scale)
+        return quantize(compute(call.op, {"x": floats}, call.attrs), out, call.rule)
     raw = raw and arrays["x"].shape[1] > 1
-    if arrays["x"].ndim == 5 and _whole(call):
+    if arrays["x"].ndim == 5 and _is_global(call):
         if _channels(call, 5) == 4 and arrays["x"].shape[4] > 1:
             return mean_of_volumes(arrays["x"], x, out, call.rule)
         raw, divide, lanes, after = False, True, 0, False
+    # q - z: the sum of whole numbers is exact in float64.
     steps = (arrays["x"].astype(np.int64) - int(x.zero)).astype(np.float64)
     mean = compute(call.op, {"x": steps}, call.attrs).astype(np.float64)
     number = divisors(call, steps.shape)
-    whole, zero = np.rint(mean * number), float32(out.zero)
+    # The mean times the count is the whole sum again.
+    sums, zero = np.rint(mean * number), float32(out.zero)
     if raw:
-        whole, zero = whole + float(out.zero) * number, float32(0)
-    total, n = whole.astype(float32), number.astype(float32)
-    sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [n]
-    scaled = total / n if divide else total * reduce(np.divide, sides, np.ones((), float32))
-    placed = after and not raw and _is_channels_last_or_global(call, arrays["x"].shape)
-    tail = (
+        sums, zero = sums + float(out.zero) * number, float32(0)
+    total, divisor = sums.astype(float32), number.astype(float32)
+    sides = _sides(call, steps.shape) if raw and call.op != "reduce_mean" else [divisor]
+    scaled = total / divisor if divide else total * reduce(np.divide, sides, np.ones((), float32))
+    adds_zero_after = after and not raw and _is_channels_last_or_global(call, arrays["x"].shape)
+    scalar_result = (
         round_to_int32(scaled) + int(out.zero)
-        if placed
+        if adds_zero_after
         else round_to_int32(np.asarray(scaled + zero, float32))
     )
     if not lanes:
-        return saturate(tail, out)
-    body = (
-        round_to_int32(fma(total, float32(1) / n, zero))
+        return saturate(scalar_result, out)
+    vector_result = (
+        round_to_int32(fma(total, float32(1) / divisor, zero))
         if fused
         else round_to_int32(scaled) + int(out.zero)
     )
     channels = _channels(call, mean.ndim)
-    places = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
+    # Complete vectors of channels; what is left over of the channels goes element by element.
+    is_in_vector = np.arange(mean.shape[channels]) < mean.shape[channels] // lanes * lanes
     shape = [-1 if axis == channels else 1 for axis in range(mean.ndim)]
-    return saturate(np.where(places.reshape(shape), body, tail), out)
+    return saturate(np.where(is_in_vector.reshape(shape), vector_result, scalar_result), out)
 
 
 def _is_inner_mean(call: MethodCall, rank: int) -> bool:
@@ -128,7 +132,7 @@ def _is_channels_last_or_global(call: MethodCall, shape: tuple[int, ...]) -> boo
     return call.op != "reduce_mean"
 
 
-def _whole(call: MethodCall) -> bool:
+def _is_global(call: MethodCall) -> bool:
     """Returns whether each image has one mean."""
     if call.op == "adaptive_avg_pool":
         return set(int_list(call.attrs, "size")) == {1}
@@ -153,25 +157,28 @@ def _sides(call: MethodCall, shape: tuple[int, ...]) -> list[Float32Array]:
     channels = _channels(call, len(shape))
     sides = [size for axis, size in enumerate(shape) if axis not in (0, channels)]
     if call.op == "global_avg_pool":
-        each = [np.array([float(size)]) for size in sides]
+        counts_per_axis = [np.array([float(size)]) for size in sides]
     elif call.op == "adaptive_avg_pool":
-        each = [_shares(a, b) for a, b in zip(sides, int_list(call.attrs, "size"), strict=True)]
+        counts_per_axis = [
+            _adaptive_counts(a, b) for a, b in zip(sides, int_list(call.attrs, "size"), strict=True)
+        ]
     else:
         kernel, stride, pad = (int_list(call.attrs, name) for name in ("kernel", "stride", "pad"))
-        ceil, still = call.attrs["ceil"] is True, (1,) * len(sides)
-        along = windows_along_axis(call.op, sides, kernel, stride, pad, still, ceil=ceil)
-        each = [counts(window, call.attrs["count_pad"] is True) for window in along]
+        ceil, no_dilation = call.attrs["ceil"] is True, (1,) * len(sides)
+        windows = windows_along_axis(call.op, sides, kernel, stride, pad, no_dilation, ceil=ceil)
+        counts_per_axis = [counts(window, call.attrs["count_pad"] is True) for window in windows]
     return [
-        _placed(one.astype(float32), i, len(sides), channels != 1) for i, one in enumerate(each)
+        _along_side(one.astype(float32), i, len(sides), channels != 1)
+        for i, one in enumerate(counts_per_axis)
     ]
 
 
-def _placed(numbers: Float32Array, index: int, rank: int, last: bool) -> Float32Array:
+def _along_side(numbers: Float32Array, index: int, rank: int, last: bool) -> Float32Array:
     """Numbers along one of the sides of a result, whose channels may be last."""
     return numbers.reshape(-1, *(1,) * (rank - 1 - index + last))
 
 
-def _shares(size: int, count: int) -> NDArray[np.float64]:
+def _adaptive_counts(size: int, count: int) -> NDArray[np.float64]:
     """Returns how many elements of an axis each of `count` means takes."""
     index = np.arange(count)
     return (-(-(index + 1) * size // count) - index * size // count).astype(np.float64)

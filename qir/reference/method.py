@@ -67,6 +67,7 @@ class Method:
 def round_to_int32(x: Float32Array) -> NDArray[np.int64]:
     """To integers, halves to even; what does not fit 32 bits becomes their least, as in SIMD."""
     with np.errstate(invalid="ignore"):
+        # cvtps2dq gives 0x80000000 for NaN and for what 32 bits do not hold.
         fits = np.abs(x) < float32(2.0**31)
     return np.where(fits, np.rint(np.where(fits, x, 0)), -(2.0**31)).astype(np.int64)
 

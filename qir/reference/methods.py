@@ -75,6 +75,7 @@ def fma_sum(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine)
     The operand that is one number in the innermost run, if it is `a`, changes places with `b`.
     """
     require_per_tensor("fma_sum", a_map, b_map, out)
+    # onnxruntime's broadcast loops put the single number second.
     if runs_of_one(a.shape, b.shape):
         a, b, a_map, b_map = b, a, b_map, a_map
     with np.errstate(all="ignore"):
@@ -82,6 +83,7 @@ def fma_sum(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine)
             float32(a_map.scale) / float32(out.scale),
             float32(b_map.scale) / float32(out.scale),
         )
+        # One constant for the three zero points, with the roundings of the kernel's own set-up.
         constant = _zero(out) - fma(ra, _zero(a_map), float32(rb * _zero(b_map)))
         total = fma(a.astype(float32), ra, fma(b.astype(float32), rb, constant))
     return saturate(round_to_int32(total), out)
@@ -118,11 +120,11 @@ def _table(
     of: Affine, out: Affine, rule: Rule, function: Callable[[Float32Array], Float32Array]
 ) -> Integers:
     """The result's code for each quantized value there is, from the least on."""
-    least, most = of.storage.bounds
-    if most - least > 1 << 16:
+    least, greatest = of.storage.bounds
+    if greatest - least > 1 << 16:
         raise OpError(f"a table over all values of {of.storage} is too long")
-    codes = np.arange(least, most + 1).astype(of.carrier)
-    return quantize(function(dequantize(codes, of, rule).astype(float32)), out, rule)
+    quantized = np.arange(least, greatest + 1).astype(of.carrier)
+    return quantize(function(dequantize(quantized, of, rule).astype(float32)), out, rule)
 
 
 def _lookup(table: Integers, codes: Integers, of: Affine) -> Integers:
@@ -133,6 +135,8 @@ def logistic(x: Float32Array) -> Float32Array:
     """1 / (1 + exp(-x)) by a rational approximation in float32, fused multiply-adds throughout."""
     x = np.clip(x, float32(-18), float32(18))
     square = x * x
+    # Horner's scheme from the highest coefficient: p is the odd numerator over x, q the
+    # denominator.
     p = fma(square, _ALPHA[0], _ALPHA[1])
     for alpha in _ALPHA[2:]:
         p = fma(p, square, alpha)
@@ -197,28 +201,30 @@ def exponent_table(
         )
     if not x.size:
         return np.zeros(x.shape, out.carrier)
-    codes = np.moveaxis(x, axis, -1).astype(np.int64)
-    length = codes.shape[-1]
+    quantized = np.moveaxis(x, axis, -1).astype(np.int64)
+    length = quantized.shape[-1]
     scale = float(float32(x_map.scale))
-    room = (
+    # The table is scaled so that a sum of `length` greatest terms stays below float32's maximum.
+    headroom = (
         max(0.0, float(float32(math.log(float(np.finfo(float32).max / float32(length))))) - 5.0)
         / scale
     )
-    table = np.exp((np.arange(256, dtype=np.float64) - 255 + room) * scale).astype(float32)
-    terms = table[codes - codes.max(-1, keepdims=True) + 255]
+    table = np.exp((np.arange(256, dtype=np.float64) - 255 + headroom) * scale).astype(float32)
+    # The greatest quantized value of each row takes the last entry.
+    terms = table[quantized - quantized.max(-1, keepdims=True) + 255]
     # cumsum adds one after the other, as the kernel does; sum would add in pairs.
     total = np.cumsum(terms, -1, dtype=float32)[..., -1:]
-    kind = np.float64 if quotient == "f64" else float32
+    quotient_type = np.float64 if quotient == "f64" else float32
     with np.errstate(over="ignore"):
-        levels = np.floor(float32(1) / float32(out.scale)).astype(kind)
-        share = np.rint(terms.astype(kind) * levels / total.astype(kind))
+        levels = np.floor(float32(1) / float32(out.scale)).astype(quotient_type)
+        share = np.rint(terms.astype(quotient_type) * levels / total.astype(quotient_type))
     if quotient == "f64":
-        whole = np.clip(share, 0, _ABOVE_8_BITS).astype(np.int64) + int(out.zero)
+        shifted = np.clip(share, 0, _ABOVE_8_BITS).astype(np.int64) + int(out.zero)
     else:
-        whole = _convert_to_int32(share, int(out.zero), signed=out.storage.kind == "int")
+        shifted = _convert_to_int32(share, int(out.zero), signed=out.storage.kind == "int")
     if overflow == "wrap" and out.storage.kind == "int":
-        whole = np.where(whole > 255, -1, whole).astype(np.int8).astype(np.int64)
-    return np.moveaxis(saturate(whole, out), -1, axis)
+        shifted = np.where(shifted > 255, -1, shifted).astype(np.int8).astype(np.int64)
+    return np.moveaxis(saturate(shifted, out), -1, axis)
 
 
 _ABOVE_8_BITS = 1 << 20
@@ -231,8 +237,8 @@ def _convert_to_int32(share: Float32Array, zero: int, *, signed: bool) -> NDArra
     To -2^31 where it is signed; unsigned it keeps the low bits of 64, which are 0 beyond those.
     """
     if signed:
-        whole = np.where(share < 2**31, share, -(2**31)).astype(np.int64) + zero
-        return whole.astype(np.int32).astype(np.int64)
+        wrapped = np.where(share < 2**31, share, -(2**31)).astype(np.int64) + zero
+        return wrapped.astype(np.int32).astype(np.int64)
     return (np.where(share < 2**63, share, 0).astype(np.int64) + zero) & 0xFFFFFFFF
 
 
@@ -256,29 +262,31 @@ def mean_of_reals(
     A window that is the whole image is left to the global pool, as onnxruntime's kernel does.
     """
     require_per_tensor("mean_of_reals", x_map, out)
-    codes = x if x.ndim != 4 else channels_first("avg_pool2d", x, layout)
-    sizes, n = codes.shape[2:], x.ndim - 2
+    quantized = x if x.ndim != 4 else channels_first("avg_pool2d", x, layout)
+    sizes, spatial = quantized.shape[2:], x.ndim - 2
     if tuple(kernel) == sizes and not any(pad):
         return mean_of_codes(x, x_map, out, layout=layout)
-    along = windows_along_axis(f"avg_pool{n}d", sizes, kernel, stride, pad, (1,) * n, ceil=ceil)
-    reals = float32(x_map.scale) * (codes.astype(np.int32) - int(x_map.zero)).astype(float32)
+    windows = windows_along_axis(
+        f"avg_pool{spatial}d", sizes, kernel, stride, pad, (1,) * spatial, ceil=ceil
+    )
+    floats = float32(x_map.scale) * (quantized.astype(np.int32) - int(x_map.zero)).astype(float32)
     outside = np.zeros((), float32)
-    inside = pad_window(np.ones((1, 1, *sizes), float32), along, outside)
-    held = pad_window(reals, along, outside)
-    counts = tuple(window.count for window in along)
-    total = np.zeros((*codes.shape[:2], *counts), float32)
+    inside = pad_window(np.ones((1, 1, *sizes), float32), windows, outside)
+    padded_x = pad_window(floats, windows, outside)
+    counts = tuple(window.count for window in windows)
+    total = np.zeros((*quantized.shape[:2], *counts), float32)
     count = np.zeros((1, 1, *counts), float32)
-    for at in np.ndindex(*kernel):
-        places = [window.tap(i) for window, i in zip(along, at, strict=True)]
+    for tap in np.ndindex(*kernel):
+        places = [window.tap(i) for window, i in zip(windows, tap, strict=True)]
         taps = (slice(None), slice(None), *places)
-        total = np.add(total, held[taps], dtype=float32)
+        total = np.add(total, padded_x[taps], dtype=float32)
         count = np.add(count, inside[taps], dtype=float32)
     with np.errstate(all="ignore"):
         divisor = np.full((), math.prod(kernel), float32) if count_pad else count
         mean: Float32Array = np.divide(total, divisor, dtype=float32)
         codes_out = round_to_int32(mean / float32(out.scale) + _zero(out))
-    made = saturate(codes_out, out)
-    return made if n != 2 else restore_layout(made, layout)
+    result = saturate(codes_out, out)
+    return result if spatial != 2 else restore_layout(result, layout)
 
 
 def mean_of_codes(x: Integers, x_map: Affine, out: Affine, *, layout: str = "NCHW") -> Integers:
@@ -366,58 +374,62 @@ def run(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     Raises ProfileError for a method or parameter that is not known, OpError where the method does
     not take such operands.
     """
-    wanted = call.rule.method
-    if wanted is None:
+    method_rule = call.rule.method
+    if method_rule is None:
         raise OpError(f"{call.op}: the rule names no method")
-    if wanted.name == "reals":
+    if method_rule.name == "reals":
         return _run_on_floats(call, arrays)
-    if wanted.name == "move":
+    if method_rule.name == "move":
         return _move(call, arrays, partial(compute, call.op))
-    method = plugin_method(wanted.name)
+    method = plugin_method(method_rule.name)
     if method is None:
         known = ", ".join(method_names())
         raise ProfileError(
-            f"profile {call.rule.profile}: no method {wanted.name!r}; known: {known}"
+            f"profile {call.rule.profile}: no method {method_rule.name!r}; known: {known}"
         )
-    if wrong := fault(wanted):
-        raise ProfileError(f"profile {call.rule.profile}: {wrong}")
+    if problem := fault(method_rule):
+        raise ProfileError(f"profile {call.rule.profile}: {problem}")
     if call.out is None and not (method.any_map or method.reals):
-        raise OpError(f"{call.op}: {wanted.name} gives quantized values, the result is float")
+        raise OpError(f"{call.op}: {method_rule.name} gives quantized values, the result is float")
     if method.slots is None:
-        return method.function(call, arrays, **wanted.params)
-    lacks = {s for s in method.slots if s != "xs" and s not in arrays}
-    lacks |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()
-    lacks |= {name for name in method.attrs if name not in call.attrs}
-    if lacks:
-        raise OpError(f"{call.op} has no {min(lacks)}, which method {wanted.name} needs")
+        return method.function(call, arrays, **method_rule.params)
+    missing = {s for s in method.slots if s != "xs" and s not in arrays}
+    missing |= {"xs"} if "xs" in method.slots and "xs.0" not in arrays else set()
+    missing |= {name for name in method.attrs if name not in call.attrs}
+    if missing:
+        raise OpError(f"{call.op} has no {min(missing)}, which method {method_rule.name} needs")
     operands: list[object] = [arrays[s] for s in method.slots if s != "xs"]
     maps: list[object] = [call.affine(s) for s in method.slots if s != "xs"]
     if "xs" in method.slots:
-        many = variadic_slots(arrays)
-        operands.append([arrays[s] for s in many])
-        maps.append([call.affine(s) for s in many])
-    named = {name: call.attrs[name] for name in method.attrs}
+        slots = variadic_slots(arrays)
+        operands.append([arrays[s] for s in slots])
+        maps.append([call.affine(s) for s in slots])
+    attrs = {name: call.attrs[name] for name in method.attrs}
     rule = {"rule": call.rule} if method.reads else {}
-    beside = {slot: arrays[slot] for slot in method.beside if slot in arrays}
-    return method.function(*operands, *maps, call.out, **named, **wanted.params, **rule, **beside)
+    extra_operands = {slot: arrays[slot] for slot in method.beside if slot in arrays}
+    return method.function(
+        *operands, *maps, call.out, **attrs, **method_rule.params, **rule, **extra_operands
+    )
 
 
 def _run_on_floats(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns the float op between dequantize and quantize."""
-    reals = {
+    floats = {
         slot: dequantize(data, call.affine(slot), call.rule) if call.types[slot].quant else data
         for slot, data in arrays.items()
     }
-    result = compute(call.op, reals, call.attrs)
+    result = compute(call.op, floats, call.attrs)
     return result if call.out is None else quantize(result, call.out, call.rule)
 
 
-def _is_permuted_axis(given: Affine, out: Affine, perm: Attr) -> bool:
+def _is_permuted_axis(operand: Affine, out: Affine, perm: Attr) -> bool:
     """Returns whether a quantized type is the same, its axis moved as the elements are."""
-    if given.axis is None or out.axis is None or not isinstance(perm, tuple):
+    if operand.axis is None or out.axis is None or not isinstance(perm, tuple):
         return False
-    same = np.array_equal(given.scale, out.scale) and np.array_equal(given.zero, out.zero)
-    return same and perm[out.axis] == given.axis
+    has_same_numbers = np.array_equal(operand.scale, out.scale) and np.array_equal(
+        operand.zero, out.zero
+    )
+    return has_same_numbers and perm[out.axis] == operand.axis
 
 
 MoveFunction = Callable[[Mapping[str, Integers], Mapping[str, Attr]], Integers]
@@ -430,16 +442,16 @@ def _move(call: MethodCall, arrays: Mapping[str, Integers], function: MoveFuncti
     out = call.out
     maps = {slot: call.affine(slot) for slot in arrays if call.types[slot].quant}
     if call.op == "transpose" and "x" in maps and out.axis is not None:
-        along = _is_permuted_axis(maps["x"], out, call.attrs["perm"])
-        return function(arrays, call.attrs) if along else _run_on_floats(call, arrays)
-    if any(given.axis != out.axis for given in maps.values() if given.axis is not None):
+        is_permuted = _is_permuted_axis(maps["x"], out, call.attrs["perm"])
+        return function(arrays, call.attrs) if is_permuted else _run_on_floats(call, arrays)
+    if any(mapping.axis != out.axis for mapping in maps.values() if mapping.axis is not None):
         return _run_on_floats(
             call, arrays
         )  # no map of the result can be said of what is not moved yet
-    moved = {
+    converted = {
         slot: recode(data, call.affine(slot), out, rule=call.rule)
         if call.types[slot].quant
         else data
         for slot, data in arrays.items()
     }
-    return function(moved, call.attrs)
+    return function(converted, call.attrs)

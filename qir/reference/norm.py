@@ -38,9 +38,9 @@ def batch_norm(
             raise OpError(f"batch_norm: {slot} has {list(row.shape)}, x has {count} channels")
     shape = [count if i == axis else 1 for i in range(x.ndim)]
     g, b, m, v = (to_float64(row).reshape(shape) for row in (gamma, beta, mean, var))
-    centred: Array = np.subtract(to_float64(x), m)
+    centered: Array = np.subtract(to_float64(x), m)
     slope: Array = np.divide(g, np.sqrt(np.add(v, eps)))
-    out: Array = np.add(np.multiply(centred, slope), b)
+    out: Array = np.add(np.multiply(centered, slope), b)
     return np.asarray(round_to_dtype(out, x.dtype), order="C")
 
 
@@ -50,6 +50,7 @@ def softmax(x: Array, *, axis: int = -1) -> Array:
     require_floats("softmax", x=x)
     axis = normalize_axis("softmax", axis, x.ndim)
     value = to_float64(x).astype(np.float64, copy=False)
+    # Subtracting the maximum keeps exp from overflowing and changes no quotient.
     powers = np.exp(value - value.max(axis=axis, keepdims=True, initial=-np.inf))
     return np.asarray(
         round_to_dtype(powers / powers.sum(axis=axis, keepdims=True), x.dtype), order="C"
@@ -91,13 +92,13 @@ def layer_norm(
     Raises OpError where gamma or beta does not broadcast to those axes, or for no floats.
     """
     require_floats("layer_norm", x=x, gamma=gamma, beta=beta)
-    first = normalize_axis("layer_norm", axis, x.ndim)
-    made = np.multiply(
-        _normalized(to_float64(x), first, eps), _spread("layer_norm", "gamma", gamma, x)
+    first_axis = normalize_axis("layer_norm", axis, x.ndim)
+    result = np.multiply(
+        _normalize(to_float64(x), first_axis, eps), _broadcast_row("layer_norm", "gamma", gamma, x)
     )
     if beta is not None:
-        made = np.add(made, _spread("layer_norm", "beta", beta, x))
-    return round_to_dtype(np.asarray(made), x.dtype)
+        result = np.add(result, _broadcast_row("layer_norm", "beta", beta, x))
+    return round_to_dtype(np.asarray(result), x.dtype)
 
 
 @np.errstate(all="ignore")
@@ -105,11 +106,12 @@ def rms_norm(x: Array, gamma: Array, *, axis: int = -1, eps: float = 1e-5) -> Ar
     """x / sqrt(mean of squares + eps) over the axes from `axis` on, times gamma; OpError for
     misfits."""
     require_floats("rms_norm", x=x, gamma=gamma)
-    over = tuple(range(normalize_axis("rms_norm", axis, x.ndim), x.ndim))
+    axes = tuple(range(normalize_axis("rms_norm", axis, x.ndim), x.ndim))
     value = to_float64(x).astype(np.float64, copy=False)
-    size = np.sqrt(np.mean(value * value, axis=over, keepdims=True) + eps)
+    root_mean_square = np.sqrt(np.mean(value * value, axis=axes, keepdims=True) + eps)
     return round_to_dtype(
-        np.asarray(value / size * _spread("rms_norm", "gamma", gamma, x)), x.dtype
+        np.asarray(value / root_mean_square * _broadcast_row("rms_norm", "gamma", gamma, x)),
+        x.dtype,
     )
 
 
@@ -120,7 +122,7 @@ def group_norm(x: Array, gamma: Array, beta: Array, *, groups: int, eps: float =
     require_floats("group_norm", x=x, gamma=gamma, beta=beta)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise OpError(f"group_norm: x {list(x.shape)} does not split into {groups} groups")
-    return _by_channel("group_norm", x, gamma, beta, groups, eps)
+    return _normalize_groups("group_norm", x, gamma, beta, groups, eps)
 
 
 @np.errstate(all="ignore")
@@ -129,7 +131,7 @@ def instance_norm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> 
     require_floats("instance_norm", x=x, gamma=gamma, beta=beta)
     if x.ndim < 3:
         raise OpError(f"instance_norm: x {list(x.shape)} has no axes after the channels")
-    return _by_channel("instance_norm", x, gamma, beta, x.shape[1], eps)
+    return _normalize_groups("instance_norm", x, gamma, beta, x.shape[1], eps)
 
 
 @np.errstate(all="ignore")
@@ -142,6 +144,7 @@ def lrn(
     if x.ndim < 3 or size < 1:
         raise OpError(f"lrn: size {size}, x {list(x.shape)}")
     value = to_float64(x).astype(np.float64, copy=False)
+    # An even size has one channel more after than before, as ONNX's LRN.
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     count, total = x.shape[1], np.zeros(x.shape)
     for channel in range(count):
@@ -150,33 +153,37 @@ def lrn(
     return round_to_dtype(np.asarray(value / (bias + alpha / size * total) ** beta), x.dtype)
 
 
-def _normalized(x: Array, first: int, eps: float) -> Float64Array:
+def _normalize(x: Array, first_axis: int, eps: float) -> Float64Array:
     """Mean 0 and variance 1 over the axes from `first` on; sums as `lane_sum` adds them."""
-    count = math.prod(x.shape[first:])
-    value = x.astype(np.float64, copy=False).reshape(*x.shape[:first], count)
-    centred = value - lane_sum(value) / count
-    made = centred / np.sqrt(lane_sum(centred * centred) / count + eps)
-    return np.asarray(made.reshape(x.shape))
+    count = math.prod(x.shape[first_axis:])
+    value = x.astype(np.float64, copy=False).reshape(*x.shape[:first_axis], count)
+    # Two passes, the mean first: E[x^2] - E[x]^2 would cancel.
+    centered = value - lane_sum(value) / count
+    normalized = centered / np.sqrt(lane_sum(centered * centered) / count + eps)
+    return np.asarray(normalized.reshape(x.shape))
 
 
-def _by_channel(op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: float) -> Array:
+def _normalize_groups(
+    op: str, x: Array, gamma: Array, beta: Array, groups: int, eps: float
+) -> Array:
     count = x.shape[1]
     for slot, row in (("gamma", gamma), ("beta", beta)):
         if row.shape != (count,):
             raise OpError(f"{op}: {slot} has {list(row.shape)}, x has {count} channels")
-    each = math.prod(x.shape[1:]) // max(groups, 1)
-    split = to_float64(x).reshape(x.shape[0], groups, each)
-    made = _normalized(split, 2, eps).reshape(x.shape)
+    group_size = math.prod(x.shape[1:]) // max(groups, 1)
+    by_group = to_float64(x).reshape(x.shape[0], groups, group_size)
+    normalized = _normalize(by_group, 2, eps).reshape(x.shape)
     shape = (count, *(1,) * (x.ndim - 2))
     return round_to_dtype(
         np.add(
-            np.multiply(made, to_float64(gamma).reshape(shape)), to_float64(beta).reshape(shape)
+            np.multiply(normalized, to_float64(gamma).reshape(shape)),
+            to_float64(beta).reshape(shape),
         ),
         x.dtype,
     )
 
 
-def _spread(op: str, slot: str, row: Array, x: Array) -> Float64Array:
+def _broadcast_row(op: str, slot: str, row: Array, x: Array) -> Float64Array:
     try:
         np.broadcast_to(row, x.shape)
     except ValueError:

@@ -35,10 +35,10 @@ def common_dtype(op: str, **operands: Array | None) -> DType:
     """Returns the one element type of the operands present; raises OpError if they differ or hold
     no numbers."""
     kinds = {slot: numeric_dtype(op, slot, x) for slot, x in operands.items() if x is not None}
-    first, kind = next(iter(kinds.items()))
+    first_slot, kind = next(iter(kinds.items()))
     for slot, other in kinds.items():
         if other != kind:
-            raise OpError(f"{op}: {first} is {kind}, {slot} is {other}; cast one of them")
+            raise OpError(f"{op}: {first_slot} is {kind}, {slot} is {other}; cast one of them")
     return kind
 
 
@@ -89,16 +89,19 @@ def round_to_dtype(y: Array, to: np.dtype[np.generic]) -> Array:
     with np.errstate(all="ignore"):
         if to in (np.float32, np.float16) or y.dtype != np.float64:
             return y.astype(to)
+        # NumPy has no cast from float64 to the narrow floats but by float32; rounding to odd there
+        # keeps the second rounding from counting twice.
         return round_to_odd_float32(y.astype(np.float64)).astype(to)
 
 
 def wrap_to_width(y: Array, kind: DType) -> Array:
     """Integers of a width that no NumPy type has, in two's complement of that width."""
-    spare = 8 * y.dtype.itemsize - kind.bits
-    if not kind.is_integer or not spare or y.dtype != kind.carrier:
+    spare_bits = 8 * y.dtype.itemsize - kind.bits
+    if not kind.is_integer or not spare_bits or y.dtype != kind.carrier:
         return y
-    by = y.dtype.type(spare)
-    return np.asarray(np.right_shift(np.left_shift(y, by), by))
+    shift = y.dtype.type(spare_bits)
+    # Shifting up and down again drops the upper bits, and extends the sign of signed ones.
+    return np.asarray(np.right_shift(np.left_shift(y, shift), shift))
 
 
 def contiguous(x: Array) -> Array:
@@ -116,12 +119,12 @@ def truncate_to_integer(x: Array, to: DType) -> Array:
     through i64 (u64 above it if `to` is wide enough); what does not fit there, NaN too, becomes
     its least number: -2^31 or -2^63. So do onnxruntime and NumPy on x86.
     """
-    through = 32 if to.bits <= 16 or (to.kind == "int" and to.bits <= 32) else 64
-    far = 2.0 ** (through - 1)
-    whole = np.trunc(x.astype(np.float64))
-    fits = (whole >= -far) & (whole < far)
-    out = np.where(fits, whole, -far).astype(f"i{through // 8}").astype(to.carrier)
+    bits = 32 if to.bits <= 16 or (to.kind == "int" and to.bits <= 32) else 64
+    limit = 2.0 ** (bits - 1)
+    truncated = np.trunc(x.astype(np.float64))
+    in_range = (truncated >= -limit) & (truncated < limit)
+    out = np.where(in_range, truncated, -limit).astype(f"i{bits // 8}").astype(to.carrier)
     if to.bits < 64 or to.kind == "int":
         return np.asarray(out)
-    above = (whole >= far) & (whole < 2 * far)
-    return np.where(above, np.where(above, whole, 0).astype(np.uint64), out)
+    in_upper_half = (truncated >= limit) & (truncated < 2 * limit)
+    return np.where(in_upper_half, np.where(in_upper_half, truncated, 0).astype(np.uint64), out)

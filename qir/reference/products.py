@@ -94,10 +94,12 @@ def _require_parameters(op: str, slot: str, quant: QuantType) -> QuantType:
 
 def is_affine(quant: QuantType) -> bool:
     """Returns whether a type is affine with an integer zero, per tensor or per axis."""
-    known = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
-    nested = any(a.type.quant for a in quant.arrays())
-    simple = quant.granularity is None or quant.axis is not None
-    return known and quant.storage.is_integer and simple and not nested
+    has_integer_zero = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
+    has_quantized_scales = any(a.type.quant for a in quant.arrays())
+    is_per_axis = quant.granularity is None or quant.axis is not None
+    return (
+        has_integer_zero and quant.storage.is_integer and is_per_axis and not has_quantized_scales
+    )
 
 
 def mapping_of(quant: QuantType) -> AnyMap:
@@ -111,6 +113,7 @@ def is_integer_product(kernel: ProductKernel) -> bool:
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if data is None or weight is None:
         return False
+    # The offset adds scale_w * plus * sum(w): a term of its own, so that the sums stay integer.
     if has_offset_term(kernel):
         data = replace(data, plus=None)
     if not (_has_integer_steps(data) and _has_integer_steps(weight)):
@@ -121,6 +124,7 @@ def is_integer_product(kernel: ProductKernel) -> bool:
     if _has_scales_along_rows(kernel):
         return False
     if kernel.op == "conv2d":
+        # Scales along input channels would change within one sum.
         return data.granularity is None and weight.axis in (None, 0)
     return _has_one_scale_per_sum(kernel, traits.data) and _has_one_scale_per_sum(
         kernel, traits.weight or ""
@@ -133,8 +137,12 @@ def has_offset_term(kernel: ProductKernel) -> bool:
     data, weight = (kernel.types[s or ""].quant for s in (traits.data, traits.weight))
     if kernel.rule.bias.plus != "ends" or kernel.op == "conv2d" or data is None or weight is None:
         return False
-    one = data.granularity is None and data.declared is not None
-    return one and data.plus is not None and _is_per_tensor_or_channel(kernel, traits.weight or "")
+    is_per_tensor = data.granularity is None and data.declared is not None
+    return (
+        is_per_tensor
+        and data.plus is not None
+        and _is_per_tensor_or_channel(kernel, traits.weight or "")
+    )
 
 
 def is_quantized_by_range(result: QuantType, rule: Rule) -> bool:
@@ -148,15 +156,20 @@ def _has_scales_along_rows(kernel: ProductKernel) -> bool:
     if result is None or result.axis is None:
         return False
     channels = kernel.result.rank - 1 if kernel.op != "conv2d" or _has_channels_last(kernel) else 1
-    simple = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
-    return simple and result.axis != channels
+    is_plain = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
+    return is_plain and result.axis != channels
 
 
 def _has_integer_steps(quant: QuantType) -> bool:
     """Returns whether a type is affine with an integer zero, up to 16 bits, any granularity."""
-    known = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
-    nested = any(a.type.quant for a in quant.arrays())
-    return known and quant.storage.is_integer and quant.storage.bits <= 16 and not nested
+    has_integer_zero = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
+    has_quantized_scales = any(a.type.quant for a in quant.arrays())
+    return (
+        has_integer_zero
+        and quant.storage.is_integer
+        and quant.storage.bits <= 16
+        and not has_quantized_scales
+    )
 
 
 def _has_one_scale_per_sum(kernel: ProductKernel, slot: str) -> bool:
@@ -176,8 +189,8 @@ def _summed_axis(kernel: ProductKernel, slot: str) -> int:
     rank = kernel.types[slot].rank
     if slot in ("x", "w"):
         return rank - 1
-    last = (slot == "a") != (kernel.attrs[f"trans_{slot}"] is True)
-    return rank - 1 if last or rank < 2 else rank - 2
+    is_last = (slot == "a") != (kernel.attrs[f"trans_{slot}"] is True)
+    return rank - 1 if is_last or rank < 2 else rank - 2
 
 
 def integer_product(
@@ -188,40 +201,42 @@ def integer_product(
     A float bias is added to a float result, in its own type, and wherever the profile keeps it
     float. A summand is added in units of the result. Raises OpError for another bias.
     """
-    made, sums = _sum_products(kernel, arrays)
+    total, sums = _sum_products(kernel, arrays)
     result, rule = kernel.result.quant, kernel.rule
     if result is not None and is_quantized_by_range(result, rule):
-        return quantize_by_range(dequantize_sum(made), map_of(result), rule)
+        return quantize_by_range(dequantize_sum(total), map_of(result), rule)
     out = kernel.out
     if out is None:
-        return round_to_float_type(dequantize_sum(made), kernel.result.express.carrier)
-    to = _broadcast_result_params(out, made.acc, sums)
-    assert to is not None
-    rescaled = rule.requant.wide == "rescaled" and out.storage.bits >= 32
-    beside = made.steps is not None or made.bias is not None or summand is not None
-    if beside or rescaled or rule.requant.order in ONE_BY_ONE:
-        return codes_of_sum(made, out, to, summand)
-    factor = multiplier(sums.x, sums.w, to, rule, gain=made.gain)
+        return round_to_float_type(dequantize_sum(total), kernel.result.express.carrier)
+    result_map = _broadcast_result_params(out, total.acc, sums)
+    assert result_map is not None
+    is_rescaled = rule.requant.wide == "rescaled" and out.storage.bits >= 32
+    has_addend = total.steps is not None or total.bias is not None or summand is not None
+    # With a float addend the sum is scaled, added to and rounded in floats; without one a single
+    # multiplier does it.
+    if has_addend or is_rescaled or rule.requant.order in ONE_BY_ONE:
+        return codes_of_sum(total, out, result_map, summand)
+    factor = multiplier(sums.x, sums.w, result_map, rule, gain=total.gain)
     if not sums.spread:
-        return requantize(made.acc, factor, out, rule, axis=made.axis)
-    return _requantize_elementwise(made.acc, factor, out, rule, made.axis)
+        return requantize(total.acc, factor, out, rule, axis=total.axis)
+    return _requantize_elementwise(total.acc, factor, out, rule, total.axis)
 
 
 def _sum_products(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
     """Returns the integer sums with the bias where the rule adds it."""
     traits = spec(kernel.op).traits
     accumulate.check(kernel.rule)
-    beside = has_offset_term(kernel)
-    if beside:
+    has_offset = has_offset_term(kernel)
+    if has_offset:
         plain_data = affine_of(replace(kernel.quant(traits.data), plus=None))
         kernel = replace(kernel, maps={**kernel.maps, traits.data: plain_data})
-    simple = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
-    sums = _sum_per_channel(kernel, arrays) if simple else _sum_per_row(kernel, arrays)
+    is_plain = all(_is_per_tensor_or_channel(kernel, s or "") for s in (traits.data, traits.weight))
+    sums = _sum_per_channel(kernel, arrays) if is_plain else _sum_per_row(kernel, arrays)
     axis = sums.acc.ndim - 1 if kernel.op != "conv2d" or _has_channels_last(kernel) else 1
-    made = Sum(sums.acc, sums.x, sums.w, kernel.rule, axis, _alpha(kernel))
+    total = Sum(sums.acc, sums.x, sums.w, kernel.rule, axis, _alpha(kernel))
     if traits.bias in arrays:
-        made = _add_bias(kernel, made, arrays[traits.bias or ""], sums)
-    return (_add_offset_term(kernel, made, arrays, sums) if beside else made), sums
+        total = _add_bias(kernel, total, arrays[traits.bias or ""], sums)
+    return (_add_offset_term(kernel, total, arrays, sums) if has_offset else total), sums
 
 
 def sum_of_bias(kernel: ProductKernel, bias: Integers | None, channels: int) -> Sum:
@@ -235,48 +250,58 @@ def sum_of_bias(kernel: ProductKernel, bias: Integers | None, channels: int) -> 
     return made if bias is None else _add_bias(kernel, made, bias, _Sums(acc, x, w, False))
 
 
-def _add_offset_term(kernel: ProductKernel, of: Sum, arrays: Operands, sums: _Sums) -> Sum:
+def _add_offset_term(kernel: ProductKernel, total: Sum, arrays: Operands, sums: _Sums) -> Sum:
     """Returns the sums with what the offset of the data adds to them next to the bias."""
     slot = spec(kernel.op).traits.weight or ""
     weights = _as_matmul_side(kernel, slot, arrays[slot]).astype(np.int64) - sums.w.zero
-    added = data_offset_term(weights.sum(-2), sums.x, sums.w)
+    offset = data_offset_term(weights.sum(-2), sums.x, sums.w)
     with np.errstate(all="ignore"):
-        return replace(of, bias=added if of.bias is None else np.asarray(of.bias + added))
+        return replace(
+            total, bias=offset if total.bias is None else np.asarray(total.bias + offset)
+        )
 
 
-def _add_bias(kernel: ProductKernel, of: Sum, bias: Integers, sums: _Sums) -> Sum:
+def _add_bias(kernel: ProductKernel, total: Sum, bias: Integers, sums: _Sums) -> Sum:
     """Returns the sums with a bias next to or in them, as the profile says."""
     kind = kernel.types[spec(kernel.op).traits.bias or ""]
-    real = kind.quant is None and kind.dtype.is_float
+    is_float = kind.quant is None and kind.dtype.is_float
     if kind.quant is not None and kernel.rule.bias.domain == "real_after":
         bias = dequantize(bias, kernel.map(spec(kernel.op).traits.bias or ""), kernel.rule)
-        real = True
-    shape = [1] * of.acc.ndim
-    shape[of.axis] = -1
-    floats = kernel.rule.requant.input == "acc_then_bias"
-    if real and kernel.result.quant is None and kernel.rule.weights.given != "float":
-        added = bias.astype(np.float32) * np.float32(_beta(kernel))
-        return replace(of, bias=added.reshape(shape) if added.ndim == 1 else added)
-    if real and kernel.rule.bias.domain == "real_after":
-        added = bias.astype(of.kind) * of.kind.type(_beta(kernel))
-        added = added.reshape(shape) if added.ndim == 1 else added
-        return _bias_in_accumulator_units(of, added) if floats else replace(of, bias=added)
-    counted = _integer_bias(kernel, bias, sums)
-    counted = counted.reshape(shape) if counted.ndim == 1 else counted
-    if floats:
-        return replace(of, steps=counted)
-    return replace(of, acc=accumulate.add_bias(of.acc, counted, kernel.rule.acc))
+        is_float = True
+    shape = [1] * total.acc.ndim
+    # A list of biases lies along the channels, wherever these are in the result.
+    shape[total.axis] = -1
+    adds_on_floats = kernel.rule.requant.input == "acc_then_bias"
+    # A float result takes a float bias as it is.
+    if is_float and kernel.result.quant is None and kernel.rule.weights.given != "float":
+        float_bias = bias.astype(np.float32) * np.float32(_beta(kernel))
+        return replace(
+            total, bias=float_bias.reshape(shape) if float_bias.ndim == 1 else float_bias
+        )
+    if is_float and kernel.rule.bias.domain == "real_after":
+        float_bias = bias.astype(total.kind) * total.kind.type(_beta(kernel))
+        float_bias = float_bias.reshape(shape) if float_bias.ndim == 1 else float_bias
+        return (
+            _bias_in_accumulator_units(total, float_bias)
+            if adds_on_floats
+            else replace(total, bias=float_bias)
+        )
+    integer_bias = _integer_bias(kernel, bias, sums)
+    integer_bias = integer_bias.reshape(shape) if integer_bias.ndim == 1 else integer_bias
+    if adds_on_floats:
+        return replace(total, steps=integer_bias)
+    return replace(total, acc=accumulate.add_bias(total.acc, integer_bias, kernel.rule.acc))
 
 
-def _bias_in_accumulator_units(of: Sum, bias: NDArray[np.floating]) -> Sum:
+def _bias_in_accumulator_units(total: Sum, bias: NDArray[np.floating]) -> Sum:
     """Returns a float bias to be added to the sums as floats."""
-    how, one = of.rule.bias, of.kind.type(1)
+    bias_rule, one = total.rule.bias, total.kind.type(1)
     with np.errstate(all="ignore"):
-        if how.by == "fma" and how.unit == "reciprocal":
-            return replace(of, steps=bias, share=np.asarray(one / accumulator_unit(of)))
-        if how.unit == "reciprocal":
-            return replace(of, steps=bias * (one / accumulator_unit(of)))
-        return replace(of, steps=bias / accumulator_unit(of))
+        if bias_rule.by == "fma" and bias_rule.unit == "reciprocal":
+            return replace(total, steps=bias, share=np.asarray(one / accumulator_unit(total)))
+        if bias_rule.unit == "reciprocal":
+            return replace(total, steps=bias * (one / accumulator_unit(total)))
+        return replace(total, steps=bias / accumulator_unit(total))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,8 +369,8 @@ def _packed_weight_params(kernel: ProductKernel, w: Affine) -> Affine:
 
 def _as_matmul_side(kernel: ProductKernel, slot: str, data: Integers) -> Integers:
     """Returns an operand as the left or right side of `@`."""
-    turn = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
-    return np.swapaxes(data, -1, -2) if turn and data.ndim > 1 else data
+    is_transposed = slot == "w" or kernel.attrs.get(f"trans_{slot}") is True
+    return np.swapaxes(data, -1, -2) if is_transposed and data.ndim > 1 else data
 
 
 def _sum_per_row(kernel: ProductKernel, arrays: Operands) -> _Sums:
@@ -366,12 +391,12 @@ def _centered_operand(
     the sums."""
     data, quant = arrays[slot], kernel.quant(slot)
     numbers = mapping_of(quant).over(data.shape)
-    whole = _as_matmul_side(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
+    centered = _as_matmul_side(kernel, slot, data.astype(np.int64) - numbers.zero.astype(np.int64))
     scale = np.asarray(numbers.scale)
     if scale.ndim:
         scale = _as_matmul_side(kernel, slot, scale)
-    made = Affine(quant.storage, scale, np.zeros((), np.int64), quant.low, quant.high)
-    return whole, replace(made, express=quant.express)
+    mapping = Affine(quant.storage, scale, np.zeros((), np.int64), quant.low, quant.high)
+    return centered, replace(mapping, express=quant.express)
 
 
 def _beta(kernel: ProductKernel) -> float:
@@ -388,8 +413,8 @@ def _integer_bias(kernel: ProductKernel, bias: Integers, sums: _Sums) -> Integer
     if _beta(kernel) != 1.0:
         raise OpError(f"{kernel.op}: beta = {kernel.attrs['beta']!r} has no integer arithmetic")
     if kind.quant is not None and kernel.rule.bias.domain == "rescaled_acc":
-        of = kernel.affine(traits.bias or "")
-        return requantize_bias(bias, of, sums.x, sums.w, kernel.rule)
+        bias_map = kernel.affine(traits.bias or "")
+        return requantize_bias(bias, bias_map, sums.x, sums.w, kernel.rule)
     if kind.dtype.is_integer:
         return bias
     if not kind.dtype.is_float or kind.quant or sums.spread or _alpha(kernel) != 1.0:
@@ -411,12 +436,12 @@ def _requantize_elementwise(
     """Sums with a factor each: one channel an element."""
     scale, zero = out.along(acc.ndim)
     size = acc.size
-    each = replace(
+    per_element = replace(
         out,
         scale=np.broadcast_to(scale, acc.shape).reshape(size),
         zero=np.broadcast_to(zero, acc.shape).reshape(size),
         axis=0,
     )
     factors = np.ascontiguousarray(np.broadcast_to(factor, acc.shape).reshape(size))
-    made = requantize(acc.reshape(size), factors, each, rule, axis=0)
-    return made.reshape(acc.shape)
+    flat = requantize(acc.reshape(size), factors, per_element, rule, axis=0)
+    return flat.reshape(acc.shape)

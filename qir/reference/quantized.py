@@ -39,19 +39,23 @@ _FILLING_OPS = frozenset({"pad", "unfold"})
 def run_quantized(node: Node, operands: Operands, profile_name: str) -> tuple[Integers, ...]:
     """Returns one quantized op."""
     results = tuple(value.type for value in node.results)
-    given = resolve_companions(node.op, node.operands, operands, results, profile_name)
-    if _only_moves(node.op, given.types, given.results) and (
-        _has_open_parameters(given) or len(results) > 1
+    resolved = resolve_companions(node.op, node.operands, operands, results, profile_name)
+    if _only_moves(node.op, resolved.types, resolved.results) and (
+        _has_open_parameters(resolved) or len(results) > 1
     ):
-        return compute_all(node.op, given.arrays, node.attrs)
+        return compute_all(node.op, resolved.arrays, node.attrs)
     if len(results) > 1:
         raise OpError(f"{node.op} on values of several quantized types; requantize them first")
-    return (run_op(node.op, node.attrs, given.types, given.arrays, given.results[0], profile_name),)
+    return (
+        run_op(
+            node.op, node.attrs, resolved.types, resolved.arrays, resolved.results[0], profile_name
+        ),
+    )
 
 
-def _has_open_parameters(given: Resolved) -> bool:
+def _has_open_parameters(resolved: Resolved) -> bool:
     """Returns whether a type still asks for a number."""
-    quants = [kind.quant for kind in (*given.types.values(), *given.results)]
+    quants = [kind.quant for kind in (*resolved.types.values(), *resolved.results)]
     return any(quant is not None and quant.dynamic for quant in quants)
 
 
@@ -61,14 +65,16 @@ def _only_moves(op: str, types: Mapping[str, TensorType], results: tuple[TensorT
     traits = spec(op).traits
     if not traits.value_preserving or op in _FILLING_OPS:
         return False
-    moved = [t.quant for s, t in types.items() if s.partition(".")[0] in traits.same_params]
-    quants = [*moved, *(kind.quant for kind in results)]
-    known = [quant for quant in quants if quant is not None]
-    if not moved or len(known) < len(quants):
+    operand_types = [t.quant for s, t in types.items() if s.partition(".")[0] in traits.same_params]
+    quants = [*operand_types, *(kind.quant for kind in results)]
+    quant_types = [quant for quant in quants if quant is not None]
+    if not operand_types or len(quant_types) < len(quants):
         return False
-    if any(quant.dynamic for quant in known):
-        return len(moved) == 1 and all(quant.dynamic for quant in known)
-    return known[0].granularity is None and all(map(known[0].has_same_mapping, known))
+    if any(quant.dynamic for quant in quant_types):
+        return len(operand_types) == 1 and all(quant.dynamic for quant in quant_types)
+    return quant_types[0].granularity is None and all(
+        map(quant_types[0].has_same_mapping, quant_types)
+    )
 
 
 def activation_bounds(
@@ -84,17 +90,18 @@ def activation_bounds(
         end if value is None else _quantized_end(np.array([value], np.float32), out, rule, how)
         for value, end in ((least, out.low), (most, out.high))
     ]
+    # Where min is above max, max wins, as in clip.
     return min(ends), ends[1]
 
 
-def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, how: str) -> int:
-    if how == "quantize":
+def _quantized_end(value: NDArray[np.float32], out: Affine, rule: Rule, mode: str) -> int:
+    if mode == "quantize":
         return int(quantize(value, out, rule)[0])
     with np.errstate(all="ignore"):
         steps, zero = value / out.scale.astype(np.float32), out.zero.astype(np.float32)
-        far = ROUNDINGS["away"](steps.astype(np.float64))
-        codes = far + zero if how == "away" else np.rint(steps + zero)
-    return int(np.clip(codes, out.low, out.high)[0])
+        rounded = ROUNDINGS["away"](steps.astype(np.float64))
+        quantized = rounded + zero if mode == "away" else np.rint(steps + zero)
+    return int(np.clip(quantized, out.low, out.high)[0])
 
 
 def run_op(
@@ -118,6 +125,8 @@ def run_op(
         return _requantize_through_floats(kernel, arrays["x"], profile_name)
     if op == "requantize":
         return _run_requantize(kernel, arrays["x"])
+    # From here on: products, then ops of a named method, then ops that only move integers, and
+    # floats for all others.
     if op in INTEGER_SUM_LAYERS and rule.method is not None and rule.method.name == "reals":
         return run_on_floats(kernel, arrays)
     if op in INTEGER_SUM_LAYERS and rule.method is not None:
@@ -149,17 +158,17 @@ def run_on_floats(kernel: ProductKernel, arrays: Operands) -> Integers:
     values, float values next to quantized values. Raises OpError for operands that count in a unit
     of the accumulator.
     """
-    reals: dict[str, Integers] = {}
+    floats: dict[str, Integers] = {}
     for slot, data in arrays.items():
         if kernel.types[slot].quant is not None:
-            reals[slot] = dequantize(data, kernel.map(slot), kernel.rule)
+            floats[slot] = dequantize(data, kernel.map(slot), kernel.rule)
         elif slot == spec(kernel.op).traits.bias and not kernel.types[slot].dtype.is_float:
             raise OpError(f"{kernel.op}: {slot} has a unit that these quantized values do not have")
         else:
-            reals[slot] = data
-    made = compute(kernel.op, reals, kernel.attrs)
+            floats[slot] = data
+    result = compute(kernel.op, floats, kernel.attrs)
     out = kernel.out_map
-    return made if out is None else quantize(made, out, kernel.rule)
+    return result if out is None else quantize(result, out, kernel.rule)
 
 
 # -- quantize -------------------------------------------------------------------------------------
@@ -195,21 +204,21 @@ def _quantize_without_saturation(x: Integers, out: AnyMap, rule: Rule) -> Intege
         return round_to_float_type(in_scale_units(x, numbers, out, rule), out.carrier)
 
 
-def _run_requantize(kernel: ProductKernel, codes: Integers) -> Integers:
+def _run_requantize(kernel: ProductKernel, quantized: Integers) -> Integers:
     """Quantized values to quantized values by value, or by the method that the profile names."""
     result = kernel.result.quant
     assert result is not None
     rule = with_node_rounding(kernel.rule, kernel.attrs)
-    named = rule.method is not None and rule.method.name != "recode"
-    if named and is_affine(kernel.quant("x")) and is_affine(result):
-        return methods.run(replace(kernel, rule=rule), {"x": codes})
+    has_method = rule.method is not None and rule.method.name != "recode"
+    if has_method and is_affine(kernel.quant("x")) and is_affine(result):
+        return methods.run(replace(kernel, rule=rule), {"x": quantized})
     out = kernel.out_map
     assert out is not None
-    return convert(codes, kernel.map("x"), out, rule)
+    return convert(quantized, kernel.map("x"), out, rule)
 
 
 def _requantize_through_floats(
-    kernel: ProductKernel, codes: Integers, profile_name: str
+    kernel: ProductKernel, quantized: Integers, profile_name: str
 ) -> Integers:
     """Quantized values to integers by the rules of dequantize and of quantize, where no kernel goes
     there."""
@@ -217,11 +226,11 @@ def _requantize_through_floats(
     assert x.quant is not None
     assert out is not None
     if same_map(kernel.map("x"), out):
-        return codes
-    real = x.with_element(x.quant.express)
-    found = run_op("dequantize", {}, kernel.types, {"x": codes}, real, profile_name)
+        return quantized
+    float_type = x.with_element(x.quant.express)
+    floats = run_op("dequantize", {}, kernel.types, {"x": quantized}, float_type, profile_name)
     attrs = spec("quantize").complete_attrs({"round": kernel.attrs["round"]})
-    return run_op("quantize", attrs, {"x": real}, {"x": found}, kernel.result, profile_name)
+    return run_op("quantize", attrs, {"x": float_type}, {"x": floats}, kernel.result, profile_name)
 
 
 def fake_quantize(
@@ -231,5 +240,5 @@ def fake_quantize(
     quant = code.quant
     assert quant is not None
     rule = profile(profile_name).resolve(query_for_op("fake_quantize", attrs, {"x": code}, code))
-    through = mapping_of(quant)
-    return round_to_float_type(dequantize(quantize(x, through, rule), through, rule), x.dtype)
+    mapping = mapping_of(quant)
+    return round_to_float_type(dequantize(quantize(x, mapping, rule), mapping, rule), x.dtype)

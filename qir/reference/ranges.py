@@ -20,7 +20,7 @@ float32 = np.float32
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RangeRequest:
     """What the numbers are chosen for."""
 
     storage: DType
@@ -39,108 +39,118 @@ def extremes(x: Tensor, keep: tuple[int, ...], blocks: tuple[int, ...]) -> Pair:
     if not x.size:
         sizes = dict(zip(keep, blocks or (1,) * len(keep), strict=True))
         shape = [-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(x.shape)]
-        none = np.zeros(shape if keep else (), x.dtype)
-        return none, none
-    rest = tuple(i for i in range(x.ndim) if i not in keep)
+        zeros = np.zeros(shape if keep else (), x.dtype)
+        return zeros, zeros
+    reduced_axes = tuple(i for i in range(x.ndim) if i not in keep)
     ends: list[Tensor] = []
     for reduce in (np.minimum, np.maximum):
-        found = reduce.reduce(x, axis=rest, keepdims=True) if rest else x
+        extreme = reduce.reduce(x, axis=reduced_axes, keepdims=True) if reduced_axes else x
         for axis, size in zip(keep, blocks, strict=False):
             if size > 1:
                 starts = np.arange(0, x.shape[axis], size)
-                found = reduce.reduceat(found, starts, axis=axis)
-        ends.append(np.asarray(found if keep else found.reshape(())))
+                extreme = reduce.reduceat(extreme, starts, axis=axis)
+        ends.append(np.asarray(extreme if keep else extreme.reshape(())))
     return ends[0], ends[1]
 
 
-def _onnx(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
+def _onnx(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     """ONNX's DynamicQuantizeLinear, as onnxruntime computes it: float32 throughout.
 
     A scale of 0 gives no number for the zero, which then is the extreme quantized value.
     """
-    _affine("onnx.dynamic", wanted)
-    first, last = wanted.bounds
-    least, most = (
+    _require_affine("onnx.dynamic", request)
+    qmin, qmax = request.bounds
+    least, greatest = (
         np.minimum(low.astype(float32), float32(0)),
         np.maximum(high.astype(float32), float32(0)),
     )
     with np.errstate(all="ignore"):
-        scale = np.where(most == least, float32(1), (most - least) / float32(last - first)).astype(
-            float32
-        )
-        zero = float32(first) - least / scale
-    near = np.rint(np.clip(zero, float32(first), float32(last)))
-    return scale, np.where(np.isnan(zero), float32(last), near)
+        scale = np.where(
+            greatest == least, float32(1), (greatest - least) / float32(qmax - qmin)
+        ).astype(float32)
+        zero = float32(qmin) - least / scale
+    rounded = np.rint(np.clip(zero, float32(qmin), float32(qmax)))
+    return scale, np.where(np.isnan(zero), float32(qmax), rounded)
 
 
-_SMALLEST = float32(6.1e-5)
+# FBGEMM's SMALL_SCALE_THRESHOLD.
+_MIN_SCALE = float32(6.1e-5)
 
 
-def _widened_in_f64(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
+def _widened_in_f64(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     """PyTorch's dynamic layers (ChooseQuantizationParams): float64 between float32 ends.
 
     A range too small for its scale is widened. `bounds` 0:127 are what reduce_range asks for.
     """
-    _affine("torch.dynamic", wanted)
-    _finite("torch.dynamic", low, high)
-    least, most = (
+    _require_affine("torch.dynamic", request)
+    _require_finite("torch.dynamic", low, high)
+    least, greatest = (
         np.minimum(low.astype(float32), float32(0)),
         np.maximum(high.astype(float32), float32(0)),
     )
-    first, last = (float(b) for b in wanted.bounds)
+    qmin, qmax = (float(b) for b in request.bounds)
     with np.errstate(all="ignore"):
-        scale = (most.astype(np.float64) - least) / (last - first)
-        tiny = (scale.astype(float32) == 0) | np.isinf(float32(1) / scale.astype(float32))
-        scale = np.where(tiny, 0.1, scale)
-        small = scale < _SMALLEST
-        more = _SMALLEST / scale.astype(float32)
-        span = _SMALLEST * float32(last - first)
-        widest = np.where(least == 0, span, np.where(most == 0, most, most * more))
-        lowest = np.where(most == 0, np.where(least == 0, least, -span), least * more)
-        least, most = np.where(small, lowest, least), np.where(small, widest, most)
-        scale = np.where(small, np.float64(_SMALLEST), scale)
-        from_min = first - least.astype(np.float64) / scale
-        from_max = last - most.astype(np.float64) / scale
-        below = abs(first) - np.abs(least.astype(np.float64) / scale)
-        above = abs(last) - np.abs(most.astype(np.float64) / scale)
-        start = np.where(below < above, from_min, from_max)
-    zero = np.rint(np.clip(start, first, last))
+        scale = (greatest.astype(np.float64) - least) / (qmax - qmin)
+        is_zero = (scale.astype(float32) == 0) | np.isinf(float32(1) / scale.astype(float32))
+        scale = np.where(is_zero, 0.1, scale)
+        is_small = scale < _MIN_SCALE
+        widening = _MIN_SCALE / scale.astype(float32)
+        span = _MIN_SCALE * float32(qmax - qmin)
+        widened_greatest = np.where(
+            least == 0, span, np.where(greatest == 0, greatest, greatest * widening)
+        )
+        widened_least = np.where(
+            greatest == 0, np.where(least == 0, least, -span), least * widening
+        )
+        least, greatest = (
+            np.where(is_small, widened_least, least),
+            np.where(is_small, widened_greatest, greatest),
+        )
+        scale = np.where(is_small, np.float64(_MIN_SCALE), scale)
+        from_min = qmin - least.astype(np.float64) / scale
+        from_max = qmax - greatest.astype(np.float64) / scale
+        error_at_min = abs(qmin) - np.abs(least.astype(np.float64) / scale)
+        error_at_max = abs(qmax) - np.abs(greatest.astype(np.float64) / scale)
+        # The zero point from the end with the smaller rounding error, as FBGEMM's
+        # ChooseQuantizationParams.
+        start = np.where(error_at_min < error_at_max, from_min, from_max)
+    zero = np.rint(np.clip(start, qmin, qmax))
     return scale, zero
 
 
-def _per_token(low: Tensor, high: Tensor, wanted: Wanted) -> Pair:
+def _per_token(low: Tensor, high: Tensor, request: RangeRequest) -> Pair:
     """torchao's asymmetric choice for each token, in float32; the zero is nudged to one end.
 
     A symmetric one reaches as far as the larger end, never less than 1e-5.
     """
-    _finite("torchao.per_token", low, high)
-    first, last = wanted.bounds
-    if wanted.symmetric:
-        reach = np.maximum(np.abs(low.astype(float32)), np.abs(high.astype(float32)))
-        return np.maximum(reach, float32(1e-5)) / float32(last), np.zeros(reach.shape)
-    least, most = (
+    _require_finite("torchao.per_token", low, high)
+    qmin, qmax = request.bounds
+    if request.symmetric:
+        absmax = np.maximum(np.abs(low.astype(float32)), np.abs(high.astype(float32)))
+        return np.maximum(absmax, float32(1e-5)) / float32(qmax), np.zeros(absmax.shape)
+    least, greatest = (
         np.minimum(low.astype(float32), float32(0)),
         np.maximum(high.astype(float32), float32(0)),
     )
     with np.errstate(all="ignore"):
-        scale = np.maximum((most - least) / float32(last - first), np.finfo(float32).eps)
-        below, above = least / scale, most / scale
-        nearer = (float32(first) + below) + (float32(last) + above) > 0
-        zero = np.where(nearer, float32(first) - below, float32(last) - above)
-    return scale, np.rint(np.clip(zero, float32(first), float32(last)))
+        scale = np.maximum((greatest - least) / float32(qmax - qmin), np.finfo(float32).eps)
+        below, above = least / scale, greatest / scale
+        min_is_nearer = (float32(qmin) + below) + (float32(qmax) + above) > 0
+        zero = np.where(min_is_nearer, float32(qmin) - below, float32(qmax) - above)
+    return scale, np.rint(np.clip(zero, float32(qmin), float32(qmax)))
 
 
-def _affine(rule: str, wanted: Wanted) -> None:
-    if wanted.symmetric:
+def _require_affine(rule: str, request: RangeRequest) -> None:
+    if request.symmetric:
         raise OpError(f"{rule} chooses an affine map, not a symmetric one")
 
 
-def _finite(rule: str, low: Tensor, high: Tensor) -> None:
+def _require_finite(rule: str, low: Tensor, high: Tensor) -> None:
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise OpError(f"{rule}: x holds infinities, and no scale reaches them")
 
 
-RULES: Mapping[str, Callable[[Tensor, Tensor, Wanted], Pair]] = {
+RULES: Mapping[str, Callable[[Tensor, Tensor, RangeRequest], Pair]] = {
     "onnx.dynamic": _onnx,
     "torch.dynamic": _widened_in_f64,
     "torchao.per_token": _per_token,

@@ -25,7 +25,7 @@ Counts: TypeAlias = NDArray[np.int64]
 Function: TypeAlias = Callable[[Float64Array], Float64Array]
 NOWHERE: Places = {}
 
-_APPLIED: dict[str, Callable[[Float64Array, float, float], Array]] = {
+_ACTIVATION_FUNCTIONS: dict[str, Callable[[Float64Array, float, float], Array]] = {
     "relu": lambda x, a, b: np.maximum(x, 0),
     "tanh": lambda x, a, b: np.asarray(np.tanh(x)),
     "sigmoid": lambda x, a, b: sigmoid(x),
@@ -60,33 +60,38 @@ class RecurrentLayer:
             raise OpError(f"{self.op}: direction {self.direction!r} is none")
         return DIRECTIONS[self.direction]
 
-    def functions(self, way: int) -> list[Function]:
+    def functions(self, direction_index: int) -> list[Function]:
         """Returns the activations of one direction; raises OpError where they are not as many as it
         takes."""
-        each, ways = len(DEFAULT_ACTIVATIONS[self.op]), len(self.ways)
-        names = list(self.activations) or list(DEFAULT_ACTIVATIONS[self.op]) * ways
-        if len(names) != each * ways or any(n not in ACTIVATIONS for n in names):
-            raise OpError(f"{self.op}: activations {', '.join(names)} are not {each} a direction")
-        return [self._function(i, names[i]) for i in range(way * each, (way + 1) * each)]
+        per_direction, directions = len(DEFAULT_ACTIVATIONS[self.op]), len(self.ways)
+        names = list(self.activations) or list(DEFAULT_ACTIVATIONS[self.op]) * directions
+        if len(names) != per_direction * directions or any(n not in ACTIVATIONS for n in names):
+            raise OpError(
+                f"{self.op}: activations {', '.join(names)} are not {per_direction} a direction"
+            )
+        return [
+            self._function(i, names[i])
+            for i in range(direction_index * per_direction, (direction_index + 1) * per_direction)
+        ]
 
     def _function(self, index: int, name: str) -> Function:
-        usual = ACTIVATIONS[name]
-        a = self.alpha[index] if self.alpha else usual[0] or 0.0
-        b = self.beta[index] if self.beta else usual[1] or 0.0
-        applied = _APPLIED[name]
-        return lambda x: np.asarray(applied(x, a, b), np.float64)
+        defaults = ACTIVATIONS[name]
+        a = self.alpha[index] if self.alpha else defaults[0] or 0.0
+        b = self.beta[index] if self.beta else defaults[1] or 0.0
+        function = _ACTIVATION_FUNCTIONS[name]
+        return lambda x: np.asarray(function(x, a, b), np.float64)
 
     def at(self, place: str, x: Float64Array) -> Float64Array:
         """Returns the value as it is at a place, rounded where somebody asked for that."""
-        rounded = self.inner.get(place)
-        return x if rounded is None else rounded(x)
+        rounding = self.inner.get(place)
+        return x if rounding is None else rounding(x)
 
     def gated(self, gate: str, function: Function, total: Float64Array) -> Float64Array:
         """Returns a gate: its sum rounded, clipped, put through its activation, and rounded
         again."""
         total = self.at(f"gate.{gate}", total)
-        kept = total if self.clip is None else np.clip(total, -self.clip, self.clip)
-        return self.at(f"act.{gate}", function(kept))
+        clipped = total if self.clip is None else np.clip(total, -self.clip, self.clip)
+        return self.at(f"act.{gate}", function(clipped))
 
 
 class CellStep(Protocol):
@@ -121,50 +126,52 @@ class RecurrentWeights:
         return slice(start * hidden, stop * hidden)
 
 
-def _rnn_cell(own: RecurrentWeights) -> CellStep:
-    (f,) = own.layer.functions(own.way)
+def _rnn_cell(weights: RecurrentWeights) -> CellStep:
+    (f,) = weights.layer.functions(weights.way)
 
     def step(given: Float64Array, state: State) -> State:
-        total = given + own.product(own.layer.at("h", state[0]))
-        return (own.layer.gated("h", f, total),)
+        total = given + weights.product(weights.layer.at("h", state[0]))
+        return (weights.layer.gated("h", f, total),)
 
     return step
 
 
-def _lstm_cell(own: RecurrentWeights, *, input_forget: bool) -> CellStep:
-    f, g, last = own.layer.functions(own.way)
-    layer = own.layer
+def _lstm_cell(weights: RecurrentWeights, *, input_forget: bool) -> CellStep:
+    f, g, cell_activation = weights.layer.functions(weights.way)
+    layer = weights.layer
 
     def step(given: Float64Array, state: State) -> State:
         h, c = state
-        i, o, forget, new = own.split(given + own.product(layer.at("h", h)))
-        if own.peephole:
-            i, forget = i + own.peephole[0] * c, forget + own.peephole[2] * c
+        i, o, forget, new = weights.split(given + weights.product(layer.at("h", h)))
+        if weights.peephole:
+            # Peepholes of i and f look at the old cell, that of o at the new one.
+            i, forget = i + weights.peephole[0] * c, forget + weights.peephole[2] * c
         i = layer.gated("i", f, i)
         kept = layer.at("act.f", 1 - i) if input_forget else layer.gated("f", f, forget)
         c = layer.at("c", kept * c + i * layer.gated("c", g, new))
-        if own.peephole:
-            o = o + own.peephole[1] * c
-        made = layer.at("hidden", layer.gated("o", f, o) * last(c))
-        return (made if own.proj is None else _product(made, own.proj), c)
+        if weights.peephole:
+            o = o + weights.peephole[1] * c
+        made = layer.at("hidden", layer.gated("o", f, o) * cell_activation(c))
+        return (made if weights.proj is None else _product(made, weights.proj), c)
 
     return step
 
 
-def _gru_cell(own: RecurrentWeights, *, before_reset: bool) -> CellStep:
-    f, g = own.layer.functions(own.way)
-    layer = own.layer
+def _gru_cell(weights: RecurrentWeights, *, before_reset: bool) -> CellStep:
+    f, g = weights.layer.functions(weights.way)
+    layer = weights.layer
 
     def step(given: Float64Array, state: State) -> State:
         (h,) = state
         read = layer.at("h", h)
-        z, r, new = own.split(given)
-        to_z, to_r = np.split(own.product(read, slice(0, 2)), 2, axis=1)
+        z, r, new = weights.split(given)
+        to_z, to_r = np.split(weights.product(read, slice(0, 2)), 2, axis=1)
         z, r = layer.gated("z", f, z + to_z), layer.gated("r", f, r + to_r)
+        # cuDNN and torch multiply r with the finished product; the original GRU resets h before it.
         if before_reset:
-            new = new + r * own.product(read, slice(2, 3))
+            new = new + r * weights.product(read, slice(2, 3))
         else:
-            new = new + own.product(r * read, slice(2, 3))
+            new = new + weights.product(r * read, slice(2, 3))
         return ((1 - z) * layer.gated("h", g, new) + z * h,)
 
     return step
@@ -261,25 +268,34 @@ def _run(
     peephole: Array | None = None,
     proj: Array | None = None,
 ) -> tuple[Array, ...]:
-    first = {f"{name}0": data for name, data in zip("hc", start, strict=False)}
-    require_floats(layer.op, x=x, w=w, r=r, bias=bias, peephole=peephole, proj=proj, **first)
+    initial = {f"{name}0": data for name, data in zip("hc", start, strict=False)}
+    require_floats(layer.op, x=x, w=w, r=r, bias=bias, peephole=peephole, proj=proj, **initial)
     for slot, data in (("x", x), ("w", w), ("r", r)):
         require_rank(layer.op, slot, data, 3)
-    xs = np.swapaxes(_wide(x), 0, 1) if layer.batch_first else _wide(x)
+    xs = np.swapaxes(_as_float64(x), 0, 1) if layer.batch_first else _as_float64(x)
     hidden, out = _check(layer, xs, w, r, bias, peephole, proj)
-    steps, batch, taken = xs.shape
+    steps, batch, input_size = xs.shape
     counts = _counts(layer.op, lengths, steps, batch)
     sizes = zip("hc", start, (out, hidden), strict=False)
-    states = [_start(layer, f"{name}0", data, batch, size) for name, data, size in sizes]
-    made, ends = np.zeros((steps, len(layer.ways), batch, out)), list[State]()
-    for way, back in enumerate(layer.ways):
-        own, shift = _weights(layer, way, r, bias, peephole, proj)
-        given = _product(xs.reshape(steps * batch, taken), _wide(w)[way].T) + shift
-        state: State = tuple(s[way] for s in states)
-        parts = given.reshape(steps, batch, r.shape[1])
-        ends.append(_stepped(make_cell(own), parts, state, counts, made[:, way], back=back))
-    y = np.moveaxis(made, 2, 0) if layer.batch_first else made
-    last = [np.stack(parts, 1 if layer.batch_first else 0) for parts in zip(*ends, strict=True)]
+    states = [_initial_state(layer, f"{name}0", data, batch, size) for name, data, size in sizes]
+    y_steps, last_states = np.zeros((steps, len(layer.ways), batch, out)), list[State]()
+    for index, is_reversed in enumerate(layer.ways):
+        weights, input_bias = _weights(layer, index, r, bias, peephole, proj)
+        # The products of all steps with w at once: they do not depend on the state.
+        input_products = (
+            _product(xs.reshape(steps * batch, input_size), _as_float64(w)[index].T) + input_bias
+        )
+        state: State = tuple(s[index] for s in states)
+        parts = input_products.reshape(steps, batch, r.shape[1])
+        last_states.append(
+            _run_steps(
+                make_cell(weights), parts, state, counts, y_steps[:, index], is_reversed=is_reversed
+            )
+        )
+    y = np.moveaxis(y_steps, 2, 0) if layer.batch_first else y_steps
+    last = [
+        np.stack(parts, 1 if layer.batch_first else 0) for parts in zip(*last_states, strict=True)
+    ]
     return tuple(np.asarray(round_to_dtype(data, x.dtype), order="C") for data in (y, *last))
 
 
@@ -296,12 +312,12 @@ def _check(
     op, ways, rows = layer.op, len(layer.ways), w.shape[1]
     hidden = rows // len(GATE_COUNTS[op])
     out = hidden if proj is None else proj.shape[1]
-    _fit(op, "w", w, ways, len(GATE_COUNTS[op]) * hidden, xs.shape[2])
-    _fit(op, "r", r, ways, rows, out)
-    _fit(op, "proj", proj, ways, out, hidden)
-    _fit(op, "peephole", peephole, ways, 3 * hidden)
+    _check_shape(op, "w", w, ways, len(GATE_COUNTS[op]) * hidden, xs.shape[2])
+    _check_shape(op, "r", r, ways, rows, out)
+    _check_shape(op, "proj", proj, ways, out, hidden)
+    _check_shape(op, "peephole", peephole, ways, 3 * hidden)
     if bias is None or bias.shape != (ways, rows):
-        _fit(op, "bias", bias, ways, 2 * rows)
+        _check_shape(op, "bias", bias, ways, 2 * rows)
     return hidden, out
 
 
@@ -315,62 +331,70 @@ def _weights(
 ) -> tuple[RecurrentWeights, Float64Array]:
     """Returns one direction's weights, and what is added to the product of x with w."""
     rows = r.shape[1]
-    both = np.zeros(2 * rows)
+    biases = np.zeros(2 * rows)
     if bias is not None:
-        both[: bias.shape[1]] = _wide(bias)[way]
-    own = RecurrentWeights(
+        biases[: bias.shape[1]] = _as_float64(bias)[way]
+    weights = RecurrentWeights(
         layer,
         way,
-        _wide(r)[way].T,
-        both[rows:],
-        None if proj is None else _wide(proj)[way].T,
-        () if peephole is None else tuple(np.split(_wide(peephole)[way], 3)),
+        _as_float64(r)[way].T,
+        biases[rows:],
+        None if proj is None else _as_float64(proj)[way].T,
+        () if peephole is None else tuple(np.split(_as_float64(peephole)[way], 3)),
     )
-    return own, both[:rows]
+    return weights, biases[:rows]
 
 
-def _stepped(
+def _run_steps(
     cell: CellStep,
-    given: Float64Array,
+    input_products: Float64Array,
     state: State,
     counts: Counts,
-    made: Float64Array,
+    y_steps: Float64Array,
     *,
-    back: bool,
+    is_reversed: bool,
 ) -> State:
     """Runs one direction; writes what each step made, gives the last state of each sequence."""
-    every = np.arange(given.shape[1])
-    for k in range(len(given)):
-        on = k < counts
-        at = np.where(on, counts - 1 - k, 0) if back else np.full(len(every), k)
-        new = cell(given[at, every], state)
-        state = tuple(np.where(on[:, None], n, s) for n, s in zip(new, state, strict=True))
-        made[at[on], every[on]] = state[0][on]
+    batch_index = np.arange(input_products.shape[1])
+    for k in range(len(input_products)):
+        is_active = k < counts
+        # A reversed sequence begins at its own last step.
+        positions = (
+            np.where(is_active, counts - 1 - k, 0) if is_reversed else np.full(len(batch_index), k)
+        )
+        new_state = cell(input_products[positions, batch_index], state)
+        # A sequence that has ended keeps its state.
+        state = tuple(
+            np.where(is_active[:, None], n, s) for n, s in zip(new_state, state, strict=True)
+        )
+        y_steps[positions[is_active], batch_index[is_active]] = state[0][is_active]
     return tuple(np.where(counts[:, None] > 0, s, 0.0) for s in state)
 
 
-def _wide(x: Array) -> Float64Array:
+def _as_float64(x: Array) -> Float64Array:
     return x.astype(np.float64, copy=False)
 
 
 def _product(a: Float64Array, b: Float64Array) -> Float64Array:
-    return _wide(product(a, b))
+    return _as_float64(product(a, b))
 
 
-def _fit(op: str, slot: str, data: Array | None, *wanted: int) -> None:
-    if data is not None and data.shape != wanted:
-        raise OpError(f"{op}: {slot} is {list(data.shape)}, it should be {list(wanted)}")
+def _check_shape(op: str, slot: str, data: Array | None, *expected: int) -> None:
+    if data is not None and data.shape != expected:
+        raise OpError(f"{op}: {slot} is {list(data.shape)}, it should be {list(expected)}")
 
 
-def _start(
+def _initial_state(
     layer: RecurrentLayer, slot: str, data: Array | None, batch: int, size: int
 ) -> Float64Array:
     """Returns the state before the first step, [directions, batch, size]."""
     ways = len(layer.ways)
     if data is None:
         return np.zeros((ways, batch, size))
-    _fit(layer.op, slot, data, *((batch, ways, size) if layer.batch_first else (ways, batch, size)))
-    return np.swapaxes(_wide(data), 0, 1) if layer.batch_first else _wide(data)
+    _check_shape(
+        layer.op, slot, data, *((batch, ways, size) if layer.batch_first else (ways, batch, size))
+    )
+    return np.swapaxes(_as_float64(data), 0, 1) if layer.batch_first else _as_float64(data)
 
 
 def _counts(op: str, lengths: Array | None, steps: int, batch: int) -> Counts:
@@ -379,7 +403,7 @@ def _counts(op: str, lengths: Array | None, steps: int, batch: int) -> Counts:
         return np.full(batch, steps)
     if lengths.dtype.kind not in "iu":
         raise OpError(f"{op}: lengths are {lengths.dtype}, they must be whole numbers")
-    _fit(op, "lengths", lengths, batch)
+    _check_shape(op, "lengths", lengths, batch)
     counts = lengths.astype(np.int64)
     if counts.size and not 0 <= counts.min() <= counts.max() <= steps:
         ends = f"{counts.min()}..{counts.max()}"

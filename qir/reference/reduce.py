@@ -30,47 +30,51 @@ def reduce_mean(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Arr
     Over nothing it is NaN, and for integers OpError; so are axes that x has not, or has twice.
     """
     kind = numeric_dtype("reduce_mean", "x", x)
-    over = tuple(normalize_axis("reduce_mean", a, x.ndim) for a in axes) or tuple(range(x.ndim))
-    if len(set(over)) < len(over):
+    reduced_axes = tuple(normalize_axis("reduce_mean", a, x.ndim) for a in axes) or tuple(
+        range(x.ndim)
+    )
+    if len(set(reduced_axes)) < len(reduced_axes):
         raise OpError(f"reduce_mean: axes {tuple(axes)} name one axis twice")
-    count = math.prod(x.shape[a] for a in over)
-    total = np.asarray(np.sum(to_float64(x), axis=over, keepdims=keep))
+    count = math.prod(x.shape[a] for a in reduced_axes)
+    total = np.asarray(np.sum(to_float64(x), axis=reduced_axes, keepdims=keep))
     if kind.is_float:
         return round_to_dtype(np.asarray(np.divide(total, np.float64(count))), x.dtype)
     if not count and total.size:
-        raise OpError(f"reduce_mean: x {list(x.shape)} has nothing to average on axes {over}")
+        raise OpError(
+            f"reduce_mean: x {list(x.shape)} has nothing to average on axes {reduced_axes}"
+        )
     return truncating_divide(total, np.array(max(count, 1), total.dtype)).astype(x.dtype)
 
 
 Axes = tuple[int, ...]
 
 
-def _over(op: str, x: Array, axes: Sequence[int]) -> Axes:
-    over = tuple(normalize_axis(op, a, x.ndim) for a in axes) or tuple(range(x.ndim))
-    if len(set(over)) < len(over):
+def _reduced_axes(op: str, x: Array, axes: Sequence[int]) -> Axes:
+    reduced_axes = tuple(normalize_axis(op, a, x.ndim) for a in axes) or tuple(range(x.ndim))
+    if len(set(reduced_axes)) < len(reduced_axes):
         raise OpError(f"{op}: axes {tuple(axes)} name one axis twice")
-    return over
+    return reduced_axes
 
 
-def _of_numbers(op: str, function: np.ufunc) -> Callable[..., Array]:
+def _number_reduction(op: str, function: np.ufunc) -> Callable[..., Array]:
     """Returns the reduction by a function of two numbers; the greatest of nothing is the least
     there is."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
         kind = numeric_dtype(op, "x", x)
-        over = _over(op, x, axes)
-        plain = to_float64(x) if kind.is_float else x
-        if function.identity is None and not math.prod(x.shape[a] for a in over):
-            shape = np.sum(plain, axis=over, keepdims=keep).shape
-            return np.full(shape, _furthest(x, greatest=function is np.minimum), x.dtype)
-        made = function.reduce(plain, axis=over, keepdims=keep, dtype=plain.dtype)
-        return np.asarray(round_to_dtype(np.asarray(made), x.dtype))
+        reduced_axes = _reduced_axes(op, x, axes)
+        values = to_float64(x) if kind.is_float else x
+        if function.identity is None and not math.prod(x.shape[a] for a in reduced_axes):
+            shape = np.sum(values, axis=reduced_axes, keepdims=keep).shape
+            return np.full(shape, _identity_element(x, greatest=function is np.minimum), x.dtype)
+        reduced = function.reduce(values, axis=reduced_axes, keepdims=keep, dtype=values.dtype)
+        return np.asarray(round_to_dtype(np.asarray(reduced), x.dtype))
 
     return run
 
 
-def _furthest(x: Array, *, greatest: bool) -> float | int | bool:
+def _identity_element(x: Array, *, greatest: bool) -> float | int | bool:
     """Returns the greatest or the least number of a type."""
     kind = numeric_dtype("reduce", "x", x)
     if kind.is_float:
@@ -78,7 +82,7 @@ def _furthest(x: Array, *, greatest: bool) -> float | int | bool:
     return kind.bounds[greatest] if kind.is_integer else greatest
 
 
-def _of_floats(
+def _float_reduction(
     op: str, function: Callable[[Float64Array, Axes], Float64Array]
 ) -> Callable[..., Array]:
     """Returns the reduction by a function that keeps its axes as 1."""
@@ -86,55 +90,59 @@ def _of_floats(
     @np.errstate(all="ignore")
     def run(x: Array, *, axes: Sequence[int] = (), keep: bool = True) -> Array:
         require_floats(op, x=x)
-        over = _over(op, x, axes)
-        made = function(to_float64(x).astype(np.float64, copy=False), over)
-        return np.asarray(round_to_dtype(made if keep else np.squeeze(made, over), x.dtype))
+        reduced_axes = _reduced_axes(op, x, axes)
+        reduced = function(to_float64(x).astype(np.float64, copy=False), reduced_axes)
+        return np.asarray(
+            round_to_dtype(reduced if keep else np.squeeze(reduced, reduced_axes), x.dtype)
+        )
 
     return run
 
 
 def _log_sum_exp(x: Float64Array, over: Axes) -> Float64Array:
-    top = np.max(x, axis=over, keepdims=True, initial=-np.inf)
-    top = np.where(np.isfinite(top), top, 0.0)
-    return np.asarray(np.log(np.sum(np.exp(x - top), axis=over, keepdims=True)) + top)
+    maximum = np.max(x, axis=over, keepdims=True, initial=-np.inf)
+    # Without a finite maximum nothing is subtracted: inf - inf would be NaN.
+    maximum = np.where(np.isfinite(maximum), maximum, 0.0)
+    return np.asarray(np.log(np.sum(np.exp(x - maximum), axis=over, keepdims=True)) + maximum)
 
 
 def _sum(x: Float64Array, over: Axes) -> Float64Array:
     return np.asarray(np.sum(x, axis=over, keepdims=True))
 
 
-def _place(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
+def _arg_reduction(op: str, function: Callable[..., Array]) -> Callable[..., Array]:
     def run(x: Array, *, axis: int = 0, keep: bool = True, last: bool = False) -> Array:
         numeric_dtype(op, "x", x)
-        along = normalize_axis(op, axis, x.ndim)
-        if not x.shape[along]:
-            rest = tuple(1 if a == along else d for a, d in enumerate(x.shape))
-            if math.prod(rest):
-                raise OpError(f"{op}: axis {along} of x {list(x.shape)} is empty")
-            return np.zeros(rest if keep else rest[:along] + rest[along + 1 :], np.int64)
+        axis_ = normalize_axis(op, axis, x.ndim)
+        if not x.shape[axis_]:
+            shape = tuple(1 if a == axis_ else d for a, d in enumerate(x.shape))
+            if math.prod(shape):
+                raise OpError(f"{op}: axis {axis_} of x {list(x.shape)} is empty")
+            return np.zeros(shape if keep else shape[:axis_] + shape[axis_ + 1 :], np.int64)
         if not last:
-            return np.asarray(function(to_float64(x), axis=along, keepdims=keep), np.int64)
-        found = function(np.flip(to_float64(x), along), axis=along, keepdims=keep)
-        return np.asarray(x.shape[along] - 1 - np.asarray(found, np.int64))
+            return np.asarray(function(to_float64(x), axis=axis_, keepdims=keep), np.int64)
+        # argmax finds the first; of the mirrored axis that is the last.
+        index = function(np.flip(to_float64(x), axis_), axis=axis_, keepdims=keep)
+        return np.asarray(x.shape[axis_] - 1 - np.asarray(index, np.int64))
 
     return run
 
 
-def _so_far(op: str, function: np.ufunc) -> Callable[..., Array]:
+def _cumulative(op: str, function: np.ufunc) -> Callable[..., Array]:
     """Returns the function of all elements so far along an axis; raises OpError if x has no such
     axis."""
 
     @np.errstate(all="ignore")
     def run(x: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
         numeric_dtype(op, "x", x)
-        along = normalize_axis(op, axis, x.ndim)
-        value = to_float64(np.flip(x, along) if reverse else x)
-        made = function.accumulate(value, along, value.dtype)
-        if exclusive and x.shape[along]:
-            first = np.full_like(np.take(made, [0], along), function.identity)
-            rest = np.take(made, range(x.shape[along] - 1), along)
-            made = np.concatenate([first, rest], along)
-        return round_to_dtype(np.flip(made, along) if reverse else made, x.dtype)
+        axis_ = normalize_axis(op, axis, x.ndim)
+        value = to_float64(np.flip(x, axis_) if reverse else x)
+        totals = function.accumulate(value, axis_, value.dtype)
+        if exclusive and x.shape[axis_]:
+            first = np.full_like(np.take(totals, [0], axis_), function.identity)
+            shifted = np.take(totals, range(x.shape[axis_] - 1), axis_)
+            totals = np.concatenate([first, shifted], axis_)
+        return round_to_dtype(np.flip(totals, axis_) if reverse else totals, x.dtype)
 
     return run
 
@@ -147,33 +155,33 @@ def top_k(
     NaN is greater than everything. Raises OpError where the axis has fewer than k.
     """
     numeric_dtype("top_k", "x", x)
-    along = normalize_axis("top_k", axis, x.ndim)
-    if not 0 <= k <= x.shape[along]:
-        raise OpError(f"top_k: k {k}, but axis {along} has {x.shape[along]}")
+    axis_ = normalize_axis("top_k", axis, x.ndim)
+    if not 0 <= k <= x.shape[axis_]:
+        raise OpError(f"top_k: k {k}, but axis {axis_} has {x.shape[axis_]}")
     value = to_float64(x)
     if largest:  # a stable order of the mirrored row, read from its end, keeps the first first
-        order = np.argsort(np.flip(value, along), along, kind="stable")
-        order = x.shape[along] - 1 - np.flip(order, along)
+        order = np.argsort(np.flip(value, axis_), axis_, kind="stable")
+        order = x.shape[axis_] - 1 - np.flip(order, axis_)
     else:
-        order = np.argsort(value, along, kind="stable")
-    places = np.take(order, range(k), along).astype(np.int64)
-    return np.take_along_axis(x, places, along), places
+        order = np.argsort(value, axis_, kind="stable")
+    places = np.take(order, range(k), axis_).astype(np.int64)
+    return np.take_along_axis(x, places, axis_), places
 
 
 FUNCTIONS: dict[str, Callable[..., Array | tuple[Array, ...]]] = {
     "reduce_mean": reduce_mean,
-    "reduce_sum": _of_numbers("reduce_sum", np.add),
-    "reduce_prod": _of_numbers("reduce_prod", np.multiply),
-    "reduce_max": _of_numbers("reduce_max", np.maximum),
-    "reduce_min": _of_numbers("reduce_min", np.minimum),
-    "reduce_l1": _of_floats("reduce_l1", lambda x, over: _sum(np.abs(x), over)),
-    "reduce_l2": _of_floats("reduce_l2", lambda x, over: np.sqrt(_sum(x * x, over))),
-    "reduce_log_sum": _of_floats("reduce_log_sum", lambda x, over: np.log(_sum(x, over))),
-    "reduce_log_sum_exp": _of_floats("reduce_log_sum_exp", _log_sum_exp),
-    "reduce_sum_square": _of_floats("reduce_sum_square", lambda x, over: _sum(x * x, over)),
-    "arg_max": _place("arg_max", np.argmax),
-    "arg_min": _place("arg_min", np.argmin),
-    "cumsum": _so_far("cumsum", np.add),
-    "cumprod": _so_far("cumprod", np.multiply),
+    "reduce_sum": _number_reduction("reduce_sum", np.add),
+    "reduce_prod": _number_reduction("reduce_prod", np.multiply),
+    "reduce_max": _number_reduction("reduce_max", np.maximum),
+    "reduce_min": _number_reduction("reduce_min", np.minimum),
+    "reduce_l1": _float_reduction("reduce_l1", lambda x, over: _sum(np.abs(x), over)),
+    "reduce_l2": _float_reduction("reduce_l2", lambda x, over: np.sqrt(_sum(x * x, over))),
+    "reduce_log_sum": _float_reduction("reduce_log_sum", lambda x, over: np.log(_sum(x, over))),
+    "reduce_log_sum_exp": _float_reduction("reduce_log_sum_exp", _log_sum_exp),
+    "reduce_sum_square": _float_reduction("reduce_sum_square", lambda x, over: _sum(x * x, over)),
+    "arg_max": _arg_reduction("arg_max", np.argmax),
+    "arg_min": _arg_reduction("arg_min", np.argmin),
+    "cumsum": _cumulative("cumsum", np.add),
+    "cumprod": _cumulative("cumprod", np.multiply),
     "top_k": top_k,
 }

@@ -17,22 +17,22 @@ def reshape(x: Array, shape: Array, *, allow_zero: bool = False) -> Array:
     """x in ONNX's target shape: 0 copies a size, -1 is what remains; OpError for misfits."""
     if shape.ndim != 1 or shape.dtype.kind not in "iu":
         raise OpError(f"reshape: shape is {shape.dtype}{list(shape.shape)}, it takes one i64 row")
-    wanted = [int(size) for size in shape]
-    for i, size in enumerate(wanted):
+    target = [int(size) for size in shape]
+    for i, size in enumerate(target):
         if size == 0 and not allow_zero:
             if i >= x.ndim:
-                raise OpError(f"reshape: shape {wanted} copies axis {i}, x has {x.ndim} axes")
-            wanted[i] = x.shape[i]
-    if min(wanted, default=0) < -1 or wanted.count(-1) > 1:
-        raise OpError(f"reshape: shape {wanted} may leave one size open, as -1")
-    known = math.prod(size for size in wanted if size != -1)
-    if -1 in wanted and not known:
-        raise OpError(f"reshape: shape {wanted} leaves a size open next to one of 0")
-    if -1 in wanted:
-        wanted[wanted.index(-1)] = x.size // known
-    if math.prod(wanted) != x.size:
-        raise OpError(f"reshape: x {list(x.shape)} does not hold as many elements as {wanted}")
-    return x.reshape(wanted)
+                raise OpError(f"reshape: shape {target} copies axis {i}, x has {x.ndim} axes")
+            target[i] = x.shape[i]
+    if min(target, default=0) < -1 or target.count(-1) > 1:
+        raise OpError(f"reshape: shape {target} may leave one size open, as -1")
+    known_product = math.prod(size for size in target if size != -1)
+    if -1 in target and not known_product:
+        raise OpError(f"reshape: shape {target} leaves a size open next to one of 0")
+    if -1 in target:
+        target[target.index(-1)] = x.size // known_product
+    if math.prod(target) != x.size:
+        raise OpError(f"reshape: x {list(x.shape)} does not hold as many elements as {target}")
+    return x.reshape(target)
 
 
 def flatten(x: Array, *, axis: int = 1) -> Array:
@@ -72,35 +72,36 @@ def pad(x: Array, *, pads: Sequence[int], mode: str = "constant", value: float =
         raise OpError(f"pad: mode {mode!r} is not one of {', '.join(PADS)}")
     counts = int_tuple("pad", "pads", pads, 2 * x.ndim, -(1 << 62))
     before, after = counts[: x.ndim], counts[x.ndim :]
-    x = x[tuple(_kept(i, x.shape[i], before[i], after[i]) for i in range(x.ndim))]
-    more = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    # Negative pads crop first; what is added then copies from the elements that are left.
+    x = x[tuple(_cropped_slice(i, x.shape[i], before[i], after[i]) for i in range(x.ndim))]
+    added = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     if mode == "constant":
-        return _framed(x, more, value)
-    for i, (size, sides) in enumerate(zip(x.shape, more, strict=True)):
+        return _pad_with_value(x, added, value)
+    for i, (size, sides) in enumerate(zip(x.shape, added, strict=True)):
         if max(sides) and not size:
             raise OpError(f"pad: axis {i} of {size} is too short for {mode} pads {sides}")
-    return np.pad(x, more, mode) if more else x  # type: ignore[call-overload]
+    return np.pad(x, added, mode) if added else x  # type: ignore[call-overload]
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return shape[:axis] + shape[axis + 1 :]
 
 
-def _kept(axis: int, size: int, before: int, after: int) -> slice:
+def _cropped_slice(axis: int, size: int, before: int, after: int) -> slice:
     start, stop = max(-before, 0), size - max(-after, 0)
     if start > stop:
         raise OpError(f"pad: pads {before}, {after} take away more than axis {axis} has, {size}")
     return slice(start, stop)
 
 
-def _framed(x: Array, more: list[tuple[int, int]], value: float) -> Array:
-    shape = [b + size + a for size, (b, a) in zip(x.shape, more, strict=True)]
-    out = np.full(shape, _filling(x, value), x.dtype)
-    out[tuple(slice(b, b + size) for size, (b, _) in zip(x.shape, more, strict=True))] = x
+def _pad_with_value(x: Array, added: list[tuple[int, int]], value: float) -> Array:
+    shape = [b + size + a for size, (b, a) in zip(x.shape, added, strict=True)]
+    out = np.full(shape, _fill_value(x, value), x.dtype)
+    out[tuple(slice(b, b + size) for size, (b, _) in zip(x.shape, added, strict=True))] = x
     return out
 
 
-def _filling(x: Array, value: float) -> Array:
+def _fill_value(x: Array, value: float) -> Array:
     kind = dtype_of(x)
     if kind.is_float:
         return round_to_dtype(np.array(value, np.float64), x.dtype)

@@ -31,24 +31,26 @@ def numbers(start: Array, limit: Array, step: Array) -> Array:
             raise OpError(f"range: {slot} has {x.size} elements, it takes one number")
     if not step.reshape(()):
         raise OpError("range: step is 0, with which no limit is reached")
-    first, last, by = (x.reshape(()).astype(np.float64).item() for x in (start, limit, step))
+    first, last, increment = (x.reshape(()).astype(np.float64).item() for x in (start, limit, step))
     if kind.is_integer:
-        first, last, by = (int(x.reshape(())) for x in (start, limit, step))
-        return np.arange(first, last, by, dtype=start.dtype)
-    steps = (last - first) / by
+        first, last, increment = (int(x.reshape(())) for x in (start, limit, step))
+        return np.arange(first, last, increment, dtype=start.dtype)
+    steps = (last - first) / increment
     if not (math.isfinite(first) and math.isfinite(steps)):
-        raise OpError(f"range: from {first} to {last} by {by} there is no finite count of numbers")
+        raise OpError(
+            f"range: from {first} to {last} by {increment} there is no finite count of numbers"
+        )
     count = max(math.ceil(steps), 0)
-    return round_to_dtype(first + np.arange(count, dtype=np.float64) * by, start.dtype)
+    return round_to_dtype(first + np.arange(count, dtype=np.float64) * increment, start.dtype)
 
 
 def filled(shape: Array, *, value: Stored) -> Array:
     """Returns a tensor of that shape, every element the value; raises OpError for a negative
     size."""
-    wanted = [int(n) for n in shape.reshape(-1)]
-    if shape.ndim != 1 or min(wanted, default=0) < 0:
-        raise OpError(f"constant_of_shape: shape {wanted} is no row of sizes")
-    return np.full(wanted, value.data.reshape(()))
+    sizes = [int(n) for n in shape.reshape(-1)]
+    if shape.ndim != 1 or min(sizes, default=0) < 0:
+        raise OpError(f"constant_of_shape: shape {sizes} is no row of sizes")
+    return np.full(sizes, value.data.reshape(()))
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {

@@ -101,10 +101,10 @@ FUNCTIONS: dict[str, Callable[..., OpResult]] = {
 
 def compute(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> NDArray[np.generic]:
     """Returns one op in float that has one result; OpError as for `compute_all`."""
-    made = compute_all(op, operands, attrs)
-    if len(made) != 1:
-        raise OpError(f"{op} makes {len(made)} values, one is wanted")
-    return made[0]
+    results = compute_all(op, operands, attrs)
+    if len(results) != 1:
+        raise OpError(f"{op} makes {len(results)} values, one is wanted")
+    return results[0]
 
 
 def compute_all(
@@ -112,22 +112,23 @@ def compute_all(
 ) -> tuple[NDArray[np.generic], ...]:
     """Returns one op in float; raises OpError for values it cannot take or an op that has no
     function."""
-    made = _run_plugin_or_core(op, operands, attrs)
-    return made if isinstance(made, tuple) else (made,)
+    result = _run_plugin_or_core(op, operands, attrs)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _run_plugin_or_core(op: str, operands: Operands, attrs: Mapping[str, Attr]) -> OpResult:
     if op == "cast":
         return cast(operands["x"], attrs["to"])
-    function = FUNCTIONS.get(op) or _of_plugin(op)
+    function = FUNCTIONS.get(op) or _plugin_function(op)
     operands = {slot: contiguous(x) for slot, x in operands.items()}
     if "xs.0" in operands:
+        # A variadic op's function takes one list, in the order of the slots.
         order = sorted(operands, key=lambda s: int(s.rpartition(".")[2]))
         return function([operands[s] for s in order], **attrs)
     return function(**operands, **attrs)
 
 
-def _of_plugin(op: str) -> Callable[..., OpResult]:
+def _plugin_function(op: str) -> Callable[..., OpResult]:
     """Returns the function of an op that a plugin brings; raises OpError for an op that has
     none."""
     if OPS.own(op) or op not in OPS:
@@ -135,8 +136,8 @@ def _of_plugin(op: str) -> Callable[..., OpResult]:
     function = plugin_op(op).reference
 
     def run(*operands: object, **named: object) -> OpResult:
-        made = function(*operands, **named)
-        return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)
+        result = function(*operands, **named)
+        return tuple(map(np.asarray, result)) if isinstance(result, tuple) else np.asarray(result)
 
     return run
 
@@ -154,27 +155,27 @@ def cast(x: NDArray[np.generic], to: Attr) -> NDArray[np.generic]:
     if x.dtype == np.float64 and to.is_float:
         return round_to_dtype(x, to.carrier)
     if x.dtype.kind in "OUST" and to.kind != "string":
-        return wrap_to_width(_read(x, to), to)
+        return wrap_to_width(_parse_texts(x, to), to)
     with np.errstate(invalid="ignore", over="ignore"):
         return wrap_to_width(x.astype(to.carrier), to)
 
 
-def _read(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:
+def _parse_texts(x: NDArray[np.generic], to: DType) -> NDArray[np.generic]:
     """Texts as the numbers that they are; raises OpError for others."""
     out = np.zeros(x.shape, to.carrier)
     for at, text in np.ndenumerate(x):
         try:
-            out[at] = _number(text, to)
+            out[at] = _parse_number(text, to)
         except (ValueError, OverflowError, TypeError):
             raise OpError(f"cast: x at {list(at)} is {text!r:.40}, no {to}") from None
     return out
 
 
-def _number(text: object, to: DType) -> float:
+def _parse_number(text: object, to: DType) -> float:
     text = text.decode() if isinstance(text, bytes) else str(text)
     if not to.is_integer:
         return float(text)
     low, high = to.bounds
-    if not low <= (whole := int(text)) <= high:
+    if not low <= (integer := int(text)) <= high:
         raise ValueError
-    return whole
+    return integer

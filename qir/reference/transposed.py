@@ -30,51 +30,55 @@ def transposed(call: MethodCall, arrays: Arrays, *, misread: bool = False) -> In
     elements, which holds the zero point, back to front; `misread` as torch hands them to oneDNN,
     other weights wherever as many channels do not come in as go out. So the terms of a sum keep the
     order that the weights have."""
-    n = call.types["x"].rank - 2
-    x, of = call.affine("x"), call.affine("w")
+    spatial = call.types["x"].rank - 2
+    x, weight_map = call.affine("x"), call.affine("w")
     require_per_tensor(call.op, x)
     attrs, groups = call.attrs, call.attrs["groups"]
     assert isinstance(groups, int)
-    w = _turned(_misread(arrays["w"], groups) if misread else arrays["w"], groups)
-    room = _back(_spaced(arrays["x"], attrs, w.shape[2:], int(x.zero)))
+    w = _swap_channels(
+        _swap_channels_as_read(arrays["w"], groups) if misread else arrays["w"], groups
+    )
+    # A transposed convolution is a convolution of x with gaps of stride - 1 zeros and a mirrored
+    # kernel. Mirroring data and result instead keeps the weights, and so the order of each sum.
+    spread_x = _reverse_spatial(_insert_gaps(arrays["x"], attrs, w.shape[2:], int(x.zero)))
     if (
         min(
-            room.shape[2 + i] - (w.shape[2 + i] - 1) * d
+            spread_x.shape[2 + i] - (w.shape[2 + i] - 1) * d
             for i, d in enumerate(int_list(attrs, "dilation"))
         )
         < 1
     ):
         raise OpError(f"{call.op}: pad takes away more than there is")
     types = dict(call.types)
-    types["x"] = TensorType(room.shape, call.types["x"].element)
-    types["w"] = TensorType(w.shape, _tiled(call, of, groups))
-    still: dict[str, Attr] = {
-        "stride": (1,) * n,
-        "pad": (0,) * 2 * n,
+    types["x"] = TensorType(spread_x.shape, call.types["x"].element)
+    types["w"] = TensorType(w.shape, _weight_type(call, weight_map, groups))
+    plain_attrs: dict[str, Attr] = {
+        "stride": (1,) * spatial,
+        "pad": (0,) * 2 * spatial,
         "dilation": attrs["dilation"],
         "groups": groups,
     }
-    given = {**arrays, "x": room, "w": w}
-    if n == 2:
+    operands = {**arrays, "x": spread_x, "w": w}
+    if spatial == 2:
         result = TensorType((1,) * 4, call.result.element)
         rule = replace(call.rule, method=None)
-        image = ProductKernel("conv2d", {**still, "layout": "NCHW"}, types, result, rule)
-        return _back(integer_product(image, given))
-    flat = ProductKernel(f"conv{n}d", still, types, call.result, call.rule)
-    return _back(run_as_conv2d(flat, given))
+        image = ProductKernel("conv2d", {**plain_attrs, "layout": "NCHW"}, types, result, rule)
+        return _reverse_spatial(integer_product(image, operands))
+    flat = ProductKernel(f"conv{spatial}d", plain_attrs, types, call.result, call.rule)
+    return _reverse_spatial(run_as_conv2d(flat, operands))
 
 
-def _misread(w: Integers, groups: int) -> Integers:
+def _swap_channels_as_read(w: Integers, groups: int) -> Integers:
     """Weights whose two axes of channels were turned in memory and yet are said to be as before,
     twice: the same again where both are of one length."""
-    into, outof = w.shape[0] // groups, w.shape[1]
+    in_channels, out_channels = w.shape[0] // groups, w.shape[1]
     kernel = w.shape[2:]
-    held = w.reshape(groups, outof, into, *kernel).swapaxes(1, 2)
-    held = held.reshape(groups, outof, into, *kernel).swapaxes(1, 2)
-    return held.reshape(w.shape)
+    misread = w.reshape(groups, out_channels, in_channels, *kernel).swapaxes(1, 2)
+    misread = misread.reshape(groups, out_channels, in_channels, *kernel).swapaxes(1, 2)
+    return misread.reshape(w.shape)
 
 
-def _tiled(call: MethodCall, of: Affine, groups: int) -> Element:
+def _weight_type(call: MethodCall, of: Affine, groups: int) -> Element:
     """Returns the quantized type of weights that are turned round: each group has the same
     scales."""
     if of.axis is None:
@@ -84,32 +88,36 @@ def _tiled(call: MethodCall, of: Affine, groups: int) -> Element:
     return uniform(of.storage, np.tile(of.scale, groups), np.tile(of.zero, groups), axis=0)
 
 
-def _turned(w: Integers, groups: int) -> Integers:
+def _swap_channels(w: Integers, groups: int) -> Integers:
     """Weights [in, out / groups, ...] as [out, in / groups, ...]."""
-    split = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
-    return split.reshape(groups * w.shape[1], len(w) // groups, *w.shape[2:])
+    by_group = w.reshape(groups, len(w) // groups, *w.shape[1:]).swapaxes(1, 2)
+    return by_group.reshape(groups * w.shape[1], len(w) // groups, *w.shape[2:])
 
 
-def _back(x: Integers) -> Integers:
+def _reverse_spatial(x: Integers) -> Integers:
     """Returns an image or volume with its last element first."""
     return np.ascontiguousarray(np.flip(x, tuple(range(2, x.ndim))))
 
 
-def _spaced(x: Integers, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int) -> Integers:
+def _insert_gaps(
+    x: Integers, attrs: Mapping[str, Attr], kernel: Sequence[int], zero: int
+) -> Integers:
     """Returns the data with a stride of room between its elements, and as much next to them as is
     seen."""
-    n = x.ndim - 2
-    stride, pad, dilation, more = (
+    spatial = x.ndim - 2
+    stride, pad, dilation, output_pad = (
         int_list(attrs, name) for name in ("stride", "pad", "dilation", "output_pad")
     )
     sides = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     sizes = [(size - 1) * s + 1 for size, s in zip(x.shape[2:], stride, strict=True)]
-    made = [size + 2 * side + m for size, side, m in zip(sizes, sides, more, strict=True)]
-    out = np.full((*x.shape[:2], *made), zero, x.dtype)
-    at = tuple(slice(b, b + size, s) for b, size, s in zip(sides, sizes, stride, strict=True))
-    out[(slice(None), slice(None), *at)] = x
-    kept = tuple(slice(pad[i], made[i] - pad[i + n]) for i in range(n))
-    return np.ascontiguousarray(out[(slice(None), slice(None), *kept)])
+    padded_sizes = [
+        size + 2 * side + m for size, side, m in zip(sizes, sides, output_pad, strict=True)
+    ]
+    out = np.full((*x.shape[:2], *padded_sizes), zero, x.dtype)
+    target = tuple(slice(b, b + size, s) for b, size, s in zip(sides, sizes, stride, strict=True))
+    out[(slice(None), slice(None), *target)] = x
+    cropped = tuple(slice(pad[i], padded_sizes[i] - pad[i + spatial]) for i in range(spatial))
+    return np.ascontiguousarray(out[(slice(None), slice(None), *cropped)])
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -30,29 +30,33 @@ _LOGARITHM = float32(0.693145751953125), float32(1.428606765330187045e-06)
 
 def exponential(x: Float32Array) -> Float32Array:
     """e ^ x as vectors make it: within an ulp, by a polynomial about the nearest power of two."""
-    near = np.clip(x, float32(-105), float32(101))
-    power = np.rint(near * float32(1.442695040888963407))
-    rest = fma(power, -_LOGARITHM[0], near)
-    rest = fma(power, -_LOGARITHM[1], rest)
-    made = np.full_like(rest, float32(0.000198527617612853646278381))
+    clamped = np.clip(x, float32(-105), float32(101))
+    # x = n ln 2 + r; ln 2 is subtracted in two parts, so that r keeps its digits.
+    power = np.rint(clamped * float32(1.442695040888963407))
+    remainder = fma(power, -_LOGARITHM[0], clamped)
+    remainder = fma(power, -_LOGARITHM[1], remainder)
+    polynomial = np.full_like(remainder, float32(0.000198527617612853646278381))
     for term in _TERMS:
-        made = fma(made, rest, np.full_like(rest, term))
-    made = float32(1) + fma(rest * rest, made, rest)
-    made = np.ldexp(made, power.astype(np.int32))
+        polynomial = fma(polynomial, remainder, np.full_like(remainder, term))
+    polynomial = float32(1) + fma(remainder * remainder, polynomial, remainder)
+    polynomial = np.ldexp(polynomial, power.astype(np.int32))
     return np.where(
-        x < float32(-104), float32(0), np.where(x > float32(100), float32(np.inf), made)
+        x < float32(-104), float32(0), np.where(x > float32(100), float32(np.inf), polynomial)
     ).astype(float32)
 
 
 def error_function(x: Float32Array) -> Float32Array:
     """erf(x) as vectors make it, to seven digits."""
-    size = np.abs(x)
-    share = float32(1) / fma(np.full_like(size, float32(0.3275911)), size, np.ones_like(size))
-    made = np.full_like(share, float32(1.061405429))
+    magnitude = np.abs(x)
+    # Abramowitz and Stegun 7.1.26: erf(x) = 1 - (a1 t + ... + a5 t^5) e^(-x^2), t = 1 / (1 + p x).
+    t = float32(1) / fma(
+        np.full_like(magnitude, float32(0.3275911)), magnitude, np.ones_like(magnitude)
+    )
+    polynomial = np.full_like(t, float32(1.061405429))
     for term in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        made = fma(made, share, np.full_like(share, float32(term)))
-    away = -exponential(-(x * x)) * share
-    return np.copysign(fma(away, made, np.ones_like(made)), x)
+        polynomial = fma(polynomial, t, np.full_like(t, float32(term)))
+    tail = -exponential(-(x * x)) * t
+    return np.copysign(fma(tail, polynomial, np.ones_like(polynomial)), x)
 
 
 def hard_sigmoid(x: Float32Array) -> Float32Array:
@@ -71,8 +75,8 @@ def hard_swish(x: Float32Array) -> Float32Array:
 
 def _exponential_unit(x: Float32Array, alpha: np.float32, inner: np.float32) -> Float32Array:
     """x where it is positive, else alpha * (e ^ (x * inner) - 1)."""
-    below = np.expm1((x * inner).astype(np.float64)).astype(float32)
-    return np.asarray(np.where(x > 0, x, below * alpha), float32)
+    negative_part = np.expm1((x * inner).astype(np.float64)).astype(float32)
+    return np.asarray(np.where(x > 0, x, negative_part * alpha), float32)
 
 
 def _sigmoid(x: Float32Array, *, vectors: bool) -> Float32Array:

@@ -39,12 +39,17 @@ _BEYOND_ALL_STEPS = float32(2.0**62)
 """Steps are clipped here: beyond every quantized value, and still within 64 bits."""
 
 
-def dequantize_in_kernel(codes: Integers, of: Affine, *, vectors: bool) -> Float32Array:
+def dequantize_in_kernel(quantized: Integers, mapping: Affine, *, vectors: bool) -> Float32Array:
     """Dequantizes as the vector loop or the scalar loop does."""
     if vectors:
-        return fma(float32(of.scale), codes.astype(float32), float32(of.scale) * -float32(of.zero))
+        return fma(
+            float32(mapping.scale),
+            quantized.astype(float32),
+            float32(mapping.scale) * -float32(mapping.zero),
+        )
     return np.asarray(
-        (codes.astype(np.int32) - int(of.zero)).astype(float32) * float32(of.scale), float32
+        (quantized.astype(np.int32) - int(mapping.zero)).astype(float32) * float32(mapping.scale),
+        float32,
     )
 
 
@@ -58,27 +63,30 @@ def quantize_in_kernel(
     with np.errstate(all="ignore"):
         steps = reals * (float32(1) / float32(out.scale))
         if not vectors and after:
-            whole = np.rint(np.clip(steps, -_BEYOND_ALL_STEPS, _BEYOND_ALL_STEPS)).astype(np.int64)
-            return np.asarray(whole + int(out.zero), np.int64)
+            rounded = np.rint(np.clip(steps, -_BEYOND_ALL_STEPS, _BEYOND_ALL_STEPS)).astype(
+                np.int64
+            )
+            return np.asarray(rounded + int(out.zero), np.int64)
         if not vectors:
             return round_to_int32(np.minimum(steps + float32(out.zero), MAX_F32_BELOW_2_31))
-        whole = round_to_int32(
+        rounded = round_to_int32(
             np.where(steps < MAX_F32_BELOW_2_31, steps, MAX_F32_BELOW_2_31)
         ) + int(out.zero)
-    return whole.astype(np.int32).astype(np.int64)
+    return rounded.astype(np.int32).astype(np.int64)
 
 
 def innermost_run_length(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
     """Returns the length of the innermost loop: axes along which the operands broadcast alike."""
-    rank, length, moving = len(result), 1, None
-    full = [(1,) * (rank - len(s)) + s for s in shapes]
+    rank, length, moves = len(result), 1, None
+    full_shapes = [(1,) * (rank - len(s)) + s for s in shapes]
     for axis in range(rank - 1, -1, -1):
         if result[axis] == 1:
             continue
-        now = tuple(s[axis] > 1 for s in full)
-        if moving is not None and now != moving:
+        # TensorIterator joins axes along which every operand either moves or stands still.
+        moves_here = tuple(s[axis] > 1 for s in full_shapes)
+        if moves is not None and moves_here != moves:
             break
-        moving, length = now, length * result[axis]
+        moves, length = moves_here, length * result[axis]
     return length
 
 
@@ -91,22 +99,22 @@ def run_vectorized(
     after rounding.
     """
     out = quantized_result(call)
-    if call.op == "add" and (found := scalar_operand(call, arrays)) is not None:
-        codes = add_scalar(*found, out)
-        return np.maximum(codes, codes.dtype.type(out.zero)) if call.tails else codes
+    if call.op == "add" and (scalar_case := scalar_operand(call, arrays)) is not None:
+        quantized = add_scalar(*scalar_case, out)
+        return np.maximum(quantized, quantized.dtype.type(out.zero)) if call.tails else quantized
     quant = {s: call.affine(s) for s in arrays if call.types[s].quant is not None}
     require_per_tensor(call.op, *quant.values(), out)
 
     def parts(*, body: bool) -> NDArray[np.int64]:
-        fused = body and call.op != "sigmoid"  # whose vectors take the zero point off first too
-        reals = {
-            s: dequantize_in_kernel(a, quant[s], vectors=fused) if s in quant else a
+        is_fused = body and call.op != "sigmoid"  # whose vectors take the zero point off first too
+        floats = {
+            s: dequantize_in_kernel(a, quant[s], vectors=is_fused) if s in quant else a
             for s, a in arrays.items()
         }
-        found = evaluate(call.op, reals, call.attrs, vectors=body)
+        result = evaluate(call.op, floats, call.attrs, vectors=body)
         if call.tails:  # a relu, before quantized values turn round
-            found = np.where(found < 0, float32(0), found)
-        return quantize_in_kernel(found, out, vectors=body, after=after)
+            result = np.where(result < 0, float32(0), result)
+        return quantize_in_kernel(result, out, vectors=body, after=after)
 
     return merge_vector_and_tail([a.shape for a in arrays.values()], lanes, parts, out)
 
@@ -118,12 +126,14 @@ def merge_vector_and_tail(
     out: Affine,
 ) -> Integers:
     """Takes the vector result for complete vectors of each run, the scalar one for the rest."""
-    tail = parts(body=False)
-    length = innermost_run_length(shapes, tail.shape)
+    scalar_result = parts(body=False)
+    length = innermost_run_length(shapes, scalar_result.shape)
     if not lanes or length < lanes:
-        return saturate(tail, out)
-    places = np.arange(tail.size) % length < length // lanes * lanes
-    return saturate(np.where(places.reshape(tail.shape), parts(body=True), tail), out)
+        return saturate(scalar_result, out)
+    is_in_vector = np.arange(scalar_result.size) % length < length // lanes * lanes
+    return saturate(
+        np.where(is_in_vector.reshape(scalar_result.shape), parts(body=True), scalar_result), out
+    )
 
 
 def scalar_operand(
@@ -133,25 +143,29 @@ def scalar_operand(
 
     Raises OpError for a float tensor, for which torch has no kernel.
     """
-    real = [s for s in ("a", "b") if call.types[s].quant is None]
-    if not real:
+    float_slots = [s for s in ("a", "b") if call.types[s].quant is None]
+    if not float_slots:
         return None
-    coded = "b" if real == ["a"] else "a"
-    if len(real) > 1 or arrays[real[0]].ndim:
+    quantized_slot = "b" if float_slots == ["a"] else "a"
+    if len(float_slots) > 1 or arrays[float_slots[0]].ndim:
         raise OpError(
-            f"{call.op}: {real[0]} is a float tensor; next to a quantized one its kernel "
+            f"{call.op}: {float_slots[0]} is a float tensor; next to a quantized one its kernel "
             "takes a single number"
         )
-    of = call.affine(coded)
-    require_per_tensor(call.op, of)
-    return arrays[coded], of, float(arrays[real[0]])
+    mapping = call.affine(quantized_slot)
+    require_per_tensor(call.op, mapping)
+    return arrays[quantized_slot], mapping, float(arrays[float_slots[0]])
 
 
-def add_scalar(codes: Integers, of: Affine, number: float, out: Affine) -> Integers:
+def add_scalar(quantized: Integers, mapping: Affine, number: float, out: Affine) -> Integers:
     """Predicts torch's add_scalar: adds the number rounded to steps, then requantizes."""
     with np.errstate(all="ignore"):
-        steps = codes.astype(np.int64) - int(of.zero) + int(np.rint(number / float(of.scale)))
-        factor = float32(of.scale) * (float32(1) / float32(out.scale))
+        steps = (
+            quantized.astype(np.int64)
+            - int(mapping.zero)
+            + int(np.rint(number / float(mapping.scale)))
+        )
+        factor = float32(mapping.scale) * (float32(1) / float32(out.scale))
         return saturate(round_to_int32(steps.astype(float32) * factor) + int(out.zero), out)
 
 

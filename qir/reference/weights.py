@@ -38,49 +38,63 @@ def quantize_weights(kernel: ProductKernel, arrays: Operands) -> tuple[ProductKe
     if data is None or data.dynamic or not is_affine(data):
         return kernel, arrays
     if kind.quant is None:
-        real = kind.dtype.is_float and kernel.rule.weights.given == "float"
-        return _quantized(kernel, arrays, slot) if real else (kernel, arrays)
+        takes_floats = kind.dtype.is_float and kernel.rule.weights.given == "float"
+        return _quantize_float_weights(kernel, arrays, slot) if takes_floats else (kernel, arrays)
     if not is_affine(kind.quant) or kernel.rule.bias.overflow != "shrink_weights":
         return kernel, arrays
     return _shrink_weights(kernel, arrays, slot)
 
 
-def _quantized(
+def _quantize_float_weights(
     kernel: ProductKernel, arrays: Operands, slot: str
 ) -> tuple[ProductKernel, Operands]:
     """Returns the kernel with quantized values for its float weights."""
     data, rule = arrays[slot].astype(np.float32), kernel.rule
     axis = None
-    if rule.weights.grain == "channel" and (find := spec(kernel.op).traits.weight_axis):
-        axis = find(Call(kernel.op, kernel.types, kernel.attrs))
-    rest = tuple(i for i in range(data.ndim) if i != axis)
-    low, high = data.min(axis=rest, initial=0), data.max(axis=rest, initial=0)
+    if rule.weights.grain == "channel" and (weight_axis := spec(kernel.op).traits.weight_axis):
+        axis = weight_axis(Call(kernel.op, kernel.types, kernel.attrs))
+    reduced_axes = tuple(i for i in range(data.ndim) if i != axis)
+    low, high = data.min(axis=reduced_axes, initial=0), data.max(axis=reduced_axes, initial=0)
     symmetric = rule.choose.zero == "none" or rule.choose.zero.startswith("fixed:")
-    grain = "tensor" if axis is None else "channel"
-    scale, zero = choose(low, high, I8, rule.choose, symmetric=symmetric, grain=grain, weight=True)
-    of = affine(I8, np.asarray(scale), zero, axis=axis)
-    of = replace(of, ends=_weight_ranges(low, high, of, rule, grain))
+    granularity = "tensor" if axis is None else "channel"
+    scale, zero = choose(
+        low, high, I8, rule.choose, symmetric=symmetric, grain=granularity, weight=True
+    )
+    mapping = affine(I8, np.asarray(scale), zero, axis=axis)
+    mapping = replace(mapping, ends=_weight_ranges(low, high, mapping, rule, granularity))
     if rule.bias.overflow == "shrink_weights":
-        of = _with_bias_room(kernel, arrays, of)
-    return _with_weights(kernel, arrays, slot, quantize(data, of, rule), of)
+        mapping = _with_bias_room(kernel, arrays, mapping)
+    return _with_weights(kernel, arrays, slot, quantize(data, mapping, rule), mapping)
 
 
-def _weight_ranges(low: Floats, high: Floats, of: Affine, rule: Rule, grain: str) -> DeclaredRange:
+def _weight_ranges(
+    low: Floats, high: Floats, mapping: Affine, rule: Rule, granularity: str
+) -> DeclaredRange:
     """Returns the ranges of float weights; of zeros alone the one that their scale stands for."""
-    level = level_of(rule.choose.levels, rule.choose.zero, of.storage, (of.low, of.high), grain)
+    level = level_of(
+        rule.choose.levels,
+        rule.choose.zero,
+        mapping.storage,
+        (mapping.low, mapping.high),
+        granularity,
+    )
     if level is None:
         return DeclaredRange(low, high)
-    silent, reach = (low == 0) & (high == 0), of.scale.astype(F32) * np.float32(level)
-    return DeclaredRange(np.where(silent, -reach, low), np.where(silent, reach, high))
+    is_zero, range_end = (low == 0) & (high == 0), mapping.scale.astype(F32) * np.float32(level)
+    return DeclaredRange(np.where(is_zero, -range_end, low), np.where(is_zero, range_end, high))
 
 
 def _with_weights(
-    kernel: ProductKernel, arrays: Operands, slot: str, codes: Integers, of: Affine
+    kernel: ProductKernel, arrays: Operands, slot: str, quantized: Integers, mapping: Affine
 ) -> tuple[ProductKernel, Operands]:
     """Returns the kernel with these quantized values and their map."""
-    kind = kernel.types[slot].with_element(uniform(of.storage, of.scale, of.zero, axis=of.axis))
-    made = replace(kernel, types={**kernel.types, slot: kind}, maps={**kernel.maps, slot: of})
-    return made, {**arrays, slot: codes}
+    kind = kernel.types[slot].with_element(
+        uniform(mapping.storage, mapping.scale, mapping.zero, axis=mapping.axis)
+    )
+    new_kernel = replace(
+        kernel, types={**kernel.types, slot: kind}, maps={**kernel.maps, slot: mapping}
+    )
+    return new_kernel, {**arrays, slot: quantized}
 
 
 def _shrink_weights(
@@ -88,18 +102,18 @@ def _shrink_weights(
 ) -> tuple[ProductKernel, Operands]:
     """Returns the kernel with smaller weight integers where a bias would not fit next to their
     sums."""
-    of = kernel.affine(slot)
-    less = _with_bias_room(kernel, arrays, of)
-    if less is of:
+    mapping = kernel.affine(slot)
+    smaller = _with_bias_room(kernel, arrays, mapping)
+    if smaller is mapping:
         return kernel, arrays
-    share: Floats = gains(less, kernel.rule, F32) / gains(of, kernel.rule, F32)
-    if share.ndim:
-        share = replace(of, scale=share).along(arrays[slot].ndim)[0]
-    codes = np.clip(np.rint(arrays[slot].astype(np.float32) * share), of.low, of.high)
-    return _with_weights(kernel, arrays, slot, codes.astype(of.carrier), less)
+    ratio: Floats = gains(smaller, kernel.rule, F32) / gains(mapping, kernel.rule, F32)
+    if ratio.ndim:
+        ratio = replace(mapping, scale=ratio).along(arrays[slot].ndim)[0]
+    quantized = np.clip(np.rint(arrays[slot].astype(np.float32) * ratio), mapping.low, mapping.high)
+    return _with_weights(kernel, arrays, slot, quantized.astype(mapping.carrier), smaller)
 
 
-def _with_bias_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affine:
+def _with_bias_room(kernel: ProductKernel, arrays: Operands, mapping: Affine) -> Affine:
     """Returns the weights' quantized type with gains by which the bias takes at most half of 32
     bits.
 
@@ -108,30 +122,31 @@ def _with_bias_room(kernel: ProductKernel, arrays: Operands, of: Affine) -> Affi
     """
     traits = spec(kernel.op).traits
     if traits.bias is None or traits.bias not in arrays:
-        return of
-    gain = gains(of, kernel.rule, F32)
-    most = _max_gains(kernel, arrays[traits.bias], kernel.affine(traits.data), gain)
-    if most is None:
-        return of
-    if most.size != gain.size:
-        most = np.asarray(most.min(initial=np.inf))
-    wanted = np.where(_zero_channels(kernel, arrays, of), np.float32(np.inf), gain)
-    if not (most < wanted).any():
-        return of
-    held = np.asarray(np.minimum(wanted, most), np.float32)
-    held = np.where(np.isinf(held), gain, held)
-    ends = of.ends or DeclaredRange(
-        np.full(held.shape, -np.inf, F32), np.full(held.shape, np.inf, F32)
+        return mapping
+    gain = gains(mapping, kernel.rule, F32)
+    max_gain = _max_gains(kernel, arrays[traits.bias], kernel.affine(traits.data), gain)
+    if max_gain is None:
+        return mapping
+    # One scale for all channels: the tightest bias decides.
+    if max_gain.size != gain.size:
+        max_gain = np.asarray(max_gain.min(initial=np.inf))
+    wanted_gain = np.where(_zero_channels(kernel, arrays, mapping), np.float32(np.inf), gain)
+    if not (max_gain < wanted_gain).any():
+        return mapping
+    gain_used = np.asarray(np.minimum(wanted_gain, max_gain), np.float32)
+    gain_used = np.where(np.isinf(gain_used), gain, gain_used)
+    ends = mapping.ends or DeclaredRange(
+        np.full(gain_used.shape, -np.inf, F32), np.full(gain_used.shape, np.inf, F32)
     )
-    return replace(of, scale=np.float32(1) / held, ends=replace(ends, gain=held))
+    return replace(mapping, scale=np.float32(1) / gain_used, ends=replace(ends, gain=gain_used))
 
 
-def _zero_channels(kernel: ProductKernel, arrays: Operands, of: Affine) -> NDArray[np.bool_]:
+def _zero_channels(kernel: ProductKernel, arrays: Operands, mapping: Affine) -> NDArray[np.bool_]:
     """Returns which channels of weights that the kernel is given as floats are zeros alone."""
     data = arrays[spec(kernel.op).traits.weight or ""]
-    if kernel.rule.weights.given != "float" or of.axis is None:
-        return np.zeros(np.shape(of.scale), bool)
-    return np.asarray(~data.any(axis=tuple(i for i in range(data.ndim) if i != of.axis)))
+    if kernel.rule.weights.given != "float" or mapping.axis is None:
+        return np.zeros(np.shape(mapping.scale), bool)
+    return np.asarray(~data.any(axis=tuple(i for i in range(data.ndim) if i != mapping.axis)))
 
 
 def _max_gains(kernel: ProductKernel, bias: Integers, x: Affine, gain: Floats) -> Floats | None:
@@ -145,15 +160,17 @@ def _max_gains(kernel: ProductKernel, bias: Integers, x: Affine, gain: Floats) -
     data = gains(x, rule, F32)
     with np.errstate(all="ignore"):
         if kind.quant is None and kind.dtype.is_float:
-            reals = np.abs(bias.astype(np.float32))
-            found: Floats = _HALF_INT32 / reals / data
-            return np.where(reals > 0, found, np.float32(np.inf))
+            magnitude = np.abs(bias.astype(np.float32))
+            limit: Floats = _HALF_INT32 / magnitude / data
+            return np.where(magnitude > 0, limit, np.float32(np.inf))
         if kind.quant is None or rule.bias.domain != "rescaled_acc":
             return None
-        of = kernel.affine(slot)
-        reach = of.scale.astype(F32) * np.float32(of.high)
-        if of.ends is not None:
-            reach = np.maximum(np.abs(of.ends.low), np.abs(of.ends.high)).astype(F32)
-        own = gains(of, rule, F32)
-        share = (_HALF_INT32 / reach / own) * own / data / gain
-        return np.asarray(gain * share, np.float32)
+        bias_map = kernel.affine(slot)
+        range_end = bias_map.scale.astype(F32) * np.float32(bias_map.high)
+        if bias_map.ends is not None:
+            range_end = np.maximum(np.abs(bias_map.ends.low), np.abs(bias_map.ends.high)).astype(
+                F32
+            )
+        bias_gain = gains(bias_map, rule, F32)
+        ratio = (_HALF_INT32 / range_end / bias_gain) * bias_gain / data / gain
+        return np.asarray(gain * ratio, np.float32)

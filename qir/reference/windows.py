@@ -83,11 +83,11 @@ def windows_along_axis(
 def pad_window(x: Array, along: Sequence[SlidingWindow], fill: Array) -> Array:
     """Returns a copy of x in the span of the windows along its last axes; its type is that of
     `fill`."""
-    lead = x.shape[: x.ndim - len(along)]
-    out = np.full((*lead, *(w.span for w in along)), fill, fill.dtype)
-    every = (slice(None),) * len(lead)
+    leading = x.shape[: x.ndim - len(along)]
+    out = np.full((*leading, *(w.span for w in along)), fill, fill.dtype)
+    all_leading = (slice(None),) * len(leading)
     inside = tuple(slice(w.before, w.before + w.used) for w in along)
-    out[every + inside] = x[every + tuple(slice(w.used) for w in along)]
+    out[all_leading + inside] = x[all_leading + tuple(slice(w.used) for w in along)]
     return out
 
 
@@ -101,16 +101,16 @@ def _window(
     pad: tuple[int, int],
     ceil: bool,
 ) -> SlidingWindow:
-    reach = (kernel - 1) * dilation + 1
-    room = size + sum(pad) - reach
-    count = (-(-room // stride) if ceil else room // stride) + 1
+    extent = (kernel - 1) * dilation + 1
+    slack = size + sum(pad) - extent
+    count = (-(-slack // stride) if ceil else slack // stride) + 1
     # ONNX: the window that ceil adds starts in the input or the pad before it, or is dropped.
     if ceil and (count - 1) * stride >= size + pad[0]:
         count -= 1
     # By less than a step: onnxruntime counts one window, of what there is; others refuse.
-    short = "pool" in op and not ceil and room < 0 and room % stride
-    if count < 0 or short:
-        raise OpError(f"{op}: a window of {reach} is larger than the {name}, {size} + pad {pad}")
+    is_short = "pool" in op and not ceil and slack < 0 and slack % stride
+    if count < 0 or is_short:
+        raise OpError(f"{op}: a window of {extent} is larger than the {name}, {size} + pad {pad}")
     return SlidingWindow(size, kernel, stride, dilation, *pad, count)
 
 

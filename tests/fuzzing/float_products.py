@@ -16,7 +16,7 @@ from qir.reference import conv, product
 from tests.fuzzing.float_uses import Draw, Rng, Use, around, flag, normal, one_of, small
 from tests.reference.oracles import Array
 
-DEPTHS = (product._DEPTH, 2 * product._DEPTH, 3 * product._DEPTH)
+DEPTHS = (product._TILE_DEPTH, 2 * product._TILE_DEPTH, 3 * product._TILE_DEPTH)
 
 
 def sizes(rng: Rng, number: int) -> tuple[int, int, int]:
@@ -28,8 +28,8 @@ def sizes(rng: Rng, number: int) -> tuple[int, int, int]:
     if number % 4 == 3:
         return small(rng, 1, 9), small(rng, 1, 40), small(rng, 1, 9)
     depth = around(number - number // 4, *DEPTHS)
-    rows = (1, 2, small(rng, 3, 40), product._ROWS + small(rng, -1, 2))[int(rng.integers(4))]
-    columns = product._ALONE // (rows * depth) + small(rng, 1, 3)
+    rows = (1, 2, small(rng, 3, 40), product._TILE_ROWS + small(rng, -1, 2))[int(rng.integers(4))]
+    columns = product._MAX_UNTHREADED // (rows * depth) + small(rng, 1, 3)
     return rows, depth, columns
 
 
@@ -151,10 +151,10 @@ def _recurrent(gates: int) -> Draw:
         depth, hidden = small(rng, 1, 40), small(rng, 1, 9)
         if number % 4 < 2:  # a deep input
             depth = around(number // 4 * 2 + number % 4, *DEPTHS)
-            hidden = product._ALONE // (batch * steps * depth * gates) + small(rng, 1, 2)
+            hidden = product._MAX_UNTHREADED // (batch * steps * depth * gates) + small(rng, 1, 2)
         elif number % 4 == 2:  # a deep state
-            hidden = around(number // 4, product._DEPTH)
-            batch = product._ALONE // (gates * hidden * hidden) + small(rng, 1, 2)
+            hidden = around(number // 4, product._TILE_DEPTH)
+            batch = product._MAX_UNTHREADED // (gates * hidden * hidden) + small(rng, 1, 2)
         direction = one_of(rng, ("forward", "reverse", "bidirectional"))
         ways = 1 + (direction == "bidirectional")
         attrs: dict[str, Attr] = {"direction": direction}
@@ -176,10 +176,10 @@ def _attention(rng: Rng, number: int) -> Use:
     rows, deep, keys = small(rng, 1, 9), small(rng, 1, 40), small(rng, 1, 9)
     if number % 4 < 2:  # many keys: the second product is deep
         keys = around(number // 4 * 2 + number % 4, *DEPTHS)
-        rows, deep = 33, product._ALONE // (33 * keys) + small(rng, 1, 2)
+        rows, deep = 33, product._MAX_UNTHREADED // (33 * keys) + small(rng, 1, 2)
     elif number % 4 == 2:  # wide heads: the first product is deep
-        deep = around(number // 4, product._DEPTH)
-        rows, keys = 33, product._ALONE // (33 * deep) + small(rng, 1, 2)
+        deep = around(number // 4, product._TILE_DEPTH)
+        rows, keys = 33, product._MAX_UNTHREADED // (33 * deep) + small(rng, 1, 2)
     lead = small(rng, 1, 2), small(rng, 1, 2)
     q, k = normal(rng, *lead, rows, deep), normal(rng, *lead, keys, deep)
     return Use({"q": q, "k": k, "v": normal(rng, *lead, keys, deep)})

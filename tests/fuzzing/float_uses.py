@@ -262,7 +262,7 @@ def _image(rng: Rng, n: int, number: int) -> Array:
         sizes = (small(rng, 6, 16) for _ in range(n))
         return normal(rng, small(rng, 1, 3), small(rng, 1, 6), *sizes)
     side, channels = small(rng, 120, 200), small(rng, 20, 40)
-    images = pool._BLOCK // (channels * side * side) + 1
+    images = pool._MAX_BLOCK_ELEMENTS // (channels * side * side) + 1
     return normal(rng, images, channels, side, side)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from qir.numerics.consistency import unmoved
+from qir.numerics.consistency import propagates_fault
 from qir.numerics.fields import Rule
 from qir.profiles import Profile, Query, profile
 from qir.profiles.evidence import weaker_claim
@@ -87,7 +87,7 @@ def rows(row: GroupEntry) -> Iterator[tuple[str, tuple[GroupEntry, ...]]]:
         yield said, (replace(row, when=when),)
     other = FLOAT_STORAGE if row.result == "codes" else "codes"
     yield f"result {other}", (replace(row, result=other),)
-    if not unmoved(not row.propagates, row.chain):
+    if not propagates_fault(not row.propagates, row.chain):
         yield f"propagates {not row.propagates}", (replace(row, propagates=not row.propagates),)
 
 

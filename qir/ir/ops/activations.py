@@ -13,6 +13,7 @@ from qir.ir.ops.elementwise import (
 from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
+# The defaults of ONNX's Selu: torch's constants, rounded to float32.
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875
 
@@ -20,9 +21,10 @@ SELU_GAMMA = 1.05070102214813232421875
 def _prelu(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "x", "slope")
     require_floats(call)
-    wide = broadcast(call, call.shape("x"), call.shape("slope"))
+    result_shape = broadcast(call, call.shape("x"), call.shape("slope"))
     x = call.shape("x")
-    if len(wide) != len(x) or not all(map(dims.may_be_equal, wide, x)):
+    # Broadcasting goes one way, as in ONNX's PRelu: slope may not widen x.
+    if len(result_shape) != len(x) or not all(map(dims.may_be_equal, result_shape, x)):
         raise call.fail(f"slope {list(call.shape('slope'))} does not broadcast to x {list(x)}")
     return unary(call)
 
@@ -33,46 +35,46 @@ def _gelu(call: Call) -> tuple[TensorType, ...]:
     return float_unary(call)
 
 
-def _row(name: str, doc: str, **attrs: float) -> OpSpec:
+def _unary_op(name: str, doc: str, **attrs: float) -> OpSpec:
     """Returns one operand, one result, and attributes that are float numbers with these
     defaults."""
-    given = tuple(AttrSpec(n, "float", v) for n, v in attrs.items())
-    return OpSpec(name, _X, float_unary, given, _ONE, doc=doc)
+    attr_specs = tuple(AttrSpec(n, "float", v) for n, v in attrs.items())
+    return OpSpec(name, _X, float_unary, attr_specs, _ELEMENTWISE, doc=doc)
 
 
 _X = (Slot("x"),)
-_ONE = Traits(elementwise=True)
+_ELEMENTWISE = Traits(elementwise=True)
 
 OPS = (
-    _row("leaky_relu", "x, times alpha where it is negative", alpha=0.01),
+    _unary_op("leaky_relu", "x, times alpha where it is negative", alpha=0.01),
     OpSpec("prelu", (Slot("x"), Slot("slope")), _prelu, doc="x, times slope where it is negative"),
-    _row("thresholded_relu", "x where it is greater than alpha, else 0", alpha=1.0),
-    _row("elu", "x where it is positive, else alpha * (exp(x) - 1)", alpha=1.0),
-    _row(
+    _unary_op("thresholded_relu", "x where it is greater than alpha, else 0", alpha=1.0),
+    _unary_op("elu", "x where it is positive, else alpha * (exp(x) - 1)", alpha=1.0),
+    _unary_op(
         "selu",
         "gamma * x where x is positive, else gamma * alpha * (exp(x) - 1)",
         alpha=SELU_ALPHA,
         gamma=SELU_GAMMA,
     ),
-    _row("celu", "max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)", alpha=1.0),
-    _row("tanh", "hyperbolic tangent"),
-    _row("hard_sigmoid", "alpha * x + beta, kept in 0..1", alpha=0.2, beta=0.5),
-    _row("hard_swish", "x * (x / 6 + 0.5, kept in 0..1)"),
-    _row("softplus", "log(1 + exp(x))"),
-    _row("softsign", "x / (1 + |x|)"),
+    _unary_op("celu", "max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)", alpha=1.0),
+    _unary_op("tanh", "hyperbolic tangent"),
+    _unary_op("hard_sigmoid", "alpha * x + beta, kept in 0..1", alpha=0.2, beta=0.5),
+    _unary_op("hard_swish", "x * (x / 6 + 0.5, kept in 0..1)"),
+    _unary_op("softplus", "log(1 + exp(x))"),
+    _unary_op("softsign", "x / (1 + |x|)"),
     OpSpec(
         "gelu",
         _X,
         _gelu,
         (AttrSpec("approximate", "text", "none"),),
-        _ONE,
+        _ELEMENTWISE,
         doc="x times the normal distribution up to x, exact or by tanh",
     ),
-    _row("silu", "x * sigmoid(alpha * x)", alpha=1.0),
-    _row("mish", "x * tanh(softplus(x))"),
-    _row("log_sigmoid", "log(1 / (1 + exp(-x)))"),
-    _row("tanh_shrink", "x - tanh(x)"),
-    _row(
+    _unary_op("silu", "x * sigmoid(alpha * x)", alpha=1.0),
+    _unary_op("mish", "x * tanh(softplus(x))"),
+    _unary_op("log_sigmoid", "log(1 / (1 + exp(-x)))"),
+    _unary_op("tanh_shrink", "x - tanh(x)"),
+    _unary_op(
         "shrink",
         "x + bias below -lambd, x - bias above lambd, else 0",
         lambd=0.5,
@@ -83,7 +85,7 @@ OPS = (
         _X,
         float_unary,
         (AttrSpec("eps", "float"),),
-        _ONE,
+        _ELEMENTWISE,
         doc="log(x / (1 - x)), x kept in eps..1 - eps first where there is an eps",
     ),
 )

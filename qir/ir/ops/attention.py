@@ -39,25 +39,26 @@ class AttentionSizes:
 
 def _heads(call: Call, slot: str, name: str) -> tuple[Dim, Dim, Dim, Dim]:
     """Batch, heads, length and size of one head."""
-    shape, given = call.shape(slot), call.attrs[name]
-    if name == "kv_heads" and given is None and len(shape) == 3:
-        given = call.attrs["heads"]
-    count = given if isinstance(given, int) else None
+    shape, stated = call.shape(slot), call.attrs[name]
+    if name == "kv_heads" and stated is None and len(shape) == 3:
+        # Three-axis k and v without `kv_heads` have as many heads as q.
+        stated = call.attrs["heads"]
+    count = stated if isinstance(stated, int) else None
     if count is not None and count < 1:
         raise call.fail(f"{name} = {count}, it must be 1 or more")
     if len(shape) == 4:
-        batch, own, length, size = shape
-        if count is not None and not dims.may_be_equal(own, count):
-            raise call.fail(f"{slot} has {own} heads, {name} says {count}")
-        return batch, own, length, size
+        batch, heads, length, size = shape
+        if count is not None and not dims.may_be_equal(heads, count):
+            raise call.fail(f"{slot} has {heads} heads, {name} says {count}")
+        return batch, heads, length, size
     if len(shape) != 3:
         raise call.fail(f"{slot} has {len(shape)} axes, it takes 3 or 4")
     if count is None:
         raise call.fail(f"{slot} has 3 axes, so {name} must say how many heads it has")
-    batch, length, wide = shape
-    if isinstance(wide, int) and wide % count:
-        raise call.fail(f"{slot} is {wide} wide, which {count} heads do not share evenly")
-    return batch, count, length, dims.divide(wide, count)
+    batch, length, width = shape
+    if isinstance(width, int) and width % count:
+        raise call.fail(f"{slot} is {width} wide, which {count} heads do not share evenly")
+    return batch, count, length, dims.divide(width, count)
 
 
 def _agree(call: Call, what: str, *sizes: Dim) -> Dim:
@@ -74,6 +75,7 @@ def _sizes(call: Call) -> AttentionSizes:
     q, k, v = (_heads(call, s, "heads" if s == "q" else "kv_heads") for s in "qkv")
     batch = _agree(call, "batch sizes", q[0], k[0], v[0])
     kv_heads = _agree(call, "heads of k and v", k[1], v[1])
+    # Grouped-query attention: each head of k and v serves the same number of heads of q.
     if isinstance(q[1], int) and isinstance(kv_heads, int) and q[1] % (kv_heads or 1):
         raise call.fail(f"{q[1]} heads of q cannot share {kv_heads} heads of k and v")
     size = _agree(call, "sizes of a head of q and k", q[3], k[3])
@@ -83,19 +85,19 @@ def _sizes(call: Call) -> AttentionSizes:
     if "past_k" in call.types:
         if "lengths" in call.types:
             raise call.fail("lengths are those of k and v without a past")
-        own = {"past_k": size, "past_v": v[3]}
-        past = [_past(call, slot, (batch, kv_heads, n)) for slot, n in own.items()]
+        head_sizes = {"past_k": size, "past_v": v[3]}
+        past = [_past(call, slot, (batch, kv_heads, n)) for slot, n in head_sizes.items()]
         total = dims.add(total, _agree(call, "lengths of past_k and past_v", *past))
     return AttentionSizes(batch, q[1], kv_heads, q[2], total, size, v[3])
 
 
-def _past(call: Call, slot: str, wanted: Shape) -> Dim:
+def _past(call: Call, slot: str, expected: Shape) -> Dim:
     """Returns how long the past is."""
-    found = call.shape(slot)
-    if len(found) != 4 or not all(map(dims.may_be_equal, (found[0], found[1], found[3]), wanted)):
-        said = "batch, heads, length and size of k's or v's own"
-        raise call.fail(f"{slot} is {list(found)}, it takes {said}")
-    return found[2]
+    shape = call.shape(slot)
+    if len(shape) != 4 or not all(map(dims.may_be_equal, (shape[0], shape[1], shape[3]), expected)):
+        message = "batch, heads, length and size of k's or v's own"
+        raise call.fail(f"{slot} is {list(shape)}, it takes {message}")
+    return shape[2]
 
 
 def _attention(call: Call) -> tuple[TensorType, ...]:
@@ -104,21 +106,23 @@ def _attention(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "v", "past_v")
     require_same_express(call, "q", "v")
     _check_attrs(call)
-    s, kind = _sizes(call), call.express("q")
-    _check_mask(call, s)
+    sizes, kind = _sizes(call), call.express("q")
+    _check_mask(call, sizes)
     if "lengths" in call.types:
-        found = call.types["lengths"]
-        if found.quant or not found.dtype.is_integer or found.rank != 1:
-            raise call.fail(f"lengths are {found}, they must be one row of whole numbers")
-        _agree(call, "batch size and number of lengths", s.batch, found.shape[0])
-    y: Shape = (s.batch, s.heads, s.length, s.out)
+        lengths = call.types["lengths"]
+        if lengths.quant or not lengths.dtype.is_integer or lengths.rank != 1:
+            raise call.fail(f"lengths are {lengths}, they must be one row of whole numbers")
+        _agree(call, "batch size and number of lengths", sizes.batch, lengths.shape[0])
+    y: Shape = (sizes.batch, sizes.heads, sizes.length, sizes.out)
     if len(call.shape("q")) == 3:
-        y = (s.batch, s.length, dims.multiply(s.heads, s.out))
+        # The result has the form of q: three axes in, three axes out.
+        y = (sizes.batch, sizes.length, dims.multiply(sizes.heads, sizes.out))
     shapes = [y]
     if call.bool_attr("present"):
-        shapes += [(s.batch, s.kv_heads, s.total, n) for n in (s.size, s.out)]
+        shapes += [(sizes.batch, sizes.kv_heads, sizes.total, n) for n in (sizes.size, sizes.out)]
     if call.text_attr("qk") != "none":
-        shapes.append((s.batch, s.heads, s.length, s.total))
+        # Results are in ONNX's order: y, present_key, present_value, qk_matmul_output.
+        shapes.append((sizes.batch, sizes.heads, sizes.length, sizes.total))
     return tuple(TensorType(shape, kind) for shape in shapes)
 
 
@@ -132,27 +136,32 @@ def _check_attrs(call: Call) -> None:
         raise call.fail(f"softcap = {softcap!r}, it must be 0 or more")
 
 
-def _check_mask(call: Call, s: AttentionSizes) -> None:
+def _check_mask(call: Call, sizes: AttentionSizes) -> None:
     """Raises TypeRuleError for a mask that would widen the scores; its last axis may be shorter."""
     if "mask" not in call.types:
         return
     kind = call.types["mask"]
     if kind.dtype.name != "bool" and kind.express != call.express("q"):
         raise call.fail(f"mask is {kind}, it takes bool or {call.express('q')}")
-    *front, last = kind.shape or (1,)
-    if isinstance(last, int) and isinstance(s.total, int) and last > s.total:
-        raise call.fail(f"mask is for {last} keys, there are {s.total}")
-    room = (s.batch, s.heads, s.length)
-    wide = broadcast(call, room, tuple(front))
-    if len(wide) > 3 or not all(map(dims.may_be_equal, wide, room)):
-        raise call.fail(f"mask {list(kind.shape)} does not broadcast to {[*room, s.total]}")
+    # The last axis may be shorter than the keys: ONNX pads such a mask with -inf.
+    *leading, last = kind.shape or (1,)
+    if isinstance(last, int) and isinstance(sizes.total, int) and last > sizes.total:
+        raise call.fail(f"mask is for {last} keys, there are {sizes.total}")
+    score_axes = (sizes.batch, sizes.heads, sizes.length)
+    result_shape = broadcast(call, score_axes, tuple(leading))
+    if len(result_shape) > 3 or not all(map(dims.may_be_equal, result_shape, score_axes)):
+        raise call.fail(
+            f"mask {list(kind.shape)} does not broadcast to {[*score_axes, sizes.total]}"
+        )
 
 
 def _macs(call: Call, result: Shape) -> int:
-    s = _sizes(call)
-    known = dims.known_shape((s.batch, s.heads, s.length, s.total, dims.add(s.size, s.out)))
-    total = 1 if known else 0
-    for size in known or ():
+    sizes = _sizes(call)
+    shape = dims.known_shape(
+        (sizes.batch, sizes.heads, sizes.length, sizes.total, dims.add(sizes.size, sizes.out))
+    )
+    total = 1 if shape else 0
+    for size in shape or ():
         total *= size
     return total
 
@@ -161,24 +170,25 @@ def _rotary(call: Call) -> tuple[TensorType, ...]:
     require_floats(call)
     require_same_express(call, "x", "cos", "sin")
     batch, _, length, size = _heads(call, "x", "heads")
-    turned = call.int_attr("dim")
-    if turned < 0 or turned % 2 or (isinstance(size, int) and turned > size):
-        raise call.fail(f"dim = {turned}, it must be even and no more than {size}")
-    if not turned and isinstance(size, int) and size % 2:
+    rotated = call.int_attr("dim")
+    if rotated < 0 or rotated % 2 or (isinstance(size, int) and rotated > size):
+        raise call.fail(f"dim = {rotated}, it must be even and no more than {size}")
+    if not rotated and isinstance(size, int) and size % 2:
         raise call.fail(f"a head has {size} elements, an odd one has no pair")
-    half = turned // 2 if turned else dims.divide(size, 2)
-    wanted: Shape = (None, half) if "positions" in call.types else (batch, length, half)
+    # `dim` 0 rotates the whole head; cos and sin hold one angle for each pair.
+    half = rotated // 2 if rotated else dims.divide(size, 2)
+    expected: Shape = (None, half) if "positions" in call.types else (batch, length, half)
     for slot in ("cos", "sin"):
-        found = call.shape(slot)
-        if len(found) != len(wanted) or not all(map(dims.may_be_equal, found, wanted)):
-            raise call.fail(f"{slot} is {list(found)}, it should be {list(wanted)}")
+        shape = call.shape(slot)
+        if len(shape) != len(expected) or not all(map(dims.may_be_equal, shape, expected)):
+            raise call.fail(f"{slot} is {list(shape)}, it should be {list(expected)}")
     if "positions" in call.types:
         kind = call.types["positions"]
         if kind.quant or not kind.dtype.is_integer or kind.rank not in (1, 2):
             raise call.fail(f"positions are {kind}, they must be whole numbers on 1 or 2 axes")
-        room: Shape = (batch, length) if kind.rank == 2 else (1,)
-        if not all(map(dims.may_be_equal, kind.shape, room)):
-            raise call.fail(f"positions are {list(kind.shape)}, they should be {list(room)}")
+        allowed: Shape = (batch, length) if kind.rank == 2 else (1,)
+        if not all(map(dims.may_be_equal, kind.shape, allowed)):
+            raise call.fail(f"positions are {list(kind.shape)}, they should be {list(allowed)}")
     return (TensorType(call.shape("x"), call.express("x")),)
 
 

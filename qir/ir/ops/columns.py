@@ -17,14 +17,14 @@ _MAX_AXES = 64
 
 def _window_grid(call: Call, sizes: Shape) -> Dim:
     """Returns how many windows there are in all."""
-    n = len(call.int_list_attr("kernel"))
-    kernel, stride = call.int_list_attr("kernel"), call.int_list_attr("stride", n)
-    dilation, pad = call.int_list_attr("dilation", n), call.int_list_attr("pad", 2 * n)
-    if not n or min(*kernel, *stride, *dilation) < 1 or min(pad) < 0:
+    axes = len(call.int_list_attr("kernel"))
+    kernel, stride = call.int_list_attr("kernel"), call.int_list_attr("stride", axes)
+    dilation, pad = call.int_list_attr("dilation", axes), call.int_list_attr("pad", 2 * axes)
+    if not axes or min(*kernel, *stride, *dilation) < 1 or min(pad) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     counts = [
-        window_count(sizes[i], kernel[i], stride[i], pad[i] + pad[i + n], dilation[i])
-        for i in range(n)
+        window_count(sizes[i], kernel[i], stride[i], pad[i] + pad[i + axes], dilation[i])
+        for i in range(axes)
     ]
     if any(isinstance(c, int) and c < 1 for c in counts):
         raise call.fail(f"no window of {kernel} is in {list(sizes)}")
@@ -50,6 +50,7 @@ def _fold(call: Call) -> tuple[TensorType, ...]:
     count, area = _window_grid(call, size), dims.product(kernel)
     if not dims.may_be_equal(count, x[2]):
         raise call.fail(f"x has {x[2]} columns, but {count} windows make up {size}")
+    # Rows are [channels x kernel], so their number is a multiple of the kernel's area.
     if isinstance(x[1], int) and isinstance(area, int) and x[1] % area:
         raise call.fail(f"x has {x[1]} rows, which are no whole windows of {kernel}")
     return (TensorType((x[0], dims.divide(x[1], area), *size), call.express("x")),)
@@ -59,9 +60,11 @@ def _grid_sample(call: Call) -> tuple[TensorType, ...]:
     require_floats(call)
     require_same_express(call, "x", "grid")
     x, grid = call.shape("x"), call.shape("grid")
-    n = len(x) - 2
-    if n < 1 or len(grid) != len(x) or not dims.may_be_equal(grid[-1], n):
-        raise call.fail(f"x {list(x)} needs a grid of {len(x)} axes, the last of {n}: {list(grid)}")
+    axes = len(x) - 2
+    if axes < 1 or len(grid) != len(x) or not dims.may_be_equal(grid[-1], axes):
+        raise call.fail(
+            f"x {list(x)} needs a grid of {len(x)} axes, the last of {axes}: {list(grid)}"
+        )
     if not dims.may_be_equal(x[0], grid[0]):
         raise call.fail(f"x has {x[0]} images, grid {grid[0]}")
     if call.text_attr("mode") not in MODES or call.text_attr("outside") not in PADDING_MODES:
@@ -79,19 +82,20 @@ def _affine_grid(call: Call) -> tuple[TensorType, ...]:
     rank = kind.shape[0]
     if not isinstance(rank, int) or not 3 <= rank <= _MAX_AXES:
         raise call.fail(f"size is {kind}; its length must be known, and 3 at least")
-    n = rank - 2
+    axes = rank - 2
     if (
         len(theta) != 3
-        or not dims.may_be_equal(theta[1], n)
-        or not dims.may_be_equal(theta[2], n + 1)
+        or not dims.may_be_equal(theta[1], axes)
+        or not dims.may_be_equal(theta[2], axes + 1)
     ):
-        raise call.fail(f"theta {list(theta)}, it takes matrices of {n} x {n + 1}")
-    shape: Shape = (None,) * n
+        raise call.fail(f"theta {list(theta)}, it takes matrices of {axes} x {axes + 1}")
+    # The spatial sizes are known only where `size` is a constant; the rank always is.
+    shape: Shape = (None,) * axes
     if constant is not None:
         shape = tuple(int(s) for s in constant[2:])
         if min(constant.tolist()) < 1 or not dims.may_be_equal(theta[0], int(constant[0])):
             raise call.fail(f"theta {list(theta)} and size {constant.tolist()} do not fit")
-    return (TensorType((theta[0], *shape, n), call.express("theta")),)
+    return (TensorType((theta[0], *shape, axes), call.express("theta")),)
 
 
 def _det(call: Call) -> tuple[TensorType, ...]:
@@ -111,6 +115,7 @@ def _square(call: Call) -> Shape:
 
 
 def _move_unfold(call: Call, element: QuantType) -> QuantType | None:
+    # Channels and window positions are mixed into rows and columns; only the batch axis stays.
     return unless_along_axes(element, *range(1, len(call.shape("x"))))
 
 

@@ -37,15 +37,18 @@ def window_count(
     """
     if not isinstance(kernel, int):
         return None
-    room = dims.add(size, pad - dilation * (kernel - 1) - 1)
-    if pools and not ceil and isinstance(room, int) and room < 0 and room % stride:
+    reach = dims.add(size, pad - dilation * (kernel - 1) - 1)
+    # Runtimes count such a pool differently, so it is refused as one that does not fit.
+    if pools and not ceil and isinstance(reach, int) and reach < 0 and reach % stride:
         return -1
-    if ceil and isinstance(room, int) and isinstance(size, int):
-        count = -(-room // stride) + 1
+    if ceil and isinstance(reach, int) and isinstance(size, int):
+        # With `ceil` the last window may start inside the padding; like torch, such a window is
+        # dropped.
+        count = -(-reach // stride) + 1
         return count - 1 if (count - 1) * stride >= size + lead else count
     if ceil and pad - lead + stride > dilation * (kernel - 1) + 1:
         return None  # whether the last window counts depends on the size
-    return dims.add(dims.divide(dims.add(room, stride - 1 if ceil else 0), stride), 1)
+    return dims.add(dims.divide(dims.add(reach, stride - 1 if ceil else 0), stride), 1)
 
 
 def conv_result_shape(call: Call, batch: Dim, channels: Dim, height: Dim, width: Dim) -> Shape:
@@ -54,6 +57,7 @@ def conv_result_shape(call: Call, batch: Dim, channels: Dim, height: Dim, width:
         if isinstance(dim, int) and dim < 0:
             raise call.fail(f"the window is larger than the padded {name}")
     nchw = call.text_attr("layout") == "NCHW"
+    # The weights' layout never changes; only x and the result follow `layout`.
     return (batch, channels, height, width) if nchw else (batch, height, width, channels)
 
 
@@ -66,20 +70,26 @@ def _conv2d(call: Call) -> tuple[TensorType, ...]:
     if len(weight) != 4:
         raise call.fail(f"w has {len(weight)} axes, it takes 4")
     groups = call.int_attr("groups")
-    out, per_group = weight[0], weight[1]
-    if groups < 1 or (isinstance(out, int) and out % groups):
-        raise call.fail(f"{out} output channels do not split into {groups} groups")
+    out_channels, per_group = weight[0], weight[1]
+    if groups < 1 or (isinstance(out_channels, int) and out_channels % groups):
+        raise call.fail(f"{out_channels} output channels do not split into {groups} groups")
     if not dims.may_be_equal(x[c], dims.multiply(per_group, groups)):
         raise call.fail(f"x has {x[c]} channels, w wants {per_group} x {groups} groups")
-    if "bias" in call.types and not dims.may_be_equal(dims.product(call.shape("bias")), out):
-        raise call.fail(f"bias has {list(call.shape('bias'))}, there are {out} output channels")
+    if "bias" in call.types and not dims.may_be_equal(
+        dims.product(call.shape("bias")), out_channels
+    ):
+        raise call.fail(
+            f"bias has {list(call.shape('bias'))}, there are {out_channels} output channels"
+        )
     stride, dilation = call.int_list_attr("stride", 2), call.int_list_attr("dilation", 2)
     top, left, bottom, right = call.int_list_attr("pad", 4)
     if min(*stride, *dilation) < 1 or min(top, left, bottom, right) < 0:
         raise call.fail("stride and dilation are 1 or more, pad 0 or more")
     height = window_count(x[h], weight[2], stride[0], top + bottom, dilation[0])
     width = window_count(x[w], weight[3], stride[1], left + right, dilation[1])
-    return (TensorType(conv_result_shape(call, x[0], out, height, width), call.express("x")),)
+    return (
+        TensorType(conv_result_shape(call, x[0], out_channels, height, width), call.express("x")),
+    )
 
 
 def _macs(call: Call, result: Shape) -> int:

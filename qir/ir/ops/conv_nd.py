@@ -15,6 +15,7 @@ from qir.ir.types import TensorType
 
 def _axes(call: Call) -> int:
     """Returns how many axes the window slides along."""
+    # The digit in `conv1d`, `conv3d`, `conv_transpose2d`.
     return int(call.op[-2])
 
 
@@ -34,12 +35,12 @@ def _operands(call: Call) -> tuple[Shape, Shape, int]:
 
 def _slide(call: Call) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Stride, dilation, and the pads of both sides."""
-    n = _axes(call)
-    stride, dilation = call.int_list_attr("stride", n), call.int_list_attr("dilation", n)
-    pad = call.int_list_attr("pad", 2 * n)
+    axes = _axes(call)
+    stride, dilation = call.int_list_attr("stride", axes), call.int_list_attr("dilation", axes)
+    pad = call.int_list_attr("pad", 2 * axes)
     if min(*stride, *dilation) < 1 or min(pad) < 0:
         raise call.fail("stride and dilation are 1 or more, pad 0 or more")
-    return stride, dilation, tuple(pad[i] + pad[i + n] for i in range(n))
+    return stride, dilation, tuple(pad[i] + pad[i + axes] for i in range(axes))
 
 
 def _result_shape(
@@ -67,16 +68,18 @@ def _transposed(call: Call) -> tuple[TensorType, ...]:
     x, w, groups = _operands(call)
     if not dims.may_be_equal(x[1], w[0]):
         raise call.fail(f"x has {x[1]} channels, w takes {w[0]}")
-    more, n = call.int_list_attr("output_pad", _axes(call)), _axes(call)
+    output_pad, axes = call.int_list_attr("output_pad", _axes(call)), _axes(call)
     stride, dilation, pad = _slide(call)
-    if any(not 0 <= more[i] < max(stride[i], dilation[i]) for i in range(n)):
-        raise call.fail(f"output_pad {more} is not smaller than stride or dilation")
+    if any(not 0 <= output_pad[i] < max(stride[i], dilation[i]) for i in range(axes)):
+        raise call.fail(f"output_pad {output_pad} is not smaller than stride or dilation")
     sizes: list[Dim] = []
-    for i in range(n):
+    for i in range(axes):
         kernel = w[i + 2]
-        reach = dilation[i] * (kernel - 1) + 1 if isinstance(kernel, int) else None
+        # size = (x - 1) * stride + dilation * (kernel - 1) + 1 + output_pad - pads, as in ONNX and
+        # torch.
+        span = dilation[i] * (kernel - 1) + 1 if isinstance(kernel, int) else None
         steps = dims.multiply(dims.add(x[i + 2], -1), stride[i])
-        sizes.append(dims.add(dims.add(steps, reach), more[i] - pad[i]))
+        sizes.append(dims.add(dims.add(steps, span), output_pad[i] - pad[i]))
     return _result_shape(call, x[0], dims.multiply(w[1], groups), sizes)
 
 
@@ -84,6 +87,7 @@ def _macs(call: Call, result: Shape) -> int:
     """Counts multiply-adds: every weight of a group meets every position of the result, or of x
     where transposed.
     """
+    # A transposed convolution multiplies each element of x with the whole kernel.
     places = call.shape("x") if "transpose" in call.op else result
     sizes = dims.known_shape((*places, *call.shape("w")[1:]))
     total = 1

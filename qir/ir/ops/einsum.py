@@ -29,30 +29,33 @@ class Equation:
 def equation(text: str, ranks: tuple[int, ...]) -> Equation:
     """Reads an equation for operands of those ranks; raises TypeRuleError if it is none of
     theirs."""
-    left, arrow, right = text.replace(" ", "").partition("->")
-    parts = left.split(",")
+    operand_text, arrow, result_text = text.replace(" ", "").partition("->")
+    parts = operand_text.split(",")
     if len(parts) != len(ranks):
         raise TypeRuleError(f"{text!r} has {len(parts)} terms for {len(ranks)} operands")
     terms = tuple(_term(text, p, r) for p, r in zip(parts, ranks, strict=True))
-    known = Counter(label for term in terms for label in term)
-    most = max((sum(label.isdigit() for label in term) for term in terms), default=0)
-    dotted = tuple(str(i) for i in reversed(range(most)))
+    label_counts = Counter(label for term in terms for label in term)
+    dotted_count = max((sum(label.isdigit() for label in term) for term in terms), default=0)
+    # Dotted axes align at the right, as in broadcasting: `0` is the last one.
+    dotted = tuple(str(i) for i in reversed(range(dotted_count)))
     if not arrow:
-        letters = sorted(n for n, times in known.items() if times == 1 and not n.isdigit())
+        # Without an arrow the result has the labels that occur once, in alphabetical order, as
+        # NumPy and torch define it.
+        letters = sorted(n for n, times in label_counts.items() if times == 1 and not n.isdigit())
         return Equation(terms, (*dotted, *letters))
-    result = _labels(text, right, dotted)
-    if len(set(result)) < len(result) or not set(result) <= set(known):
+    result = _labels(text, result_text, dotted)
+    if len(set(result)) < len(result) or not set(result) <= set(label_counts):
         raise TypeRuleError(f"{text!r}: its result names an axis twice, or one that is nowhere")
     return Equation(terms, result)
 
 
 def _term(text: str, part: str, rank: int) -> tuple[str, ...]:
-    free = rank - len(part.replace(DOTS, ""))
-    dotted = tuple(str(i) for i in reversed(range(max(free, 0))))
-    out = _labels(text, part, dotted)
-    if len(out) != rank:
+    dotted_count = rank - len(part.replace(DOTS, ""))
+    dotted = tuple(str(i) for i in reversed(range(max(dotted_count, 0))))
+    labels = _labels(text, part, dotted)
+    if len(labels) != rank:
         raise TypeRuleError(f"{text!r}: {part or 'nothing'} stands for {rank} axes")
-    return out
+    return labels
 
 
 def _labels(text: str, part: str, dotted: tuple[str, ...]) -> tuple[str, ...]:
@@ -63,34 +66,34 @@ def _labels(text: str, part: str, dotted: tuple[str, ...]) -> tuple[str, ...]:
     return (*before, *(dotted if dots else ()), *after)
 
 
-def sizes(found: Equation, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
+def sizes(parsed: Equation, shapes: tuple[Shape, ...]) -> dict[str, Dim]:
     """Returns the size of each label; raises TypeRuleError where two differ and neither is 1."""
     out: dict[str, Dim] = {}
-    for term, shape in zip(found.terms, shapes, strict=True):
+    for term, shape in zip(parsed.terms, shapes, strict=True):
         for label, size in zip(term, shape, strict=True):
-            held = out.setdefault(label, size)
-            if held == size or size == 1:
+            size_so_far = out.setdefault(label, size)
+            if size_so_far == size or size == 1:
                 continue
-            if held != 1 and isinstance(held, int) and isinstance(size, int):
-                raise TypeRuleError(f"axis {label} has {held} and {size}")
-            out[label] = _require_float_sums(held, size)
+            if size_so_far != 1 and isinstance(size_so_far, int) and isinstance(size, int):
+                raise TypeRuleError(f"axis {label} has {size_so_far} and {size}")
+            out[label] = _merge_sizes(size_so_far, size)
     return out
 
 
-def _require_float_sums(held: Dim, size: Dim) -> Dim:
+def _merge_sizes(one: Dim, other: Dim) -> Dim:
     """Returns the common size of two that may differ."""
-    if held == 1:
-        return size
-    if isinstance(held, int) or isinstance(size, int):
-        return held if isinstance(held, int) else size
+    if one == 1:
+        return other
+    if isinstance(one, int) or isinstance(other, int):
+        return one if isinstance(one, int) else other
     return None
 
 
-def _read(call: Call) -> tuple[Equation, dict[str, Dim]]:
+def _parse_call(call: Call) -> tuple[Equation, dict[str, Dim]]:
     shapes = tuple(t.shape for t in call.variadic("xs"))
     try:
-        found = equation(call.text_attr("equation"), tuple(map(len, shapes)))
-        return found, sizes(found, shapes)
+        parsed = equation(call.text_attr("equation"), tuple(map(len, shapes)))
+        return parsed, sizes(parsed, shapes)
     except TypeRuleError as error:
         raise call.fail(str(error)) from None
 
@@ -100,15 +103,15 @@ def _einsum(call: Call) -> tuple[TensorType, ...]:
         raise call.fail("it takes an operand or more")
     require_same_express(call, *call.types)
     require_numbers(call, "xs.0")
-    found, known = _read(call)
-    return (TensorType(tuple(known[n] for n in found.result), call.express("xs.0")),)
+    parsed, label_sizes = _parse_call(call)
+    return (TensorType(tuple(label_sizes[n] for n in parsed.result), call.express("xs.0")),)
 
 
 def _macs(call: Call, result: Shape) -> int:
     """Returns the product of all sizes, once for each operand after the first."""
-    every = dims.known_shape(tuple(_read(call)[1].values()))
+    all_sizes = dims.known_shape(tuple(_parse_call(call)[1].values()))
     total = max(len(call.types) - 1, 0)
-    for size in every if every is not None else (0,):
+    for size in all_sizes if all_sizes is not None else (0,):
         total *= size
     return total
 

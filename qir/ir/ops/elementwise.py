@@ -17,15 +17,16 @@ def broadcast(call: Call, *shapes: Shape) -> Shape:
 
 
 def _broadcast_dim(call: Call, dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
-    wide = [d for d in dims if d != 1]
-    if not wide:
+    not_one = [d for d in dims if d != 1]
+    if not not_one:
         return 1
-    numbers = {d for d in wide if isinstance(d, int)}
+    numbers = {d for d in not_one if isinstance(d, int)}
     if len(numbers) > 1:
         raise call.fail(f"shapes {' and '.join(str(list(s)) for s in shapes)} do not broadcast")
     if numbers:
         return numbers.pop()
-    return wide[0] if all(d == wide[0] for d in wide) else None
+    # Two different symbolic sizes may be equal, or one of them 1: the result is unknown.
+    return not_one[0] if all(d == not_one[0] for d in not_one) else None
 
 
 def require_same_express(call: Call, *slots: str) -> None:
@@ -99,9 +100,9 @@ def _variadic(call: Call) -> tuple[TensorType, ...]:
 
 
 def _float_variadic(call: Call) -> tuple[TensorType, ...]:
-    found = _variadic(call)
+    types = _variadic(call)
     require_floats(call, "xs.0")
-    return found
+    return types
 
 
 def keep_element(call: Call, element: QuantType) -> QuantType:
@@ -112,23 +113,23 @@ def keep_element(call: Call, element: QuantType) -> QuantType:
 _AB = (Slot("a"), Slot("b"))
 _X = (Slot("x"),)
 _XS = (Slot("xs", variadic=True),)
-_ONE = Traits(elementwise=True)
+_ELEMENTWISE = Traits(elementwise=True)
 
 OPS = (
     OpSpec("add", _AB, _binary, traits=Traits(commutative=True), doc="a + b"),
     OpSpec("sub", _AB, _binary, doc="a - b"),
     OpSpec("mul", _AB, _binary, traits=Traits(commutative=True), doc="a * b"),
     OpSpec("div", _AB, _binary, doc="a / b"),
-    OpSpec("relu", _X, number_unary, traits=_ONE, doc="max(x, 0)"),
+    OpSpec("relu", _X, number_unary, traits=_ELEMENTWISE, doc="max(x, 0)"),
     OpSpec(
         "clip",
         _X,
         number_unary,
         (AttrSpec("min", "float"), AttrSpec("max", "float")),
-        _ONE,
+        _ELEMENTWISE,
         doc="min(max(x, min), max); a bound that is none does not bind",
     ),
-    OpSpec("sigmoid", _X, float_unary, traits=_ONE, doc="1 / (1 + exp(-x))"),
+    OpSpec("sigmoid", _X, float_unary, traits=_ELEMENTWISE, doc="1 / (1 + exp(-x))"),
     OpSpec("pow", _AB, _power, doc="a to the power b, in the type of a"),
     OpSpec(
         "mod",

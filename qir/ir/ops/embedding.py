@@ -14,12 +14,12 @@ MODES = ("sum", "mean", "max")
 
 
 def _table(call: Call) -> Shape:
-    w, rows = call.shape("w"), call.attrs["padding"]
+    w, padding = call.shape("w"), call.attrs["padding"]
     if len(w) != 2:
         raise call.fail(f"w has {len(w)} axes, it takes 2")
     count = w[0]
-    if isinstance(rows, int) and isinstance(count, int) and not -count <= rows < count:
-        raise call.fail(f"padding = {rows}, but w has {count} rows")
+    if isinstance(padding, int) and isinstance(count, int) and not -count <= padding < count:
+        raise call.fail(f"padding = {padding}, but w has {count} rows")
     return w
 
 
@@ -30,6 +30,7 @@ def _embedding(call: Call) -> tuple[TensorType, ...]:
 
 def _move(call: Call, element: QuantType) -> QuantType | None:
     rank = call.types["indices"].rank
+    # Scales along rows (axis 0) have no place in the result: an index picks any row.
     return permute_axes(element, call.shape("w"), {1: rank}, rank + 1)
 
 
@@ -41,11 +42,15 @@ def _bag(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"mode {mode!r} is none of {', '.join(MODES)}")
     if "weights" in call.types:
         require_same_express(call, "w", "weights")
-        given = call.shape("weights")
+        weights_shape = call.shape("weights")
         if mode != "sum":
             raise call.fail(f"weights go with mode sum, not {mode}")
-        if len(given) != kind.rank or not all(map(dims.may_be_equal, given, kind.shape)):
-            raise call.fail(f"weights {list(given)} are not shaped as indices {list(kind.shape)}")
+        if len(weights_shape) != kind.rank or not all(
+            map(dims.may_be_equal, weights_shape, kind.shape)
+        ):
+            raise call.fail(
+                f"weights {list(weights_shape)} are not shaped as indices {list(kind.shape)}"
+            )
     if (kind.rank, offsets is None) not in ((2, True), (1, False)):
         raise call.fail("it takes indices of 2 axes, or of 1 with offsets")
     if offsets is None:

@@ -34,48 +34,50 @@ def unless_along_axes(element: QuantType, *axes: int) -> QuantType | None:
 
 
 def permute_axes(
-    element: QuantType, shape: Shape, places: Mapping[int, int], rank: int
+    element: QuantType, shape: Shape, new_axes: Mapping[int, int], rank: int
 ) -> QuantType | None:
     """Returns the type after axis a moved to `places[a]`; None if a scale axis has no place."""
     if element.granularity is None:
         return element
-    if any(a not in places for a, _ in element.granularity.blocks):
+    if any(a not in new_axes for a, _ in element.granularity.blocks):
         return None
     if element.axis is not None:
-        return replace(element, granularity=Granularity(((places[element.axis], 1),)))
-    old = [a for a, _ in element.granularity.blocks]
-    order = sorted(old, key=lambda a: places[a])
+        # One scale an index: the list of scales stays, only its axis is another.
+        return replace(element, granularity=Granularity(((new_axes[element.axis], 1),)))
+    axes = [a for a, _ in element.granularity.blocks]
+    order = sorted(axes, key=lambda a: new_axes[a])
     # `by` lists a group for each index of the last axis, so that axis must stay the last.
-    if element.granularity.by is not None and order != old:
+    if element.granularity.by is not None and order != axes:
         return None
     sizes = dict(element.granularity.blocks)
-    grain = Granularity(tuple((places[a], sizes[a]) for a in order), element.granularity.by)
+    granularity = Granularity(tuple((new_axes[a], sizes[a]) for a in order), element.granularity.by)
 
     def turn(grid: Grid) -> Grid:
-        wide = [1] * rank
+        shape_after = [1] * rank
         for a in order:
-            wide[places[a]] = grid.shape[a]
-        rest = [a for a in range(grid.ndim) if a not in sizes]
-        return grid.transpose(*order, *rest).reshape(wide)
+            shape_after[new_axes[a]] = grid.shape[a]
+        others = [a for a in range(grid.ndim) if a not in sizes]
+        return grid.transpose(*order, *others).reshape(shape_after)
 
-    return _with_moved_parameters(element, shape, grain, turn)
+    return _with_moved_parameters(element, shape, granularity, turn)
 
 
 def slice_axes(
-    element: QuantType, shape: Shape, parts: Mapping[int, tuple[int, int, int]]
+    element: QuantType, shape: Shape, slices: Mapping[int, tuple[int, int, int]]
 ) -> QuantType | None:
     """Returns the type of a slice that keeps complete blocks; None where it splits a block."""
-    if element.granularity is None or unless_along_axes(element, *parts) is not None:
+    if element.granularity is None or unless_along_axes(element, *slices) is not None:
         return element
     if element.axis is not None or element.granularity.by is not None:
         return None
     index = [slice(None)] * len(shape)
     for axis, size in element.granularity.blocks:
-        if axis not in parts:
+        if axis not in slices:
             continue
-        (start, stop, step), whole = parts[axis], shape[axis]
-        ends = isinstance(whole, int) and (stop == whole or stop % size == 0)
-        if step != 1 or start % size or not ends or stop <= start:
+        (start, stop, step), size_before = slices[axis], shape[axis]
+        is_block_end = isinstance(size_before, int) and (stop == size_before or stop % size == 0)
+        # A slice may cut the last block short, but no other.
+        if step != 1 or start % size or not is_block_end or stop <= start:
             return None
         index[axis] = slice(start // size, -(-stop // size))
     return _with_moved_parameters(
@@ -91,17 +93,17 @@ def reshape(element: QuantType, shape: Shape, target: Shape) -> QuantType | None
     if old is None or new is None:
         return None
     if element.axis is not None:
-        found = _surviving_axis(old, new, element.axis)
-        return None if found is None else replace(element, granularity=Granularity(((found, 1),)))
+        axis = _surviving_axis(old, new, element.axis)
+        return None if axis is None else replace(element, granularity=Granularity(((axis, 1),)))
     if element.granularity.by is not None or 0 in old:
         return None
     blocks = _split_blocks(old, new, element.granularity.blocks)
     if blocks is None:
         return None
-    grain = Granularity(blocks)
-    grid = dims.known_shape(grain.grid(new))
+    granularity = Granularity(blocks)
+    grid = dims.known_shape(granularity.grid(new))
     assert grid is not None
-    return _with_moved_parameters(element, shape, grain, lambda held: held.reshape(grid))
+    return _with_moved_parameters(element, shape, granularity, lambda array: array.reshape(grid))
 
 
 def _surviving_axis(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> int | None:
@@ -116,21 +118,25 @@ def _surviving_axis(old: tuple[int, ...], new: tuple[int, ...], axis: int) -> in
 def _split_blocks(old: tuple[int, ...], new: tuple[int, ...], blocks: Blocks) -> Blocks | None:
     """Returns the blocks in the new shape, for each run of axes that hold the same elements."""
     sizes, out = dict(blocks), list[tuple[int, int]]()
-    for mine, theirs in _matching_runs(old, new):
-        mine, theirs = [a for a in mine if old[a] > 1], [a for a in theirs if new[a] > 1]
-        if not any(a in sizes for a in mine):
+    for old_run, new_run in _matching_runs(old, new):
+        # Axes of size 1 change no order of elements, so they are left out.
+        old_run, new_run = [a for a in old_run if old[a] > 1], [a for a in new_run if new[a] > 1]
+        if not any(a in sizes for a in old_run):
             continue
-        if len(mine) == len(theirs) == 1:
-            out.append((theirs[0], sizes[mine[0]]))
+        # An axis that the reshape leaves alone keeps its blocks, whatever their size.
+        if len(old_run) == len(new_run) == 1:
+            out.append((new_run[0], sizes[old_run[0]]))
             continue
-        flat = _merged_block([(old[a], min(sizes.get(a, old[a]), old[a])) for a in mine])
-        if flat is None or math.prod(old[a] for a in mine) % flat:
+        length = _merged_block([(old[a], min(sizes.get(a, old[a]), old[a])) for a in old_run])
+        if length is None or math.prod(old[a] for a in old_run) % length:
             return None
-        made = _split_block([new[a] for a in theirs], flat)
-        if made is None:
+        split = _split_block([new[a] for a in new_run], length)
+        if split is None:
             return None
-        kept = [(a, b) for a, b in zip(theirs, made, strict=True) if b < new[a]]
-        out += kept or [(theirs[0], new[theirs[0]])]
+        # A block as long as its axis is no granularity; one axis is named so that the type keeps
+        # the grid.
+        smaller = [(a, b) for a, b in zip(new_run, split, strict=True) if b < new[a]]
+        out += smaller or [(new_run[0], new[new_run[0]])]
     return tuple(out) or None
 
 
@@ -138,67 +144,70 @@ def _matching_runs(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[lis
     """Pairs the shortest runs of old and new axes of equal size; axes of 1 join the next run."""
     out, i, j = [], 0, 0
     while i < len(old) or j < len(new):
-        mine, theirs, here, there = list[int](), list[int](), 1, 1
-        while not mine or not theirs or here != there:
-            if i < len(old) and (here <= there or j == len(new)):
-                mine.append(i)
-                here, i = here * old[i], i + 1
+        old_run, new_run, old_product, new_product = list[int](), list[int](), 1, 1
+        while not old_run or not new_run or old_product != new_product:
+            if i < len(old) and (old_product <= new_product or j == len(new)):
+                old_run.append(i)
+                old_product, i = old_product * old[i], i + 1
             elif j < len(new):
-                theirs.append(j)
-                there, j = there * new[j], j + 1
+                new_run.append(j)
+                new_product, j = new_product * new[j], j + 1
             else:
                 break
-        out.append((mine, theirs))
+        out.append((old_run, new_run))
     return out
 
 
 def _merged_block(axes: list[tuple[int, int]]) -> int | None:
     """Returns the block length in the merged axes; None if the block is not contiguous there."""
-    flat, whole = 1, True
+    length, is_complete = 1, True
     for size, block in reversed(axes):
-        if whole:
-            flat *= block
+        # From the last axis outwards: a block is contiguous while all inner axes are complete, and
+        # from there on it may have one index only.
+        if is_complete:
+            length *= block
             if block < size and size % block:
                 return None
-            whole = block == size
+            is_complete = block == size
         elif block != 1:
             return None
-    return flat
+    return length
 
 
-def _split_block(sizes: list[int], flat: int) -> list[int] | None:
+def _split_block(sizes: list[int], length: int) -> list[int] | None:
     """Returns the block length on each of the split axes; None if it is no block there."""
     out: list[int] = []
     for size in reversed(sizes):
-        if flat % size == 0:
+        # The block covers this axis and continues on the one before.
+        if length % size == 0:
             out.append(size)
-            flat //= size
-        elif size % flat == 0:
-            out.append(flat)
-            flat = 1
+            length //= size
+        elif size % length == 0:
+            out.append(length)
+            length = 1
         else:
             return None
     return out[::-1]
 
 
 def _with_moved_parameters(
-    element: QuantType, shape: Shape, grain: Granularity, move: Callable[[Grid], Grid]
+    element: QuantType, shape: Shape, granularity: Granularity, move: Callable[[Grid], Grid]
 ) -> QuantType | None:
     """Returns the type with every parameter array moved: scale, zero, offset, declared range."""
     assert element.granularity is not None
     grid = dims.known_shape(element.granularity.grid(shape))
-    declared, simple = element.declared, grain.axis is not None
+    declared, is_list = element.declared, granularity.axis is not None
     try:
         return replace(
             element,
-            granularity=grain,
-            scale=_move_param(element.scale, grid, move, simple),
-            zero=_move_param(element.zero, grid, move, simple),
-            plus=None if element.plus is None else _move_floats(element.plus, grid, move, simple),
+            granularity=granularity,
+            scale=_move_param(element.scale, grid, move, is_list),
+            zero=_move_param(element.zero, grid, move, is_list),
+            plus=None if element.plus is None else _move_floats(element.plus, grid, move, is_list),
             declared=declared
             and DeclaredBounds(
-                _move_floats(declared.low, grid, move, simple),
-                _move_floats(declared.high, grid, move, simple),
+                _move_floats(declared.low, grid, move, is_list),
+                _move_floats(declared.high, grid, move, is_list),
                 declared.level,
             ),
         )
@@ -210,17 +219,18 @@ def _move_floats(
     value: tuple[float, ...] | Array,
     grid: tuple[int, ...] | None,
     move: Callable[[Grid], Grid],
-    simple: bool,
+    is_list: bool,
 ) -> tuple[float, ...] | Array:
-    found = _move_param(value, grid, move, simple)
-    assert found is not None
-    return found
+    moved = _move_param(value, grid, move, is_list)
+    assert moved is not None
+    return moved
 
 
 def _move_param(
-    value: Param, grid: tuple[int, ...] | None, move: Callable[[Grid], Grid], simple: bool
+    value: Param, grid: tuple[int, ...] | None, move: Callable[[Grid], Grid], is_list: bool
 ) -> Param:
     if isinstance(value, tuple):
+        # One number for the whole tensor needs no moving.
         if len(value) < 2:
             return value
         if grid is None or math.prod(grid) != len(value):
@@ -234,5 +244,6 @@ def _move_param(
     ):
         raise _CannotMove
     data = move(value.data)
-    data = np.ascontiguousarray(data.reshape(-1) if simple else data)
+    # One scale an index is stored as a list, blocks as a grid of the tensor's rank.
+    data = np.ascontiguousarray(data.reshape(-1) if is_list else data)
     return Array(data, TensorType(data.shape, value.type.element), value.name)

@@ -40,17 +40,17 @@ def _gather_elements(call: Call) -> tuple[TensorType, ...]:
 def _require_fits_in_x(call: Call, slot: str, axis: int) -> None:
     """Raises TypeRuleError where an operand is longer than x along another axis than this."""
     x, shape = call.shape("x"), call.shape(slot)
-    for i, (size, held) in enumerate(zip(shape, x, strict=False)):
-        if i != axis and isinstance(size, int) and isinstance(held, int) and size > held:
+    for i, (size, x_size) in enumerate(zip(shape, x, strict=False)):
+        if i != axis and isinstance(size, int) and isinstance(x_size, int) and size > x_size:
             raise call.fail(f"{slot} {list(shape)} are longer than x {list(x)} on axis {i}")
 
 
 def _scatter_elements(call: Call) -> tuple[TensorType, ...]:
     _gather_elements(call)
     _updates(call)
-    one, other = call.shape("indices"), call.shape("updates")
-    if len(one) != len(other) or not all(map(dims.may_be_equal, one, other)):
-        raise call.fail(f"indices have {list(one)}, updates {list(other)}")
+    indices, updates = call.shape("indices"), call.shape("updates")
+    if len(indices) != len(updates) or not all(map(dims.may_be_equal, indices, updates)):
+        raise call.fail(f"indices have {list(indices)}, updates {list(updates)}")
     return unary(call)
 
 
@@ -86,10 +86,10 @@ def _gather_nd(call: Call) -> tuple[TensorType, ...]:
 def _scatter_nd(call: Call) -> tuple[TensorType, ...]:
     _updates(call)
     length, x = _tuple_length(call, 0), call.shape("x")
-    wanted = (*call.shape("indices")[:-1], *x[length:])
-    given = call.shape("updates")
-    if len(given) != len(wanted) or not all(map(dims.may_be_equal, given, wanted)):
-        raise call.fail(f"updates have {list(given)}, they must have {list(wanted)}")
+    expected = (*call.shape("indices")[:-1], *x[length:])
+    actual = call.shape("updates")
+    if len(actual) != len(expected) or not all(map(dims.may_be_equal, actual, expected)):
+        raise call.fail(f"updates have {list(actual)}, they must have {list(expected)}")
     return unary(call)
 
 
@@ -105,6 +105,7 @@ def _one_hot(call: Call) -> tuple[TensorType, ...]:
 
 
 def _nonzero(call: Call) -> tuple[TensorType, ...]:
+    # [rank, number of elements that are not 0]: the second size depends on the values.
     return (TensorType((len(call.shape("x")), None), I64),)
 
 
@@ -116,6 +117,7 @@ def _unique(call: Call) -> tuple[TensorType, ...]:
     if call.attrs["axis"] is not None:
         axis = call.axis_attr("axis", len(x))
         shape, inverse = (*x[:axis], count, *x[axis + 1 :]), x[axis]
+    # Results in the order of ONNX's Unique: values, first indices, inverse, counts.
     places = TensorType((count,), I64)
     return TensorType(shape, call.express("x")), places, TensorType((inverse,), I64), places
 
@@ -154,9 +156,9 @@ def _compress(call: Call) -> tuple[TensorType, ...]:
     kind, x = call.types["condition"], call.shape("x")
     if kind.element != BOOL or kind.rank != 1:
         raise call.fail(f"condition is {kind}, it takes one row of bool")
-    whole = dims.product(x)
+    element_count = dims.product(x)
     axis = None if call.attrs["axis"] is None else call.axis_attr("axis", len(x))
-    size = whole if axis is None else x[axis]
+    size = element_count if axis is None else x[axis]
     if isinstance(kind.shape[0], int) and isinstance(size, int) and kind.shape[0] > size:
         raise call.fail(f"condition has {kind.shape[0]}, there are {size} to choose from")
     shape = (None,) if axis is None else (*x[:axis], None, *x[axis + 1 :])

@@ -39,24 +39,26 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
     _only_zeros(call, "a", "b")
     if not a or not b:
         raise call.fail("an operand is a scalar")
-    rows, columns = len(a) > 1, len(b) > 1
-    a, b = (a if rows else (1, *a)), (b if columns else (*b, 1))
+    has_rows, has_columns = len(a) > 1, len(b) > 1
+    # NumPy's rule: a vector counts as one row on the left, one column on the right, and its axis is
+    # dropped from the result.
+    a, b = (a if has_rows else (1, *a)), (b if has_columns else (*b, 1))
     if not dims.may_be_equal(a[-1], b[-2]):
         raise call.fail(f"a has {a[-1]} columns, b has {b[-2]} rows")
     batch = broadcast(call, a[:-2], b[:-2]) if a[:-2] or b[:-2] else ()
     _zero_fits(call, "a.zero", a[-2])
     _zero_fits(call, "b.zero", b[-1])
-    shape = (*batch, *((a[-2],) if rows else ()), *((b[-1],) if columns else ()))
+    shape = (*batch, *((a[-2],) if has_rows else ()), *((b[-1],) if has_columns else ()))
     return (TensorType(shape, I32),)
 
 
-def _zero_fits(call: Call, name: str, count: Dim) -> None:
+def _zero_fits(call: Call, slot: str, count: Dim) -> None:
     """Raises TypeRuleError for a list of zeros that is not one an index."""
-    kind = call.companions.get(name)
+    kind = call.companions.get(slot)
     if kind is None or kind.rank != 1 or kind.shape[0] == 1:
         return
     if not dims.may_be_equal(kind.shape[0], count):
-        raise call.fail(f"{name} has {kind.shape[0]} numbers, there are {count}")
+        raise call.fail(f"{slot} has {kind.shape[0]} numbers, there are {count}")
 
 
 def _conv(call: Call) -> tuple[TensorType, ...]:
@@ -65,9 +67,9 @@ def _conv(call: Call) -> tuple[TensorType, ...]:
     axes = len(x) - 2
     if axes < 1 or len(w) != len(x):
         raise call.fail(f"x has {len(x)} axes and w {len(w)}; both have as many, 3 or more")
-    groups, out = call.int_attr("groups"), w[0]
-    if groups < 1 or (isinstance(out, int) and out % groups):
-        raise call.fail(f"{out} output channels do not split into {groups} groups")
+    groups, out_channels = call.int_attr("groups"), w[0]
+    if groups < 1 or (isinstance(out_channels, int) and out_channels % groups):
+        raise call.fail(f"{out_channels} output channels do not split into {groups} groups")
     if not dims.may_be_equal(x[1], dims.multiply(w[1], groups)):
         raise call.fail(f"x has {x[1]} channels, w wants {w[1]} x {groups} groups")
     stride, dilation = (_each(call, n, axes, 1) for n in ("stride", "dilation"))
@@ -80,17 +82,17 @@ def _conv(call: Call) -> tuple[TensorType, ...]:
         raise call.fail("the window is larger than the padded input")
     if (zero := call.companions.get("x.zero")) is not None and dims.product(zero.shape) != 1:
         raise call.fail(f"x.zero is {zero}; there is one for all of x")
-    _zero_fits(call, "w.zero", out)
-    return (TensorType((x[0], out, *sizes), I32),)
+    _zero_fits(call, "w.zero", out_channels)
+    return (TensorType((x[0], out_channels, *sizes), I32),)
 
 
-def _each(call: Call, name: str, count: int, least: int) -> tuple[int, ...]:
+def _each(call: Call, name: str, count: int, minimum: int) -> tuple[int, ...]:
     """Returns a number an axis; none: the least there is."""
     values = call.int_list_attr(name)
     if not values:
-        return (least,) * count
-    if len(values) != count or min(values) < least:
-        raise call.fail(f"{name} {values} is not {count} numbers, each {least} or more")
+        return (minimum,) * count
+    if len(values) != count or min(values) < minimum:
+        raise call.fail(f"{name} {values} is not {count} numbers, each {minimum} or more")
     return values
 
 

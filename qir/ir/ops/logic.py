@@ -17,6 +17,7 @@ from qir.ir.types import TensorType
 def _compare(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "a", "b")
     if call.op not in ("equal", "not_equal") or call.express("a") not in (BOOL, STRING):
+        # Only equality is defined for bool and string.
         require_numbers(call, "a")
     return (TensorType(broadcast(call, call.shape("a"), call.shape("b")), BOOL),)
 
@@ -72,24 +73,24 @@ def _where(call: Call) -> tuple[TensorType, ...]:
 
 _AB = (Slot("a"), Slot("b"))
 _X = (Slot("x"),)
-_ONE = Traits(elementwise=True)
-_SWAPS = Traits(commutative=True)
+_ELEMENTWISE = Traits(elementwise=True)
+_COMMUTATIVE = Traits(commutative=True)
 
 OPS = (
-    OpSpec("equal", _AB, _compare, traits=_SWAPS, doc="a = b"),
-    OpSpec("not_equal", _AB, _compare, traits=_SWAPS, doc="a and b differ"),
+    OpSpec("equal", _AB, _compare, traits=_COMMUTATIVE, doc="a = b"),
+    OpSpec("not_equal", _AB, _compare, traits=_COMMUTATIVE, doc="a and b differ"),
     OpSpec("less", _AB, _compare, doc="a < b"),
     OpSpec("less_equal", _AB, _compare, doc="a <= b"),
     OpSpec("greater", _AB, _compare, doc="a > b"),
     OpSpec("greater_equal", _AB, _compare, doc="a >= b"),
-    OpSpec("logical_and", _AB, _logical, traits=_SWAPS, doc="both are true"),
-    OpSpec("logical_or", _AB, _logical, traits=_SWAPS, doc="one or both are true"),
-    OpSpec("logical_xor", _AB, _logical, traits=_SWAPS, doc="just one is true"),
-    OpSpec("logical_not", _X, _not, traits=_ONE, doc="x is false"),
-    OpSpec("bit_and", _AB, _bits, traits=_SWAPS, doc="bits that both have"),
-    OpSpec("bit_or", _AB, _bits, traits=_SWAPS, doc="bits that one or both have"),
-    OpSpec("bit_xor", _AB, _bits, traits=_SWAPS, doc="bits that just one has"),
-    OpSpec("bit_not", _X, _flipped, traits=_ONE, doc="every bit turned over"),
+    OpSpec("logical_and", _AB, _logical, traits=_COMMUTATIVE, doc="both are true"),
+    OpSpec("logical_or", _AB, _logical, traits=_COMMUTATIVE, doc="one or both are true"),
+    OpSpec("logical_xor", _AB, _logical, traits=_COMMUTATIVE, doc="just one is true"),
+    OpSpec("logical_not", _X, _not, traits=_ELEMENTWISE, doc="x is false"),
+    OpSpec("bit_and", _AB, _bits, traits=_COMMUTATIVE, doc="bits that both have"),
+    OpSpec("bit_or", _AB, _bits, traits=_COMMUTATIVE, doc="bits that one or both have"),
+    OpSpec("bit_xor", _AB, _bits, traits=_COMMUTATIVE, doc="bits that just one has"),
+    OpSpec("bit_not", _X, _flipped, traits=_ELEMENTWISE, doc="every bit turned over"),
     OpSpec(
         "bit_shift",
         _AB,
@@ -97,13 +98,13 @@ OPS = (
         (AttrSpec("direction", "text", required=True),),
         doc="the bits of a moved by b places, left or right",
     ),
-    OpSpec("is_nan", _X, _test, traits=_ONE, doc="x is not a number"),
+    OpSpec("is_nan", _X, _test, traits=_ELEMENTWISE, doc="x is not a number"),
     OpSpec(
         "is_inf",
         _X,
         _test,
         (AttrSpec("negative", "bool", True), AttrSpec("positive", "bool", True)),
-        _ONE,
+        _ELEMENTWISE,
         doc="x is infinite, on the sides that count",
     ),
     OpSpec(

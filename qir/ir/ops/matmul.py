@@ -14,19 +14,19 @@ from qir.ir.ops.spec import AttrSpec, Call, OpSpec, Slot, Traits
 from qir.ir.types import TensorType
 
 
-def _turned(call: Call, slot: str, flag: str) -> Shape:
+def _operand_shape(call: Call, slot: str, flag: str) -> Shape:
     shape = call.shape(slot)
     if call.bool_attr(flag) and len(shape) >= 2:
         return (*shape[:-2], shape[-1], shape[-2])
     return shape
 
 
-def _shift(call: Call, slot: str, shape: Shape) -> None:
+def _check_addend(call: Call, slot: str, shape: Shape) -> None:
     """Raises TypeRuleError if what is added would widen the result."""
     if slot not in call.types:
         return
-    both = broadcast(call, shape, call.shape(slot))
-    if len(both) > len(shape) or not all(map(dims.may_be_equal, both, shape)):
+    result_shape = broadcast(call, shape, call.shape(slot))
+    if len(result_shape) > len(shape) or not all(map(dims.may_be_equal, result_shape, shape)):
         raise call.fail(f"{slot} {list(call.shape(slot))} does not broadcast to {list(shape)}")
 
 
@@ -34,16 +34,18 @@ def _matmul(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "a", "b")
     require_bias_type(call, "a", "bias")
     require_numbers(call, "a")
-    a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
+    a, b = _operand_shape(call, "a", "trans_a"), _operand_shape(call, "b", "trans_b")
     if not a or not b:
         raise call.fail("an operand is a scalar")
-    rows, columns = len(a) > 1, len(b) > 1
-    a, b = (a if rows else (1, *a)), (b if columns else (*b, 1))
+    has_rows, has_columns = len(a) > 1, len(b) > 1
+    # NumPy's rule: a vector counts as one row on the left, one column on the right, and its axis is
+    # dropped from the result.
+    a, b = (a if has_rows else (1, *a)), (b if has_columns else (*b, 1))
     if not dims.may_be_equal(a[-1], b[-2]):
         raise call.fail(f"a has {a[-1]} columns, b has {b[-2]} rows")
     batch = broadcast(call, a[:-2], b[:-2]) if a[:-2] or b[:-2] else ()
-    shape = (*batch, *((a[-2],) if rows else ()), *((b[-1],) if columns else ()))
-    _shift(call, "bias", shape)
+    shape = (*batch, *((a[-2],) if has_rows else ()), *((b[-1],) if has_columns else ()))
+    _check_addend(call, "bias", shape)
     return (TensorType(shape, call.express("a")),)
 
 
@@ -51,12 +53,12 @@ def _gemm(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "a", "b")
     require_bias_type(call, "a", "c")
     require_numbers(call, "a")
-    a, b = _turned(call, "a", "trans_a"), _turned(call, "b", "trans_b")
+    a, b = _operand_shape(call, "a", "trans_a"), _operand_shape(call, "b", "trans_b")
     if len(a) != 2 or len(b) != 2:
         raise call.fail(f"a has {len(a)} axes and b {len(b)}, both take 2")
     if not dims.may_be_equal(a[1], b[0]):
         raise call.fail(f"a has {a[1]} columns, b has {b[0]} rows")
-    _shift(call, "c", (a[0], b[1]))
+    _check_addend(call, "c", (a[0], b[1]))
     return (TensorType((a[0], b[1]), call.express("a")),)
 
 
@@ -69,7 +71,7 @@ def _linear(call: Call) -> tuple[TensorType, ...]:
         raise call.fail("w takes 2 axes, x at least 1")
     if not dims.may_be_equal(x[-1], w[1]):
         raise call.fail(f"x has {x[-1]} features, w wants {w[1]}")
-    _shift(call, "bias", (*x[:-1], w[0]))
+    _check_addend(call, "bias", (*x[:-1], w[0]))
     return (TensorType((*x[:-1], w[0]), call.express("x")),)
 
 
@@ -78,7 +80,7 @@ def _weight_axis(call: Call) -> int:
     return rank - 2 if call.bool_attr("trans_b") and rank > 1 else rank - 1
 
 
-def _last(call: Call) -> int:
+def _last_axis(call: Call) -> int:
     return max(len(t.shape) for t in call.types.values()) - 1
 
 
@@ -90,7 +92,7 @@ def _macs(result: Shape, inner: dims.Dim) -> int:
 
 
 def _product_macs(call: Call, result: Shape) -> int:
-    return _macs(result, _turned(call, "a", "trans_a")[-1])
+    return _macs(result, _operand_shape(call, "a", "trans_a")[-1])
 
 
 def _linear_macs(call: Call, result: Shape) -> int:
@@ -108,7 +110,7 @@ OPS = (
         Traits(
             weight="b",
             weight_axis=_weight_axis,
-            result_axis=_last,
+            result_axis=_last_axis,
             bias="bias",
             data="a",
             layer="matrix",
@@ -124,7 +126,7 @@ OPS = (
         Traits(
             weight="b",
             weight_axis=_weight_axis,
-            result_axis=_last,
+            result_axis=_last_axis,
             bias="c",
             data="a",
             layer="matrix",
@@ -137,7 +139,11 @@ OPS = (
         (Slot("x"), Slot("w"), Slot("bias", optional=True)),
         _linear,
         traits=Traits(
-            weight="w", weight_axis=lambda call: 0, result_axis=_last, bias="bias", layer="matrix"
+            weight="w",
+            weight_axis=lambda call: 0,
+            result_axis=_last_axis,
+            bias="bias",
+            layer="matrix",
         ),
         cost=_linear_macs,
         doc="x @ w.T + bias; w is [out, in]",

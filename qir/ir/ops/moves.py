@@ -12,7 +12,7 @@ from qir.ir.types import QuantType, TensorType
 _MAX_AXES = 64
 
 
-def _like(call: Call, shape: Shape) -> tuple[TensorType, ...]:
+def _result_type(call: Call, shape: Shape) -> tuple[TensorType, ...]:
     return (TensorType(shape, call.express("x")),)
 
 
@@ -28,22 +28,22 @@ def _squeezed_axes(call: Call) -> tuple[int, ...]:
 
 
 def _squeeze(call: Call) -> tuple[TensorType, ...]:
-    x, gone = call.shape("x"), _squeezed_axes(call)
-    for axis in gone:
+    x, removed = call.shape("x"), _squeezed_axes(call)
+    for axis in removed:
         if not dims.may_be_equal(x[axis], 1):
             raise call.fail(f"axis {axis} of x has {x[axis]}, only 1 can be taken out")
-    return _like(call, tuple(d for i, d in enumerate(x) if i not in gone))
+    return _result_type(call, tuple(d for i, d in enumerate(x) if i not in removed))
 
 
-def _new(call: Call) -> tuple[int, ...]:
+def _inserted_axes(call: Call) -> tuple[int, ...]:
     """Returns the axes of the result that unsqueeze puts in."""
     return call.axes_attr("axes", len(call.shape("x")) + len(call.int_list_attr("axes")))
 
 
 def _unsqueeze(call: Call) -> tuple[TensorType, ...]:
-    new, left = set(_new(call)), iter(call.shape("x"))
-    rank = len(call.shape("x")) + len(new)
-    return _like(call, tuple(1 if i in new else next(left) for i in range(rank)))
+    new_axes, sizes_of_x = set(_inserted_axes(call)), iter(call.shape("x"))
+    rank = len(call.shape("x")) + len(new_axes)
+    return _result_type(call, tuple(1 if i in new_axes else next(sizes_of_x) for i in range(rank)))
 
 
 def _slice(call: Call) -> tuple[TensorType, ...]:
@@ -54,8 +54,8 @@ def _slice(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"steps {steps}: one is 0")
     shape = list(x)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        shape[axis] = _part(x[axis], start, end, step)
-    return _like(call, tuple(shape))
+        shape[axis] = _slice_size(x[axis], start, end, step)
+    return _result_type(call, tuple(shape))
 
 
 def _slice_at(call: Call) -> tuple[TensorType, ...]:
@@ -75,23 +75,26 @@ def _slice_at(call: Call) -> tuple[TensorType, ...]:
         if starts is None or ends is None:
             shape[axis] = None
         else:
-            shape[axis] = _part(x[axis], int(starts[i]), int(ends[i]), steps[i])
-    return _like(call, tuple(shape))
+            shape[axis] = _slice_size(x[axis], int(starts[i]), int(ends[i]), steps[i])
+    return _result_type(call, tuple(shape))
 
 
-def _part(size: Dim, start: int, end: int, step: int) -> Dim:
+def _slice_size(size: Dim, start: int, end: int, step: int) -> Dim:
     """Returns how many elements a slice leaves; for an unknown size only where it leaves all of
     them."""
     if isinstance(size, int):
         return len(slice_indices(start, end, step, size))
-    everything = start == 0 and end >= 2**31 - 1 and step == 1
+    # Exporters write "to the end" as 2**31 - 1 or 2**63 - 1, and "before the start" as the
+    # negative.
+    takes_all = start == 0 and end >= 2**31 - 1 and step == 1
     backwards = start == -1 and end <= -(2**31) + 1 and step == -1
-    return size if everything or backwards else None
+    return size if takes_all or backwards else None
 
 
 def slice_indices(start: int, end: int, step: int, size: int) -> range:
     """Returns the places that a slice of an axis takes, its bounds kept inside as ONNX keeps
     them."""
+    # Backwards the start is at most the last element, and the end may be before the first: -1.
     low, high = (0, size) if step > 0 else (-1, size - 1)
     first, stop = (v + size if v < 0 else v for v in (start, end))
     return range(min(max(first, 0), high), min(max(stop, low), high), step)
@@ -111,7 +114,7 @@ def _gather(call: Call) -> tuple[TensorType, ...]:
     kind = call.types["indices"]
     if kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"indices are {kind}, they must be whole numbers")
-    return _like(call, (*x[:axis], *kind.shape, *x[axis + 1 :]))
+    return _result_type(call, (*x[:axis], *kind.shape, *x[axis + 1 :]))
 
 
 def _expand(call: Call) -> tuple[TensorType, ...]:
@@ -119,15 +122,16 @@ def _expand(call: Call) -> tuple[TensorType, ...]:
     if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"shape is {kind}, it takes one row of whole numbers")
     if constant is not None:
-        wanted: list[int] = constant.tolist()
-        if min(wanted, default=0) < 0:
-            raise call.fail(f"shape {wanted} has a negative size")
-        return _like(call, broadcast(call, x, tuple(wanted)))
+        target: list[int] = constant.tolist()
+        if min(target, default=0) < 0:
+            raise call.fail(f"shape {target} has a negative size")
+        return _result_type(call, broadcast(call, x, tuple(target)))
     count = kind.shape[0]
     if not isinstance(count, int) or count > _MAX_AXES:
         raise call.fail(f"shape is {kind}; its length must be known, and {_MAX_AXES} at most")
-    kept = tuple(d if isinstance(d, int) and d > 1 else None for d in x)
-    return _like(call, (*(None,) * (count - len(x)), *kept))
+    # A size over 1 survives a broadcast; a 1 or an unknown size may grow.
+    known = tuple(d if isinstance(d, int) and d > 1 else None for d in x)
+    return _result_type(call, (*(None,) * (count - len(x)), *known))
 
 
 def _tile(call: Call) -> tuple[TensorType, ...]:
@@ -135,10 +139,10 @@ def _tile(call: Call) -> tuple[TensorType, ...]:
     repeats = call.int_list_attr("repeats", len(x))
     if min(repeats, default=0) < 0:
         raise call.fail(f"repeats {repeats}: one is negative")
-    return _like(call, tuple(dims.multiply(d, n) for d, n in zip(x, repeats, strict=True)))
+    return _result_type(call, tuple(dims.multiply(d, n) for d, n in zip(x, repeats, strict=True)))
 
 
-def _block(call: Call) -> tuple[int, int, int, int]:
+def _block_axes(call: Call) -> tuple[int, int, int, int]:
     """Returns the block's side, and the axes of channels, height and width."""
     if len(call.shape("x")) != 4:
         raise call.fail(f"x has {len(call.shape('x'))} axes, it takes 4")
@@ -153,18 +157,18 @@ def _block(call: Call) -> tuple[int, int, int, int]:
 def _to_space(call: Call) -> tuple[TensorType, ...]:
     if call.text_attr("mode") not in ("DCR", "CRD"):
         raise call.fail(f"mode {call.text_attr('mode')!r} is neither DCR nor CRD")
-    side, c, h, w = _block(call)
+    side, c, h, w = _block_axes(call)
     shape = list(call.shape("x"))
     channels = shape[c]
     if isinstance(channels, int) and channels % side**2:
         raise call.fail(f"{channels} channels do not split into blocks of {side} x {side}")
     shape[c] = dims.divide(channels, side**2)
     shape[h], shape[w] = dims.multiply(shape[h], side), dims.multiply(shape[w], side)
-    return _like(call, tuple(shape))
+    return _result_type(call, tuple(shape))
 
 
 def _to_depth(call: Call) -> tuple[TensorType, ...]:
-    side, c, h, w = _block(call)
+    side, c, h, w = _block_axes(call)
     shape = list(call.shape("x"))
     for axis in (h, w):
         size = shape[axis]
@@ -172,23 +176,23 @@ def _to_depth(call: Call) -> tuple[TensorType, ...]:
             raise call.fail(f"axis {axis} of {size} does not split into blocks of {side}")
         shape[axis] = dims.divide(size, side)
     shape[c] = dims.multiply(shape[c], side**2)
-    return _like(call, tuple(shape))
+    return _result_type(call, tuple(shape))
 
 
-# -- where the grain of a map goes ----------------------------------------------------------------
+# -- how the granularity of a quantized type moves -----------------------------------------------
 
 
 def _move_squeeze(call: Call, element: QuantType) -> QuantType | None:
-    x, gone = call.shape("x"), _squeezed_axes(call)
-    left = [i for i in range(len(x)) if i not in gone]
-    return permute_axes(element, x, {a: i for i, a in enumerate(left)}, len(left))
+    x, removed = call.shape("x"), _squeezed_axes(call)
+    remaining = [i for i in range(len(x)) if i not in removed]
+    return permute_axes(element, x, {a: i for i, a in enumerate(remaining)}, len(remaining))
 
 
 def _move_unsqueeze(call: Call, element: QuantType) -> QuantType | None:
-    x, new = call.shape("x"), _new(call)
-    rank = len(x) + len(new)
-    old = [i for i in range(rank) if i not in new]
-    return permute_axes(element, x, dict(enumerate(old)), rank)
+    x, new_axes = call.shape("x"), _inserted_axes(call)
+    rank = len(x) + len(new_axes)
+    old_axes = [i for i in range(rank) if i not in new_axes]
+    return permute_axes(element, x, dict(enumerate(old_axes)), rank)
 
 
 def _move_slice(call: Call, element: QuantType) -> QuantType | None:
@@ -211,17 +215,20 @@ def _move_slice_at(call: Call, element: QuantType) -> QuantType | None:
 
 
 def _move_gather(call: Call, element: QuantType) -> QuantType | None:
-    x, at = call.shape("x"), call.axis_attr("axis", len(call.shape("x")))
-    more = call.types["indices"].rank - 1
-    kept = {a: a if a < at else a + more for a in range(len(x)) if a != at}
-    return permute_axes(element, x, kept, len(x) + more)
+    x, axis = call.shape("x"), call.axis_attr("axis", len(call.shape("x")))
+    added_axes = call.types["indices"].rank - 1
+    new_axes = {a: a if a < axis else a + added_axes for a in range(len(x)) if a != axis}
+    return permute_axes(element, x, new_axes, len(x) + added_axes)
 
 
 def _move_expand(call: Call, element: QuantType) -> QuantType | None:
     x, shape = call.shape("x"), _expand(call)[0].shape
-    more = len(shape) - len(x)
-    kept = {a: a + more for a, d in enumerate(x) if d not in (1, None) and shape[a + more]}
-    return permute_axes(element, x, kept, len(shape))
+    added_axes = len(shape) - len(x)
+    # An axis of 1 that is broadcast repeats one scale, which no per-axis type says.
+    new_axes = {
+        a: a + added_axes for a, d in enumerate(x) if d not in (1, None) and shape[a + added_axes]
+    }
+    return permute_axes(element, x, new_axes, len(shape))
 
 
 def _move_tile(call: Call, element: QuantType) -> QuantType | None:
@@ -230,18 +237,18 @@ def _move_tile(call: Call, element: QuantType) -> QuantType | None:
 
 
 def _move_block(call: Call, element: QuantType) -> QuantType | None:
-    return unless_along_axes(element, *_block(call)[1:])
+    return unless_along_axes(element, *_block_axes(call)[1:])
 
 
-def _same(call: Call) -> tuple[TensorType, ...]:
-    return _like(call, call.shape("x"))
+def _unchanged(call: Call) -> tuple[TensorType, ...]:
+    return _result_type(call, call.shape("x"))
 
 
 def _dropout(call: Call) -> tuple[TensorType, ...]:
     ratio = call.attrs["ratio"]
     if not isinstance(ratio, float) or not 0 <= ratio <= 1:
         raise call.fail(f"ratio = {ratio!r}, it must be in 0..1")
-    return _same(call)
+    return _unchanged(call)
 
 
 RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
@@ -252,7 +259,7 @@ _AXES = AttrSpec("axes", "ints", required=True)
 _BLOCK = (AttrSpec("block", "int", required=True), AttrSpec("layout", "text", "NCHW"))
 
 OPS = (
-    OpSpec("identity", _X, _same, (), _KEEPS, keep_element, doc="x"),
+    OpSpec("identity", _X, _unchanged, (), _KEEPS, keep_element, doc="x"),
     OpSpec(
         "dropout",
         _X,

@@ -25,7 +25,7 @@ def _softmax(call: Call) -> tuple[TensorType, ...]:
     return unary(call)
 
 
-def _over_last(call: Call) -> tuple[TensorType, ...]:
+def _last_axes_norm(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "x", "gamma", "beta")
     require_floats(call)
     x = call.shape("x")
@@ -33,19 +33,19 @@ def _over_last(call: Call) -> tuple[TensorType, ...]:
     for slot in ("gamma", "beta"):
         if slot not in call.types:
             continue
-        row = call.shape(slot)
-        wide = broadcast(call, x, row)
-        if len(wide) != len(x) or not all(map(dims.may_be_equal, wide, x)):
-            raise call.fail(f"{slot} {list(row)} does not broadcast to x {list(x)}")
+        shape = call.shape(slot)
+        result_shape = broadcast(call, x, shape)
+        if len(result_shape) != len(x) or not all(map(dims.may_be_equal, result_shape, x)):
+            raise call.fail(f"{slot} {list(shape)} does not broadcast to x {list(x)}")
     return unary(call)
 
 
-def _by_channel(call: Call) -> tuple[TensorType, ...]:
+def _channel_norm(call: Call) -> tuple[TensorType, ...]:
     require_same_express(call, "x", "gamma", "beta")
     require_floats(call)
-    x, least = call.shape("x"), 2 if call.op == "group_norm" else 3
-    if len(x) < least:
-        raise call.fail(f"x has {len(x)} axes, it takes {least} or more")
+    x, minimum_rank = call.shape("x"), 2 if call.op == "group_norm" else 3
+    if len(x) < minimum_rank:
+        raise call.fail(f"x has {len(x)} axes, it takes {minimum_rank} or more")
     for slot in ("gamma", "beta"):
         if len(call.shape(slot)) != 1 or not dims.may_be_equal(call.shape(slot)[0], x[1]):
             raise call.fail(f"{slot} has {list(call.shape(slot))}, x has {x[1]} channels")
@@ -63,7 +63,7 @@ def _lrn(call: Call) -> tuple[TensorType, ...]:
     return unary(call)
 
 
-def _lengths(call: Call) -> tuple[TensorType, ...]:
+def _lp_normalize(call: Call) -> tuple[TensorType, ...]:
     if call.int_attr("p") not in (1, 2):
         raise call.fail(f"p = {call.int_attr('p')}, it must be 1 or 2")
     return _softmax(call)
@@ -94,28 +94,28 @@ OPS = (
     OpSpec(
         "layer_norm",
         (Slot("x"), Slot("gamma"), Slot("beta", optional=True)),
-        _over_last,
+        _last_axes_norm,
         (AttrSpec("axis", "int", -1), AttrSpec("eps", "float", 1e-5)),
         doc="(x - mean) / sqrt(var + eps) * gamma + beta over the axes from `axis` on",
     ),
     OpSpec(
         "rms_norm",
         (Slot("x"), Slot("gamma")),
-        _over_last,
+        _last_axes_norm,
         (AttrSpec("axis", "int", -1), AttrSpec("eps", "float", 1e-5)),
         doc="x / sqrt(mean of squares + eps) * gamma over the axes from `axis` on",
     ),
     OpSpec(
         "instance_norm",
         (Slot("x"), Slot("gamma"), Slot("beta")),
-        _by_channel,
+        _channel_norm,
         (AttrSpec("eps", "float", 1e-5),),
         doc="each channel of each image to mean 0 and variance 1, then gamma and beta",
     ),
     OpSpec(
         "group_norm",
         (Slot("x"), Slot("gamma"), Slot("beta")),
-        _by_channel,
+        _channel_norm,
         (AttrSpec("groups", "int", required=True), AttrSpec("eps", "float", 1e-5)),
         doc="each group of channels to mean 0 and variance 1; gamma and beta are by channel",
     ),
@@ -135,7 +135,7 @@ OPS = (
     OpSpec(
         "lp_normalize",
         (Slot("x"),),
-        _lengths,
+        _lp_normalize,
         (AttrSpec("axis", "int", -1), AttrSpec("p", "int", 2)),
         doc="x / the p-norm of its axis, p 1 or 2; 0 where that is 0",
     ),

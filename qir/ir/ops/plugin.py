@@ -66,18 +66,22 @@ _adopted: dict[str, PluginOp] = {}
 
 
 def gather(
-    rows: Iterable[OpSpec], of: Callable[[OpSpec], Iterable[str]], more: Iterable[str] = ()
+    specs: Iterable[OpSpec], names_of: Callable[[OpSpec], Iterable[str]], extra: Iterable[str] = ()
 ) -> Set[str]:
     """Returns the names that rows have, which those of plugins add to when they are first asked
     for."""
-    found = {name for row in rows for name in of(row)} | set(more)
-    _gathered.append((found, of))
-    return found
+    names = {name for row in specs for name in names_of(row)} | set(extra)
+    # The set is returned as a live one: `plugin_op` adds the names of plugins' ops when they are
+    # loaded, since looking for them here would import every plugin.
+    _gathered.append((names, names_of))
+    return names
 
 
-def ops_with(rows: Iterable[OpSpec], asked: Callable[[OpSpec], object], *more: str) -> Set[str]:
+def ops_with(
+    specs: Iterable[OpSpec], condition: Callable[[OpSpec], object], *extra: str
+) -> Set[str]:
     """Returns the ops of whose rows something is true, and more."""
-    return gather(rows, lambda row: [row.name] if asked(row) else [], more)
+    return gather(specs, lambda row: [row.name] if condition(row) else [], extra)
 
 
 def plugin_op(name: str) -> PluginOp:
@@ -85,37 +89,42 @@ def plugin_op(name: str) -> PluginOp:
 
     Raises PluginError where there is none, or where it is not what an op of a plugin must be.
     """
-    found = registry.find(KIND, name)
-    if _adopted.get(name) is not found:
-        said = f"op {name!r} of {registry.owner(KIND, name)}"
-        if not isinstance(found, PluginOp):
-            raise PluginError(f"{said} is no qir.ir.ops.PluginOp")
-        if fault := _fault(name, found):
-            raise PluginError(f"{said} {fault}")
-        for names, of in _gathered:
-            names.update(of(found.spec))
-        _adopted[name] = found
-    assert isinstance(found, PluginOp)
-    return found
+    entry = registry.find(KIND, name)
+    # A plugin's op is checked once, and again where its entry point now gives another object.
+    if _adopted.get(name) is not entry:
+        subject = f"op {name!r} of {registry.owner(KIND, name)}"
+        if not isinstance(entry, PluginOp):
+            raise PluginError(f"{subject} is no qir.ir.ops.PluginOp")
+        if fault := _fault(name, entry):
+            raise PluginError(f"{subject} {fault}")
+        for names, names_of in _gathered:
+            names.update(names_of(entry.spec))
+        _adopted[name] = entry
+    assert isinstance(entry, PluginOp)
+    return entry
 
 
-def _fault(name: str, found: PluginOp) -> str:
+def _fault(name: str, plugin: PluginOp) -> str:
     """Returns why it cannot are in the table; empty where it can."""
     from qir.ir.ops import OPS
 
-    row = found.spec
+    op_spec = plugin.spec
     if OPS.own(name):
         return "has the name of an op of qir itself; give it one of its own"
     if not name.isidentifier():
         return "is no name: letters, digits and _ are"
-    if row.name != name:
-        return f"calls itself {row.name!r}; entry point and spec have one name"
-    if row.bodies or row.inner:
+    if op_spec.name != name:
+        return f"calls itself {op_spec.name!r}; entry point and spec have one name"
+    if op_spec.bodies or op_spec.inner:
         return "holds bodies or inner slots, which only ops of qir itself do"
-    wrong = [s.name for s in row.operands if s.name in COMPANIONS or not s.name.isidentifier()]
-    if wrong:
-        return f"has a slot {wrong[0]!r}, which is no name or means a scale or zero"
-    if any(slot.variadic for slot in row.operands) and [s.name for s in row.operands] != ["xs"]:
+    bad_slots = [
+        s.name for s in op_spec.operands if s.name in COMPANIONS or not s.name.isidentifier()
+    ]
+    if bad_slots:
+        return f"has a slot {bad_slots[0]!r}, which is no name or means a scale or zero"
+    if any(slot.variadic for slot in op_spec.operands) and [s.name for s in op_spec.operands] != [
+        "xs"
+    ]:
         return "has a variadic slot; that is called xs and is the only one"
     return ""
 
@@ -123,12 +132,13 @@ def _fault(name: str, found: PluginOp) -> str:
 def found_elsewhere(framework: str, domain: str, op: str) -> PluginOp | None:
     """Returns the op of a plugin that a framework calls so; those that do not load are passed
     over."""
+    # A plugin that does not load must not keep a model from being read that does not need it.
     for name in registry.names(KIND):
         try:
-            found = plugin_op(name)
+            plugin = plugin_op(name)
         except PluginError:
             continue
-        known = found.elsewhere.get(framework)
-        if known is not None and (known.domain, known.op) == (domain, op):
-            return found
+        name_there = plugin.elsewhere.get(framework)
+        if name_there is not None and (name_there.domain, name_there.op) == (domain, op):
+            return plugin
     return None

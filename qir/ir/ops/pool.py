@@ -48,6 +48,7 @@ def _global(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"layout {call.text_attr('layout')!r} is neither NCHW nor NHWC")
     if len(x) < 3:
         raise call.fail(f"x has {len(x)} axes, it takes 3 or more")
+    # Global pools keep their axes as 1, and take any number of spatial axes.
     ones = (1,) * (len(x) - 2)
     shape = (*x[:2], *ones) if call.text_attr("layout") == "NCHW" else (x[0], *ones, x[-1])
     return (TensorType(shape, call.express("x")),)

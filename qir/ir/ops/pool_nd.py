@@ -17,10 +17,10 @@ INDEX_BASES = ("tensor", "plane")
 def window_counts(call: Call, sizes: Shape) -> list[Dim]:
     """Returns how many windows fit along each axis; raises TypeRuleError for attributes that cannot
     be meant."""
-    n = len(sizes)
-    kernel, stride = call.int_list_attr("kernel", n), call.int_list_attr("stride", n)
-    dilation = call.int_list_attr("dilation", n) if "dilation" in call.attrs else (1,) * n
-    pad, ceil = call.int_list_attr("pad", 2 * n), "ceil" in call.attrs and call.bool_attr("ceil")
+    axes = len(sizes)
+    kernel, stride = call.int_list_attr("kernel", axes), call.int_list_attr("stride", axes)
+    dilation = call.int_list_attr("dilation", axes) if "dilation" in call.attrs else (1,) * axes
+    pad, ceil = call.int_list_attr("pad", 2 * axes), "ceil" in call.attrs and call.bool_attr("ceil")
     if min(*kernel, *stride, *dilation) < 1 or min(pad) < 0:
         raise call.fail("kernel, stride and dilation are 1 or more, pad 0 or more")
     out = [
@@ -28,24 +28,24 @@ def window_counts(call: Call, sizes: Shape) -> list[Dim]:
             sizes[i],
             kernel[i],
             stride[i],
-            pad[i] + pad[i + n],
+            pad[i] + pad[i + axes],
             dilation[i],
             ceil=ceil,
             lead=pad[i],
             pools="pool" in call.op,
         )
-        for i in range(n)
+        for i in range(axes)
     ]
     if any(isinstance(size, int) and size < 0 for size in out):
         raise call.fail("the window is larger than the padded input")
     return out
 
 
-def _axes(call: Call, n: int) -> Shape:
+def _pooled_shape(call: Call, spatial: int) -> Shape:
     """Returns the shape of x, which has batch, channels and n axes more."""
     x = call.shape("x")
-    if not n or len(x) != n + 2:
-        raise call.fail(f"x has {len(x)} axes, it takes {n + 2}")
+    if not spatial or len(x) != spatial + 2:
+        raise call.fail(f"x has {len(x)} axes, it takes {spatial + 2}")
     return x
 
 
@@ -55,23 +55,23 @@ def _pool(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"p = {call.int_attr('p')}, it must be 1 or more")
     if not call.op.startswith("max"):
         require_floats(call)
-    x = _axes(call, int(call.op[-2]))
+    x = _pooled_shape(call, int(call.op[-2]))
     return (TensorType((*x[:2], *window_counts(call, x[2:])), call.express("x")),)
 
 
-def _with_places(call: Call) -> tuple[TensorType, ...]:
+def _pool_with_places(call: Call) -> tuple[TensorType, ...]:
     require_numbers(call)
-    x = _axes(call, len(call.int_list_attr("kernel")))
+    x = _pooled_shape(call, len(call.int_list_attr("kernel")))
     if call.text_attr("counted") not in INDEX_BASES:
         raise call.fail(f"counted {call.text_attr('counted')!r} is neither tensor nor plane")
     shape = (*x[:2], *window_counts(call, x[2:]))
     return TensorType(shape, call.express("x")), TensorType(shape, I64)
 
 
-def _back(call: Call) -> tuple[TensorType, ...]:
+def _unpool(call: Call) -> tuple[TensorType, ...]:
     require_numbers(call)
     size, places = call.int_list_attr("size"), call.types["places"]
-    x = _axes(call, len(size))
+    x = _pooled_shape(call, len(size))
     if call.text_attr("counted") not in INDEX_BASES:
         raise call.fail(f"counted {call.text_attr('counted')!r} is neither tensor nor plane")
     if min(size, default=0) < 0:
@@ -90,13 +90,15 @@ def _adaptive(call: Call) -> tuple[TensorType, ...]:
     size = call.int_list_attr("size")
     if not size:
         raise call.fail("size names no axis")
-    x = _axes(call, len(size))
+    x = _pooled_shape(call, len(size))
     if min(size, default=0) < -1:
         raise call.fail(f"size {size}: one is negative")
-    for wanted, held in zip(size, x[2:], strict=True):
-        if held == 0 and wanted:
+    for target, size_of_x in zip(size, x[2:], strict=True):
+        if size_of_x == 0 and target:
             raise call.fail(f"x {list(x)} has nothing to take {size} from")
-    sizes = (held if wanted == -1 else wanted for wanted, held in zip(size, x[2:], strict=True))
+    sizes = (
+        size_of_x if target == -1 else target for target, size_of_x in zip(size, x[2:], strict=True)
+    )
     return (TensorType((*x[:2], *sizes), call.express("x")),)
 
 
@@ -105,7 +107,7 @@ def keep_unless_spatial(call: Call, element: QuantType) -> QuantType | None:
     return unless_along_axes(element, *range(2, len(call.shape("x"))))
 
 
-def _window(n: int) -> tuple[AttrSpec, ...]:
+def _window_attrs(n: int) -> tuple[AttrSpec, ...]:
     return (
         AttrSpec("kernel", "ints", required=True),
         AttrSpec("stride", "ints", (1,) * n),
@@ -113,14 +115,14 @@ def _window(n: int) -> tuple[AttrSpec, ...]:
     )
 
 
-def _rows(n: int) -> tuple[OpSpec, ...]:
+def _pools_along(n: int) -> tuple[OpSpec, ...]:
     dilation, ceil = AttrSpec("dilation", "ints", (1,) * n), AttrSpec("ceil", "bool", False)
     return (
         OpSpec(
             f"max_pool{n}d",
             _X,
             _pool,
-            (*_window(n), dilation, ceil),
+            (*_window_attrs(n), dilation, ceil),
             _KEEPS,
             keep_unless_spatial,
             doc="greatest element of each window; padding never wins",
@@ -129,14 +131,14 @@ def _rows(n: int) -> tuple[OpSpec, ...]:
             f"avg_pool{n}d",
             _X,
             _pool,
-            (*_window(n), ceil, AttrSpec("count_pad", "bool", False)),
+            (*_window_attrs(n), ceil, AttrSpec("count_pad", "bool", False)),
             doc="mean of each window; padding counts as zeros where count_pad says so",
         ),
         OpSpec(
             f"lp_pool{n}d",
             _X,
             _pool,
-            (*_window(n), AttrSpec("p", "int", 2), dilation, ceil),
+            (*_window_attrs(n), AttrSpec("p", "int", 2), dilation, ceil),
             doc="p-th root of the sum of |x| to the p in each window",
         ),
     )
@@ -148,12 +150,12 @@ _COUNTED = AttrSpec("counted", "text", "tensor")
 _SIZE = AttrSpec("size", "ints", required=True)
 
 OPS = (
-    *_rows(1),
-    *_rows(3),
+    *_pools_along(1),
+    *_pools_along(3),
     OpSpec(
         "max_pool_places",
         _X,
-        _with_places,
+        _pool_with_places,
         (
             *(AttrSpec(name, "ints", required=True) for name in ("kernel", "stride", "pad")),
             AttrSpec("dilation", "ints", required=True),
@@ -167,7 +169,7 @@ OPS = (
     OpSpec(
         "max_unpool",
         (Slot("x"), Slot("places")),
-        _back,
+        _unpool,
         (_SIZE, _COUNTED),
         doc="zeros of those sizes, with each element at the place that max_pool_places gave it",
     ),

@@ -58,8 +58,8 @@ def _quantize(call: Call) -> tuple[TensorType, ...]:
 
 def _one_of(call: Call, name: str, known: tuple[str, ...]) -> None:
     if call.text_attr(name) not in known:
-        said = ", ".join(k for k in known if k)
-        raise call.fail(f"{name} = {call.text_attr(name)!r} is none of {said}")
+        choices = ", ".join(k for k in known if k)
+        raise call.fail(f"{name} = {call.text_attr(name)!r} is none of {choices}")
 
 
 def _require_quantized(call: Call) -> tuple[TensorType, ...]:
@@ -85,7 +85,7 @@ def _recode(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(call.shape("x"), call.types["x"].dtype),)
 
 
-# -- numbers of their own -------------------------------------------------------------------------
+# -- quantization parameters as values of their own -----------------------------------------------
 
 
 def parameter_shape(shape: Shape, axes: tuple[int, ...], blocks: tuple[int, ...]) -> Shape:
@@ -126,8 +126,8 @@ def _choose(call: Call) -> tuple[TensorType, ...]:
         raise call.fail(f"keep {axes} does not rise")
     if blocks and (len(blocks) != len(axes) or min(blocks) < 1):
         raise call.fail(f"blocks {blocks} are not one size, 1 or more, a kept axis")
-    made = parameter_shape(shape, axes, blocks)
-    return TensorType(made, scale), TensorType(made, zero)
+    parameters = parameter_shape(shape, axes, blocks)
+    return TensorType(parameters, scale), TensorType(parameters, zero)
 
 
 def _qparams(call: Call) -> tuple[TensorType, ...]:
@@ -141,16 +141,19 @@ def _qparams(call: Call) -> tuple[TensorType, ...]:
 
 def _parameter_type(call: Call, quant: QuantType, name: str) -> TensorType:
     """Returns what reading one of the numbers gives; a companion is handed on."""
-    if (given := call.companions.get(f"x.{name}")) is not None:
-        return given
+    # A companion operand is the parameter: its own type says all.
+    if (companion := call.companions.get(f"x.{name}")) is not None:
+        return companion
     if name in ("min", "max"):
         return TensorType(_parameter_shape_of(call, quant, quant.scale), F32)
-    held = quant.scale if name == "scale" else quant.zero
-    if held is None:
+    param = quant.scale if name == "scale" else quant.zero
+    if param is None:
         raise call.fail(f"x is {call.types['x']}; x.{name} gives the number")
-    if isinstance(held, Array):
-        return held.type.with_element(held.type.express)
-    shape = _parameter_shape_of(call, quant, held or quant.scale)
+    # Scales that are quantized themselves are read as the floats they mean.
+    if isinstance(param, Array):
+        return param.type.with_element(param.type.express)
+    # A type without zero points has one zero for each scale.
+    shape = _parameter_shape_of(call, quant, param or quant.scale)
     if name == "scale":
         return TensorType(shape, quant.scale_dtype or quant.express)
     if quant.has_float_zero:
@@ -158,11 +161,12 @@ def _parameter_type(call: Call, quant: QuantType, name: str) -> TensorType:
     return TensorType(shape, quant.storage if quant.storage.is_integer else I32)
 
 
-def _parameter_shape_of(call: Call, quant: QuantType, held: Param) -> Shape:
+def _parameter_shape_of(call: Call, quant: QuantType, param: Param) -> Shape:
     if quant.granularity is None:
         return ()
-    if isinstance(held, Array):
-        return held.type.shape
+    if isinstance(param, Array):
+        return param.type.shape
+    # Per-axis parameters are a list; blocks are a grid with the rank of x.
     shape = quant.granularity.grid(call.shape("x"))
     return shape if quant.axis is None else (shape[quant.axis],)
 

@@ -68,12 +68,13 @@ class RecurrentSizes:
 
 def _sizes(call: Call) -> RecurrentSizes:
     """Returns the sizes; raises TypeRuleError where operands do not agree on them."""
-    way, gates = call.text_attr("direction"), len(GATE_COUNTS[call.op])
-    if way not in DIRECTIONS:
-        raise call.fail(f"direction {way!r} is none of {', '.join(DIRECTIONS)}")
+    direction, gates = call.text_attr("direction"), len(GATE_COUNTS[call.op])
+    if direction not in DIRECTIONS:
+        raise call.fail(f"direction {direction!r} is none of {', '.join(DIRECTIONS)}")
     for slot, rank in (("x", 3), ("w", 3), ("r", 3)):
         if len(call.shape(slot)) != rank:
             raise call.fail(f"{slot} has {len(call.shape(slot))} axes, it takes {rank}")
+    # ONNX's `layout` 1 puts the batch first, in x, y and the states.
     first, second, _ = call.shape("x")
     steps, batch = (second, first) if call.bool_attr("batch_first") else (first, second)
     rows = call.shape("w")[1]
@@ -84,16 +85,16 @@ def _sizes(call: Call) -> RecurrentSizes:
     if proj is not None and proj.rank != 3:
         raise call.fail(f"proj has {proj.rank} axes, it takes 3")
     out = hidden if proj is None else proj.shape[1]
-    return RecurrentSizes(steps, batch, len(DIRECTIONS[way]), hidden, out)
+    return RecurrentSizes(steps, batch, len(DIRECTIONS[direction]), hidden, out)
 
 
-def _expect(call: Call, slot: str, *wanted: Dim) -> None:
-    found = call.shape(slot)
-    if len(found) != len(wanted) or not all(map(dims.may_be_equal, found, wanted)):
-        raise call.fail(f"{slot} is {_said(found)}, it should be {_said(wanted)}")
+def _expect(call: Call, slot: str, *expected: Dim) -> None:
+    shape = call.shape(slot)
+    if len(shape) != len(expected) or not all(map(dims.may_be_equal, shape, expected)):
+        raise call.fail(f"{slot} is {_shape_text(shape)}, it should be {_shape_text(expected)}")
 
 
-def _said(shape: Shape) -> str:
+def _shape_text(shape: Shape) -> str:
     return "x".join("?" if d is None else str(d) for d in shape) or "a scalar"
 
 
@@ -101,44 +102,50 @@ def _layer(call: Call) -> tuple[TensorType, ...]:
     require_floats(call)
     require_same_express(call, "x", "w", "r", "bias", "h0", "c0", "peephole", "proj")
     _check_activations(call)
-    s = _sizes(call)
+    sizes = _sizes(call)
     rows, kind = call.shape("w")[1], call.express("x")
-    _expect(call, "w", s.ways, rows, call.shape("x")[2])
-    _expect(call, "r", s.ways, rows, s.out)
-    _check_bias(call, s.ways, rows)
-    state = {"h0": s.out, "c0": s.hidden}
+    _expect(call, "w", sizes.ways, rows, call.shape("x")[2])
+    _expect(call, "r", sizes.ways, rows, sizes.out)
+    _check_bias(call, sizes.ways, rows)
+    state = {"h0": sizes.out, "c0": sizes.hidden}
     for slot, size in state.items():
         if slot in call.types:
-            _expect(call, slot, *_state(call, s, size))
+            _expect(call, slot, *_state_shape(call, sizes, size))
     if "peephole" in call.types:
-        _expect(call, "peephole", s.ways, dims.multiply(s.hidden, 3))
+        _expect(call, "peephole", sizes.ways, dims.multiply(sizes.hidden, 3))
     if "proj" in call.types:
-        _expect(call, "proj", s.ways, s.out, s.hidden)
+        _expect(call, "proj", sizes.ways, sizes.out, sizes.hidden)
     if "lengths" in call.types:
-        _expect(call, "lengths", s.batch)
+        _expect(call, "lengths", sizes.batch)
         if call.types["lengths"].quant or not call.express("lengths").is_integer:
             raise call.fail(f"lengths are {call.types['lengths']}, they must be whole numbers")
-    y: Shape = (s.steps, s.ways, s.batch, s.out)
+    y: Shape = (sizes.steps, sizes.ways, sizes.batch, sizes.out)
     if call.bool_attr("batch_first"):
-        y = (s.batch, s.steps, s.ways, s.out)
-    shapes = (y, _state(call, s, s.out), _state(call, s, s.hidden))
+        y = (sizes.batch, sizes.steps, sizes.ways, sizes.out)
+    shapes = (y, _state_shape(call, sizes, sizes.out), _state_shape(call, sizes, sizes.hidden))
+    # Only an LSTM returns a cell state.
     return tuple(TensorType(shape, kind) for shape in shapes[: 3 if call.op == "lstm" else 2])
 
 
-def _state(call: Call, s: RecurrentSizes, size: Dim) -> Shape:
-    return (s.batch, s.ways, size) if call.bool_attr("batch_first") else (s.ways, s.batch, size)
+def _state_shape(call: Call, sizes: RecurrentSizes, size: Dim) -> Shape:
+    return (
+        (sizes.batch, sizes.ways, size)
+        if call.bool_attr("batch_first")
+        else (sizes.ways, sizes.batch, size)
+    )
 
 
 def _check_bias(call: Call, ways: int, rows: Dim) -> None:
     """Raises TypeRuleError unless there is one number a row, or two."""
     if "bias" not in call.types:
         return
-    found = call.shape("bias")
+    shape = call.shape("bias")
+    # One bias a gate, or two as in ONNX and cuDNN: one for each of the two products.
     lengths = (rows, dims.multiply(rows, 2))
-    if len(found) != 2 or not any(dims.may_be_equal(found[1], n) for n in lengths):
-        both = " or ".join(_said((ways, n)) for n in lengths)
-        raise call.fail(f"bias is {_said(found)}, it should be {both}")
-    _expect(call, "bias", ways, found[1])
+    if len(shape) != 2 or not any(dims.may_be_equal(shape[1], n) for n in lengths):
+        expected = " or ".join(_shape_text((ways, n)) for n in lengths)
+        raise call.fail(f"bias is {_shape_text(shape)}, it should be {expected}")
+    _expect(call, "bias", ways, shape[1])
 
 
 def _check_activations(call: Call) -> None:
@@ -162,13 +169,15 @@ def _check_activations(call: Call) -> None:
 
 def _macs(call: Call, result: Shape) -> int:
     """Products with w, r and proj; not those of single elements."""
-    s = _sizes(call)
-    sizes = dims.known_shape((s.steps, s.batch, s.hidden, s.out, *call.shape("w")[1:]))
-    if sizes is None:
+    layer = _sizes(call)
+    known = dims.known_shape(
+        (layer.steps, layer.batch, layer.hidden, layer.out, *call.shape("w")[1:])
+    )
+    if known is None:
         return 0
-    steps, batch, hidden, out, rows, taken = sizes
-    each = rows * (taken + out) + (hidden * out if "proj" in call.types else 0)
-    return steps * batch * s.ways * each
+    steps, batch, hidden, out, rows, input_size = known
+    per_step = rows * (input_size + out) + (hidden * out if "proj" in call.types else 0)
+    return steps * batch * layer.ways * per_step
 
 
 def _optional(*names: str) -> tuple[Slot, ...]:

@@ -10,39 +10,39 @@ from qir.ir.types import TensorType
 
 def _reduce(call: Call) -> tuple[TensorType, ...]:
     shape = call.shape("x")
-    gone = call.axes_attr("axes", len(shape)) or tuple(range(len(shape)))
+    reduced = call.axes_attr("axes", len(shape)) or tuple(range(len(shape)))
     if call.bool_attr("keep"):
-        out = tuple(1 if i in gone else d for i, d in enumerate(shape))
+        out = tuple(1 if i in reduced else d for i, d in enumerate(shape))
     else:
-        out = tuple(d for i, d in enumerate(shape) if i not in gone)
+        out = tuple(d for i, d in enumerate(shape) if i not in reduced)
     return (TensorType(out, call.express("x")),)
 
 
-def _of_numbers(call: Call) -> tuple[TensorType, ...]:
+def _reduce_numbers(call: Call) -> tuple[TensorType, ...]:
     require_numbers(call)
     return _reduce(call)
 
 
-def _of_floats(call: Call) -> tuple[TensorType, ...]:
+def _reduce_floats(call: Call) -> tuple[TensorType, ...]:
     require_floats(call)
     return _reduce(call)
 
 
-def _place(call: Call) -> tuple[TensorType, ...]:
+def _arg_reduce(call: Call) -> tuple[TensorType, ...]:
     require_numbers(call)
     shape = call.shape("x")
     axis = call.axis_attr("axis", len(shape))
-    kept = (1,) if call.bool_attr("keep") else ()
-    return (TensorType((*shape[:axis], *kept, *shape[axis + 1 :]), I64),)
+    kept_axis = (1,) if call.bool_attr("keep") else ()
+    return (TensorType((*shape[:axis], *kept_axis, *shape[axis + 1 :]), I64),)
 
 
-def _so_far(call: Call) -> tuple[TensorType, ...]:
+def _cumulative(call: Call) -> tuple[TensorType, ...]:
     require_numbers(call)
     call.axis_attr("axis", len(call.shape("x")))
     return unary(call)
 
 
-def _top(call: Call) -> tuple[TensorType, ...]:
+def _top_k(call: Call) -> tuple[TensorType, ...]:
     require_numbers(call)
     shape, k = call.shape("x"), call.int_attr("k")
     axis = call.axis_attr("axis", len(shape))
@@ -66,33 +66,33 @@ OPS = (
         _AXES,
         doc="mean over the axes, over all of them if none is named",
     ),
-    OpSpec("reduce_sum", _X, _of_numbers, _AXES, doc="sum over the axes"),
-    OpSpec("reduce_prod", _X, _of_numbers, _AXES, doc="product over the axes"),
-    OpSpec("reduce_max", _X, _of_numbers, _AXES, doc="greatest element over the axes"),
-    OpSpec("reduce_min", _X, _of_numbers, _AXES, doc="least element over the axes"),
-    OpSpec("reduce_l1", _X, _of_floats, _AXES, doc="sum of |x| over the axes"),
-    OpSpec("reduce_l2", _X, _of_floats, _AXES, doc="root of the sum of squares over the axes"),
-    OpSpec("reduce_log_sum", _X, _of_floats, _AXES, doc="log of the sum over the axes"),
-    OpSpec("reduce_log_sum_exp", _X, _of_floats, _AXES, doc="log of the sum of exp(x)"),
-    OpSpec("reduce_sum_square", _X, _of_floats, _AXES, doc="sum of squares over the axes"),
+    OpSpec("reduce_sum", _X, _reduce_numbers, _AXES, doc="sum over the axes"),
+    OpSpec("reduce_prod", _X, _reduce_numbers, _AXES, doc="product over the axes"),
+    OpSpec("reduce_max", _X, _reduce_numbers, _AXES, doc="greatest element over the axes"),
+    OpSpec("reduce_min", _X, _reduce_numbers, _AXES, doc="least element over the axes"),
+    OpSpec("reduce_l1", _X, _reduce_floats, _AXES, doc="sum of |x| over the axes"),
+    OpSpec("reduce_l2", _X, _reduce_floats, _AXES, doc="root of the sum of squares over the axes"),
+    OpSpec("reduce_log_sum", _X, _reduce_floats, _AXES, doc="log of the sum over the axes"),
+    OpSpec("reduce_log_sum_exp", _X, _reduce_floats, _AXES, doc="log of the sum of exp(x)"),
+    OpSpec("reduce_sum_square", _X, _reduce_floats, _AXES, doc="sum of squares over the axes"),
     OpSpec(
         "arg_max",
         _X,
-        _place,
+        _arg_reduce,
         (*_ONE_AXIS, _LAST),
         doc="where the greatest element of an axis stands: its first place, or its last",
     ),
     OpSpec(
         "arg_min",
         _X,
-        _place,
+        _arg_reduce,
         (*_ONE_AXIS, _LAST),
         doc="where the least element of an axis stands: its first place, or its last",
     ),
     OpSpec(
         "cumsum",
         _X,
-        _so_far,
+        _cumulative,
         (
             AttrSpec("axis", "int", required=True),
             AttrSpec("exclusive", "bool", False),
@@ -103,7 +103,7 @@ OPS = (
     OpSpec(
         "cumprod",
         _X,
-        _so_far,
+        _cumulative,
         (
             AttrSpec("axis", "int", required=True),
             AttrSpec("exclusive", "bool", False),
@@ -114,7 +114,7 @@ OPS = (
     OpSpec(
         "top_k",
         _X,
-        _top,
+        _top_k,
         (
             AttrSpec("k", "int", required=True),
             AttrSpec("axis", "int", -1),

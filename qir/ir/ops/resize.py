@@ -34,12 +34,13 @@ def scaled(size: int, scale: float) -> int:
     return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
-def proportion(policy: str, sizes: Sequence[int], wanted: Sequence[int]) -> np.float32:
+def proportion(policy: str, sizes: Sequence[int], target: Sequence[int]) -> np.float32:
     """Returns the scale that keeps the proportions, no size larger or none smaller than what is
     wanted."""
-    pick = min if policy == "not_larger" else max
-    each = (np.float32(w) / np.float32(s) for w, s in zip(wanted, sizes, strict=True))
-    return pick(each, default=np.float32(1))
+    # ONNX's keep_aspect_ratio_policy: one scale for all axes.
+    choose = min if policy == "not_larger" else max
+    ratios = (np.float32(w) / np.float32(s) for w, s in zip(target, sizes, strict=True))
+    return choose(ratios, default=np.float32(1))
 
 
 def rounded(size: int, scale: np.float32) -> int:
@@ -80,31 +81,33 @@ def _resize(call: Call) -> tuple[TensorType, ...]:
     return (TensorType(tuple(shape), call.express("x")),)
 
 
-def _sizes(call: Call, held: Shape) -> Sequence[Dim]:
+def _sizes(call: Call, old_sizes: Shape) -> Sequence[Dim]:
     if scales := call.float_list_attr("scales"):
-        return [_scaled(d, s) for d, s in zip(held, scales, strict=True)]
+        return [_scaled(d, s) for d, s in zip(old_sizes, scales, strict=True)]
     kind, constant = call.types["sizes"], call.constant("sizes")
     if kind.rank != 1 or kind.quant or not kind.dtype.is_integer:
         raise call.fail(f"sizes are {kind}, they take one row of whole numbers")
-    if not dims.may_be_equal(kind.shape[0], len(held)):
-        raise call.fail(f"{kind.shape[0]} sizes for {len(held)} axes")
+    if not dims.may_be_equal(kind.shape[0], len(old_sizes)):
+        raise call.fail(f"{kind.shape[0]} sizes for {len(old_sizes)} axes")
     if constant is None:
-        return [None] * len(held)
-    wanted: list[int] = constant.tolist()
-    if min(wanted, default=1) < 1:
-        raise call.fail(f"sizes {wanted}: each must be 1 or more")
+        return [None] * len(old_sizes)
+    target: list[int] = constant.tolist()
+    if min(target, default=1) < 1:
+        raise call.fail(f"sizes {target}: each must be 1 or more")
     if call.text_attr("policy") == "stretch":
-        return wanted
-    known = dims.known_shape(held)
-    if not known or 0 in known:
-        return [None] * len(held)
-    each = proportion(call.text_attr("policy"), known, wanted)
-    return [rounded(d, each) for d in known]
+        return target
+    old = dims.known_shape(old_sizes)
+    if not old or 0 in old:
+        return [None] * len(old_sizes)
+    scale = proportion(call.text_attr("policy"), old, target)
+    return [rounded(d, scale) for d in old]
 
 
 def _scaled(size: Dim, scale: float) -> Dim:
     if isinstance(size, int):
         return scaled(size, scale)
+    # A scale such as 2.0 or 0.5 keeps a symbolic size exact; one such as 1.2 has a denominator of
+    # 2**52, and no such size is worth writing down.
     exact = Fraction(scale)
     if exact.denominator > _MAX_DENOMINATOR:
         return None
@@ -112,22 +115,23 @@ def _scaled(size: Dim, scale: float) -> Dim:
 
 
 def _move(call: Call, element: QuantType) -> QuantType | None:
-    shape, made = call.shape("x"), _resize(call)[0].shape
+    shape, result_shape = call.shape("x"), _resize(call)[0].shape
     scales, axes = (
         call.float_list_attr("scales"),
         call.axes_attr("axes", len(shape)) or tuple(range(len(shape))),
     )
     if scales:
-        still = {a for a, s in zip(axes, scales, strict=True) if s == 1.0}
+        unchanged = {a for a, s in zip(axes, scales, strict=True) if s == 1.0}
     else:
-        still = {a for a in axes if shape[a] == made[a] and isinstance(shape[a], int)}
+        unchanged = {a for a in axes if shape[a] == result_shape[a] and isinstance(shape[a], int)}
+    # These coordinates move elements even along axes that keep their size.
     if call.text_attr("coordinates").startswith("tf_"):
-        still = set()
-    return unless_along_axes(element, *(a for a in axes if a not in still))
+        unchanged = set()
+    return unless_along_axes(element, *(a for a in axes if a not in unchanged))
 
 
 _OPERANDS = (Slot("x"), Slot("sizes", optional=True))
-_WHERE = (
+_RESIZE_ATTRS = (
     AttrSpec("scales", "floats", ()),
     AttrSpec("axes", "ints", ()),
     AttrSpec("coordinates", "text", "half_pixel"),
@@ -141,7 +145,7 @@ OPS = (
         "resize_nearest",
         _OPERANDS,
         _resize,
-        (*_WHERE, AttrSpec("rounding", "text", "round_prefer_floor")),
+        (*_RESIZE_ATTRS, AttrSpec("rounding", "text", "round_prefer_floor")),
         Traits(same_params=("x",), value_preserving=True),
         _move,
         doc="each element the nearest of x; the axes are all where none is named, and their "
@@ -154,7 +158,7 @@ OPS = (
         _OPERANDS,
         _resize,
         (
-            *_WHERE,
+            *_RESIZE_ATTRS,
             AttrSpec("mode", "text", "linear"),
             AttrSpec("cubic_a", "float", -0.75),
             AttrSpec("exclude_outside", "bool", False),

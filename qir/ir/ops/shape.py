@@ -22,25 +22,27 @@ def _reshape(call: Call) -> tuple[TensorType, ...]:
         if not isinstance(count, int) or count > _MAX_AXES:
             raise call.fail(f"shape is {kind}; its length must be known, and {_MAX_AXES} at most")
         return (TensorType((None,) * count, call.express("x")),)
-    wanted: list[int] = constant.tolist()
-    if min(wanted, default=0) < -1:
-        raise call.fail(f"shape {wanted} has a negative size")
+    target: list[int] = constant.tolist()
+    if min(target, default=0) < -1:
+        raise call.fail(f"shape {target} has a negative size")
     shape: list[Dim] = []
-    for i, size in enumerate(wanted):
+    for i, size in enumerate(target):
+        # ONNX's Reshape: 0 copies the size of x at that place, unless `allowzero`.
         if size == 0 and not call.bool_attr("allow_zero"):
             if i >= len(x):
-                raise call.fail(f"shape {wanted} copies axis {i}, x has {len(x)}")
+                raise call.fail(f"shape {target} copies axis {i}, x has {len(x)}")
             shape.append(x[i])
         else:
             shape.append(size)
     if shape.count(-1) > 1:
-        raise call.fail(f"shape {wanted} leaves two sizes open")
+        raise call.fail(f"shape {target} leaves two sizes open")
     if -1 in shape:
         at = shape.index(-1)
-        rest = dims.product(tuple(d for i, d in enumerate(shape) if i != at))
-        if rest == 0:
-            raise call.fail(f"shape {wanted} leaves a size open next to one of 0")
-        shape[at] = dims.divide(dims.product(x), rest)
+        other_sizes = dims.product(tuple(d for i, d in enumerate(shape) if i != at))
+        if other_sizes == 0:
+            raise call.fail(f"shape {target} leaves a size open next to one of 0")
+        # The one open size takes what the others leave.
+        shape[at] = dims.divide(dims.product(x), other_sizes)
     out = tuple(shape)
     if not dims.may_be_equal(dims.product(x), dims.product(out)):
         raise call.fail(f"{list(x)} does not hold as many elements as {list(out)}")
@@ -84,6 +86,7 @@ def _concat(call: Call) -> tuple[TensorType, ...]:
         fixed = {s for s in sizes if isinstance(s, int)}
         if len(fixed) > 1:
             raise call.fail(f"the parts differ on axis {i}: {sizes}")
+        # Sizes off the axis must agree: a known one decides for unknown ones.
         shape.append(fixed.pop() if fixed else sizes[0])
     return (TensorType(tuple(shape), parts[0].express),)
 
@@ -104,12 +107,13 @@ def _pad(call: Call) -> tuple[TensorType, ...]:
 
 
 def _check_pad(call: Call, axis: int, size: int, pads: tuple[int, int]) -> None:
-    left = size + sum(min(p, 0) for p in pads)
-    if left < 0:
+    # Negative pads crop, as in ONNX; the other modes need an element that is left to repeat.
+    remaining = size + sum(min(p, 0) for p in pads)
+    if remaining < 0:
         raise call.fail(f"pads {pads} take away more than axis {axis} has, {size}")
-    mode, most = call.text_attr("mode"), max(*pads, 0)
-    if mode != "constant" and most and not left:
-        raise call.fail(f"axis {axis} of {left} is too short for {mode} pads {pads}")
+    mode, largest = call.text_attr("mode"), max(*pads, 0)
+    if mode != "constant" and largest and not remaining:
+        raise call.fail(f"axis {axis} of {remaining} is too short for {mode} pads {pads}")
 
 
 def _move_transpose(call: Call, element: QuantType) -> QuantType | None:
@@ -118,10 +122,10 @@ def _move_transpose(call: Call, element: QuantType) -> QuantType | None:
 
 
 def _move_reshape(call: Call, element: QuantType) -> QuantType | None:
-    return reshape(element, call.shape("x"), _rule(call)[0].shape)
+    return reshape(element, call.shape("x"), _reshape_rule(call)[0].shape)
 
 
-def _rule(call: Call) -> tuple[TensorType, ...]:
+def _reshape_rule(call: Call) -> tuple[TensorType, ...]:
     return _flatten(call) if call.op == "flatten" else _reshape(call)
 
 

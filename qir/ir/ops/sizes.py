@@ -33,10 +33,10 @@ def _range(call: Call) -> tuple[TensorType, ...]:
 
 def _count(call: Call) -> Dim:
     """Returns how many numbers there are; float bounds are counted when they run."""
-    found = [call.constant(s) for s in ("start", "limit", "step")]
-    if not call.express("start").is_integer or any(f is None for f in found):
+    bounds = [call.constant(s) for s in ("start", "limit", "step")]
+    if not call.express("start").is_integer or any(f is None for f in bounds):
         return None
-    start, limit, step = (int(f) for f in found if f is not None)
+    start, limit, step = (int(f) for f in bounds if f is not None)
     if not step:
         raise call.fail("step is 0")
     return len(range(start, limit, step))
@@ -50,10 +50,10 @@ def _filled(call: Call) -> tuple[TensorType, ...]:
     if not isinstance(value, Array) or value.contents.size != 1:
         raise call.fail("value is no array of one element")
     if constant is not None:
-        wanted: list[int] = constant.tolist()
-        if min(wanted, default=0) < 0:
-            raise call.fail(f"shape {wanted} has a negative size")
-        return (TensorType(tuple(wanted), value.type.dtype),)
+        target: list[int] = constant.tolist()
+        if min(target, default=0) < 0:
+            raise call.fail(f"shape {target} has a negative size")
+        return (TensorType(tuple(target), value.type.dtype),)
     count = kind.shape[0]
     if not isinstance(count, int) or count > _MAX_AXES:
         raise call.fail(f"shape is {kind}; its length must be known, and {_MAX_AXES} at most")

@@ -79,19 +79,20 @@ class Call:
         return self._type(slot).express
 
     def _type(self, slot: str) -> TensorType:
-        found = self.types.get(slot)
-        if found is None:
+        type_ = self.types.get(slot)
+        if type_ is None:
             raise self.fail(f"{slot} is missing")
-        return found
+        return type_
 
     def variadic(self, prefix: str) -> list[TensorType]:
         """Types of the operands of a variadic slot, in order."""
-        found = [k for k in self.types if k.startswith(f"{prefix}.")]
-        return [self.types[k] for k in sorted(found, key=lambda k: int(k.rsplit(".", 1)[1]))]
+        slots = [k for k in self.types if k.startswith(f"{prefix}.")]
+        return [self.types[k] for k in sorted(slots, key=lambda k: int(k.rsplit(".", 1)[1]))]
 
     def int_attr(self, name: str) -> int:
         """Returns an integer attribute; raises TypeRuleError where it is none."""
         value = self.attrs[name]
+        # `type(...) is int` keeps True and False out, which are Python ints too.
         if type(value) is not int:
             raise self.fail(f"{name} = {value!r} is no whole number")
         return value
@@ -142,10 +143,10 @@ class Call:
         values = self.int_list_attr(name)
         if any(not -rank <= a < rank for a in values):
             raise self.fail(f"{name} {values}, but there are {rank} axes")
-        found = tuple(a % rank for a in values)
-        if len(set(found)) < len(found):
+        axes = tuple(a % rank for a in values)
+        if len(set(axes)) < len(axes):
             raise self.fail(f"{name} {values} name one axis twice")
-        return found
+        return axes
 
     def constant(self, slot: str) -> NDArray[np.generic] | None:
         """Returns the operand's elements where it is a constant."""
@@ -227,16 +228,18 @@ class OpSpec:
     """Operand names that `check_slots` has accepted before: graphs repeat a few combinations."""
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen and has slots, so derived fields are set this way.
         object.__setattr__(self, "checked_operand_names", set())
-        whole = all(a.accepts(a.default) and not a.required for a in self.attrs)
-        usual = {a.name: a.default for a in self.attrs} if whole else None
+        all_optional = all(a.accepts(a.default) and not a.required for a in self.attrs)
+        defaults = {a.name: a.default for a in self.attrs} if all_optional else None
         object.__setattr__(self, "attrs_by_name", {a.name: a for a in self.attrs})
-        object.__setattr__(self, "default_attrs", usual)
+        object.__setattr__(self, "default_attrs", defaults)
 
     def slot(self, name: str) -> Slot | None:
         """Returns the slot that an operand name belongs to."""
         base, _, index = name.partition(".")
         for slot in self.operands:
+            # `xs.0` belongs to the variadic slot `xs`; `xs` alone names nothing.
             if slot.variadic and slot.name == base and _INDEX.fullmatch(index):
                 return slot
             if not slot.variadic and slot.name == name:
@@ -250,6 +253,7 @@ class OpSpec:
         if last not in COMPANIONS:
             return False
         known = not base or base in self.inner or self.slot(base) is not None
+        # A slot of the op's own that is called `scale` or `zero` is no companion.
         return known and self.slot(name) is None
 
     def complete_attrs(self, attrs: Mapping[str, Attr]) -> dict[str, Attr]:
@@ -263,6 +267,7 @@ class OpSpec:
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise TypeRuleError(f"{self.name} has no attribute {name}{hint}")
         out: dict[str, Attr] = {}
+        # The spec's order, whatever the caller's: printing and hashing depend on it.
         for name, spec in self.attrs_by_name.items():
             if name in attrs:
                 value = as_kind(attrs[name], spec.kind)
@@ -270,22 +275,23 @@ class OpSpec:
                 raise TypeRuleError(f"{self.name} needs {name}")
             else:
                 value = spec.default
-            sound = self.default_attrs is not None and value is spec.default
-            if not sound and not _fits(value, spec):
-                said = f"{self.name}: {name} = {value!r} is not {spec.kind}"
-                raise TypeRuleError(said + _KIND_HINTS.get(spec.kind, "").format(name))
+            # Defaults were checked once, when the spec was made.
+            is_default = self.default_attrs is not None and value is spec.default
+            if not is_default and not _fits(value, spec):
+                message = f"{self.name}: {name} = {value!r} is not {spec.kind}"
+                raise TypeRuleError(message + _KIND_HINTS.get(spec.kind, "").format(name))
             out[name] = value
         return out
 
 
 def as_kind(value: Attr, kind: str) -> Attr:
     """Returns an integer as a float where floats are wanted, a list as a tuple, else the value."""
-    given: object = value
-    if kind == "float" and type(given) is int:
+    item_or_list: object = value
+    if kind == "float" and type(item_or_list) is int:
         with suppress(OverflowError):
-            return float(given)
-    if kind in ("ints", "floats", "texts") and isinstance(given, list | tuple):
-        return tuple(as_kind(item, kind[:-1]) for item in given)
+            return float(item_or_list)
+    if kind in ("ints", "floats", "texts") and isinstance(item_or_list, list | tuple):
+        return tuple(as_kind(item, kind[:-1]) for item in item_or_list)
     return value
 
 

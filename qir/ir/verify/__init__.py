@@ -129,30 +129,37 @@ def _findings(
     compute: Compute | None = None,
     among: Container[Node] | None = None,
 ) -> Iterator[Finding]:
+    # First what concerns a graph as a whole, inner graphs first.
     for path, part in graph.walk():
         for rule in rules:
             for fault in rule.find_in_graph(part) if rule.find_in_graph else ():
                 yield Finding(rule.name, rule.severity, part.name, fault.message, path=path)
-    chosen: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
-    for seen in _walk(Look(graph, graph.name, compute=compute), among):
-        wrong, key = False, (seen.node.op, seen.is_near_quantized)
-        if key not in chosen:
-            chosen[key] = [
+    rules_by_kind: dict[tuple[str, bool], list[tuple[str, Severity, bool, Find]]] = {}
+    for context in _walk(Look(graph, graph.name, compute=compute), among):
+        has_error, key = False, (context.node.op, context.is_near_quantized)
+        # Which rules look at a node depends on its op and on whether quantized values are near it
+        # alone: large graphs repeat a few such pairs.
+        if key not in rules_by_kind:
+            rules_by_kind[key] = [
                 (r.name, r.severity, r.quantized_only, r.find)
                 for r in rules
                 if r.find
-                and (seen.is_near_quantized or not r.quantized_only or key[0] in r.also_unquantized)
+                and (
+                    context.is_near_quantized
+                    or not r.quantized_only
+                    or key[0] in r.also_unquantized
+                )
                 and (not r.ops or key[0] in r.ops)
             ]
-        for name, severity, codes, find in chosen[key]:
-            if wrong and codes and severity != "error":
+        for name, severity, quantized_only, find in rules_by_kind[key]:
+            if has_error and quantized_only and severity != "error":
                 continue  # it reads what an error says is not there
-            for fault in find(seen):
-                wrong = wrong or severity == "error"
-                node, path = seen.node, seen.look.path
+            for fault in find(context):
+                has_error = has_error or severity == "error"
+                node, path = context.node, context.look.path
                 origin = str(node.origins[0]) if node.origins else ""
-                said, slot, value = fault
-                yield Finding(name, severity, node.name, said, origin, slot, value, path)
+                message, slot, value = fault
+                yield Finding(name, severity, node.name, message, origin, slot, value, path)
 
 
 def _around(graph: Graph, finding: Finding, count: int = 5) -> str:

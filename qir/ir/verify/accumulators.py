@@ -55,38 +55,41 @@ class Pairs:
         return self.least < INT16[0] or self.greatest > INT16[1]
 
 
-def products(seen: NodeContext) -> tuple[Product, ...]:
+def products(context: NodeContext) -> tuple[Product, ...]:
     """Returns the integer products of a node or its chain, cached in the context."""
-    if seen.products is None:
-        steps = [s for s in seen.steps if s.spec.name in SLOTS and not s.rejection]
-        seen.products = tuple(p for s in steps if (p := _product(seen, s)) is not None)
-    return seen.products
+    if context.products is None:
+        steps = [s for s in context.steps if s.spec.name in SLOTS and not s.rejection]
+        context.products = tuple(p for s in steps if (p := _product(context, s)) is not None)
+    return context.products
 
 
-def _product(seen: NodeContext, step: OpUse) -> Product | None:
-    look, (data, slot, added) = seen.look, SLOTS[step.spec.name]
+def _product(context: NodeContext, step: OpUse) -> Product | None:
+    look, (data, slot, bias_slot) = context.look, SLOTS[step.spec.name]
     if step.spec.name in PLAIN_INTEGER_PRODUCTS:
         x, w = _plain_integer_type(look, step, data), _plain_integer_type(look, step, slot)
     else:
-        x, w = read_map(seen, step, data), read_map(seen, step, slot)
+        x, w = read_map(context, step, data), read_map(context, step, slot)
     if x is None or w is None or not all(_is_summable(q) and _has_valid_zeros(q) for q in (x, w)):
         return None
-    weights, turned = _constant(look, step, slot), False
+    weights, is_swapped = _constant(look, step, slot), False
     if weights is None and step.spec.name in MATRICES:
+        # A matrix product may have its constant on the left: the roles of the operands are swapped
+        # then.
         weights = _constant(look, step, data)
-        turned = weights is not None
-    bias, loose = _bias(look, step, added)
-    x, w = (w, x) if turned else (x, w)
-    within, lost = (
-        _data_bounds(look, step, slot if turned else data),
-        _why_type_unknown(look, step, (data, slot)),
-    )
-    weights = None if w.zero is None or lost else weights
+        is_swapped = weights is not None
+    bias, why_unbounded = _bias(look, step, bias_slot)
+    x, w = (w, x) if is_swapped else (x, w)
+    data_bounds = _data_bounds(look, step, slot if is_swapped else data)
+    why_type_unknown = _why_type_unknown(look, step, (data, slot))
+    weights = None if w.zero is None or why_type_unknown else weights
+    # The rule `axes` reports such a type; a proof from it would be none.
     if weights is not None and any(miscounted(w, TensorType(weights.contents.shape, w))):
         return None
     if weights is None and w.zero is not None:
-        loose = loose or _why_weights_unknown(look, step, slot, data)
-    return Product(step, x, w, weights, turned, bias, loose, within, lost)
+        why_unbounded = why_unbounded or _why_weights_unknown(look, step, slot, data)
+    return Product(
+        step, x, w, weights, is_swapped, bias, why_unbounded, data_bounds, why_type_unknown
+    )
 
 
 def _why_weights_unknown(look: Look, step: OpUse, slot: str, data: str) -> str:
@@ -111,25 +114,26 @@ def _data_bounds(look: Look, step: OpUse, slot: str) -> tuple[float, float]:
 
 
 def _why_type_unknown(look: Look, step: OpUse, slots: tuple[str, ...]) -> str:
-    found = (
+    reasons = (
         follow(look, v).why_type_unknown for s in slots if (v := step.operands.get(s)) is not None
     )
-    return next(filter(None, found), "")
+    return next(filter(None, reasons), "")
 
 
 def _plain_integer_type(look: Look, step: OpUse, slot: str) -> QuantType | None:
     """Returns a type of scale 1 for plain integers, with the zero points of companion operands."""
     kind = step.call.types[slot]
-    beside = step.operands.get(f"{slot}.zero")
-    if beside is None:
+    zero = step.operands.get(f"{slot}.zero")
+    if zero is None:
         return QuantType(kind.dtype)
-    _, array = look.constant_integers(beside)
+    _, array = look.constant_integers(zero)
     if array is None:
         return QuantType(kind.dtype, zero=None)
     if array.contents.size == 1:
         return QuantType(kind.dtype, zero=(int(array.data.reshape(-1)[0]),))
     if array.contents.ndim != 1:  # one zero for each row of a batch
         return None
+    # ONNX MatMulInteger: a zero point for each row of a, each column of b.
     axis = 0 if slot == "w" else kind.rank - (1 if slot == "b" else 2)
     ones = Array.of(np.ones(array.contents.size, np.float32))
     return QuantType(
@@ -170,8 +174,8 @@ def _bias(look: Look, step: OpUse, slot: str) -> tuple[Array | None, str]:
     quant, array = look.constant_integers(value)
     if array is not None:
         return (array if array.type.dtype.is_integer else None), ""
-    counted = quant is not None or value.type.dtype.is_integer
-    return None, "its bias is computed" if counted else ""
+    is_integer = quant is not None or value.type.dtype.is_integer
+    return None, "its bias is computed" if is_integer else ""
 
 
 # -- the shape of a sum -------------------------------------------------------------------------
@@ -184,12 +188,12 @@ def summed_axes(product: Product) -> tuple[int, ...]:
         case "linear":
             return (1,)
         case "matmul" | "gemm" | "matmul_integer":
-            slot, last = ("a", True) if product.swapped else ("b", False)
+            slot, is_last = ("a", True) if product.swapped else ("b", False)
             rank = len(call.shape(slot))
-            last = last != _is_transposed_operand(call, slot)
-            return (rank - 1 if last or rank == 1 else rank - 2,)
-    rest = tuple(range(2, len(call.shape("w"))))
-    return (0 if is_transposed_conv(call) else 1, *rest)
+            is_last = is_last != _is_transposed_operand(call, slot)
+            return (rank - 1 if is_last or rank == 1 else rank - 2,)
+    window_axes = tuple(range(2, len(call.shape("w"))))
+    return (0 if is_transposed_conv(call) else 1, *window_axes)
 
 
 def is_transposed_conv(call: Call) -> bool:
@@ -204,13 +208,15 @@ def _is_transposed_operand(call: Call, slot: str) -> bool:
 def _sum_length(product: Product) -> int | None:
     """Returns how many products one sum has; None where a size is not known."""
     call = product.step.call
-    mine, other = product.slots
-    sizes = dims.known_shape(tuple(call.shape(mine)[axis] for axis in summed_axes(product)))
+    weight_slot, data_slot = product.slots
+    sizes = dims.known_shape(tuple(call.shape(weight_slot)[axis] for axis in summed_axes(product)))
     if sizes is not None and is_transposed_conv(call):  # of the taps, those that reach one place
         taps = [int(rows.sum(axis=1).max()) for rows in _taps_on_data(product, sizes[1:])]
+        # An output channel of a transposed convolution sums over the input channels of its own
+        # group.
         sizes = (sizes[0] // call.int_attr("groups"), *taps)
     if sizes is None and not call.op.startswith("conv"):
-        sizes = dims.known_shape((call.shape(other)[data_sum_axis(product)],))
+        sizes = dims.known_shape((call.shape(data_slot)[data_sum_axis(product)],))
     return None if sizes is None else math.prod(sizes)
 
 
@@ -219,30 +225,36 @@ def _taps_on_data(product: Product, kernel: tuple[int, ...]) -> list[NDArray[np.
     call = product.step.call
     if not call.op.startswith("conv"):
         return []
-    x, n = call.shape("x"), len(kernel)
-    first = 1 if call.attrs.get("layout") == "NHWC" else 2
-    stride, dilation = (call.int_list_attr(a) or (1,) * n for a in ("stride", "dilation"))
-    pad = call.int_list_attr("pad") or (0,) * 2 * n
-    more = call.int_list_attr("output_pad") if is_transposed_conv(call) else (0,) * n
+    x, axes = call.shape("x"), len(kernel)
+    first_axis = 1 if call.attrs.get("layout") == "NHWC" else 2
+    stride, dilation = (call.int_list_attr(a) or (1,) * axes for a in ("stride", "dilation"))
+    pad = call.int_list_attr("pad") or (0,) * 2 * axes
+    output_pad = call.int_list_attr("output_pad") if is_transposed_conv(call) else (0,) * axes
     taps = scattered if is_transposed_conv(call) else gathered
     return [
-        taps(x[first + i], kernel[i], stride[i], dilation[i], (pad[i], pad[n + i] - more[i]))
-        for i in range(n)
+        taps(
+            x[first_axis + i],
+            kernel[i],
+            stride[i],
+            dilation[i],
+            (pad[i], pad[axes + i] - output_pad[i]),
+        )
+        for i in range(axes)
     ]
 
 
 def _sum_block_size(product: Product) -> int | str | None:
     """Returns the block size at which a new sum begins, as scales change; or why it is unknown."""
-    first, *more = summed_axes(product)
+    first_axis, *other_axes = summed_axes(product)
     size: int | None = None
     if (
         is_transposed_conv(product.step.call)
         and product.w.granularity
-        and first in dict(product.w.granularity.blocks)
+        and first_axis in dict(product.w.granularity.blocks)
     ):
         return "its scales vary along the channels that are summed up"
     for quant, axis, others in (
-        (product.w, first, more),
+        (product.w, first_axis, other_axes),
         (product.x, data_sum_axis(product), sliding_axes(product)),
     ):
         blocks = dict(quant.granularity.blocks) if quant.granularity else {}
@@ -263,12 +275,12 @@ def data_sum_axis(product: Product) -> int:
     slot = product.slots[1]
     rank = len(call.shape(slot))
     if call.op in MATRICES:
-        last = (
+        is_last = (
             _is_transposed_operand(call, slot)
             if product.swapped
             else not _is_transposed_operand(call, slot)
         )
-        return rank - 1 if last or rank == 1 else rank - 2
+        return rank - 1 if is_last or rank == 1 else rank - 2
     return rank - 1 if call.op == "linear" or call.attrs.get("layout") == "NHWC" else 1
 
 
@@ -288,16 +300,16 @@ def sum_bounds(product: Product) -> tuple[int, int, int, int] | str:
     """Returns depth, least and greatest sum and the worst channel; or why there is no bound."""
     if product.why_type_unknown:
         return product.why_type_unknown
-    depth, cut = _sum_length(product), _sum_block_size(product)
+    depth, block_size = _sum_length(product), _sum_block_size(product)
     if depth is None:
         return "the length of its sums is not known"
-    if isinstance(cut, str):
-        return cut
+    if isinstance(block_size, str):
+        return block_size
     if product.why_unbounded:
         return product.why_unbounded
     if product.weights is None:
-        return depth, *_any_weights(product, depth), 0
-    return depth, *_these_weights(product, product.weights, cut)
+        return depth, *_type_bounds(product, depth), 0
+    return depth, *_constant_weight_bounds(product, product.weights, block_size)
 
 
 def signed_bits(least: int, greatest: int) -> int:
@@ -310,11 +322,11 @@ def fits_int32_by_types(product: Product) -> bool:
     depth = _sum_length(product)
     if depth is None or product.why_unbounded or product.why_type_unknown:
         return False
-    least, greatest = _any_weights(product, depth)
+    least, greatest = _type_bounds(product, depth)
     return INT32[0] <= least and greatest <= INT32[1]
 
 
-def _centered_ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[int, int]]:
+def _centered_ends(quant: QuantType, bounds: tuple[float, float]) -> list[tuple[int, int]]:
     """Least and greatest q - zero, for the zeros that are furthest out.
 
     `within` holds what is known of them beyond the storage. The greatest sum is convex in the
@@ -324,22 +336,27 @@ def _centered_ends(quant: QuantType, within: tuple[float, float]) -> list[tuple[
     if isinstance(quant.zero, tuple):
         zeros = {int(z) for z in (min(quant.zero), max(quant.zero))} if quant.zero else {0}
     elif quant.zero is not None:
-        found = np.asarray(quant.zeros())
-        zeros = {int(found.min()), int(found.max())} if found.size else {0}
-    return [_clip_to_bounds(quant.low - zero, quant.high - zero, within) for zero in sorted(zeros)]
+        all_zeros = np.asarray(quant.zeros())
+        zeros = {int(all_zeros.min()), int(all_zeros.max())} if all_zeros.size else {0}
+    return [_clip_to_bounds(quant.low - zero, quant.high - zero, bounds) for zero in sorted(zeros)]
 
 
-def _clip_to_bounds(low: int, high: int, within: tuple[float, float]) -> tuple[int, int]:
+def _clip_to_bounds(low: int, high: int, bounds: tuple[float, float]) -> tuple[int, int]:
     """Clips low..high to bounds; where they do not overlap, to the nearest end."""
-    least, greatest = (min(max(end, low), high) for end in within)
+    least, greatest = (min(max(end, low), high) for end in bounds)
     return int(least), int(greatest)
 
 
-def _any_weights(product: Product, depth: int) -> tuple[int, int]:
+def _type_bounds(product: Product, depth: int) -> tuple[int, int]:
     """Least and greatest sum over all weights of the type."""
-    ends = _centered_ends(product.x, product.data_bounds)
+    data_ends = _centered_ends(product.x, product.data_bounds)
+    # A product of two intervals is extreme at their corners.
     corners = [
-        a * b for x in ends for w in _centered_ends(product.w, _UNBOUNDED) for a in x for b in w
+        a * b
+        for x in data_ends
+        for w in _centered_ends(product.w, _UNBOUNDED)
+        for a in x
+        for b in w
     ]
     low, high = _bias_ends(product)
     return depth * min(0, *corners) + low, depth * max(0, *corners) + high
@@ -351,25 +368,30 @@ def _bias_ends(product: Product) -> tuple[int, int]:
     return int(product.bias.data.min()), int(product.bias.data.max())
 
 
-def _these_weights(product: Product, weights: Array, cut: int | None) -> tuple[int, int, int]:
+def _constant_weight_bounds(
+    product: Product, weights: Array, block_size: int | None
+) -> tuple[int, int, int]:
     """Least and greatest sum, and the channel that goes furthest, for constant weights."""
-    rows, shape = _rows(product, _centred(weights, product.w))
+    rows, shape = _weights_by_channel(product, _centered_weights(weights, product.w))
     windows = _taps_on_data(product, rows.shape[2:])
-    biases = [None, None] if cut else _bias_rows(product, shape)
-    worst = _Worst()
-    each = max(1, _MAX_BLOCK_ELEMENTS // max(1, math.prod(rows.shape[1:])))
-    for start in range(0, len(rows), each):
-        part = slice(start, start + each)
-        up = _totals(np.maximum(rows[part], 0), windows, cut)
-        down = _totals(np.minimum(rows[part], 0), windows, cut)
-        low, high = (None if b is None else b[part] for b in biases)
+    # With scales for blocks each block is a sum of its own, and a float bias is added after them.
+    biases = [None, None] if block_size else _bias_per_channel(product, shape)
+    worst = _WorstChannel()
+    rows_per_block = max(1, _MAX_BLOCK_ELEMENTS // max(1, math.prod(rows.shape[1:])))
+    for start in range(0, len(rows), rows_per_block):
+        block = slice(start, start + rows_per_block)
+        # The greatest sum takes the greatest input for positive weights, the least for negative
+        # ones.
+        positive = _sums_of_weights(np.maximum(rows[block], 0), windows, block_size)
+        negative = _sums_of_weights(np.minimum(rows[block], 0), windows, block_size)
+        low, high = (None if b is None else b[block] for b in biases)
         for least, greatest in _centered_ends(product.x, product.data_bounds):
-            worst.take(_sums(up, greatest, down, least, high), start)
-            worst.take(_sums(up, least, down, greatest, low), start)
+            worst.take(_extreme_sums(positive, greatest, negative, least, high), start)
+            worst.take(_extreme_sums(positive, least, negative, greatest, low), start)
     return worst.least, worst.greatest, worst.channel
 
 
-class _Worst:
+class _WorstChannel:
     """The furthest sums so far."""
 
     def __init__(self) -> None:
@@ -391,73 +413,84 @@ class _Worst:
             self.channel = start + int(at) // (sums.size // len(sums))
 
 
-def _rows(product: Product, data: Integers) -> tuple[Integers, tuple[int, ...]]:
+def _weights_by_channel(product: Product, data: Integers) -> tuple[Integers, tuple[int, ...]]:
     """Returns the weights as channels by summed axes, and the shape that the channels have."""
-    over = summed_axes(product)
+    axes = summed_axes(product)
     if is_transposed_conv(product.step.call):
         groups = product.step.call.int_attr("groups")
-        split = data.reshape(groups, data.shape[0] // groups, *data.shape[1:]).swapaxes(1, 2)
+        # [in, out / groups, taps] -> [groups, out / groups, in / groups, taps].
+        by_group = data.reshape(groups, data.shape[0] // groups, *data.shape[1:]).swapaxes(1, 2)
         channels = groups * data.shape[1]
-        return split.reshape(channels, *split.shape[2:]), (channels,)
-    channels = tuple(i for i in range(data.ndim) if i not in over)
-    moved = data.transpose(*channels, *over)
+        return by_group.reshape(channels, *by_group.shape[2:]), (channels,)
+    channels = tuple(i for i in range(data.ndim) if i not in axes)
+    moved = data.transpose(*channels, *axes)
     shape = moved.shape[: len(channels)]
     return moved.reshape(math.prod(shape), *moved.shape[len(channels) :]), shape
 
 
-def _centred(weights: Array, quant: QuantType) -> Integers:
+def _centered_weights(weights: Array, quant: QuantType) -> Integers:
     """q - zero, in 64 bits, or as Python's whole numbers where those might not do."""
     data: Integers = weights.data
+    # q - zero of 64-bit integers may need 65 bits.
     if quant.storage.bits > 32:
         data = data.astype(object)
     zeros = np.asarray(quant.zeros())
     if not zeros.any():
         return data
-    wide = data if data.dtype == object else data.astype(np.int64)
-    out: Integers = np.subtract(wide, _spread(zeros, quant, data.shape))
+    integers = data if data.dtype == object else data.astype(np.int64)
+    out: Integers = np.subtract(integers, _zeros_per_element(zeros, quant, data.shape))
     return out
 
 
-def _spread(zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]) -> Integers:
+def _zeros_per_element(
+    zeros: NDArray[np.generic], quant: QuantType, shape: tuple[int, ...]
+) -> Integers:
     """Returns a zero for each element."""
-    grain = quant.granularity
-    if grain is None or zeros.size == 1:
+    granularity = quant.granularity
+    if granularity is None or zeros.size == 1:
         return zeros.reshape(())
-    if grain.axis is not None:
-        return zeros.reshape([-1 if i == grain.axis else 1 for i in range(len(shape))])
-    for axis, size in grain.blocks:
+    if granularity.axis is not None:
+        return zeros.reshape([-1 if i == granularity.axis else 1 for i in range(len(shape))])
+    for axis, size in granularity.blocks:
         zeros = np.repeat(zeros, size, axis=axis)[(slice(None),) * axis + (slice(shape[axis]),)]
     return zeros
 
 
-def _totals(rows: Integers, windows: list[NDArray[np.int64]], cut: int | None) -> Integers:
+def _sums_of_weights(
+    rows: Integers, windows: list[NDArray[np.int64]], block_size: int | None
+) -> Integers:
     """Sums of each row, one for each block and each place of the window."""
-    kind = np.dtype(object if rows.dtype == object else np.int64)
-    if cut and rows.shape[1]:
-        sums: Integers = np.add.reduceat(rows, range(0, rows.shape[1], cut), axis=1, dtype=kind)
+    dtype = np.dtype(object if rows.dtype == object else np.int64)
+    if block_size and rows.shape[1]:
+        sums: Integers = np.add.reduceat(
+            rows, range(0, rows.shape[1], block_size), axis=1, dtype=dtype
+        )
     else:
-        sums = rows.sum(axis=1, dtype=kind, keepdims=True)
+        sums = rows.sum(axis=1, dtype=dtype, keepdims=True)
     for taps in windows:  # each axis of taps gives way to one of places, which goes to the end
-        first = np.moveaxis(sums, 2, -1)
+        taps_last = np.moveaxis(sums, 2, -1)
         if len(taps) == 1 and taps.all():
-            sums = first.sum(axis=-1, dtype=kind, keepdims=True)
+            sums = taps_last.sum(axis=-1, dtype=dtype, keepdims=True)
         else:
-            sums = np.dot(first, taps.T.astype(kind))
+            sums = np.dot(taps_last, taps.T.astype(dtype))
     return sums.reshape(len(rows), -1)
 
 
-def _sums(up: Integers, above: int, down: Integers, below: int, bias: Integers | None) -> Integers:
-    """up * above + down * below + bias, exactly."""
-    most = int(up.max(initial=0)) * abs(above) - int(down.min(initial=0)) * abs(below)
-    if max(most, abs(above), abs(below)) >= 1 << 61:
-        up, down = up.astype(object), down.astype(object)
-    out: Integers = np.add(np.multiply(up, above), np.multiply(down, below))
+def _extreme_sums(
+    positive: Integers, a: int, negative: Integers, b: int, bias: Integers | None
+) -> Integers:
+    """Returns positive * a + negative * b + bias, exactly."""
+    bound = int(positive.max(initial=0)) * abs(a) - int(negative.min(initial=0)) * abs(b)
+    # Below 2**61 the two products and the bias add up without leaving int64.
+    if max(bound, abs(a), abs(b)) >= 1 << 61:
+        positive, negative = positive.astype(object), negative.astype(object)
+    out: Integers = np.add(np.multiply(positive, a), np.multiply(negative, b))
     if bias is not None:
         out = np.add(out, bias.reshape(-1, 1))
     return out
 
 
-def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Integers | None]:
+def _bias_per_channel(product: Product, shape: tuple[int, ...]) -> list[Integers | None]:
     """Least and greatest bias of each channel."""
     if product.bias is None or not product.bias.contents.size:
         return [None, None]
@@ -469,18 +502,19 @@ def _bias_rows(product: Product, shape: tuple[int, ...]) -> list[Integers | None
             return [None, None]
         data = np.broadcast_to(data.reshape(-1), (count,))
         return [data, data]
+    # The axis of the result that the constant's channels are on.
     axis = -2 if product.swapped else -1
     if not shape or data.ndim < -axis:
         return [np.full(count, f(), data.dtype) for f in (data.min, data.max)]
-    rest = tuple(i for i in range(data.ndim) if i != data.ndim + axis)
-    found = (data.min(axis=rest), data.max(axis=rest))
-    return [np.broadcast_to(each, shape).reshape(-1) for each in found]
+    other_axes = tuple(i for i in range(data.ndim) if i != data.ndim + axis)
+    bounds = (data.min(axis=other_axes), data.max(axis=other_axes))
+    return [np.broadcast_to(each, shape).reshape(-1) for each in bounds]
 
 
 # -- pairs in 16 bits ---------------------------------------------------------------------------
 
 
-def worst_pair(product: Product, *, inside: bool = False) -> Pairs | None:
+def worst_pair(product: Product, *, within_tap: bool = False) -> Pairs | None:
     """Sums of neighbouring products of bytes; None where a CPU does not sum such quantized values
     so.
 
@@ -494,20 +528,21 @@ def worst_pair(product: Product, *, inside: bool = False) -> Pairs | None:
     if x.bits > 8 or w.bits > 8 or w.kind != "int":
         return None
     shift = 128 if x.kind == "int" else 0
-    ends = _bytes(product, shift)
+    ends = _byte_range(product, shift)
     if product.weights is None:
         extremes = np.array([[product.w.low] * 2, [product.w.high] * 2])
         return _furthest(extremes, ends, 0, None)
-    rows, _ = _rows(product, product.weights.data)
+    rows, _ = _weights_by_channel(product, product.weights.data)
+    # Kernels for channels last sum tap by tap, channels innermost.
     rows = np.moveaxis(rows, 1, -1)
-    if inside and rows.shape[-1] % 2:
+    if within_tap and rows.shape[-1] % 2:
         rows = np.concatenate([rows, np.zeros((*rows.shape[:-1], 1), rows.dtype)], axis=-1)
     rows = rows.reshape(len(rows), -1)
-    found: Pairs | None = None
-    each = max(2, _MAX_BLOCK_ELEMENTS // max(1, rows.shape[1]))
-    for start in range(0, len(rows), each):
-        found = _furthest(rows[start : start + each], ends, start, found)
-    return found
+    worst: Pairs | None = None
+    rows_per_block = max(2, _MAX_BLOCK_ELEMENTS // max(1, rows.shape[1]))
+    for start in range(0, len(rows), rows_per_block):
+        worst = _furthest(rows[start : start + rows_per_block], ends, start, worst)
+    return worst
 
 
 def window(product: Product) -> int:
@@ -516,10 +551,10 @@ def window(product: Product) -> int:
     depth = _sum_length(product)
     if depth is None or product.w.zero is None or not np.any(np.asarray(product.w.zeros())):
         return 0
-    return depth * _bytes(product, 0)[1]
+    return depth * _byte_range(product, 0)[1]
 
 
-def _bytes(product: Product, shift: int) -> tuple[int, int]:
+def _byte_range(product: Product, shift: int) -> tuple[int, int]:
     """Returns the least and greatest quantized value of x as an unsigned byte; padding has the
     zero's."""
     quant, (least, greatest) = product.x, product.data_bounds
@@ -541,18 +576,22 @@ def _furthest(
         return so_far
     if rows.shape[1] % 2:
         rows = np.concatenate([rows, np.zeros((len(rows), 1), rows.dtype)], axis=1)
-    wide = rows.astype(np.int32).reshape(len(rows), -1, 2)
-    up, down = np.maximum(wide, 0).sum(axis=2), np.minimum(wide, 0).sum(axis=2)
-    above, below = up * ends[1] + down * ends[0], up * ends[0] + down * ends[1]
-    least, greatest = int(below.min()), int(above.max())
+    pairs = rows.astype(np.int32).reshape(len(rows), -1, 2)
+    positive, negative = np.maximum(pairs, 0).sum(axis=2), np.minimum(pairs, 0).sum(axis=2)
+    greatest_sums = positive * ends[1] + negative * ends[0]
+    least_sums = positive * ends[0] + negative * ends[1]
+    least, greatest = int(least_sums.min()), int(greatest_sums.max())
     if so_far is not None:
         least, greatest = min(least, so_far.least), max(greatest, so_far.greatest)
+        # `~v` is -v - 1: it measures a negative end by the same bits as a positive one.
         if max(greatest, ~least) <= max(so_far.greatest, ~so_far.least):
             return Pairs(least, greatest, so_far.channel, so_far.at, so_far.weights, so_far.codes)
-    high = greatest >= ~least
-    row, pair = np.unravel_index((above if high else -below).argmax(), above.shape)
-    first, second = (int(v) for v in wide[row, pair])
-    taken = tuple(ends[1] if (v > 0) == high else ends[0] for v in (first, second))
+    is_upper = greatest >= ~least
+    row, pair = np.unravel_index(
+        (greatest_sums if is_upper else -least_sums).argmax(), greatest_sums.shape
+    )
+    first, second = (int(v) for v in pairs[row, pair])
+    inputs = tuple(ends[1] if (v > 0) == is_upper else ends[0] for v in (first, second))
     return Pairs(
-        least, greatest, start + int(row), 2 * int(pair), (first, second), (taken[0], taken[1])
+        least, greatest, start + int(row), 2 * int(pair), (first, second), (inputs[0], inputs[1])
     )

@@ -68,28 +68,33 @@ class Trail:
 
 def follow(look: Sight, value: Value) -> Trail:
     """Returns the trail of the integers that a value is read from; of floats, the value alone."""
-    value = read = look.source(value)
+    value = read_value = look.source(value)
     path: list[Value] = []
-    while len(path) < _MAX_STEPS and (before := _producer_of_integers(look, value)) is not None:
+    while len(path) < _MAX_STEPS and (producer := _producer_of_integers(look, value)) is not None:
         path.append(value)
-        value = before
+        value = producer
     path.reverse()
-    quant, lost = value.type.quant, ""
+    quant, why_type_unknown = value.type.quant, ""
+    # The walk was cut short before it found a producer of integers: nothing is claimed.
     if quant is None and len(path) == _MAX_STEPS and _producer_of_integers(look, value) is not None:
-        return Trail(read, (), None)
-    for made in path:
-        node = made.node
+        return Trail(read_value, (), None)
+    for value_on_path in path:
+        node = value_on_path.node
         if quant is None or node.op == "dequantize":
             continue
-        if made.type.quant is None:
-            lost = lost or _why_mixed(node)
-        moved = made.type.quant or _moved_quant_type(node, quant)
-        if moved is None:
-            lost = lost or f"its scales do not keep to one axis through {node.op}"
-        quant = moved or quant
+        # In QDQ form the moved values are floats: what is added to them on the way was never
+        # quantized.
+        if value_on_path.type.quant is None:
+            why_type_unknown = why_type_unknown or _why_mixed(node)
+        moved_type = value_on_path.type.quant or _moved_quant_type(node, quant)
+        if moved_type is None:
+            why_type_unknown = (
+                why_type_unknown or f"its scales do not keep to one axis through {node.op}"
+            )
+        quant = moved_type or quant
     if quant is None and not value.type.dtype.is_integer:
-        return Trail(read, (), None)
-    return Trail(value, tuple(path), quant, lost)
+        return Trail(read_value, (), None)
+    return Trail(value, tuple(path), quant, why_type_unknown)
 
 
 def _producer_of_integers(look: Sight, value: Value) -> Value | None:
@@ -98,14 +103,14 @@ def _producer_of_integers(look: Sight, value: Value) -> Value | None:
     if node.stages or node._bodies:
         return None
     if node.op == "dequantize":
-        before = node._operands.get("x")
-        before = look.source(before) if before is not None else None
-        return before if before is not None and before.type.shape == value.type.shape else None
-    found = node._operands.get(_data(node)) if node.op in MOVING_OPS else None
-    return look.source(found) if found is not None else None
+        operand = node._operands.get("x")
+        operand = look.source(operand) if operand is not None else None
+        return operand if operand is not None and operand.type.shape == value.type.shape else None
+    moved_operand = node._operands.get(_data_slot(node)) if node.op in MOVING_OPS else None
+    return look.source(moved_operand) if moved_operand is not None else None
 
 
-def _data(node: Node) -> str:
+def _data_slot(node: Node) -> str:
     slot = OPS[node.op].operands[0]
     return f"{slot.name}.0" if slot.variadic else slot.name
 
@@ -137,72 +142,73 @@ def _moved_quant_type(node: Node, quant: QuantType) -> QuantType | None:
 def trail_elements(look: Sight, trail: Trail) -> Array | None:
     """Returns the constant elements at the end of a trail; None where they are not constant."""
     array = trail.start.constant
+    # A constant whose stated type was changed: the rule `types` reports it.
     if array is not None and array.type != trail.start.type:
         return None
     data = array.data if array is not None else _constant_elements(look, trail.start, {})
-    for made in trail.path:
+    for value_on_path in trail.path:
         if data is None:
             return None
-        if made.node.op != "dequantize":
-            data = _moved_elements(look, made, data)
+        if value_on_path.node.op != "dequantize":
+            data = _moved_elements(look, value_on_path, data)
     if data is None:
         return None
     if array is not None and not trail.path:
         return array
-    read = trail.path[-1].type if trail.path else trail.start.type
-    element = trail.quant or read.element
+    read_type = trail.path[-1].type if trail.path else trail.start.type
+    element = trail.quant or read_type.element
     return Array(np.asarray(data, order="C"), TensorType(data.shape, element), "")
 
 
 def _moved_elements(
-    look: Sight, made: Value, data: NDArray[np.generic]
+    look: Sight, result: Value, data: NDArray[np.generic]
 ) -> NDArray[np.generic] | None:
     """Returns the elements after an op that moves them."""
     # Fills and concat add elements that have no integers of this type.
-    node = made.node
+    node = result.node
     if look.compute is None or node.op in _ZERO_FILLING_OPS or node.op == "concat":
         return None
-    operands = {_data(node): data}
-    done: dict[Value, NDArray[np.generic] | None] = {}
+    operands = {_data_slot(node): data}
+    cache: dict[Value, NDArray[np.generic] | None] = {}
     for slot, value in node._operands.items():
         if slot not in operands:
-            found = _constant_elements(look, value, done)
-            if found is None:
+            elements = _constant_elements(look, value, cache)
+            if elements is None:
                 return None
-            operands[slot] = found
-    out = look.compute(node, operands, look.profile)
-    moved = out[made.index] if made.index < len(out) else None
+            operands[slot] = elements
+    results = look.compute(node, operands, look.profile)
+    moved = results[result.index] if result.index < len(results) else None
     return moved if moved is not None and moved.dtype == data.dtype else None
 
 
 def _constant_elements(
-    look: Sight, value: Value, done: dict[Value, NDArray[np.generic] | None]
+    look: Sight, value: Value, cache: dict[Value, NDArray[np.generic] | None]
 ) -> NDArray[np.generic] | None:
     """Evaluates a value that depends on constants alone, within the limits of size and steps."""
     value = look.source(value)
     if value.constant is not None:
         return value.constant.data
-    if value in done:
-        return done[value]
-    done[value] = None  # what cannot be evaluated is not tried again
+    if value in cache:
+        return cache[value]
+    cache[value] = None  # what cannot be evaluated is not tried again
     sizes = dims.known_shape(value.type.shape)
-    small = sizes is not None and math.prod(sizes) <= _MAX_ELEMENTS and len(done) <= _MAX_STEPS
+    is_small = sizes is not None and math.prod(sizes) <= _MAX_ELEMENTS and len(cache) <= _MAX_STEPS
     if (
         look.compute is None
-        or not small
+        or not is_small
         or not look.static(value)
         or value.node.op in _NOT_EVALUATED
     ):
         return None
     operands = {}
     for slot, operand in value.node._operands.items():
-        found = _constant_elements(look, operand, done)
-        if found is None:
+        elements = _constant_elements(look, operand, cache)
+        if elements is None:
             return None
-        operands[slot] = found
-    out = look.compute(value.node, operands, look.profile)
-    done[value] = out[value.index] if value.index < len(out) else None
-    return done[value]
+        operands[slot] = elements
+    results = look.compute(value.node, operands, look.profile)
+    cache[value] = results[value.index] if value.index < len(results) else None
+    return cache[value]
 
 
 # -- bounds of quantized values -----------------------------------------------------------------
@@ -212,10 +218,12 @@ def integer_bounds(look: Sight, trail: Trail) -> Ends:
     """Returns bounds of q - zero that the producer guarantees: after a Relu none is below 0."""
     low, high = _in_scale_units(trail.start.type.quant, *_float_bounds(look, trail.start))
     if trail.why_type_unknown or any(
-        _pads_with_floats(made.node) or made.node.op == "concat" for made in trail.path
+        _pads_with_floats(value_on_path.node) or value_on_path.node.op == "concat"
+        for value_on_path in trail.path
     ):
         return _UNBOUNDED
-    if any(made.node.op in _ZERO_FILLING_OPS for made in trail.path):
+    # Zeros among the elements are q - zero = 0.
+    if any(value_on_path.node.op in _ZERO_FILLING_OPS for value_on_path in trail.path):
         low, high = min(low, 0), max(high, 0)
     return low, high
 
@@ -223,11 +231,14 @@ def integer_bounds(look: Sight, trail: Trail) -> Ends:
 def _in_scale_units(quant: QuantType | None, low: float, high: float) -> Ends:
     """Converts float bounds to units of the scale, rounded outwards."""
     if quant is None or quant.scale is None:
+        # Without the scale only the sign of the bounds survives.
         return (0 if low >= 0 else -math.inf), (0 if high <= 0 else math.inf)
     scales = np.asarray(quant.scales(), np.float64).reshape(-1)
     if not scales.size or not (np.isfinite(scales) & (scales > 0)).all():
         return _UNBOUNDED
     least, greatest = float(scales.min()), float(scales.max())
+    # The division that moves an end outwards: by the least scale away from 0, by the greatest
+    # towards it.
     low = low / (greatest if low > 0 else least)
     high = high / (least if high > 0 else greatest)
     return (
@@ -238,18 +249,18 @@ def _in_scale_units(quant: QuantType | None, low: float, high: float) -> Ends:
 
 def _float_bounds(look: Sight, value: Value) -> Ends:
     """Returns bounds of the floats that a value was quantized from, by the op that made them."""
-    filled = False
+    has_zeros = False
     for _ in range(_MAX_STEPS):
         node = value.node
         if node.op == "quantize":
-            before = node._operands.get("x")
+            operand = node._operands.get("x")
         elif node.op in MOVING_OPS and node.op != "concat" and not _pads_with_floats(node):
-            filled = filled or node.op in _ZERO_FILLING_OPS
-            before = node._operands.get(_data(node))
+            has_zeros = has_zeros or node.op in _ZERO_FILLING_OPS
+            operand = node._operands.get(_data_slot(node))
         else:
             break
-        if before is None:
+        if operand is None:
             return _UNBOUNDED
-        value = look.source(before)
+        value = look.source(operand)
     low, high = result_bounds(value.node)
-    return (min(low, 0.0), max(high, 0.0)) if filled else (low, high)
+    return (min(low, 0.0), max(high, 0.0)) if has_zeros else (low, high)

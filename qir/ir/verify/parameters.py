@@ -20,52 +20,52 @@ from qir.ir.verify.rule import Fault, NodeContext
 from qir.ir.verify.step import OpUse
 
 
-def _maps(seen: NodeContext) -> Iterator[tuple[str, QuantType]]:
+def _named_quant_types(context: NodeContext) -> Iterator[tuple[str, QuantType]]:
     """Every map that the node's own types and inner slots name, and those of their arrays."""
-    for name, kind in seen.typed():
+    for name, kind in context.typed():
         if kind.quant is not None:
             yield name, kind.quant
-    for name, element in seen.node._inner.items():
+    for name, element in context.node._inner.items():
         if isinstance(element, QuantType):
             yield name, element
 
 
-def positive_scale(seen: NodeContext) -> Iterator[Fault]:
+def positive_scale(context: NodeContext) -> Iterator[Fault]:
     """Every scale is positive and finite; the scales of blocks need only be finite.
 
     Tools give a block the sign of its largest weight, and an all-zero block a scale of zero. Scales
     that are quantized themselves are finite and not negative, and may be zero for all-zero blocks.
     Constant companion slots are checked too.
     """
-    if not (seen.makes_quantized or seen.has_open_parameters):
+    if not (context.makes_quantized or context.has_open_parameters):
         return
-    for name, quant in _maps(seen):
-        if quant.scale is not None and (said := _bad_scale(quant)):
-            yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
-    for slot, array, of in _given(seen, "scale"):
-        blocks = of is not None and of.granularity is not None and of.axis is None
-        if not (_finite if blocks else _positive)(array.data):
-            said = "finite" if blocks else "positive and finite"
-            yield Fault(f"{slot}: a scale is not {said}", slot)
+    for name, quant in _named_quant_types(context):
+        if quant.scale is not None and (fault := _bad_scale(quant)):
+            yield Fault(f"{name}: {fault}", value=name.removeprefix("%"))
+    for slot, array, owner in _constant_companions(context, "scale"):
+        is_blockwise = owner is not None and owner.granularity is not None and owner.axis is None
+        if not (_finite if is_blockwise else _positive)(array.data):
+            fault = "finite" if is_blockwise else "positive and finite"
+            yield Fault(f"{slot}: a scale is not {fault}", slot)
 
 
 def _bad_scale(quant: QuantType) -> str:
     if isinstance(quant.scale, tuple):  # the usual case, without an array
-        ok = all(0 < scale < math.inf for scale in quant.scale)
-        return "" if ok else "a scale is not positive and finite"
+        is_valid = all(0 < scale < math.inf for scale in quant.scale)
+        return "" if is_valid else "a scale is not positive and finite"
     array = quant.scale
     inner = array.type.quant if array is not None else None
     if array is None or inner is None:
-        blocks = quant.granularity is not None and quant.axis is None
-        if array is not None and blocks and array.type.dtype.is_float:
+        is_blockwise = quant.granularity is not None and quant.axis is None
+        if array is not None and is_blockwise and array.type.dtype.is_float:
             return "" if _finite(array.data) else "a scale is not finite"
-        ok = array is None or _positive(array.data)
-        return "" if ok else "a scale is not positive and finite"
+        is_valid = array is None or _positive(array.data)
+        return "" if is_valid else "a scale is not positive and finite"
     if inner.dynamic or inner.kind != "uniform" or inner.granularity is not None:
         return "" if inner.scale is None else _bad_scale(inner)
-    codes = array.data.astype(np.float64)
-    reals = np.multiply(codes - np.float64(inner.zeros()), np.float64(inner.scales()))
-    if not np.isfinite(reals).all() or (reals < 0).any():
+    quantized = array.data.astype(np.float64)
+    floats = np.multiply(quantized - np.float64(inner.zeros()), np.float64(inner.scales()))
+    if not np.isfinite(floats).all() or (floats < 0).any():
         return "a scale of its quantized scales is negative or not finite"
     return _bad_scale(inner)
 
@@ -79,34 +79,36 @@ def _positive(numbers: NDArray[np.generic]) -> bool:
     return bool(((wide > 0) & (wide < np.inf)).all())
 
 
-def _given(seen: NodeContext, last: str) -> Iterator[tuple[str, Array, QuantType | None]]:
+def _constant_companions(
+    context: NodeContext, last: str
+) -> Iterator[tuple[str, Array, QuantType | None]]:
     """Constants in companion slots of that name, with the quantized type that each belongs to.
 
     An input of a body is the constant outside that it always is.
     """
-    for step in seen.steps:
+    for step in context.steps:
         for slot in step.call.companions:
             base, _, name = slot.rpartition(".")
-            array = seen.look.source(step.operands[slot]).constant
+            array = context.look.source(step.operands[slot]).constant
             if name == last and array is not None and array.type.quant is None:
-                yield step.prefix + slot, array, _owner(seen, step, base)[0]
+                yield step.prefix + slot, array, _owner_of_companions(context, step, base)[0]
 
 
-def zero_in_bounds(seen: NodeContext) -> Iterator[Fault]:
+def zero_in_bounds(context: NodeContext) -> Iterator[Fault]:
     """Every zero point is one of the quantized values of its type.
 
     Float zero points may have any value, and float storage types have none.
     """
-    if not (seen.makes_quantized or seen.has_open_parameters):
+    if not (context.makes_quantized or context.has_open_parameters):
         return
-    for name, quant in _maps(seen):
-        if quant.zero and (said := _bad_zero(quant)):
-            yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
-    for slot, array, of in _given(seen, "zero"):
-        if of is None or not (of.storage.is_integer and array.type.dtype.is_integer):
+    for name, quant in _named_quant_types(context):
+        if quant.zero and (fault := _bad_zero(quant)):
+            yield Fault(f"{name}: {fault}", value=name.removeprefix("%"))
+    for slot, array, owner in _constant_companions(context, "zero"):
+        if owner is None or not (owner.storage.is_integer and array.type.dtype.is_integer):
             continue
-        if array.contents.size and outside(of, array.data):
-            yield Fault(f"{slot}: a zero point is outside {of.low}..{of.high}", slot)
+        if array.contents.size and outside(owner, array.data):
+            yield Fault(f"{slot}: a zero point is outside {owner.low}..{owner.high}", slot)
 
 
 def _bad_zero(quant: QuantType) -> str:
@@ -128,20 +130,20 @@ def outside(quant: QuantType, zeros: NDArray[np.generic]) -> bool:
     return bool(int(zeros.min()) < quant.low or int(zeros.max()) > quant.high)
 
 
-def axes(seen: NodeContext) -> Iterator[Fault]:
+def axes(context: NodeContext) -> Iterator[Fault]:
     """There is one scale for each index or block of the axes that a type names.
 
     There are as many zero points and offsets as scales, or one. A granularity with `by` names the
     group of every index of its last axis.
     """
-    if not (seen.makes_quantized or seen.has_open_parameters):
+    if not (context.makes_quantized or context.has_open_parameters):
         return
-    for name, kind in seen.typed():
+    for name, kind in context.typed():
         quant = kind.quant
         if quant is None:
             continue
-        for said in miscounted(quant, kind):
-            yield Fault(f"{name}: {said}", value=name.removeprefix("%"))
+        for fault in miscounted(quant, kind):
+            yield Fault(f"{name}: {fault}", value=name.removeprefix("%"))
 
 
 def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
@@ -153,28 +155,32 @@ def miscounted(quant: QuantType, kind: TensorType) -> Iterator[str]:
         count = np.asarray(quant.zeros()).size
         if count not in (1, scales.size):
             yield f"{count} zeros for {scales.size} scales"
-    grain = quant.granularity
+    granularity = quant.granularity
     if scales is None:
         return
     offsets = len(quant.plus) if isinstance(quant.plus, tuple) else 1
     offsets = quant.plus.contents.size if isinstance(quant.plus, Array) else offsets
     if offsets not in (1, scales.size):
         yield f"{offsets} offsets for {scales.size} scales"
-    if grain is None:
+    if granularity is None:
         return
-    if grain.by is not None:
-        yield from _groups(quant, kind, grain.by, scales.shape)
-    elif grain.axis is not None:
-        size = kind.shape[grain.axis]
+    if granularity.by is not None:
+        yield from _group_faults(quant, kind, granularity.by, scales.shape)
+    elif granularity.axis is not None:
+        size = kind.shape[granularity.axis]
         if isinstance(size, int) and scales.size != size:
-            yield f"{scales.size} scales for {size} indices of axis {grain.axis}"
-    elif (grid := dims.known_shape(grain.grid(kind.shape))) is not None and scales.shape != grid:
+            yield f"{scales.size} scales for {size} indices of axis {granularity.axis}"
+    elif (
+        grid := dims.known_shape(granularity.grid(kind.shape))
+    ) is not None and scales.shape != grid:
         if isinstance(quant.scale, tuple) and scales.size == math.prod(grid):
             return  # in line they stand in the grid's order
         yield f"scales are {list(scales.shape)}, the blocks make {list(grid)}"
 
 
-def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]) -> Iterator[str]:
+def _group_faults(
+    quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
+) -> Iterator[str]:
     """The faults of a granularity whose last axis says of each index which group it belongs to."""
     assert quant.granularity is not None
     axis = quant.granularity.blocks[-1][0]
@@ -188,43 +194,44 @@ def _groups(quant: QuantType, kind: TensorType, by: Array, grid: tuple[int, ...]
         yield f"a group is outside 0..{grid[axis] - 1}"
 
 
-def codes_in_bounds(seen: NodeContext) -> Iterator[Fault]:
+def codes_in_bounds(context: NodeContext) -> Iterator[Fault]:
     """A constant's elements are inside the bounds of their type.
 
     The bounds are stated by the type, given by a narrow storage type in a wider NumPy type, or the
     entries of a lookup table.
     """
-    if seen.node.op != "constant" or (array := seen.node.result.constant) is None:
+    if context.node.op != "constant" or (array := context.node.result.constant) is None:
         return
     if not array.type.dtype.is_integer or not array.contents.size:
         return
     low, high = array.type.bounds
-    if _fills(array.contents.dtype, low, high):
+    if _dtype_keeps_bounds(array.contents.dtype, low, high):
         return
-    known = bounds_of(array.contents)
-    if known is not None and low <= known[0] <= known[1] <= high:
+    # A lazy array may know its bounds; without them every piece is computed once.
+    known_bounds = bounds_of(array.contents)
+    if known_bounds is not None and low <= known_bounds[0] <= known_bounds[1] <= high:
         return
-    ends = [(int(piece.min()), int(piece.max())) for piece in iter_pieces(array.contents)]
-    least, greatest = min(end[0] for end in ends), max(end[1] for end in ends)
+    piece_bounds = [(int(piece.min()), int(piece.max())) for piece in iter_pieces(array.contents)]
+    least, greatest = min(end[0] for end in piece_bounds), max(end[1] for end in piece_bounds)
     if least < low or greatest > high:
-        said = f"elements {least}..{greatest} leave the bounds {low}..{high}"
-        yield Fault(said, value=seen.node.name)
+        message = f"elements {least}..{greatest} leave the bounds {low}..{high}"
+        yield Fault(message, value=context.node.name)
 
 
-def _fills(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
+def _dtype_keeps_bounds(dtype: np.dtype[np.generic], low: int, high: int) -> bool:
     """Whether the NumPy type itself keeps to the bounds: there is nothing to look at."""
     size = 8 * dtype.itemsize
     least = -(1 << size - 1) if dtype.kind == "i" else 0
     return low <= least and least + (1 << size) - 1 <= high
 
 
-_BITS = STATED_TYPE_OPS | {"constant", "recode", "shape", "size"} | CONTROL_FLOW_OPS
+_MEANING_FREE_OPS = STATED_TYPE_OPS | {"constant", "recode", "shape", "size"} | CONTROL_FLOW_OPS
 """Ops that hand integers on, or take them as they are: nobody has to know what they mean."""
-_UNASKED = _BITS | PLAIN_INTEGER_PRODUCTS
+_EXEMPT_OPS = _MEANING_FREE_OPS | PLAIN_INTEGER_PRODUCTS
 """Their type rules read the zero points of the latter, which are operands."""
 
 
-def companions(seen: NodeContext) -> Iterator[Fault]:
+def companions(context: NodeContext) -> Iterator[Fault]:
     """Parameters that a type leaves open (`?`) are operands in companion slots, and only those.
 
     `a.scale` and `a.zero` belong to operand `a`, bare names to the result; a declared range,
@@ -232,65 +239,72 @@ def companions(seen: NodeContext) -> Iterator[Fault]:
     values and the type says `?`, refused where the type has the parameter, and shaped by its
     granularity.
     """
-    for step in seen.steps:
+    for step in context.steps:
         if (
             step.plain
-            or step.spec.name in _UNASKED
-            or not (seen.has_open_parameters or step.call.companions)
+            or step.spec.name in _EXEMPT_OPS
+            or not (context.has_open_parameters or step.call.companions)
         ):
             continue
-        for base in _bases(seen, step):
-            for fault in _beside(seen, step, base):
+        for base in _companion_bases(context, step):
+            for fault in _companion_faults(context, step, base):
                 yield Fault(fault.message, step.prefix + fault.slot if fault.slot else "")
 
 
-def _bases(seen: NodeContext, step: OpUse) -> list[str]:
+def _companion_bases(context: NodeContext, step: OpUse) -> list[str]:
     """Whose companions are to be looked at: operands that are quantized, inner slots, the
     result."""
     out = [s for s, kind in step.call.types.items() if kind.quant is not None]
-    out += seen.node._inner
+    out += context.node._inner
     out += [c.rpartition(".")[0] for c in step.call.companions]
     return list(dict.fromkeys(["", *out]))
 
 
-def _owner(seen: NodeContext, step: OpUse, base: str) -> tuple[QuantType | None, dims.Shape | None]:
+def _owner_of_companions(
+    context: NodeContext, step: OpUse, base: str
+) -> tuple[QuantType | None, dims.Shape | None]:
     """The quantized type that companions of a slot belong to, and the shape of what it is the
     quantized type of."""
     if not base:
         return (step.result.quant, step.result.shape) if step.result else (None, None)
     if (kind := step.call.types.get(base)) is not None:
         return kind.quant, kind.shape
-    element = seen.node._inner.get(base)
+    element = context.node._inner.get(base)
     return (element if isinstance(element, QuantType) else None), None
 
 
-def _beside(seen: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
+def _companion_faults(context: NodeContext, step: OpUse, base: str) -> Iterator[Fault]:
     """The faults of the companions of one slot."""
-    quant, shape = _owner(seen, step, base)
-    whose, prefix = (base, f"{base}.") if base else ("the result", "")
-    there = [c for c in COMPANIONS if prefix + c in step.call.companions]
-    opens = _open(quant)
-    for name in there:
+    quant, shape = _owner_of_companions(context, step, base)
+    owner, prefix = (base, f"{base}.") if base else ("the result", "")
+    given_names = [c for c in COMPANIONS if prefix + c in step.call.companions]
+    open_names = _open_names(quant)
+    for name in given_names:
         slot = prefix + name
-        if quant is None or name not in opens:
-            yield Fault(f"{slot} is given, and {whose} does not leave it open", slot)
-        elif said := _misshapen(quant, shape, name, step.call.companions[slot]):
-            yield Fault(f"{slot} {said}", slot)
-    chosen = base in seen.node._inner and step.spec.name in INNER_ROUNDING_OPS and not there
-    ranged = [c for c in there if c in ("min", "max")]
-    if len(ranged) == 1:
-        yield Fault(f"{prefix}min and {prefix}max come together", prefix + ranged[0])
-    if quant is None or not quant.dynamic or ranged or chosen:
+        if quant is None or name not in open_names:
+            yield Fault(f"{slot} is given, and {owner} does not leave it open", slot)
+        elif fault := _misshapen(quant, shape, name, step.call.companions[slot]):
+            yield Fault(f"{slot} {fault}", slot)
+    # A recurrent layer or attention without companions chooses the parameters of inner slots
+    # itself, at run time.
+    is_chosen_by_op = (
+        base in context.node._inner and step.spec.name in INNER_ROUNDING_OPS and not given_names
+    )
+    range_ends = [c for c in given_names if c in ("min", "max")]
+    if len(range_ends) == 1:
+        yield Fault(f"{prefix}min and {prefix}max come together", prefix + range_ends[0])
+    if quant is None or not quant.dynamic or range_ends or is_chosen_by_op:
         return
+    # What only moves integers needs no parameters: the value it came from has them.
     if step.spec.traits.value_preserving:
         return
     for name in ("scale", "zero"):
-        if name in opens and name not in there:
-            said = f"{whose} leaves its {name} open, and {prefix}{name} is missing"
-            yield Fault(said, prefix + name)
+        if name in open_names and name not in given_names:
+            fault = f"{owner} leaves its {name} open, and {prefix}{name} is missing"
+            yield Fault(fault, prefix + name)
 
 
-def _open(quant: QuantType | None) -> set[str]:
+def _open_names(quant: QuantType | None) -> set[str]:
     """The companions that a quantized type leaves room for."""
     if quant is None:
         return set()
@@ -298,20 +312,24 @@ def _open(quant: QuantType | None) -> set[str]:
     return scale | ({"zero"} if quant.zero is None else set())
 
 
-def _misshapen(quant: QuantType, shape: dims.Shape | None, name: str, given: TensorType) -> str:
+def _misshapen(quant: QuantType, shape: dims.Shape | None, name: str, companion: TensorType) -> str:
     """What is wrong with a companion's own type; nothing where it is right."""
-    whole = name == "zero" and given.dtype.is_integer
-    if given.quant is None and not given.dtype.is_float and not whole:
-        return f"is {given}; it takes {'numbers' if name == 'zero' else 'floats'}"
-    grain = quant.granularity
-    if shape is None or (grain is not None and grain.by is not None):
+    is_integer_zero = name == "zero" and companion.dtype.is_integer
+    if companion.quant is None and not companion.dtype.is_float and not is_integer_zero:
+        return f"is {companion}; it takes {'numbers' if name == 'zero' else 'floats'}"
+    granularity = quant.granularity
+    if shape is None or (granularity is not None and granularity.by is not None):
         return ""
-    if grain is None:
-        right = all(dims.may_be_equal(size, 1) for size in given.shape)
-        return "" if right else f"is {given}, and a whole tensor has one"
-    wanted = [grain.grid(shape)]
-    if grain.axis is not None:
-        wanted.append((shape[grain.axis],))
-    if any(len(w) == given.rank and all(map(dims.may_be_equal, w, given.shape)) for w in wanted):
+    if granularity is None:
+        is_single = all(dims.may_be_equal(size, 1) for size in companion.shape)
+        return "" if is_single else f"is {companion}, and a whole tensor has one"
+    # Per-axis parameters may be a list or have the rank of the tensor.
+    allowed = [granularity.grid(shape)]
+    if granularity.axis is not None:
+        allowed.append((shape[granularity.axis],))
+    if any(
+        len(w) == companion.rank and all(map(dims.may_be_equal, w, companion.shape))
+        for w in allowed
+    ):
         return ""
-    return f"is {given}, and there are {list(wanted[-1])} of them"
+    return f"is {companion}, and there are {list(allowed[-1])} of them"

@@ -79,15 +79,16 @@ class Look:
 
     def pass_by(self, node: Node) -> None:
         """Notes whether a node's values are the same in every run."""
-        moving = self.moving
+        varying = self.moving
         if node._op == "input":
+            # An input of a body that always is one constant outside does not vary.
             value = self.source(node._results[0])
-            if value._node is node or value._node in moving:
-                moving.add(node)
+            if value._node is node or value._node in varying:
+                varying.add(node)
             return
         for value in node._operands.values():
-            if value._node in moving:
-                moving.add(node)
+            if value._node in varying:
+                varying.add(node)
                 return
 
     def bind(self, node: Node, body: Graph) -> None:
@@ -96,9 +97,13 @@ class Look:
         if node._op == "fused":
             pairs = [(v, node.operands[v.name]) for v in inputs if v.name in node.operands]
         else:
-            given = node.variadic("xs")
-            tail = inputs[len(inputs) - len(given) :] if len(given) <= len(inputs) else ()
-            pairs = list(zip(tail, given, strict=False)) if node._op != "foreign" else []
+            captured = node.variadic("xs")
+            # Loops bind what they capture (`xs`) last; counters, carried values and slices change
+            # every round.
+            last_inputs = (
+                inputs[len(inputs) - len(captured) :] if len(captured) <= len(inputs) else ()
+            )
+            pairs = list(zip(last_inputs, captured, strict=False)) if node._op != "foreign" else []
         self.bound.update(pairs)
 
     def source(self, value: Value) -> Value:
@@ -161,7 +166,9 @@ class NodeContext:
         elif node._op not in STATED_TYPE_OPS and all(
             name in node._bodies for name in self.spec.bodies
         ):
-            step = OpUse("", self.spec, self.operands, node._attrs, _own_type(node), node._bodies)
+            step = OpUse(
+                "", self.spec, self.operands, node._attrs, _result_type(node), node._bodies
+            )
             step.infer()
             self.steps = (step,)
 
@@ -179,28 +186,29 @@ class NodeContext:
                 yield f"stage {i}", stage.type
 
 
-def _own_type(node: Node) -> TensorType | None:
+def _result_type(node: Node) -> TensorType | None:
     """Returns the type of the result: of several, the first that leaves numbers open, else the
     first."""
     kinds = [value._type for value in node._results]
-    first = kinds[0] if kinds else None
+    first_type = kinds[0] if kinds else None
     if len(kinds) < 2:
-        return first
-    return next((k for k in kinds if k.quant and k.quant.dynamic), first)
+        return first_type
+    return next((k for k in kinds if k.quant and k.quant.dynamic), first_type)
 
 
 def _chain(node: Node) -> Iterator[OpUse]:
     flow: TensorType | None = None
-    last = len(node._stages) - 1
+    last_index = len(node._stages) - 1
     for i, stage in enumerate(node._stages):
-        row, operands = spec(stage.op), node.stage_operands(i)
+        op_spec, operands = spec(stage.op), node.stage_operands(i)
         call = make_call(stage.op, operands, stage.attrs)
         if stage.flow is not None and flow is not None:
             call = replace(call, types={**call.types, stage.flow: flow})
-        result = node._results[0].type if i == last else stage.type
-        step = OpUse(f"{i}." if i else "", row, operands, stage.attrs, result, called=call)
+        result = node._results[0].type if i == last_index else stage.type
+        step = OpUse(f"{i}." if i else "", op_spec, operands, stage.attrs, result, called=call)
         step.infer()
         yield step
+        # The type of the flow is unknown from here on: later stages are not looked at.
         if step.rejection or len(step.inferred) != 1:
             return
         flow = stage.type or step.inferred[0]
@@ -262,18 +270,22 @@ _MAY_GIVE_DEQUANTIZED = ops_with(
 def _quantization_near(node: Node) -> tuple[bool, bool, bool]:
     """Returns whether integers are near it, whether it makes some, and whether a type leaves
     numbers open."""
-    makes = is_open = bool(node._inner) or bool(node._stages)
-    coded = makes
+    makes_quantized = has_open_parameters = bool(node._inner) or bool(node._stages)
+    is_near_quantized = makes_quantized
     for value in node._results:
         element = value._type.element
         if isinstance(element, QuantType):
-            coded = makes = True
-            is_open = is_open or element.scale is None or element.zero is None
+            is_near_quantized = makes_quantized = True
+            has_open_parameters = (
+                has_open_parameters or element.scale is None or element.zero is None
+            )
     for value in node._operands.values():
         element = value._type.element
         if isinstance(element, QuantType):
-            coded = True
-            is_open = is_open or element.scale is None or element.zero is None
+            is_near_quantized = True
+            has_open_parameters = (
+                has_open_parameters or element.scale is None or element.zero is None
+            )
         elif value._node._op in _MAY_GIVE_DEQUANTIZED:
-            coded = True
-    return coded, makes, is_open
+            is_near_quantized = True
+    return is_near_quantized, makes_quantized, has_open_parameters

@@ -18,16 +18,21 @@ def gathered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int,
 
     Where some place sees the whole window, no other goes further, and its row is alone.
     """
-    whole = np.ones((1, kernel), np.int64)
+    all_taps = np.ones((1, kernel), np.int64)
     if not isinstance(size, int):
-        return whole
+        return all_taps
     span = (kernel - 1) * dilation
     count = (size + sum(pad) - span - 1) // stride + 1
-    inner = -(-pad[0] // stride)
-    if (inner < count and inner * stride - pad[0] + span < size) or count > _PLACES or count < 1:
-        return whole
-    at = np.arange(count)[:, None] * stride - pad[0] + np.arange(kernel) * dilation
-    return np.unique(((at >= 0) & (at < size)).astype(np.int64), axis=0)
+    # The first window that begins on data.
+    first_inner = -(-pad[0] // stride)
+    if (
+        (first_inner < count and first_inner * stride - pad[0] + span < size)
+        or count > _PLACES
+        or count < 1
+    ):
+        return all_taps
+    positions = np.arange(count)[:, None] * stride - pad[0] + np.arange(kernel) * dilation
+    return np.unique(((positions >= 0) & (positions < size)).astype(np.int64), axis=0)
 
 
 def scattered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int]) -> Rows:
@@ -35,12 +40,14 @@ def scattered(size: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int
 
     `pad` is the padding before, and the padding after less the output padding.
     """
-    reach = np.arange(kernel) * dilation
-    if not isinstance(size, int) or (size - 1) * stride + int(reach[-1:].sum()) >= _PLACES:
-        steps = np.unique(reach % stride)  # far from the ends: those of one step of the stride
-        rows: Rows = (reach % stride == steps[:, None]).astype(np.int64)
+    offsets = np.arange(kernel) * dilation
+    if not isinstance(size, int) or (size - 1) * stride + int(offsets[-1:].sum()) >= _PLACES:
+        steps = np.unique(offsets % stride)  # far from the ends: those of one step of the stride
+        rows: Rows = (offsets % stride == steps[:, None]).astype(np.int64)
         return rows
     count = (size - 1) * stride + (kernel - 1) * dilation + 1 - sum(pad)
-    source = np.arange(max(count, 1))[:, None] + pad[0] - reach
-    met = (source % stride == 0) & (source >= 0) & (source < size * stride)
-    return np.unique(met.astype(np.int64), axis=0)
+    # Output index o is reached by tap k from data index (o + pad - k * dilation) / stride, if that
+    # is a whole number.
+    source = np.arange(max(count, 1))[:, None] + pad[0] - offsets
+    hits = (source % stride == 0) & (source >= 0) & (source < size * stride)
+    return np.unique(hits.astype(np.int64), axis=0)
