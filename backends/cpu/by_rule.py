@@ -36,6 +36,7 @@ from .elementwise import Broadcast, broadcast_sizes
 from .epilogues import bounds_after
 from .kernel_types import ByteParameters, Job, Table, all_bytes, byte_parameters
 from .lookup_tables import is_pointwise
+from .normalizations import add_layer_norm
 from .pools import sizes_nhwc
 from .sizes import Sizes
 
@@ -55,6 +56,8 @@ def lowers(op: str, rule: Rule) -> bool:
         return method == "mean_of_steps"
     if op == "concat":
         return method == "channel_vectors"
+    if op == "layer_norm":
+        return method == "reals"
     return method in VECTOR_METHODS and (is_pointwise(op) or op == "prelu")
 
 
@@ -68,6 +71,8 @@ def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
         mean(b, job)
     elif job.op == "concat":
         concat(b, job)
+    elif job.op == "layer_norm":
+        layer_norm(b, job)
     else:
         vectors(b, job)
 
@@ -99,6 +104,53 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
             job.name, at(source), at(made), size=math.prod(shape), y_type=y.kind, **options
         ),
     )
+
+
+def layer_norm(b: ProgramBuilder, job: Job) -> None:
+    """Lowers a norm of float32 between dequantize and quantize, by the rule of the norm."""
+    value, rule = job.operands["x"], job.rule
+    assert rule is not None
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    how = rule.dequantize
+    if job.epilogue or (how.by, how.compute, rule.params.round) != ("(q-z)*s", "f32", "none"):
+        raise CannotLower(f"no kernel dequantizes by dequantize.by = {how.by}")
+    if any(v.type.element != F32 for slot, v in job.operands.items() if slot != "x"):
+        raise CannotLower("gamma or beta is quantized")
+    options, shape = _quantizer(affine_of(y.quant), rule), sizes(value)
+    size = math.prod(shape)
+    floats, normalized = b.scratch(4 * size), b.scratch(4 * size)
+    source = b.buffer(value)
+    dequantized = _dequantized(b, job, source, floats, x, shape)
+    add_layer_norm(b, job, dequantized, lambda: normalized)
+    made = b.allocate(job.result)
+    b.add(
+        job.name,
+        "quantize_by",
+        [normalized],
+        [made],
+        shape,
+        lambda plan, at: plan.quantize_by(
+            job.name, at(normalized), at(made), size=size, y_type=y.kind, **options
+        ),
+    )
+
+
+def _dequantized(
+    b: ProgramBuilder, job: Job, source: Buffer, floats: Buffer, x: ByteParameters, shape: Sizes
+) -> Buffer:
+    """Adds a step that dequantizes bytes; returns the buffer of the floats."""
+    b.add(
+        job.name,
+        "dequantize",
+        [source],
+        [floats],
+        shape,
+        lambda plan, at: plan.dequantize(
+            job.name, at(source), at(floats), shape=shape, scale=float(x.scale), zero=x.zero,
+            x_type=x.kind,
+        ),
+    )  # fmt: skip
+    return floats
 
 
 def _quantizer(to: Affine, rule: Rule) -> dict[str, Any]:
@@ -161,12 +213,13 @@ class _Tables:
 def vectors(b: ProgramBuilder, job: Job) -> None:
     """Lowers an op on each element alone, of one or two tensors of 8 bits."""
     y = byte_parameters(job.result, "the result")
-    varying = {slot: v for slot, v in job.operands.items() if v.constant is None}
+    varying = {
+        slot: v
+        for slot, v in job.operands.items()
+        if v.constant is None or math.prod(sizes(v)) != 1
+    }
     if not 1 <= len(varying) <= 2:
         raise CannotLower(f"no kernel looks up {len(varying)} operands")
-    for slot, value in job.operands.items():
-        if slot not in varying and math.prod(sizes(value)) != 1:
-            raise CannotLower(f"{slot} is a constant of several elements")
     held = {slot: byte_parameters(value, slot) for slot, value in varying.items()}
     tables = _tables(job, held, y)
     run = innermost_run_length([sizes(v) for v in job.operands.values()], sizes(job.result))
@@ -197,7 +250,11 @@ def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> 
     low, high = bounds_after(job, job.epilogue[len(own) :], y.low, y.high)
     types = {slot: value.type for slot, value in job.operands.items()}
     types |= {slot: TensorType((count,), of.quant) for slot, of in held.items()}
-    arrays = {s: v.constant.data for s, v in job.operands.items() if v.constant is not None}
+    arrays = {
+        slot: v.constant.data
+        for slot, v in job.operands.items()
+        if v.constant is not None and slot not in held
+    }
     first, *others = held
     arrays[first] = np.repeat(all_bytes(held[first]), count // 256)
     arrays |= {slot: np.tile(all_bytes(held[slot]), 256) for slot in others}

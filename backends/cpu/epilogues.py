@@ -36,7 +36,7 @@ _ONE = np.float32(1)
 
 @dataclass(frozen=True, slots=True)
 class AddedOperand:
-    """Quantized values that are added to the sums, and how."""
+    """A quantized value that is added to the sums, and how."""
 
     value: Value
     parameters: Mapping[str, object]

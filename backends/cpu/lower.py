@@ -255,7 +255,7 @@ def _no_kernel_reason(node: Node) -> str:
     return "it has no kernel"
 
 
-RULED_OPS = frozenset({"conv2d", "linear", "gemm", "matmul"})
+RULED_OPS = frozenset({"conv1d", "conv2d", "conv3d", "linear", "gemm", "matmul"})
 """Ops whose lowerings compute by the rule of any profile, as far as there are kernels for it."""
 
 
@@ -273,6 +273,8 @@ def _job(b: ProgramBuilder, node: Node) -> Job:
             rule = profile(name).resolve(query_for_node(node))
         if job.op not in RULED_OPS and not by_rule.lowers(job.op, rule):
             raise
+        if job.op in ("conv1d", "conv3d") and rule.method and rule.method.name == "as_conv2d":
+            rule = replace(rule, method=None)  # lines and volumes are images here, too
         return replace(job, profile=name, rule=rule)
 
 

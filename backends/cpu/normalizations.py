@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32
 from qir.ir.node import Value
 
-from .builder import CannotLower, ProgramBuilder, sizes
+from .builder import Buffer, CannotLower, ProgramBuilder, sizes
 from .kernel_types import Job, byte_parameters
 
 
@@ -92,14 +93,21 @@ def layer_norm(b: ProgramBuilder, job: Job) -> None:
     element_types = [value.type.element for value in (*job.operands.values(), job.result)]
     if any(kind != F32 for kind in element_types):
         raise CannotLower("no kernel normalizes but float32")
-    shape = sizes(value)
+    add_layer_norm(b, job, b.buffer(value), lambda: b.allocate(job.result))
+
+
+def add_layer_norm(
+    b: ProgramBuilder, job: Job, source: Buffer, result_buffer: Callable[[], Buffer]
+) -> None:
+    """Adds a step that normalizes float32; `result_buffer` allocates the result."""
+    shape = sizes(job.operands["x"])
     axis = job.int_attr("axis") % len(shape)
     inner = shape[axis:]
     gamma = _per_row_constant(job.operands["gamma"], inner)
     beta = None if "beta" not in job.operands else _per_row_constant(job.operands["beta"], inner)
     eps = job.attrs["eps"]
     assert isinstance(eps, float)
-    source, target = b.buffer(value), b.allocate(job.result)
+    target = result_buffer()
     b.add(
         job.name,
         "layer_norm",

@@ -189,6 +189,56 @@ static void run_conv(const void *params, void *const *buffers, void *scratch, lo
   }
 }
 
+/* ---- depthwise ones ---- */
+
+/* Adds a tap to a line of sums; what it meets outside of the line, or for `from` NULL, is zeros. */
+static void add_tap(const struct qir_wide_conv *h, size_t tap, double weight, const float *from,
+                    double *restrict sums) {
+  const size_t stride = h->stride[2], front = h->front[2], far = tap * h->dilation[2];
+  const size_t out = h->out[2], in = h->inside[2];
+  size_t low = far >= front ? 0 : (front - far + stride - 1) / stride;
+  size_t high = in + front > far ? (in + front - far - 1) / stride + 1 : 0;
+  if (high > out) high = out;
+  if (low > high || !from) low = high = 0;
+  if (weight * 0.0 != 0) { /* infinite or NaN */
+    for (size_t i = 0; i < low; ++i) sums[i] += weight * 0.0;
+    for (size_t i = high; i < out; ++i) sums[i] += weight * 0.0;
+  }
+  if (low == high) return;
+  from += low * stride + far - front;
+  if (stride == 1)
+    for (size_t i = 0; i < high - low; ++i) sums[low + i] += weight * (double)from[i];
+  else
+    for (size_t i = 0; i < high - low; ++i) sums[low + i] += weight * (double)from[i * stride];
+}
+
+/* One task is a channel of an image; taps are added in the order in which tiles add them. */
+static void run_depthwise(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct conv *v = params;
+  const struct qir_wide_conv *h = &v->how;
+  const size_t channel = (size_t)task % h->c, lines = h->out[0] * h->out[1];
+  const size_t taps = h->kernel[0] * h->kernel[1] * h->kernel[2];
+  const float *x =
+      (const float *)buffers[h->x] + (size_t)task * h->inside[0] * h->inside[1] * h->inside[2];
+  const float *w = (const float *)buffers[h->w] + channel * taps;
+  double *sums = scratch;
+  for (size_t line = 0; line < lines; ++line) {
+    memset(sums, 0, h->out[2] * sizeof *sums);
+    for (size_t tap = 0; tap < taps; ++tap) {
+      const size_t tz = tap / h->kernel[2] / h->kernel[1], ty = tap / h->kernel[2] % h->kernel[1];
+      const size_t z = line / h->out[1] * h->stride[0] + tz * h->dilation[0] - h->front[0];
+      const size_t y = line % h->out[1] * h->stride[1] + ty * h->dilation[1] - h->front[1];
+      const int there = z < h->inside[0] && y < h->inside[1]; /* below zero wraps */
+      add_tap(h, tap % h->kernel[2], (double)w[tap],
+              there ? x + (z * h->inside[1] + y) * h->inside[2] : NULL, sums);
+    }
+    const size_t first = ((size_t)task * lines + line) * h->out[2];
+    for (size_t i = 0; i < h->out[2]; ++i)
+      store(buffers[h->y], first + i, h->bias ? sums[i] + (double)h->bias[channel] : sums[i],
+            h->to_whole);
+  }
+}
+
 /* ---- transposed ones ---- */
 
 /* Which outputs along an axis a tap meets: the first, how many, and the input of the first of them;
@@ -261,6 +311,11 @@ int qir_wide_conv_make(uint32_t isa, const struct qir_wide_conv *how, struct qir
   const size_t lines = how->out[0] * how->out[1], pixels = lines * how->out[2];
   if (how->transposed) {
     *step = (struct qir_step){run_transposed, v, (long)(how->n * how->oc * lines),
+                              qir_round_up(how->out[2] * sizeof(double), 64)};
+    return 1;
+  }
+  if (how->groups == how->c && how->c == how->oc) {
+    *step = (struct qir_step){run_depthwise, v, pixels ? (long)(how->n * how->c) : 0,
                               qir_round_up(how->out[2] * sizeof(double), 64)};
     return 1;
   }

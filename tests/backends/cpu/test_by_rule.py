@@ -6,6 +6,8 @@ what the kernels are compared with, and no step may be a Python call.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -115,6 +117,27 @@ def test_convolutions_and_what_follows_them(profile: str, round_: int) -> None:
     assert kinds == ["depthwise" if depthwise else "conv2d"]
 
 
+@pytest.mark.parametrize("axes", [1, 3])
+@pytest.mark.parametrize("profile", [*TORCH, "torch-2.13.pt2e"])
+def test_convolutions_of_lines_and_volumes(profile: str, axes: int) -> None:
+    draw = Draw(profile)
+    channels, out = (int(v) for v in draw.rng.integers(2, 30, 2))
+    size, kernel = (6,) * axes, (3,) * axes
+    x, y = draw.affine(), draw.affine()
+    tail = " |> relu" if draw.rng.random() < 0.5 else ""
+    made = f"2x{out}x{'x'.join(map(str, size))}x{y}"
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : 2x{channels}x{"x".join(map(str, size))}x{x}
+      {draw.weights("w", (out, channels, *kernel), bool(draw.rng.integers(2)))}
+      {draw.bias("b", out)}
+      %y = conv{axes}d(%x, %w, bias=%b) {{pad = {(1,) * 2 * axes}}}{tail} : {made}
+      output(y=%y)
+    }}
+    """
+    assert "conv2d" in check(draw, text, {"x": draw.codes((2, channels, *size))})
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("result", ["u8", "real"])
 def test_linear_layers(profile: str, result: str) -> None:
@@ -175,6 +198,20 @@ def test_sums_and_products_of_two_tensors(profile: str, op: str, size: int) -> N
     """
     feed = {"x": draw.codes((3, size)), "z": draw.codes((3 if wide else 1, size))}
     assert check(draw, text, feed) == ["lookup_pairs"]
+
+
+def test_a_constant_tensor_is_added() -> None:
+    draw = Draw("torch-2.13.x86")
+    draw.arrays["z"] = draw.codes((70,))
+    text = f"""
+    graph main as torch-2.13.x86 {{
+      %x = input() : 3x70x{draw.affine()}
+      %z = constant(@z) : 70x{draw.affine()}
+      %y = add(%x, %z) : 3x70x{draw.affine()}
+      output(y=%y)
+    }}
+    """
+    assert check(draw, text, {"x": draw.codes((3, 70))}) == ["lookup_pairs"]
 
 
 @pytest.mark.parametrize("op", ["hard_swish", "sigmoid", "tanh", "hard_sigmoid", "gelu"])
@@ -251,6 +288,23 @@ def test_quantize_and_dequantize(profile: str) -> None:
     check(draw, text, {"x": x})
 
 
+@pytest.mark.parametrize("profile", TORCH)
+def test_layer_norms(profile: str) -> None:
+    draw = Draw(profile)
+    rows, width = (int(v) for v in draw.rng.integers(1, 90, 2))
+    text = f"""
+    graph main as {profile} {{
+      %x = input() : {rows}x{width}x{draw.affine()}
+      {draw.bias("g", width)}
+      {draw.bias("b", width)}
+      %y = layer_norm(%x, gamma=%g, beta=%b) {{axis = -1}} : {rows}x{width}x{draw.affine()}
+      output(y=%y)
+    }}
+    """
+    kinds = check(draw, text, {"x": draw.codes((rows, width))})
+    assert kinds == ["dequantize", "layer_norm", "quantize_by"]
+
+
 def test_a_nan_that_a_profile_gives_no_value_is_refused() -> None:
     text = """
     graph main as tf-2.21.onednn {
@@ -263,3 +317,26 @@ def test_a_nan_that_a_profile_gives_no_value_is_refused() -> None:
     assert not made.fallbacks
     with pytest.raises(OpError, match="x holds NaN"):
         made(x=np.array([1, np.nan], F32))
+
+
+def test_program_files_hold_such_steps(tmp_path: Path) -> None:
+    draw = Draw("torch-2.15.x86")
+    text = f"""
+    graph main as torch-2.15.x86 {{
+      %r = input() : 1x5x5x110xf32
+      %x = quantize(%r) : 1x5x5x110x{draw.affine()}
+      {draw.weights("w", (110, 1, 3, 3), True)}
+      {draw.bias("b", 110)}
+      %c = conv2d(%x, %w, bias=%b) {{pad = (1, 1, 1, 1), groups = 110,
+        layout = "NHWC"}} |> relu : 1x5x5x110x{draw.affine()}
+      %h = hard_swish(%c) : 1x5x5x110x{draw.affine()}
+      %s = add(%h, %x) : 1x5x5x110x{draw.affine()}
+      output(s=%s)
+    }}
+    """
+    declared = f"array @w.scale : 110xf32\n{text}"
+    made = CpuTarget().compile(parse(declared, draw.arrays))
+    made.save(tmp_path / "program.qirp")
+    x = draw.rng.normal(0, 3, (1, 5, 5, 110)).astype(F32)
+    loaded = CpuTarget().compile_file(tmp_path / "program.qirp")
+    assert np.array_equal(np.asarray(loaded(r=x)["s"]), np.asarray(made(r=x)["s"]))
