@@ -1,4 +1,4 @@
-"""QIR's kernels beside other runtimes on seven networks, float32 and int8, in one run.
+"""QIR's kernels next to other runtimes on seven networks, float32 and int8, in one run.
 
 Each network is made from one seed, run as it is and as QIR quantizes it for onnxruntime, by every
 runtime in turns; what is printed is how many times QIR's median time each of them takes. Above 1,
@@ -20,12 +20,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 import qir
@@ -33,34 +33,10 @@ from qir.inspect import settle
 
 sys.path.insert(0, str(Path(__file__).parent))
 from engine_networks import IMAGE, NETWORKS, Size, inputs
+from engine_peers import PEERS, Case, NotAvailable, Run
 
-Run = Callable[[], object]
 Feed = Mapping[str, NDArray[np.generic]]
 WARM = 2
-
-
-def by_onnxruntime(path: Path, threads: int, feed: Feed) -> Run:
-    """Returns a run by onnxruntime with its optimizer."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return partial(session.run, None, dict(feed))
-
-
-def by_openvino(path: Path, threads: int, feed: Feed) -> Run:
-    """Returns a run by OpenVINO, in the precision that the file has."""
-    import openvino
-
-    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
-    return partial(request.infer, dict(feed))
-
-
-PEERS: dict[str, Callable[[Path, int, Feed], Run]] = {
-    "onnxruntime": by_onnxruntime,
-    "openvino": by_openvino,
-}
 
 
 def medians(
@@ -75,6 +51,7 @@ def medians(
     end = time.perf_counter() + seconds
     for turn in range(rounds + WARM):
         for name, run in runs.items():
+            # Threads of the run before may still spin, which would slow this one.
             if threads > 1:
                 settle()
                 run()
@@ -84,7 +61,7 @@ def medians(
                 times[name].append(clock() - started)
         if turn >= WARM + 2 and time.perf_counter() > end:
             break
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds_of_runs) for name, seconds_of_runs in times.items()}
 
 
 def calls(graph: qir.Graph) -> Counter[str]:
@@ -92,8 +69,8 @@ def calls(graph: qir.Graph) -> Counter[str]:
     return Counter(fallback.op for fallback in qir.compile(graph).fallbacks)
 
 
-def told(found: Counter[str]) -> str:
-    """Returns them as a table has them."""
+def listed(found: Counter[str]) -> str:
+    """Returns counts of ops as text."""
     return ", ".join(f"{op} x{count}" for op, count in sorted(found.items())) or "-"
 
 
@@ -103,51 +80,58 @@ class Table:
     def __init__(self, peers: list[str]) -> None:
         self._peers = peers
         self._ratios: dict[tuple[str, str], list[float]] = {}
-        heads = "".join(f"{peer:>14}" for peer in peers)
+        heads = "".join(f"{peer:>16}" for peer in peers)
         print(f"{'times of QIR':20}{'':9}{heads}   in NumPy", flush=True)
 
     def row(self, name: str, kind: str, ratios: Mapping[str, float], numpy: str) -> None:
         """Prints one row."""
         for peer, ratio in ratios.items():
             self._ratios.setdefault((kind, peer), []).append(ratio)
-        cells = "".join(f"{ratios[peer]:13.2f}x" for peer in self._peers)
+        cells = "".join(
+            f"{ratios[peer]:15.2f}x" if peer in ratios else f"{'-':>16}" for peer in self._peers
+        )
         print(f"{name:20}{kind:9}{cells}   {numpy}", flush=True)
 
     def means(self) -> None:
         """Prints the geometric means."""
         for kind in dict.fromkeys(kind for kind, _ in self._ratios):
-            found = (self._ratios[kind, peer] for peer in self._peers)
-            means = (math.exp(statistics.fmean(map(math.log, ratios))) for ratios in found)
-            print(f"{'geometric mean':20}{kind:9}" + "".join(f"{mean:13.2f}x" for mean in means))
+            ratios_of_peers = (self._ratios.get((kind, peer), [math.nan]) for peer in self._peers)
+            means = (
+                math.exp(statistics.fmean(map(math.log, ratios))) for ratios in ratios_of_peers
+            )
+            print(f"{'geometric mean':20}{kind:9}" + "".join(f"{mean:15.2f}x" for mean in means))
 
 
-def quantized(path: Path, feed: Feed, to: Path) -> qir.Graph:
+def quantized(path: Path, feed: Feed, destination: Path) -> qir.Graph:
     """Returns a network as QIR quantizes it for onnxruntime, which is written too."""
     graph = qir.load(path)
     data = feed if len(feed) > 1 else next(iter(feed.values()))
-    made = qir.quantize(graph, qir.calibrate(graph, data))
-    qir.save(made, to)
-    return made
+    result = qir.quantize(graph, qir.calibrate(graph, data))
+    qir.save(result, destination)
+    return result
 
 
 def measure(name: str, size: Size, args: argparse.Namespace, table: Table, folder: Path) -> None:
     """Prints the rows of one network."""
     model = NETWORKS[name](size)
     feed = inputs(model, 1)
-    source, codes = folder / "float.onnx", folder / "int8.onnx"
+    source, integer_file = folder / "float.onnx", folder / "int8.onnx"
     onnx.save(model, source)
     del model
     for kind in args.kinds:
-        graph = qir.load(source) if kind == "float32" else quantized(source, feed, codes)
-        path = source if kind == "float32" else codes
-        runs = {peer: PEERS[peer](path, args.threads, feed) for peer in args.peers}
-        own = qir.compile(graph, threads=args.threads)
+        graph = qir.load(source) if kind == "float32" else quantized(source, feed, integer_file)
+        path = source if kind == "float32" else integer_file
+        runs: dict[str, Run] = {}
+        for peer in args.peers:
+            with suppress(NotAvailable):
+                runs[peer] = PEERS[peer](Case(name, kind, path, feed, args.threads))
+        compiled = qir.compile(graph, threads=args.threads)
         clock = time.process_time if args.processor_time else time.perf_counter
-        runs["qir"] = partial(own, **feed)
-        found = medians(runs, args.rounds, args.seconds, clock, args.threads)
-        ratios = {peer: found[peer] / found["qir"] for peer in args.peers}
-        table.row(name, kind, ratios, told(Counter(f.op for f in own.fallbacks)))
-    for path in (source, codes):
+        runs["qir"] = partial(compiled, **feed)
+        seconds = medians(runs, args.rounds, args.seconds, clock, args.threads)
+        ratios = {peer: seconds[peer] / seconds["qir"] for peer in args.peers if peer in runs}
+        table.row(name, kind, ratios, listed(Counter(f.op for f in compiled.fallbacks)))
+    for path in (source, integer_file):
         path.unlink(missing_ok=True)
 
 
@@ -159,28 +143,28 @@ def check(args: argparse.Namespace, folder: Path) -> int:
     def row(name: str, kind: str, make: Callable[[], qir.Graph]) -> None:
         nonlocal failed
         try:
-            found = told(calls(make()))
+            steps = listed(calls(make()))
         except qir.errors.QirError as error:
-            found = f"refused: {error}"
-        failed += found != "-"
-        print(f"{name[-33:]:34}{kind:9}   {found}", flush=True)
+            steps = f"refused: {error}"
+        failed += steps != "-"
+        print(f"{name[-33:]:34}{kind:9}   {steps}", flush=True)
 
     for file in args.files:
         row(file.stem, "as it is", partial(qir.load, file))
     for name in [] if args.files else args.networks:
         model = NETWORKS[name](Size(1, 64, 1))
-        source, codes = folder / "float.onnx", folder / "int8.onnx"
+        source, integer_file = folder / "float.onnx", folder / "int8.onnx"
         onnx.save(model, source)
         row(name, "float32", partial(qir.load, source))
-        row(name, "int8", partial(quantized, source, inputs(model, 1), codes))
-        codes.unlink(missing_ok=True)
+        row(name, "int8", partial(quantized, source, inputs(model, 1), integer_file))
+        integer_file.unlink(missing_ok=True)
     return min(failed, 1)
 
 
 def arguments() -> argparse.Namespace:
     """Returns what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    here = [name for name in PEERS if importlib.util.find_spec(name) is not None]
+    installed = [name for name in PEERS if importlib.util.find_spec(name) is not None]
     parser.add_argument("files", nargs="*", type=Path, help="models for --check")
     parser.add_argument("--check", action="store_true", help="list the steps in Python, run none")
     parser.add_argument("--quick", action="store_true", help="two layers, small images, few runs")
@@ -189,7 +173,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--kinds", nargs="+", choices=["float32", "int8"],
                         default=["float32", "int8"])  # fmt: skip
-    parser.add_argument("--peers", nargs="+", choices=here, default=here)
+    parser.add_argument("--peers", nargs="+", choices=installed, default=installed)
     parser.add_argument(
         "--processor-time",
         action="store_true",

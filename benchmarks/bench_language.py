@@ -1,4 +1,4 @@
-"""The language beside onnx-ir, torch.fx and plain networkx: the same network of ten ops a layer.
+"""The language next to onnx-ir, torch.fx and plain networkx: the same network of ten ops a layer.
 
 Seconds of processor time, the least of several runs, and bytes as Python counts them; a dash where
 there is no such step. `order` is networkx's topological order, onnx-ir's own; `insert` is a
@@ -46,7 +46,7 @@ KIND = TensorType((1, 8, 16, 16), F32)
 
 
 def weights(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and biases of every layer, small, and all different."""
+    """Returns weights and biases of every layer, small, and all different."""
     rng = np.random.default_rng(0)
     shape = (count // LAYER, 8)
     return (
@@ -66,8 +66,8 @@ class Qir:
         for i, (w, b) in enumerate(zip(*weights(count), strict=True)):
             weight = graph.constant(Array.of(w), name=f"w{i}")
             bias = graph.constant(Array.of(b), name=f"b{i}")
-            codes = KIND.with_element(QuantType(U8, scale=(0.01 + i * 1e-5,), zero=(128,)))
-            q = graph.add("quantize", {"x": x}, types=[codes]).result
+            quantized_type = KIND.with_element(QuantType(U8, scale=(0.01 + i * 1e-5,), zero=(128,)))
+            q = graph.add("quantize", {"x": x}, types=[quantized_type]).result
             y = graph.add("dequantize", {"x": q}).result
             y = graph.add("conv2d", {"x": y, "w": weight, "bias": bias}).result
             y = graph.add("add", {"a": y, "b": x}).result
@@ -137,9 +137,9 @@ class OnnxIr:
     def insert(self, model: object) -> object:
         rng = random.Random(0)
         for node in rng.sample([n for n in model.graph if n.op_type == "Relu"], EDITS):
-            made = onnx_ir.node("Tanh", [node.inputs[0]])
-            model.graph.insert_before(node, made)
-            node.replace_input_with(0, made.outputs[0])
+            inserted = onnx_ir.node("Tanh", [node.inputs[0]])
+            model.graph.insert_before(node, inserted)
+            node.replace_input_with(0, inserted.outputs[0])
         return model
 
     def verify(self, model: object) -> object:
@@ -179,8 +179,8 @@ class Fx:
         rng = random.Random(0)
         for node in rng.sample([n for n in graph.nodes if n.target is torch.relu], EDITS):
             with graph.inserting_before(node):
-                made = graph.call_function(torch.tanh, (node.args[0],))
-            node.args = (made,)
+                inserted = graph.call_function(torch.tanh, (node.args[0],))
+            node.args = (inserted,)
         return graph
 
     def verify(self, graph: object) -> object:
@@ -228,7 +228,7 @@ class Networkx:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Processor time of one run."""
+    """Returns the processor time of one run."""
     gc.collect()
     started = time.process_time()
     run()
@@ -236,38 +236,38 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def measured(peer: object, count: int) -> dict[str, float]:
-    """Every step of one peer once."""
-    found: dict[str, float] = {}
-    made: list[object] = []
-    found["build"] = seconds(lambda: made.append(peer.build(count)))
-    (graph,) = made
+    """Returns the seconds of every step of one peer, each run once."""
+    seconds_by_step: dict[str, float] = {}
+    built: list[object] = []
+    seconds_by_step["build"] = seconds(lambda: built.append(peer.build(count)))
+    (graph,) = built
     for step in ("order", "verify", "copy"):
         if hasattr(peer, step):
-            found[step] = seconds(partial(getattr(peer, step), graph))
+            seconds_by_step[step] = seconds(partial(getattr(peer, step), graph))
     if hasattr(peer, "print"):
         texts: list[str] = []
-        found["print"] = seconds(lambda: texts.append(peer.print(graph)))
+        seconds_by_step["print"] = seconds(lambda: texts.append(peer.print(graph)))
         if hasattr(peer, "parse"):
-            found["parse"] = seconds(partial(peer.parse, texts[0], graph))
+            seconds_by_step["parse"] = seconds(partial(peer.parse, texts[0], graph))
     if hasattr(peer, "insert"):
-        found["insert"] = seconds(partial(peer.insert, graph))
-    return found
+        seconds_by_step["insert"] = seconds(partial(peer.insert, graph))
+    return seconds_by_step
 
 
 def kilobytes(build: Callable[[int], object], count: int) -> float:
-    """What a node takes, its name, types and edges counted in."""
+    """Returns the kilobytes of a node, with its name, types and edges."""
     gc.collect()
     tracemalloc.start()
     graph = build(count)
     gc.collect()
-    held, _ = tracemalloc.get_traced_memory()
+    traced, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     del graph
-    return held / count / 1024
+    return traced / count / 1024
 
 
 def least(runs: list[dict[str, float]]) -> dict[str, float]:
-    """The least of each step."""
+    """Returns the least of each step."""
     return {step: min(run[step] for run in runs) for step in runs[0]}
 
 
@@ -276,7 +276,7 @@ def cell(value: float | None) -> str:
 
 
 def groups(count: int) -> Graph:
-    """Chains of three stages, one after another."""
+    """Returns chains of three stages, one after another."""
     graph = Graph()
     x = graph.add("input", types=[KIND], name="x").result
     w = graph.constant(Array.of(weights(LAYER)[0][0]), name="w")
@@ -293,12 +293,12 @@ def groups(count: int) -> Graph:
 
 
 def outputs(count: int) -> Graph:
-    """One node of so many results, each of them used, and another of as many operands."""
+    """Returns one node with many results, each of them used, and another with as many operands."""
     graph = Graph()
     x = graph.add("input", types=[TensorType((count, 8), F32)], name="x").result
     parts = graph.add("split", {"x": x}, {"axis": 0, "sizes": (1,) * count}).results
-    done = {f"xs.{i}": graph.add("relu", {"x": part}).result for i, part in enumerate(parts)}
-    graph.add("output", {"y": graph.add("concat", done, {"axis": 0}).result})
+    activated = {f"xs.{i}": graph.add("relu", {"x": part}).result for i, part in enumerate(parts)}
+    graph.add("output", {"y": graph.add("concat", activated, {"axis": 0}).result})
     return graph
 
 
@@ -315,14 +315,14 @@ class Shape(Qir):
         return graph
 
 
-def table(title: str, counts: tuple[int, int], peers: list[object], ends: float) -> None:
+def table(title: str, counts: tuple[int, int], peers: list[object], deadline: float) -> None:
     """A row of each size for each peer, then how the larger compares with the smaller."""
     print(f"\n{title:22}{'':>8}" + "".join(f"{step:>10}" for step in STEPS), flush=True)
     small, large = counts
     for peer in peers:
         rows: list[dict[str, float]] = []
         for count, rounds in ((small, 3), (large, 1)):
-            if time.perf_counter() > ends:
+            if time.perf_counter() > deadline:
                 print(
                     f"{peer.name:22}{count:8}  no time left; BENCH_SECONDS gives more", flush=True
                 )
@@ -340,11 +340,11 @@ def table(title: str, counts: tuple[int, int], peers: list[object], ends: float)
 
 def main() -> None:
     """Prints the tables."""
-    ends = time.perf_counter() + 0.5 * SECONDS
+    deadline = time.perf_counter() + 0.5 * SECONDS
     peers = [Qir(), Networkx(), Fx() if torch else None, OnnxIr() if onnx_ir else None]
-    table("seconds, chain groups", (2_000, 20_000), [Shape("qir", groups)], ends)
-    table("seconds, wide nodes", (200, 2_000), [Shape("qir", outputs)], ends)
-    table("seconds, ten ops a layer", SIZES, [p for p in peers if p], ends)
+    table("seconds, chain groups", (2_000, 20_000), [Shape("qir", groups)], deadline)
+    table("seconds, wide nodes", (200, 2_000), [Shape("qir", outputs)], deadline)
+    table("seconds, ten ops a layer", SIZES, [p for p in peers if p], deadline)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whole networks, QIR's kernels beside onnxruntime's, in turns, one thread and two.
+"""Whole networks, QIR's kernels next to onnxruntime's, in turns, one thread and two.
 
 The digits network is the repository's own. Larger ones are looked for in the folder that QIR_ASSETS
 names; without it only the digits run.
@@ -43,7 +43,7 @@ def session(path: Path, threads: int) -> ort.InferenceSession:
 
 
 def medians(runs: dict[str, Run]) -> dict[str, float]:
-    """Median seconds of each, taken in turns."""
+    """Returns the median seconds of each run, taken in turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(ROUNDS + 5):
         for name, run in runs.items():
@@ -51,7 +51,7 @@ def medians(runs: dict[str, Run]) -> dict[str, float]:
             run()
             if turn >= 5:
                 times[name].append(time.perf_counter() - started)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def measure(name: str, source: Path, data: NDArray[np.float32], folder: Path) -> None:
@@ -63,17 +63,17 @@ def measure(name: str, source: Path, data: NDArray[np.float32], folder: Path) ->
     qir.save(quantized, path)
     feed = {value.name: data[:1]}
     for threads in (1, 2):
-        theirs, fast = session(path, threads), session(source, threads)
-        own = qir.compile(quantized, threads=threads)
-        found = medians(
+        int8_session, float_session = session(path, threads), session(source, threads)
+        compiled = qir.compile(quantized, threads=threads)
+        times = medians(
             {
-                "float": partial(fast.run, None, feed),
-                "onnxruntime": partial(theirs.run, None, feed),
-                "qir": partial(own, **feed),
+                "float": partial(float_session.run, None, feed),
+                "onnxruntime": partial(int8_session.run, None, feed),
+                "qir": partial(compiled, **feed),
             }
         )
-        ratio = found["onnxruntime"] / found["qir"]
-        cells = "".join(f"{1e3 * found[n]:12.3f}" for n in ("float", "onnxruntime", "qir"))
+        ratio = times["onnxruntime"] / times["qir"]
+        cells = "".join(f"{1e3 * times[n]:12.3f}" for n in ("float", "onnxruntime", "qir"))
         print(f"{name:28}{threads:8}{cells}{ratio:9.2f}x", flush=True)
 
 

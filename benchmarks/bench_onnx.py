@@ -1,8 +1,9 @@
-"""Reading and writing ONNX beside onnx.load and onnx.save, and what memory a large model takes.
+"""Compares reading and writing ONNX with onnx.load and onnx.save, and measures the memory of large
+models.
 
-Seconds of the clock, the median of several runs that take turns; a model of many ops in seconds of
-the processor, beside what its message and its structure alone take; memory is the peak of what a
-process holds for itself, without the pages of mapped files.
+Seconds of the clock are the median of several runs that take turns. A model of many ops takes
+seconds of the processor, compared with parsing its message and building its structure. Memory is
+the peak of what a process holds for itself, without the pages of mapped files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import networkx as nx
 import onnx
-from onnx_models import bert, beside, long, resnet50
+from onnx_models import bert, many_ops, resnet50, write_with_external_data
 
 import qir
 
@@ -33,77 +34,86 @@ SETTLE = 0.002
 """Seconds between two looks at the memory."""
 
 
-def by_onnx(source: Path, made: Path) -> None:
-    """What QIR is held against."""
-    onnx.save(onnx.load(source), made)
+def by_onnx(source: Path, target_file: Path) -> None:
+    """Reads and writes by onnx, the baseline of QIR."""
+    onnx.save(onnx.load(source), target_file)
 
 
-def by_qir(source: Path, made: Path) -> None:
-    """Read and written anew; without a form, a model that nobody changed is copied."""
-    qir.save(qir.load(source), made, format="qdq", force=True)
+def by_qir(source: Path, target_file: Path) -> None:
+    """Reads a model and writes it anew; without a format, an unchanged model is copied."""
+    qir.save(qir.load(source), target_file, format="qdq", force=True)
 
 
-BROKEN: list[str] = []
+FAILED_LIMITS: list[str] = []
 """Limits that did not hold."""
 
 
-def held(found: float, most: float, limit: str) -> str:
-    """A limit, and whether it holds; what does not is remembered."""
-    if found > most:
-        BROKEN.append(limit)
-    return f"; at most {limit}: {'holds' if found <= most else 'DOES NOT HOLD'}"
+def check_limit(measured: float, limit_value: float, limit: str) -> str:
+    """Returns a limit and whether it holds, as text; records one that does not."""
+    if measured > limit_value:
+        FAILED_LIMITS.append(limit)
+    return f"; at most {limit}: {'holds' if measured <= limit_value else 'DOES NOT HOLD'}"
 
 
-def seconds(do: Callable[[Path, Path], None], source: Path, made: Path) -> float:
+def seconds(convert: Callable[[Path, Path], None], source: Path, target_file: Path) -> float:
     begin = time.perf_counter()
-    do(source, made)
+    convert(source, target_file)
     return time.perf_counter() - begin
 
 
 def both_ways(name: str, model: onnx.ModelProto, folder: Path) -> float:
-    """Prints how long reading and writing takes, and gives the ratio."""
-    source, made = folder / f"{name}.onnx", folder / "made.onnx"
+    """Prints how long reading and writing takes; returns the ratio."""
+    source, target_file = folder / f"{name}.onnx", folder / "made.onnx"
     onnx.save(model, source)
     size = source.stat().st_size
-    found = [(seconds(by_onnx, source, made), seconds(by_qir, source, made)) for _ in range(ROUNDS)]
-    theirs, ours = (statistics.median(column) for column in zip(*found, strict=True))
+    timings = [
+        (seconds(by_onnx, source, target_file), seconds(by_qir, source, target_file))
+        for _ in range(ROUNDS)
+    ]
+    onnx_seconds, qir_seconds = (statistics.median(column) for column in zip(*timings, strict=True))
     print(
-        f"{name:12}{size / 1e6:8.0f} MB{theirs:10.3f}{ours:10.3f}{ours / theirs:8.2f}x"
-        f"{held(ours / theirs, MOST_TIMES, f'{MOST_TIMES}x')}",
+        f"{name:12}{size / 1e6:8.0f} MB{onnx_seconds:10.3f}{qir_seconds:10.3f}"
+        f"{qir_seconds / onnx_seconds:8.2f}x"
+        f"{check_limit(qir_seconds / onnx_seconds, MOST_TIMES, f'{MOST_TIMES}x')}",
         flush=True,
     )
     source.unlink()
-    made.unlink()
-    return ours / theirs
+    target_file.unlink()
+    return qir_seconds / onnx_seconds
 
 
-def alone(source: Path) -> None:
-    """What reading a model of many ops is held against: its message, and networkx's graph of it."""
+def parse_baseline(source: Path) -> None:
+    """Parses the message and builds networkx's graph of it: the baseline of reading many ops."""
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
     for node in onnx.load(source).graph.node:
         for slot, name in enumerate(node.input):
             graph.add_edge(name, node.output[0], key=slot, result=0)
 
 
-def busy(do: Callable[[Path], object], source: Path) -> float:
-    """Seconds of the processor, garbage that was there before aside."""
+def processor_seconds(read_model: Callable[[Path], object], source: Path) -> float:
+    """Returns seconds of the processor; earlier garbage is collected first."""
     gc.collect()
     begin = time.process_time()
-    do(source)
+    read_model(source)
     return time.process_time() - begin
 
 
 def reading(folder: Path) -> tuple[float, float]:
-    """Seconds to read a long model, and how many times what is there alone takes."""
+    """Returns the seconds to read a model of many ops, and how many times the baseline that is."""
     source = folder / "long.onnx"
-    onnx.save(long(NODES), source)
-    found = [(busy(qir.load, source), busy(alone, source)) for _ in range(3)]
-    ours, theirs = (statistics.median(column) for column in zip(*found, strict=True))
-    return ours, ours / theirs
+    onnx.save(many_ops(NODES), source)
+    timings = [
+        (processor_seconds(qir.load, source), processor_seconds(parse_baseline, source))
+        for _ in range(3)
+    ]
+    qir_seconds, baseline_seconds = (
+        statistics.median(column) for column in zip(*timings, strict=True)
+    )
+    return qir_seconds, qir_seconds / baseline_seconds
 
 
 def anonymous(pid: int) -> int:
-    """Bytes that a process holds for itself."""
+    """Returns the bytes that a process holds for itself."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) * 1024
@@ -111,24 +121,24 @@ def anonymous(pid: int) -> int:
 
 
 def peak(arguments: list[str]) -> tuple[int, float]:
-    """The most that a process holds for itself, and how long it runs."""
+    """Returns the most bytes that a process holds for itself, and its running time."""
     begin = time.perf_counter()
     process = subprocess.Popen([sys.executable, *arguments])
-    most, done = 0, threading.Event()
+    most, has_ended = 0, threading.Event()
 
     def watch() -> None:
         nonlocal most
-        while not done.is_set():
+        while not has_ended.is_set():
             try:
                 most = max(most, anonymous(process.pid))
             except OSError:
                 return
-            done.wait(SETTLE)
+            has_ended.wait(SETTLE)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     code = process.wait()
-    done.set()
+    has_ended.set()
     watcher.join()
     if code:
         raise SystemExit(f"{arguments}: status {code}")
@@ -148,12 +158,12 @@ STEPS = (
 
 
 def converted(folder: Path) -> Iterator[tuple[str, int, float]]:
-    """Memory and time of verbs on a model whose weights lie beside it, and on what they make."""
-    beside(folder / "large.onnx", BYTES)
-    for verb, source, made, *how in STEPS:
-        files = [str(folder / source), "-o", str(folder / made)]
-        most, spent = peak(["-m", "qir", verb, *files, *how, "--quiet"])
-        yield f"{verb} {source} {' '.join(how) or made}", most, spent
+    """Yields memory and time of verbs on a model with external data, and on their results."""
+    write_with_external_data(folder / "large.onnx", BYTES)
+    for verb, source, target_file, *options in STEPS:
+        files = [str(folder / source), "-o", str(folder / target_file)]
+        most_bytes, spent = peak(["-m", "qir", verb, *files, *options, "--quiet"])
+        yield f"{verb} {source} {' '.join(options) or target_file}", most_bytes, spent
 
 
 def main() -> None:
@@ -164,15 +174,17 @@ def main() -> None:
         both_ways("ResNet-50", resnet50(), folder)
         both_ways("BERT-base", bert(), folder)
         read, times = reading(folder)
-        said = f"{times:.1f}x onnx.load and networkx's graph"
-        limit = held(read, MOST_READING * NODES / 100_000, f"{MOST_READING * NODES / 100_000:g} s")
-        print(f"{NODES} ops are read in {read:.2f} s of the processor, {said}{limit}")
+        comparison = f"{times:.1f}x onnx.load and networkx's graph"
+        limit = check_limit(
+            read, MOST_READING * NODES / 100_000, f"{MOST_READING * NODES / 100_000:g} s"
+        )
+        print(f"{NODES} ops are read in {read:.2f} s of the processor, {comparison}{limit}")
         print(f"{BYTES / 2**30:.1f} GiB of data beside a model:")
         for what, most, spent in converted(folder):
-            limit = held(most, MOST_MEMORY, "400 MiB")
+            limit = check_limit(most, MOST_MEMORY, "400 MiB")
             print(f"  {what}: {spent:.1f} s, {most / 2**20:.0f} MiB of its own{limit}", flush=True)
-    if BROKEN:
-        raise SystemExit(f"limits that do not hold: {', '.join(BROKEN)}")
+    if FAILED_LIMITS:
+        raise SystemExit(f"limits that do not hold: {', '.join(FAILED_LIMITS)}")
 
 
 if __name__ == "__main__":

@@ -51,25 +51,26 @@ def network(count: int) -> Graph:
         y = graph.add("conv2d", {"x": x, "w": weight}, name=f"conv{i}").result
         slots = dict(zip(("gamma", "beta", "mean", "var"), norm, strict=True))
         y = graph.add("batch_norm", {"x": y, **slots}, name=f"norm{i}").result
+        # A product of constants, for constant folding.
         half = graph.constant(Array.of(np.float32([0.25])))
-        more = graph.add("mul", {"a": half, "b": half}).result
-        y = graph.add("add", {"a": graph.add("add", {"a": y, "b": more}).result, "b": x}).result
+        folded = graph.add("mul", {"a": half, "b": half}).result
+        y = graph.add("add", {"a": graph.add("add", {"a": y, "b": folded}).result, "b": x}).result
         x = graph.add("relu", {"x": y}, name=f"relu{i}").result
     graph.add("output", {"y": x})
     return graph
 
 
 def statistics(graph: Graph) -> Statistics:
-    """What a calibration would have found: the same for every tensor."""
-    one = Summary(None)
-    one.update(np.linspace(-3, 3, 64, dtype=np.float32))
-    found = Statistics("bench")
-    found._summaries = {Key(v.lineage.tensor, None): one for v in graph.values.values()}
-    return found
+    """Returns what a calibration would have found: the same for every tensor."""
+    summary = Summary(None)
+    summary.update(np.linspace(-3, 3, 64, dtype=np.float32))
+    result = Statistics("bench")
+    result._summaries = {Key(v.lineage.tensor, None): summary for v in graph.values.values()}
+    return result
 
 
 def seconds(graph: Graph, passes: Sequence[Pass]) -> tuple[Graph, dict[str, float]]:
-    """What each pass takes, and all of it together."""
+    """Returns the rewritten graph, and the seconds of each pass and of all together."""
     rows: dict[str, float] = {}
     gc.collect()
     started = last = time.process_time()
@@ -80,30 +81,30 @@ def seconds(graph: Graph, passes: Sequence[Pass]) -> tuple[Graph, dict[str, floa
         rows[report.name] = rows.get(report.name, 0.0) + now - last
         last = now
 
-    done = run_passes(graph, passes, Ledger(), after=after)
+    rewritten = run_passes(graph, passes, Ledger(), after=after)
     rows["together"] = time.process_time() - started
-    return done, rows
+    return rewritten, rows
 
 
 def measure(count: int, target_name: str = "onnxruntime") -> dict[str, float]:
-    """The default pipeline over a network of so many nodes."""
+    """Returns the seconds of each pass of the default pipeline over a network of `count` nodes."""
     graph = network(count)
     backend = target(target_name)
     folded, rows = seconds(graph, (Prune(), FoldConstants(), FoldBatchNorm()))
-    out = {f"fold {name}": taken for name, taken in rows.items()}
+    columns = {f"fold {name}": time_of_pass for name, time_of_pass in rows.items()}
     steps = (
         AssignSchemes(backend.capability()),
         Materialize(statistics(folded), backend.profile),
         TurnSums(),
         Prune(),
     )
-    coded, rows = seconds(folded, steps)
-    out |= {f"quantize {name}": taken for name, taken in rows.items()}
-    coded.profile = backend.profile
-    _, rows = seconds(coded, (FuseQdq(), ExpandQdq()))
-    out |= {f"convert {name}": taken for name, taken in rows.items()}
-    _, rows = seconds(coded, (Group(),))
-    return out | {"convert group": rows["group"]}
+    quantized, rows = seconds(folded, steps)
+    columns |= {f"quantize {name}": time_of_pass for name, time_of_pass in rows.items()}
+    quantized.profile = backend.profile
+    _, rows = seconds(quantized, (FuseQdq(), ExpandQdq()))
+    columns |= {f"convert {name}": time_of_pass for name, time_of_pass in rows.items()}
+    _, rows = seconds(quantized, (Group(),))
+    return columns | {"convert group": rows["group"]}
 
 
 def main() -> None:
@@ -112,8 +113,8 @@ def main() -> None:
     for name in columns[SIZES[0]]:
         row = [columns[count][name] for count in SIZES]
         print(f"{name:28}" + "".join(f"{s:10.2f}" for s in row) + f"{row[1] / row[0]:9.1f}x")
-    whole = sum(columns[SIZES[-1]][f"{half} together"] for half in ("fold", "quantize"))
-    print(f"\nthe default pipeline over {SIZES[-1]:,} nodes: {whole:.1f} s")
+    total = sum(columns[SIZES[-1]][f"{half} together"] for half in ("fold", "quantize"))
+    print(f"\nthe default pipeline over {SIZES[-1]:,} nodes: {total:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What quantizing costs in accuracy: QIR's default beside onnxruntime's and NNCF's, on real models.
+"""Accuracy cost of quantizing: QIR's default next to onnxruntime's and NNCF's, on real models.
 
 Each method gets the same calibration samples and is run by onnxruntime. A row says the metric in
 float and in int8, the samples that became right and wrong, how often both agree, the
@@ -41,7 +41,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import qir
-from qir.passes.quantize.round_weights import FEW
+from qir.passes.quantize.round_weights import MAX_SAMPLES
 
 Floats = NDArray[np.float32]
 HOME = Path(__file__).resolve().parents[1]
@@ -101,27 +101,27 @@ class Row:
 
 
 def images(pack: str, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The images of a pack, cropped in the middle, and their labels."""
+    """Returns the images of a pack, cropped in the middle, and their labels."""
     from PIL import Image
 
-    found, labels = [], []
-    with zipfile.ZipFile(ASSETS / "packs" / "dev" / pack) as held:
-        listed = "labels.csv" in held.namelist()
-        if listed:
-            lines = held.read("labels.csv").decode().split()
+    cropped, labels = [], []
+    with zipfile.ZipFile(ASSETS / "packs" / "dev" / pack) as archive:
+        has_labels = "labels.csv" in archive.namelist()
+        if has_labels:
+            lines = archive.read("labels.csv").decode().split()
             names = [(f"images/{n}", int(y)) for n, y in (s.rsplit(",", 1) for s in lines)]
         else:
-            names = [(n, -1) for n in sorted(held.namelist()) if not n.endswith("/")]
+            names = [(n, -1) for n in sorted(archive.namelist()) if not n.endswith("/")]
         for name, label in names:
-            image = Image.open(io.BytesIO(held.read(name))).convert("RGB")
+            image = Image.open(io.BytesIO(archive.read(name))).convert("RGB")
             edge = (image.width - size) // 2
-            found.append(np.asarray(image.crop((edge, edge, edge + size, edge + size))))
+            cropped.append(np.asarray(image.crop((edge, edge, edge + size, edge + size))))
             labels.append(label)
-    return np.stack(found), np.array(labels)
+    return np.stack(cropped), np.array(labels)
 
 
 def imagenet(size: int, prepare: Callable[[Floats], Floats]) -> Callable[[], Data]:
-    """ImageNet's images, prepared, channels first."""
+    """Returns the loader of ImageNet's images, prepared, channels first."""
 
     def load() -> Data:
         def made(pixels: NDArray[np.uint8]) -> Floats:
@@ -136,23 +136,23 @@ def imagenet(size: int, prepare: Callable[[Floats], Floats]) -> Callable[[], Dat
 
 def cifar(prepare: Callable[[Floats], Floats]) -> Callable[[], Data]:
     def load() -> Data:
-        held = np.load(ASSETS / "packs" / "dev" / "cifar10_dev.npz")
-        parts = (prepare(held[name].astype(np.float32)) for name in ("calib_x", "test_x"))
+        pack = np.load(ASSETS / "packs" / "dev" / "cifar10_dev.npz")
+        parts = (prepare(pack[name].astype(np.float32)) for name in ("calib_x", "test_x"))
         calibration, inputs = parts
-        return Data(calibration, inputs, held["test_y"].astype(np.int64))
+        return Data(calibration, inputs, pack["test_y"].astype(np.int64))
 
     return load
 
 
 def keywords() -> Data:
-    held = np.load(ASSETS / "packs" / "dev" / "mlperf_kws01.npz")
-    return Data(held["x"][:200], held["x"][200:], held["y"][200:].astype(np.int64))
+    pack = np.load(ASSETS / "packs" / "dev" / "mlperf_kws01.npz")
+    return Data(pack["x"][:200], pack["x"][200:], pack["y"][200:].astype(np.int64))
 
 
 def spoken() -> Data:
-    held = np.load(ASSETS / "packs" / "dev" / "speech_kws_dev.npz")
-    x = held["kwt_98x40"].astype(np.float32)
-    return Data(x[:200], x[200:], held["kwt_y"][200:].astype(np.int64))
+    pack = np.load(ASSETS / "packs" / "dev" / "speech_kws_dev.npz")
+    x = pack["kwt_98x40"].astype(np.float32)
+    return Data(x[:200], x[200:], pack["kwt_y"][200:].astype(np.int64))
 
 
 def _caffe(x: Floats) -> Floats:
@@ -161,8 +161,8 @@ def _caffe(x: Floats) -> Floats:
 
 def _torch(x: Floats) -> Floats:
     mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    made = (x / 255 - np.array(mean, np.float32)) / np.array(deviation, np.float32)
-    return np.ascontiguousarray(made.transpose(0, 3, 1, 2), np.float32)
+    normalized = (x / 255 - np.array(mean, np.float32)) / np.array(deviation, np.float32)
+    return np.ascontiguousarray(normalized.transpose(0, 3, 1, 2), np.float32)
 
 
 MODELS = (
@@ -211,21 +211,21 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def by_qir(corrections: str, rule: str = "minmax") -> Callable[[Path, Floats, str, Path], None]:
-    """QIR with these corrections; `{default}` stands for those of the granularity."""
+    """Returns a quantizer with these corrections; `{default}` is those of the granularity."""
 
     def make(model: Path, samples: Floats, weights: str, out: Path) -> None:
         graph = qir.load(model)
-        seen = qir.calibrate(graph, samples)
+        statistics = qir.calibrate(graph, samples)
         default = "equalize,correct-bias" if weights == "tensor" else "correct-bias"
-        made = qir.quantize(
+        quantized_graph = qir.quantize(
             graph,
-            seen,
+            statistics,
             granularity=weights,
             range_rule=rule,
             corrections=corrections.format(default=default),
-            samples={graph.inputs[0].name: fixed(graph, samples[:FEW])},
+            samples={graph.inputs[0].name: fixed(graph, samples[:MAX_SAMPLES])},
         )
-        qir.save(made, out, force=True)
+        qir.save(quantized_graph, out, force=True)
 
     return make
 
@@ -287,41 +287,42 @@ if importlib.util.find_spec("nncf"):
 
 
 def outputs(model: Path, inputs: Floats) -> NDArray[np.float64]:
-    """The first output for all inputs, by onnxruntime on one thread."""
+    """Returns the first output for all inputs, by onnxruntime on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    taken = session.get_inputs()[0]
-    size = taken.shape[0] if isinstance(taken.shape[0], int) else BATCH
+    model_input = session.get_inputs()[0]
+    size = model_input.shape[0] if isinstance(model_input.shape[0], int) else BATCH
     parts = [
-        session.run(None, {taken.name: inputs[i : i + size]})[0]
+        session.run(None, {model_input.name: inputs[i : i + size]})[0]
         for i in range(0, len(inputs) - len(inputs) % size, size)
     ]
-    found = np.concatenate(parts)
-    return found.reshape(len(found), -1).astype(np.float64)
+    results = np.concatenate(parts)
+    return results.reshape(len(results), -1).astype(np.float64)
 
 
 def measured(asset: Asset, data: Data, weights: str, samples: int, method: str, work: Path) -> Row:
     model, out = ASSETS / "models" / asset.model, work / "quantized.onnx"
     exact = cached_floats(asset, data, work)
-    chosen = np.random.default_rng(SEED).permutation(len(data.calibration))[:samples]
+    sample_order = np.random.default_rng(SEED).permutation(len(data.calibration))[:samples]
+    # A new process for each method, whose peak memory is its own.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        job = method, model, data.calibration[chosen], weights, out
+        job = method, model, data.calibration[sample_order], weights, out
         seconds, megabytes = pool.apply(quantized, job)
-    found = outputs(out, data.inputs)
-    exact, labels = exact[: len(found)], data.labels[: len(found)]
-    signal, noise = float(np.sum(exact**2)), float(np.sum((exact - found) ** 2))
-    best, wanted = found.argmax(axis=1), exact.argmax(axis=1)
-    before, after = wanted == labels, best == labels
+    results = outputs(out, data.inputs)
+    exact, labels = exact[: len(results)], data.labels[: len(results)]
+    signal, noise = float(np.sum(exact**2)), float(np.sum((exact - results) ** 2))
+    predicted, float_predicted = results.argmax(axis=1), exact.argmax(axis=1)
+    before, after = float_predicted == labels, predicted == labels
     return Row(
         asset.name,
         weights,
         samples,
         method,
-        len(found),
+        len(results),
         100 * float(np.mean(before)),
         100 * float(np.mean(after)),
-        100 * float(np.mean(best == wanted)),
+        100 * float(np.mean(predicted == float_predicted)),
         10 * float(np.log10(signal / noise)) if noise else float("inf"),
         seconds,
         megabytes,
@@ -334,7 +335,7 @@ def measured(asset: Asset, data: Data, weights: str, samples: int, method: str, 
 def quantized(
     method: str, model: Path, samples: Floats, weights: str, out: Path
 ) -> tuple[float, float]:
-    """Quantizes in this process; gives the seconds, and the memory that this took at most."""
+    """Quantizes in this process; returns the seconds, and the memory that it took at most."""
     before = peak()
     began = time.perf_counter()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # what peers report
@@ -344,7 +345,7 @@ def quantized(
 
 
 def peak() -> float:
-    """The most memory that this process had so far, in KB; of Linux alone, else 0."""
+    """Returns the most memory that this process had so far, in KB; 0 outside Linux."""
     # Not getrusage: its maximum counts the process that started this one.
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -354,7 +355,7 @@ def peak() -> float:
 
 
 def cached_floats(asset: Asset, data: Data, work: Path) -> NDArray[np.float64]:
-    """The float model's outputs, computed once."""
+    """Returns the float model's outputs, computed once."""
     path = work / f"{asset.name}-{len(data.inputs)}.npy"
     if not path.exists():
         np.save(path, outputs(ASSETS / "models" / asset.model, data.inputs))
@@ -362,90 +363,103 @@ def cached_floats(asset: Asset, data: Data, work: Path) -> NDArray[np.float64]:
 
 
 def code_digest() -> str:
-    """A hash of QIR's sources: rows of another version are measured again."""
+    """Returns a hash of QIR's sources: rows of another version are measured again."""
     state = hashlib.blake2b(digest_size=8)
     for path in sorted([*(HOME / "qir").rglob("*.py"), *(HOME / "backends").rglob("*.toml")]):
         state.update(path.read_bytes())
     return state.hexdigest()
 
 
-def rows(asked: argparse.Namespace) -> Iterator[Row]:
-    """Measures what the cache does not hold, and gives each row."""
-    work = asked.cache
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    """Yields each row; measures what the cache lacks."""
+    work = options.cache
     work.mkdir(parents=True, exist_ok=True)
-    own = code_digest()
+    digest = code_digest()
     for asset in MODELS:
-        if not any(name in asset.name for name in asked.models):
+        if not any(name in asset.name for name in options.models):
             continue
         if not (ASSETS / "models" / asset.model).exists():
             print(f"{asset.name}: not in {ASSETS}, left out")
             continue
         data: Data | None = None
-        for weights in asked.weights:
-            for samples in asked.samples:
+        for weights in options.weights:
+            for samples in options.samples:
                 for method in METHODS:
-                    if not any(fnmatch(method, name) for name in asked.methods):
+                    if not any(fnmatch(method, name) for name in options.methods):
                         continue
                     if method == "NNCF" and weights == "tensor":
                         continue  # it knows weights by channel alone
-                    by = own if method.startswith("QIR") else version(method.split()[0].lower())
-                    key = f"{asset.name}|{weights}|{samples}|{asked.limit}|{method}|{by}"
+                    tool_version = (
+                        digest if method.startswith("QIR") else version(method.split()[0].lower())
+                    )
+                    key = (
+                        f"{asset.name}|{weights}|{samples}|{options.limit}|{method}|{tool_version}"
+                    )
                     name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
                     path = work / f"{name}.json"
                     if not path.exists():
-                        data = data or limited(asset.data(), asked.limit)
+                        data = data or limited(asset.data(), options.limit)
                         row = measured(asset, data, weights, samples, method, work)
                         draft = path.with_suffix(".draft")
                         draft.write_text(json.dumps(asdict(row)))
+                        # Written at once, so that an interrupted run leaves no half row.
                         draft.replace(path)
                     yield Row(**json.loads(path.read_text()))
 
 
 def limited(data: Data, limit: int | None) -> Data:
-    """So many labelled samples, spread over all."""
+    """Returns at most `limit` labelled samples, spread over all."""
     if limit is None or limit >= len(data.inputs):
         return data
-    at = np.linspace(0, len(data.inputs) - 1, limit).round().astype(int)
-    return Data(data.calibration, data.inputs[at], data.labels[at])
+    indices = np.linspace(0, len(data.inputs) - 1, limit).round().astype(int)
+    return Data(data.calibration, data.inputs[indices], data.labels[indices])
 
 
-def interval(ours: str, theirs: str) -> tuple[float, float, float]:
-    """The difference of two metrics in points, and the ends of its 95 % interval."""
-    pairs = [np.frombuffer(right.encode(), np.uint8).astype(np.float64) for right in (ours, theirs)]
-    apart = 100 * (pairs[0] - pairs[1])
-    draws = np.random.default_rng(SEED).integers(len(apart), size=(RESAMPLES, len(apart)))
-    low, high = np.percentile(apart[draws].mean(axis=1), (2.5, 97.5))
-    return float(apart.mean()), float(low), float(high)
+def interval(right_by_qir: str, right_by_peer: str) -> tuple[float, float, float]:
+    """Returns the difference of two metrics in points, and its 95 % interval."""
+    pairs = [
+        np.frombuffer(right.encode(), np.uint8).astype(np.float64)
+        for right in (right_by_qir, right_by_peer)
+    ]
+    differences = 100 * (pairs[0] - pairs[1])
+    # Paired: both methods are resampled at the same samples.
+    draws = np.random.default_rng(SEED).integers(
+        len(differences), size=(RESAMPLES, len(differences))
+    )
+    low, high = np.percentile(differences[draws].mean(axis=1), (2.5, 97.5))
+    return float(differences.mean()), float(low), float(high)
 
 
-def compare(found: list[Row]) -> Iterator[str]:
-    """Lines that compare QIR's default with the best peer of each model, scales and samples."""
+def compare(all_rows: list[Row]) -> Iterator[str]:
+    """Yields lines that compare QIR's default with the best peer of each case."""
     cases: dict[tuple[str, str, int], list[Row]] = {}
-    for row in found:
+    for row in all_rows:
         cases.setdefault((row.model, row.weights, row.samples), []).append(row)
     gains: dict[str, list[float]] = {}
-    deep = {asset.name for asset in MODELS if asset.depthwise}
-    for (model, weights, samples), held in cases.items():
-        ours = next((row for row in held if row.method == "QIR"), None)
-        peers = [row for row in held if not row.method.startswith("QIR")]
-        if ours is None or not peers:
+    depthwise_models = {asset.name for asset in MODELS if asset.depthwise}
+    for (model, weights, samples), rows_of_case in cases.items():
+        qir_row = next((row for row in rows_of_case if row.method == "QIR"), None)
+        peers = [row for row in rows_of_case if not row.method.startswith("QIR")]
+        if qir_row is None or not peers:
             continue
         best = max(peers, key=lambda row: row.metric)
-        apart, low, high = interval(ours.right, best.right)
+        difference, low, high = interval(qir_row.right, best.right)
         verdict = "BELOW" if high < 0 else "above" if low > 0 else "within chance"
         nearest = max(peers, key=lambda row: row.sqnr)
         yield (
-            f"{model}, {weights}, {samples}: QIR - {best.method} = {apart:+.1f} points"
+            f"{model}, {weights}, {samples}: QIR - {best.method} = {difference:+.1f} points"
             f" [{low:+.1f}, {high:+.1f}], {verdict};"
-            f" SQNR {ours.sqnr - nearest.sqnr:+.1f} dB to {nearest.method}"
+            f" SQNR {qir_row.sqnr - nearest.sqnr:+.1f} dB to {nearest.method}"
         )
-        if model in deep and weights == "channel":
+        if model in depthwise_models and weights == "channel":
             for name in ("onnxruntime", "NNCF"):
-                of = [row.sqnr for row in peers if row.method.startswith(name)]
-                gains.setdefault(name, []).extend([ours.sqnr - max(of)] if of else [])
-    for name, each in gains.items():
-        if each:
-            mean = np.mean(each)
+                peer_sqnrs = [row.sqnr for row in peers if row.method.startswith(name)]
+                gains.setdefault(name, []).extend(
+                    [qir_row.sqnr - max(peer_sqnrs)] if peer_sqnrs else []
+                )
+    for name, gains_of_peer in gains.items():
+        if gains_of_peer:
+            mean = np.mean(gains_of_peer)
             yield f"networks with depthwise layers, by channel: {mean:+.1f} dB to {name}'s best"
 
 
@@ -461,26 +475,26 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="labelled samples of each model")
     parser.add_argument("--cache", type=Path, default=HOME / "build" / "bench_quality")
     parser.add_argument("--markdown", action="store_true")
-    asked = parser.parse_args()
-    asked.models = asked.models or (QUICK if asked.quick else ("",))
-    asked.methods = asked.methods or (QUICK_METHODS if asked.quick else ("*",))
-    asked.samples = asked.samples or ((16,) if asked.quick else (1, 4, 16, 64))
-    asked.limit = asked.limit or (200 if asked.quick else None)
-    print(line(HEADS, asked.markdown))
-    if asked.markdown:
+    options = parser.parse_args()
+    options.models = options.models or (QUICK if options.quick else ("",))
+    options.methods = options.methods or (QUICK_METHODS if options.quick else ("*",))
+    options.samples = options.samples or ((16,) if options.quick else (1, 4, 16, 64))
+    options.limit = options.limit or (200 if options.quick else None)
+    print(line(HEADS, options.markdown))
+    if options.markdown:
         print("|---" * len(HEADS) + "|")
-    found = []
-    for row in rows(asked):
-        found.append(row)
+    all_rows = []
+    for row in rows(options):
+        all_rows.append(row)
         cells = [row.model, row.weights, str(row.samples), row.method]
         cells += [f"{row.exact:.1f}", f"{row.metric:.1f}", str(row.gained), str(row.lost)]
         cells += [f"{row.agreement:.1f}", f"{row.sqnr:.1f}", f"{row.seconds:.1f}"]
-        print(line((*cells, f"{row.megabytes:.0f}"), asked.markdown), flush=True)
-    print(*compare(found), sep="\n")
+        print(line((*cells, f"{row.megabytes:.0f}"), options.markdown), flush=True)
+    print(*compare(all_rows), sep="\n")
 
 
 def line(cells: Sequence[str], markdown: bool) -> str:
-    """A row of the table as text."""
+    """Returns a row of the table as text."""
     if markdown:
         return "| " + " | ".join(cells) + " |"
     widths = (20, 8, 8, 24, 6, 6, 7, 5, 6, 6, 8, 6)

@@ -1,4 +1,4 @@
-"""Rewriting by patterns beside onnxscript's rewriter: the same graphs, patterns and matches.
+"""Rewriting by patterns next to onnxscript's rewriter: the same graphs, patterns and matches.
 
 `small` is relu(relu(x)) -> relu(x), `gelu` the five ops of gelu -> one. Seconds of processor time,
 the least of several runs; `none` is the same graph with nothing in it that matches. The last column
@@ -101,15 +101,15 @@ class Onnxscript:
         ir = onnx_ir
         shape, kind = ir.Shape(SHAPE), ir.TensorType(ir.DataType.FLOAT)
         x = ir.Value(name="x", shape=shape, type=kind)
-        made: list[object] = []
+        nodes_added: list[object] = []
 
         def add(op: str, *inputs: object) -> object:
             node = ir.node(op, inputs)
-            made.append(node)
-            (out,) = node.outputs
-            out.shape, out.type = shape, kind
-            out.name = f"v{len(made)}"
-            return out
+            nodes_added.append(node)
+            (output,) = node.outputs
+            output.shape, output.type = shape, kind
+            output.name = f"v{len(nodes_added)}"
+            return output
 
         numbers = []
         for i, number in enumerate((1.5, 0.5, 1.0, ROOT)):
@@ -127,7 +127,12 @@ class Onnxscript:
                 e = add("Erf", add("Div", x, root))
                 x = add("Mul", add("Mul", x, half), add("Add", e, one))
         graph = ir.Graph(
-            [first], [x], nodes=made, initializers=numbers, opset_imports={"": 20}, name="main"
+            [first],
+            [x],
+            nodes=nodes_added,
+            initializers=numbers,
+            opset_imports={"": 20},
+            name="main",
         )
         return ir.Model(graph, ir_version=10)
 
@@ -145,42 +150,43 @@ class Onnxscript:
 
 
 def filler(case: str, nodes: int, matches: int) -> list[int]:
-    """A graph in steps: -1 is two nodes that match nothing, others are matches, evenly spread."""
+    """Returns the steps of a graph: -1 is two nodes that match nothing, others are matches."""
     size = 2 if case == "small" else 5
-    others = (nodes - size * matches) // 2
+    filler_pairs = (nodes - size * matches) // 2
     if not matches:
         return [-1] * (nodes // 2)
-    out: list[int] = []
+    steps: list[int] = []
     for i in range(matches):
-        out.append(i)
-        out += [-1] * ((i + 1) * others // matches - i * others // matches)
-    return out
+        steps.append(i)
+        steps += [-1] * ((i + 1) * filler_pairs // matches - i * filler_pairs // matches)
+    return steps
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Processor time of one run."""
+    """Returns the processor time of one run."""
     gc.collect()
+    # A collection in the middle would be counted to whichever side it meets.
     gc.disable()
     started = time.process_time()
     run()
-    taken = time.process_time() - started
+    spent = time.process_time() - started
     gc.enable()
-    return taken
+    return spent
 
 
 def measured(peer: object, case: str, nodes: int, matches: int, rounds: int) -> float:
-    """Rewriting a graph, the least of several; the graph is made anew each time."""
+    """Returns the least processor time of rewriting a graph, which is built anew each time."""
     best = float("inf")
     for _ in range(rounds):
         graph = peer.build(case, nodes, matches)
-        done: list[int] = []
-        best = min(best, seconds(lambda g=graph, d=done: d.append(peer.rewrite(case, g))))
-        assert done == [matches], f"{peer.name}: {done} matches, not {matches}"
+        match_counts: list[int] = []
+        best = min(best, seconds(lambda g=graph, d=match_counts: d.append(peer.rewrite(case, g))))
+        assert match_counts == [matches], f"{peer.name}: {match_counts} matches, not {matches}"
     return best
 
 
 def main() -> None:
-    ends = time.perf_counter() + SECONDS
+    deadline = time.perf_counter() + SECONDS
     print(
         f"{'rewriting':12}{'case':>8}"
         + "".join(f"{nodes:>10,}{'none':>10}" for nodes in SIZES)
@@ -194,7 +200,7 @@ def main() -> None:
                 continue
             row: list[float] = []
             for nodes, rounds in zip(SIZES, (3, 2), strict=True):
-                if time.perf_counter() > ends:
+                if time.perf_counter() > deadline:
                     break
                 row += [measured(peer, case, nodes, n, rounds) for n in (MATCHES, 0)]
             cells = "".join(f"{value:10.3f}" for value in row)

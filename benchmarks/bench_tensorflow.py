@@ -1,4 +1,4 @@
-"""TensorFlow's own float networks beside the int8 graphs that QIR writes of them, in turns.
+"""TensorFlow's own float networks next to the int8 graphs that QIR writes of them, in turns.
 
 Networks of keras.applications with random weights are frozen by TensorFlow, and run by it as they
 are; quantized for `tensorflow-onednn`, written, and run by the same TensorFlow. Times are medians
@@ -42,7 +42,7 @@ v1 = tf.compat.v1
 
 
 def frozen(name: str) -> Any:
-    """A network of keras.applications as TensorFlow freezes it."""
+    """Returns a network of keras.applications as TensorFlow freezes it."""
     tf.keras.utils.set_random_seed(1)
     model = getattr(tf.keras.applications, name)(weights=None)
     call = tf.function(lambda x: model(x, training=False), autograph=False)
@@ -57,15 +57,15 @@ class Ready:
         graph = tf.Graph()
         with graph.as_default():
             v1.import_graph_def(proto, name="")
-        self.given = f"{next(n.name for n in proto.node if n.op == 'Placeholder')}:0"
-        read = {name.split(":")[0].lstrip("^") for n in proto.node for name in n.input}
-        self.made = f"{[n.name for n in proto.node if n.name not in read][-1]}:0"
+        self.input_name = f"{next(n.name for n in proto.node if n.op == 'Placeholder')}:0"
+        names_read = {name.split(":")[0].lstrip("^") for n in proto.node for name in n.input}
+        self.made = f"{[n.name for n in proto.node if n.name not in names_read][-1]}:0"
         threaded = {"intra_op_parallelism_threads": threads, "inter_op_parallelism_threads": 1}
         self.session = v1.Session(graph=graph, config=v1.ConfigProto(**threaded))
 
     def run(self, x: np.ndarray) -> np.ndarray:
         """Its result."""
-        return np.asarray(self.session.run(self.made, {self.given: x}))
+        return np.asarray(self.session.run(self.made, {self.input_name: x}))
 
     def ops(self, x: np.ndarray) -> Counter[str]:
         """Microseconds of each kind of op in a run, the least of several."""
@@ -74,18 +74,18 @@ class Ready:
 
     def _traced(self, x: np.ndarray) -> Counter[str]:
         options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
-        found = v1.RunMetadata()
-        self.session.run(self.made, {self.given: x}, options=options, run_metadata=found)
-        out: Counter[str] = Counter()
-        for device in found.step_stats.dev_stats:
+        metadata = v1.RunMetadata()
+        self.session.run(self.made, {self.input_name: x}, options=options, run_metadata=metadata)
+        micros_by_op: Counter[str] = Counter()
+        for device in metadata.step_stats.dev_stats:
             for node in device.node_stats:
                 op = re.search(r"= (\w+)\(", node.timeline_label)
-                out[op[1] if op else node.node_name] += node.op_end_rel_micros
-        return out
+                micros_by_op[op[1] if op else node.node_name] += node.op_end_rel_micros
+        return micros_by_op
 
 
 def medians(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Median milliseconds of each, taken in turns."""
+    """Returns the median milliseconds of each run, taken in turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(ROUNDS + WARM):
         for name, run in runs.items():
@@ -97,13 +97,15 @@ def medians(runs: Mapping[str, Run]) -> dict[str, float]:
 
 
 def quantized(proto: Any, x: np.ndarray, folder: Path) -> Any:
-    """The graph that QIR writes of a frozen one."""
-    source, made = folder / "float.pb", folder / "int8.pb"
+    """Returns the graph that QIR writes for a frozen one."""
+    source, target_file = folder / "float.pb", folder / "int8.pb"
     source.write_bytes(proto.SerializeToString())
     graph = qir.load(source)
     statistics_ = qir.calibrate(graph, [{graph.inputs[0].name: x}])
-    qir.save(qir.quantize(graph, statistics_, target=TARGET), made, target=TARGET, force=True)
-    return v1.GraphDef.FromString(made.read_bytes())
+    qir.save(
+        qir.quantize(graph, statistics_, target=TARGET), target_file, target=TARGET, force=True
+    )
+    return v1.GraphDef.FromString(target_file.read_bytes())
 
 
 def measure(name: str, folder: Path) -> None:
@@ -112,18 +114,18 @@ def measure(name: str, folder: Path) -> None:
     x = np.random.default_rng(2).uniform(-1, 1, (8, 224, 224, 3)).astype(np.float32)
     graphs = {"float": proto, "int8": quantized(proto, x[:2], folder)}
     for threads in (1, 2):
-        ready = {kind: Ready(each, threads) for kind, each in graphs.items()}
+        ready = {kind: Ready(graph_def, threads) for kind, graph_def in graphs.items()}
         for images in (1, 8):
-            found = medians({kind: partial(r.run, x[:images]) for kind, r in ready.items()})
-            cells = "".join(f"{found[kind]:11.1f}" for kind in graphs)
-            ratio = found["float"] / found["int8"]
+            times = medians({kind: partial(r.run, x[:images]) for kind, r in ready.items()})
+            cells = "".join(f"{times[kind]:11.1f}" for kind in graphs)
+            ratio = times["float"] / times["int8"]
             print(f"{name:14}{threads:8}{images:8}{cells}{ratio:9.2f}x", flush=True)
         if threads == 1:
             rows = {kind: r.ops(x[:1]) for kind, r in ready.items()}
     for kind, ops in rows.items():
-        whole = ops.total()
-        top = ", ".join(f"{op} {100 * t / whole:.0f} %" for op, t in ops.most_common(MOST))
-        print(f"  {kind:6}{whole / 1e3:8.1f} ms in ops: {top}", flush=True)
+        total = ops.total()
+        top = ", ".join(f"{op} {100 * t / total:.0f} %" for op, t in ops.most_common(MOST))
+        print(f"  {kind:6}{total / 1e3:8.1f} ms in ops: {top}", flush=True)
 
 
 def main(names: Sequence[str]) -> None:

@@ -29,54 +29,68 @@ class Layers(Builder):
     """Layers one after the other; batch norms are folded, as in files for inference."""
 
     def drawn(self, *shape: int, gain: float = 2.0) -> str:
-        """Weights whose products keep the size of their operands."""
+        """Adds weights whose products keep the size of their operands."""
         name = f"w{len(self.weights)}"
         fan = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
         data = self.rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(gain / fan))
         return self._keep(name, data)
 
     def value(self, data: object) -> str:
-        """A constant of these numbers."""
+        """Adds a constant of these numbers."""
         return self._keep(f"w{len(self.weights)}", np.asarray(data, np.float32))
 
     def _keep(self, name: str, data: NDArray[np.float32]) -> str:
         self.weights.append(onnx.numpy_helper.from_array(data, name))
         return name
 
-    def conv(self, x: str, into: int, out: int, size: int, stride: int = 1, groups: int = 1) -> str:
-        """A convolution with "same" padding and a bias."""
-        bias = self.value(0.1 * self.rng.standard_normal(out))
-        weight = self.drawn(out, into // groups, size, size)
+    def conv(
+        self,
+        x: str,
+        in_channels: int,
+        out_channels: int,
+        size: int,
+        stride: int = 1,
+        groups: int = 1,
+    ) -> str:
+        """Adds a convolution with "same" padding and a bias."""
+        bias = self.value(0.1 * self.rng.standard_normal(out_channels))
+        weight = self.drawn(out_channels, in_channels // groups, size, size)
         pads, strides = [size // 2] * 4, [stride] * 2
         return self.node("Conv", x, weight, bias, pads=pads, strides=strides, group=groups)
 
-    def dense(self, x: str, into: int, out: int, gain: float = 1.0) -> str:
-        """x @ w + b, as exporters write it for more than two axes."""
-        bias = self.value(0.1 * self.rng.standard_normal(out))
-        return self.node("Add", self.node("MatMul", x, self.drawn(into, out, gain=gain)), bias)
+    def dense(self, x: str, in_width: int, out_width: int, gain: float = 1.0) -> str:
+        """Adds x @ w + b, as exporters write it for more than two axes."""
+        bias = self.value(0.1 * self.rng.standard_normal(out_width))
+        return self.node(
+            "Add", self.node("MatMul", x, self.drawn(in_width, out_width, gain=gain)), bias
+        )
 
-    def head(self, x: str, into: int, out: int = 1000) -> str:
-        """Classes."""
-        return self.node("Gemm", x, self.drawn(into, out, gain=1.0), self.value(np.zeros(out)))
+    def head(self, x: str, in_width: int, out_width: int = 1000) -> str:
+        """Adds the layer of the classes."""
+        return self.node(
+            "Gemm", x, self.drawn(in_width, out_width, gain=1.0), self.value(np.zeros(out_width))
+        )
 
     def pooled(self, x: str) -> str:
         return self.node("Flatten", self.node("GlobalAveragePool", x))
 
-    def squeezed(self, x: str, channels: int, inner: int, gates: Sequence[str]) -> str:
-        """Squeeze and excite: channels times what their means say."""
+    def squeezed(self, x: str, channels: int, inner_channels: int, gates: Sequence[str]) -> str:
+        """Adds squeeze and excite: channels times gates that their means give."""
         mean = self.node("GlobalAveragePool", x)
-        small = self.activated(self.conv(mean, channels, inner, 1), gates[0])
-        return self.node("Mul", x, self.activated(self.conv(small, inner, channels, 1), gates[1]))
+        small = self.activated(self.conv(mean, channels, inner_channels, 1), gates[0])
+        return self.node(
+            "Mul", x, self.activated(self.conv(small, inner_channels, channels, 1), gates[1])
+        )
 
-    def activated(self, x: str, how: str) -> str:
-        """An activation by its name; `SiLU` is x * sigmoid(x)."""
-        if how == "SiLU":
+    def activated(self, x: str, activation: str) -> str:
+        """Adds an activation by its name; `SiLU` is x * sigmoid(x)."""
+        if activation == "SiLU":
             return self.node("Mul", x, self.node("Sigmoid", x))
-        if how == "Relu6":
+        if activation == "Relu6":
             return self.node("Clip", x, self.value(0.0), self.value(6.0))
-        if how == "HardSigmoid":
+        if activation == "HardSigmoid":
             return self.node("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-        return self.node(how, x) if how else x
+        return self.node(activation, x) if activation else x
 
 
 def _image(size: Size) -> onnx.ValueInfoProto:
@@ -93,14 +107,14 @@ def mobilenet_v2(size: Size) -> onnx.ModelProto:
     x, width = b.activated(b.conv("x", 3, 32, 3, 2), "Relu6"), 32
     blocks = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
               (6, 160, 3, 2), (6, 320, 1, 1)]  # fmt: skip
-    for wider, out, count, first in blocks:
+    for expansion, out_channels, count, first_stride in blocks:
         for i in range(count):
-            stride, inner = (first if i == 0 else 1), width * wider
-            y = x if wider == 1 else b.activated(b.conv(x, width, inner, 1), "Relu6")
+            stride, inner = (first_stride if i == 0 else 1), width * expansion
+            y = x if expansion == 1 else b.activated(b.conv(x, width, inner, 1), "Relu6")
             y = b.activated(b.conv(y, inner, inner, 3, stride, inner), "Relu6")
-            y = b.conv(y, inner, out, 1)
-            x = b.node("Add", x, y) if stride == 1 and width == out else y
-            width = out
+            y = b.conv(y, inner, out_channels, 1)
+            x = b.node("Add", x, y) if stride == 1 and width == out_channels else y
+            width = out_channels
     x = b.activated(b.conv(x, width, 1280, 1), "Relu6")
     return _classes(b, b.head(b.pooled(x), 1280), size)
 
@@ -110,9 +124,9 @@ def resnet50(size: Size) -> onnx.ModelProto:
     b = Layers()
     x = b.activated(b.conv("x", 3, 64, 7, 2), "Relu")
     x, width = b.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 64
-    for inner, count, first in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+    for inner, count, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for i in range(count):
-            stride = first if i == 0 else 1
+            stride = first_stride if i == 0 else 1
             y = b.activated(b.conv(x, width, inner, 1), "Relu")
             y = b.activated(b.conv(y, inner, inner, 3, stride), "Relu")
             y = b.conv(y, inner, 4 * inner, 1)
@@ -125,9 +139,9 @@ def vgg16(size: Size) -> onnx.ModelProto:
     """VGG16."""
     b = Layers()
     x, width = "x", 3
-    for out, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+    for out_channels, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(count):
-            x, width = b.activated(b.conv(x, width, out, 3), "Relu"), out
+            x, width = b.activated(b.conv(x, width, out_channels, 3), "Relu"), out_channels
         x = b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     x, width = b.node("Flatten", x), 512 * (size.image // 32) ** 2
     for _ in range(2):
@@ -141,15 +155,16 @@ def efficientnet_b0(size: Size) -> onnx.ModelProto:
     x, width = b.activated(b.conv("x", 3, 32, 3, 2), "SiLU"), 32
     blocks = [(1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
               (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3)]  # fmt: skip
-    for wider, out, count, first, kernel in blocks:
+    for expansion, out_channels, count, first_stride, kernel in blocks:
         for i in range(count):
-            stride, inner = (first if i == 0 else 1), width * wider
-            y = x if wider == 1 else b.activated(b.conv(x, width, inner, 1), "SiLU")
+            stride, inner = (first_stride if i == 0 else 1), width * expansion
+            # A block that does not expand has no first convolution.
+            y = x if expansion == 1 else b.activated(b.conv(x, width, inner, 1), "SiLU")
             y = b.activated(b.conv(y, inner, inner, kernel, stride, inner), "SiLU")
             y = b.squeezed(y, inner, max(1, width // 4), ("SiLU", "Sigmoid"))
-            y = b.conv(y, inner, out, 1)
-            x = b.node("Add", x, y) if stride == 1 and width == out else y
-            width = out
+            y = b.conv(y, inner, out_channels, 1)
+            x = b.node("Add", x, y) if stride == 1 and width == out_channels else y
+            width = out_channels
     x = b.activated(b.conv(x, width, 1280, 1), "SiLU")
     return _classes(b, b.head(b.pooled(x), 1280), size)
 
@@ -167,14 +182,14 @@ def mobilenet_v3_large(size: Size) -> onnx.ModelProto:
         (5, 672, 160, "se", "HardSwish", 2), (5, 960, 160, "se", "HardSwish", 1),
         (5, 960, 160, "se", "HardSwish", 1),
     ]  # fmt: skip
-    for kernel, inner, out, squeeze, how, stride in blocks:
-        y = x if inner == width else b.activated(b.conv(x, width, inner, 1), how)
-        y = b.activated(b.conv(y, inner, inner, kernel, stride, inner), how)
+    for kernel, inner, out_channels, squeeze, activation, stride in blocks:
+        y = x if inner == width else b.activated(b.conv(x, width, inner, 1), activation)
+        y = b.activated(b.conv(y, inner, inner, kernel, stride, inner), activation)
         if squeeze:
             y = b.squeezed(y, inner, (inner // 4 + 4) // 8 * 8, ("Relu", "HardSigmoid"))
-        y = b.conv(y, inner, out, 1)
-        x = b.node("Add", x, y) if stride == 1 and width == out else y
-        width = out
+        y = b.conv(y, inner, out_channels, 1)
+        x = b.node("Add", x, y) if stride == 1 and width == out_channels else y
+        width = out_channels
     x = b.activated(b.conv(x, width, 960, 1), "HardSwish")
     x = b.activated(b.head(b.pooled(x), 960, 1280), "HardSwish")
     return _classes(b, b.head(x, 1280), size)
@@ -182,25 +197,25 @@ def mobilenet_v3_large(size: Size) -> onnx.ModelProto:
 
 def _encoder(size: Size, layers: int, width: int, heads: int) -> onnx.ModelProto:
     """A BERT of so many layers: words and places, attention, GELU by erf, the pooler."""
-    b, each = Layers(), width // heads
+    b, head_size = Layers(), width // heads
 
     def normed(x: str) -> str:
         gamma, beta = b.value(np.ones(width)), b.value(np.zeros(width))
         return b.node("LayerNormalization", x, gamma, beta, axis=-1, epsilon=1e-12)
 
     def split(x: str, perm: Sequence[int]) -> str:
-        apart = b.node("Reshape", x, b.whole([size.batch, TOKENS, heads, each]))
-        return b.node("Transpose", apart, perm=perm)
+        by_heads = b.node("Reshape", x, b.integers([size.batch, TOKENS, heads, head_size]))
+        return b.node("Transpose", by_heads, perm=perm)
 
     words = b.node("Gather", b.value(b.rng.standard_normal((WORDS, width), np.float32)), "ids")
     x = normed(b.node("Add", words, b.value(b.rng.standard_normal((1, TOKENS, width)))))
     for _ in range(layers):
         q, k, v = (b.dense(x, width, width) for _ in range(3))
         scores = b.node("MatMul", split(q, [0, 2, 1, 3]), split(k, [0, 2, 3, 1]))
-        shares = b.node("Softmax", b.node("Div", scores, b.value(each**0.5)), axis=-1)
-        mixed = b.node("MatMul", shares, split(v, [0, 2, 1, 3]))
+        attention = b.node("Softmax", b.node("Div", scores, b.value(head_size**0.5)), axis=-1)
+        mixed = b.node("MatMul", attention, split(v, [0, 2, 1, 3]))
         joined = b.node("Transpose", mixed, perm=[0, 2, 1, 3])
-        joined = b.node("Reshape", joined, b.whole([size.batch, TOKENS, width]))
+        joined = b.node("Reshape", joined, b.integers([size.batch, TOKENS, width]))
         x = normed(b.node("Add", x, b.dense(joined, width, width)))
         y = b.dense(x, width, 4 * width)
         error = b.node("Erf", b.node("Div", y, b.value(2**0.5)))
@@ -235,7 +250,7 @@ NETWORKS: dict[str, Callable[[Size], onnx.ModelProto]] = {
 
 
 def inputs(model: onnx.ModelProto, seed: int) -> dict[str, NDArray[np.generic]]:
-    """Random inputs of a model: images, or words."""
+    """Returns random inputs of a model: images, or token ids."""
     rng, (x,) = np.random.default_rng(seed), model.graph.input
     shape = [dim.dim_value for dim in x.type.tensor_type.shape.dim]
     if x.type.tensor_type.elem_type == TensorProto.INT64:

@@ -52,8 +52,8 @@ def _batches(x: Floats, size: int) -> list[Floats]:
 
 
 def _top1(labels: NDArray[np.generic]) -> Callable[[Sequence[Floats]], float]:
-    def metric(found: Sequence[Floats]) -> float:
-        rows = np.concatenate([part.reshape(len(part), -1) for part in found])
+    def metric(results: Sequence[Floats]) -> float:
+        rows = np.concatenate([part.reshape(len(part), -1) for part in results])
         return float(100 * (rows.argmax(1) == labels).mean())
 
     return metric
@@ -65,27 +65,27 @@ def _labelled(calibration: Floats, x: Floats, y: NDArray[np.generic], size: int 
 
 def _imagenet(prepare: Callable[[Floats], Floats]) -> Callable[[], Data]:
     def load() -> Data:
-        seen, _ = images("imagenet_calib_256.zip", 224)
+        calibration, _ = images("imagenet_calib_256.zip", 224)
         x, y = images("imagenet_val_500.zip", 224)
-        return _labelled(prepare(seen[:128].astype("f4")), prepare(x.astype("f4")), y)
+        return _labelled(prepare(calibration[:128].astype("f4")), prepare(x.astype("f4")), y)
 
     return load
 
 
 def _pack(name: str) -> Mapping[str, NDArray[np.generic]]:
-    held: Mapping[str, NDArray[np.generic]] = np.load(ASSETS / "packs" / "dev" / name)
-    return held
+    arrays: Mapping[str, NDArray[np.generic]] = np.load(ASSETS / "packs" / "dev" / name)
+    return arrays
 
 
 def _cifar() -> Data:
-    held = _pack("cifar10_dev.npz")
-    seen, x = (held[name].astype(np.float32) for name in ("calib_x", "test_x"))
-    return _labelled(seen, x, held["test_y"])
+    pack = _pack("cifar10_dev.npz")
+    calibration, x = (pack[name].astype(np.float32) for name in ("calib_x", "test_x"))
+    return _labelled(calibration, x, pack["test_y"])
 
 
 def _mlperf() -> Data:
-    held = _pack("mlperf_kws01.npz")
-    x, y = held["x"].astype(np.float32).reshape(-1, 49, 10, 1), held["y"]
+    pack = _pack("mlperf_kws01.npz")
+    x, y = pack["x"].astype(np.float32).reshape(-1, 49, 10, 1), pack["y"]
     return _labelled(x[:200], x[200:], y[200:])
 
 
@@ -93,11 +93,11 @@ def _speech(key: str, size: int = 64) -> Callable[[], Data]:
     """Spoken words; recurrent networks are frozen with the state of one of them: fewer words."""
 
     def load() -> Data:
-        held = _pack("speech_kws_dev.npz")
-        x, y = held[key].astype(np.float32), held["y"]
+        pack = _pack("speech_kws_dev.npz")
+        x, y = pack[key].astype(np.float32), pack["y"]
         x = x.reshape(len(x), -1)
-        seen, last = (64, 1000) if size == 1 else (200, len(x))
-        return _labelled(x[:seen], x[200:last], y[200:last], size)
+        calibration, end = (64, 1000) if size == 1 else (200, len(x))
+        return _labelled(x[:calibration], x[200:end], y[200:end], size)
 
     return load
 
@@ -105,24 +105,27 @@ def _speech(key: str, size: int = 64) -> Callable[[], Data]:
 def _superres() -> Data:
     from PIL import Image
 
-    held = _pack("superres_luma_dev.npz")
-    full = [held[name] for name in held]
+    pack = _pack("superres_luma_dev.npz")
+    full = [pack[name] for name in pack]
     small = [
-        np.asarray(Image.fromarray(h).resize((h.shape[1] // 2, h.shape[0] // 2), Image.BICUBIC))
-        for h in full
+        np.asarray(
+            Image.fromarray(luma).resize((luma.shape[1] // 2, luma.shape[0] // 2), Image.BICUBIC)
+        )
+        for luma in full
     ]
-    given = [(s.astype(np.float32) / 255)[None, :, :, None] for s in small]
+    inputs = [(s.astype(np.float32) / 255)[None, :, :, None] for s in small]
 
-    def metric(found: Sequence[Floats]) -> float:
-        return float(np.mean([_psnr(a, b) for a, b in zip(found, full[4:], strict=True)]))
+    def metric(results: Sequence[Floats]) -> float:
+        return float(np.mean([_psnr(a, b) for a, b in zip(results, full[4:], strict=True)]))
 
-    return Data(given[:4], given[4:], metric)
+    return Data(inputs[:4], inputs[4:], metric)
 
 
-def _psnr(made: Floats, wanted: NDArray[np.generic]) -> float:
+def _psnr(result: Floats, expected: NDArray[np.generic]) -> float:
+    # Two pixels at each border are left out: networks for images pad there.
     inner = np.s_[2:-2, 2:-2]
-    pixels = np.clip(made.reshape(wanted.shape), 0, 1) * 255.0
-    error = np.mean(np.square(pixels[inner] - wanted[inner].astype(np.float64)))
+    pixels = np.clip(result.reshape(expected.shape), 0, 1) * 255.0
+    error = np.mean(np.square(pixels[inner] - expected[inner].astype(np.float64)))
     return float(10 * np.log10(255.0**2 / error))
 
 
@@ -154,9 +157,9 @@ def _original(path: Path, name: str) -> Run:
     return _one(target(TENSORFLOW).compile_file(path), name)
 
 
-def _one(held: Executable, name: str) -> Run:
+def _one(executable: Executable, name: str) -> Run:
     """Returns a model with one input and one output as a function."""
-    return lambda x: np.asarray(next(iter(held(**{name: x}).values())))
+    return lambda x: np.asarray(next(iter(executable(**{name: x}).values())))
 
 
 def _score(data: Data, run: Run) -> float:
@@ -168,20 +171,21 @@ def _row(asset: Asset, folder: Path) -> str:
     data = asset.data()
     graph = qir.load(path)
     qir.save(graph, folder / "float.pb", target=TENSORFLOW)
-    given = graph.inputs[0].name
-    written = target(TENSORFLOW).compile_file(folder / "float.pb")
-    runs = [_original(path, given), _one(written, given)]
+    input_name = graph.inputs[0].name
+    float_run = target(TENSORFLOW).compile_file(folder / "float.pb")
+    runs = [_original(path, input_name), _one(float_run, input_name)]
+    # Quantization knows no loops: recurrent networks are unrolled first.
     if Unroll().run(graph, qir.Ledger()):
         FoldConstants().run(graph, qir.Ledger())
         graph.prune()
     share = qir.plan(graph, target=TENSORFLOW).integer_macs
-    statistics = qir.calibrate(graph, [{given: x} for x in data.calibration], feeds=True)
+    statistics = qir.calibrate(graph, [{input_name: x} for x in data.calibration], feeds=True)
     for name in (TENSORFLOW, "onnxruntime"):
-        made = qir.quantize(graph, statistics, target=name)
-        runs.append(_one(target(name).compile(made), given))
+        quantized = qir.quantize(graph, statistics, target=name)
+        runs.append(_one(target(name).compile(quantized), input_name))
     scores = " | ".join(f"{_score(data, run):.2f}" for run in runs)
-    known = all(isinstance(size, int) for size in graph.inputs[0].type.shape[1:])
-    return f"| {path.stem} | {scores} | {f'{100 * share:.0f} %' if known else '-'} |"
+    has_known_sizes = all(isinstance(size, int) for size in graph.inputs[0].type.shape[1:])
+    return f"| {path.stem} | {scores} | {f'{100 * share:.0f} %' if has_known_sizes else '-'} |"
 
 
 def main(words: Sequence[str]) -> int:
@@ -189,8 +193,8 @@ def main(words: Sequence[str]) -> int:
     print("| model | TensorFlow | written in float | int8 in TensorFlow | int8 in onnxruntime |"
           " in int8 kernels |\n|---|---|---|---|---|---|")  # fmt: skip
     for asset in MODELS:
-        wanted = not words or any(word in asset.model for word in words)
-        if wanted and (ASSETS / "models" / asset.model).is_file():
+        is_named = not words or any(word in asset.model for word in words)
+        if is_named and (ASSETS / "models" / asset.model).is_file():
             with tempfile.TemporaryDirectory() as folder:
                 print(_row(asset, Path(folder)), flush=True)
     return 0

@@ -77,7 +77,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES} - {"TYPE_CHECKING", "annotations"})
 
 
 __all__ = [

@@ -34,7 +34,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops import spec
 from qir.ledger import Ledger
-from qir.passes.quantize.round_weights import FEW
+from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.quantizing import Prepared, prepare
 from qir.recipe import Recipe
 from qir.reference.cached_run import CachedRun
@@ -146,7 +146,7 @@ def search_recipe(
     seen = None if labels is None else labels_of(labels, data, source.samples, limit)
     key = _key(graph, statistics, source.digest(), seen, recipe)
     few = first_batch(
-        data, input_specs(graph), FEW, batch=batch, limit=limit, preprocess=preprocess
+        data, input_specs(graph), MAX_SAMPLES, batch=batch, limit=limit, preprocess=preprocess
     )
     prepared = prepare(graph, statistics, recipe, Ledger(), samples=few)
     trials = _Trials(prepared, source, goal, seen, TrialCache(cache, key))

@@ -188,7 +188,7 @@ def op_verdicts(graph: Graph, *, target: str = DEFAULT_TARGET) -> list[Verdict]:
 @checked
 def optimize(
     graph: Graph,
-    passes: str | Iterable[Pass],
+    passes: str | Iterable[Pass | str],
     *,
     ledger: Ledger | None = None,
     journal: Journal | None = None,
@@ -200,12 +200,16 @@ def optimize(
 ) -> Graph:
     """Runs passes, such as `"prune; fold-constants{limit=4096}"`, and returns a new graph.
 
+    A list holds such texts, or passes: `["prune", FoldConstants(limit=4096)]`.
     With `samples` the graph is run before and after each pass; MovedError names the first tensor
     that moved further than its pass declares, and the rewrite. `dump` is a folder for the graph
     after each pass; UsageError where it holds another run, which `force` replaces. `seconds` is a
     timeout for each pass.
     """
-    steps = parse_passes(passes) if isinstance(passes, str) else tuple(passes)
+    listed = [passes] if isinstance(passes, str) else passes
+    steps = tuple(
+        step for one in listed for step in (parse_passes(one) if isinstance(one, str) else (one,))
+    )
     kept_samples = list(samples)
     listeners: list[After] = [after] if after else []
     if dump is not None:
@@ -250,9 +254,7 @@ def plan(
     if profile:
         return _plan_by_profile(graph, profile, granularity_named(granularity), rules, statistics)
     backend = named_target(target)
-    if format is not None and format not in backend.formats:
-        known = ", ".join(backend.formats) or "none"
-        raise UsageError(f"target {target} has no format {format!r}; it has {known}")
+    backend.require_format(format)
     table = backend.capability()
     static = not dynamic and weights is None
     sums = static and not grouped_by(graph)

@@ -27,12 +27,12 @@ from qir.passes.fold.fold_batch_norm import FoldBatchNorm
 from qir.passes.fold.fold_bias import FoldBias
 from qir.passes.fold.fold_constants import FoldConstants
 from qir.passes.forms.lower_batch_norm import CONVOLUTION, LowerBatchNorm
-from qir.passes.forms.lower_linear import MATRIX, LowerLinear
+from qir.passes.forms.lower_linear import MATRIX_RANK, LowerLinear
 from qir.passes.forms.narrow_reals import NarrowReals
 from qir.passes.forms.open_groups import OpenGroups
 from qir.passes.forms.raise_linear import RaiseLinear
 from qir.passes.forms.turn_sums import TurnSums
-from qir.passes.forms.widen_reals import WidenReals, narrow
+from qir.passes.forms.widen_reals import WidenReals, has_narrow_floats
 from qir.passes.quantize.assign_schemes import AssignSchemes
 from qir.passes.quantize.clip_weights import ClipWeights
 from qir.passes.quantize.correct_bias import CorrectBias
@@ -81,7 +81,7 @@ def fold(
     `quantize` groups again (see `grouped_by`).
     """
     opened = (OpenGroups(_ROWS, chains=True),) if grouped_by(graph) else ()
-    wide = (WidenReals(),) if narrow(graph) and not quantized_values(graph) else ()
+    wide = (WidenReals(),) if has_narrow_floats(graph) and not quantized_values(graph) else ()
     # Where kernels were found already, what they hold is not rewritten.
     found: tuple[Pass, ...] = ()
     if data and not opened:
@@ -338,7 +338,7 @@ def lowered(
     if not ops or "gemm" not in table.ops:
         return graph
     added_to = (FoldBias(layers=True),) if sums and added else ()
-    stacked = "matmul" in table.ops and table.ops["matmul"].ranks.get("a") == MATRIX
+    stacked = "matmul" in table.ops and table.ops["matmul"].ranks.get("a") == MATRIX_RANK
     return run_passes(graph, (*added_to, LowerLinear(ops, stacked)), ledger, journal=journal)
 
 

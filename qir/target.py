@@ -43,12 +43,21 @@ class Target(ABC):
     """The types in which ops that stay float may compute."""
     folders: ClassVar[tuple[str, ...]] = ()
     """The forms that are folders, whose names take no suffix."""
+    float_formats: ClassVar[tuple[str, ...]] = ()
+    """The forms that hold no quantized values."""
 
     def suffix_of(self, format: str | None) -> str:
         """Returns the suffix of files in a form, or in the default one; folders have none."""
         if format in self.folders:
             return ""
         return self.suffixes.get(format or "", self.suffix)
+
+    def require_format(self, format: str | None) -> None:
+        """Raises UsageError for a form that the target does not have; None is the default form."""
+        if format is not None and format not in self.formats:
+            *others, last = self.formats or ("none",)
+            known = f"{', '.join(others)} and {last}" if others else last
+            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
 
     def owns(self, path: Path) -> bool:
         """Reports whether a file is of the kind that it writes, and runs as it is."""
@@ -68,6 +77,14 @@ class Target(ABC):
             message = f"target {self.name} writes {expected} {kind}, and .qir ones{forms}"
             raise UsageError(f"{path}: {message}")
         return format
+
+    def require_quantized_form(self, path: Path, format: str | None) -> None:
+        """Raises UsageError where the form to write to a file holds no quantized values."""
+        if (form := self.form_of(path, format)) in self.float_formats:
+            held = [each for each in self.formats if each not in self.float_formats]
+            named = f"{self.suffix_of(held[0])} files ({held[0]}), and .qir ones"
+            said = f"target {self.name} writes quantized models as {named}"
+            raise UsageError(f"{path}: {said}; format {form} is for float models")
 
     def samples(self) -> Sequence[Graph]:
         """Returns small float graphs that it takes; `qir plugins check` quantizes and runs them.

@@ -72,8 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if out := sampling.select(items, config.getoption("--cases")):
-        config.hook.pytest_deselected(items=out)
+    if left_out := sampling.select(items, config.getoption("--cases")):
+        config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)  # no worker waits for a long file at the end
 
@@ -103,6 +103,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    # Every phase counts from the end of the one before, so that nothing is counted twice.
     now = costs.cpu_seconds()
     report = yield
     report.user_properties.append((costs.KEY, now - item.stash.get(_PHASE, now)))
@@ -140,9 +141,9 @@ def pytest_terminal_summary(
     from tests.processors import closing_lines
 
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = [r.longrepr[2] for r in skipped if isinstance(r.longrepr, tuple)]
+    reasons = [report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)]
     for line in [*costs.listed(_COSTS), *closing_lines(reasons), *sampling.closing_lines()]:
         terminalreporter.write_line(line)
-    if made := config.stash.get(_THROUGH, None):
-        if made.came_back:  # with several workers each has its own count
-            terminalreporter.write_line(made.told())
+    if through := config.stash.get(_THROUGH, None):
+        if through.came_back:  # with several workers each has its own count
+            terminalreporter.write_line(through.told())

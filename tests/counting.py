@@ -43,45 +43,45 @@ _FEW = 3
 
 
 def told(when: When) -> str:
-    """The conditions of a rule."""
-    said = [
+    """Returns the conditions of a rule in words."""
+    conditions = [
         f"{'' if slot == 'data' else slot + ' '}{' or '.join(kinds)}"
         for slot, kinds in when.storage.items()
     ]
-    said += [f"per {grain}" for grain in when.grain]
-    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
-    said += [" or ".join(when.bounds)] if when.bounds else []
-    said += [" or ".join(when.isa)] if when.isa else []
-    said += [name.replace("_", " ") for name in when.form]
-    return ", ".join(said)
+    conditions += [f"per {grain}" for grain in when.grain]
+    conditions += [f"{name} = {value!s}" for name, value in when.attrs.items()]
+    conditions += [" or ".join(when.bounds)] if when.bounds else []
+    conditions += [" or ".join(when.isa)] if when.isa else []
+    conditions += [name.replace("_", " ") for name in when.form]
+    return ", ".join(conditions)
 
 
 def rule_key(entry: RuleEntry) -> str:
-    """A rule by its ops and conditions."""
+    """Returns the name of a rule: its ops and conditions."""
     return " | ".join((", ".join(entry.ops), told(entry.when))).rstrip(" |")
 
 
 def group_key(group: GroupEntry) -> str:
-    """A group by its chain, result and conditions."""
+    """Returns the name of a group: its chain, result and conditions."""
     chain = " > ".join(group.chain)
     return " | ".join((f"[{chain}] to {group.result}", told(group.when))).rstrip(" |")
 
 
 def counts() -> Counts:
-    """What the file says."""
-    found: Counts = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    """Returns what the file of counts holds."""
+    stored: Counts = json.loads(FILE.read_text(encoding="utf-8"))
+    return stored
 
 
 def riches() -> Counts:
-    """What the file says of how hard the results were."""
-    found: Counts = json.loads(RICH.read_text(encoding="utf-8")) if RICH.exists() else {}
-    return found
+    """Returns what the file says of how hard the results were."""
+    stored: Counts = json.loads(RICH.read_text(encoding="utf-8")) if RICH.exists() else {}
+    return stored
 
 
-def totals(of: Mapping[str, Sequence[int]]) -> tuple[int, int]:
+def totals(by_test: Mapping[str, Sequence[int]]) -> tuple[int, int]:
     """Results compared and results that differed, of all tests."""
-    return sum(pair[0] for pair in of.values()), sum(pair[1] for pair in of.values())
+    return sum(pair[0] for pair in by_test.values()), sum(pair[1] for pair in by_test.values())
 
 
 def write(recorder: Recorder) -> None:
@@ -95,47 +95,50 @@ def write(recorder: Recorder) -> None:
     _write(RICH, riches(), recorder.rich, names)
 
 
-def _write(file: Path, held: Counts, found: Counts, names: set[str]) -> None:
-    kept: Counts = {}
-    for name, rules in held.items():
+def _write(file: Path, stored: Counts, recorded: Counts, names: set[str]) -> None:
+    result: Counts = {}
+    for name, rules in stored.items():
         for rule, tests in rules.items():
-            left = {t: pair for t, pair in tests.items() if t not in names and there(t)}
-            if left:
-                kept.setdefault(name, {})[rule] = left
-    for name, rules in found.items():
+            # Tests that were renamed or removed take their counts with them.
+            of_other_tests = {t: pair for t, pair in tests.items() if t not in names and there(t)}
+            if of_other_tests:
+                result.setdefault(name, {})[rule] = of_other_tests
+    for name, rules in recorded.items():
         for rule, tests in rules.items():
             if of_names := {t: pair for t, pair in tests.items() if t in names}:
-                merge(kept, {name: {rule: of_names}})
-    write_text(file, "".join(_lines(kept)))
+                merge(result, {name: {rule: of_names}})
+    write_text(file, "".join(_lines(result)))
 
 
-def _lines(found: Counts) -> Iterator[str]:
+def _lines(stored: Counts) -> Iterator[str]:
     """JSON of one line a test, sorted."""
     of_profiles = []
-    for name, rules in sorted(found.items()):
+    for name, rules in sorted(stored.items()):
         of_rules = []
         for rule, tests in sorted(rules.items()):
-            each = [f"{json.dumps(test)}: {pair}" for test, pair in sorted(tests.items())]
-            of_rules.append(f"{json.dumps(rule)}: {{\n" + ",\n".join(each) + "}")
+            test_lines = [f"{json.dumps(test)}: {pair}" for test, pair in sorted(tests.items())]
+            of_rules.append(f"{json.dumps(rule)}: {{\n" + ",\n".join(test_lines) + "}")
         of_profiles.append(f"{json.dumps(name)}: {{\n" + ",\n".join(of_rules) + "}")
     yield "{\n" + ",\n".join(of_profiles) + "}\n"
 
 
 @cache
 def there(test: str) -> bool:
-    """Whether there is such a test, still."""
+    """Returns whether the test still exists."""
     path, _, function = test.partition("::")
     file = FOLDER.parents[1] / path
     return file.exists() and f"def {function}(" in file.read_text(encoding="utf-8")
 
 
-def merge(into: Counts, found: Counts) -> None:
+def merge(into: Counts, added: Counts) -> None:
     """Adds counts to counts."""
-    for name, rules in found.items():
+    for name, rules in added.items():
         for rule, tests in rules.items():
-            for test, more in tests.items():
-                held = into.setdefault(name, {}).setdefault(rule, {}).setdefault(test, [])
-                held[:] = [a + b for a, b in zip(held or [0] * len(more), more, strict=True)]
+            for test, new_counts in tests.items():
+                summed = into.setdefault(name, {}).setdefault(rule, {}).setdefault(test, [])
+                summed[:] = [
+                    a + b for a, b in zip(summed or [0] * len(new_counts), new_counts, strict=True)
+                ]
 
 
 @dataclass
@@ -177,77 +180,80 @@ class Recorder:
         self.ran.update(ran)
         self.skipped.update(skipped)
 
-    def note(self, found: Array, wanted: Array) -> None:
+    def note(self, predicted: Array, actual: Array) -> None:
         """One comparison of what was predicted with what a runtime gave."""
         if not self.test:
             return
-        credits = self._of(found)
-        size = int(np.size(wanted))
-        differ = differing(np.asarray(found), np.asarray(wanted))
+        credits = self._of(predicted)
+        size = int(np.size(actual))
+        differences = differing(np.asarray(predicted), np.asarray(actual))
         for name, rule in credits:
             tests = self.found.setdefault(name, {}).setdefault(rule, {})
             pair = tests.setdefault(self.test, [0, 0])
             pair[0] += size
-            pair[1] += differ
+            pair[1] += differences
             if rounded := self._rounded.pop((name, rule), None):
                 merge(self.rich, {name: {rule: {self.test: rounded}}})
 
-    def _of(self, found: Array) -> frozenset[Credit]:
-        at: Any = found
-        while at is not None:
-            held = self._made.get(id(at))
-            if held is not None and held[0]() is at:
-                few = len(self._last) <= _FEW and held[1] in self._last
-                return frozenset().union(*self._last) if few else held[1]
-            at = getattr(at, "base", None)
+    def _of(self, predicted: Array) -> frozenset[Credit]:
+        array: Any = predicted
+        while array is not None:
+            known = self._made.get(id(array))
+            if known is not None and known[0]() is array:
+                speaks_for_all = len(self._last) <= _FEW and known[1] in self._last
+                return frozenset().union(*self._last) if speaks_for_all else known[1]
+            # A view is known by the array that it looks into.
+            array = getattr(array, "base", None)
         if not self._programs:
             return frozenset(credit for _, credit in self._asked)
         return frozenset().union(*self._last) if len(self._last) <= _FEW else frozenset()
 
     # -- what it listens to
 
-    def resolve(self, of: Profile, query: Query) -> Rule:
-        if (credit := credited(of, query)) is not None:
+    def resolve(self, queried: Profile, query: Query) -> Rule:
+        if (credit := credited(queried, query)) is not None:
             self._asked.append((query.op, credit))
-        return _RESOLVE(of, query)
+        return _RESOLVE(queried, query)
 
-    def run(self, *args: Any, **more: Any) -> dict[str, Array]:
+    def run(self, *args: Any, **options: Any) -> dict[str, Array]:
         self._last.clear()
         self._rounded.clear()
         self._programs += 1
-        return _RUN(*args, **more)
+        return _RUN(*args, **options)
 
     def node(self, node: Node, operands: Any, name: str, *more: Any) -> tuple[Array, ...]:
         if node.op in ("constant", "input") or node.bodies:
             return _NODE(node, operands, name, *more)
+        # Rules that were resolved before are not looked up again, and would not be heard.
         library._RESOLVED_RULES.clear()
-        before, self._asked = self._asked, []
-        made = _NODE(node, operands, name, *more)
+        outer, self._asked = self._asked, []
+        results = _NODE(node, operands, name, *more)
         ops = {node.op, *(stage.op for stage in node.stages)}
-        own = {credit for op, credit in self._asked if op in ops}
-        given = frozenset(own or {credit for _, credit in self._asked})
+        # A node may look up rules of ops that it computes by: they count only where it has no rule.
+        own_credits = {credit for op, credit in self._asked if op in ops}
+        credits = frozenset(own_credits or {credit for _, credit in self._asked})
         # What a processor's own rule claims is no news of a group, which speaks of any.
-        for credit, claim in () if given & _OF_PROCESSORS else grouped(node, name):
+        for credit, claim in () if credits & _OF_PROCESSORS else grouped(node, name):
             # What is not exact of a chain alone is no news of the rule of its first op.
-            alone = len(node.stages) > 1 and claim != "exact"
-            given = frozenset({credit}) | (frozenset() if alone else given)
-        self._asked = before
-        if given:
-            self._last.append(given)
+            drop_rule = len(node.stages) > 1 and claim != "exact"
+            credits = frozenset({credit}) | (frozenset() if drop_rule else credits)
+        self._asked = outer
+        if credits:
+            self._last.append(credits)
             if self.test and (rounded := richness.of_node(node, operands, name)):
-                for credit in given:
+                for credit in credits:
                     richness.add(self._rounded.setdefault(credit, []), rounded)
-            for data in (one for one in made if isinstance(one, np.ndarray)):
-                self._made[id(data)] = weakref.ref(data), given
-        return made
+            for data in (result for result in results if isinstance(result, np.ndarray)):
+                self._made[id(data)] = weakref.ref(data), credits
+        return results
 
 
-def credited(of: Profile, query: Query) -> Credit | None:
+def credited(queried: Profile, query: Query) -> Credit | None:
     """The uppermost rule that speaks of a query, where the profile is as it is installed."""
-    if not installed(of):
+    if not installed(queried):
         return None
-    query = of.asked(query)
-    for layer in reversed(of.layers):
+    query = queried.asked(query)
+    for layer in reversed(queried.layers):
         if (entry := layer.entry(query)) is not None:
             credit = layer.name, rule_key(entry)
             if entry.when.isa:
@@ -256,47 +262,47 @@ def credited(of: Profile, query: Query) -> Credit | None:
     return None
 
 
-def installed(of: Profile) -> bool:
+def installed(queried: Profile) -> bool:
     """Whether a profile is one that is found by name, on whatever processor."""
-    found = library._READ_PROFILES.get(of.name)
-    if found is None:  # it is being read, or is nobody's
+    read = library._READ_PROFILES.get(queried.name)
+    if read is None:  # it is being read, or is nobody's
         return False
-    pairs = zip(of.layers, found.layers, strict=False)
+    pairs = zip(queried.layers, read.layers, strict=False)
     same = all(a.rules is b.rules and a.defaults is b.defaults for a, b in pairs)
-    return same and len(of.layers) == len(found.layers)
+    return same and len(queried.layers) == len(read.layers)
 
 
 def grouped(node: Node, name: str) -> Iterator[tuple[Credit, str]]:
     """The group of a profile that a node is, and its claim."""
     if not name or not node.results:
         return
-    of, query = profile(name), query_for_node(node)
+    queried, query = profile(name), query_for_node(node)
     chain = tuple(stage.op for stage in node.stages) or (node.op,)
     result = "codes" if node.results[0].type.quant is not None else "real"
-    key = (id(of), chain, result, repr(query))
+    key = (id(queried), chain, result, repr(query))
     if key not in _GROUPED:
-        _GROUPED[key] = of, _group(of, chain, query, result)
-    if (found := _GROUPED[key][1]) is not None:
-        yield found
+        _GROUPED[key] = queried, _group(queried, chain, query, result)
+    if (group_and_claim := _GROUPED[key][1]) is not None:
+        yield group_and_claim
 
 
 def _group(
-    of: Profile, chain: tuple[str, ...], query: Query, result: str
+    queried: Profile, chain: tuple[str, ...], query: Query, result: str
 ) -> tuple[Credit, str] | None:
-    group = of.group(chain, query, result=result)
-    for layer in reversed(of.layers) if installed(of) else ():
-        if group is not None and any(group.key == one.key for one in layer.own_groups):
+    group = queried.group(chain, query, result=result)
+    for layer in reversed(queried.layers) if installed(queried) else ():
+        if group is not None and any(group.key == own_group.key for own_group in layer.own_groups):
             return (layer.name, group_key(group)), group.claim
     return None
 
 
-def differing(found: Array, wanted: Array) -> int:
-    """How many elements are not the same; NaN is."""
-    if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
-        return int(wanted.size)
-    same = found == wanted
-    if found.dtype.kind == "f":
-        same = same | (np.isnan(found) & np.isnan(wanted))
+def differing(predicted: Array, actual: Array) -> int:
+    """Returns how many elements are not the same; NaN equals NaN."""
+    if (predicted.dtype, predicted.shape) != (actual.dtype, actual.shape):
+        return int(actual.size)
+    same = predicted == actual
+    if predicted.dtype.kind == "f":
+        same = same | (np.isnan(predicted) & np.isnan(actual))
     return int(same.size - np.count_nonzero(same))
 
 
@@ -310,10 +316,10 @@ _GROUPED: dict[
 """What was looked up already; the profiles are held, so that no other one takes their place."""
 
 
-def note(found: Array, wanted: Array) -> None:
+def note(predicted: Array, actual: Array) -> None:
     """Tells who listens of one comparison."""
     for recorder in _HEARD:
-        recorder.note(found, wanted)
+        recorder.note(predicted, actual)
 
 
 def listen(recorder: Recorder) -> ExitStack:

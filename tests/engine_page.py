@@ -80,6 +80,10 @@ ELEMENTS: Mapping[str, str] = {
     "mul": CODES,
     "real": FLOAT,
     "lookup": "u8, i8 to 1, 2, 4 or 8 bytes",
+    "lookup_runs": CODES,
+    "lookup_pairs": CODES,
+    "code_means": CODES,
+    "quantize_by": "f32 to u8, i8",
     "max_pool2d": CODES,
     "avg_pool2d": CODES,
     "global_avg_pool": CODES,
@@ -95,14 +99,16 @@ ELEMENTS: Mapping[str, str] = {
     "recurrent": FLOAT,
 }
 """Of the steps whose name does not say it."""
-ALONE = frozenset({elementwise.float_binary, normalizations.layer_norm})
+FLOAT_ONLY = frozenset({elementwise.float_binary, normalizations.layer_norm})
 """Lowerings that take float32 alone, beside those of quantized values."""
-BESIDE = frozenset({"add", "mul", "sub", "div", "softmax", "layer_norm", "quantize", "dequantize"})
+MIXED_OPS = frozenset(
+    {"add", "mul", "sub", "div", "softmax", "layer_norm", "quantize", "dequantize"}
+)
 """Ops with an older kernel for float32 beside quantized values."""
 
 
 def sets(step: str) -> str:
-    """The instruction sets of a step's kernels."""
+    """Returns the instruction sets of a step's kernels."""
     if step in BYTE_KINDS:
         return "avx512vbmi, avx512vnni, avx2, portable"
     vector = step in VECTOR_KINDS or step == "float_unary"
@@ -110,12 +116,12 @@ def sets(step: str) -> str:
 
 
 def elements(step: str) -> str:
-    """The elements of a step's operands."""
+    """Returns the elements of a step's operands."""
     return FLOAT if step.startswith("float_") else ELEMENTS[step]
 
 
 def others(op: str) -> str:
-    """Element types beside float32 that the loops on tensors take."""
+    """Returns the element types other than float32 that the loops on tensors take."""
     applied, name = _cpu.applied(), lower.plain_elements.KERNEL_NAMES.get(op, op)
     if op in lower.MOVE_METHOD_OPS or op in (
         "reshape",
@@ -132,6 +138,7 @@ def others(op: str) -> str:
         return ", ".join(kind for kind in _cpu.ORDERED if kind != FLOAT)
     if op in ("matmul_integer", "conv_integer", "recode"):
         return CODES
+    # The kernel computes it as an exclusive or with all bits set.
     if op == "bit_not":
         name = "xor"
     if op == "logical_not":
@@ -149,26 +156,33 @@ def floating(op: str) -> bool:
 
 
 def row(op: str) -> tuple[str, str, str, str] | None:
-    """The cells of an op; None where there is no kernel."""
+    """Returns the cells of an op; None where there is no kernel."""
     if op in bodies.CONTROL_OPS:
         return "bodies are programs", "bodies are programs", "bodies are programs", ""
     if op in recurrent.RECURRENT_OPS:
         return "", "yes", "yes", ""
-    own = lower.LOWERINGS.get(op)
-    eight = "yes" if (own is not None and own not in ALONE) or op == "split" else ""
-    if not eight and lookup_tables.is_pointwise(op):
-        eight = "table"
-    general = (
+    lowering = lower.LOWERINGS.get(op)
+    bytes_cell = (
+        "yes" if (lowering is not None and lowering not in FLOAT_ONLY) or op == "split" else ""
+    )
+    # 256 entries cover every value of an op that works element by element.
+    if not bytes_cell and lookup_tables.is_pointwise(op):
+        bytes_cell = "table"
+    takes_floats = (
         op in lower.SLOWER_LOWERINGS
         or op in lower.MULTI_RESULT_LOWERINGS
         or op in lower.MOVE_METHOD_OPS
     )
-    moved = others(op) == ANY
-    alone = "yes" if op in floats.LOWERINGS or general or op in BESIDE or moved else ""
-    beside = "yes" if op in floats.BIT_EXACT_OPS or general or op in BESIDE or moved else ""
+    only_moves = others(op) == ANY
+    f32_alone = (
+        "yes" if op in floats.LOWERINGS or takes_floats or op in MIXED_OPS or only_moves else ""
+    )
+    f32_mixed = (
+        "yes" if op in floats.BIT_EXACT_OPS or takes_floats or op in MIXED_OPS or only_moves else ""
+    )
     if not floating(op):
-        alone = beside = ""
-    cells = (eight, alone, beside, others(op))
+        f32_alone = f32_mixed = ""
+    cells = (bytes_cell, f32_alone, f32_mixed, others(op))
     return cells if any(cells) else None
 
 
@@ -187,9 +201,11 @@ def lines() -> Iterator[str]:
         cells = row(op)
         if cells is not None:
             yield f"| {op} | {' | '.join(cells)} |\n".replace("|  ", "| ")
-    known = STATED_TYPE_OPS | {"constant", "shape", "size"}
-    none = [op for op in sorted(OPS) if row(op) is None and OPS.own(op) and op not in known]
-    yield f"\nNo kernel, so that the reference computes them: {', '.join(none)}.\n"
+    no_kernel_needed = STATED_TYPE_OPS | {"constant", "shape", "size"}
+    without_kernel = [
+        op for op in sorted(OPS) if row(op) is None and OPS.own(op) and op not in no_kernel_needed
+    ]
+    yield f"\nNo kernel, so that the reference computes them: {', '.join(without_kernel)}.\n"
 
 
 def text() -> str:

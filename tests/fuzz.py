@@ -103,16 +103,16 @@ def _too_slow(number: int, frame: FrameType | None) -> None:
 
 
 def attempt(kind: str, seed: int, number: int, folder: Path) -> str:
-    """One case; why it failed, or nothing."""
-    block = f"{kind}/{seed}/{number // SHARED}"
-    given = Try(random.Random(f"{kind}/{seed}/{number}"), folder, block)
+    """Runs one case and returns why it failed, or nothing."""
+    graph_seed = f"{kind}/{seed}/{number // SHARED}"
+    attempted = Try(random.Random(f"{kind}/{seed}/{number}"), folder, graph_seed)
     make_ready([kind])  # which is no part of the case's time
     signal.signal(signal.SIGALRM, _too_slow)
     signal.alarm(SLOW)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            KINDS[kind].case(given)
+            KINDS[kind].case(attempted)
     except Exception:  # whatever it is, it is a finding
         return traceback.format_exc(limit=-6)
     finally:
@@ -122,25 +122,26 @@ def attempt(kind: str, seed: int, number: int, folder: Path) -> str:
 
 def own_folder() -> tempfile.TemporaryDirectory[str]:
     """Where files are written that are read at once; a disk is slower than what reads them."""
-    here = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
-    return tempfile.TemporaryDirectory(dir=here)
+    in_memory = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
+    return tempfile.TemporaryDirectory(dir=in_memory)
 
 
 def cases(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Cases without end, in a fixed order, kinds in turn by their shares."""
     counts: Counter[str] = Counter()
     if len(kinds) == 1:
-        turn = list(kinds)
+        order = list(kinds)
     else:
-        least = min(KINDS[k].share for k in kinds)
-        places = [
-            ((i + 0.5) / max(1, KINDS[k].share // least), k)
+        smallest_share = min(KINDS[k].share for k in kinds)
+        # Each kind is spread evenly over a turn, so that rare kinds do not come last.
+        positions = [
+            ((i + 0.5) / max(1, KINDS[k].share // smallest_share), k)
             for k in kinds
-            for i in range(max(1, KINDS[k].share // least))
+            for i in range(max(1, KINDS[k].share // smallest_share))
         ]
-        turn = [k for _, k in sorted(places)]
+        order = [k for _, k in sorted(positions)]
     while True:
-        for kind in turn:
+        for kind in order:
             yield kind, counts[kind]
             counts[kind] += 1
 
@@ -150,9 +151,12 @@ def cases(kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 def work(pipe: Connection, seed: int) -> None:
     """Runs the cases that come through a pipe, in little memory, and says how each went."""
+    # A forked process already holds what its parent had: the limit comes on top of that.
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    room = max(MEMORY, pages * resource.getpagesize() + MEMORY // 2)  # who forked it may hold much
-    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    memory_limit = max(
+        MEMORY, pages * resource.getpagesize() + MEMORY // 2
+    )  # who forked it may hold much
+    resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     with own_folder() as folder:
         while (batch := pipe.recv()) is not None:
             for kind, number in batch:
@@ -171,10 +175,11 @@ class Worker:
 
     def __post_init__(self) -> None:
         context = multiprocessing.get_context("fork")
-        self.pipe, other = context.Pipe()
-        self.process = context.Process(target=work, args=(other, self.seed), daemon=True)
+        self.pipe, child_end = context.Pipe()
+        self.process = context.Process(target=work, args=(child_end, self.seed), daemon=True)
         self.process.start()
-        other.close()
+        # Only the child holds its end now, so that its death ends the connection.
+        child_end.close()
 
     def give(self, batch: list[tuple[str, int]]) -> None:
         self.todo, self.heard = batch, time.monotonic()
@@ -204,57 +209,58 @@ class Run:
     def __call__(self) -> int:
         start = time.monotonic()
         end = None if self.seconds is None else start + self.seconds
-        most = [f"{self.count} cases"] if self.count is not None else []
-        most += [f"{self.seconds:g} s"] if self.seconds is not None else []
-        print(f"seed {self.seed}, {' or '.join(most)} of {', '.join(self.kinds)}", flush=True)
+        limits = [f"{self.count} cases"] if self.count is not None else []
+        limits += [f"{self.seconds:g} s"] if self.seconds is not None else []
+        print(f"seed {self.seed}, {' or '.join(limits)} of {', '.join(self.kinds)}", flush=True)
         make_ready(self.kinds)
         self.work(start, end)
-        short = self.count is not None and self.done.total() < self.count
+        unfinished = self.count is not None and self.done.total() < self.count
         print(
             f"{', '.join(f'{self.done[k]} {k}' for k in self.kinds)}: {self.done.total()} cases"
-            f"{f' of {self.count}, the time was over' if short else ''} in "
+            f"{f' of {self.count}, the time was over' if unfinished else ''} in "
             f"{time.monotonic() - start:.0f} s; {self.failed.total()} failed"
         )
         return int(bool(self.failed))
 
     def work(self, start: float, end: float | None) -> None:
         """Hands out the cases and listens."""
-        left = self.parcels()
+        parcels_left = self.parcels()
         workers = [Worker(self.seed) for _ in range(self.jobs)]
-        shown = start
+        last_shown = start
         try:
-            idle = [w for w in workers if not self.supply(w, left, end)]
+            idle = [w for w in workers if not self.supply(w, parcels_left, end)]
             while busy := [w for w in workers if w not in idle]:
                 wait([w.pipe for w in busy], timeout=1.0)
                 for worker in busy:
+                    # A process that died or is stuck gives its other cases to a new one.
                     alive = self.hear(worker)
                     if not alive:
                         workers[workers.index(worker)] = worker = self.again(worker)
-                    if not worker.todo and not self.supply(worker, left, end):
+                    if not worker.todo and not self.supply(worker, parcels_left, end):
                         idle.append(worker)
-                if time.monotonic() - shown > 60:
-                    shown = time.monotonic()
-                    print(f"   {self.done.total()} cases in {shown - start:.0f} s", flush=True)
+                if time.monotonic() - last_shown > 60:
+                    last_shown = time.monotonic()
+                    print(f"   {self.done.total()} cases in {last_shown - start:.0f} s", flush=True)
         finally:
             for worker in workers:
                 worker.end()
 
     def parcels(self) -> Iterator[list[tuple[str, int]]]:
         """The cases, those that break one graph together; with a count, so many of them."""
-        held: dict[str, list[tuple[str, int]]] = {kind: [] for kind in self.kinds}
+        collected: dict[str, list[tuple[str, int]]] = {kind: [] for kind in self.kinds}
         for case in islice(cases(self.kinds), self.count):
-            parcel = held[case[0]]
+            parcel = collected[case[0]]
             parcel.append(case)
             if len(parcel) == min(SHARED, KINDS[case[0]].share):
                 yield parcel
-                held[case[0]] = []
-        yield from filter(None, held.values())
+                collected[case[0]] = []
+        yield from filter(None, collected.values())
 
     def supply(
-        self, worker: Worker, left: Iterator[list[tuple[str, int]]], end: float | None
+        self, worker: Worker, parcels_left: Iterator[list[tuple[str, int]]], end: float | None
     ) -> bool:
         """Gives a process its next cases; whether there are any."""
-        batch = None if end is not None and time.monotonic() > end else next(left, None)
+        batch = None if end is not None and time.monotonic() > end else next(parcels_left, None)
         if batch is None:
             return False
         worker.give(batch)
@@ -275,12 +281,12 @@ class Run:
     def again(self, worker: Worker) -> Worker:
         """Another process, for one that died or is stuck, with the cases that it left."""
         worker.end()
-        (kind, number), *rest = worker.todo
+        (kind, number), *remaining = worker.todo
         self.note(kind, number, f"the process ended, or was silent for {DEAF:g} s")
-        made = Worker(self.seed)
-        if rest:
-            made.give(rest)
-        return made
+        replacement = Worker(self.seed)
+        if remaining:
+            replacement.give(remaining)
+        return replacement
 
     def note(self, kind: str, number: int, why: str) -> None:
         self.done[kind] += 1
@@ -299,16 +305,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None, help="by default another each time")
     parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="by default all")
     parser.add_argument("--case", help="one case only, as it was printed: KIND:NUMBER")
-    given = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
-    if given.case:
-        kind, _, number = given.case.partition(":")
+    arguments_read = parser.parse_args(arguments)
+    seed = (
+        random.SystemRandom().randrange(2**32)
+        if arguments_read.seed is None
+        else arguments_read.seed
+    )
+    if arguments_read.case:
+        kind, _, number = arguments_read.case.partition(":")
         with own_folder() as folder:
             why = attempt(kind, seed, int(number), Path(folder))
         print(why or "it passes")
         return int(bool(why))
-    seconds = given.seconds or (None if given.count else 60.0)
-    return Run(given.kind or list(KINDS), seed, given.jobs, given.count, seconds)()
+    seconds = arguments_read.seconds or (None if arguments_read.count else 60.0)
+    return Run(
+        arguments_read.kind or list(KINDS), seed, arguments_read.jobs, arguments_read.count, seconds
+    )()
 
 
 if __name__ == "__main__":

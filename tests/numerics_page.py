@@ -55,82 +55,85 @@ def numerics_page() -> str:
         " [profiles](profiles.md), the reasons in [bytes](../guide/bytes.md).",
         "",
     ]
-    found, rich = counts(), riches()
+    measured, hardness = counts(), riches()
     for name in sorted(profile_names(), key=lambda n: (head_of(profile(n)).backend, n)):
-        lines += _profile(profile(name), found.get(name, {}), rich.get(name, {}))
+        lines += _profile(profile(name), measured.get(name, {}), hardness.get(name, {}))
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _profile(of: Profile, seen: Mapping[str, Tests], rich: Mapping[str, Tests]) -> Iterator[str]:
-    head = head_of(of)
-    yield f"## `{of.name}`"
+def _profile(
+    stated: Profile, measured: Mapping[str, Tests], hardness: Mapping[str, Tests]
+) -> Iterator[str]:
+    head = head_of(stated)
+    yield f"## `{stated.name}`"
     yield ""
     settings = ", ".join(f"{k} = {v}" for k, v in head.settings.items())
-    where = " ".join(part for part in (head.backend, head.versions) if part)
-    parts = [where, settings, f"isa {head.isa}" if head.isa != "any" else ""]
+    runtime = " ".join(part for part in (head.backend, head.versions) if part)
+    parts = [runtime, settings, f"isa {head.isa}" if head.isa != "any" else ""]
     extends = f"; extends `{head.extends}`" if head.extends else ""
     yield "; ".join(part for part in parts if part) + extends + "."
     yield ""
-    if commands := _commands(of, seen):
+    if commands := _commands(stated, measured):
         yield "Shown by " + ", ".join(f"`{c}`" for c in commands) + "."
         yield ""
-    if of.rules:
+    if stated.rules:
         yield "| op | where | claim | compared | differ | hard | most of them by | evidence |"
         yield "|---|---|---|---:|---:|---|---|---|"
         yield from (
-            _row(entry, seen.get(key := rule_key(entry), {}), rich.get(key, {}))
-            for entry in of.rules
+            _row(entry, measured.get(key := rule_key(entry), {}), hardness.get(key, {}))
+            for entry in stated.rules
         )
         yield ""
-    if of.own_groups:
+    if stated.own_groups:
         titles = ("one kernel", "where", "claim", "compared", "differ", "hard", "most of them by")
         yield f"| {' | '.join(titles)} | evidence |"
         yield "|---|---|---|---:|---:|---|---|---|"
         yield from (
-            _kernel(group, seen.get(key := group_key(group), {}), rich.get(key, {}))
-            for group in of.own_groups
+            _kernel(group, measured.get(key := group_key(group), {}), hardness.get(key, {}))
+            for group in stated.own_groups
         )
         yield ""
-    for note in of.head.notes:
+    for note in stated.head.notes:
         yield f"- {note}"
-    if of.head.notes:
+    if stated.head.notes:
         yield ""
 
 
-def _commands(of: Profile, seen: Mapping[str, Tests]) -> list[str]:
-    head = head_of(of)
-    files = {test.partition("::")[0] for tests in seen.values() for test in tests}
-    found = [f"pytest {path}" for path in sorted(files)]
+def _commands(stated: Profile, measured: Mapping[str, Tests]) -> list[str]:
+    head = head_of(stated)
+    files = {test.partition("::")[0] for tests in measured.values() for test in tests}
+    commands = [f"pytest {path}" for path in sorted(files)]
     for probe in probes():
         if matches_settings(head.settings, probe.settings) and head.backend == probe.backend:
-            found.append(f"qir probe {probe.name}")
-    return found
+            commands.append(f"qir probe {probe.name}")
+    return commands
 
 
-def _row(entry: RuleEntry, tests: Tests, rich: Tests) -> str:
+def _row(entry: RuleEntry, tests: Tests, hardness: Tests) -> str:
     claim = str(entry.fields.get(("", "claim"), "unknown"))
     evidence = str(entry.fields.get(("", "evidence"), ""))
-    rich = rich if scaled(entry) else {}
-    hard = _hard(entry.ops, tests, rich, limits(entry.when.form, entry.ops))
+    hardness = hardness if scaled(entry) else {}
+    hard = _hard(entry.ops, tests, hardness, limits(entry.when.form, entry.ops))
     return _cells(", ".join(entry.ops), _where(entry.when), claim, tests, hard, evidence)
 
 
-def _kernel(group: GroupEntry, tests: Tests, rich: Tests) -> str:
+def _kernel(group: GroupEntry, tests: Tests, hardness: Tests) -> str:
     chain = " > ".join(group.chain) + (" to float" if group.result == "real" else "")
-    rests = group.claim.startswith(("exact", "within")) and parse_counts(group.evidence) is None
-    said = "follows from the rule of its first op" if rests else ""
-    rich = rich if group.result == "codes" else {}
-    hard = _hard(group.chain, tests, rich, limits(group.needs, group.chain))
+    follows = group.claim.startswith(("exact", "within")) and parse_counts(group.evidence) is None
+    untested = "follows from the rule of its first op" if follows else ""
+    # Only results that are quantized are rounded, so only they can be hard.
+    hardness = hardness if group.result == "codes" else {}
+    hard = _hard(group.chain, tests, hardness, limits(group.needs, group.chain))
     where = _where(group.when)
-    return _cells(f"`{chain}`", where, group.claim, tests, hard, group.evidence, said)
+    return _cells(f"`{chain}`", where, group.claim, tests, hard, group.evidence, untested)
 
 
-def _hard(ops: Sequence[str], tests: Tests, rich: Tests, cannot: frozenset[str]) -> str:
-    """The shares of ties and of both ends, and what is lacking."""
-    rounded, *parts = summed(rich) or [0]
+def _hard(ops: Sequence[str], tests: Tests, hardness: Tests, impossible: frozenset[str]) -> str:
+    """Returns the shares of ties and of both ends, and what is lacking."""
+    rounded, *parts = summed(hardness) or [0]
     shares = " · ".join(f"{100 * part / rounded:.0f}" for part in parts[:3]) if rounded else ""
-    wants = ", ".join(lacks(ops, rich, bool(tests), cannot)) if rounded else ""
-    return f"{shares} %{f'; lacks {wants}' if wants else ''}" if shares else ""
+    missing = ", ".join(lacks(ops, hardness, bool(tests), impossible)) if rounded else ""
+    return f"{shares} %{f'; lacks {missing}' if missing else ''}" if shares else ""
 
 
 _BOUNDS = {"narrow": "not all values of the type", "full": "all values of the type"}
@@ -138,19 +141,19 @@ _BOUNDS = {"narrow": "not all values of the type", "full": "all values of the ty
 
 def _where(when: When) -> str:
     """Returns the conditions in words; an empty attribute is one that a file does not state."""
-    silent = [f"{name} not stated" for name, value in when.attrs.items() if value == ""]
+    unstated = [f"{name} not stated" for name, value in when.attrs.items() if value == ""]
     attrs = {name: value for name, value in when.attrs.items() if value != ""}
     bounds = tuple(_BOUNDS[b] for b in when.bounds)
     storage = {
         slot: tuple("float" if kind == "real" else kind for kind in kinds)
         for slot, kinds in when.storage.items()
     }
-    said = told(replace(when, attrs=attrs, bounds=bounds, storage=storage))
-    return ", ".join(part for part in (said, *silent) if part)
+    conditions = told(replace(when, attrs=attrs, bounds=bounds, storage=storage))
+    return ", ".join(part for part in (conditions, *unstated) if part)
 
 
 def _cells(
-    what: str,
+    subject: str,
     where: str,
     claim: str,
     tests: Tests,
@@ -159,9 +162,9 @@ def _cells(
     untested: str = "",
 ) -> str:
     compared, differ = (f"{n:,}" for n in totals(tests)) if tests else ("", "")
-    most = max(tests, key=lambda test: tests[test][0], default="").removeprefix(_TESTS)
-    test = f"`{most}`" if most else untested
-    cells = (what, where, _claim(claim), compared, differ, hard, test, evidence)
+    main_test = max(tests, key=lambda test: tests[test][0], default="").removeprefix(_TESTS)
+    test = f"`{main_test}`" if main_test else untested
+    cells = (subject, where, _claim(claim), compared, differ, hard, test, evidence)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

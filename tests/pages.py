@@ -157,41 +157,46 @@ READERS: dict[str, tuple[str, tuple[Place, ...]]] = {
 
 
 def public(module: ModuleType) -> dict[str, object]:
-    """The classes and functions that a module offers: `__all__`, or what it defines."""
+    """Returns the classes and functions that a module offers: `__all__`, or what it defines."""
     if module is qir:
         return {name: getattr(qir, name) for name in qir.__all__}
     listed = getattr(module, "__all__", None)
     if listed is not None:
-        found = {name: getattr(module, name) for name in listed}
+        names_found = {name: getattr(module, name) for name in listed}
     else:
         name = module.__name__
-        mine = {n: v for n, v in vars(module).items() if getattr(v, "__module__", "") == name}
-        found = {n: v for n, v in mine.items() if not n.startswith("_")}
-    return {n: v for n, v in found.items() if inspect.isclass(v) or inspect.isroutine(v)}
+        defined = {n: v for n, v in vars(module).items() if getattr(v, "__module__", "") == name}
+        names_found = {n: v for n, v in defined.items() if not n.startswith("_")}
+    return {n: v for n, v in names_found.items() if inspect.isclass(v) or inspect.isroutine(v)}
 
 
 def constants(module: ModuleType) -> dict[str, str]:
-    """The public constants and aliases of a module, with the sentence that stands after each."""
+    """Returns the public constants and aliases of a module, with the sentence after each."""
     listed = getattr(module, "__all__", None)
-    found: dict[str, str] = {}
-    inside = [m for n, m in sorted(sys.modules.items()) if n.startswith(f"{module.__name__}.")]
-    for place in (module, *(inside if listed is not None else ())):
-        for name, said in _assigned(place).items():
+    sentences: dict[str, str] = {}
+    submodules = [m for n, m in sorted(sys.modules.items()) if n.startswith(f"{module.__name__}.")]
+    for holder in (module, *(submodules if listed is not None else ())):
+        for name, text in _assigned(holder).items():
             if not name.startswith("_") and (listed is None or name in listed):
-                if getattr(module, name, None) is getattr(place, name):
-                    found[name] = found.get(name) or said or _of_type(getattr(place, name))
+                # A submodule may have another constant of the same name that is not the one
+                # offered.
+                if getattr(module, name, None) is getattr(holder, name):
+                    sentences[name] = sentences.get(name) or text or _of_type(getattr(holder, name))
     routines = public(module)
-    return {name: said for name, said in found.items() if name not in routines}
+    return {name: text for name, text in sentences.items() if name not in routines}
 
 
 def listed(place: Place) -> dict[str, tuple[str, ...] | None]:
     """The names of a module that are on the page, and of classes which members; None: all."""
     module = importlib.import_module(place.module)
     if not place.names:
-        told = {} if module is qir else constants(module)
-        return dict.fromkeys((*public(module), *told))
-    found = re.findall(r"(\w+)(\([^)]*\))?", place.names)
-    return {name: tuple(inner.strip("()").split()) if inner else None for name, inner in found}
+        constant_names = {} if module is qir else constants(module)
+        return dict.fromkeys((*public(module), *constant_names))
+    entries = re.findall(r"(\w+)(\([^)]*\))?", place.names)
+    return {
+        name: tuple(member_names.strip("()").split()) if member_names else None
+        for name, member_names in entries
+    }
 
 
 def _of_type(value: object) -> str:
@@ -199,47 +204,48 @@ def _of_type(value: object) -> str:
 
 
 def _assigned(module: ModuleType) -> dict[str, str]:
-    """What a module assigns at its top, with the text that follows."""
+    """Returns what a module assigns at its top, with the text that follows."""
     if not (module.__file__ or "").endswith(".py"):
         return {}
     body = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8")).body
-    found: dict[str, str] = {}
-    for statement, after in zip(body, [*body[1:], None], strict=True):
-        said = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            said = " ".join(str(after.value.value).split())
+    texts: dict[str, str] = {}
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        text = ""
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = " ".join(str(following.value.value).split())
         targets: list[ast.expr] = []
         if isinstance(statement, ast.Assign):
             targets = statement.targets
         elif isinstance(statement, ast.AnnAssign):
             targets = [statement.target]
         for target in targets:
-            each = target.elts if isinstance(target, ast.Tuple) else [target]
-            found |= {name.id: said for name in each if isinstance(name, ast.Name)}
-    return found
+            elements = target.elts if isinstance(target, ast.Tuple) else [target]
+            texts |= {name.id: text for name in elements if isinstance(name, ast.Name)}
+    return texts
 
 
 def members(kind: type) -> dict[str, object]:
-    """The methods and properties that a class defines."""
+    """Returns the methods and properties that a class defines."""
     fields = {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-    found: dict[str, object] = {}
-    inner = {"qir.ir.structure", "qir.ir.store"}  # what a class inherits from there is its own
-    held = [
-        (n, v)
-        for c in kind.__mro__
-        if c is kind or c.__module__ in inner
-        for n, v in vars(c).items()
+    public_members: dict[str, object] = {}
+    # What a class inherits from these modules is its own to a reader of the page.
+    part_modules = {"qir.ir.structure", "qir.ir.store"}
+    attributes = [
+        (attribute, v)
+        for base in kind.__mro__
+        if base is kind or base.__module__ in part_modules
+        for attribute, v in vars(base).items()
     ]
-    for name, value in held:
+    for name, value in attributes:
         if name.startswith("_") or name in fields:
             continue
         if isinstance(value, property | FunctionType | classmethod | staticmethod):
-            found[name] = value
-    return found
+            public_members[name] = value
+    return public_members
 
 
 def sentence(item: object) -> str:
-    """The first sentence of a docstring, in one line; nothing where there is none of its own."""
+    """Returns the first sentence of a docstring, in one line; empty where it has none."""
     if isinstance(item, classmethod | staticmethod):
         item = item.__func__
     text = item.__doc__ if isinstance(item, type | property) else inspect.getdoc(item)
@@ -249,29 +255,32 @@ def sentence(item: object) -> str:
 
 
 def _first(text: str) -> str:
-    """The first sentence of a text."""
+    """Returns the first sentence of a text."""
     return re.split(r"(?<=[.])\s", text)[0].replace("|", "\\|")
 
 
 def call(item: object) -> str:
-    """The parameters, with defaults where they are plain."""
+    """Returns the parameters, with defaults where they are plain."""
     if isinstance(item, classmethod | staticmethod):
         item = item.__func__
     if isinstance(item, property):
         return ""
     assert callable(item)
     try:
-        given = inspect.signature(item).parameters.values()
+        parameters = inspect.signature(item).parameters.values()
     except ValueError:
         return "(...)"
     parts: list[str] = []
-    for one in given:
-        if one.name in ("self", "cls"):
+    for parameter in parameters:
+        if parameter.name in ("self", "cls"):
             continue
-        if one.kind is one.KEYWORD_ONLY and "*" not in parts and not _starred(parts):
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts and not _starred(parts):
             parts.append("*")
-        star = "*" * ((one.kind is one.VAR_POSITIONAL) + 2 * (one.kind is one.VAR_KEYWORD))
-        parts.append(f"{star}{one.name}{_default(one.default)}")
+        star = "*" * (
+            (parameter.kind is parameter.VAR_POSITIONAL)
+            + 2 * (parameter.kind is parameter.VAR_KEYWORD)
+        )
+        parts.append(f"{star}{parameter.name}{_default(parameter.default)}")
     return f"({', '.join(parts)})"
 
 
@@ -287,7 +296,7 @@ def _default(value: object) -> str:
 
 
 def api_page() -> str:
-    """The text of docs/reference/api.md."""
+    """Returns the text of docs/reference/api.md."""
     lines = [
         "# API reference",
         "",
@@ -320,29 +329,32 @@ def _module(place: Place) -> Iterator[str]:
     module = importlib.import_module(place.module)
     yield f"### `{place.module}`"
     yield ""
-    if (said := sentence(module)) and not place.names:
-        yield said
+    if (first_sentence := sentence(module)) and not place.names:
+        yield first_sentence
         yield ""
     names = listed(place)
-    found = {name: getattr(module, name) for name in names}
-    whole = [n for n, v in found.items() if isinstance(v, type) and _members_of(n, v, names)]
-    whole = [] if module is qir else whole
-    told = constants(module) if set(names) - set(public(module)) else {}
+    items = {name: getattr(module, name) for name in names}
+    with_members = [n for n, v in items.items() if isinstance(v, type) and _members_of(n, v, names)]
+    # The classes of `qir` itself are described under the modules that define them.
+    with_members = [] if module is qir else with_members
+    constant_texts = constants(module) if set(names) - set(public(module)) else {}
     lines = [
-        f"- `{name}`: {_first(told[name])}" if name in told else _line(name, found[name])
-        for name in sorted(set(names) - set(whole), key=lambda n: (n[0].isupper(), n))
+        f"- `{name}`: {_first(constant_texts[name])}"
+        if name in constant_texts
+        else _line(name, items[name])
+        for name in sorted(set(names) - set(with_members), key=lambda n: (n[0].isupper(), n))
     ]
     yield from lines
     if lines:
         yield ""
-    for name in whole:
-        kind = found[name]
+    for name in with_members:
+        kind = items[name]
         yield f"#### `{name}`"
         yield ""
         yield sentence(kind)
         yield ""
-        if (shown := call(kind)) != "()" and not _unmade(kind):
-            yield f"`{name}{shown}`"
+        if (signature := call(kind)) != "()" and not _unmade(kind):
+            yield f"`{name}{signature}`"
             yield ""
         yield from (_line(n, v) for n, v in _members_of(name, kind, names).items())
         yield ""
@@ -351,8 +363,8 @@ def _module(place: Place) -> Iterator[str]:
 def _members_of(
     name: str, kind: type, names: dict[str, tuple[str, ...] | None]
 ) -> dict[str, object]:
-    chosen, having = names[name], members(kind)
-    return having if chosen is None else {each: having[each] for each in chosen}
+    chosen, defined = names[name], members(kind)
+    return defined if chosen is None else {member: defined[member] for member in chosen}
 
 
 def _unmade(kind: type) -> bool:
@@ -361,8 +373,8 @@ def _unmade(kind: type) -> bool:
 
 
 def _line(name: str, item: object) -> str:
-    shown = call(item) if not isinstance(item, type) or dataclasses.is_dataclass(item) else ""
-    return f"- `{name}{shown}`: {sentence(item)}"
+    signature = call(item) if not isinstance(item, type) or dataclasses.is_dataclass(item) else ""
+    return f"- `{name}{signature}`: {sentence(item)}"
 
 
 if __name__ == "__main__":

@@ -41,20 +41,20 @@ graph main {{
 
 
 def codes() -> dict[str, NDArray[np.generic]]:
-    """What each runtime makes of the sums 0, 1, 2 ..., each the code of one input times one."""
+    """Returns what each runtime makes of the sums 0, 1, 2 ..., each a quantized input times 1."""
     graph = qir.Graph()
     x, w, y = (qir.parse(TYPES)[name].type for name in "aby")
     operands = {"x": graph.add("input", types=[x], name="a").result}
     operands["w"] = graph.constant(Array(np.ones((1, 1), np.int8), w, "b"))
-    made = graph.add("linear", operands, types=[y], name="y")
-    graph.add("output", {"y": made.result})
-    fed = {"a": np.arange(SUMS, dtype=np.uint8).reshape(-1, 1)}
-    return {p: qir.run(graph, fed, profile=p)["y"].reshape(-1) for p, _, _ in LANES}
+    layer = graph.add("linear", operands, types=[y], name="y")
+    graph.add("output", {"y": layer.result})
+    inputs = {"a": np.arange(SUMS, dtype=np.uint8).reshape(-1, 1)}
+    return {p: qir.run(graph, inputs, profile=p)["y"].reshape(-1) for p, _, _ in LANES}
 
 
 def picture() -> str:
     """The drawing."""
-    made = codes()
+    by_profile = codes()
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
         ' font-family="Helvetica, Arial, sans-serif">',
@@ -66,8 +66,10 @@ def picture() -> str:
         top = TOP + lane * LANE
         lines.append(_text(24, top + 17, runtime, 13, INK, bold=True))
         lines += [_text(24, top + 31 + 12 * i, t, 10, FAINT) for i, t in enumerate(_halves(how))]
-        lines += _lane(made[name], top)
-    lines += _axis(np.ptp(np.stack([made[name] for name, _, _ in LANES]).astype(int), axis=0) > 0)
+        lines += _lane(by_profile[name], top)
+    lines += _axis(
+        np.ptp(np.stack([by_profile[name] for name, _, _ in LANES]).astype(int), axis=0) > 0
+    )
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -92,30 +94,32 @@ def _lane(row: NDArray[np.generic], top: int) -> Iterator[str]:
 
 def _axis(differ: NDArray[np.bool_]) -> Iterator[str]:
     bottom = TOP + 3 * LANE
-    for wrong in np.flatnonzero(differ):
-        x = LEFT + int(wrong) * CELL
+    for differing in np.flatnonzero(differ):
+        x = LEFT + int(differing) * CELL
         yield (
             f'<rect x="{x + 1}" y="{TOP - 6}" width="{CELL - 2}" height="{bottom - TOP - 4}" '
             f'fill="{WRONG}" fill-opacity="0.10" stroke="{WRONG}" stroke-width="1.3"/>'
         )
-    for at in range(SUMS):
-        if at % 8 == 0:
-            x = LEFT + at * CELL + CELL // 2
-            tie = at % 16 == 8
-            yield _text(x, bottom + 12, str(at), 12, WRONG if tie else INK, middle=True)
+    for position in range(SUMS):
+        if position % 8 == 0:
+            x = LEFT + position * CELL + CELL // 2
+            tie = position % 16 == 8
+            yield _text(x, bottom + 12, str(position), 12, WRONG if tie else INK, middle=True)
             if tie:
-                said = f"{at // 16}.5 + 3"
-                yield _text(x, bottom + 27, said, 10, WRONG, middle=True)
+                label = f"{position // 16}.5 + 3"
+                yield _text(x, bottom + 27, label, 10, WRONG, middle=True)
     yield _text(24, bottom + 12, "sum of products", 12, INK)
     yield _text(24, bottom + 27, "on a tie, as reals", 10, FAINT)
 
 
 def _text(
-    x: int, y: int, said: str, size: int, fill: str, *, bold: bool = False, middle: bool = False
+    x: int, y: int, content: str, size: int, fill: str, *, bold: bool = False, middle: bool = False
 ) -> str:
     weight = ' font-weight="bold"' if bold else ""
     anchor = ' text-anchor="middle"' if middle else ""
-    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{fill}"{weight}{anchor}>{said}</text>'
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}" fill="{fill}"{weight}{anchor}>{content}</text>'
+    )
 
 
 if __name__ == "__main__":

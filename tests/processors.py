@@ -53,7 +53,7 @@ def closing_lines(reasons: Iterable[str]) -> list[str]:
     lacking: dict[str, int] = {}
     for reason in reasons:
         if LACKS in reason:
-            what = reason.partition(LACKS)[2]
-            lacking[what] = lacking.get(what, 0) + 1
-    lines += [f"skipped, {LACKS}{what}: {count}" for what, count in sorted(lacking.items())]
+            missing = reason.partition(LACKS)[2]
+            lacking[missing] = lacking.get(missing, 0) + 1
+    lines += [f"skipped, {LACKS}{missing}: {count}" for missing, count in sorted(lacking.items())]
     return lines

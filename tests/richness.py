@@ -51,38 +51,39 @@ FACTORS = frozenset(
 )
 
 
-def lacking(of: Sequence[int], ops: Iterable[str]) -> list[str]:
-    """What comparisons lack to bear a claim that rounds; nothing where they have all."""
-    rounded, ties, low, high, odd, moved, skew, same = of
+def lacking(counted: Sequence[int], ops: Iterable[str]) -> list[str]:
+    """Returns what comparisons lack to support a claim that rounds; nothing where they have all."""
+    rounded, ties, low, high, odd, shifted, skewed, same = counted
     ops = list(ops)
-    free, curve = rounded > same, bool(CURVES & set(ops))
-    has = {
+    scaled, curve = rounded > same, bool(CURVES & set(ops))
+    checks = {
         "ties": curve or ties >= LEAST * rounded,
-        "low": curve or not free or low >= LEAST * (rounded - same) or all(map(never_below, ops)),
-        "high": curve or not free or high >= LEAST * (rounded - same),
-        "odd zeros": not moved or odd > 0,
-        "scales": not free or skew > 0,
+        "low": curve or not scaled or low >= LEAST * (rounded - same) or all(map(never_below, ops)),
+        "high": curve or not scaled or high >= LEAST * (rounded - same),
+        "odd zeros": not shifted or odd > 0,
+        "scales": not scaled or skewed > 0,
     }
-    return [name for name, there in has.items() if not there]
+    return [name for name, present in checks.items() if not present]
 
 
 @cache
 def never_below(op: str) -> bool:
     """Whether an op gives no real below zero, whatever it is given: none leaves the low end."""
+    # 25 values a slot, each with each, show the sign of results well enough for element-wise ops.
     slots = [slot.name for slot in spec(op).operands]
-    grids = np.meshgrid(*[np.linspace(-3, 3, 25)] * len(slots))
+    inputs = np.meshgrid(*[np.linspace(-3, 3, 25)] * len(slots))
     try:
-        made = compute(op, dict(zip(slots, grids, strict=True)), spec(op).default_attrs or {})
+        results = compute(op, dict(zip(slots, inputs, strict=True)), spec(op).default_attrs or {})
     except _UNKNOWN:
         return False
-    return bool(np.min(made) >= 0)
+    return bool(np.min(results) >= 0)
 
 
 def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
     """What a node rounds; None for one that rounds nothing, or whose reals are not known here."""
     if not node.results or node.results[0].type.quant is None or node.bodies:
         return None
-    if sum(a.size for a in operands.values()) > _MOST:
+    if sum(array.size for array in operands.values()) > _MOST:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -92,61 +93,68 @@ def of_node(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | N
 
 
 def _chain(node: Node, operands: Mapping[str, Array], profile: str) -> Rich | None:
-    kinds = tuple(v.type for v in node.results)
+    kinds = tuple(result.type for result in node.results)
     if not node.stages:
         values = dict(node.operands)
-        given = resolve_companions(node.op, values, operands, kinds, profile)
-        reals = _reals(given)
-        counted = _counted(node.op, _made(node.op, reals, node.attrs), given)
+        resolved = resolve_companions(node.op, values, operands, kinds, profile)
+        float_operands = _reals(resolved)
+        counted = _counted(node.op, _made(node.op, float_operands, node.attrs), resolved)
+        # A range chosen from the data itself counts as the map of every operand.
         return [*counted[:-1], counted[0]] if counted and _of_own_range(values) else counted
-    flow: Array | None = None
-    first: Resolved | None = None
+    carried: Array | None = None
+    first_resolved: Resolved | None = None
     for index, stage in enumerate(node.stages):
         if index and stage.op in _BOUNDS:
             continue  # what is cut off there was rounded, too
         if stage.type is not None and index < len(node.stages) - 1:
             return None
-        own = node.stage_operands(index)
+        stage_values = node.stage_operands(index)
         slots = dict(zip(stage.slots, stage.group_slots(index), strict=True))
-        given = resolve_companions(
-            stage.op, own, {s: operands[slots[s]] for s in own}, kinds, profile
+        resolved = resolve_companions(
+            stage.op,
+            stage_values,
+            {slot: operands[slots[slot]] for slot in stage_values},
+            kinds,
+            profile,
         )
-        reals = _reals(given)
-        if flow is not None and stage.flow is not None:
-            reals[stage.flow] = flow
-        flow = _made(stage.op, reals, stage.attrs)
-        first = first or given
-    assert flow is not None
-    assert first is not None
-    return _counted(node.stages[0].op, flow, first)
+        float_operands = _reals(resolved)
+        if carried is not None and stage.flow is not None:
+            float_operands[stage.flow] = carried
+        carried = _made(stage.op, float_operands, stage.attrs)
+        first_resolved = first_resolved or resolved
+    assert carried is not None
+    assert first_resolved is not None
+    return _counted(node.stages[0].op, carried, first_resolved)
 
 
 def _of_own_range(operands: Mapping[str, Value]) -> bool:
     """Whether data is quantized by numbers that were chosen from that data."""
     makers = [operands[name].node for name in ("scale", "zero") if name in operands]
-    own = [m.op == "choose_qparams" and m.operands["x"] is operands["x"] for m in makers]
-    return bool(own) and all(own)
+    from_own_data = [
+        maker.op == "choose_qparams" and maker.operands["x"] is operands["x"] for maker in makers
+    ]
+    return bool(from_own_data) and all(from_own_data)
 
 
-def _made(op: str, reals: Mapping[str, Array], attrs: Mapping[str, Any]) -> Array:
+def _made(op: str, float_operands: Mapping[str, Array], attrs: Mapping[str, Any]) -> Array:
     """The reals that an op gives, the first of them where it gives several."""
     if op in ("quantize", "requantize"):
-        return reals["x"]
-    return compute_all(op, dict(reals), attrs)[0]
+        return float_operands["x"]
+    return compute_all(op, dict(float_operands), attrs)[0]
 
 
-def _reals(given: Resolved) -> dict[str, Array]:
+def _reals(resolved: Resolved) -> dict[str, Array]:
     """What operands mean, in float64; sums' own codes in units of the product."""
-    out: dict[str, Array] = {}
-    for slot, array in given.arrays.items():
-        kind = given.types[slot]
+    floats: dict[str, Array] = {}
+    for slot, array in resolved.arrays.items():
+        kind = resolved.types[slot]
         if kind.quant is not None:
-            out[slot] = _meant(array, kind.quant)
+            floats[slot] = _meant(array, kind.quant)
         elif slot == "bias" and kind.dtype.is_integer:
-            out[slot] = array.astype(np.float64) * _unit(given.types)
+            floats[slot] = array.astype(np.float64) * _unit(resolved.types)
         else:
-            out[slot] = array.astype(np.float64) if kind.dtype.is_float else array
-    return out
+            floats[slot] = array.astype(np.float64) if kind.dtype.is_float else array
+    return floats
 
 
 def _unit(types: Mapping[str, TensorType]) -> Reals:
@@ -159,11 +167,12 @@ def _unit(types: Mapping[str, TensorType]) -> Reals:
     return unit
 
 
-def _meant(codes: Array, quant: QuantType) -> Reals:
-    numbers = mapping_of(quant).over(codes.shape)
+def _meant(quantized: Array, quant: QuantType) -> Reals:
+    numbers = mapping_of(quant).over(quantized.shape)
     if quant.storage.is_float:
+        # Float storage has no steps: the caller takes the error as "not known here".
         raise ValueError
-    steps = codes.astype(np.float64) - np.asarray(numbers.zero, np.float64)
+    steps = quantized.astype(np.float64) - np.asarray(numbers.zero, np.float64)
     return np.asarray(steps * np.asarray(numbers.scale, np.float64) + _offset(numbers.plus))
 
 
@@ -176,48 +185,61 @@ def _in_steps(quant: QuantType) -> bool:
     return is_affine(quant if quant.plus is None else replace(quant, plus=None))
 
 
-def _counted(op: str, reals: Array, given: Resolved) -> Rich | None:
-    quant = given.results[0].quant
+def _counted(op: str, floats: Array, resolved: Resolved) -> Rich | None:
+    quant = resolved.results[0].quant
     if quant is None or not _in_steps(quant):
         return None
-    maps = {s: k.quant for s, k in given.types.items() if k.quant is not None}
-    out = mapping_of(quant)
-    numbers = out.over(reals.shape)
-    zero = np.asarray(numbers.zero, np.int64)
-    steps = reals.astype(np.float64) - _offset(numbers.plus)
-    steps /= np.asarray(numbers.scale, np.float64)
+    operand_maps = {s: k.quant for s, k in resolved.types.items() if k.quant is not None}
+    result_map = mapping_of(quant)
+    spread = result_map.over(floats.shape)
+    zero = np.asarray(spread.zero, np.int64)
+    steps = floats.astype(np.float64) - _offset(spread.plus)
+    steps /= np.asarray(spread.scale, np.float64)
     codes = steps + zero
-    same = bool(maps) and op not in FACTORS and all(map(quant.has_same_mapping, maps.values()))
-    if same and (spec(op).traits.value_preserving or np.array_equal(steps, np.rint(steps))):
+    same_map = (
+        bool(operand_maps)
+        and op not in FACTORS
+        and all(map(quant.has_same_mapping, operand_maps.values()))
+    )
+    if same_map and (spec(op).traits.value_preserving or np.array_equal(steps, np.rint(steps))):
         return None
-    if op == "mul" and len(maps) == 1 and _renamed(given, quant):
+    if op == "mul" and len(operand_maps) == 1 and _renamed(resolved, quant):
         return None
-    low, high = codes < out.low - 0.5, codes > out.high + 0.5
+    low, high = codes < result_map.low - 0.5, codes > result_map.high + 0.5
     beyond = low | high | ~np.isfinite(steps)
-    cut = np.where(beyond, 0.0, steps)
-    tie = ~beyond & (np.abs(cut - np.floor(cut) - 0.5) <= NEAR * np.maximum(1, np.abs(cut)))
-    shifted = [q for q in (quant, *maps.values()) if is_affine(q)]
-    zeros = [np.asarray(mapping_of(q).zero, np.int64) for q in shifted]
-    odd = any((z & 1).any() for z in zeros)
-    moved = any(z.any() for z in zeros)
-    size = int(reals.size)
-    skew = _skew(op, [_mantissas(q) for s, q in maps.items() if s != "bias"], _mantissas(quant))
-    sums = [int(np.count_nonzero(x)) for x in (tie, low, high)]
-    return [size, *sums, *(size * told for told in (odd, moved, skew, same))]
+    finite_steps = np.where(beyond, 0.0, steps)
+    tie = ~beyond & (
+        np.abs(finite_steps - np.floor(finite_steps) - 0.5)
+        <= NEAR * np.maximum(1, np.abs(finite_steps))
+    )
+    affine_types = [kind for kind in (quant, *operand_maps.values()) if is_affine(kind)]
+    zeros = [np.asarray(mapping_of(kind).zero, np.int64) for kind in affine_types]
+    odd = any((zero_point & 1).any() for zero_point in zeros)
+    nonzero = any(zero_point.any() for zero_point in zeros)
+    size = int(floats.size)
+    skew = _skew(
+        op, [_mantissas(kind) for s, kind in operand_maps.items() if s != "bias"], _mantissas(quant)
+    )
+    sums = [int(np.count_nonzero(mask)) for mask in (tie, low, high)]
+    return [size, *sums, *(size * flag for flag in (odd, nonzero, skew, same_map))]
 
 
-def _renamed(given: Resolved, quant: QuantType) -> bool:
+def _renamed(resolved: Resolved, quant: QuantType) -> bool:
     """Whether codes are multiplied with a number that the result's scale is multiplied with, too:
     they stay, or are counted from the other end."""
-    (of,) = (mapping_of(k.quant) for k in given.types.values() if k.quant is not None)
-    (by,) = (given.arrays[s] for s, kind in given.types.items() if kind.quant is None)
-    out = mapping_of(quant)
-    if not by.size == of.scale.size == out.scale.size == 1:
+    (operand_map,) = (mapping_of(k.quant) for k in resolved.types.values() if k.quant is not None)
+    (factor,) = (resolved.arrays[s] for s, kind in resolved.types.items() if kind.quant is None)
+    result_map = mapping_of(quant)
+    if not factor.size == operand_map.scale.size == result_map.scale.size == 1:
         return False
-    number = float(by.item())
-    ratio = abs(number) * float(of.scale.item()) / float(out.scale.item())
-    zero = of.zero if number > 0 else of.low + of.high - of.zero
-    return abs(ratio - 1) <= NEAR and bool(np.all(out.zero == zero))
+    factor_value = float(factor.item())
+    ratio = abs(factor_value) * float(operand_map.scale.item()) / float(result_map.scale.item())
+    zero = (
+        operand_map.zero
+        if factor_value > 0
+        else operand_map.low + operand_map.high - operand_map.zero
+    )
+    return abs(ratio - 1) <= NEAR and bool(np.all(result_map.zero == zero))
 
 
 def _mantissas(quant: QuantType) -> Reals:
@@ -236,6 +258,6 @@ def _skew(op: str, operands: Sequence[Reals], result: Reals) -> bool:
     return any(math.frexp(float(r))[0] != 0.5 for r in ratios)
 
 
-def add(into: Rich, more: Sequence[int]) -> None:
+def add(into: Rich, new_counts: Sequence[int]) -> None:
     """Adds counts to counts."""
-    into[:] = [a + b for a, b in zip(into or _NONE, more, strict=True)]
+    into[:] = [a + b for a, b in zip(into or _NONE, new_counts, strict=True)]

@@ -28,15 +28,15 @@ def begin(*, whole: bool) -> None:
         os.environ[_WHOLE] = "1"
 
 
-def sample(name: str, cases: Sequence[T], most: int) -> list[T]:
+def sample(name: str, cases: Sequence[T], at_most: int) -> list[T]:
     """Returns `most` of the cases in their order, drawn by the seed and a name; or all of them."""
-    if _WHOLE in os.environ or len(cases) <= most:
+    if _WHOLE in os.environ or len(cases) <= at_most:
         return list(cases)
-    drawn = random.Random(f"{os.environ.get(_SEED, '')} {name}").sample(range(len(cases)), most)
+    drawn = random.Random(f"{os.environ.get(_SEED, '')} {name}").sample(range(len(cases)), at_most)
     return [cases[i] for i in sorted(drawn)]
 
 
-def select(items: list[pytest.Item], most: int | None = None) -> list[pytest.Item]:
+def select(items: list[pytest.Item], at_most: int | None = None) -> list[pytest.Item]:
     """Takes the cases out of `items` that a `sampled` mark leaves out, and returns them.
 
     With `most`, no test keeps more cases than that, marked or not; but a `whole` mark keeps all.
@@ -44,16 +44,16 @@ def select(items: list[pytest.Item], most: int | None = None) -> list[pytest.Ite
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    out: set[pytest.Item] = set()
-    for name, each in cases.items():
-        if each[0].get_closest_marker("whole"):
+    left_out: set[pytest.Item] = set()
+    for name, cases_of_test in cases.items():
+        if cases_of_test[0].get_closest_marker("whole"):
             continue
-        mark = each[0].get_closest_marker("sampled")
-        limits = [*(mark.args if mark else ()), *([] if most is None else [most])]
+        sampled = cases_of_test[0].get_closest_marker("sampled")
+        limits = [*(sampled.args if sampled else ()), *([] if at_most is None else [at_most])]
         if limits:
-            out |= set(each) - set(sample(name, each, min(limits)))
-    items[:] = [item for item in items if item not in out]
-    return list(out)
+            left_out |= set(cases_of_test) - set(sample(name, cases_of_test, min(limits)))
+    items[:] = [item for item in items if item not in left_out]
+    return list(left_out)
 
 
 def closing_lines() -> list[str]:

@@ -162,3 +162,9 @@ def test_every_name_is_explained_in_a_sentence() -> None:
     assert not bare
     assert len(lines) > 300
     assert " at 0x" not in text
+
+
+def test_dir_lists_public_names_without_those_of_typing() -> None:
+    shown = set(dir(qir))
+    assert set(qir.__all__) <= shown
+    assert not shown & {"TYPE_CHECKING", "annotations"}

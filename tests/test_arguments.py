@@ -13,6 +13,7 @@ import qir
 from qir.arguments import checked
 from qir.errors import ArgumentError, QirError
 from qir.ir.graph import Graph
+from qir.rewrite import Pass
 
 TEXT = "graph main as native { %x = input() : 2xf32 %y = relu(%x) : 2xf32 output(y=%y) }"
 
@@ -124,3 +125,16 @@ def test_very_long_messages_show_their_start_and_their_end() -> None:
     assert len(str(error)) < 2_010
     assert str(error).startswith("rule ((((")
     assert str(error).endswith("(((( is none")
+
+
+def test_optimize_takes_passes_as_a_text_a_list_of_texts_and_objects() -> None:
+    from qir.passes.cleanup.cse import Cse
+
+    text = (
+        "graph main as native { %x = input() : 2xf32 %a = relu(%x) : 2xf32 %b = relu(%x) : 2xf32 "
+        "%unused = neg(%x) : 2xf32 %y = add(%a, %b) : 2xf32 output(y=%y) }"
+    )
+    forms: list[str | list[str | Pass]] = ["prune; cse", ["prune", "cse"], ["prune", Cse()]]
+    results = {str(qir.optimize(qir.parse(text), form)) for form in forms}
+    assert len(results) == 1
+    assert "neg" not in results.pop()

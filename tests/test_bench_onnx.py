@@ -19,7 +19,7 @@ OWN = (
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
     found = importlib.import_module("bench_onnx")
-    monkeypatch.setattr(found, "BROKEN", [])
+    monkeypatch.setattr(found, "FAILED_LIMITS", [])
     return found
 
 
@@ -41,7 +41,7 @@ def test_reading_and_writing_takes_at_most_one_and_a_half_times_as_long_as_onnx(
 def test_large_data_beside_a_model_are_not_held_in_memory(
     bench: ModuleType, tmp_path: Path
 ) -> None:
-    importlib.import_module("onnx_models").beside(tmp_path / "large.onnx", BESIDE)
+    importlib.import_module("onnx_models").write_with_external_data(tmp_path / "large.onnx", BESIDE)
     for verb, source, made, *how in bench.STEPS[:2]:
         files = [str(tmp_path / source), "-o", str(tmp_path / made)]
         most, _ = bench.peak(["-m", "qir", verb, *files, *how, "--quiet"])

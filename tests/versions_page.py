@@ -54,50 +54,51 @@ version that is installed. Made from the profiles by `python -m tests.versions_p
 """
 
 
-def rules(of: Profile) -> Iterator[tuple[str, str, str]]:
-    """Ops, conditions and fields of what a profile states itself."""
-    if of.defaults:
-        yield "every op", "", _fields(of.defaults)
-    for entry in of.rules:
+def rules(stated: Profile) -> Iterator[tuple[str, str, str]]:
+    """Returns ops, conditions and fields of what a profile states itself."""
+    if stated.defaults:
+        yield "every op", "", _fields(stated.defaults)
+    for entry in stated.rules:
         yield ", ".join(entry.ops), _when(entry), _fields(entry.fields)
 
 
-def _fields(of: object) -> str:
-    assert hasattr(of, "items")
-    said = [
+def _fields(fields: object) -> str:
+    assert hasattr(fields, "items")
+    texts = [
         f"`{'.'.join(part for part in key if part)} = {value}`"
-        for key, value in of.items()
+        for key, value in fields.items()
         if key[1] not in ("claim", "evidence")
     ]
-    claim = of.get(("", "claim")) if hasattr(of, "get") else None
-    return "; ".join([*said, "nothing is claimed"] if claim == "unknown" else said)
+    claim = fields.get(("", "claim")) if hasattr(fields, "get") else None
+    return "; ".join([*texts, "nothing is claimed"] if claim == "unknown" else texts)
 
 
-def _when(of: RuleEntry) -> str:
-    when = of.when
-    said = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
-    said += [f"{name} = {value!s}" for name, value in when.attrs.items()]
-    said += [" or ".join(each) for each in (when.grain, when.isa, when.bounds) if each]
-    return ", ".join((*said, *when.form))
+def _when(entry: RuleEntry) -> str:
+    when = entry.when
+    conditions = [f"{slot} {' or '.join(kinds)}" for slot, kinds in when.storage.items()]
+    conditions += [f"{name} = {value!s}" for name, value in when.attrs.items()]
+    conditions += [" or ".join(values) for values in (when.grain, when.isa, when.bounds) if values]
+    return ", ".join((*conditions, *when.form))
 
 
-def steps(mine: tuple[str, ...], others: tuple[str, ...]) -> Iterator[str]:
-    """The preparation steps by which two profiles differ."""
-    for said, left, right in (("takes", mine, others), ("does not take", others, mine)):
-        if only := [step for step in left if step not in right]:
-            yield f"| before grouping | | {said} `{', '.join(only)}` |\n"
+def steps(stated: tuple[str, ...], compared: tuple[str, ...]) -> Iterator[str]:
+    """Returns the preparation steps by which two profiles differ."""
+    for verb, left, right in (("takes", stated, compared), ("does not take", compared, stated)):
+        if extra := [step for step in left if step not in right]:
+            yield f"| before grouping | | {verb} `{', '.join(extra)}` |\n"
 
 
 def lines() -> Iterator[str]:
     """The page, part by part."""
     yield HEAD
     for before, after in CHANGES:
-        old, new = profile(before), profile(after)
-        stated, other = (new, after) if new.head.extends == before else (old, before)
+        earlier, later = profile(before), profile(after)
+        # Only the profile that extends the other one lists the differences.
+        stated, other = (later, after) if later.head.extends == before else (earlier, before)
         assert stated.head.extends in (before, after), (before, after)
         yield f"\n## {before} to {after}\n\n"
-        yield f"`{before}` speaks of versions {head_of(old).versions}, "
-        yield f"`{after}` of {head_of(new).versions}. `{other}` states:\n\n"
+        yield f"`{before}` speaks of versions {head_of(earlier).versions}, "
+        yield f"`{after}` of {head_of(later).versions}. `{other}` states:\n\n"
         yield "| op | where | fields |\n|---|---|---|\n"
         yield from (f"| {op} | {where} | {fields} |\n" for op, where, fields in rules(stated))
         if stated.head.prepare is not None:

@@ -21,7 +21,7 @@ def clamp_bounds(op: str, attrs: Mapping[str, Attr]) -> Bounds:
     low, high = (attrs[name] for name in ("min", "max"))
     assert low is None or isinstance(low, float)
     assert high is None or isinstance(high, float)
-    if any(end is not None and math.isnan(end) for end in (low, high)):
+    if any(bound is not None and math.isnan(bound) for bound in (low, high)):
         raise CannotLower("a bound is NaN")
     return low, high
 
@@ -37,6 +37,7 @@ def kernel_function(op: str, attrs: Mapping[str, Attr]) -> tuple[str, float, flo
     if op == "hard_sigmoid":
         return op, float_attr(attrs, "alpha"), float_attr(attrs, "beta")
     if op == "leaky_relu":
+        # The kernel takes float32 parameters: alpha is rounded as the reference rounds it.
         return op, float(np.float32(float_attr(attrs, "alpha"))), 0.0
     if op == "gelu" and attrs["approximate"] != "none":
         raise CannotLower("no kernel computes gelu by tanh")

@@ -47,8 +47,8 @@ class CompiledBody:
             value.name: np.asarray(array, value.type.dtype.carrier, order="C")
             for value, array in zip(self._graph.inputs, given, strict=True)
         }
-        made = self.program([array.shape for array in arrays.values()]).run(arrays, 1)
-        return [made[name] for name in self._graph.outputs]
+        results = self.program([array.shape for array in arrays.values()]).run(arrays, 1)
+        return [results[name] for name in self._graph.outputs]
 
     def program(self, shapes: Sequence[Sizes]) -> BodyProgram:
         """Returns the program for inputs of these sizes, compiled at its first use; raises as
@@ -56,10 +56,11 @@ class CompiledBody:
         key = tuple(shapes)
         if key not in self._programs:
             names = [value.name for value in self._graph.inputs]
-            made = self._compile(at_sizes(self._graph, dict(zip(names, key, strict=True))))
+            program = self._compile(at_sizes(self._graph, dict(zip(names, key, strict=True))))
+            # Dictionaries keep the order of insertion: the oldest program is dropped.
             if len(self._programs) == MAX_PROGRAMS:
                 self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = made
+            self._programs[key] = program
         return self._programs[key]
 
 
@@ -79,21 +80,22 @@ def run_bodies(b: ProgramBuilder, node: Node) -> None:
             program = body.program(_first_round_sizes(node, name, body))
         except (DataError, Refused) as error:
             raise CannotLower(f"its {name}: {error}") from error
-        for found in program.fallbacks:
-            path = f"{node.name}/{name}/{found.node}"
-            b.fallbacks.append(Fallback(path, found.op, found.reason))
+        for fallback in program.fallbacks:
+            path = f"{node.name}/{name}/{fallback.node}"
+            b.fallbacks.append(Fallback(path, fallback.op, fallback.reason))
     slots = list(node.operands)
     sources = [b.buffer(value) for value in node.operands.values()]
-    made = [b.allocate(value) for value in node.results]
+    buffers = [b.allocate(value) for value in node.results]
     operands = [_dtype_and_shape(value) for value in node.operands.values()]
     results = [_dtype_and_shape(value) for value in node.results]
 
     def call(*arrays: Tensor) -> None:
-        given = dict(zip(slots, arrays, strict=False))
+        operand_arrays = dict(zip(slots, arrays, strict=False))
         try:
-            computed = control.FUNCTIONS[node.op](given, node.attrs, bodies)
+            computed = control.FUNCTIONS[node.op](operand_arrays, node.attrs, bodies)
         except QirError as error:
             raise type(error)(f"{node.name}: {error}") from error
+        # Sizes may change from round to round; the buffers of the results were planned for these.
         for out, result in zip(arrays[len(slots) :], computed, strict=True):
             if out.shape != result.shape:
                 raise DataError(f"{node.name}: a result is {result.shape}, not {out.shape}")
@@ -103,22 +105,22 @@ def run_bodies(b: ProgramBuilder, node: Node) -> None:
         node.name,
         "call",
         sources,
-        made,
+        buffers,
         results[0][1] if results else (),
         lambda plan, at: plan.call(
             node.name,
             call,
             [(at(x), kind, shape) for x, (kind, shape) in zip(sources, operands, strict=True)],
-            [(at(y), kind, shape) for y, (kind, shape) in zip(made, results, strict=True)],
+            [(at(y), kind, shape) for y, (kind, shape) in zip(buffers, results, strict=True)],
         ),
     )
 
 
 def _with_profile(b: ProgramBuilder, node: Node, body: Graph) -> Graph:
     """Returns a copy of a body that names the profile it is computed by."""
-    own = body.copy()
-    own.profile = body.profile or profile_name_of(b.graph, node)
-    return own
+    copied = body.copy()
+    copied.profile = body.profile or profile_name_of(b.graph, node)
+    return copied
 
 
 def _dtype_and_shape(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
@@ -128,28 +130,30 @@ def _dtype_and_shape(value: Value) -> tuple[np.dtype[np.generic], Sizes]:
 
 def _first_round_sizes(node: Node, name: str, body: CompiledBody) -> list[Sizes]:
     """Returns the sizes of a body's inputs in the first round."""
-    many = _variadic_sizes(node.operands)
+    variadic = _variadic_sizes(node.operands)
     if node.op == "if":
-        return many["xs"]
+        return variadic["xs"]
     if node.op == "loop":
-        counted: list[Sizes] = [(1,) * kind.rank for kind in body.takes[:2]]
-        return [*counted, *many["vs"], *many["xs"]]
+        # Counter and condition of a loop are single elements of any rank.
+        scalars: list[Sizes] = [(1,) * kind.rank for kind in body.takes[:2]]
+        return [*scalars, *variadic["vs"], *variadic["xs"]]
     axes = node.attrs["axes"]
     assert isinstance(axes, tuple)
-    places = [a for a in axes if isinstance(a, int)] or [0] * len(many["ss"])
+    # A scan reads one slice per round: its sizes without the scanned axis.
+    scan_axes = [a for a in axes if isinstance(a, int)] or [0] * len(variadic["ss"])
     entries = [
         tuple(size for i, size in enumerate(shape) if i != axis % len(shape))
-        for shape, axis in zip(many["ss"], places, strict=True)
+        for shape, axis in zip(variadic["ss"], scan_axes, strict=True)
     ]
-    return [*many["vs"], *entries, *many["xs"]]
+    return [*variadic["vs"], *entries, *variadic["xs"]]
 
 
 def _variadic_sizes(operands: Mapping[str, Value]) -> dict[str, list[Sizes]]:
     """Returns the sizes of the operands of each variadic slot, in order."""
-    found: dict[str, list[Sizes]] = {"xs": [], "vs": [], "ss": []}
+    by_slot: dict[str, list[Sizes]] = {"xs": [], "vs": [], "ss": []}
     order = sorted(operands, key=lambda slot: int(f"0{slot.partition('.')[2]}"))
     for slot in order:
         prefix, dot, _ = slot.partition(".")
         if dot:
-            found[prefix].append(sizes(operands[slot]))
-    return found
+            by_slot[prefix].append(sizes(operands[slot]))
+    return by_slot

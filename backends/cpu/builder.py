@@ -114,8 +114,8 @@ def strides(shape: Sizes) -> Sizes:
 
 def is_noop_transpose(shape: Sizes, order: Sequence[int]) -> bool:
     """Returns whether a transpose moves no byte: axes of size 1 may go anywhere."""
-    wide = [axis for axis in order if shape[axis] != 1]
-    return wide == sorted(wide)
+    long_axes = [axis for axis in order if shape[axis] != 1]
+    return long_axes == sorted(long_axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +217,22 @@ class ProgramBuilder:
     def buffer(self, value: Value, *, nhwc: bool = False) -> Buffer:
         """Returns the buffer of a value in the wanted layout. Adds a transpose or copy where
         there is none."""
-        found = self._held.get((value, nhwc))
-        if found is not None:
-            return found
+        held = self._held.get((value, nhwc))
+        if held is not None:
+            return held
         # A constant becomes a buffer at its first use. One that a kernel packs itself never does.
-        known = None if (value, not nhwc) in self._held else self.constant_elements(value)
-        if known is not None:
-            elements = np.ascontiguousarray(known)
-            found = self.set_buffer(value, Buffer(elements.nbytes, data=elements))
-            return found if not nhwc else self.buffer(value, nhwc=True)
+        elements_of_constant = (
+            None if (value, not nhwc) in self._held else self.constant_elements(value)
+        )
+        if elements_of_constant is not None:
+            elements = np.ascontiguousarray(elements_of_constant)
+            held = self.set_buffer(value, Buffer(elements.nbytes, data=elements))
+            return held if not nhwc else self.buffer(value, nhwc=True)
+        # A deferred view is copied once some step needs it contiguous.
         if value in self._deferred and (value, not nhwc) not in self._held:
             self._copy_deferred(value)
             return self.buffer(value, nhwc=nhwc)
+        # Held in the other layout only: add a transpose, and keep both buffers.
         x = self._held[value, not nhwc]
         y = self.allocate(value, nhwc=nhwc)
         shape = sizes(value) if nhwc else permuted(sizes(value), TO_NHWC)
@@ -245,19 +249,20 @@ class ProgramBuilder:
 
     def strided(self, value: Value) -> StridedElements:
         """Returns a value as strided elements: of itself, or of the value it is a view of."""
+        # A value that was copied meanwhile is read from its own buffer.
         if value in self._deferred and (value, False) not in self._held:
             return self._deferred[value]
         return StridedElements(value, strides(sizes(value)))
 
     def view(self, value: Value) -> View:
         """Returns the buffer and strides of a value, for kernels that read any strides."""
-        found = self.strided(value)
-        return View(self.buffer(found.source), found.strides, found.offset)
+        elements = self.strided(value)
+        return View(self.buffer(elements.source), elements.strides, elements.offset)
 
     def _copy_deferred(self, value: Value) -> None:
-        given = self._deferred.pop(value)
-        source, made = self.buffer(given.source), self.allocate(value)
-        self.add_strided_copy(value, source, made, sizes(value), given)
+        elements = self._deferred.pop(value)
+        source, target = self.buffer(elements.source), self.allocate(value)
+        self.add_strided_copy(value, source, target, sizes(value), elements)
 
     def add_strided_copy(
         self, value: Value, x: Buffer, y: Buffer, shape: Sizes, elements: StridedElements
@@ -296,9 +301,9 @@ class ProgramBuilder:
             ),
         )
 
-    def fold(self, value: Value, source: Value, made: Callable[[], NDArray[np.generic]]) -> None:
-        """Records that a constant decides a value; `made` computes it if some step needs it."""
-        self._folds[value] = source, made
+    def fold(self, value: Value, source: Value, compute: Callable[[], NDArray[np.generic]]) -> None:
+        """Records that a constant decides a value; `compute` runs if some step needs it."""
+        self._folds[value] = source, compute
 
     def folded_source(self, value: Value) -> Value | None:
         """Returns the constant that a folded value is computed from, such as quantized weights."""

@@ -110,21 +110,24 @@ class Compiled(Executable):
         for name in inputs:
             if name not in known:
                 if name in default_input_names(self.graph.output.origins):
-                    said = "has a default, which is compiled in; the reference takes another"
-                    raise DataError(f"input {name!r} {said}")
+                    reason = "has a default, which is compiled in; the reference takes another"
+                    raise DataError(f"input {name!r} {reason}")
                 raise DataError(f"no input {name!r}; the model takes {', '.join(known) or 'none'}")
         arrays = {name: self._array(name, inputs) for name in known}
         return arrays, self._program({name: a.shape for name, a in arrays.items()})
 
     def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
-        wanted = self.graph[name].type
+        expected = self.graph[name].type
         if name not in inputs:
-            raise DataError(f"input {name} is missing; the model takes {shape_text(wanted.shape)}")
+            raise DataError(
+                f"input {name} is missing; the model takes {shape_text(expected.shape)}"
+            )
         array = np.asarray(inputs[name])
-        if array.dtype != wanted.dtype.carrier:
-            raise DataError(f"input {name} is {array.dtype}, it takes {wanted.dtype.carrier}")
+        if array.dtype != expected.dtype.carrier:
+            raise DataError(f"input {name} is {array.dtype}, it takes {expected.dtype.carrier}")
         return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
+    # Programs are bound to sizes: steps, memory plan and packed weights depend on them.
     def _program(self, sizes: Mapping[str, Sizes]) -> Program:
         key = tuple(sizes.values())
         with self._lock:

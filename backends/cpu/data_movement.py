@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qir.ir.dtype import F32
@@ -39,17 +39,17 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
     low, high = job.clamp_bounds(y)
     nhwc = b.prefers_nhwc(job.result)
     shape = sizes(value)
-    source, made = b.buffer(value), b.allocate(job.result, nhwc=nhwc)
+    source, target = b.buffer(value), b.allocate(job.result, nhwc=nhwc)
     b.add(
         job.name,
         "quantize",
         [source],
-        [made],
+        [target],
         permuted(shape, TO_NHWC) if nhwc else shape,
         lambda plan, at: plan.quantize(
             job.name,
             at(source),
-            at(made),
+            at(target),
             shape=shape,
             scale=float(y.scale),
             zero=y.zero,
@@ -68,18 +68,18 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
     x = byte_parameters(value, "x")
     nhwc = value.type.rank == 4 and not b.has_buffer(value, nhwc=False) and value.constant is None
-    source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result)
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result)
     shape = permuted(sizes(value), TO_NHWC) if nhwc else sizes(value)
     b.add(
         job.name,
         "dequantize",
         [source],
-        [made],
+        [target],
         sizes(value),
         lambda plan, at: plan.dequantize(
             job.name,
             at(source),
-            at(made),
+            at(target),
             shape=shape,
             scale=float(x.scale),
             zero=x.zero,
@@ -91,13 +91,13 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
 
 def _requantized_types(x: Value, y: Value) -> tuple[ByteParameters, ByteParameters] | None:
     """Returns both quantized types where they differ; None where elements are only moved."""
-    ours, theirs = x.type.quant, y.type.quant
-    if x.type.element == y.type.element or (ours and theirs and ours.has_same_mapping(theirs)):
+    x_type, y_type = x.type.quant, y.type.quant
+    if x.type.element == y.type.element or (x_type and y_type and x_type.has_same_mapping(y_type)):
         return None
-    if ours is not None and theirs is not None and ours.storage == theirs.storage:
-        if ours.granularity is not None and theirs.granularity is not None:
+    if x_type is not None and y_type is not None and x_type.storage == y_type.storage:
+        if x_type.granularity is not None and y_type.granularity is not None:
             # The same parameters along an axis that moved.
-            if (ours.scale, ours.zero) == (theirs.scale, theirs.zero):
+            if (x_type.scale, x_type.zero) == (y_type.scale, y_type.zero):
                 return None
     return byte_parameters(x, "x"), byte_parameters(y, "the result")
 
@@ -113,28 +113,29 @@ def reshape(b: ProgramBuilder, job: Job) -> None:
     types = _requantized_types(value, job.result)
     if itemsize(value) != itemsize(job.result):
         raise CannotLower("the result has other elements")
+    # A view of a view stays a view: no bytes are copied until a step needs them contiguous.
     if types is None and (view := _reshaped_view(b, value, job.result)) is not None:
         b.defer_copy(job.result, view)
         return
-    held = b.buffer(value)
+    source = b.buffer(value)
     if types is None:
-        b.set_buffer(job.result, held)
+        b.set_buffer(job.result, source)
         return
     entries = requantize_table(*types)
     assert entries is not None
-    add_lookup_step(b, job.name, held, b.allocate(job.result), sizes(job.result), entries)
+    add_lookup_step(b, job.name, source, b.allocate(job.result), sizes(job.result), entries)
 
 
 def _reshaped_view(b: ProgramBuilder, value: Value, result: Value) -> StridedElements | None:
     """Returns a strided view in another shape, if only axes of size 1 come or go; else None."""
-    given = b.strided(value)
-    wide = [i for i, size in enumerate(sizes(value)) if size != 1]
-    if given.source is value or [sizes(value)[i] for i in wide] != [
+    view = b.strided(value)
+    long_axes = [i for i, size in enumerate(sizes(value)) if size != 1]
+    if view.source is value or [sizes(value)[i] for i in long_axes] != [
         size for size in sizes(result) if size != 1
     ]:
         return None
-    steps = iter(given.strides[i] for i in wide)
-    return replace(given, strides=tuple(0 if size == 1 else next(steps) for size in sizes(result)))
+    steps = iter(view.strides[i] for i in long_axes)
+    return replace(view, strides=tuple(0 if size == 1 else next(steps) for size in sizes(result)))
 
 
 def transpose(b: ProgramBuilder, job: Job) -> None:
@@ -146,30 +147,32 @@ def transpose(b: ProgramBuilder, job: Job) -> None:
     if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
     perm, rank = job.int_tuple("perm"), value.type.rank
-    plain = tuple(range(rank))
-    stored = [(plain, False)] + ([(TO_NHWC, True)] if rank == 4 else [])
+    identity = tuple(range(rank))
+    layouts = [(identity, False)] + ([(TO_NHWC, True)] if rank == 4 else [])
     # Compares each layout of x with each layout of the result: NCHW to NHWC is often both.
-    for order, nhwc in stored:
+    for order, nhwc in layouts:
         if not b.has_buffer(value, nhwc=nhwc):
             continue
-        for target, wanted in stored:
-            back = TO_NCHW if nhwc else plain
-            route = tuple(back[perm[axis]] for axis in target)
-            if is_noop_transpose(permuted(sizes(value), order), route):
-                b.set_buffer(job.result, b.buffer(value, nhwc=nhwc), nhwc=wanted)
+        for target, target_nhwc in layouts:
+            to_type_order = TO_NCHW if nhwc else identity
+            # Composes: from the held order back to the type's, the perm, then to the target's
+            # order.
+            perm_of_bytes = tuple(to_type_order[perm[axis]] for axis in target)
+            if is_noop_transpose(permuted(sizes(value), order), perm_of_bytes):
+                b.set_buffer(job.result, b.buffer(value, nhwc=nhwc), nhwc=target_nhwc)
                 return
     itemsize(value)  # refuses what has no fixed size
-    given = b.strided(value)
-    b.defer_copy(job.result, replace(given, strides=permuted(given.strides, perm)))
+    elements = b.strided(value)
+    b.defer_copy(job.result, replace(elements, strides=permuted(elements.strides, perm)))
 
 
 def slice_axes(b: ProgramBuilder, job: Job) -> None:
     """Lowers a slice with positive steps to a strided view."""
     names = ("starts", "ends", "axes", "steps")
-    cuts = zip(*(job.int_tuple(name) for name in names), strict=True)
+    slices = zip(*(job.int_tuple(name) for name in names), strict=True)
     rank = job.operands["x"].type.rank
     ranges: dict[int, range] = {}
-    for start, end, axis, step in cuts:
+    for start, end, axis, step in slices:
         size = sizes(job.operands["x"])[axis % rank]
         if step < 1:
             raise CannotLower("no kernel takes elements backwards")
@@ -179,9 +182,10 @@ def slice_axes(b: ProgramBuilder, job: Job) -> None:
 
 def split(b: ProgramBuilder, node: Node) -> None:
     """Lowers each part of a split to a strided view."""
-    value, along = node.operands["x"], node.attrs["axis"]
-    assert isinstance(along, int)
-    axis, start = along % value.type.rank, 0
+    value, axis_attr = node.operands["x"], node.attrs["axis"]
+    assert isinstance(axis_attr, int)
+    # All results are checked before any step is added: CannotLower promises that none was.
+    axis, start = axis_attr % value.type.rank, 0
     for result in node.results:
         if _requantized_types(value, result) is not None:
             raise CannotLower("a result has another map")
@@ -203,14 +207,14 @@ def gather(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower(f"index {index} is outside of axis {axis}, which has {size}")
     if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    given = b.strided(value)
-    kept = (0,) * indices.data.ndim
+    elements = b.strided(value)
+    index_strides = (0,) * indices.data.ndim
     b.defer_copy(
         job.result,
         replace(
-            given,
-            strides=(*given.strides[:axis], *kept, *given.strides[axis + 1 :]),
-            offset=given.offset + index % size * given.strides[axis],
+            elements,
+            strides=(*elements.strides[:axis], *index_strides, *elements.strides[axis + 1 :]),
+            offset=elements.offset + index % size * elements.strides[axis],
         ),
     )
 
@@ -220,10 +224,10 @@ def expand(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if _requantized_types(value, job.result) is not None:
         raise CannotLower("the result has another map")
-    given, missing = b.strided(value), job.result.type.rank - value.type.rank
-    pairs = zip(given.strides, sizes(value), strict=True)
+    elements, missing = b.strided(value), job.result.type.rank - value.type.rank
+    pairs = zip(elements.strides, sizes(value), strict=True)
     steps = tuple(0 if size == 1 else step for step, size in pairs)
-    b.defer_copy(job.result, replace(given, strides=(0,) * missing + steps))
+    b.defer_copy(job.result, replace(elements, strides=(0,) * missing + steps))
 
 
 def _take_ranges(
@@ -240,20 +244,20 @@ def _take_ranges(
     if not nhwc:
         b.defer_copy(result, _subrange(b.strided(value), ranges))
         return
-    held = permuted(sizes(value), TO_NHWC)
-    inside = {TO_NHWC.index(axis): along for axis, along in ranges.items()}
-    elements = _subrange(StridedElements(value, strides(held)), inside)
+    nhwc_sizes = permuted(sizes(value), TO_NHWC)
+    nhwc_ranges = {TO_NHWC.index(axis): indices for axis, indices in ranges.items()}
+    elements = _subrange(StridedElements(value, strides(nhwc_sizes)), nhwc_ranges)
     x, y = b.buffer(value, nhwc=True), b.allocate(result, nhwc=True)
     b.add_strided_copy(result, x, y, permuted(sizes(result), TO_NHWC), elements)
 
 
-def _subrange(given: StridedElements, ranges: Mapping[int, range]) -> StridedElements:
+def _subrange(elements: StridedElements, ranges: Mapping[int, range]) -> StridedElements:
     """Returns a view of a range of indices along some axes."""
-    steps, offset = list(given.strides), given.offset
-    for axis, along in ranges.items():
-        offset += along.start * steps[axis]
-        steps[axis] *= along.step
-    return replace(given, strides=tuple(steps), offset=offset)
+    steps, offset = list(elements.strides), elements.offset
+    for axis, indices in ranges.items():
+        offset += indices.start * steps[axis]
+        steps[axis] *= indices.step
+    return replace(elements, strides=tuple(steps), offset=offset)
 
 
 def concat(b: ProgramBuilder, job: Job) -> None:
@@ -267,11 +271,12 @@ def concat(b: ProgramBuilder, job: Job) -> None:
         b.has_buffer(p, nhwc=True) and not b.has_buffer(p, nhwc=False) for p in parts
     )
     order = TO_NHWC if nhwc else tuple(range(job.result.type.rank))
+    # Rows are the axes before the concatenated one; each row takes a span of every operand.
     axis = order.index(job.int_attr("axis") % len(order))
-    whole = permuted(sizes(job.result), order)
-    rows, stride = math.prod(whole[:axis]), math.prod(whole[axis:]) * width
+    result_sizes = permuted(sizes(job.result), order)
+    rows, stride = math.prod(result_sizes[:axis]), math.prod(result_sizes[axis:]) * width
     sources = [b.buffer(part, nhwc=nhwc) for part in parts]
-    made = b.allocate(job.result, nhwc=nhwc)
+    target = b.allocate(job.result, nhwc=nhwc)
     widths = [math.prod(permuted(sizes(p), order)[axis:]) * width for p in parts]
     offsets = itertools.accumulate(widths, initial=0)
     for source, span, offset, pair in zip(sources, widths, offsets, types, strict=False):
@@ -279,14 +284,28 @@ def concat(b: ProgramBuilder, job: Job) -> None:
             b,
             job.name,
             source,
-            made,
-            whole,
+            target,
+            result_sizes,
             rows=rows,
             width=span,
             y_stride=stride,
             y_offset=offset,
-            maps=pair,
+            types=pair,
         )
+
+
+def join(b: ProgramBuilder, job: Job, parts: Sequence[Value], sources: Sequence[Buffer]) -> None:
+    """Joins bytes that are in the result's type already, one copy per operand."""
+    whole, axis = sizes(job.result), job.int_attr("axis") % job.result.type.rank
+    rows, stride = math.prod(whole[:axis]), math.prod(whole[axis:])
+    made = b.allocate(job.result)
+    widths = [math.prod(sizes(part)[axis:]) for part in parts]
+    offsets = itertools.accumulate(widths, initial=0)
+    for source, width, offset in zip(sources, widths, offsets, strict=False):
+        _copy(
+            b, job.name, source, made, whole, rows=rows, width=width, y_stride=stride,
+            y_offset=offset,
+        )  # fmt: skip
 
 
 def _copy(
@@ -302,9 +321,9 @@ def _copy(
     y_stride: int | None = None,
     x_offset: int = 0,
     y_offset: int = 0,
-    maps: tuple[ByteParameters, ByteParameters] | None = None,
+    types: tuple[ByteParameters, ByteParameters] | None = None,
 ) -> None:
-    entries = None if maps is None else requantize_table(*maps)
+    entries = None if types is None else requantize_table(*types)
     b.add(
         name,
         "copy",
@@ -343,21 +362,23 @@ def pad(b: ProgramBuilder, job: Job) -> None:
     nhwc = rank == 4 and b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
     order = TO_NHWC if nhwc else tuple(range(rank))
     pads = job.int_tuple("pads")
-    bytewise = (*permuted(sizes(value), order), itemsize(value))
-    held = b.buffer(value, nhwc=nhwc)
+    # Bytes, with the element's size as the last axis: one kernel for every element type.
+    byte_sizes = (*permuted(sizes(value), order), itemsize(value))
+    source = b.buffer(value, nhwc=nhwc)
     padded_axes = [
         (i, pads[axis], pads[axis + rank])
         for i, axis in enumerate(order)
         if pads[axis] or pads[axis + rank]
     ]
     if not padded_axes:
-        b.set_buffer(job.result, held, nhwc=nhwc)
-    for i, front, back in padded_axes:
-        wider = (*bytewise[:i], bytewise[i] + front + back, *bytewise[i + 1 :])
+        b.set_buffer(job.result, source, nhwc=nhwc)
+    # One pass for each padded axis, from the first one on; the last pass writes the result.
+    for i, before, after in padded_axes:
+        new_sizes = (*byte_sizes[:i], byte_sizes[i] + before + after, *byte_sizes[i + 1 :])
         final = i == padded_axes[-1][0]
-        made = b.allocate(job.result, nhwc=nhwc) if final else b.scratch(math.prod(wider))
-        pad_axis(b, job.name, held, made, bytewise, wider, i, front, back, fill)
-        held, bytewise = made, wider
+        target = b.allocate(job.result, nhwc=nhwc) if final else b.scratch(math.prod(new_sizes))
+        pad_axis(b, job.name, source, target, byte_sizes, new_sizes, i, before, after, fill)
+        source, byte_sizes = target, new_sizes
 
 
 def _fill_byte(job: Job) -> int:
@@ -380,13 +401,13 @@ def pad_axis(
     old: Sizes,
     new: Sizes,
     axis: int,
-    front: int,
-    back: int,
+    before: int,
+    after: int,
     byte: int,
 ) -> None:
     inner, rows = math.prod(new[axis + 1 :]), math.prod(new[:axis])
     size = math.prod(new)
-    if front > 0 or back > 0:
+    if before > 0 or after > 0:
         b.add(
             name,
             "fill",
@@ -395,8 +416,9 @@ def pad_axis(
             new[:-1],
             lambda plan, at: plan.fill(name, at(y), size=size, value=byte),
         )
-    kept = old[axis] + min(front, 0) + min(back, 0)
-    if kept > 0:
+    # Negative pads crop: fewer rows are copied, from further inside.
+    copied = old[axis] + min(before, 0) + min(after, 0)
+    if copied > 0:
         _copy(
             b,
             name,
@@ -404,9 +426,9 @@ def pad_axis(
             y,
             new[:-1],
             rows=rows,
-            width=kept * inner,
+            width=copied * inner,
             x_stride=old[axis] * inner,
             y_stride=new[axis] * inner,
-            x_offset=max(-front, 0) * inner,
-            y_offset=max(front, 0) * inner,
+            x_offset=max(-before, 0) * inner,
+            y_offset=max(before, 0) * inner,
         )

@@ -37,6 +37,7 @@ def scaled_product(b: ProgramBuilder, job: Job) -> bool:
     kernel does."""
     value, zero = job.operands["a"], job.operands.get("a.zero")
     columns, kind = _constant_columns(job), plain_elements.kind_of(value)
+    # Values that calibration watches must be computed as they are, so nothing is fused.
     if b.watched or columns is None or kind not in ("u8", "i8") or value.type.rank < 2:
         return False
     if zero is not None and (math.prod(sizes(zero)) != 1 or zero.type.dtype != value.type.dtype):
@@ -47,19 +48,19 @@ def scaled_product(b: ProgramBuilder, job: Job) -> bool:
     source = b.buffer(value)
     scale = Buffer(4, data=ONE) if fused.scale is None else b.buffer(fused.scale)
     zeros = None if zero is None else b.buffer(zero)
-    made = b.allocate(fused.result)
+    target = b.allocate(fused.result)
     b.fused.update(fused.nodes)
     rows, scales = math.prod(sizes(value)[:-1]), scale.size // 4
     b.add(
         job.name,
         "dynamic_linear",
         [source, scale] if zeros is None else [source, scale, zeros],
-        [made],
+        [target],
         sizes(fused.result),
         lambda plan, at: plan.dynamic_linear(
             job.name,
             at(source),
-            at(made),
+            at(target),
             columns,
             rows=rows,
             scale=at(scale),
@@ -81,6 +82,8 @@ def _constant_columns(job: Job) -> NDArray[np.int8] | None:
     if zero is not None:
         if zero.constant is None or math.prod(sizes(zero)) not in (1, sizes(matrix)[1]):
             return None
+        # The kernel multiplies i8 weights: the zero point is subtracted ahead of time where that
+        # fits.
         data = data - np.asarray(zero.constant.data).astype(np.int32).reshape(-1)
     if data.min() < -128 or data.max() > 127:
         return None
@@ -93,13 +96,13 @@ def _fused_scaling(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums 
     cast = _sole_user(value)
     if cast is None or cast.op != "cast" or cast.result.type.dtype != F32:
         return None
-    found = ScaledSums(cast.result, (cast.name,))
+    sums = ScaledSums(cast.result, (cast.name,))
     node = _sole_user(cast.result)
     if node is None or node.op != "mul" or sizes(node.result) != sizes(cast.result):
-        return found
+        return sums
     (scale,) = (v for v in node.operands.values() if v is not cast.result)
     if scale.type.element != F32 or node.result.type.element != F32:
-        return found
+        return sums
     # The scale must have been computed by an earlier step.
     available = scale.constant is not None or b.has_buffer(scale, nhwc=False)
     shape = sizes(scale)
@@ -108,13 +111,13 @@ def _fused_scaling(b: ProgramBuilder, value: Value, columns: int) -> ScaledSums 
         shape[-1:] == (columns,) and math.prod(shape) == columns,
     )
     if not available or not (per_tensor or per_column):
-        return found
-    return replace(found, result=node.result, nodes=(*found.nodes, node.name), scale=scale)
+        return sums
+    return replace(sums, result=node.result, nodes=(*sums.nodes, node.name), scale=scale)
 
 
 def _sole_user(value: Value) -> Node | None:
     if len(value.uses) != 1:
         return None
     (node,) = value.users
-    plain = node.op != "output" and not node.stages and len(node.results) == 1
-    return node if plain else None
+    is_plain = node.op != "output" and not node.stages and len(node.results) == 1
+    return node if is_plain else None

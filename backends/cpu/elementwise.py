@@ -59,86 +59,93 @@ def add_lookup_step(
 
 def add(b: ProgramBuilder, job: Job) -> None:
     """Lowers an int8 sum."""
-    first, second = job.operands["a"], job.operands["b"]
+    left, right = job.operands["a"], job.operands["b"]
     if _is_float_job(job):
         float_binary(b, job)
         return
-    if runs_of_one(sizes(first), sizes(second)):
+    if runs_of_one(sizes(left), sizes(right)):
         # onnxruntime's QLinearAdd swaps the operands where the first is a scalar, which changes
         # the fma.
-        first, second = second, first
-    a, c, y = (
-        byte_parameters(first, "a"),
-        byte_parameters(second, "b"),
+        left, right = right, left
+    a_params, b_params, y_params = (
+        byte_parameters(left, "a"),
+        byte_parameters(right, "b"),
         byte_parameters(job.result, "the result"),
     )
-    low, high = job.clamp_bounds(y)
+    low, high = job.clamp_bounds(y_params)
     with np.errstate(all="ignore"):  # extreme scales give infinity, which the kernel takes
-        a_gain, b_gain = a.scale / y.scale, c.scale / y.scale
-        offset = np.float32(y.zero) - fma(a_gain, np.float32(a.zero), b_gain * np.float32(c.zero))
-    x, z, made, held, shape, wide = _aligned_operands(b, job, first, second)
+        # q_y = a_gain * q_a + b_gain * q_b + offset, where gains are ratios of the scales.
+        a_gain, b_gain = a_params.scale / y_params.scale, b_params.scale / y_params.scale
+        offset = np.float32(y_params.zero) - fma(
+            a_gain, np.float32(a_params.zero), b_gain * np.float32(b_params.zero)
+        )
+    first_buffer, second_buffer, target, result_sizes, shape, broadcast = _aligned_operands(
+        b, job, left, right
+    )
     b.add(
         job.name,
         "add",
-        [x, z],
-        [made],
-        held,
+        [first_buffer, second_buffer],
+        [target],
+        result_sizes,
         lambda plan, at: plan.add(
             job.name,
-            at(x),
-            at(z),
-            at(made),
+            at(first_buffer),
+            at(second_buffer),
+            at(target),
             shape=shape,
             a_gain=float(a_gain),
             b_gain=float(b_gain),
             offset=float(offset),
-            a_type=a.kind,
-            b_type=c.kind,
-            y_type=y.kind,
+            a_type=a_params.kind,
+            b_type=b_params.kind,
+            y_type=y_params.kind,
             low=low,
             high=high,
-            broadcast=wide,
+            broadcast=broadcast,
         ),
     )
 
 
 def mul(b: ProgramBuilder, job: Job) -> None:
     """Lowers an int8 product."""
-    first, second = job.operands["a"], job.operands["b"]
+    left, right = job.operands["a"], job.operands["b"]
     if _is_float_job(job):
         float_binary(b, job)
         return
-    a, c, y = (
-        byte_parameters(first, "a"),
-        byte_parameters(second, "b"),
+    a_params, b_params, y_params = (
+        byte_parameters(left, "a"),
+        byte_parameters(right, "b"),
         byte_parameters(job.result, "the result"),
     )
-    low, high = job.clamp_bounds(y)
+    low, high = job.clamp_bounds(y_params)
     with np.errstate(all="ignore"):
-        multiplier = a.scale * c.scale / y.scale
-    x, z, made, held, shape, wide = _aligned_operands(b, job, first, second)
+        multiplier = a_params.scale * b_params.scale / y_params.scale
+    first_buffer, second_buffer, target, result_sizes, shape, broadcast = _aligned_operands(
+        b, job, left, right
+    )
     b.add(
         job.name,
         "mul",
-        [x, z],
-        [made],
-        held,
+        [first_buffer, second_buffer],
+        [target],
+        result_sizes,
         lambda plan, at: plan.mul(
             job.name,
-            at(x),
-            at(z),
-            at(made),
+            at(first_buffer),
+            at(second_buffer),
+            at(target),
             shape=shape,
-            a_zero=a.zero,
-            b_zero=c.zero,
+            a_zero=a_params.zero,
+            b_zero=b_params.zero,
             multiplier=float(multiplier),
-            y_zero=y.zero,
-            a_type=a.kind,
-            b_type=c.kind,
-            y_type=y.kind,
+            y_zero=y_params.zero,
+            a_type=a_params.kind,
+            b_type=b_params.kind,
+            y_type=y_params.kind,
             low=low,
             high=high,
-            broadcast=wide,
+            broadcast=broadcast,
         ),
     )
 
@@ -154,15 +161,23 @@ def float_binary(b: ProgramBuilder, job: Job) -> None:
     if job.epilogue:
         raise CannotLower(f"no kernel bounds a float result by {job.epilogue[0].op}")
     op: Any = job.op
-    x, z, made, held, shape, wide = _aligned_operands(b, job, job.operands["a"], job.operands["b"])
+    first_buffer, second_buffer, target, result_sizes, shape, broadcast = _aligned_operands(
+        b, job, job.operands["a"], job.operands["b"]
+    )
     b.add(
         job.name,
         "real",
-        [x, z],
-        [made],
-        held,
+        [first_buffer, second_buffer],
+        [target],
+        result_sizes,
         lambda plan, at: plan.real(
-            job.name, at(x), at(z), at(made), op=op, shape=shape, broadcast=wide
+            job.name,
+            at(first_buffer),
+            at(second_buffer),
+            at(target),
+            op=op,
+            shape=shape,
+            broadcast=broadcast,
         ),
     )
 
@@ -176,15 +191,22 @@ def _aligned_operands(
     images = [v for v in images if v.constant is None and not is_noop_transpose(sizes(v), TO_NHWC)]
     nhwc = rank == 4 and any(b.has_buffer(v, nhwc=True) for v in images)
     try:
-        shape, wide = _broadcast_sizes(first, second, rank, nhwc)
+        shape, broadcast = broadcast_sizes(first, second, rank, nhwc)
     # The other layout may make the repeated axes adjacent: one value a channel is innermost in
     # NHWC.
     except CannotLower:
         nhwc = not nhwc and rank == 4
-        shape, wide = _broadcast_sizes(first, second, rank, nhwc)
-    x, z = (_in_layout(b, v, nhwc) for v in (first, second))
-    held = permuted(sizes(job.result), TO_NHWC) if nhwc else sizes(job.result)
-    return x, z, b.allocate(job.result, nhwc=nhwc), held, shape, wide
+        shape, broadcast = broadcast_sizes(first, second, rank, nhwc)
+    first_buffer, second_buffer = (_in_layout(b, v, nhwc) for v in (first, second))
+    result_sizes = permuted(sizes(job.result), TO_NHWC) if nhwc else sizes(job.result)
+    return (
+        first_buffer,
+        second_buffer,
+        b.allocate(job.result, nhwc=nhwc),
+        result_sizes,
+        shape,
+        broadcast,
+    )
 
 
 def _in_layout(b: ProgramBuilder, value: Value, nhwc: bool) -> Buffer:
@@ -192,12 +214,12 @@ def _in_layout(b: ProgramBuilder, value: Value, nhwc: bool) -> Buffer:
     four."""
     if value.type.rank == 4 or not nhwc:
         return b.buffer(value, nhwc=nhwc)
-    held, shape = b.buffer(value), _with_rank(sizes(value), 4)
+    source, shape = b.buffer(value), _with_rank(sizes(value), 4)
     # With one axis longer than 1, a transpose moves no byte.
     if sum(size != 1 for size in shape) < 2:
-        return held
-    transposed = b.scratch(held.size)
-    b.transpose(f"{value.name} to NHWC", held, transposed, shape, TO_NHWC, itemsize(value))
+        return source
+    transposed = b.scratch(source.size)
+    b.transpose(f"{value.name} to NHWC", source, transposed, shape, TO_NHWC, itemsize(value))
     return transposed
 
 
@@ -205,19 +227,19 @@ def _with_rank(shape: Sizes, rank: int) -> Sizes:
     return (1,) * (rank - len(shape)) + shape
 
 
-def _broadcast_sizes(
+def broadcast_sizes(
     first: Value, second: Value, rank: int, nhwc: bool
 ) -> tuple[tuple[int, int, int], Broadcast]:
     """Returns (outer, rows, inner), and which operand repeats along the rows."""
-    a, c = (_with_rank(sizes(v), rank) for v in (first, second))
+    a, b = (_with_rank(sizes(v), rank) for v in (first, second))
     if nhwc:
-        a, c = permuted(a, TO_NHWC), permuted(c, TO_NHWC)
-    if a == c:
+        a, b = permuted(a, TO_NHWC), permuted(b, TO_NHWC)
+    if a == b:
         return (1, 1, math.prod(a)), None
-    if all(m in (n, 1) for m, n in zip(c, a, strict=True)):
-        return _repeated_rows(c, a), "b"
-    if all(m in (n, 1) for m, n in zip(a, c, strict=True)):
-        return _repeated_rows(a, c), "a"
+    if all(m in (n, 1) for m, n in zip(b, a, strict=True)):
+        return _repeated_rows(b, a), "b"
+    if all(m in (n, 1) for m, n in zip(a, b, strict=True)):
+        return _repeated_rows(a, b), "a"
     raise CannotLower("each operand repeats along an axis of the other")
 
 

@@ -42,31 +42,33 @@ def _require_floats(job: Job) -> None:
 def _result_and_clamps(b: ProgramBuilder, job: Job) -> tuple[Buffer, list[tuple[float, float]]]:
     """Allocates the result, and returns the bounds of fused activations, which apply after
     rounding."""
-    ends = [clamp_bounds(stage.op, stage.attrs) for stage in job.epilogue]
+    bounds = [clamp_bounds(stage.op, stage.attrs) for stage in job.epilogue]
     return b.allocate(job.result), [
         (-math.inf if low is None else low, math.inf if high is None else high)
-        for low, high in ends
+        for low, high in bounds
     ]
 
 
-def _add_clamps(b: ProgramBuilder, job: Job, made: Buffer, ends: list[tuple[float, float]]) -> None:
+def _add_clamps(
+    b: ProgramBuilder, job: Job, target: Buffer, bounds: list[tuple[float, float]]
+) -> None:
     """Adds a step for each fused activation."""
-    for low, high in ends:
+    for low, high in bounds:
         b.add(
             job.name,
             "float_bound",
-            [made],
-            [made],
+            [target],
+            [target],
             sizes(job.result),
-            partial(_add_clamp, job.name, made, low, high),
+            partial(_add_clamp, job.name, target, low, high),
         )
 
 
 def _add_clamp(
-    name: str, made: Buffer, low: float, high: float, plan: Plan, at: Callable[[Buffer], int]
+    name: str, target: Buffer, low: float, high: float, plan: Plan, at: Callable[[Buffer], int]
 ) -> None:
-    size = made.size // FLOAT_BYTES
-    plan.float_unary(name, at(made), at(made), op="bound", size=size, a=low, b=high)
+    size = target.size // FLOAT_BYTES
+    plan.float_unary(name, at(target), at(target), op="bound", size=size, a=low, b=high)
 
 
 # -- matrices -------------------------------------------------------------------------------------
@@ -104,25 +106,29 @@ def block_weights(b: ProgramBuilder, value: Value, *, transposed: bool) -> Block
         if quant.granularity
         else columns
     )
+    # Integers are counted from the lowest one: the kernel reads unsigned values and zero points.
     low = quant.storage.bounds[0]
     integers = np.asarray(source.constant.data, np.int64) - low
     rows = np.ascontiguousarray((integers if transposed else integers.T).astype(np.uint8))
     count = -(-depth // depth_per_scale)
-    numbers: list[NDArray[Any]] = []
-    for given in (np.asarray(quant.scales(), np.float32), quant.zeros().astype(np.int32) - low):
+    parameters: list[NDArray[Any]] = []
+    # A scale and a zero point for each column and each block of the depth.
+    for values in (np.asarray(quant.scales(), np.float32), quant.zeros().astype(np.int32) - low):
         shape = (
             (-(-columns // columns_per_scale), count)
             if transposed
             else (count, -(-columns // columns_per_scale))
         )
-        table = np.asarray(given).reshape(shape)
+        table = np.asarray(values).reshape(shape)
         table = table if transposed else table.T
-        numbers.append(np.ascontiguousarray(np.repeat(table, columns_per_scale, axis=0)[:columns]))
+        parameters.append(
+            np.ascontiguousarray(np.repeat(table, columns_per_scale, axis=0)[:columns])
+        )
     if quant.storage.bits == 4:
         # Two 4-bit integers share a byte, the first in the low bits.
         padded = np.pad(rows, ((0, 0), (0, depth % 2)))
         rows = np.ascontiguousarray(padded[:, ::2] | padded[:, 1::2] << 4)
-    return BlockWeights(rows, numbers[0], numbers[1], quant.storage.bits, depth_per_scale)
+    return BlockWeights(rows, parameters[0], parameters[1], quant.storage.bits, depth_per_scale)
 
 
 def _is_plain_uniform(quant: QuantType) -> bool:
@@ -145,10 +151,10 @@ def matmul(b: ProgramBuilder, job: Job) -> None:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1."""
-    added = job.operands.get("c")
-    if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
+    addend = job.operands.get("c")
+    if job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0):
         raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", added)
+    _product(b, job, "a", "b", addend)
 
 
 def linear(b: ProgramBuilder, job: Job) -> None:
@@ -162,10 +168,10 @@ def per_column_constant(
     """Returns a constant with one value for each column, or one for all."""
     if value is None:
         return None
-    given = b.constant_elements(value)
-    if given is None:
+    elements = b.constant_elements(value)
+    if elements is None:
         raise CannotLower(f"{slot} is no constant")
-    data = np.asarray(given, np.float32)
+    data = np.asarray(elements, np.float32)
     if data.size not in (1, count) or data.shape[-1:] not in ((), (1,), (count,)):
         raise CannotLower(f"{slot} has another value for each row")
     return np.ascontiguousarray(np.broadcast_to(data.reshape(-1), count))
@@ -173,28 +179,32 @@ def per_column_constant(
 
 def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Value | None) -> None:
     _require_floats(job)
-    first, second = job.operands[left], job.operands[right]
-    if first.type.rank < 2 or second.type.rank < 2:
+    left_value, right_value = job.operands[left], job.operands[right]
+    if left_value.type.rank < 2 or right_value.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
     b_transposed = job.op == "linear" or job.attrs["trans_b"] is True
-    a = _left_matrices(b, first, transposed=job.op != "linear" and job.attrs["trans_a"] is True)
-    n = sizes(second)[-2 if b_transposed else -1]
-    bias, held = (
-        per_column_constant(b, bias_value, n, "bias"),
-        block_weights(b, second, transposed=b_transposed),
+    left_matrices = _left_matrices(
+        b, left_value, transposed=job.op != "linear" and job.attrs["trans_a"] is True
     )
-    c = _right_matrices(b, second, transposed=b_transposed) if held is None else held
-    made, ends = _result_and_clamps(b, job)
-    multiply(b, job.name, a, c, made, sizes(job.result), bias)
-    _add_clamps(b, job, made, ends)
+    n = sizes(right_value)[-2 if b_transposed else -1]
+    bias, packed = (
+        per_column_constant(b, bias_value, n, "bias"),
+        block_weights(b, right_value, transposed=b_transposed),
+    )
+    right_matrices = (
+        _right_matrices(b, right_value, transposed=b_transposed) if packed is None else packed
+    )
+    target, bounds = _result_and_clamps(b, job)
+    multiply(b, job.name, left_matrices, right_matrices, target, sizes(job.result), bias)
+    _add_clamps(b, job, target, bounds)
 
 
 def multiply(
     b: ProgramBuilder,
     name: str,
-    a: Matrices,
-    c: Matrices | BlockWeights,
-    made: Buffer,
+    left_operand: Matrices,
+    right_operand: Matrices | BlockWeights,
+    target: Buffer,
     result: Sizes,
     bias: NDArray[np.float32] | None = None,
     *,
@@ -202,39 +212,41 @@ def multiply(
 ) -> None:
     """Adds a product of matrices."""
     *batch, m, n = result
-    k = a.sizes[-1]
+    k = left_operand.sizes[-1]
     if (
-        isinstance(c, BlockWeights) or len(c.sizes) == 2
-    ) and a.is_contiguous:  # all rows are one matrix
+        isinstance(right_operand, BlockWeights) or len(right_operand.sizes) == 2
+    ) and left_operand.is_contiguous:  # all rows are one matrix
         batch, m = [], math.prod(result[:-1])
-        a = Matrices(a.buffer, (m, k), (k, 1))
+        left_operand = Matrices(left_operand.buffer, (m, k), (k, 1))
     count = math.prod(batch)
-    given: dict[str, Any] = {"b_steps": (0, 0), "b_at": np.zeros(count, np.uint64)}
-    if isinstance(c, BlockWeights):
+    right_arguments: dict[str, Any] = {"b_steps": (0, 0), "b_at": np.zeros(count, np.uint64)}
+    if isinstance(right_operand, BlockWeights):
         for slot in ("codes", "scale", "zero", "bits", "block"):
-            given[slot] = getattr(c, slot)
+            right_arguments[slot] = getattr(right_operand, slot)
     else:
-        given.update(b_steps=c.strides[-2:], b_at=c.offsets(tuple(batch)))
-    right = a.buffer if isinstance(c, BlockWeights) else c.buffer
+        right_arguments.update(
+            b_steps=right_operand.strides[-2:], b_at=right_operand.offsets(tuple(batch))
+        )
+    right = left_operand.buffer if isinstance(right_operand, BlockWeights) else right_operand.buffer
     b.add(
         name,
         "wide_product",
-        list(dict.fromkeys((a.buffer, right))),
-        [made],
+        list(dict.fromkeys((left_operand.buffer, right))),
+        [target],
         result,
         lambda plan, at: plan.wide_product(
             name,
-            at(a.buffer),
+            at(left_operand.buffer),
             at(right),
-            at(made),
+            at(target),
             bias,
             sizes=(m, k, n),
-            a_at=a.offsets(tuple(batch)),
+            a_at=left_operand.offsets(tuple(batch)),
             y_at=np.arange(count, dtype=np.uint64) * np.uint64(m * n),
-            a_row=a.strides[-2],
+            a_row=left_operand.strides[-2],
             y_row=n,
             to_whole=to_whole,
-            **given,
+            **right_arguments,
         ),
     )
 
@@ -245,9 +257,9 @@ def _left_matrices(b: ProgramBuilder, value: Value, *, transposed: bool) -> Matr
     if not transposed:
         return Matrices(b.buffer(value), shape, strides(shape))
     perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    source, turned = b.buffer(value), b.scratch(math.prod(shape) * FLOAT_BYTES)
-    b.transpose(f"{value.name} transposed", source, turned, shape, perm, FLOAT_BYTES)
-    return Matrices(turned, permuted(shape, perm), strides(permuted(shape, perm)))
+    source, transposed_buffer = b.buffer(value), b.scratch(math.prod(shape) * FLOAT_BYTES)
+    b.transpose(f"{value.name} transposed", source, transposed_buffer, shape, perm, FLOAT_BYTES)
+    return Matrices(transposed_buffer, permuted(shape, perm), strides(permuted(shape, perm)))
 
 
 def _right_matrices(b: ProgramBuilder, value: Value, *, transposed: bool) -> Matrices:
@@ -279,22 +291,23 @@ def _conv(b: ProgramBuilder, job: Job, *, transposed: bool) -> None:
     x, w = job.operands["x"], job.operands["w"]
     nchw = job.attrs.get("layout", "NCHW") == "NCHW"
     shape, result = sizes(x), sizes(job.result)
+    # The kernel reads NCHW: NHWC images are transposed before and after it.
     if not nchw:
         shape, result = permuted(shape, TO_NCHW), permuted(result, TO_NCHW)
     axes, channels = len(shape) - 2, result[1]
     bias = per_column_constant(b, job.operands.get("bias"), channels, "bias")
     weights, source = b.buffer(w), b.buffer(x)
     if not nchw:
-        held, source = source, b.scratch(source.size)
-        b.transpose(f"{x.name} to NCHW", held, source, sizes(x), TO_NCHW, FLOAT_BYTES)
-    made, ends = _result_and_clamps(b, job)
-    to = made if nchw else b.scratch(made.size)
+        nhwc_source, source = source, b.scratch(source.size)
+        b.transpose(f"{x.name} to NCHW", nhwc_source, source, sizes(x), TO_NCHW, FLOAT_BYTES)
+    target, bounds = _result_and_clamps(b, job)
+    nchw_target = target if nchw else b.scratch(target.size)
     convolve(
         b,
         job.name,
         source,
         weights,
-        to,
+        nchw_target,
         bias,
         shape=shape,
         kernel=sizes(w)[2:],
@@ -306,8 +319,8 @@ def _conv(b: ProgramBuilder, job: Job, *, transposed: bool) -> None:
         transposed=transposed,
     )
     if not nchw:
-        b.transpose(f"{job.name} to NHWC", to, made, result, TO_NHWC, FLOAT_BYTES)
-    _add_clamps(b, job, made, ends)
+        b.transpose(f"{job.name} to NHWC", nchw_target, target, result, TO_NHWC, FLOAT_BYTES)
+    _add_clamps(b, job, target, bounds)
 
 
 def convolve(
@@ -330,7 +343,8 @@ def convolve(
 ) -> None:
     """Adds a convolution in NCHW. Missing axes become leading axes of size 1."""
 
-    def three(values: Sizes, missing: int) -> Sizes:
+    # Missing leading axes have size 1, stride 1 and no padding: a 1-D convolution is a 3-D one.
+    def three_axes(values: Sizes, missing: int) -> Sizes:
         return (missing,) * (3 - len(values)) + values
 
     b.add(
@@ -345,12 +359,12 @@ def convolve(
             at(w),
             at(y),
             bias,
-            shape=(*shape[:2], *three(shape[2:], 1)),
-            kernel=(result[1], *three(kernel, 1)),
-            out=three(result[2:], 1),
-            stride=three(stride, 1),
-            pad=three(pad, 0),
-            dilation=three(dilation, 1),
+            shape=(*shape[:2], *three_axes(shape[2:], 1)),
+            kernel=(result[1], *three_axes(kernel, 1)),
+            out=three_axes(result[2:], 1),
+            stride=three_axes(stride, 1),
+            pad=three_axes(pad, 0),
+            dilation=three_axes(dilation, 1),
             groups=groups,
             transposed=transposed,
             to_whole=to_whole,

@@ -53,9 +53,9 @@ class ConvEpilogue:
     nodes: tuple[str, ...] = ()
     """Names of the nodes that are fused to the convolution."""
 
-    def with_node(self, node: Node, **how: Any) -> ConvEpilogue:
+    def with_node(self, node: Node, **changes: Any) -> ConvEpilogue:
         """Returns the epilogue with one node more."""
-        return replace(self, result=node.result, nodes=(*self.nodes, node.name), **how)
+        return replace(self, result=node.result, nodes=(*self.nodes, node.name), **changes)
 
 
 def can_convolve_nhwc(b: ProgramBuilder, job: Job) -> bool:
@@ -91,6 +91,7 @@ def convolution(b: ProgramBuilder, job: Job) -> None:
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
     groups = job.int_attr("groups")
     depthwise = groups == shape[1] > 1
+    # Depthwise kernels read NHWC alone.
     reads_nchw = job.nchw and not depthwise and not b.has_buffer(x, nhwc=True)
     # A kernel reads an image of few channels in NCHW directly: the first layer saves a transpose.
     reads_nchw = (
@@ -98,18 +99,18 @@ def convolution(b: ProgramBuilder, job: Job) -> None:
     )  # others are put in order once
     source = b.buffer(x, nhwc=job.nchw and not reads_nchw)
     added = None if epilogue.added is None else b.buffer(epilogue.added, nhwc=job.nchw)
-    made = b.allocate(epilogue.result, nhwc=job.nchw)
-    held = sizes(epilogue.result)
+    target = b.allocate(epilogue.result, nhwc=job.nchw)
+    result_sizes = sizes(epilogue.result)
     b.add(
         job.name,
         "float_conv2d",
         [source] if added is None else [source, added],
-        [made],
-        permuted(held, TO_NHWC) if job.nchw else held,
+        [target],
+        permuted(result_sizes, TO_NHWC) if job.nchw else result_sizes,
         lambda plan, at: plan.float_last_conv2d(
             job.name,
             at(source),
-            at(made),
+            at(target),
             weights,
             bias,
             shape=shape,
@@ -167,6 +168,7 @@ def _with_activation(epilogue: ConvEpilogue) -> ConvEpilogue:
     node = _sole_user(epilogue.result)
     if node is None or node.op not in ACTIVATIONS:
         return epilogue
+    # An activation that no kernel computes is left to its own step.
     try:
         op, low, high = kernel_function(node.op, node.attrs)
     except CannotLower:
@@ -196,9 +198,10 @@ def _with_sum(b: ProgramBuilder, epilogue: ConvEpilogue) -> ConvEpilogue:
         return epilogue
     (other,) = (v for v in node.operands.values() if v is not epilogue.result)
     # The other operand must have been computed by earlier steps: steps run in their order.
-    there = any(b.has_buffer(other, nhwc=nhwc) for nhwc in (True, False))
-    if not there or other.type.element != F32 or sizes(other) != sizes(node.result):
+    is_available = any(b.has_buffer(other, nhwc=nhwc) for nhwc in (True, False))
+    if not is_available or other.type.element != F32 or sizes(other) != sizes(node.result):
         return epilogue
+    # Fused additions read both tensors in NHWC, so that the shapes must be equal.
     if sizes(node.result) != sizes(epilogue.result) or is_noop_transpose(sizes(other), TO_NHWC):
         return epilogue
     return epilogue.with_node(node, added=other)
@@ -235,17 +238,17 @@ def pool(b: ProgramBuilder, job: Job, *, average: bool) -> None:
     kernel, stride, pad = job.int_pair("kernel"), job.int_pair("stride"), job.pads()
     dilation = (1, 1) if average else job.int_pair("dilation")
     count_pad = job.attrs.get("count_pad") is True
-    source, made = b.buffer(x, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
+    source, target = b.buffer(x, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     b.add(
         job.name,
         "float_avg_pool2d" if average else "float_max_pool2d",
         [source],
-        [made],
+        [target],
         (shape[0], *out, shape[1]),
         lambda plan, at: plan.float_last_pool2d(
             job.name,
             at(source),
-            at(made),
+            at(target),
             shape=shape,
             kernel=kernel,
             stride=stride,
@@ -262,14 +265,14 @@ def mean(b: ProgramBuilder, job: Job, is_nchw: bool) -> None:
     """Lowers a mean over all pixels."""
     x = job.operands["x"]
     n, c, h, w = sizes(x) if is_nchw else permuted(sizes(x), TO_NCHW)
-    source, made = b.buffer(x, nhwc=is_nchw), b.allocate(job.result)
+    source, target = b.buffer(x, nhwc=is_nchw), b.allocate(job.result)
     b.add(
         job.name,
         "float_mean",
         [source],
-        [made],
+        [target],
         sizes(job.result),
         lambda plan, at: plan.float_last_mean(
-            job.name, at(source), at(made), images=n, pixels=h * w, channels=c
+            job.name, at(source), at(target), images=n, pixels=h * w, channels=c
         ),
     )

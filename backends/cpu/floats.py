@@ -22,6 +22,7 @@ from . import float_nhwc
 from .activations import Bounds, clamp_bounds, float_attr, kernel_function
 from .builder import TO_NCHW, TO_NHWC, Buffer, CannotLower, ProgramBuilder, permuted, sizes, strides
 from .kernel_types import Job
+from .normalizations import softmax
 from .products import fused_transpose, matrices, offsets, row_major, transposed_matrix
 from .sizes import Sizes
 
@@ -49,11 +50,13 @@ def _fused_clamp(b: ProgramBuilder, job: Job) -> tuple[Value, Bounds]:
         raise CannotLower("no kernel bounds a float result twice")
     if job.epilogue:
         return job.result, clamp_bounds(job.epilogue[0].op, job.epilogue[0].attrs)
+    # A relu or clip that is the only consumer needs no step of its own.
     if len(job.result.uses) == 1 and job.result.name not in b.watched:
         (user,) = job.result.users
         if user.op in ("relu", "clip") and user.result.type.element == F32:
             try:
                 return user.result, clamp_bounds(user.op, user.attrs)
+            # A bound that is NaN: the clip is lowered on its own, and refused there.
             except CannotLower:
                 pass
     return job.result, (None, None)
@@ -77,37 +80,37 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
         float_nhwc.convolution(b, job)
         return
     x, w = job.operands["x"], job.operands["w"]
-    made, (low, high) = _fused_clamp(b, job)
+    target_value, (low, high) = _fused_clamp(b, job)
     oc, depth, kh, kw = sizes(w)
     if not depth:
         raise CannotLower("w has no channels")
     bias = job.operands.get("bias")
-    shift = None
+    bias_data = None
     if bias is not None:
         if bias.constant is None:
             raise CannotLower("bias is no constant")
-        shift = np.ascontiguousarray(bias.constant.data, np.float32).reshape(-1)
-    known = None
+        bias_data = np.ascontiguousarray(bias.constant.data, np.float32).reshape(-1)
+    constant_weights = None
     if w.constant is not None:
-        known = np.ascontiguousarray(w.constant.data, np.float32).reshape(-1)
+        constant_weights = np.ascontiguousarray(w.constant.data, np.float32).reshape(-1)
     source, weights = _nchw_buffer(b, x, job.nchw), b.buffer(w)
     shape = sizes(x) if job.nchw else permuted(sizes(x), TO_NCHW)
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
     groups = job.int_attr("groups")
 
-    def step(result: Buffer, held: Sizes) -> None:
+    def step(result: Buffer, result_sizes: Sizes) -> None:
         b.add(
             job.name,
             "float_conv2d",
             [source, weights],
             [result],
-            held,
+            result_sizes,
             lambda plan, at: plan.float_conv2d(
                 job.name,
                 at(source),
                 at(weights),
                 at(result),
-                shift,
+                bias_data,
                 shape=shape,
                 kernel=(oc, kh, kw),
                 stride=stride,
@@ -116,20 +119,20 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
                 groups=groups,
                 low=low,
                 high=high,
-                constant=known,
+                constant=constant_weights,
             ),
         )
 
-    _add_nchw_step(b, made, job.nchw, step)
+    _add_nchw_step(b, target_value, job.nchw, step)
 
 
 def _nchw_buffer(b: ProgramBuilder, value: Value, nchw: bool) -> Buffer:
     """Returns an image in NCHW."""
-    held = b.buffer(value)
+    source = b.buffer(value)
     if nchw:
-        return held
-    transposed = b.scratch(held.size)
-    b.transpose(f"{value.name} to NCHW", held, transposed, sizes(value), TO_NCHW, FLOAT_BYTES)
+        return source
+    transposed = b.scratch(source.size)
+    b.transpose(f"{value.name} to NCHW", source, transposed, sizes(value), TO_NCHW, FLOAT_BYTES)
     return transposed
 
 
@@ -153,10 +156,10 @@ def linear(b: ProgramBuilder, job: Job) -> None:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
-    added = job.operands.get("c")
-    if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
+    addend = job.operands.get("c")
+    if job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0):
         raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", added, transposed=job.attrs["trans_b"] is True)
+    _product(b, job, "a", "b", addend, transposed=job.attrs["trans_b"] is True)
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
@@ -182,6 +185,7 @@ def _product(
     if matrix.constant is None or matrix.type.rank != 2:
         raise CannotLower(f"{right} is no constant matrix")
     data = np.asarray(matrix.constant.data, np.float32)
+    # Packed once: a column of the matrix is a row of the packed weights.
     columns = np.ascontiguousarray(data if transposed else data.T)
     if not columns.size:
         raise CannotLower(f"{right} is empty")
@@ -189,16 +193,16 @@ def _product(
     a_transposed = job.op != "linear" and job.attrs["trans_a"] is True
     if a_transposed and value.type.rank != 2:
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
-    made, (low, high) = _fused_clamp(b, job)
+    target_value, (low, high) = _fused_clamp(b, job)
     source = transposed_matrix(b, value) if a_transposed else b.buffer(value)
     rows = math.prod(sizes(value)) // columns.shape[1]
-    result = b.allocate(made)
+    result = b.allocate(target_value)
     b.add(
         job.name,
         "float_linear",
         [source],
         [result],
-        sizes(made),
+        sizes(target_value),
         lambda plan, at: plan.float_linear(
             job.name, at(source), at(result), columns, bias, rows=rows, low=low, high=high
         ),
@@ -212,32 +216,38 @@ def computed_product(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower("no kernel adds to a product of two computed matrices, or bounds it")
     if left.type.rank < 2 or right.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
-    a, c = matrices(b, job, left, "trans_a"), matrices(b, job, right, "trans_b")
-    made, order = fused_transpose(b, job)
-    result = b.allocate(made)
-    out = permuted(strides(sizes(made)), order)
+    left_matrices, right_matrices = (
+        matrices(b, job, left, "trans_a"),
+        matrices(b, job, right, "trans_b"),
+    )
+    # A transpose after the product is written by the product itself, through its result strides.
+    target_value, order = fused_transpose(b, job)
+    result = b.allocate(target_value)
+    result_strides = permuted(strides(sizes(target_value)), order)
     batch = sizes(job.result)[:-2]
-    m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
-    if a.strides[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
-        a = row_major(b, job, left, a)
+    m, n, k = *sizes(job.result)[-2:], left_matrices.sizes[-1]
+    if (
+        left_matrices.strides[-1] != 1 and k > 1
+    ):  # rows of a are read as they are: put them in order
+        left_matrices = row_major(b, job, left, left_matrices)
     b.add(
         job.name,
         "float_matmul",
-        [a.buffer, c.buffer],
+        [left_matrices.buffer, right_matrices.buffer],
         [result],
         sizes(job.result),
         lambda plan, at: plan.float_matmul(
             job.name,
-            at(a.buffer),
-            at(c.buffer),
+            at(left_matrices.buffer),
+            at(right_matrices.buffer),
             at(result),
             sizes=(m, k, n),
-            a_at=a.offsets(batch),
-            b_at=c.offsets(batch),
-            y_at=offsets(out[:-2], batch, 0),
-            a_row=a.strides[-2],
-            b_steps=c.strides[-2:],
-            y_row=out[-2],
+            a_at=left_matrices.offsets(batch),
+            b_at=right_matrices.offsets(batch),
+            y_at=offsets(result_strides[:-2], batch, 0),
+            a_row=left_matrices.strides[-2],
+            b_steps=right_matrices.strides[-2:],
+            y_row=result_strides[-2],
         ),
     )
 
@@ -254,16 +264,16 @@ def unary(b: ProgramBuilder, job: Job) -> None:
     op, low, high = kernel_function(job.op, job.attrs)
     value = job.operands["x"]
     nhwc = b.has_buffer(value, nhwc=True) and not b.has_buffer(value, nhwc=False)
-    source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
     size = math.prod(sizes(value))
     b.add(
         job.name,
         f"float_{op}",
         [source],
-        [made],
+        [target],
         sizes(value),
         lambda plan, at: plan.float_unary(
-            job.name, at(source), at(made), op=op, size=size, a=low, b=high
+            job.name, at(source), at(target), op=op, size=size, a=low, b=high
         ),
     )
 
@@ -273,8 +283,8 @@ def power(b: ProgramBuilder, job: Job) -> None:
     exponent = job.operands["b"].constant
     if exponent is None or exponent.data.size != 1 or sizes(job.result) != sizes(job.operands["a"]):
         raise CannotLower("b is no single constant")
-    if (found := float(np.asarray(exponent.data, np.float64).reshape(-1)[0])) != 2:
-        raise CannotLower(f"no kernel raises to the power {found}")
+    if (exponent_value := float(np.asarray(exponent.data, np.float64).reshape(-1)[0])) != 2:
+        raise CannotLower(f"no kernel raises to the power {exponent_value}")
     unary(b, replace(job, op="square", operands={"x": job.operands["a"]}))
 
 
@@ -295,13 +305,13 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     dilation = job.int_pair("dilation")
     source = _nchw_buffer(b, value, job.nchw)
 
-    def step(result: Buffer, held: Sizes) -> None:
+    def step(result: Buffer, result_sizes: Sizes) -> None:
         b.add(
             job.name,
             "float_max_pool2d",
             [source],
             [result],
-            held,
+            result_sizes,
             lambda plan, at: plan.float_max_pool2d(
                 job.name,
                 at(source),
@@ -335,13 +345,13 @@ def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     count_pad = job.attrs["count_pad"] is True
     source = _nchw_buffer(b, value, job.nchw)
 
-    def step(result: Buffer, held: Sizes) -> None:
+    def step(result: Buffer, result_sizes: Sizes) -> None:
         b.add(
             job.name,
             "float_avg_pool2d",
             [source],
             [result],
-            held,
+            result_sizes,
             lambda plan, at: plan.float_avg_pool2d(
                 job.name,
                 at(source),
@@ -362,34 +372,35 @@ def batch_norm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a batch norm with constant parameters."""
     if job.epilogue:
         raise CannotLower(f"no kernel bounds a float result by {job.epilogue[0].op}")
-    rows = []
+    parameters = []
+    # One row (mean, slope, beta) for each channel: y = (x - mean) * slope + beta.
     for slot in ("gamma", "beta", "mean", "var"):
-        held = job.operands[slot].constant
-        if held is None:
+        constant = job.operands[slot].constant
+        if constant is None:
             raise CannotLower(f"{slot} is no constant")
-        rows.append(np.asarray(held.data, np.float64).reshape(-1))
-    gamma, beta, mean, var = rows
+        parameters.append(np.asarray(constant.data, np.float64).reshape(-1))
+    gamma, beta, mean, var = parameters
     with np.errstate(all="ignore"):
         # In float64, as the reference computes it; the kernel rounds the result once.
         slope = gamma / np.sqrt(var + float_attr(job.attrs, "eps"))
-    numbers = np.stack([mean, slope, beta], axis=1)
+    channel_rows = np.stack([mean, slope, beta], axis=1)
     value = job.operands["x"]
     shape = sizes(value)
     axis = job.int_attr("axis") % len(shape)
-    source, made = b.buffer(value), b.allocate(job.result)
+    source, target = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "float_batch_norm",
         [source],
-        [made],
+        [target],
         shape,
         lambda plan, at: plan.float_batch_norm(
             job.name,
             at(source),
-            at(made),
+            at(target),
             outer=math.prod(shape[:axis]),
             inner=math.prod(shape[axis + 1 :]),
-            numbers=numbers,
+            numbers=channel_rows,
         ),
     )
 
@@ -408,35 +419,36 @@ def reduce_mean(b: ProgramBuilder, job: Job) -> None:
     )
 
 
-def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
+def _mean(b: ProgramBuilder, job: Job, reduced_axes: Sizes) -> None:
     if job.epilogue:
         raise CannotLower(f"no kernel bounds a float result by {job.epilogue[0].op}")
     value = job.operands["x"]
+    # The kernel takes means of innermost rows, so that the reduced axes are moved to the end.
     if any(v.type.element != F32 for v in (value, job.result)):
         raise CannotLower("no kernel takes the mean of integers over these axes")
     shape = sizes(value)
     # Means over all pixels of NHWC images have a kernel of their own.
-    if len(shape) == 4 and over in ((1, 2), (2, 3)) and not b.watched:
-        typed_first = over == (2, 3)
+    if len(shape) == 4 and reduced_axes in ((1, 2), (2, 3)) and not b.watched:
+        typed_first = reduced_axes == (2, 3)
         if not typed_first or b.has_buffer(value, nhwc=True):
             float_nhwc.mean(b, job, typed_first)
             return
-    kept = tuple(axis for axis in range(len(shape)) if axis not in over)
-    order = (*kept, *over)
+    kept = tuple(axis for axis in range(len(shape)) if axis not in reduced_axes)
+    order = (*kept, *reduced_axes)
     source = b.buffer(value)
     if order != tuple(range(len(shape))):
-        turned = b.scratch(source.size)
-        b.transpose(f"{value.name} for the mean", source, turned, shape, order, FLOAT_BYTES)
-        source = turned
-    made = b.allocate(job.result)
-    rows, width = (math.prod(shape[axis] for axis in axes) for axes in (kept, over))
+        transposed = b.scratch(source.size)
+        b.transpose(f"{value.name} for the mean", source, transposed, shape, order, FLOAT_BYTES)
+        source = transposed
+    target = b.allocate(job.result)
+    rows, width = (math.prod(shape[axis] for axis in axes) for axes in (kept, reduced_axes))
     b.add(
         job.name,
         "float_mean",
         [source],
-        [made],
+        [target],
         sizes(job.result),
-        lambda plan, at: plan.float_mean(job.name, at(source), at(made), rows=rows, width=width),
+        lambda plan, at: plan.float_mean(job.name, at(source), at(target), rows=rows, width=width),
     )
 
 
@@ -446,32 +458,32 @@ def _mean(b: ProgramBuilder, job: Job, over: Sizes) -> None:
 def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a 1-D convolution as images of height 1."""
     x, w = job.operands["x"], job.operands["w"]
-    made, (low, high) = _fused_clamp(b, job)
+    target_value, (low, high) = _fused_clamp(b, job)
     (n, channels, width), (oc, depth, size) = sizes(x), sizes(w)
     if not depth:
         raise CannotLower("w has no channels")
-    shift = _per_column_constant(job.operands.get("bias"), oc, "bias")
-    (stride,), (front, back), (dilation,) = (
+    bias_data = _per_column_constant(job.operands.get("bias"), oc, "bias")
+    (stride,), (before, after), (dilation,) = (
         job.int_tuple(a) for a in ("stride", "pad", "dilation")
     )
     groups = job.int_attr("groups")
-    source, weights, result = b.buffer(x), b.buffer(w), b.allocate(made)
+    source, weights, result = b.buffer(x), b.buffer(w), b.allocate(target_value)
     b.add(
         job.name,
         "float_conv2d",
         [source, weights],
         [result],
-        sizes(made),
+        sizes(target_value),
         lambda plan, at: plan.float_conv2d(
             job.name,
             at(source),
             at(weights),
             at(result),
-            shift,
+            bias_data,
             shape=(n, channels, 1, width),
             kernel=(oc, 1, size),
             stride=(1, stride),
-            pad=(0, front, 0, back),
+            pad=(0, before, 0, after),
             dilation=(1, dilation),
             groups=groups,
             low=low,
@@ -486,24 +498,24 @@ def pool1d(b: ProgramBuilder, job: Job) -> None:
     if job.epilogue or any(v.type.element != F32 for v in (value, job.result)):
         raise CannotLower("the kernel pools f32 alone")
     n, channels, width = sizes(value)
-    (size,), (stride,), (front, back) = (job.int_tuple(a) for a in ("kernel", "stride", "pad"))
+    (size,), (stride,), (before, after) = (job.int_tuple(a) for a in ("kernel", "stride", "pad"))
     (dilation,) = job.int_tuple("dilation") if job.op == "max_pool1d" else (1,)
     count_pad = job.attrs.get("count_pad") is True
-    shape, kernel, by = (n, channels, 1, width), (1, size), (1, stride)
-    pad, out = (0, front, 0, back), (1, sizes(job.result)[-1])
-    source, made = b.buffer(value), b.allocate(job.result)
+    shape, kernel, steps = (n, channels, 1, width), (1, size), (1, stride)
+    pad, out = (0, before, 0, after), (1, sizes(job.result)[-1])
+    source, target = b.buffer(value), b.allocate(job.result)
 
     def add(plan: Plan, at: Callable[[Buffer], int]) -> None:
-        x, y = at(source), at(made)
+        x, y = at(source), at(target)
         if job.op == "max_pool1d":
-            plan.float_max_pool2d(job.name, x, y, shape=shape, kernel=kernel, stride=by, pad=pad,
+            plan.float_max_pool2d(job.name, x, y, shape=shape, kernel=kernel, stride=steps, pad=pad,
                                   dilation=(1, dilation), out=out)  # fmt: skip
         else:
-            plan.float_avg_pool2d(job.name, x, y, shape=shape, kernel=kernel, stride=by, pad=pad,
+            plan.float_avg_pool2d(job.name, x, y, shape=shape, kernel=kernel, stride=steps, pad=pad,
                                   out=out, count_pad=count_pad)  # fmt: skip
 
     kind = "float_max_pool2d" if job.op == "max_pool1d" else "float_avg_pool2d"
-    b.add(job.name, kind, [source], [made], sizes(job.result), add)
+    b.add(job.name, kind, [source], [target], sizes(job.result), add)
 
 
 BIT_EXACT_OPS = frozenset(
@@ -547,4 +559,5 @@ LOWERINGS: dict[str, Callable[[ProgramBuilder, Job], None]] = {
     "square": unary,
     "hard_sigmoid": unary,
     "hard_swish": unary,
+    "softmax": softmax,
 }

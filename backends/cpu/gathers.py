@@ -22,7 +22,7 @@ INDEX_BYTES = {I32: 4, I64: 8}
 def gather(b: ProgramBuilder, job: Job) -> None:
     """Lowers a gather; by one constant index it is a slice, other indices are read in the run."""
     value, indices = job.operands["x"], job.operands["indices"]
-    if (held := indices.constant) is not None and held.data.size == 1:
+    if (constant := indices.constant) is not None and constant.data.size == 1:
         data_movement.gather(b, job)
         return
     width = INDEX_BYTES.get(indices.type.dtype)
@@ -33,17 +33,17 @@ def gather(b: ProgramBuilder, job: Job) -> None:
     shape, axis = sizes(value), job.int_attr("axis") % value.type.rank
     # The run checks computed indices. Constant ones are checked once, so that the reference
     # reports them.
-    if held is not None and not _are_in_range(held.data, shape[axis]):
+    if constant is not None and not _are_in_range(constant.data, shape[axis]):
         raise CannotLower(f"an index is outside of axis {axis}, which has {shape[axis]}")
     item = itemsize(value)
-    source, by, made = b.buffer(value), b.buffer(indices), b.allocate(job.result)
-    _add_gather_step(b, job.name, source, by, made, sizes(job.result), shape, axis, item,
-          math.prod(sizes(indices)), width)  # fmt: skip
+    source, index_buffer, target = b.buffer(value), b.buffer(indices), b.allocate(job.result)
+    _add_gather_step(b, job.name, source, index_buffer, target, sizes(job.result), shape, axis,
+                     item, math.prod(sizes(indices)), width)  # fmt: skip
 
 
 def _are_in_range(indices: NDArray[np.generic], size: int) -> bool:
-    wide = indices.astype(np.int64)
-    return bool(((wide >= -size) & (wide < size)).all())
+    integers = indices.astype(np.int64)
+    return bool(((integers >= -size) & (integers < size)).all())
 
 
 def _add_gather_step(
@@ -90,17 +90,24 @@ def pad(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower("the result has another map")
     assert isinstance(mode, str)
     rank, pads, item = value.type.rank, job.int_tuple("pads"), itemsize(value)
-    todo = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
-    held, shape = b.buffer(value), sizes(value)
-    if not todo:
-        b.set_buffer(job.result, held)
-    for axis in todo:
-        picked = _padded_indices(shape[axis], pads[axis], pads[axis + rank], mode)
-        wider = (*shape[:axis], picked.size, *shape[axis + 1 :])
-        made = b.allocate(job.result) if axis == todo[-1] else b.scratch(math.prod(wider) * item)
-        by = Buffer(picked.nbytes, data=picked)
-        _add_gather_step(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
-        held, shape = made, wider
+    padded_axes = [axis for axis in range(rank) if pads[axis] or pads[axis + rank]]
+    source, shape = b.buffer(value), sizes(value)
+    if not padded_axes:
+        b.set_buffer(job.result, source)
+    # One gather for each padded axis; constant indices name the element that each position repeats.
+    for axis in padded_axes:
+        indices = _padded_indices(shape[axis], pads[axis], pads[axis + rank], mode)
+        new_sizes = (*shape[:axis], indices.size, *shape[axis + 1 :])
+        target = (
+            b.allocate(job.result)
+            if axis == padded_axes[-1]
+            else b.scratch(math.prod(new_sizes) * item)
+        )
+        index_buffer = Buffer(indices.nbytes, data=indices)
+        _add_gather_step(
+            b, job.name, source, index_buffer, target, new_sizes, shape, axis, item, indices.size, 8
+        )
+        source, shape = target, new_sizes
 
 
 def rearranged(b: ProgramBuilder, job: Job) -> None:
@@ -108,40 +115,46 @@ def rearranged(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     if job.epilogue or not data_movement.keeps_elements(value, job.result):
         raise CannotLower("the result has another map")
-    held, shape, item = b.buffer(value), sizes(value), itemsize(value)
-    todo = [
-        (axis, by)
-        for axis, by in _axis_indices(job, shape).items()
-        if not _is_identity(by, shape[axis])
+    source, shape, item = b.buffer(value), sizes(value), itemsize(value)
+    changed_axes = [
+        (axis, index_buffer)
+        for axis, index_buffer in _axis_indices(job, shape).items()
+        if not _is_identity(index_buffer, shape[axis])
     ]
-    if not todo:
-        b.set_buffer(job.result, held)
-    for axis, picked in todo:
-        wider = (*shape[:axis], picked.size, *shape[axis + 1 :])
-        last = axis == todo[-1][0]
-        made = b.allocate(job.result) if last else b.scratch(math.prod(wider) * item)
-        by = Buffer(picked.nbytes, data=picked)
-        _add_gather_step(b, job.name, held, by, made, wider, shape, axis, item, picked.size, 8)
-        held, shape = made, wider
+    if not changed_axes:
+        b.set_buffer(job.result, source)
+    for axis, indices in changed_axes:
+        new_sizes = (*shape[:axis], indices.size, *shape[axis + 1 :])
+        last = axis == changed_axes[-1][0]
+        target = b.allocate(job.result) if last else b.scratch(math.prod(new_sizes) * item)
+        index_buffer = Buffer(indices.nbytes, data=indices)
+        _add_gather_step(
+            b, job.name, source, index_buffer, target, new_sizes, shape, axis, item, indices.size, 8
+        )
+        source, shape = target, new_sizes
 
 
 def _axis_indices(job: Job, shape: Sizes) -> dict[int, NDArray[np.int64]]:
     """Returns the index of each result element along the axes that an op rearranges."""
-    every = {axis: np.arange(size, dtype=np.int64) for axis, size in enumerate(shape)}
+    all_indices = {axis: np.arange(size, dtype=np.int64) for axis, size in enumerate(shape)}
     if job.op == "tile":
-        return {a: np.tile(every[a], count) for a, count in enumerate(job.int_tuple("repeats"))}
+        return {
+            a: np.tile(all_indices[a], count) for a, count in enumerate(job.int_tuple("repeats"))
+        }
     if job.op == "flip":
         axes = {axis % len(shape) for axis in job.int_tuple("axes")}
-        return {axis: np.ascontiguousarray(every[axis][::-1]) for axis in axes}
-    cuts = zip(*(job.int_tuple(name) for name in ("starts", "ends", "axes", "steps")), strict=True)
+        return {axis: np.ascontiguousarray(all_indices[axis][::-1]) for axis in axes}
+    slices = zip(
+        *(job.int_tuple(name) for name in ("starts", "ends", "axes", "steps")), strict=True
+    )
     return {
-        axis % len(shape): np.ascontiguousarray(every[axis % len(shape)][start:end:step])
-        for start, end, axis, step in cuts
+        axis % len(shape): np.ascontiguousarray(all_indices[axis % len(shape)][start:end:step])
+        for start, end, axis, step in slices
     }
 
 
-def _is_identity(picked: NDArray[np.int64], size: int) -> bool:
-    return picked.size == size and bool((picked == np.arange(size)).all())
+def _is_identity(indices: NDArray[np.int64], size: int) -> bool:
+    return indices.size == size and bool((indices == np.arange(size)).all())
 
 
 def _padded_indices(size: int, before: int, after: int, mode: str) -> NDArray[np.int64]:
@@ -149,5 +162,6 @@ def _padded_indices(size: int, before: int, after: int, mode: str) -> NDArray[np
     kept = np.arange(max(-before, 0), size - max(-after, 0), dtype=np.int64)
     if not kept.size:
         raise CannotLower(f"nothing of an axis of {size} is left to repeat")
-    more = (max(before, 0), max(after, 0))
-    return np.ascontiguousarray(np.pad(kept, more, mode))  # type: ignore[call-overload]
+    # NumPy's modes reflect, edge, wrap and symmetric are ONNX's, on the indices themselves.
+    repeated = (max(before, 0), max(after, 0))
+    return np.ascontiguousarray(np.pad(kept, repeated, mode))  # type: ignore[call-overload]

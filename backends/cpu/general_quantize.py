@@ -43,8 +43,8 @@ def _storage_and_shape(
         return quant, storages[quant.storage], (1, 1, math.prod(shape))
     if (axis := quant.axis) is None:
         raise CannotLower(f"{slot} has scales for blocks")
-    ends = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
-    return quant, storages[quant.storage], ends
+    grouped_sizes = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+    return quant, storages[quant.storage], grouped_sizes
 
 
 def quantize(b: ProgramBuilder, job: Job) -> None:
@@ -53,19 +53,19 @@ def quantize(b: ProgramBuilder, job: Job) -> None:
     if value.type.element != F32 or job.epilogue:
         raise CannotLower(f"x is {value.type.element}, the kernels quantize f32")
     quant, kind, shape = _storage_and_shape(job.result, "the result", STORAGES)
-    numbers, read = _scale_and_zero(b, job, quant)
+    static, computed = _scale_and_zero(b, job, quant)
     away = job.attrs["round"] == "away"
-    source, made = b.buffer(value), b.allocate(job.result)
+    source, target = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "encode",
-        [source, *read.values()],
-        [made],
+        [source, *computed.values()],
+        [target],
         sizes(value),
         lambda plan, at: plan.encode(
-            job.name, at(source), at(made), shape=shape, kind=kind, low=quant.low,
-            high=quant.high, away=away, **numbers,
-            **{name: at(held) for name, held in read.items()},
+            job.name, at(source), at(target), shape=shape, kind=kind, low=quant.low,
+            high=quant.high, away=away, **static,
+            **{name: at(buffer) for name, buffer in computed.items()},
         ),
     )  # fmt: skip
 
@@ -76,17 +76,17 @@ def dequantize(b: ProgramBuilder, job: Job) -> None:
     if job.result.type.element != F32:
         raise CannotLower(f"the result is {job.result.type.element}, the kernels give f32")
     quant, kind, shape = _storage_and_shape(value, "x", {**STORAGES, I32: "i32"})
-    numbers, read = _scale_and_zero(b, job, quant)
-    source, made = b.buffer(value), b.allocate(job.result)
+    static, computed = _scale_and_zero(b, job, quant)
+    source, target = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "decode",
-        [source, *read.values()],
-        [made],
+        [source, *computed.values()],
+        [target],
         sizes(value),
         lambda plan, at: plan.decode(
-            job.name, at(source), at(made), shape=shape, kind=kind, **numbers,
-            **{slot: at(held) for slot, held in read.items()},
+            job.name, at(source), at(target), shape=shape, kind=kind, **static,
+            **{slot: at(buffer) for slot, buffer in computed.items()},
         ),
     )  # fmt: skip
 
@@ -102,18 +102,18 @@ def _scale_and_zero(
     if scale_of is None or quant.granularity is not None or math.prod(sizes(scale_of)) != 1:
         raise CannotLower("a scale that is computed is no single float32")
     zero = _companion(job, "zero")
-    read = {"scale_at": b.buffer(scale_of)}
+    computed = {"scale_at": b.buffer(scale_of)}
     if zero is not None:
         if zero.type.dtype != quant.storage or math.prod(sizes(zero)) != 1:
             raise CannotLower(f"the zero is {zero.type}, not one {quant.storage}")
-        read["zero_at"] = b.buffer(zero)
-    return {}, read
+        computed["zero_at"] = b.buffer(zero)
+    return {}, computed
 
 
 def _companion(job: Job, name: str) -> Value | None:
     """Returns the operand that carries a computed scale or zero point; None where it is static."""
-    found = [v for slot, v in job.operands.items() if slot.rpartition(".")[2] == name]
-    return found[0] if found else None
+    companions = [v for slot, v in job.operands.items() if slot.rpartition(".")[2] == name]
+    return companions[0] if companions else None
 
 
 def fold_constant_dequantize(b: ProgramBuilder, node: Node) -> bool:
@@ -128,12 +128,13 @@ def fold_constant_dequantize(b: ProgramBuilder, node: Node) -> bool:
         return False
     data, computes_as = source.constant.data, profile_name_of(b.graph, node)
 
-    def made() -> NDArray[np.generic]:
+    # The reference computes the floats: with the node's own profile, not the kernels'.
+    def compute() -> NDArray[np.generic]:
         with on_processor([computes_as]):
-            (found,) = run_node(node, {"x": data}, computes_as)
-        return np.asarray(found)
+            (result,) = run_node(node, {"x": data}, computes_as)
+        return np.asarray(result)
 
-    b.fold(node.result, source, made)
+    b.fold(node.result, source, compute)
     return True
 
 
@@ -155,17 +156,17 @@ def choose_qparams(b: ProgramBuilder, node: Node) -> None:
         raise CannotLower("the kernel chooses 8 bits for f32")
     if attrs["scale_type"] != F32 or attrs["zero_type"] not in (None, storage):
         raise CannotLower("the kernel gives a float32 scale and a zero of the storage")
-    source, made = b.buffer(value), [b.allocate(result) for result in node.results]
+    source, targets = b.buffer(value), [b.allocate(result) for result in node.results]
     assert isinstance(storage, DType)
     size, kind = math.prod(sizes(value)), STORAGES[storage]
     b.add(
         node.name,
         "choose",
         [source],
-        made,
+        targets,
         (),
         lambda plan, at: plan.choose(
-            node.name, at(source), at(made[0]), at(made[1]), size=size, kind=kind
+            node.name, at(source), at(targets[0]), at(targets[1]), size=size, kind=kind
         ),
     )
 
@@ -174,9 +175,9 @@ def recode(b: ProgramBuilder, job: Job) -> None:
     """Lowers a reinterpretation: the same bits under another type."""
     value = job.operands["x"]
     quant = value.type.quant
-    held = (quant.storage if quant else value.type.dtype).carrier
-    kind = job.result.type.quant.storage if job.result.type.quant else job.result.type.dtype
-    if held.itemsize != kind.carrier.itemsize or kind.bits != 8 * held.itemsize:
+    stored = (quant.storage if quant else value.type.dtype).carrier
+    new_storage = job.result.type.quant.storage if job.result.type.quant else job.result.type.dtype
+    if stored.itemsize != new_storage.carrier.itemsize or new_storage.bits != 8 * stored.itemsize:
         raise CannotLower("the kernels hold these integers in another width")
     b.set_buffer(job.result, b.buffer(value))
 
@@ -191,11 +192,19 @@ def matmul_integer(b: ProgramBuilder, job: Job) -> None:
     # 2^19 is the reference's bound, too: up to there sums in float64 are exact.
     if min(map(len, shapes)) < 2 or shapes[0][-1] > 1 << 19:
         raise CannotLower("the kernel takes matrices and sums of up to 2^19 terms")
-    a, c = (
+    left_matrices, right_matrices = (
         Matrices(_minus_zero(b, job, slot), shape, strides(shape))
         for slot, shape in zip(("a", "b"), shapes, strict=True)
     )
-    multiply(b, job.name, a, c, b.allocate(job.result), sizes(job.result), to_whole=True)
+    multiply(
+        b,
+        job.name,
+        left_matrices,
+        right_matrices,
+        b.allocate(job.result),
+        sizes(job.result),
+        to_whole=True,
+    )
 
 
 def _minus_zero(b: ProgramBuilder, job: Job, slot: str) -> Buffer:
@@ -207,23 +216,24 @@ def _minus_zero(b: ProgramBuilder, job: Job, slot: str) -> Buffer:
     zero = job.operands.get(f"{slot}.zero")
     if zero is not None and (math.prod(sizes(zero)) != 1 or zero.type.dtype != value.type.dtype):
         raise CannotLower(f"{slot} has more than one zero")
-    source, made = b.buffer(value), b.scratch(math.prod(sizes(value)) * 4)
-    read = {"scale_at": Buffer(4, data=_ONE)}
+    # Integers minus the zero point, times 1: exact in float32, as they have 8 bits.
+    source, target = b.buffer(value), b.scratch(math.prod(sizes(value)) * 4)
+    computed = {"scale_at": Buffer(4, data=_ONE)}
     if zero is not None:
-        read["zero_at"] = b.buffer(zero)
+        computed["zero_at"] = b.buffer(zero)
     shape = (1, 1, math.prod(sizes(value)))
     b.add(
         f"{job.name} {slot}",
         "decode",
-        [source, *read.values()],
-        [made],
+        [source, *computed.values()],
+        [target],
         sizes(value),
         lambda plan, at: plan.decode(
-            job.name, at(source), at(made), shape=shape, kind=kind,
-            **{slot: at(held) for slot, held in read.items()},
+            job.name, at(source), at(target), shape=shape, kind=kind,
+            **{slot: at(buffer) for slot, buffer in computed.items()},
         ),
     )  # fmt: skip
-    return made
+    return target
 
 
 _ONE = np.ones(1, np.float32)

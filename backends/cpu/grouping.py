@@ -35,13 +35,15 @@ def group(graph: Graph, ledger: Ledger) -> None:
     if any(_computes_on_integers(node) for part in parts for node in part):
         return
     for part in parts:
-        name = part.profile or graph.profile or KERNEL_PROFILE
-        if name == KERNEL_PROFILE:
+        profile_name = part.profile or graph.profile or KERNEL_PROFILE
+        if profile_name == KERNEL_PROFILE:
             FuseQdq().run(part, ledger)
         elif not is_float(part):
             before = len(ledger)
-            Group(name).run(part, ledger)
+            Group(profile_name).run(part, ledger)
             if len(ledger) > before:
+                # Only where the profile grouped something: a model that it leaves in float stays
+                # so.
                 _FuseProducts().run(part, ledger)
 
 
@@ -66,8 +68,8 @@ def unwrap(graph: Graph) -> None:
     for part in graphs_with_bodies(graph):
         for node in [n for n in part if n.op == "fused" and n.bodies]:
             body = part.body(node, "body")
-            given = [node.operands[value.name] for value in body.inputs]
-            known = inline(part, body, given, node)
+            operands = [node.operands[value.name] for value in body.inputs]
+            inlined = inline(part, body, operands, node)
             for old, new in zip(node.results, body.outputs.values(), strict=True):
-                part.replace(old, known[new])
+                part.replace(old, inlined[new])
             part.remove(node)

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.errors import Refused
 from qir.ir.attrs import Attr
 from qir.ir.dtype import F32, I8, I32, U8
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Stage, Value
 from qir.ir.types import QuantType, TensorType
+from qir.numerics import Rule
 from qir.reference.interpreter import run_node
 from qir.rewrite.fusing import ACTIVATIONS
 
@@ -103,6 +103,7 @@ def constant_weight(value: Value, axis: int, slot: str) -> Weight:
         raise CannotLower(f"{slot} has a zero point that is no integer of its type")
     scale = np.asarray(quant.scales(), np.float32).reshape(-1)
     zeros = quant.zeros()
+    # The common case, symmetric i8 weights: the constant's own elements are used.
     if quant.storage == I8 and not zeros.any():
         return Weight(np.ascontiguousarray(data.data), scale)
     shape = [1] * value.type.rank
@@ -128,9 +129,9 @@ def accumulator_bias(
     if value.type.dtype != I32:
         raise CannotLower(f"{slot} is {value.type.dtype}, not i32 in accumulator units")
     if (quant := value.type.quant) is not None:
-        given = np.asarray(quant.scales(), np.float32).reshape(-1)
+        scales = np.asarray(quant.scales(), np.float32).reshape(-1)
         # A bias with a scale of its own would need a requantize before it is added.
-        if np.any(quant.zeros()) or not _equal(given, requantize_multiplier(x, scale, None)):
+        if np.any(quant.zeros()) or not _equal(scales, requantize_multiplier(x, scale, None)):
             raise CannotLower(f"{slot} has another scale than the product of x's and the weight's")
     data = np.asarray(value.constant.data, np.int32)
     if data.size not in (1, channels) or data.shape[-1:] not in ((), (1,), (channels,)):
@@ -139,8 +140,8 @@ def accumulator_bias(
 
 
 def _equal(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
-    one, other = np.broadcast_arrays(a, b)
-    return bool(np.array_equal(one, other))
+    first, other = np.broadcast_arrays(a, b)
+    return bool(np.array_equal(first, other))
 
 
 def requantize_multiplier(
@@ -164,13 +165,13 @@ def lookup_table(
 ) -> Table:
     """Returns the integers that the reference computes for each of the 256 operand bytes."""
     graph = Graph("table", KERNEL_PROFILE)
-    kinds = [TensorType((256,), m.quant) for m in (x, y)]
-    source = graph.add("input", types=[kinds[0]], name="x").result
+    types = [TensorType((256,), m.quant) for m in (x, y)]
+    source = graph.add("input", types=[types[0]], name="x").result
     if stages:
-        shaped = [replace(s, type=s.type and s.type.with_shape((256,))) for s in stages]
-        node = graph.add_chain(shaped, {"x": source}, kinds[1])
+        resized_stages = [replace(s, type=s.type and s.type.with_shape((256,))) for s in stages]
+        node = graph.add_chain(resized_stages, {"x": source}, types[1])
     else:
-        node = graph.add(op, {"x": source}, attrs, types=[kinds[1]])
+        node = graph.add(op, {"x": source}, attrs, types=[types[1]])
     (out,) = run_node(node, {"x": all_bytes(x)}, KERNEL_PROFILE)
     result: Table = np.ascontiguousarray(out)
     return result
@@ -210,6 +211,12 @@ class Job:
     """The fused activations: relu or clip."""
     params: Mapping[str, object] = field(default_factory=dict)
     """Parameters of the method that the node's profile names."""
+    summand: Value | None = None
+    """A value that the second op of the chain adds."""
+    profile: str = KERNEL_PROFILE
+    """The profile that says how the op is computed."""
+    rule: Rule | None = None
+    """Its rule for the op, where that is another than the kernels' own."""
 
     def clamp_bounds(self, y: ByteParameters) -> tuple[int, int]:
         """Returns the lowest and highest integer of the result, by its type and fused activations.
@@ -218,13 +225,14 @@ class Job:
         """
         low, high = y.low, y.high
         for stage in self.epilogue:
-            least, most = (
+            lowest, highest = (
                 (0.0, None) if stage.op == "relu" else (stage.attrs["min"], stage.attrs["max"])
             )
-            floats = [v for v in (least, most) if isinstance(v, float)]
+            floats = [v for v in (lowest, highest) if isinstance(v, float)]
+            # quantized_floats gives the bounds in the order of the list: the lower one first.
             quantized = iter(quantized_floats(floats, y))
-            floor = next(quantized) if least is not None else y.low
-            ceiling = next(quantized) if most is not None else y.high
+            floor = next(quantized) if lowest is not None else y.low
+            ceiling = next(quantized) if highest is not None else y.high
             low, high = (min(max(v, floor), ceiling) for v in (low, high))
         return low, high
 
@@ -262,15 +270,20 @@ class Job:
 
 
 def job_of(node: Node) -> Job:
-    """Returns a node as a job; raises Refused for a chain with more than clamps after its first
+    """Returns a node as a job; raises CannotLower for a chain with more than clamps after its first
     op."""
     if not node.stages:
         return Job(node.name, node.op, node.attrs, node.operands, node.result)
     anchor, *clamps = node.stages
+    summand = None
+    if clamps and clamps[0].op == "add" and len(node.stage_operands(1)) == 1:
+        (summand,) = node.stage_operands(1).values()
+        del clamps[0]
     rounded = any(stage.type is not None for stage in node.stages[:-1])
     if rounded or any(stage.op not in ACTIVATIONS for stage in clamps):
         chain = " |> ".join(s.op for s in node.stages)
-        raise Refused(f"{node.name}: nothing computes {chain} as one; expand-qdq unwraps it")
+        raise CannotLower(f"no kernel computes {chain} as one")
     return Job(
-        node.name, anchor.op, anchor.attrs, node.stage_operands(0), node.result, tuple(clamps)
-    )
+        node.name, anchor.op, anchor.attrs, node.stage_operands(0), node.result, tuple(clamps),
+        summand=summand,
+    )  # fmt: skip

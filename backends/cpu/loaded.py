@@ -36,11 +36,11 @@ class Loaded(Executable):
         try:
             self._plan = _rebuilt_plan(self._listing, isa)
         except ValueError as error:
-            said = str(error).partition("\n")[0][:120]
-            raise InputError(f"{path}: no program for these kernels: {said}") from None
+            message = str(error).partition("\n")[0][:120]
+            raise InputError(f"{path}: no program for these kernels: {message}") from None
         except (TypeError, OverflowError, MemoryError):
-            said = "a step has other operands than its kernel takes, or there is no memory"
-            raise InputError(f"{path}: no program for these kernels: {said}") from None
+            message = "a step has other operands than its kernel takes, or there is no memory"
+            raise InputError(f"{path}: no program for these kernels: {message}") from None
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
@@ -93,12 +93,13 @@ class Loaded(Executable):
 
         rows = zip(self._listing.steps, self._plan.steps, strict=True)
         return [
-            StepRow(name, kind, kernel_isa(kind, self._isa), told.shape, told.bytes)
-            for told, (name, kind) in rows
+            StepRow(name, kind, kernel_isa(kind, self._isa), recorded.shape, recorded.bytes)
+            for recorded, (name, kind) in rows
         ]
 
     def _run(self, inputs: Mapping[str, Tensor], *, profile: bool = False) -> dict[str, Tensor]:
         results = {n: np.empty(shape, kind) for n, (kind, shape) in self._listing.results.items()}
+        # Constants are the file's own arrays; inputs and results are the caller's.
         arrays = [
             e.data if e.data is not None else (inputs if e.kind == "input" else results)[e.name]
             for e in self._listing.externals
@@ -112,12 +113,12 @@ class Loaded(Executable):
         return results
 
     def _arrays(self, inputs: Mapping[str, object]) -> dict[str, Tensor]:
-        wanted = self._listing.inputs
+        expected = self._listing.inputs
         for name in inputs:
-            if name not in wanted:
-                known = ", ".join(wanted) or "none"
+            if name not in expected:
+                known = ", ".join(expected) or "none"
                 raise DataError(f"no input {name!r}; the program takes {known}")
-        return {name: self._array(name, inputs) for name in wanted}
+        return {name: self._array(name, inputs) for name in expected}
 
     def _array(self, name: str, inputs: Mapping[str, object]) -> Tensor:
         kind, shape = self._listing.inputs[name]
@@ -127,31 +128,34 @@ class Loaded(Executable):
         if array.dtype != kind:
             raise DataError(f"input {name} is {array.dtype}, it takes {kind}")
         if array.shape != shape:
-            said = f"the program was compiled for {_text(shape)}; compile it for other sizes"
-            raise DataError(f"input {name} is {_text(array.shape)}, {said}")
+            reason = f"the program was compiled for {_text(shape)}; compile it for other sizes"
+            raise DataError(f"input {name} is {_text(array.shape)}, {reason}")
         return array
 
 
 def _rebuilt_plan(listing: ProgramListing, isa: str | None) -> _cpu.Plan:
     """Adds the recorded steps to a new plan; raises ValueError or TypeError for steps that do
     not fit."""
-    outer = [i for i, (at, _) in enumerate(listing.places) if at == _cpu.EXTERNAL]
-    if len(outer) != len(listing.externals):
+    external_places = [i for i, (at, _) in enumerate(listing.places) if at == _cpu.EXTERNAL]
+    if len(external_places) != len(listing.externals):
         raise ValueError("its buffers are not those that it brings")
     kinds = {"input": listing.inputs, "result": listing.results}
-    for number, each in zip(outer, listing.externals, strict=True):
-        held = each.data
-        if held is None:
-            kind, shape = kinds[each.kind].get(each.name, (np.dtype("u1"), (-1,)))
+    for buffer_number, external in zip(external_places, listing.externals, strict=True):
+        data = external.data
+        if data is None:
+            kind, shape = kinds[external.kind].get(external.name, (np.dtype("u1"), (-1,)))
             size = int(np.prod(shape, dtype=object)) * kind.itemsize
         else:
-            size = held.nbytes
+            size = data.nbytes
         # A forged file may state another size than that of the array it brings.
-        if size != listing.places[number][1]:
-            raise ValueError(f"buffer {number} is of another size than {each.name or 'its array'}")
+        if size != listing.places[buffer_number][1]:
+            raise ValueError(
+                f"buffer {buffer_number} is of another size than {external.name or 'its array'}"
+            )
     plan = _cpu.Plan(listing.arena, listing.places, isa=isa)
-    for told in listing.steps:
-        getattr(plan, told.method)(*told.args, **told.options)
+    for recorded in listing.steps:
+        # Steps are recorded as calls of `_cpu.Plan`'s methods, which check every argument again.
+        getattr(plan, recorded.method)(*recorded.args, **recorded.options)
     return plan
 
 

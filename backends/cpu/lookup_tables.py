@@ -66,38 +66,39 @@ def is_pointwise(op: str) -> bool:
 
 def lookup_tables(graph: Graph) -> dict[Value, ByteTable]:
     """Returns the table of every value that one 8-bit tensor decides element by element."""
-    found: dict[Value, ByteTable] = {}
+    tables: dict[Value, ByteTable] = {}
     for node in graph:
-        image = _lookup_table(graph, node, found)
+        image = _lookup_table(graph, node, tables)
         if image is not None:
-            found[node.result] = image
-    return found
+            tables[node.result] = image
+    return tables
 
 
 def needed_values(
-    graph: Graph, found: Mapping[Value, ByteTable], instead: Mapping[Value, MeanSource]
+    graph: Graph, tables: Mapping[Value, ByteTable], replaced_sources: Mapping[Value, MeanSource]
 ) -> set[Value]:
     """Returns the values that a run has to compute. Values between a root and its tables are not
     needed.
 
     `instead` has the results whose step reads another value than their node's operands.
     """
-    wanted: set[Value] = set()
+    needed: set[Value] = set()
+    # From the outputs back, so that the consumers of a value are known before its producer.
     for node in reversed(list(graph)):
         if node.op == "output":
-            wanted.update(node.operands.values())
-        elif any(value in wanted for value in node.results):
-            first = node.results[0]
-            if first in found:
-                wanted.add(found[first].root)
-            elif first in instead:
-                wanted.add(instead[first].source)
+            needed.update(node.operands.values())
+        elif any(value in needed for value in node.results):
+            result = node.results[0]
+            if result in tables:
+                needed.add(tables[result].root)
+            elif result in replaced_sources:
+                needed.add(replaced_sources[result].source)
             else:
-                wanted.update(node.operands.values())
-    return wanted
+                needed.update(node.operands.values())
+    return needed
 
 
-def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) -> ByteTable | None:
+def _lookup_table(graph: Graph, node: Node, tables: Mapping[Value, ByteTable]) -> ByteTable | None:
     """Returns the table of a node's result; None where more than one 8-bit tensor decides it."""
     if len(node.results) != 1 or not node.operands or not _is_pointwise_node(graph, node):
         return None
@@ -105,7 +106,7 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
     # Constants that differ per element would need a table for each position.
     if not all(_has_one_element(v) for slot, v in node.operands.items() if slot not in varying):
         return None
-    roots = {found[v].root if v in found else v for v in varying.values()}
+    roots = {tables[v].root if v in tables else v for v in varying.values()}
     # A diamond such as x * sigmoid(x) has one root; a sum of two tensors has two.
     if len(roots) != 1:
         return None
@@ -113,17 +114,17 @@ def _lookup_table(graph: Graph, node: Node, found: Mapping[Value, ByteTable]) ->
     probe = _all_bytes_of(root, len(node.operands) == 1)
     if probe is None or prod(sizes(node.result)) != prod(sizes(root)):
         return None
-    given = {
-        slot: found[v].data if v in found else probe if slot in varying else _constant_elements(v)
+    operands = {
+        slot: tables[v].data if v in tables else probe if slot in varying else _constant_elements(v)
         for slot, v in node.operands.items()
     }
     computes_as = profile_name_of(graph, node)
     try:
         with on_processor([computes_as]):
-            (made,) = run_node(node, given, computes_as)
+            (image,) = run_node(node, operands, computes_as)
     except QirError:  # some byte has no result: a run says so if it comes to that byte
         return None
-    return ByteTable(root, made) if made.size == 256 else None
+    return ByteTable(root, image) if image.size == 256 else None
 
 
 def _is_pointwise_node(graph: Graph, node: Node) -> bool:
@@ -163,8 +164,8 @@ def _all_bytes_of(root: Value, single: bool) -> Tensor | None:
     except CannotLower:
         return None
     shape = sizes(root)
-    wide = [axis for axis, size in enumerate(shape) if size != 1]
-    if not wide and not single:
+    long_axes = [axis for axis, size in enumerate(shape) if size != 1]
+    if not long_axes and not single:
         return None
-    probe: Sizes = tuple(256 if wide[-1:] == [axis] else 1 for axis in range(len(shape)))
-    return all_bytes(params).reshape(probe if wide else (256, *shape))
+    probe: Sizes = tuple(256 if long_axes[-1:] == [axis] else 1 for axis in range(len(shape)))
+    return all_bytes(params).reshape(probe if long_axes else (256, *shape))

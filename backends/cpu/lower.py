@@ -16,6 +16,7 @@ from qir.analysis.kernel_groups import is_float
 from qir.errors import QirError
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops import spec
 from qir.profiles import profile, query_for_node
 from qir.profiles.processor import on_processor
 from qir.profiles.profile import differences
@@ -25,6 +26,7 @@ from qir.target import See
 
 from . import (
     bodies,
+    by_rule,
     data_movement,
     elementwise,
     float64_sums,
@@ -148,6 +150,7 @@ def lower(
         if node.op == "input":
             value = node.result
             builder.allocate(value).input = value.name
+        # Computed by the step of an earlier node.
         elif node.name in builder.fused:
             continue
         elif node.op not in ("constant", "output") and (
@@ -217,7 +220,7 @@ def _lower(b: ProgramBuilder, node: Node) -> None:
             return
         if len(node.results) != 1:
             raise CannotLower("it has more than one result")
-        _lower_single_result(b, node, replace(job_of(node), params=_method_params(b, node)))
+        _lower_single_result(b, node, _job(b, node))
     except CannotLower as reason:
         _fall_back(b, node, str(reason))
 
@@ -225,10 +228,16 @@ def _lower(b: ProgramBuilder, node: Node) -> None:
 def _lower_single_result(b: ProgramBuilder, node: Node, job: Job) -> None:
     """Lowers an op with one result to the fastest kernel that accepts it."""
     fastest = (floats.LOWERINGS if floats.has_float_kernel(b, job) else LOWERINGS).get(job.op)
+    if job.rule is not None:
+        with on_processor([job.profile]):
+            lowering = LOWERINGS[job.op] if job.op in RULED_OPS else by_rule.lower_by_rule
+            lowering(b, job)
+        return
     slower = SLOWER_LOWERINGS.get(job.op)
     candidates = [lowering for lowering in (fastest, slower) if lowering is not None]
     if not candidates:
         raise CannotLower(_no_kernel_reason(node))
+    # A refusal adds no step, so that the next lowering starts from the same state.
     for lowering in candidates[:-1]:
         with suppress(CannotLower):
             lowering(b, job)
@@ -246,6 +255,27 @@ def _no_kernel_reason(node: Node) -> str:
     return "it has no kernel"
 
 
+RULED_OPS = frozenset({"conv2d", "linear", "gemm", "matmul"})
+"""Ops whose lowerings compute by the rule of any profile, as far as there are kernels for it."""
+
+
+def _job(b: ProgramBuilder, node: Node) -> Job:
+    """Returns a node as a job, with the rule of its profile where the kernels' own is another."""
+    job = job_of(node)
+    try:
+        params = _method_params(b, node)
+        if job.summand is not None:
+            raise CannotLower(f"no kernel computes {job.op} |> add as one by its profile")
+        return replace(job, params=params)
+    except CannotLower:
+        name = profile_name_of(b.graph, node)
+        with on_processor([name]):
+            rule = profile(name).resolve(query_for_node(node))
+        if job.op not in RULED_OPS and not by_rule.lowers(job.op, rule):
+            raise
+        return replace(job, profile=name, rule=rule)
+
+
 def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     """Returns the parameters of the method by which a node's profile computes it.
 
@@ -254,6 +284,8 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     kinds = [value.type for value in (*node.operands.values(), *node.results)]
     if not any(kind.quant for kind in kinds):
         return {}  # profiles are about quantized values
+    if _moves_alone(b, node):
+        return {}  # whatever a profile says, bytes stay
     name = profile_name_of(b.graph, node)
     query = query_for_node(node)
     with on_processor([name]):  # as the reference computes it here
@@ -263,6 +295,8 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     differing = differences(kernel_rule, rule)
     if node.op == "quantize" and node.attrs["round"] == "away":
         differing.pop("quantize.round", None)  # the general kernel knows both
+    if node.op == "dequantize":  # all that its kernel reads
+        differing = {k: v for k, v in differing.items() if k.split(".")[0] in _DEQUANTIZE}
     if node.op in MOVE_METHOD_OPS and {r.method.name for r in (kernel_rule, rule) if r.method} <= {
         "move"
     }:
@@ -278,6 +312,30 @@ def _method_params(b: ProgramBuilder, node: Node) -> Mapping[str, object]:
     return rule.method.params if rule.method else {}
 
 
+_DEQUANTIZE = frozenset({"dequantize", "params", "method"})
+"""The parts of a rule that decide what a dequantize gives."""
+_FILLING_OPS = frozenset({"pad", "unfold"})
+"""Ops that put other elements next to those that they move."""
+
+
+def _moves_alone(b: ProgramBuilder, node: Node) -> bool:
+    """Returns whether a node moves bytes of one static type, by no method or one that does that."""
+    traits = spec(node.op).traits
+    if not traits.value_preserving or node.op in _FILLING_OPS or node.stages:
+        return False
+    moved = [v for s, v in node.operands.items() if s.partition(".")[0] in traits.same_params]
+    quants = [v.type.quant for v in (*moved, *node.results)]
+    known = [quant for quant in quants if quant is not None and not quant.dynamic]
+    if not moved or len(known) < len(quants) or not all(map(known[0].has_same_mapping, known)):
+        return False
+    if known[0].granularity is not None:
+        return False
+    name = profile_name_of(b.graph, node)
+    with on_processor([name]):
+        method = profile(name).resolve(query_for_node(node)).method
+    return method is None or method.name == "move"
+
+
 def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     """Adds a call of the reference for a node, and records why no kernel computes it."""
     op = " |> ".join(s.op for s in node.stages) or node.op
@@ -291,11 +349,12 @@ def _fall_back(b: ProgramBuilder, node: Node, reason: str) -> None:
     computes_as = profile_name_of(b.graph, node)
 
     def call(*arrays: NDArray[np.generic]) -> None:
-        given = constants | dict(zip(slots, arrays, strict=False))
+        # Operands go to the reference in the order of the node's slots.
+        arrays_by_slot = constants | dict(zip(slots, arrays, strict=False))
         try:
             with on_processor([computes_as]):
-                sorted_ones = {slot: given[slot] for slot in node.operands}
-                computed = run_node(node, sorted_ones, computes_as)
+                ordered = {slot: arrays_by_slot[slot] for slot in node.operands}
+                computed = run_node(node, ordered, computes_as)
         except QirError as error:
             where = f" ({node.origins[0]})" if node.origins else ""
             raise type(error)(f"{node.name}{where}: {error}") from error

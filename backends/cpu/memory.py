@@ -28,6 +28,7 @@ def plan_arena(lives: Sequence[Lifetime]) -> tuple[int, list[int]]:
     # them.
     for index in sorted(range(len(lives)), key=lambda i: (-lives[i].size, lives[i].first)):
         life = lives[index]
+        # Two buffers conflict where their lifetimes overlap.
         occupied = sorted(
             (offsets[other], offsets[other] + _round_up(lives[other].size))
             for other in placed
@@ -44,9 +45,9 @@ def _tightest_gap(occupied: Sequence[tuple[int, int]], size: int) -> int:
     best: tuple[int, int] | None = None
     end = 0
     for start, stop in occupied:
-        room = start - end
-        if room >= size and (best is None or room < best[0]):
-            best = (room, end)
+        gap = start - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = (gap, end)
         end = max(end, stop)
     return end if best is None else best[1]
 

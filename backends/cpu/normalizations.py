@@ -24,22 +24,26 @@ def softmax(b: ProgramBuilder, job: Job) -> None:
     job.require_no_clamp(y)
     shape = sizes(value)
     axis = job.int_attr("axis") % len(shape)
-    inner = math.prod(shape[axis + 1 :]) == 1
-    if not inner and not (len(shape) == 4 and axis == 1):
+    # Channels of an NCHW image are innermost in NHWC, in which the kernel then reads it.
+    is_innermost = math.prod(shape[axis + 1 :]) == 1
+    if not is_innermost and not (len(shape) == 4 and axis == 1):
         raise CannotLower(f"no kernel takes softmax along axis {axis} of {len(shape)}")
     width = shape[axis]
     rows = math.prod(shape) // width
-    source, made = b.buffer(value, nhwc=not inner), b.allocate(job.result, nhwc=not inner)
+    source, target = (
+        b.buffer(value, nhwc=not is_innermost),
+        b.allocate(job.result, nhwc=not is_innermost),
+    )
     b.add(
         job.name,
         "softmax",
         [source],
-        [made],
+        [target],
         shape,
         lambda plan, at: plan.softmax(
             job.name,
             at(source),
-            at(made),
+            at(target),
             rows=rows,
             width=width,
             x_scale=float(x.scale),
@@ -59,32 +63,34 @@ def _float_softmax(b: ProgramBuilder, job: Job) -> None:
     axis = job.int_attr("axis") % len(shape)
     width = shape[axis]
     rows = math.prod(shape) // width
-    source, made = b.buffer(value), b.allocate(job.result)
-    inner = math.prod(shape[axis + 1 :]) == 1
+    source, target = b.buffer(value), b.allocate(job.result)
+    is_innermost = math.prod(shape[axis + 1 :]) == 1
     order = (*(a for a in range(len(shape)) if a != axis), axis)
-    result, given = made, source
-    if not inner:
-        source, made = b.scratch(given.size), b.scratch(given.size)
-        b.transpose(f"{value.name} for {job.name}", given, source, shape, order, 4)
+    result, operand = target, source
+    if not is_innermost:
+        source, target = b.scratch(operand.size), b.scratch(operand.size)
+        b.transpose(f"{value.name} for {job.name}", operand, source, shape, order, 4)
     b.add(
         job.name,
         "real_softmax",
         [source],
-        [made],
+        [target],
         shape,
-        lambda plan, at: plan.real_softmax(job.name, at(source), at(made), rows=rows, width=width),
+        lambda plan, at: plan.real_softmax(
+            job.name, at(source), at(target), rows=rows, width=width, in_f32=b.is_float
+        ),
     )
-    if not inner:
-        back = tuple(order.index(a) for a in range(len(shape)))
+    if not is_innermost:
+        inverse = tuple(order.index(a) for a in range(len(shape)))
         transposed = tuple(shape[a] for a in order)
-        b.transpose(f"{job.name} in order", made, result, transposed, back, 4)
+        b.transpose(f"{job.name} in order", target, result, transposed, inverse, 4)
 
 
 def layer_norm(b: ProgramBuilder, job: Job) -> None:
     """Lowers layer norm of float32 with constant parameters."""
     value = job.operands["x"]
-    kinds = [value.type.element for value in (*job.operands.values(), job.result)]
-    if any(kind != F32 for kind in kinds):
+    element_types = [value.type.element for value in (*job.operands.values(), job.result)]
+    if any(kind != F32 for kind in element_types):
         raise CannotLower("no kernel normalizes but float32")
     shape = sizes(value)
     axis = job.int_attr("axis") % len(shape)
@@ -93,17 +99,17 @@ def layer_norm(b: ProgramBuilder, job: Job) -> None:
     beta = None if "beta" not in job.operands else _per_row_constant(job.operands["beta"], inner)
     eps = job.attrs["eps"]
     assert isinstance(eps, float)
-    source, made = b.buffer(value), b.allocate(job.result)
+    source, target = b.buffer(value), b.allocate(job.result)
     b.add(
         job.name,
         "layer_norm",
         [source],
-        [made],
+        [target],
         shape,
         lambda plan, at: plan.layer_norm(
             job.name,
             at(source),
-            at(made),
+            at(target),
             rows=math.prod(shape[:axis]),
             gamma=gamma,
             beta=beta,

@@ -50,8 +50,8 @@ class ObservedPrograms:
             if key in self._refused:
                 return False
         try:
-            with self._program(key) as shown:
-                shown.run(arrays, see)
+            with self._program(key) as program:
+                program.run(arrays, see)
         except _NoProgram:
             with self._lock:
                 self._refused.add(key)
@@ -63,16 +63,18 @@ class ObservedPrograms:
         with self._lock:
             if self._key != key:
                 self._key, self._idle = key, []
-            shown = self._idle.pop() if self._idle else None
-        if shown is None:
+            # A program is used by one thread at a time: it is taken from the idle ones, and put
+            # back.
+            program = self._idle.pop() if self._idle else None
+        if program is None:
             try:
-                shown = _ObservedProgram(at_sizes(self._graph, dict(key)), self._names, self._isa)
+                program = _ObservedProgram(at_sizes(self._graph, dict(key)), self._names, self._isa)
             except (DataError, Refused) as error:
                 raise _NoProgram from error
-        yield shown
+        yield program
         with self._lock:
             if self._key == key:
-                self._idle.append(shown)
+                self._idle.append(program)
 
 
 class _NoProgram(Exception):

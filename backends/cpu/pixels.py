@@ -42,14 +42,15 @@ def depth_to_space(b: ProgramBuilder, job: Job) -> None:
     _require_kept_elements(job)
     nhwc = job.nchw and _is_held_nhwc(b, job)
     n, c, h, w = permuted(sizes(job.operands["x"]), (0, 1, 2, 3) if job.nchw else (0, 3, 1, 2))
-    block, deep = job.int_attr("block"), job.attrs["mode"] == "DCR"
-    left = c // block**2
-    channels = (block, block, left) if deep else (left, block, block)
+    block, is_depth_first = job.int_attr("block"), job.attrs["mode"] == "DCR"
+    rest = c // block**2
+    # DCR: channels are [block, block, rest]; CRD: [rest, block, block].
+    channels = (block, block, rest) if is_depth_first else (rest, block, block)
     if job.nchw and not nhwc:
-        order = (0, 3, 4, 1, 5, 2) if deep else (0, 1, 4, 2, 5, 3)
+        order = (0, 3, 4, 1, 5, 2) if is_depth_first else (0, 1, 4, 2, 5, 3)
         _add_transpose(b, job, (n, *channels, h, w), order, nhwc)
     else:
-        order = (0, 1, 3, 2, 4, 5) if deep else (0, 1, 4, 2, 5, 3)
+        order = (0, 1, 3, 2, 4, 5) if is_depth_first else (0, 1, 4, 2, 5, 3)
         _add_transpose(b, job, (n, h, w, *channels), order, nhwc)
 
 
@@ -73,8 +74,8 @@ def _add_transpose(
     b: ProgramBuilder, job: Job, shape: tuple[int, ...], order: tuple[int, ...], nhwc: bool
 ) -> None:
     value = job.operands["x"]
-    source, made = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
-    b.transpose(job.name, source, made, shape, order, itemsize(value))
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(job.result, nhwc=nhwc)
+    b.transpose(job.name, source, target, shape, order, itemsize(value))
 
 
 def resize_nearest(b: ProgramBuilder, job: Job) -> None:
@@ -84,13 +85,14 @@ def resize_nearest(b: ProgramBuilder, job: Job) -> None:
     nhwc = _is_held_nhwc(b, job)
     order = TO_NHWC if nhwc else tuple(range(value.type.rank))
     shape = permuted(sizes(value), order)
-    times = [_repeat_count(job, axis) for axis in order]
+    counts = [_repeat_count(job, axis) for axis in order]
     steps = strides(shape)
-    elements = StridedElements(value, tuple(by for step in steps for by in (step, 0)))
-    spread = tuple(size for pair in zip(shape, times, strict=True) for size in pair)
-    assert math.prod(spread) == math.prod(sizes(result))
-    source, made = b.buffer(value, nhwc=nhwc), b.allocate(result, nhwc=nhwc)
-    b.add_strided_copy(result, source, made, spread, elements)
+    # Each axis is followed by one of stride 0, along which its elements repeat.
+    elements = StridedElements(value, tuple(stride for step in steps for stride in (step, 0)))
+    repeated_sizes = tuple(size for pair in zip(shape, counts, strict=True) for size in pair)
+    assert math.prod(repeated_sizes) == math.prod(sizes(result))
+    source, target = b.buffer(value, nhwc=nhwc), b.allocate(result, nhwc=nhwc)
+    b.add_strided_copy(result, source, target, repeated_sizes, elements)
 
 
 def _repeat_count(job: Job, axis: int) -> int:
@@ -101,23 +103,24 @@ def _repeat_count(job: Job, axis: int) -> int:
     size, result_size = sizes(job.operands["x"])[axis], sizes(job.result)[axis]
     if size == result_size:
         return 1
-    given = {slot: v.constant for slot, v in job.operands.items() if slot != "x"}
-    constants = {slot: data.data for slot, data in given.items() if data is not None}
-    if len(constants) < len(given):
+    size_operands = {slot: v.constant for slot, v in job.operands.items() if slot != "x"}
+    constants = {slot: data.data for slot, data in size_operands.items() if data is not None}
+    if len(constants) < len(size_operands):
         raise CannotLower("sizes are no constant")
     # The reference itself says which pixel is nearest: the rounding depends on many attributes.
     shape = sizes(job.operands["x"])  # scales may leave nothing of axes of one element
     axis_shape = [1] * len(shape)
     axis_shape[axis] = size
     indices = np.broadcast_to(np.arange(size, dtype=np.int32).reshape(axis_shape), shape)
-    found = np.moveaxis(
+    picked_rows = np.moveaxis(
         np.asarray(compute("resize_nearest", {"x": indices, **constants}, job.attrs)), axis, 0
     )
-    if not found.size:
+    if not picked_rows.size:
         raise CannotLower("an empty result")
-    picked = found.reshape(len(found), -1)[:, 0]
+    # One column of indices is enough: along an axis, all rows pick alike.
+    source_indices = picked_rows.reshape(len(picked_rows), -1)[:, 0]
     if result_size % size or not np.array_equal(
-        picked, np.arange(result_size) // (result_size // size)
+        source_indices, np.arange(result_size) // (result_size // size)
     ):
         raise CannotLower("pixels are not all repeated as often")
     return result_size // size

@@ -52,25 +52,28 @@ def broadcast_strides(result: Sizes, *operands: Sizes) -> tuple[Sizes, list[Size
     steps = []
     for shape in operands:
         missing = len(result) - len(shape)
-        own = zip(strides(shape), shape, strict=True)
-        steps.append((0,) * missing + tuple(0 if size == 1 else by for by, size in own))
+        own_strides = zip(strides(shape), shape, strict=True)
+        steps.append(
+            (0,) * missing + tuple(0 if size == 1 else stride for stride, size in own_strides)
+        )
     sizes_of, strides_of = [1], [[0] for _ in operands]
     for axis, size in enumerate(result):
         if size == 1:
             continue
-        inner = [by[axis] for by in steps]
+        axis_strides = [stride[axis] for stride in steps]
         # Two axes become one where every operand steps over them as over one axis.
-        if all(k[-1] == by * size for k, by in zip(strides_of, inner, strict=True)) or sizes_of == [
-            1
-        ]:
+        if all(
+            merged[-1] == stride * size
+            for merged, stride in zip(strides_of, axis_strides, strict=True)
+        ) or sizes_of == [1]:
             sizes_of[-1] *= size
-            for k, by in zip(strides_of, inner, strict=True):
-                k[-1] = by
+            for merged, stride in zip(strides_of, axis_strides, strict=True):
+                merged[-1] = stride
         else:
             sizes_of.append(size)
-            for k, by in zip(strides_of, inner, strict=True):
-                k.append(by)
-    return tuple(sizes_of), [tuple(k) for k in strides_of]
+            for merged, stride in zip(strides_of, axis_strides, strict=True):
+                merged.append(stride)
+    return tuple(sizes_of), [tuple(merged) for merged in strides_of]
 
 
 def _add_binary_step(
@@ -86,24 +89,24 @@ def _add_buffer_step(
     name: str,
     op: str,
     kind: str,
-    first: tuple[Buffer, Sizes],
-    second: tuple[Buffer, Sizes],
-    made: Buffer,
+    left: tuple[Buffer, Sizes],
+    right: tuple[Buffer, Sizes],
+    target: Buffer,
     result: Sizes,
 ) -> None:
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {op} of {kind}")
-    (x, a), (z, c) = first, second
-    shape, (a_steps, b_steps) = broadcast_strides(result, a, c)
+    (left_buffer, left_sizes), (right_buffer, right_sizes) = left, right
+    shape, (a_steps, b_steps) = broadcast_strides(result, left_sizes, right_sizes)
     b.add(
         name,
         "apply",
-        [x, z],
-        [made],
+        [left_buffer, right_buffer],
+        [target],
         result,
         lambda plan, at: plan.apply(
-            name, at(x), at(z), at(made), op=op, kind=kind, shape=shape, a_steps=a_steps,
-            b_steps=b_steps,
+            name, at(left_buffer), at(right_buffer), at(target), op=op, kind=kind,
+            shape=shape, a_steps=a_steps, b_steps=b_steps,
         ),
     )  # fmt: skip
 
@@ -111,19 +114,19 @@ def _add_buffer_step(
 def binary(b: ProgramBuilder, job: Job) -> None:
     """Lowers an elementwise op of two operands."""
     _refuse_epilogue(job)
-    first, second = job.operands.values()
-    kind, op = kind_of(first), KERNEL_NAMES.get(job.op, job.op)
+    left, right = job.operands.values()
+    kind, op = kind_of(left), KERNEL_NAMES.get(job.op, job.op)
     kind_of(job.result)
-    if op not in _cpu.applied() or kind_of(second) != kind:
+    if op not in _cpu.applied() or kind_of(right) != kind:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     if op == "div" and kind != "f32" and kind != "f64":
         # The reference reports a division of integers by 0; the kernel would divide blindly.
-        by = second.constant
-        if by is None or not np.all(by.data):
+        divisor = right.constant
+        if divisor is None or not np.all(divisor.data):
             raise CannotLower("b may be 0, which has no quotient of integers")
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
-    _add_binary_step(b, job.name, op, kind, first, second, job.result)
+    _add_binary_step(b, job.name, op, kind, left, right, job.result)
 
 
 def n_ary(b: ProgramBuilder, job: Job) -> None:
@@ -139,15 +142,24 @@ def n_ary(b: ProgramBuilder, job: Job) -> None:
     if len(values) == 1:
         b.set_buffer(job.result, b.buffer(values[0]))
         return
-    held, shape = b.buffer(values[0]), sizes(values[0])
+    partial, shape = b.buffer(values[0]), sizes(values[0])
     for value in values[1:]:
-        wider: Sizes = np.broadcast_shapes(shape, sizes(value))
+        new_sizes: Sizes = np.broadcast_shapes(shape, sizes(value))
         last = value is values[-1]
-        made = b.allocate(job.result) if last else b.scratch(math.prod(wider) * itemsize(value))
-        _add_buffer_step(
-            b, job.name, op, kind, (held, shape), (b.buffer(value), sizes(value)), made, wider
+        target = (
+            b.allocate(job.result) if last else b.scratch(math.prod(new_sizes) * itemsize(value))
         )
-        held, shape = made, wider
+        _add_buffer_step(
+            b,
+            job.name,
+            op,
+            kind,
+            (partial, shape),
+            (b.buffer(value), sizes(value)),
+            target,
+            new_sizes,
+        )
+        partial, shape = target, new_sizes
 
 
 def _slot_index(slot: str) -> int:
@@ -160,7 +172,7 @@ def where(b: ProgramBuilder, job: Job) -> None:
     values = [job.operands[slot] for slot in ("condition", "a", "b")]
     if any(v.type.quant is not None for v in (*values, job.result)):
         raise CannotLower("no kernel chooses between quantized values")
-    sources, made, item = (
+    sources, target, item = (
         [b.buffer(v) for v in values],
         b.allocate(job.result),
         itemsize(job.result),
@@ -172,10 +184,10 @@ def where(b: ProgramBuilder, job: Job) -> None:
         job.name,
         "where",
         sources,
-        [made],
+        [target],
         sizes(job.result),
         lambda plan, at: plan.where(
-            job.name, at(sources[0]), at(sources[1]), at(sources[2]), at(made),
+            job.name, at(sources[0]), at(sources[1]), at(sources[2]), at(target),
             shape=shape, condition_steps=steps[0], a_steps=steps[1],
             b_steps=steps[2], itemsize=item,
         ),
@@ -200,16 +212,15 @@ def negation(b: ProgramBuilder, job: Job) -> None:
     if job.op == "neg" and kind.startswith("f"):
         float64_function(b, job)
         return
-    op, other = {"neg": ("sub", 0), "bit_not": ("xor", -1), "logical_not": ("equal", 0)}[job.op]
+    op, number = {"neg": ("sub", 0), "bit_not": ("xor", -1), "logical_not": ("equal", 0)}[job.op]
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     with np.errstate(over="ignore"):
-        data = np.array([other]).astype(dtype)
-    by, own = (Buffer(data.nbytes, data=data), (1,)), (b.buffer(value), sizes(value))
-    first, second = (by, own) if op == "sub" else (own, by)
-    _add_buffer_step(
-        b, job.name, op, kind, first, second, b.allocate(job.result), sizes(job.result)
-    )
+        # -1 wraps to all ones in unsigned types, which is what xor needs.
+        data = np.array([number]).astype(dtype)
+    constant, operand = (Buffer(data.nbytes, data=data), (1,)), (b.buffer(value), sizes(value))
+    left, right = (constant, operand) if op == "sub" else (operand, constant)
+    _add_buffer_step(b, job.name, op, kind, left, right, b.allocate(job.result), sizes(job.result))
 
 
 # -- one operand ----------------------------------------------------------------------------------
@@ -226,17 +237,17 @@ def float64_function(b: ProgramBuilder, job: Job) -> None:
         op = "gelu_tanh"
     elif op in ("silu", "elu", "selu", "hard_sigmoid"):
         low = _number(job, "alpha")
-        second = {"selu": "gamma", "hard_sigmoid": "beta"}.get(op)
-        high = 0.0 if second is None else _number(job, second)
-    source, made, size = b.buffer(value), b.allocate(job.result), math.prod(sizes(value))
+        second_attr = {"selu": "gamma", "hard_sigmoid": "beta"}.get(op)
+        high = 0.0 if second_attr is None else _number(job, second_attr)
+    source, target, size = b.buffer(value), b.allocate(job.result), math.prod(sizes(value))
     b.add(
         job.name,
         "function",
         [source],
-        [made],
+        [target],
         sizes(value),
         lambda plan, at: plan.function(
-            job.name, at(source), at(made), op=op, size=size, a=low, b=high
+            job.name, at(source), at(target), op=op, size=size, a=low, b=high
         ),
     )
 
@@ -252,15 +263,15 @@ def cast(b: ProgramBuilder, job: Job) -> None:
     _refuse_epilogue(job)
     value = job.operands["x"]
     x, y = kind_of(value), kind_of(job.result)
-    held = b.buffer(value)
+    source = b.buffer(value)
     if x == y:
-        b.set_buffer(job.result, held)
+        b.set_buffer(job.result, source)
         return
-    cast_step(b, job.name, held, b.allocate(job.result), sizes(value), x, y)
+    cast_step(b, job.name, source, b.allocate(job.result), sizes(value), x, y)
 
 
 def cast_step(
-    b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes, of: str, to: str
+    b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes, x_kind: str, y_kind: str
 ) -> None:
     """Adds a step that casts elements."""
     size = math.prod(shape)
@@ -270,7 +281,7 @@ def cast_step(
         [x],
         [y],
         shape,
-        lambda plan, at: plan.cast(name, at(x), at(y), size=size, x_kind=of, y_kind=to),
+        lambda plan, at: plan.cast(name, at(x), at(y), size=size, x_kind=x_kind, y_kind=y_kind),
     )
 
 
@@ -278,20 +289,21 @@ def cast_step(
 
 
 def _reduced_axes_together(
-    b: ProgramBuilder, name: str, value: Value, over: Sequence[int]
+    b: ProgramBuilder, name: str, value: Value, reduced: Sequence[int]
 ) -> tuple[Buffer, Sizes]:
     """Returns a buffer in which the axes `over` are adjacent, and its (outer, rows, inner)
     sizes."""
     shape, source = sizes(value), b.buffer(value)
-    if list(over) != list(range(over[0], over[-1] + 1)):
-        kept = tuple(axis for axis in range(len(shape)) if axis not in over)
-        order, transposed = (*kept, *over), b.scratch(source.size)
+    # Axes that are not adjacent are transposed to the end.
+    if list(reduced) != list(range(reduced[0], reduced[-1] + 1)):
+        kept = tuple(axis for axis in range(len(shape)) if axis not in reduced)
+        order, transposed = (*kept, *reduced), b.scratch(source.size)
         b.transpose(f"{value.name} for {name}", source, transposed, shape, order, itemsize(value))
-        rows = math.prod(shape[axis] for axis in over)
+        rows = math.prod(shape[axis] for axis in reduced)
         return transposed, (math.prod(shape) // rows, rows, 1)
-    first, end = over[0], over[-1] + 1
-    ends = (shape[:first], shape[first:end], shape[end:])
-    outer, rows, inner = (math.prod(part) for part in ends)
+    first, end = reduced[0], reduced[-1] + 1
+    axis_groups = (shape[:first], shape[first:end], shape[end:])
+    outer, rows, inner = (math.prod(part) for part in axis_groups)
     return source, (outer, rows, inner)
 
 
@@ -303,18 +315,20 @@ def reduction(b: ProgramBuilder, job: Job) -> None:
     if kind != "f32" and (kind not in _cpu.ORDERED or op not in ("sum", "prod", "max", "min")):
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     rank = value.type.rank
-    over = sorted({axis % rank for axis in job.int_tuple("axes")}) or list(range(rank))
-    if not over:
+    reduced = sorted({axis % rank for axis in job.int_tuple("axes")}) or list(range(rank))
+    if not reduced:
         raise CannotLower("x is a scalar")
-    source, shape = _reduced_axes_together(b, job.name, value, over)
-    made = b.allocate(job.result)
+    source, shape = _reduced_axes_together(b, job.name, value, reduced)
+    target = b.allocate(job.result)
     b.add(
         job.name,
         "reduce",
         [source],
-        [made],
+        [target],
         sizes(job.result),
-        lambda plan, at: plan.reduce(job.name, at(source), at(made), op=op, shape=shape, kind=kind),
+        lambda plan, at: plan.reduce(
+            job.name, at(source), at(target), op=op, shape=shape, kind=kind
+        ),
     )
 
 
@@ -338,15 +352,15 @@ def arg_extreme(b: ProgramBuilder, job: Job) -> None:
     value = job.operands["x"]
     kind, axis = _orderable_kind(value), job.int_attr("axis") % value.type.rank
     source, shape = _reduced_axes_together(b, job.name, value, [axis])
-    made, least, last = b.allocate(job.result), job.op == "arg_min", job.attrs["last"] is True
+    target, least, last = b.allocate(job.result), job.op == "arg_min", job.attrs["last"] is True
     b.add(
         job.name,
         "place",
         [source],
-        [made],
+        [target],
         sizes(job.result),
         lambda plan, at: plan.place(
-            job.name, at(source), at(made), shape=shape, kind=kind, least=least, last=last
+            job.name, at(source), at(target), shape=shape, kind=kind, least=least, last=last
         ),
     )
 
@@ -357,20 +371,20 @@ def top_k(b: ProgramBuilder, node: Node) -> None:
     assert isinstance(axis, int)
     kind = _orderable_kind(value)
     source, shape = _reduced_axes_together(b, node.name, value, [axis % value.type.rank])
-    made = [b.allocate(result) for result in node.results]
+    targets = [b.allocate(result) for result in node.results]
     k, least = node.attrs["k"], node.attrs["largest"] is not True
     assert isinstance(k, int)
     b.add(
         node.name,
         "top_k",
         [source],
-        made,
+        targets,
         sizes(node.results[0]),
         lambda plan, at: plan.top_k(
             node.name,
             at(source),
-            at(made[0]),
-            at(made[1]),
+            at(targets[0]),
+            at(targets[1]),
             shape=shape,
             k=k,
             kind=kind,
@@ -382,14 +396,16 @@ def top_k(b: ProgramBuilder, node: Node) -> None:
 def _lowerings() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
     """Returns the lowerings of all ops for which the compiled code has a loop, function or
     reduction."""
-    known: dict[str, Callable[[ProgramBuilder, Job], None]] = dict.fromkeys(_cpu.OPERATIONS, binary)
-    known |= dict.fromkeys(KERNEL_NAMES, binary)
-    known |= dict.fromkeys(_cpu.FUNCTIONS, float64_function)
-    known |= dict.fromkeys((f"reduce_{op}" for op in _cpu.REDUCTIONS), reduction)
-    known |= dict.fromkeys(("arg_max", "arg_min"), arg_extreme)
-    known |= dict.fromkeys(("neg", "bit_not", "logical_not"), negation)
+    lowerings: dict[str, Callable[[ProgramBuilder, Job], None]] = dict.fromkeys(
+        _cpu.OPERATIONS, binary
+    )
+    lowerings |= dict.fromkeys(KERNEL_NAMES, binary)
+    lowerings |= dict.fromkeys(_cpu.FUNCTIONS, float64_function)
+    lowerings |= dict.fromkeys((f"reduce_{op}" for op in _cpu.REDUCTIONS), reduction)
+    lowerings |= dict.fromkeys(("arg_max", "arg_min"), arg_extreme)
+    lowerings |= dict.fromkeys(("neg", "bit_not", "logical_not"), negation)
     return (
-        known
+        lowerings
         | {"min": n_ary, "max": n_ary, "sum": n_ary, "where": where, "cast": cast}
         | {
             "is_nan": is_nan,

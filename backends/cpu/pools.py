@@ -19,7 +19,7 @@ from .lookup_tables import ByteTable
 from .sizes import Sizes
 
 
-def _sizes_nhwc(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
+def sizes_nhwc(job: Job) -> tuple[tuple[int, int, int, int], tuple[int, int], Sizes]:
     """Returns x as (n, h, w, c), the result's (h, w), and the shape in which the result is held."""
     x, y = sizes(job.operands["x"]), sizes(job.result)
     if job.nchw:
@@ -35,21 +35,22 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
     if job.epilogue:
         raise CannotLower(f"no kernel computes max_pool2d |> {job.epilogue[0].op} as one")
     entries = requantize_table(x, y)
-    shape, out, held = _sizes_nhwc(job)
+    shape, out, result_sizes = sizes_nhwc(job)
     kernel, stride, pad, dilation = (
         job.int_pair("kernel"),
         job.int_pair("stride"),
         job.pads(),
         job.int_pair("dilation"),
     )
-    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
-    pooled = made if entries is None else b.scratch(made.size)
+    source, target = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
+    # A result of another type is requantized in a second step: max and rounding both keep order.
+    pooled = target if entries is None else b.scratch(target.size)
     b.add(
         job.name,
         "max_pool2d",
         [source],
         [pooled],
-        held,
+        result_sizes,
         lambda plan, at: plan.max_pool2d(
             job.name,
             at(source),
@@ -64,12 +65,12 @@ def max_pool2d(b: ProgramBuilder, job: Job) -> None:
         ),
     )
     if entries is not None:
-        add_lookup_step(b, job.name, pooled, made, held, entries)
+        add_lookup_step(b, job.name, pooled, target, result_sizes, entries)
 
 
 def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     """Lowers an average pool; one whose window is the whole image is a global pool."""
-    shape, out, held = _sizes_nhwc(job)
+    shape, out, result_sizes = sizes_nhwc(job)
     kernel, stride, pad = job.int_pair("kernel"), job.int_pair("stride"), job.pads()
     if kernel == shape[1:3] and not any(pad):
         global_avg_pool(b, job)
@@ -78,17 +79,17 @@ def avg_pool2d(b: ProgramBuilder, job: Job) -> None:
     x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
     job.require_no_clamp(y)
     count_pad = job.attrs["count_pad"] is True
-    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
+    source, target = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     b.add(
         job.name,
         "avg_pool2d",
         [source],
-        [made],
-        held,
+        [target],
+        result_sizes,
         lambda plan, at: plan.avg_pool2d(
             job.name,
             at(source),
-            at(made),
+            at(target),
             shape=shape,
             kernel=kernel,
             stride=stride,
@@ -112,18 +113,18 @@ def global_avg_pool(b: ProgramBuilder, job: Job) -> None:
     job.require_no_clamp(y)
     if value.type.rank != 4:
         raise CannotLower(f"no kernel computes global_avg_pool of {value.type.rank} axes")
-    shape, _, held = _sizes_nhwc(job)
-    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
+    shape, _, result_sizes = sizes_nhwc(job)
+    source, target = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
     b.add(
         job.name,
         "global_avg_pool",
         [source],
-        [made],
-        held,
+        [target],
+        result_sizes,
         lambda plan, at: plan.global_avg_pool(
             job.name,
             at(source),
-            at(made),
+            at(target),
             shape=shape,
             x_scale=float(x.scale),
             x_zero=x.zero,
@@ -157,26 +158,27 @@ def quantized_mean_source(node: Node, images: Mapping[Value, ByteTable]) -> Mean
 
 def _sums_exactly(table: NDArray[np.generic], count: int) -> bool:
     """Returns whether float64 adds `count` entries of a float32 table without rounding."""
-    size = np.abs(table.astype(np.float64))
-    if not np.isfinite(size).all():
+    magnitudes = np.abs(table.astype(np.float64))
+    if not np.isfinite(magnitudes).all():
         return False
-    least = np.min(size[size > 0], initial=1.0)
-    unit = max(math.ldexp(1, math.frexp(least)[1] - 24), 2.0**-149)  # all are multiples of it
-    return bool(size.max() * count <= 2.0**53 * unit)
+    # Entries are multiples of the unit in the last place of the smallest one.
+    smallest = np.min(magnitudes[magnitudes > 0], initial=1.0)
+    unit = max(math.ldexp(1, math.frexp(smallest)[1] - 24), 2.0**-149)  # all are multiples of it
+    return bool(magnitudes.max() * count <= 2.0**53 * unit)
 
 
 def _mean_sizes(shape: Sizes, axes: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Returns whether to read NHWC, and the (outer, rows, inner) sizes of a mean over rows."""
-    over = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
-    nhwc = len(shape) == 4 and over == [2, 3]
-    held = permuted(shape, TO_NHWC) if nhwc else shape
-    first, end = (1, 3) if nhwc else (over[0], over[-1] + 1)
-    if over != list(range(over[0], over[-1] + 1)):
+    reduced_axes = sorted({axis % len(shape) for axis in axes} or range(len(shape)))
+    nhwc = len(shape) == 4 and reduced_axes == [2, 3]
+    held_sizes = permuted(shape, TO_NHWC) if nhwc else shape
+    first, end = (1, 3) if nhwc else (reduced_axes[0], reduced_axes[-1] + 1)
+    if reduced_axes != list(range(reduced_axes[0], reduced_axes[-1] + 1)):
         raise CannotLower("no kernel takes a mean over axes that are not adjacent")
-    rows = math.prod(held[first:end])
+    rows = math.prod(held_sizes[first:end])
     if rows > LARGEST_MEAN:
         raise CannotLower(f"no kernel takes a mean of {rows} numbers")
-    return nhwc, (math.prod(held[:first]), rows, math.prod(held[end:]))
+    return nhwc, (math.prod(held_sizes[:first]), rows, math.prod(held_sizes[end:]))
 
 
 def reduce_mean(b: ProgramBuilder, job: Job) -> None:
@@ -186,17 +188,17 @@ def reduce_mean(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower("x is not dequantized from 8 bits, or its axes are not adjacent")
     x, table = byte_parameters(mean.source, "x"), mean.table
     nhwc, shape = _mean_sizes(sizes(mean.source), job.int_tuple("axes"))
-    source, made = b.buffer(mean.source, nhwc=nhwc), b.allocate(job.result)
+    source, target = b.buffer(mean.source, nhwc=nhwc), b.allocate(job.result)
     b.add(
         job.name,
         "mean",
         [source],
-        [made],
+        [target],
         sizes(job.result),
         lambda plan, at: plan.mean(
             job.name,
             at(source),
-            at(made),
+            at(target),
             shape=shape,
             x_scale=float(x.scale),
             x_zero=x.zero,

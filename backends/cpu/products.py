@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from .builder import (
     strides,
 )
 from .data_movement import pad_axis
+from .epilogues import Epilogue, epilogue_of
 from .kernel_types import (
     ByteParameters,
     Job,
@@ -33,6 +35,9 @@ from .kernel_types import (
     requantize_multiplier,
 )
 from .sizes import Sizes
+
+Options: TypeAlias = "tuple[list[Buffer], Callable[[Callable[[Buffer], int]], dict[str, Any]]]"
+"""Buffers that a step reads besides its operands, and its options once buffers have numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,30 @@ class Requantization:
     zero: int = 0
     low: int | None = None
     high: int | None = None
+    epilogue: Epilogue | None = None
+    """What another profile than the kernels' own does, in place of one multiplier."""
+
+    def options(self, b: ProgramBuilder, *, nhwc: bool = False) -> Options:
+        """Returns the buffers that the epilogue reads, and its options of a step."""
+        if self.epilogue is None:
+            return [], lambda at: {}
+        given, summand = self.epilogue.parameters, self.epilogue.summand
+        pairs: dict[str, Any] = {"pairs": True} if self.epilogue.pairs else {}
+        if summand is None:
+            return [], lambda at: {"epilogue": tuple(given.items()), **pairs}
+        held, how = b.buffer(summand.value, nhwc=nhwc), summand.parameters
+        return [held], lambda at: {
+            "epilogue": (*given.items(), ("summand", at(held)), *how.items()),
+            **pairs,
+        }
 
 
 def _requantization(
     job: Job, x: ByteParameters, w: Weight, bias_value: Value | None, channels: int
 ) -> Requantization:
     """Returns how the accumulators of a job become its result."""
+    if job.rule is not None:
+        return _by_rule(job, w, bias_value)
     bias = accumulator_bias(bias_value, channels, x, w.scale, "bias")
     if job.result.type.element == F32:
         if job.epilogue:
@@ -59,6 +82,18 @@ def _requantization(
     y = byte_parameters(job.result, "the result")
     low, high = job.clamp_bounds(y)
     return Requantization(bias, requantize_multiplier(x, w.scale, y), y.kind, y.zero, low, high)
+
+
+def _by_rule(job: Job, w: Weight, bias_value: Value | None) -> Requantization:
+    """Returns what the rule of another profile makes of accumulators."""
+    found = epilogue_of(job, w.data, bias_value)
+    if job.result.type.element == F32:
+        return Requantization(found.bias, _ONE, "f32", epilogue=found)
+    kind = byte_parameters(job.result, "the result").kind
+    return Requantization(found.bias, _ONE, kind, found.y_zero, found.low, found.high, found)
+
+
+_ONE = np.ones(1, np.float32)
 
 
 def conv2d(b: ProgramBuilder, job: Job) -> None:
@@ -70,31 +105,33 @@ def conv2d(b: ProgramBuilder, job: Job) -> None:
         raise CannotLower("no kernel gives a float result NHWC")
     source = b.buffer(job.operands["x"], nhwc=nhwc)
     shape = sizes(job.operands["x"])
-    n, h, wide, c = permuted(shape, TO_NHWC) if nhwc else shape
+    n, h, width, c = permuted(shape, TO_NHWC) if nhwc else shape
     stride, pad, dilation = job.int_pair("stride"), job.pads(), job.int_pair("dilation")
-    images = _Images((n, h, wide, c), stride, pad, dilation, weights.data)
-    made = b.allocate(job.result, nhwc=nhwc)
-    _add_conv2d(b, job, source, made, images, rounding, _stored_shape(job.result, nhwc))
+    images = _Images((n, h, width, c), stride, pad, dilation, weights.data)
+    more = rounding.options(b, nhwc=nhwc)
+    target = b.allocate(job.result, nhwc=nhwc)
+    _add_conv2d(b, job, source, target, images, rounding, _stored_shape(job.result, nhwc), more)
 
 
 def conv1d(b: ProgramBuilder, job: Job) -> None:
     """Lowers a 1-D convolution as images of height 1, transposed to channels last and back."""
     value, weights = job.operands["x"], constant_weight(job.operands["w"], 0, "w")
     (n, channels, wide), out = sizes(value), sizes(job.result)
-    (stride,), (front, back), (dilation,) = (
+    (stride,), (before, after), (dilation,) = (
         job.int_tuple(a) for a in ("stride", "pad", "dilation")
     )
     rounding = _rounding(job, weights)
-    given, made = b.buffer(value), b.allocate(job.result)
-    source, result = b.scratch(given.size), b.scratch(made.size)
-    b.transpose(f"{value.name} to NWC", given, source, sizes(value), (0, 2, 1), 1)
+    operand, target = b.buffer(value), b.allocate(job.result)
+    source, result = b.scratch(operand.size), b.scratch(target.size)
+    # The kernel reads channels last: [N, C, W] -> [N, 1, W, C].
+    b.transpose(f"{value.name} to NWC", operand, source, sizes(value), (0, 2, 1), 1)
     images = _Images(
-        (n, 1, wide, channels), (1, stride), (0, front, 0, back), (1, dilation),
+        (n, 1, wide, channels), (1, stride), (0, before, 0, after), (1, dilation),
         weights.data[:, :, None],
     )  # fmt: skip
     _add_conv2d(b, job, source, result, images, rounding, (out[0], out[2], out[1]))
     order, width = (0, 2, 1), itemsize(job.result)
-    b.transpose(f"{job.name} to NCW", result, made, (out[0], out[2], out[1]), order, width)
+    b.transpose(f"{job.name} to NCW", result, target, (out[0], out[2], out[1]), order, width)
 
 
 def conv3d(b: ProgramBuilder, job: Job) -> None:
@@ -102,44 +139,48 @@ def conv3d(b: ProgramBuilder, job: Job) -> None:
     value, weights = job.operands["x"], constant_weight(job.operands["w"], 0, "w")
     x = byte_parameters(value, "x")
     rounding = _rounding(job, weights)
-    (n, c, d, h, wide), (_, oc, od, oh, ow) = sizes(value), sizes(job.result)
+    (n, c, d, h, image_width), (_, oc, od, oh, ow) = sizes(value), sizes(job.result)
     (stride, *strides_), (step, *steps) = job.int_tuple("stride"), job.int_tuple("dilation")
-    front, top, left, back, bottom, right = job.int_tuple("pad")
-    _, inner, taps, *window = weights.data.shape
-    groups, plane, deep = job.int_attr("groups"), h * wide * c, front + d + back
-    given, made = b.buffer(value), b.allocate(job.result)
-    source, result = b.scratch(given.size), b.scratch(made.size)
-    b.transpose(f"{value.name} to NDHWC", given, source, sizes(value), (0, 2, 3, 4, 1), 1)
-    if front or back:
-        padded = b.scratch(n * deep * plane)
+    before, top, left, after, bottom, right = job.int_tuple("pad")
+    _, group_channels, taps, *window = weights.data.shape
+    groups, plane, padded_depth = job.int_attr("groups"), h * image_width * c, before + d + after
+    operand, target = b.buffer(value), b.allocate(job.result)
+    source, result = b.scratch(operand.size), b.scratch(target.size)
+    b.transpose(f"{value.name} to NDHWC", operand, source, sizes(value), (0, 2, 3, 4, 1), 1)
+    # Depth is padded in memory, with the zero point; height and width by the kernel.
+    if before or after:
+        padded = b.scratch(n * padded_depth * plane)
         pad_axis(
-            b, job.name, source, padded, (n, d, plane), (n, deep, plane), 1, front, back,
+            b, job.name, source, padded, (n, d, plane), (n, padded_depth, plane), 1, before, after,
             x.zero & 0xFF,
         )  # fmt: skip
         source = padded
+    # Stacks the depth taps of each output slice as channels: the 3-D sum becomes a 2-D one.
     stacked = b.scratch(n * od * taps * plane)
     b.add(
         f"{value.name} depth taps",
         "strided",
         [source],
         [stacked],
-        (n, od, h, wide, taps * c),
+        (n, od, h, image_width, taps * c),
         lambda plan, at: plan.strided(
             f"{value.name} depth taps",
             at(source),
             at(stacked),
-            shape=(n, od, h * wide, groups, taps, inner),
-            steps=(deep * plane, stride * plane, c, inner, step * plane, 1),
+            shape=(n, od, h * image_width, groups, taps, group_channels),
+            steps=(padded_depth * plane, stride * plane, c, group_channels, step * plane, 1),
         ),
     )
-    flat = weights.data.transpose(0, 2, 1, 3, 4).reshape(oc, taps * inner, *window)
+    stacked_weights = weights.data.transpose(0, 2, 1, 3, 4).reshape(
+        oc, taps * group_channels, *window
+    )
     images = _Images(
-        (n * od, h, wide, taps * c), (strides_[0], strides_[1]), (top, left, bottom, right),
-        (steps[0], steps[1]), flat,
+        (n * od, h, image_width, taps * c), (strides_[0], strides_[1]), (top, left, bottom, right),
+        (steps[0], steps[1]), stacked_weights,
     )  # fmt: skip
     _add_conv2d(b, job, stacked, result, images, rounding, (n * od, oh, ow, oc))
     order, width = (0, 4, 1, 2, 3), itemsize(job.result)
-    b.transpose(f"{job.name} to NCDHW", result, made, (n, od, oh, ow, oc), order, width)
+    b.transpose(f"{job.name} to NCDHW", result, target, (n, od, oh, ow, oc), order, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +208,15 @@ def _add_conv2d(
     images: _Images,
     rounding: Requantization,
     stored: Sizes,
+    more: Options | None = None,
 ) -> None:
     """Adds a step that convolves images; `stored` is the shape of its result."""
+    beside, options = more if more is not None else rounding.options(b)
     x, groups = byte_parameters(job.operands["x"], "x"), job.int_attr("groups")
     b.add(
         job.name,
         "conv2d",
-        [source],
+        [source, *beside],
         [result],
         stored,
         lambda plan, at: plan.conv2d(
@@ -194,6 +237,7 @@ def _add_conv2d(
             y_zero=rounding.zero,
             low=rounding.low,
             high=rounding.high,
+            **options(at),
         ),
     )
 
@@ -205,10 +249,12 @@ def _stored_shape(value: Value, nhwc: bool) -> tuple[int, ...]:
 
 def gemm(b: ProgramBuilder, job: Job) -> None:
     """Lowers a Gemm with alpha = beta = 1; a transposed operand a is transposed first."""
-    added = job.operands.get("c")
-    if job.attrs["alpha"] != 1.0 or (added is not None and job.attrs["beta"] != 1.0):
+    addend = job.operands.get("c")
+    if job.rule is None and (
+        job.attrs["alpha"] != 1.0 or (addend is not None and job.attrs["beta"] != 1.0)
+    ):
         raise CannotLower("alpha or beta is not 1")
-    _product(b, job, "a", "b", added)
+    _product(b, job, "a", "b", addend)
 
 
 def matmul(b: ProgramBuilder, job: Job) -> None:
@@ -238,18 +284,19 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
     if a_transposed and value.type.rank != 2:
         raise CannotLower(f"a transposed {left} has {value.type.rank} axes, the kernels take 2")
     source = transposed_matrix(b, value) if a_transposed else b.buffer(value)
-    made = b.allocate(job.result)
+    beside, options = rounding.options(b)
+    target = b.allocate(job.result)
     rows = math.prod(sizes(value)) // columns.shape[1]
     b.add(
         job.name,
         "linear",
-        [source],
-        [made],
+        [source, *beside],
+        [target],
         sizes(job.result),
         lambda plan, at: plan.linear(
             job.name,
             at(source),
-            at(made),
+            at(target),
             columns,
             rounding.bias,
             rounding.multiplier,
@@ -260,14 +307,17 @@ def _product(b: ProgramBuilder, job: Job, left: str, right: str, bias_value: Val
             y_zero=rounding.zero,
             low=rounding.low,
             high=rounding.high,
+            **options(at),
         ),
     )
 
 
 def transposed_matrix(b: ProgramBuilder, value: Value) -> Buffer:
     """Returns a buffer with a matrix transposed."""
-    held, transposed = b.buffer(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
-    b.transpose(f"{value.name} transposed", held, transposed, sizes(value), (1, 0), itemsize(value))
+    source, transposed = b.buffer(value), b.scratch(math.prod(sizes(value)) * itemsize(value))
+    b.transpose(
+        f"{value.name} transposed", source, transposed, sizes(value), (1, 0), itemsize(value)
+    )
     return transposed
 
 
@@ -277,38 +327,46 @@ def transposed_matrix(b: ProgramBuilder, value: Value) -> Buffer:
 def computed_product(b: ProgramBuilder, job: Job) -> None:
     """Lowers a product of two computed matrices: the right one is packed at run time."""
     left, right = job.operands["a"], job.operands["b"]
+    if job.rule is not None:
+        raise CannotLower("no kernel computes two operands by this profile")
     if "bias" in job.operands:
         raise CannotLower("no kernel adds a bias to a product of two computed matrices")
     if left.type.rank < 2 or right.type.rank < 2:
         raise CannotLower("an operand is a vector, the kernels take matrices")
     x, w = byte_parameters(left, "a"), byte_parameters(right, "b")
     rounding = _requantization(job, x, Weight(_NO_WEIGHTS, np.asarray([w.scale])), None, 1)
-    a, c = matrices(b, job, left, "trans_a"), matrices(b, job, right, "trans_b")
-    goal, order = fused_transpose(b, job)
-    made = b.allocate(goal)
-    out = permuted(strides(sizes(goal)), order)
+    left_matrices, right_matrices = (
+        matrices(b, job, left, "trans_a"),
+        matrices(b, job, right, "trans_b"),
+    )
+    target_value, order = fused_transpose(b, job)
+    target = b.allocate(target_value)
+    # The result may be written transposed, which its strides express.
+    result_strides = permuted(strides(sizes(target_value)), order)
     batch = sizes(job.result)[:-2]
-    m, n, k = *sizes(job.result)[-2:], a.sizes[-1]
-    if a.strides[-1] != 1 and k > 1:  # rows of a are read as they are: put them in order
-        a = row_major(b, job, left, a)
+    m, n, k = *sizes(job.result)[-2:], left_matrices.sizes[-1]
+    if (
+        left_matrices.strides[-1] != 1 and k > 1
+    ):  # rows of a are read as they are: put them in order
+        left_matrices = row_major(b, job, left, left_matrices)
     b.add(
         job.name,
         "matmul",
-        [a.buffer, c.buffer],
-        [made],
+        [left_matrices.buffer, right_matrices.buffer],
+        [target],
         sizes(job.result),
         lambda plan, at: plan.matmul(
             job.name,
-            at(a.buffer),
-            at(c.buffer),
-            at(made),
+            at(left_matrices.buffer),
+            at(right_matrices.buffer),
+            at(target),
             sizes=(m, k, n),
-            a_at=a.offsets(batch),
-            b_at=c.offsets(batch),
-            y_at=offsets(out[:-2], batch, 0),
-            a_row=a.strides[-2],
-            b_steps=c.strides[-2:],
-            y_row=out[-2],
+            a_at=left_matrices.offsets(batch),
+            b_at=right_matrices.offsets(batch),
+            y_at=offsets(result_strides[:-2], batch, 0),
+            a_row=left_matrices.strides[-2],
+            b_steps=right_matrices.strides[-2:],
+            y_row=result_strides[-2],
             multiplier=float(rounding.multiplier[0]),
             a_type=x.kind,
             a_zero=x.zero,
@@ -351,16 +409,16 @@ def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
     """Returns the offset of each matrix of a batch, from its strides."""
     total = np.full(batch, start, np.uint64)
     for axis, (step, size) in enumerate(zip(steps, batch, strict=True)):
-        along = np.arange(size, dtype=np.uint64) * np.uint64(step)
-        total += along.reshape([-1 if i == axis else 1 for i in range(len(batch))])
+        axis_offsets = np.arange(size, dtype=np.uint64) * np.uint64(step)
+        total += axis_offsets.reshape([-1 if i == axis else 1 for i in range(len(batch))])
     return total.reshape(-1)
 
 
-def matrices(b: ProgramBuilder, job: Job, value: Value, turn: str) -> Matrices:
+def matrices(b: ProgramBuilder, job: Job, value: Value, transpose_attr: str) -> Matrices:
     """Returns an operand as matrices, transposed if the attribute named `turn` is set."""
     view, shape = b.view(value), sizes(value)
     steps = view.strides
-    if job.attrs[turn] is True:
+    if job.attrs[transpose_attr] is True:
         shape, steps = _swapped(shape), _swapped(steps)
     return Matrices(view.buffer, shape, steps, view.offset)
 
@@ -388,14 +446,14 @@ def fused_transpose(b: ProgramBuilder, job: Job) -> tuple[Value, tuple[int, ...]
     Where the only consumer transposes the result but keeps its last axis, the product writes the
     transposed value: rows stay contiguous. This is the head split and merge of attention.
     """
-    plain = tuple(range(job.result.type.rank))
+    identity = tuple(range(job.result.type.rank))
     if len(job.result.uses) != 1 or job.result.name in b.watched:
-        return job.result, plain
+        return job.result, identity
     (user,) = job.result.users
     if user.op != "transpose" or user.result.type.element != job.result.type.element:
-        return job.result, plain
+        return job.result, identity
     perm = user.attrs["perm"]
     assert isinstance(perm, tuple)
-    if perm[-1] != plain[-1]:
-        return job.result, plain
-    return user.result, tuple(perm.index(axis) for axis in plain)
+    if perm[-1] != identity[-1]:
+        return job.result, identity
+    return user.result, tuple(perm.index(axis) for axis in identity)

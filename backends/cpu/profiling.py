@@ -70,30 +70,32 @@ def peaks(threads: int, isa: str | None) -> dict[str, float]:
     """Multiply-adds a second of the kernels' best case, a product of large matrices."""
     rng = np.random.default_rng(0)
     size = PEAK_MATRIX_SIZE * PEAK_MATRIX_SIZE
-    found = {}
+    peak_by_kind = {}
     for kind, width in (("int8", 1), ("f32", 4)):
         plan = _cpu.Plan(
             2 * width * size, [(0, width * size), (width * size, width * size)], isa=isa
         )
         if kind == "int8":
             weight = rng.integers(-127, 128, (PEAK_MATRIX_SIZE, PEAK_MATRIX_SIZE)).astype(np.int8)
-            none, by = (
+            # Neither the weights nor the scales change the speed; weights are dense and of all
+            # sizes.
+            no_bias, multipliers = (
                 np.zeros(PEAK_MATRIX_SIZE, np.int32),
                 np.full(PEAK_MATRIX_SIZE, 0.01, np.float32),
             )
-            plan.linear("peak", 0, 1, weight, none, by, rows=PEAK_MATRIX_SIZE)
+            plan.linear("peak", 0, 1, weight, no_bias, multipliers, rows=PEAK_MATRIX_SIZE)
         else:
             matrix = rng.normal(size=(PEAK_MATRIX_SIZE, PEAK_MATRIX_SIZE)).astype(np.float32)
             plan.float_linear("peak", 0, 1, matrix, None, rows=PEAK_MATRIX_SIZE)
-        found[kind] = plan.work[0] / _best_time(plan, threads)
-    return found
+        peak_by_kind[kind] = plan.work[0] / _best_time(plan, threads)
+    return peak_by_kind
 
 
 def _best_time(plan: _cpu.Plan, threads: int) -> float:
     """Returns the shortest time of several runs: other processes only ever add to it."""
-    least, end = float("inf"), time.perf_counter() + PEAK_SECONDS
+    shortest, end = float("inf"), time.perf_counter() + PEAK_SECONDS
     while time.perf_counter() < end:
         started = time.perf_counter()
         plan.run([], threads=threads)
-        least = min(least, time.perf_counter() - started)
-    return least
+        shortest = min(shortest, time.perf_counter() - started)
+    return shortest

@@ -24,6 +24,7 @@ from .sizes import Sizes
 Tensor = NDArray[np.generic]
 VECTOR_KINDS = frozenset(
     {
+        "code_means",
         "conv2d",
         "depthwise",
         "linear",
@@ -32,6 +33,7 @@ VECTOR_KINDS = frozenset(
         "softmax",
         "real_softmax",
         "layer_norm",
+        "quantize_by",
         "max_pool2d",
         "avg_pool2d",
         "global_avg_pool",
@@ -81,10 +83,10 @@ class Program:
         *,
         is_float_model: bool | None = None,
     ) -> None:
-        def body(graph: Graph, real: bool) -> Program:
-            return Program(graph, isa, is_float_model=real)
+        def compile_body(graph: Graph, is_float: bool) -> Program:
+            return Program(graph, isa, is_float_model=is_float)
 
-        lowered = lower(graph, watched, see, is_float_model=is_float_model, compile=body)
+        lowered = lower(graph, watched, see, is_float_model=is_float_model, compile=compile_body)
         self.steps: tuple[PendingStep, ...] = tuple(lowered.steps)
         self.fallbacks: tuple[Fallback, ...] = tuple(lowered.fallbacks)
         self._isa = isa
@@ -142,12 +144,12 @@ class Program:
     ) -> dict[str, Tensor]:
         """Runs all steps on inputs that were checked; results are new arrays."""
         results, arrays = {}, self._constant_arrays.copy()
-        for name, shape, kind, numbers in self._result_slots:
-            results[name] = made = np.empty(shape, kind)
-            for number in numbers:
-                arrays[number] = made
-        for number, name in self._input_slots:
-            arrays[number] = inputs[name]
+        for name, shape, kind, buffer_numbers in self._result_slots:
+            results[name] = result = np.empty(shape, kind)
+            for buffer_number in buffer_numbers:
+                arrays[buffer_number] = result
+        for buffer_number, name in self._input_slots:
+            arrays[buffer_number] = inputs[name]
         try:
             self._plan.run(cast("list[Tensor]", arrays), threads=threads, profile=profile)
         except _cpu.DataFault as error:
@@ -173,6 +175,7 @@ def kernel_isa(kind: str, cap: str | None) -> str:
         return "python"
     if kind not in VECTOR_KINDS | BYTE_KINDS:
         return "scalar"
+    # _cpu.isa() lists what this processor has, the widest first.
     known = _cpu.isa()
     allowed = known[known.index(cap) if cap else 0 :]
     return next(i for i in allowed if kind in BYTE_KINDS or i != "avx512vbmi")
@@ -186,8 +189,8 @@ def _all_buffers(lowered: ProgramBuilder) -> list[Buffer]:
     """Returns every buffer once: external ones, in the order of the graph's inputs, then the
     rest."""
     touched = {b: None for step in lowered.steps for b in (*step.reads, *step.writes)}
-    held = {b: None for b in lowered.buffers() if b.external}
-    return list(held | touched)
+    external = {b: None for b in lowered.buffers() if b.external}
+    return list(external | touched)
 
 
 def _arena(
@@ -203,5 +206,5 @@ def _arena(
     # External buffers have memory of their own; each run passes its address.
     inner = [b for b in buffers if not b.external]
     arena, offsets = plan_arena([Lifetime(b.size, first[b], last[b]) for b in inner])
-    at = dict(zip(inner, offsets, strict=True))
-    return arena, [(at.get(b, _cpu.EXTERNAL), b.size) for b in buffers]
+    offset_of = dict(zip(inner, offsets, strict=True))
+    return arena, [(offset_of.get(b, _cpu.EXTERNAL), b.size) for b in buffers]

@@ -100,12 +100,13 @@ def recorded_steps(
     call."""
     recorder = _Recorder()
     for step in steps:
+        # The recorder takes each call that the step would make on a plan.
         step.add(cast("_cpu.Plan", recorder), number)
     out = []
     for step, (method, args, options) in zip(steps, recorder.calls, strict=True):
         if method == "call":
-            said = "runs in Python, and program files hold compiled steps alone; keep the model"
-            raise Refused(f"{step.name}: it {said}")
+            reason = "runs in Python, and program files hold compiled steps alone; keep the model"
+            raise Refused(f"{step.name}: it {reason}")
         size = sum(b.size for b in (*step.reads, *step.writes))
         out.append(RecordedStep(method, args, options, step.shape, size))
     return out
@@ -116,37 +117,39 @@ def write(path: Path, listing: ProgramListing, *, force: bool = False) -> None:
     claim(path, force=force)
     arrays: list[Tensor] = []
 
-    def packed(value: object) -> object:
+    def as_reference(value: object) -> object:
         if isinstance(value, np.ndarray) and value.ndim:
             arrays.append(np.ascontiguousarray(value))
             return {"array": len(arrays) - 1}
         if isinstance(value, np.ndarray | np.generic):
             return value.item()
-        return [packed(v) for v in value] if isinstance(value, tuple | list) else value
+        return [as_reference(v) for v in value] if isinstance(value, tuple | list) else value
 
     table = {
         "arena": listing.arena,
         "places": [list(place) for place in listing.places],
-        "externals": [[e.kind, e.name, packed(e.data)] for e in listing.externals],
+        "externals": [[e.kind, e.name, as_reference(e.data)] for e in listing.externals],
         "inputs": [[name, kind.name, shape] for name, (kind, shape) in listing.inputs.items()],
         "results": [[name, kind.name, shape] for name, (kind, shape) in listing.results.items()],
         "steps": [
             [
                 s.method,
-                packed(s.args),
-                {k: packed(v) for k, v in s.options.items()},
+                as_reference(s.args),
+                {k: as_reference(v) for k, v in s.options.items()},
                 s.shape,
                 s.bytes,
             ]
             for s in listing.steps
         ],
     }
+    # Arrays start at multiples of 64 bytes, so that they can be mapped and read by vectors.
     starts, end = [], 0
     for array in arrays:
         starts.append(end)
         end += -(-array.nbytes // _ALIGN) * _ALIGN
-    rows = [[a.dtype.name, a.shape, at] for a, at in zip(arrays, starts, strict=True)]
-    text = json.dumps({**table, "arrays": rows}, separators=(",", ":")).encode()
+    array_entries = [[a.dtype.name, a.shape, at] for a, at in zip(arrays, starts, strict=True)]
+    text = json.dumps({**table, "arrays": array_entries}, separators=(",", ":")).encode()
+    # Spaces fill the table up, so that the arrays after it are aligned too.
     text += b" " * (-(_HEAD.size + len(text)) % _ALIGN)
     body = bytearray(len(text) + end)
     body[: len(text)] = text
@@ -159,8 +162,8 @@ def write(path: Path, listing: ProgramListing, *, force: bool = False) -> None:
         file.write(body)
 
 
-def _each(function: Callable[[object], object], given: Mapping[str, object]) -> dict[str, object]:
-    return {name: function(value) for name, value in given.items()}
+def _each(function: Callable[[object], object], values: Mapping[str, object]) -> dict[str, object]:
+    return {name: function(value) for name, value in values.items()}
 
 
 def read(path: Path) -> ProgramListing:
@@ -175,15 +178,16 @@ def read(path: Path) -> ProgramListing:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    _, version, zero, length, found = _HEAD.unpack(head)
+    _, version, zero, length, checksum = _HEAD.unpack(head)
     if version != VERSION:
-        said = f"version {version}, this QIR reads {VERSION}; compile the model again"
-        raise InputError(f"{path}: a program file of {said}")
-    rest = data[_HEAD.size :]
-    if zero or length > len(rest) or _cpu.checksum(rest) != found:
+        message = f"version {version}, this QIR reads {VERSION}; compile the model again"
+        raise InputError(f"{path}: a program file of {message}")
+    # The checksum covers table and arrays; the table is parsed only if it matches.
+    content = data[_HEAD.size :]
+    if zero or length > len(content) or _cpu.checksum(content) != checksum:
         raise InputError(f"{path}: damaged or cut off; compile the model again")
     try:
-        return _listing(json.loads(bytes(rest[:length])), rest[length:])
+        return _listing(json.loads(bytes(content[:length])), content[length:])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError,
             OverflowError, MemoryError):  # fmt: skip
         raise InputError(f"{path}: damaged: its table is none") from None
@@ -192,10 +196,10 @@ def read(path: Path) -> ProgramListing:
 def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> ProgramListing:
     arrays = [_array(row, data) for row in table["arrays"]]
 
-    def unpacked(value: object) -> object:
+    def resolve(value: object) -> object:
         if isinstance(value, dict):
             return arrays[_natural_number(value["array"])]
-        return tuple(unpacked(v) for v in value) if isinstance(value, list) else value
+        return tuple(resolve(v) for v in value) if isinstance(value, list) else value
 
     def kinds(rows: list[list[object]]) -> dict[str, tuple[np.dtype[np.generic], Sizes]]:
         return {str(name): (np.dtype(str(kind)), _sizes(shape)) for name, kind, shape in rows}
@@ -205,18 +209,22 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Progr
     ) -> RecordedStep:
         if method not in STEPS or not isinstance(args, list) or not isinstance(options, dict):
             raise ValueError
-        given = {str(name): unpacked(value) for name, value in options.items()}
+        arguments_by_name = {str(name): resolve(value) for name, value in options.items()}
         return RecordedStep(
-            str(method), [unpacked(a) for a in args], given, _sizes(shape), _natural_number(size)
+            str(method),
+            [resolve(a) for a in args],
+            arguments_by_name,
+            _sizes(shape),
+            _natural_number(size),
         )
 
     def external(kind: object, name: object, data: object) -> External:
-        held = unpacked(data)
-        if kind not in ("input", "result", "array") or isinstance(held, np.ndarray) != (
+        array = resolve(data)
+        if kind not in ("input", "result", "array") or isinstance(array, np.ndarray) != (
             kind == "array"
         ):
             raise ValueError
-        return External(str(kind), str(name), held if isinstance(held, np.ndarray) else None)
+        return External(str(kind), str(name), array if isinstance(array, np.ndarray) else None)
 
     return ProgramListing(
         _natural_number(table["arena"]),
@@ -231,6 +239,7 @@ def _listing(table: Mapping[str, list[list[object]]], data: memoryview) -> Progr
 def _array(row: list[object], data: memoryview) -> Tensor:
     kind, shape, start = np.dtype(str(row[0])), _sizes(row[1]), _natural_number(row[2])
     end = start + math.prod(shape) * kind.itemsize
+    # A forged table may name bytes beyond the file, or Python objects.
     if end > len(data) or kind.hasobject or not kind.itemsize:
         raise ValueError
     return np.frombuffer(data[start:end], kind).reshape(shape)

@@ -19,43 +19,44 @@ RECURRENT_OPS = frozenset({"lstm", "gru"})
 def lower_layer(b: ProgramBuilder, node: Node) -> None:
     """Lowers an LSTM or GRU with constant weights and the usual activations."""
     _require_supported(node)
-    given = node.operands
-    w, r = (_constant(given, slot) for slot in ("w", "r"))
+    operands = node.operands
+    w, r = (_constant(operands, slot) for slot in ("w", "r"))
     directions, rows = w.shape[:2]
     bias = np.zeros((directions, 2 * rows), np.float32)
-    if "bias" in given:
-        held = _constant(given, "bias")
-        bias[:, : held.shape[1]] = held
+    if "bias" in operands:
+        # One bias vector is that of the input product; the recurrent one stays zero.
+        given_bias = _constant(operands, "bias")
+        bias[:, : given_bias.shape[1]] = given_bias
     batch_first = node.attrs["batch_first"] is True
-    x = given["x"]
+    x = operands["x"]
     steps, batch = sizes(x)[1::-1] if batch_first else sizes(x)[:2]
     reverse = DIRECTIONS[str(node.attrs["direction"])] == (True,)
     reset_after = node.op == "gru" and node.attrs["linear_before_reset"] is True
     source = b.buffer(x)
-    starts = [b.buffer(given[slot]) for slot in ("h0", "c0") if slot in given]
-    has_state = [slot in given for slot in ("h0", "c0")]
-    made = [b.allocate(value) for value in node.results]
+    initial_states = [b.buffer(operands[slot]) for slot in ("h0", "c0") if slot in operands]
+    has_state = [slot in operands for slot in ("h0", "c0")]
+    targets = [b.allocate(value) for value in node.results]
     name, op = node.name, node.op
     b.add(
         name,
         "recurrent",
-        [source, *starts],
-        made,
+        [source, *initial_states],
+        targets,
         sizes(node.results[0]),
         lambda plan, at: plan.recurrent(
             name,
             at(source),
-            at(made[0]),
-            at(made[1]),
-            at(made[2]) if op == "lstm" else None,
+            at(targets[0]),
+            at(targets[1]),
+            at(targets[2]) if op == "lstm" else None,
             w,
             r,
             bias,
             op=op,
             steps=steps,
             batch=batch,
-            h0=at(starts[0]) if has_state[0] else None,
-            c0=at(starts[-1]) if has_state[1] else None,
+            h0=at(initial_states[0]) if has_state[0] else None,
+            c0=at(initial_states[-1]) if has_state[1] else None,
             back=reverse,
             batch_first=batch_first,
             reset_after=reset_after,
@@ -71,9 +72,9 @@ def _require_supported(node: Node) -> None:
     values = (*node.operands.values(), *node.results)
     if any(value.type.element != F32 for value in values):
         raise CannotLower("not all that it reads and makes is float32")
-    ways = len(DIRECTIONS[str(node.attrs["direction"])])
+    directions = len(DIRECTIONS[str(node.attrs["direction"])])
     names = node.attrs["activations"]
-    if names and names != DEFAULT_ACTIVATIONS[node.op] * ways:
+    if names and names != DEFAULT_ACTIVATIONS[node.op] * directions:
         raise CannotLower("no kernel has other activations than sigmoid and tanh")
     if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
         raise CannotLower("no kernel bounds gates or joins them")
@@ -81,8 +82,8 @@ def _require_supported(node: Node) -> None:
         raise CannotLower("no kernel rounds inside of a layer")
 
 
-def _constant(given: Mapping[str, Value], slot: str) -> NDArray[np.float32]:
-    held = given[slot].constant
-    if held is None:
+def _constant(operands: Mapping[str, Value], slot: str) -> NDArray[np.float32]:
+    constant = operands[slot].constant
+    if constant is None:
         raise CannotLower(f"{slot} is no constant")
-    return np.ascontiguousarray(held.data, np.float32)
+    return np.ascontiguousarray(constant.data, np.float32)

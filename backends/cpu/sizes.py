@@ -28,32 +28,35 @@ Sizes = tuple[int, ...]
 def bind_names(graph: Graph, sizes: Mapping[str, Sizes]) -> dict[str, int]:
     """Returns the size of each name in the inputs' shapes; raises DataError where a size does
     not fit."""
-    found: dict[str, int] = {}
-    wanted = {value.name: value.type.shape for value in graph.inputs}
-    for name, shape in wanted.items():
-        given = sizes[name]
-        if len(given) != len(shape):
-            raise DataError(f"input {name} has {len(given)} axes, the model takes {len(shape)}")
-        for dim, size in zip(shape, given, strict=True):
+    size_of_name: dict[str, int] = {}
+    shapes = {value.name: value.type.shape for value in graph.inputs}
+    for name, shape in shapes.items():
+        actual = sizes[name]
+        if len(actual) != len(shape):
+            raise DataError(f"input {name} has {len(actual)} axes, the model takes {len(shape)}")
+        for dim, size in zip(shape, actual, strict=True):
             if isinstance(dim, Sym) and len(dims.names((dim,))) == 1 and str(dim).isidentifier():
-                first = found.setdefault(str(dim), size)
+                # Named dimensions first: a composed one, such as 2*n, is checked once all names are
+                # known.
+                first = size_of_name.setdefault(str(dim), size)
                 if first != size:
                     raise DataError(
-                        f"input {name} is {shape_text(given)}: {dim} was {first} before"
+                        f"input {name} is {shape_text(actual)}: {dim} was {first} before"
                     )
-    for name, shape in wanted.items():
+    for name, shape in shapes.items():
         for axis, (dim, size) in enumerate(zip(shape, sizes[name], strict=True)):
-            _check_size(name, axis, dim, size, sizes[name], found)
-    return found
+            _check_size(name, axis, dim, size, sizes[name], size_of_name)
+    return size_of_name
 
 
 def _check_size(
-    name: str, axis: int, dim: Dim, size: int, sizes: Sizes, found: dict[str, int]
+    name: str, axis: int, dim: Dim, size: int, sizes: Sizes, size_of_name: dict[str, int]
 ) -> None:
-    wanted = dims.bind(dim, found)
-    if isinstance(wanted, int) and wanted != size:
+    expected = dims.bind(dim, size_of_name)
+    if isinstance(expected, int) and expected != size:
         raise DataError(
-            f"input {name} is {shape_text(sizes)}: axis {axis} has {size}, the model takes {wanted}"
+            f"input {name} is {shape_text(sizes)}: axis {axis} has {size}, "
+            f"the model takes {expected}"
         )
     if size < 1:
         raise DataError(
@@ -67,26 +70,27 @@ def at_sizes(graph: Graph, sizes: Mapping[str, Sizes]) -> Graph:
     Raises DataError where the graph does not accept the sizes, Refused where a shape depends on
     data.
     """
-    found = bind_names(graph, sizes)
+    size_of_name = bind_names(graph, sizes)
     out = graph.copy()
+    # In topological order: shapes of operands are known when those of results are inferred.
     for node in out:
         if node.op in ("constant", "output") or _fold(out, node):
             continue
         try:
-            shapes = _inferred_shapes(node, found, sizes)
+            shapes = _inferred_shapes(node, size_of_name, sizes)
         except TypeRuleError as error:
-            given = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
-            raise DataError(f"{node.name} does not take inputs of {given}: {error}") from None
+            input_text = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
+            raise DataError(f"{node.name} does not take inputs of {input_text}: {error}") from None
         for value, shape in zip(node.results, shapes, strict=True):
-            known = tuple(dims.bind(d, found) for d in shape)
-            if dims.known_shape(known) is None:
-                raise Refused(f"%{value.name}: its shape {shape_text(known)} depends on data")
-            if 0 in known:
-                given = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
+            bound_shape = tuple(dims.bind(d, size_of_name) for d in shape)
+            if dims.known_shape(bound_shape) is None:
+                raise Refused(f"%{value.name}: its shape {shape_text(bound_shape)} depends on data")
+            if 0 in bound_shape:
+                input_text = ", ".join(f"{n} {shape_text(s)}" for n, s in sizes.items())
                 raise DataError(
-                    f"%{value.name} is empty, {shape_text(known)}, for inputs of {given}"
+                    f"%{value.name} is empty, {shape_text(bound_shape)}, for inputs of {input_text}"
                 )
-            out.set_type(value, value.type.with_shape(known))
+            out.set_type(value, value.type.with_shape(bound_shape))
     return out
 
 
@@ -94,22 +98,22 @@ def _fold(graph: Graph, node: Node) -> bool:
     """Folds a node that sizes and constants decide, so that shapes computed from them are known."""
     if node.op in STATED_TYPE_OPS or len(node.results) != 1 or node.bodies:
         return False
-    given: dict[str, NDArray[np.generic]] = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     for slot, value in node.operands.items():
-        known = dims.known_shape(value.type.shape)
-        if known is None:
+        operand_shape = dims.known_shape(value.type.shape)
+        if operand_shape is None:
             return False
         if value.constant is not None:
-            given[slot] = value.constant.data
+            arrays[slot] = value.constant.data
         elif node.op in ("shape", "size"):
             # `shape` and `size` read no element: an array of zeros without memory will do.
-            given[slot] = np.broadcast_to(np.zeros((), value.type.dtype.carrier), known)
+            arrays[slot] = np.broadcast_to(np.zeros((), value.type.dtype.carrier), operand_shape)
         else:
             return False
-    kinds = [value.type for value in (*node.operands.values(), node.result)]
-    if not given or node.stages or any(kind.quant for kind in kinds):
-        return bool(given) and _fold_quantized(graph, node, given)
-    data = compute(node.op, given, node.attrs)
+    types = [value.type for value in (*node.operands.values(), node.result)]
+    if not arrays or node.stages or any(kind.quant for kind in types):
+        return bool(arrays) and _fold_quantized(graph, node, arrays)
+    data = compute(node.op, arrays, node.attrs)
     _replace(graph, node, Array.of(np.asarray(data, order="C"), node.name))
     return True
 
@@ -119,15 +123,15 @@ MAX_FOLDED_ELEMENTS = 1 << 20
 integers."""
 
 
-def _fold_quantized(graph: Graph, node: Node, given: Mapping[str, NDArray[np.generic]]) -> bool:
+def _fold_quantized(graph: Graph, node: Node, arrays: Mapping[str, NDArray[np.generic]]) -> bool:
     """Folds a node of constant integers, such as a dequantized bias, to what the reference
     computes."""
-    if sum(data.size for data in given.values()) > MAX_FOLDED_ELEMENTS or node.bodies:
+    if sum(data.size for data in arrays.values()) > MAX_FOLDED_ELEMENTS or node.bodies:
         return False
     computes_as = profile_name_of(graph, node)
     try:
         with on_processor([computes_as]):
-            (data,) = run_node(node, given, computes_as)
+            (data,) = run_node(node, arrays, computes_as)
     except QirError:  # a run says so if it comes to that node
         return False
     if data.size > MAX_FOLDED_ELEMENTS:
@@ -140,12 +144,14 @@ def _fold_quantized(graph: Graph, node: Node, given: Mapping[str, NDArray[np.gen
 def _replace(graph: Graph, node: Node, array: Array) -> None:
     name = node.name
     graph.rename(node.result, graph.fresh(f"{name}.folded"))
-    made = graph.constant(array, name=name, before=node)
-    graph.replace(node.result, made)
+    constant = graph.constant(array, name=name, before=node)
+    graph.replace(node.result, constant)
     graph.remove(node)
 
 
-def _inferred_shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Sizes]) -> list[Shape]:
+def _inferred_shapes(
+    node: Node, size_of_name: dict[str, int], sizes: Mapping[str, Sizes]
+) -> list[Shape]:
     """Returns the shapes of a node's results for the sizes of its operands."""
     if node.op == "input":
         return [sizes[node.name]]
@@ -159,10 +165,14 @@ def _inferred_shapes(node: Node, found: dict[str, int], sizes: Mapping[str, Size
     if node.op in STATED_TYPE_OPS:
         return declared
     if node.bodies:
-        return [tuple(dims.bind(d, found) for d in shape) for shape in declared]
+        return [tuple(dims.bind(d, size_of_name) for d in shape) for shape in declared]
     inferred = spec(node.op).rule(make_call(node.op, node.operands, node.attrs))
+    # Where the rule leaves a dimension open, the declared one is bound.
     return [
-        tuple(mine if mine is not None else dims.bind(theirs, found) for mine, theirs in pairs)
+        tuple(
+            inferred_dim if inferred_dim is not None else dims.bind(declared_dim, size_of_name)
+            for inferred_dim, declared_dim in pairs
+        )
         for pairs in (zip(t.shape, d, strict=True) for t, d in zip(inferred, declared, strict=True))
     ]
 
@@ -175,8 +185,8 @@ def _chain_shape(node: Node) -> Shape:
         types = {slot: value.type for slot, value in operands.items()}
         if stage.flow is not None and flow is not None:
             types[stage.flow] = flow
-        seen = make_call(stage.op, operands, stage.attrs)
-        (flow,) = spec(stage.op).rule(Call(stage.op, types, stage.attrs, seen.constants))
+        call = make_call(stage.op, operands, stage.attrs)
+        (flow,) = spec(stage.op).rule(Call(stage.op, types, stage.attrs, call.constants))
     assert flow is not None
     return flow.shape
 
@@ -187,15 +197,16 @@ def trial_sizes(graph: Graph, given: Mapping[str, int] = MappingProxyType({})) -
     Raises UsageError for a name that no shape has.
     """
     names = (name for value in graph.inputs for name in dims.names(value.type.shape))
-    ones = dict.fromkeys(names, 1)
+    assumed = dict.fromkeys(names, 1)
     for name, size in given.items():
-        if name not in ones:
-            known = ", ".join(sorted(ones)) or "none"
+        if name not in assumed:
+            known = ", ".join(sorted(assumed)) or "none"
             raise UsageError(f"no size {name!r} is open in this model; open are {known}")
-        ones[name] = size
+        assumed[name] = size
     return {
         value.name: tuple(
-            bound if isinstance(bound := dims.bind(d, ones), int) else 1 for d in value.type.shape
+            bound if isinstance(bound := dims.bind(d, assumed), int) else 1
+            for d in value.type.shape
         )
         for value in graph.inputs
     }

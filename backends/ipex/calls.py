@@ -65,14 +65,14 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
 """Functions that recipes number (`functions_supported_by_quantization`), and how they name them;
 the address that the extension writes after some of them means nothing."""
 _BAG = "torch.nn.modules.sparse.EmbeddingBag"
-_TRACED = frozenset({"aten.add_.Tensor"})
+_TRACED_FUNCTIONS = frozenset({"aten.add_.Tensor"})
 """Functions numbered where torch.fx traces alone, which takes `x += y` for `x = x + y`."""
 WEIGHTED = frozenset(
     "aten.conv2d.default aten.conv3d.default aten.linear.default aten.conv_transpose2d.input"
     " aten.conv_transpose3d.input".split()
 )
 """Operators whose second operand is a weight."""
-_BETWEEN = frozenset({"quantize", "dequantize", "constant", "input", "output"})
+_NOT_CALLED = frozenset({"quantize", "dequantize", "constant", "input", "output"})
 
 
 @dataclass
@@ -105,6 +105,7 @@ class RecipeCall:
             return 1
         count = 0
         for node in self.nodes:
+            # An LSTM has two weights for each direction, and two biases where it has them.
             if node.op == "lstm" and (sizes := known_shape(node.operands["w"].type.shape or ())):
                 count += sizes[0] * (4 if "bias" in node.operands else 2)
         return count
@@ -126,37 +127,39 @@ def calls(graph: Graph, *, nested: bool) -> list[RecipeCall]:
     `nested`: as they are where torch.fx does not trace the module. Refused for a graph that was
     read from something else than a module.
     """
-    found: dict[Origin, list[Node]] = {}
+    nodes_by_origin: dict[Origin, list[Node]] = {}
     for node in graph:
-        if node.op in _BETWEEN:
+        # Quantizes and dequantizes belong to the edges between calls, constants to their readers.
+        if node.op in _NOT_CALLED:
             continue
-        known = [origin for origin in node.origins if origin.framework == "torch"]
-        if not known:
+        torch_origins = [origin for origin in node.origins if origin.framework == "torch"]
+        if not torch_origins:
             raise Refused(
                 f"{node.name}: {node.op} stems from no module of PyTorch, which recipes are for;"
                 " qir.build(graph, target='ipex-onednn', format='module') makes a module"
             )
-        found.setdefault(_main(known, nested=nested), []).append(node)
-    return [_call(origin, nodes, nested=nested) for origin, nodes in found.items()]
+        # Several nodes of one origin are one call, such as the parts of a decomposed function.
+        nodes_by_origin.setdefault(_named_origin(torch_origins, nested=nested), []).append(node)
+    return [_call(origin, nodes, nested=nested) for origin, nodes in nodes_by_origin.items()]
 
 
-def _main(origins: list[Origin], *, nested: bool) -> Origin:
+def _named_origin(origins: list[Origin], *, nested: bool) -> Origin:
     """Returns the origin that a recipe may name; a batch normalization next to it was folded."""
-    return next((each for each in origins if _numbered(each, nested=nested)), origins[0])
+    return next((origin for origin in origins if _is_numbered(origin, nested=nested)), origins[0])
 
 
-def _numbered(origin: Origin, *, nested: bool) -> bool:
+def _is_numbered(origin: Origin, *, nested: bool) -> bool:
     if origin.layer == _BAG:  # it counts rows too
         return "embedding_bag" in origin.op
     if origin.layer:
         return origin.layer in LAYERS
-    return origin.op in FUNCTIONS and not (nested and origin.op in _TRACED)
+    return origin.op in FUNCTIONS and not (nested and origin.op in _TRACED_FUNCTIONS)
 
 
 def _call(origin: Origin, nodes: list[Node], *, nested: bool) -> RecipeCall:
     operands = list(_operands(nodes))
     weight = nodes[0].operands.get("w") if nodes[0].op in LAYER_OPS else None
-    numbered = _numbered(origin, nested=nested) and not _scalar(origin, operands)
+    numbered = _is_numbered(origin, nested=nested) and not _has_scalar_operand(origin, operands)
     return RecipeCall(origin, numbered, operands, nodes[-1].result, weight, tuple(nodes))
 
 
@@ -170,28 +173,28 @@ def _operands(nodes: list[Node]) -> Iterator[Value]:
         for slot, value in node.operands.items():
             if weighted and slot != "x":
                 continue
-            if value.node not in nodes and (weighted or plain(value).constant is None):
+            if value.node not in nodes and (weighted or float_source(value).constant is None):
                 yield value
 
 
-def _scalar(origin: Origin, operands: list[Value]) -> bool:
+def _has_scalar_operand(origin: Origin, operands: list[Value]) -> bool:
     """Returns whether a sum has a number on one side, which the extension leaves alone."""
     return origin.op in ("aten.add.Tensor", "aten.add_.Tensor") and (
         len(operands) < 2 or any(value.type.rank == 0 for value in operands)
     )
 
 
-def plain(value: Value) -> Value:
+def float_source(value: Value) -> Value:
     """Returns the float value that a dequantized one stands for; itself where it is none."""
     while value.node.op == "dequantize":
-        codes = value.node.operands["x"]
-        if codes.node.op != "quantize":
+        integers = value.node.operands["x"]
+        if integers.node.op != "quantize":
             break
-        value = codes.node.operands["x"]
+        value = integers.node.operands["x"]
     return value
 
 
-def numbers(value: Value) -> QuantType | None:
+def quantized_type(value: Value) -> QuantType | None:
     """Returns the quantized type that a dequantized value has gone through; None for others."""
     return value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
 
@@ -203,6 +206,6 @@ __all__ = [
     "WEIGHTED",
     "RecipeCall",
     "calls",
-    "numbers",
-    "plain",
+    "float_source",
+    "quantized_type",
 ]

@@ -17,6 +17,7 @@ import warnings
 from typing import Any
 
 if __name__ == "__main__":  # what the extension prints stays out of the answers
+    # Answers go to a copy of the original standard output; descriptor 1 becomes stderr.
     STREAM = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 warnings.filterwarnings("ignore")
@@ -31,37 +32,47 @@ CODES = {"u8": torch.quint8, "i8": torch.qint8}
 VERSION = intel_extension_for_pytorch.__version__
 
 
-def coded(x: Any, numbers: Any) -> Any:
+def quantized(x: Any, parameters: Any) -> Any:
     """Float values as integers: storage, scales, zero points and the axis that they are along, if
     any."""
-    storage, scales, zeros, axis = numbers
+    storage, scales, zeros, axis = parameters
     if axis is None:
         return torch.quantize_per_tensor(x, float(scales), int(zeros), CODES[storage])
-    many = torch.from_numpy(np.array(scales, np.float64)), torch.from_numpy(np.array(zeros))
-    return torch.quantize_per_channel(x, *many, axis, CODES[storage])
+    channel_params = (
+        torch.from_numpy(np.array(scales, np.float64)),
+        torch.from_numpy(np.array(zeros)),
+    )
+    return torch.quantize_per_channel(x, *channel_params, axis, CODES[storage])
 
 
-def real(codes: Any, numbers: Any) -> Any:
-    """Float values of which `coded` makes those quantized values again."""
-    _, scales, zeros, axis = numbers
+def dequantized(integers: Any, parameters: Any) -> Any:
+    """Float values of which `quantized` makes those quantized values again."""
+    _, scales, zeros, axis = parameters
     scales, zeros = np.array(scales, np.float64), np.array(zeros)
     if axis is not None:
-        along = tuple(-1 if i == axis else 1 for i in range(codes.ndim))
-        scales, zeros = scales.reshape(along), zeros.reshape(along)
-    return laid(torch.from_numpy(((codes.astype(np.float64) - zeros) * scales).astype(np.float32)))
+        shape = tuple(-1 if i == axis else 1 for i in range(integers.ndim))
+        scales, zeros = scales.reshape(shape), zeros.reshape(shape)
+    # In float64, so that quantizing again gives the same integers.
+    return as_channels_last(
+        torch.from_numpy(((integers.astype(np.float64) - zeros) * scales).astype(np.float32))
+    )
 
 
-def laid(x: Any) -> Any:
+def as_channels_last(x: Any) -> Any:
     """Images and their weights with channels last, as the extension lays out what it prepares."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
-def fed(array: Any, numbers: Any) -> Any:
+def fed_tensor(array: Any, parameters: Any) -> Any:
     """What a program is given: float values, those that are quantized too."""
-    return laid(torch.from_numpy(np.array(array))) if numbers is None else real(array, numbers)
+    return (
+        as_channels_last(torch.from_numpy(np.array(array)))
+        if parameters is None
+        else dequantized(array, parameters)
+    )
 
 
-def half(pad: Any) -> Any:
+def one_sided_padding(pad: Any) -> Any:
     """Returns the padding of one side of each axis, of a pad that is alike on both."""
     count = len(pad) // 2
     if pad[:count] != pad[count:]:
@@ -71,15 +82,26 @@ def half(pad: Any) -> Any:
 
 def conv(x: Any, attrs: Any) -> Any:
     kernel = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[x["x"].dim()]
-    pad, groups = half(attrs["pad"]), attrs["groups"]
+    pad, groups = one_sided_padding(attrs["pad"]), attrs["groups"]
     return kernel(x["x"], x["w"], x.get("bias"), attrs["stride"], pad, attrs["dilation"], groups)
 
 
 def transposed(x: Any, attrs: Any) -> Any:
     kernel = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}[x["x"].dim()]
-    pad, more, groups = half(attrs["pad"]), attrs["output_pad"], attrs["groups"]
+    pad, output_padding, groups = (
+        one_sided_padding(attrs["pad"]),
+        attrs["output_pad"],
+        attrs["groups"],
+    )
     return kernel(
-        x["x"], x["w"], x.get("bias"), attrs["stride"], pad, more, groups, attrs["dilation"]
+        x["x"],
+        x["w"],
+        x.get("bias"),
+        attrs["stride"],
+        pad,
+        output_padding,
+        groups,
+        attrs["dilation"],
     )
 
 
@@ -91,13 +113,13 @@ def matmul(x: Any, attrs: Any) -> Any:
 
 def avg_pool(x: Any, attrs: Any) -> Any:
     kernel = {3: F.avg_pool1d, 4: F.avg_pool2d, 5: F.avg_pool3d}[x["x"].dim()]
-    sizes = attrs["kernel"], attrs["stride"], half(attrs["pad"])
+    sizes = attrs["kernel"], attrs["stride"], one_sided_padding(attrs["pad"])
     return kernel(x["x"], *sizes, attrs["ceil"], attrs["count_pad"])
 
 
 def max_pool(x: Any, attrs: Any) -> Any:
     kernel = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}[x["x"].dim()]
-    sizes = attrs["kernel"], attrs["stride"], half(attrs["pad"])
+    sizes = attrs["kernel"], attrs["stride"], one_sided_padding(attrs["pad"])
     return kernel(x["x"], *sizes, attrs["dilation"], attrs["ceil"])
 
 
@@ -105,7 +127,7 @@ def layer_norm(x: Any, attrs: Any) -> Any:
     return F.layer_norm(x["x"], x["gamma"].shape, x["gamma"], x.get("beta"), attrs["eps"])
 
 
-def parts(x: Any) -> Any:
+def sorted_operands(x: Any) -> Any:
     return [x[slot] for slot in sorted(x)]
 
 
@@ -139,7 +161,7 @@ OPS: Any = {
     "exp": lambda x, a: torch.exp(x["x"]),
     "softmax": lambda x, a: torch.softmax(x["x"], a["axis"]),
     "layer_norm": layer_norm,
-    "concat": lambda x, a: torch.cat(parts(x), a["axis"]),
+    "concat": lambda x, a: torch.cat(sorted_operands(x), a["axis"]),
     "transpose": lambda x, a: x["x"].permute(a["perm"]),
     "flatten": lambda x, a: torch.flatten(x["x"], a["axis"]),
     "gather": lambda x, a: F.embedding(x["indices"], x["x"]),
@@ -149,43 +171,46 @@ OPS: Any = {
 class ModuleProgram(torch.nn.Module):
     """Ops in order; what is float at the start of a value of integers is made integers within."""
 
-    def __init__(self, asked: Any) -> None:
+    def __init__(self, request: Any) -> None:
         super().__init__()
-        self.asked = asked
-        for number, (_, (array, numbers)) in enumerate(asked["constants"].items()):
-            held = fed(array, numbers)
-            self.register_buffer(f"c{number}", held if numbers is None else coded(held, numbers))
+        self.request = request
+        for index, (_, (array, parameters)) in enumerate(request["constants"].items()):
+            floats = fed_tensor(array, parameters)
+            self.register_buffer(
+                f"c{index}", floats if parameters is None else quantized(floats, parameters)
+            )
 
-    def forward(self, *given: Any) -> Any:
+    def forward(self, *inputs: Any) -> Any:
         values: Any = {}
-        for x, (name, (_, numbers)) in zip(given, self.asked["inputs"].items(), strict=True):
-            values[name] = x if numbers is None else coded(x, numbers)
-        for number, name in enumerate(self.asked["constants"]):
-            values[name] = getattr(self, f"c{number}")
-        for op, name, operands, attrs, numbers in self.asked["nodes"]:
-            x = {slot: values[of] for slot, of in operands.items()}
+        for x, (name, (_, parameters)) in zip(inputs, self.request["inputs"].items(), strict=True):
+            values[name] = x if parameters is None else quantized(x, parameters)
+        for index, name in enumerate(self.request["constants"]):
+            values[name] = getattr(self, f"c{index}")
+        for op, name, operands, attrs, parameters in self.request["nodes"]:
+            x = {slot: values[operand] for slot, operand in operands.items()}
             if op == "quantize":
-                values[name] = coded(x["x"], numbers)
+                values[name] = quantized(x["x"], parameters)
             elif op == "dequantize":
                 values[name] = x["x"].dequantize()
             else:
                 values[name] = OPS[op](x, attrs)
-        return values[self.asked["result"]]
+        return values[self.request["result"]]
 
 
-def run(asked: Any) -> tuple[Any, str]:
+def run(request: Any) -> tuple[Any, str]:
     """Returns the result, as quantized values or float values, and the graph that was run as
     text."""
-    given = tuple(fed(*pair) for pair in asked["inputs"].values())
+    inputs = tuple(fed_tensor(*pair) for pair in request["inputs"].values())
     with torch.no_grad():
         trace: Any = torch.jit.trace
-        module = torch.jit.freeze(trace(ModuleProgram(asked).eval(), given, check_trace=False))
+        # The fused graph is profiled, optimized and run only from the third run on.
+        module = torch.jit.freeze(trace(ModuleProgram(request).eval(), inputs, check_trace=False))
         for _ in range(2):  # the first run is profiled, the second is made into kernels
-            module(*given)
-        found = module(*given)
-        told = str(module.graph_for(*given))
-    made = found.int_repr() if found.is_quantized else found
-    return made.contiguous().numpy(), told
+            module(*inputs)
+        result = module(*inputs)
+        graph_text = str(module.graph_for(*inputs))
+    integers_or_floats = result.int_repr() if result.is_quantized else result
+    return integers_or_floats.contiguous().numpy(), graph_text
 
 
 def main(pipe: str) -> None:

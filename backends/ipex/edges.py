@@ -13,7 +13,7 @@ from qir.passes.forms.expand_qdq import ExpandQdq
 from qir.passes.forms.open_groups import OpenGroups
 from qir.rewrite import run_passes
 
-from .calls import RecipeCall, calls, numbers, plain
+from .calls import RecipeCall, calls, float_source, quantized_type
 
 READERS = frozenset(
     "conv2d conv3d linear matmul add relu max_pool2d avg_pool2d adaptive_avg_pool"
@@ -21,11 +21,13 @@ READERS = frozenset(
 )
 """Ops whose data the extension quantizes."""
 _STORAGES = ("u8", "i8")
-_POOLS = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
-_OWN_DATA = "its summand stays float: IPEX overwrites it where the convolution reads it"
-_ITSELF = "IPEX does not end compiling the sum of a tensor with itself"
-_AVERAGES = "IPEX gives its integers to the next layer, which reads them by a scale of its own"
-_PLAIN = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
+_POOL_FUNCTION = "IPEX fails on the function max_pool2d without a stride; nn.MaxPool2d is quantized"
+_OVERWRITTEN_DATA = "its summand stays float: IPEX overwrites it where the convolution reads it"
+_SUM_WITH_ITSELF = "IPEX does not end compiling the sum of a tensor with itself"
+_MISREAD_AVERAGE = (
+    "IPEX gives its integers to the next layer, which reads them by a scale of its own"
+)
+_LINEAR_ATTRS = {"trans_a": False, "alpha": 1.0, "beta": 1.0}
 """Attributes of a gemm that is a linear layer."""
 
 
@@ -46,42 +48,44 @@ def only_read_by_layers(graph: Graph, ledger: Ledger) -> Graph:
     becomes `%z = softmax(%y)`, as no recipe quantizes what a softmax reads. Refused for integers
     that no quantize makes, and for types that the extension does not have.
     """
-    made = graph.copy()
-    _linear(made)
+    result = graph.copy()
+    _gemms_to_linear(result)
     dropped: list[str] = []
     pools: list[str] = []
-    for node in list(made):
+    for node in list(result):
         if node.op == "dequantize":
-            _check(node)
-            float_value = plain(node.result)
+            _require_supported_type(node)
+            float_value = float_source(node.result)
+            # A reader that the extension does not quantize takes the float value before the pair.
             for use in list(node.result.uses):
-                pool = _is_pool_function(use.node)
-                if (use.node.op not in READERS or pool) and float_value is not node.result:
-                    made.set_operand(use.node, use.slot, float_value)
-                    (pools if pool else dropped).append(float_value.name)
-    _spare_own_data(made, ledger)
-    made.prune()
-    _open(made, _doubled(made))
-    _open(made, _averaged(made))
+                is_pool = _is_pool_function(use.node)
+                if (use.node.op not in READERS or is_pool) and float_value is not node.result:
+                    result.set_operand(use.node, use.slot, float_value)
+                    (pools if is_pool else dropped).append(float_value.name)
+    _keep_own_data_float(result, ledger)
+    result.prune()
+    # Each opened op may make another pool or sum unreadable, so sums come first.
+    _read_floats(result, _sums_with_itself(result))
+    _read_floats(result, _misread_averages(result))
     for names, why in (
         (dropped, "no quantized layer reads it"),
         (
             pools,
-            _POOLS,
+            _POOL_FUNCTION,
         ),
     ):
         if names:
-            said = f"not quantized, as {why}: {', '.join(dict.fromkeys(names))}"
-            ledger.add(Change.REGROUPED, "write ipex", graph.name, said)
-    return made
+            reason = f"not quantized, as {why}: {', '.join(dict.fromkeys(names))}"
+            ledger.add(Change.REGROUPED, "write ipex", graph.name, reason)
+    return result
 
 
-def _open(graph: Graph, names: Iterable[str]) -> None:
+def _read_floats(graph: Graph, names: Iterable[str]) -> None:
     """Lets ops read floats."""
     for name in names:
         node = graph[name].node
         for slot, value in list(node.operands.items()):
-            graph.set_operand(node, slot, plain(value))
+            graph.set_operand(node, slot, float_source(value))
     graph.prune()
 
 
@@ -91,72 +95,78 @@ def carried(graph: Graph, ledger: Ledger, *, nested: bool) -> tuple[Graph, dict[
     What a call reads that recipes do not number stays float, though a module could quantize it.
     Refused for a graph that was read from no module, and where nothing quantized is left.
     """
-    flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
-    made = only_read_by_layers(flat, ledger)
-    alone = _doubled(made) | _averaged(made)
-    numbered = _quantized_readers(made)
-    why = {
-        name: alone.get(name) or (_POOLS if made[name].node.op == "max_pool2d" else _OWN_DATA)
-        for name in sorted(_quantized_readers(flat) - numbered)
-        if name in made.values
+    qdq = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger)
+    reduced = only_read_by_layers(qdq, ledger)
+    defect_reasons = _sums_with_itself(reduced) | _misread_averages(reduced)
+    # Without anything quantized, a recipe would change nothing: that is refused.
+    numbered = _quantized_readers(reduced)
+    reasons = {
+        name: defect_reasons.get(name)
+        or (_POOL_FUNCTION if reduced[name].node.op == "max_pool2d" else _OVERWRITTEN_DATA)
+        for name in sorted(_quantized_readers(qdq) - numbered)
+        if name in reduced.values
     }
-    why.update(_spare_unnumbered(made, ledger, nested=nested))
-    if numbered and not numbered - why.keys():
-        said = "; ".join(dict.fromkeys(why[name] for name in sorted(numbered)))
-        raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {said}; {_MODULE}")
-    return made, why
+    reasons.update(_keep_unnumbered_float(reduced, ledger, nested=nested))
+    if numbered and not numbered - reasons.keys():
+        reason_text = "; ".join(dict.fromkeys(reasons[name] for name in sorted(numbered)))
+        raise Refused(f"{graph.name}: a recipe quantizes nothing of it: {reason_text}; {_MODULE}")
+    return reduced, reasons
 
 
-def spared(graph: Graph, *, nested: bool) -> dict[str, str]:
+def recipe_defects(graph: Graph, *, nested: bool) -> dict[str, str]:
     """Returns by op of a float graph why a recipe leaves it float, where a module does not.
 
     Refused for a graph that was read from no module.
     """
-    why = {
-        node.name: _unnumbered(call)
+    reasons = {
+        node.name: _unnumbered_reason(call)
         for call in calls(graph, nested=nested)
         if not call.numbered
         for node in call.nodes
         if node.op in READERS or node.op == "gemm"  # others are computed in a layer's kernel
     }
-    return why | defects(graph)
+    return reasons | defects(graph)
 
 
 def defects(graph: Graph) -> dict[str, str]:
     """Returns by op of a float graph why it stays float in modules and recipes."""
-    why = {node.name: _POOLS for node in graph if _is_pool_function(node)}
-    why.update((node.name, _OWN_DATA) for node, _, _ in _own_data(graph))
-    why.update(_doubled(graph))
-    return why | _averaged(graph, why)
+    reasons = {node.name: _POOL_FUNCTION for node in graph if _is_pool_function(node)}
+    reasons.update((node.name, _OVERWRITTEN_DATA) for node, _, _ in _sums_with_own_data(graph))
+    reasons.update(_sums_with_itself(graph))
+    return reasons | _misread_averages(graph, reasons)
 
 
-def _doubled(graph: Graph) -> dict[str, str]:
+def _sums_with_itself(graph: Graph) -> dict[str, str]:
     """Returns the sums of a tensor with itself, and why they stay float."""
     sums = (node for node in graph if node.op == "add")
-    return {n.name: _ITSELF for n in sums if plain(n.operands["a"]) is plain(n.operands["b"])}
+    return {
+        n.name: _SUM_WITH_ITSELF
+        for n in sums
+        if float_source(n.operands["a"]) is float_source(n.operands["b"])
+    }
 
 
-def _averaged(graph: Graph, spared: Collection[str] = ()) -> dict[str, str]:
+def _misread_averages(graph: Graph, spared: Collection[str] = ()) -> dict[str, str]:
     """Returns pools whose results no layer reads by the scale of their data, and why they stay
     float; of a float graph those that no layer reads but these. Means, which recipes do not
     number, are left out."""
     return {
-        node.name: _AVERAGES
+        node.name: _MISREAD_AVERAGE
         for node in graph
         if node.op in ("global_avg_pool", "adaptive_avg_pool")
         and not any(origin.op.startswith("aten.mean") for origin in node.origins)
-        and not _reads_on(node, numbers(node.operands["x"]), spared)
+        and not _is_read_by_same_scale(node, quantized_type(node.operands["x"]), spared)
     }
 
 
-def _reads_on(node: Node, quant: QuantType | None, spared: Collection[str]) -> bool:
+def _is_read_by_same_scale(node: Node, quant: QuantType | None, spared: Collection[str]) -> bool:
     """Returns whether all that reads a pool is quantized as its data are, or would be."""
     for user in (use.node for use in node.result.uses):
         if user.op == "quantize":
             if user.result.type.quant != quant:
                 return False
         elif user.op == "flatten":
-            if not _reads_on(user, quant, spared):
+            if not _is_read_by_same_scale(user, quant, spared):
                 return False
         elif quant or user.name in spared or user.op not in {*READERS, "gemm"}:
             return False
@@ -168,29 +178,31 @@ def _quantized_readers(graph: Graph) -> set[str]:
     return {
         node.name
         for node in graph
-        if node.op in READERS and any(plain(v) is not v for v in node.operands.values())
+        if node.op in READERS and any(float_source(v) is not v for v in node.operands.values())
     }
 
 
-def _spare_unnumbered(graph: Graph, ledger: Ledger, *, nested: bool) -> dict[str, str]:
+def _keep_unnumbered_float(graph: Graph, ledger: Ledger, *, nested: bool) -> dict[str, str]:
     """Leaves float what calls read that recipes do not number; returns why, by op."""
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for call in calls(graph, nested=nested):
         if call.numbered:
             continue
         for node in call.nodes:
             for slot, value in list(node.operands.items()):
-                if plain(value) is not value:
-                    graph.set_operand(node, slot, plain(value))
-                    why[node.name] = _unnumbered(call)
+                if float_source(value) is not value:
+                    graph.set_operand(node, slot, float_source(value))
+                    reasons[node.name] = _unnumbered_reason(call)
     graph.prune()
-    for reason in dict.fromkeys(why.values()):
-        names = ", ".join(name for name, said in why.items() if said == reason)
+    for reason in dict.fromkeys(reasons.values()):
+        names = ", ".join(
+            name for name, reason_of_name in reasons.items() if reason_of_name == reason
+        )
         ledger.add(Change.REGROUPED, "write ipex", graph.name, f"stays float: {reason}: {names}")
-    return why
+    return reasons
 
 
-def _unnumbered(call: RecipeCall) -> str:
+def _unnumbered_reason(call: RecipeCall) -> str:
     layer = call.origin.layer.rpartition(".")[2]
     if layer:
         return f"recipes of IPEX do not reach into nn.{layer}"
@@ -203,54 +215,57 @@ def _is_pool_function(node: Node) -> bool:
     return node.op == "max_pool2d" and any(not origin.layer for origin in pools)
 
 
-def _spare_own_data(graph: Graph, ledger: Ledger) -> None:
+def _keep_own_data_float(graph: Graph, ledger: Ledger) -> None:
     """Leaves a summand float that is also the data of the convolution that it is added to.
 
     IPEX 2.8 writes such a sum in the place of the data: from the second run on it is wrong.
     """
-    for node, slot, value in list(_own_data(graph)):
+    for node, slot, value in list(_sums_with_own_data(graph)):
         if value.node.op == "dequantize":
-            ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, _OWN_DATA)
-            graph.set_operand(node, slot, plain(value))
+            ledger.add(Change.UNVERIFIED, "write ipex", node.results[0].name, _OVERWRITTEN_DATA)
+            graph.set_operand(node, slot, float_source(value))
 
 
-def _own_data(graph: Graph) -> Iterator[tuple[Node, str, Value]]:
+def _sums_with_own_data(graph: Graph) -> Iterator[tuple[Node, str, Value]]:
     """Yields sums with a summand that is also the data of the convolution that it is added to."""
     for node in graph:
         if node.op != "add":
             continue
+        # A sum's operands in both orders: either of them may be the convolution.
         for slot, other in (("a", "b"), ("b", "a")):
             value, product = node.operands[slot], node.operands[other].node
             if product.op in ("conv2d", "conv3d") and (
-                plain(product.operands["x"]) is plain(value)
+                float_source(product.operands["x"]) is float_source(value)
             ):
                 yield node, slot, value
 
 
-def _linear(graph: Graph) -> None:
-    """Makes linear layers of gemms that are these under ONNX's name."""
+def _gemms_to_linear(graph: Graph) -> None:
+    """Replaces gemms that are linear layers by linear, PyTorch's own name for them."""
     for node in [node for node in graph if node.op == "gemm" and not node.stages]:
         slots = {"x": "a", "w": "b", "bias": "c"}
-        if not node.attrs["trans_b"] or any(node.attrs[k] != v for k, v in _PLAIN.items()):
+        if not node.attrs["trans_b"] or any(node.attrs[k] != v for k, v in _LINEAR_ATTRS.items()):
             continue
         operands = {new: node.operands[old] for new, old in slots.items() if old in node.operands}
-        made = graph.add("linear", operands, before=node, origins=node.origins)
+        linear = graph.add("linear", operands, before=node, origins=node.origins)
         name, lineage = node.result.name, node.result.lineage
-        graph.replace(node.result, made.result)
+        graph.replace(node.result, linear.result)
         graph.remove(node)
-        graph.rename(made.result, name)
-        graph.set_lineage(made.result, lineage)
+        graph.rename(linear.result, name)
+        graph.set_lineage(linear.result, lineage)
 
 
-def _check(node: Node) -> None:
+def _require_supported_type(node: Node) -> None:
     quant = node.operands["x"].type.quant
-    held = node.operands["x"].node.op
-    if held not in ("quantize", "constant"):
-        raise Refused(f"{node.name}: its integers come from {held}; IPEX quantizes floats")
+    producer = node.operands["x"].node.op
+    if producer not in ("quantize", "constant"):
+        raise Refused(f"{node.name}: its integers come from {producer}; IPEX quantizes floats")
     if quant is None or quant.kind != "uniform" or quant.dynamic or quant.plus is not None:
         raise Refused(f"{node.name}: IPEX has no type {quant}")
-    whole = str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
-    if held == "quantize" and (not whole or quant.granularity is not None):
+    is_full_range = (
+        str(quant.storage) in _STORAGES and (quant.low, quant.high) == quant.storage.bounds
+    )
+    if producer == "quantize" and (not is_full_range or quant.granularity is not None):
         raise Refused(f"{node.name}: IPEX has no data of type {quant}; it has u8 and i8 per tensor")
 
 
@@ -261,5 +276,5 @@ __all__ = [
     "defects",
     "is_dynamic",
     "only_read_by_layers",
-    "spared",
+    "recipe_defects",
 ]

@@ -18,23 +18,25 @@ ROOT = " "
 def is_recipe(path: Path) -> bool:
     """Returns whether a file is a recipe."""
     try:
-        opened(path)
+        read_calls(path)
     except InputError:
         return False
     return True
 
 
-def opened(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def read_calls(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the numbered calls of a recipe by module; raises InputError for other files."""
-    held = read_json(path, "recipe of IPEX")
-    if not isinstance(held, dict) or ROOT not in held:
+    content = read_json(path, "recipe of IPEX")
+    if not isinstance(content, dict) or ROOT not in content:
         raise InputError(f"{path}: is no recipe of IPEX: it has no entry {ROOT!r}")
-    found = {}
-    for owner, entry in held.items():
-        rows = entry.get("q_op_infos") if isinstance(entry, dict) else None
-        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+    calls_by_module = {}
+    for owner, entry in content.items():
+        entries = entry.get("q_op_infos") if isinstance(entry, dict) else None
+        if not isinstance(entries, dict) or not all(
+            isinstance(row, dict) for row in entries.values()
+        ):
             raise InputError(f"{path}: entry {owner!r} has no table q_op_infos")
-        if list(rows) != [str(i) for i in range(len(rows))]:
+        if list(entries) != [str(i) for i in range(len(entries))]:
             raise InputError(f"{path}: entry {owner!r} does not number its calls from 0")
-        found[owner] = rows
-    return found
+        calls_by_module[owner] = entries
+    return calls_by_module

@@ -8,17 +8,23 @@ import numpy as np
 
 from qir.profiles.kernel_forms import CONVOLUTIONS, TRANSPOSED, Form, KernelLayer
 
-_MOST_TERMS = 384
+_MAX_ORDERED_TERMS = 384
 _MIDDLE = 128
 
 
-def _in_turn(of: KernelLayer) -> bool:
+def _is_summed_in_order(of: KernelLayer) -> bool:
     rows, terms = of.sizes[1:]
-    turned = of.attrs.get("trans_a") or of.attrs.get("trans_b")
-    return not turned and rows not in (0, 1, None) and terms is not None and terms <= _MOST_TERMS
+    is_transposed = of.attrs.get("trans_a") or of.attrs.get("trans_b")
+    return (
+        not is_transposed
+        and rows not in (0, 1, None)
+        and terms is not None
+        and terms <= _MAX_ORDERED_TERMS
+    )
 
 
-def _padded_high(of: KernelLayer) -> bool:
+def _has_high_padding(of: KernelLayer) -> bool:
+    # Padding has the zero point; two products of it above 128 and weights of -128 exceed 16 bits.
     if of.data is None or of.data.zero is None or of.data.dynamic:
         return False
     return any(map(any, of.pads)) and bool(np.any(np.asarray(of.data.zeros()) > _MIDDLE))
@@ -34,13 +40,13 @@ FORMS: Mapping[str, Form] = {
     "in_turn": Form(
         "matmul of three axes of 2 rows and more and of 384 terms at most, neither operand "
         "transposed: Intel's MKL adds these in order",
-        _in_turn,
+        _is_summed_in_order,
         ("matmul",),
     ),
     "padded_high": Form(
         "padding, and a zero point of the data above 128, so that two products of extreme weights"
         " overflow 16 bits",
-        _padded_high,
+        _has_high_padding,
         (*CONVOLUTIONS, *TRANSPOSED),
     ),
 }

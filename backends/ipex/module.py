@@ -35,27 +35,29 @@ def module(graph: Graph, ledger: Ledger, *, lossy: bool) -> nn.Module:
     """
     if is_dynamic(graph):
         return _dynamic(graph, ledger, lossy=lossy)
-    flat = only_read_by_layers(
+    qdq = only_read_by_layers(
         run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], ledger), ledger
     )
-    made: Any = target(_WRITER).build(flat, ledger, format="fx", lossy=lossy)
-    program = _program(made)
+    model: Any = target(_WRITER).build(qdq, ledger, format="fx", lossy=lossy)
+    program = _program(model)
+    # The calls of quantized_decomposed are on plain integers; IPEX fuses those on quantized
+    # tensors.
     for node in list(program.graph.nodes):
-        verb = str(node.target).partition("quantized_decomposed.")[2]
-        if verb:
+        op = str(node.target).partition("quantized_decomposed.")[2]
+        if op:
             with program.graph.inserting_before(node):
-                node.replace_all_uses_with(_replaced(program, node, verb))
+                node.replace_all_uses_with(_quantized_tensor_call(program, node, op))
             program.graph.erase_node(node)
-    return _cleaned(made)
+    return _without_dead_code(model)
 
 
 def _dynamic(graph: Graph, ledger: Ledger, *, lossy: bool) -> nn.Module:
     for node in graph:
         quant = node.result.type.quant if node.op == "quantize" else None
         if quant is not None and not quant.dynamic:
-            said = "is quantized by calibration, other data while the model runs"
-            raise Refused(f"{node.name}: {said}; IPEX converts a module for one of both")
-    return _cleaned(target(_DYNAMIC).build(graph, ledger, format="fx", lossy=lossy))
+            reason = "is quantized by calibration, other data while the model runs"
+            raise Refused(f"{node.name}: {reason}; IPEX converts a module for one of both")
+    return _without_dead_code(target(_DYNAMIC).build(graph, ledger, format="fx", lossy=lossy))
 
 
 def _program(made: Any) -> Any:
@@ -63,44 +65,47 @@ def _program(made: Any) -> Any:
     return next(part for part in made.modules() if isinstance(part, fx.GraphModule))
 
 
-def _cleaned(made: Any) -> nn.Module:
+def _without_dead_code(made: Any) -> nn.Module:
     program = _program(made)
     program.graph.eliminate_dead_code()
     program.delete_all_unused_submodules()
     program.recompile()
-    whole: nn.Module = made
-    return whole
+    cleaned: nn.Module = made
+    return cleaned
 
 
-def _replaced(made: Any, node: fx.Node, verb: str) -> fx.Node:
+def _quantized_tensor_call(made: Any, node: fx.Node, op: str) -> fx.Node:
     """Returns the call on quantized tensors that stands for one on plain integers."""
-    given_all: Any = node.args
-    low, high, kind = given_all[-3:]
-    data = given_all[0]
+    arguments: Any = node.args
+    low, high, kind = arguments[-3:]
+    data = arguments[0]
     if (low, high) != _BOUNDS.get(kind):
         raise Refused(f"{node.name}: IPEX has quint8 and qint8 and no integers {low}..{high}")
     graph: Any = made.graph
-    if verb.startswith("quantize_per_tensor"):
-        given = (data, *node.args[1:3], _KINDS[kind])
-        made_call: fx.Node = graph.call_function(torch.quantize_per_tensor, given)
+    if op.startswith("quantize_per_tensor"):
+        quantize_arguments = (data, *node.args[1:3], _KINDS[kind])
+        made_call: fx.Node = graph.call_function(torch.quantize_per_tensor, quantize_arguments)
         return made_call
     if data.op == "get_attr":
-        _hold(made, data.target, node.args, kind)
+        _set_quantized_weight(made, data.target, node.args, kind)
     call: fx.Node = graph.call_method("dequantize", (data,))
     return call
 
 
-def _hold(made: Any, name: str, given: Any, kind: torch.dtype) -> None:
+def _set_quantized_weight(made: Any, name: str, arguments: Any, kind: torch.dtype) -> None:
     """Makes the integers of a weight a quantized tensor."""
-    held = getattr(made, name)
-    if held.is_quantized:
+    integers = getattr(made, name)
+    if integers.is_quantized:
         return
-    if len(given) == 6:
-        coded = torch._make_per_tensor_quantized_tensor(held.view(kind), given[1], given[2])
+    # Per tensor: data, scale, zero point, low, high and type; per channel an axis more.
+    if len(arguments) == 6:
+        weight = torch._make_per_tensor_quantized_tensor(
+            integers.view(kind), arguments[1], arguments[2]
+        )
     else:
-        scales, zeros = (getattr(made, place.target) for place in given[1:3])
-        coded = torch._make_per_channel_quantized_tensor(
-            held.view(kind), scales.double(), zeros.long(), given[3]
+        scales, zeros = (getattr(made, place.target) for place in arguments[1:3])
+        weight = torch._make_per_channel_quantized_tensor(
+            integers.view(kind), scales.double(), zeros.long(), arguments[3]
         )
     delattr(made, name)
-    made.register_buffer(name, coded)
+    made.register_buffer(name, weight)

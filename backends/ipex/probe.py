@@ -45,10 +45,10 @@ class Ipex(OtherRuntime):
     )
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
-        return self.ask(told(graph, feeds))
+        return self.ask(program_of(graph, feeds))
 
 
-def told(graph: Graph, feeds: Mapping[str, Array], result: str = "") -> dict[str, pipe.Plain]:
+def program_of(graph: Graph, feeds: Mapping[str, Array], result: str = "") -> dict[str, pipe.Plain]:
     """Returns a program in QDQ form as plain data, with what it is fed; `y` unless a result is
     named."""
     inputs: dict[str, pipe.Plain] = {}
@@ -57,20 +57,20 @@ def told(graph: Graph, feeds: Mapping[str, Array], result: str = "") -> dict[str
     for node in graph:
         if node.op == "output":
             continue
-        value, numbers = node.result, _numbers(node.result.type.quant)
+        value, parameters = node.result, _quantization_parameters(node.result.type.quant)
         if node.op == "input":
-            inputs[value.name] = (feeds[value.name], numbers)
+            inputs[value.name] = (feeds[value.name], parameters)
         elif value.constant is not None:
-            constants[value.name] = (value.constant.data, numbers)
+            constants[value.name] = (value.constant.data, parameters)
         else:
-            operands: pipe.Plain = {slot: of.name for slot, of in node.operands.items()}
-            attrs: pipe.Plain = {name: _plain(v) for name, v in node.attrs.items()}
-            nodes.append((node.op, value.name, operands, attrs, numbers))
+            operands: pipe.Plain = {slot: operand.name for slot, operand in node.operands.items()}
+            attrs: pipe.Plain = {name: _plain_attr(v) for name, v in node.attrs.items()}
+            nodes.append((node.op, value.name, operands, attrs, parameters))
     result = result or graph.outputs["y"].name
     return {"inputs": inputs, "constants": constants, "nodes": nodes, "result": result}
 
 
-def _numbers(quant: QuantType | None) -> pipe.Plain:
+def _quantization_parameters(quant: QuantType | None) -> pipe.Plain:
     """Storage, scales, zero points and axis."""
     if quant is None:
         return None
@@ -79,9 +79,9 @@ def _numbers(quant: QuantType | None) -> pipe.Plain:
     return (str(quant.storage), scales, zeros, quant.axis)
 
 
-def _plain(value: Attr) -> pipe.Plain:
+def _plain_attr(value: Attr) -> pipe.Plain:
     if isinstance(value, tuple):
-        return tuple(_plain(v) for v in value)
+        return tuple(_plain_attr(v) for v in value)
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 

@@ -17,32 +17,33 @@ from qir.rewrite import run_passes
 from qir.target import Executable
 
 from .edges import only_read_by_layers
-from .probe import Ipex, told
+from .probe import Ipex, program_of
 
 
 class IpexSession(Executable):
     """A graph, ready to run as a traced and frozen module."""
 
     def __init__(self, graph: Graph) -> None:
-        flat = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
-        self.graph = only_read_by_layers(flat, Ledger())
+        qdq = run_passes(graph, [ExpandQdq(), OpenGroups(chains=True)], Ledger())
+        self.graph = only_read_by_layers(qdq, Ledger())
         if (name := overwritten_summand(self.graph)) is not None:
-            said = (
+            reason = (
                 "IPEX adds the data of a float convolution to its result in place, and overwrites"
             )
-            raise Refused(f"{name}: {said} what the convolution still reads; run it elsewhere")
+            raise Refused(f"{name}: {reason} what the convolution still reads; run it elsewhere")
         self.runtime = _runtime(os.environ.get(Ipex.elsewhere, ""))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
         """Runs it; raises InputError with what the extension says where it refuses."""
         feeds = {name: np.asarray(data) for name, data in inputs.items()}
-        made: dict[str, object] = {}
+        results: dict[str, object] = {}
+        # The child computes one result for each request.
         for name, value in self.graph.outputs.items():
             try:
-                made[name] = self.runtime.ask(told(self.graph, feeds, value.name))
+                results[name] = self.runtime.ask(program_of(self.graph, feeds, value.name))
             except OpError as error:
                 raise InputError(f"{self.graph.name}: IPEX does not run it: {error}") from error
-        return made
+        return results
 
 
 def overwritten_summand(graph: Graph) -> str | None:
@@ -59,8 +60,8 @@ def overwritten_summand(graph: Graph) -> str | None:
 @lru_cache(maxsize=1)
 def _runtime(_python: str) -> Ipex:
     """Returns the extension of this process; raises PluginError where there is none."""
-    made = Ipex()
-    if made.version is None:
-        said = "IPEX runs in a Python that the environment variable QIR_IPEX names"
-        raise PluginError(f"{said}; {made.python} has no intel-extension-for-pytorch 2.8")
-    return made
+    runtime = Ipex()
+    if runtime.version is None:
+        message = "IPEX runs in a Python that the environment variable QIR_IPEX names"
+        raise PluginError(f"{message}; {runtime.python} has no intel-extension-for-pytorch 2.8")
+    return runtime

@@ -52,13 +52,13 @@ class IpexTarget(Target):
 
         Raises Refused for a graph that was read from no module, and without data.
         """
-        from .edges import DYNAMIC, defects, spared
+        from .edges import DYNAMIC, defects, recipe_defects
 
         if self._form(format) == "module":
             return {} if dynamic else defects(graph)
         if dynamic:
             raise Refused(DYNAMIC)
-        return spared(graph, nested=format == "recipe-nested")
+        return recipe_defects(graph, nested=format == "recipe-nested")
 
     def emit(
         self,
@@ -79,10 +79,10 @@ class IpexTarget(Target):
             raise Refused(f"{path}: a module is no file: qir.build(graph, format='module')")
         from .recipe import text
 
-        made = text(graph, ledger, nested=form == "recipe-nested")
+        recipe = text(graph, ledger, nested=form == "recipe-nested")
         ledger.check(lossy=lossy)
         with replacing(path) as draft:
-            draft.write_text(made, encoding="utf-8")
+            draft.write_text(recipe, encoding="utf-8")
 
     def build(
         self,
@@ -107,14 +107,12 @@ class IpexTarget(Target):
             return made_of(graph, ledger, lossy=lossy)
         from .recipe import text
 
-        made = text(graph, ledger, nested=form == "recipe-nested")
+        recipe = text(graph, ledger, nested=form == "recipe-nested")
         ledger.check(lossy=lossy)
-        return made
+        return recipe
 
     def _form(self, format: str | None) -> str:
-        if format is not None and format not in self.formats:
-            known = ", ".join(self.formats)
-            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        self.require_format(format)
         return format or self.formats[0]
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:

@@ -32,33 +32,34 @@ _WRITTEN_DIVISORS = {"i8": float32(127), "u8": float32(255)}
 _INT32_MAX = float32(2.0**31 - 1)
 
 
-def _type_gain(of: Affine, call: MethodCall) -> np.float32:
-    require_per_tensor(call.op, of)
-    return float32(gains(of, call.rule, F32))
+def _type_gain(affine: Affine, call: MethodCall) -> np.float32:
+    require_per_tensor(call.op, affine)
+    return float32(gains(affine, call.rule, F32))
 
 
-def _round_to_int(reals: Real32) -> NDArray[np.int64]:
-    return np.rint(reals).astype(np.int64)
+def _round_to_int(floats: Real32) -> NDArray[np.int64]:
+    return np.rint(floats).astype(np.int64)
 
 
-def _range_maximum(of: Affine, level: np.float32) -> np.float32:
+def _range_maximum(affine: Affine, level: np.float32) -> np.float32:
     """Returns the float that the larger end of a quantized type means."""
-    if of.ends is None:
-        return float32(float32(of.scale) * level)
-    return float32(max(abs(float32(of.ends.low)), abs(float32(of.ends.high))))
+    if affine.ends is None:
+        return float32(float32(affine.scale) * level)
+    return float32(max(abs(float32(affine.ends.low)), abs(float32(affine.ends.high))))
 
 
 def requantize_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
     """Computes Requantize: int32 by one factor, to bytes whose end is 127 or 255."""
     x, out = call.affine("x"), call.out
     assert out is not None
-    kind = str(out.storage)
-    if kind not in _WRITTEN_DIVISORS or x.storage.bits != 32:
+    storage = str(out.storage)
+    if storage not in _WRITTEN_DIVISORS or x.storage.bits != 32:
         raise OpError("gain_recode: 32-bit integers become bytes")
     require_per_tensor("gain_recode", x, out)
+    # The float that one step of the int32 sum means.
     step = _range_maximum(x, _INT32_MAX) / _INT32_MAX
     factor = float32(
-        step * float32(_WRITTEN_DIVISORS[kind] / _range_maximum(out, _RANGE_DIVISORS[kind]))
+        step * float32(_WRITTEN_DIVISORS[storage] / _range_maximum(out, _RANGE_DIVISORS[storage]))
     )
     return saturate(_round_to_int(arrays["x"].astype(float32) * factor), out)
 
@@ -85,18 +86,25 @@ def add_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
     out = call.out
     assert out is not None
     terms: list[Real32] = []
-    maps = [call.affine(slot) for slot in ("a", "b")]
-    mixed = maps[0].storage != maps[1].storage
-    wide = out.storage.bits == 32
-    low, high = (-128, 127) if wide else (out.low, out.high)
-    most = float32(sum(_range_maximum(of, _RANGE_DIVISORS[str(of.storage)]) for of in maps))
-    for slot, of in zip(("a", "b"), maps, strict=True):
-        level = _RANGE_DIVISORS[str(of.storage)]
-        by = float32(_range_maximum(of, level) * float32(2.0**31)) / float32(most * level)
-        term = arrays[slot].astype(float32) * (
-            by if wide else float32(_type_gain(out, call) / _type_gain(of, call))
+    operand_types = [call.affine(slot) for slot in ("a", "b")]
+    mixed = operand_types[0].storage != operand_types[1].storage
+    is_int32 = out.storage.bits == 32
+    low, high = (-128, 127) if is_int32 else (out.low, out.high)
+    result_maximum = float32(
+        sum(
+            _range_maximum(operand_type, _RANGE_DIVISORS[str(operand_type.storage)])
+            for operand_type in operand_types
         )
-        if mixed and str(of.storage) == "u8":
+    )
+    for slot, operand_type in zip(("a", "b"), operand_types, strict=True):
+        level = _RANGE_DIVISORS[str(operand_type.storage)]
+        factor = float32(_range_maximum(operand_type, level) * float32(2.0**31)) / float32(
+            result_maximum * level
+        )
+        term = arrays[slot].astype(float32) * (
+            factor if is_int32 else float32(_type_gain(out, call) / _type_gain(operand_type, call))
+        )
+        if mixed and str(operand_type.storage) == "u8":
             term = np.clip(np.rint(term), low, high)
         terms.append(np.asarray(term, float32))
     return saturate(_round_to_int(terms[0] + terms[1]), out)
@@ -118,11 +126,13 @@ def multiply_by_gain(call: MethodCall, arrays: Arrays) -> Integers:
         return np.asarray(product.astype(float32) * factor)
     if out.storage.bits == 32:
         return np.asarray(product)
+    # Two divisions, each rounded to float32, in the kernel's order.
     factor = float32(float32(_type_gain(out, call) / gains_[0]) / gains_[1])
-    cut: Real32 = np.trunc(
+    # The conversion to int32 truncates and saturates; that to 8 bits wraps.
+    truncated: Real32 = np.trunc(
         np.clip(product.astype(float32) * factor, float32(-(2.0**31)), float32(2.0**31 - 128))
     )
-    return np.asarray(cut.astype(np.int32).astype(out.carrier))
+    return np.asarray(truncated.astype(np.int32).astype(out.carrier))
 
 
 def batch_norm_folded(call: MethodCall, arrays: Arrays) -> Integers:
@@ -133,28 +143,34 @@ def batch_norm_folded(call: MethodCall, arrays: Arrays) -> Integers:
     assert isinstance(axis, int)
     assert isinstance(eps, float)
     gamma, beta, mean, var = (arrays[s].astype(float32) for s in ("gamma", "beta", "mean", "var"))
-    codes = arrays["x"].astype(float32)
+    integers = arrays["x"].astype(float32)
+    # oneDNN's batch norm reads i8 alone: u8 is rescaled from 255.5 to 127.5 steps first.
     if str(x.storage) == "u8":
-        codes = np.clip(
-            np.rint(codes * float32(_RANGE_DIVISORS["i8"] / _RANGE_DIVISORS["u8"])), -128, 127
+        integers = np.clip(
+            np.rint(integers * float32(_RANGE_DIVISORS["i8"] / _RANGE_DIVISORS["u8"])), -128, 127
         ).astype(float32)
-    span = _range_maximum(x, _RANGE_DIVISORS[str(x.storage)])
-    most = _range_maximum(out, _RANGE_DIVISORS["i8"])
+    data_maximum = _range_maximum(x, _RANGE_DIVISORS[str(x.storage)])
+    result_maximum = _range_maximum(out, _RANGE_DIVISORS["i8"])
     inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(float32)  # its epsilon is a double
     # oneDNN is given the variance 1, and adds the epsilon again.
-    factor = gamma * inverse * float32(span / most) / np.sqrt(float32(1) + float32(eps))
-    offset = (beta - mean * gamma * inverse) * float32(_RANGE_DIVISORS["i8"] / most)
-    shape = [1] * codes.ndim
+    factor = (
+        gamma
+        * inverse
+        * float32(data_maximum / result_maximum)
+        / np.sqrt(float32(1) + float32(eps))
+    )
+    offset = (beta - mean * gamma * inverse) * float32(_RANGE_DIVISORS["i8"] / result_maximum)
+    shape = [1] * integers.ndim
     shape[axis] = -1
-    return saturate(_round_to_int(codes * factor.reshape(shape) + offset.reshape(shape)), out)
+    return saturate(_round_to_int(integers * factor.reshape(shape) + offset.reshape(shape)), out)
 
 
 def raw_mean_of_all(
     x: Integers, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
 ) -> Integers:
     """Global average pooling of raw integers: `raw_mean` of a window that is the whole image."""
-    sides = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
-    return integer_mean(x, x_map, out, kernel=sides, layout=layout, divide=divide)
+    image_sizes = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
+    return integer_mean(x, x_map, out, kernel=image_sizes, layout=layout, divide=divide)
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -44,27 +44,27 @@ class MxNet(OtherRuntime):
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
         node = graph["y"].node
-        given = [value.type for value in node.operands.values()]
+        operand_types = [value.type for value in node.operands.values()]
         attrs: dict[str, pipe.Plain] = {}
         if node.op == "quantize":
             attrs["out_type"] = _STORED[str(node.result.type.dtype)]
         if node.op == "avg_pool2d":
-            top, left, *rest = _numbers(node.attrs["pad"])
-            if [top, left] != rest:
+            top, left, *pad_after = _int_tuple(node.attrs["pad"])
+            if [top, left] != pad_after:
                 raise OpError("pads one side as the other")
-            attrs |= {"pad": (top, left), "kernel": _numbers(node.attrs["kernel"])}
-            attrs |= {"stride": _numbers(node.attrs["stride"]), "count_include_pad": False}
+            attrs |= {"pad": (top, left), "kernel": _int_tuple(node.attrs["kernel"])}
+            attrs |= {"stride": _int_tuple(node.attrs["stride"]), "count_include_pad": False}
         arrays: list[pipe.Plain] = list(feeds.values())
-        ranges: list[pipe.Plain] = [_ends(t) for t in given]
-        return self.ask((node.op, arrays, ranges, _ends(node.result.type), attrs))
+        ranges: list[pipe.Plain] = [_declared_range(t) for t in operand_types]
+        return self.ask((node.op, arrays, ranges, _declared_range(node.result.type), attrs))
 
 
-def _numbers(value: object) -> tuple[int, ...]:
+def _int_tuple(value: object) -> tuple[int, ...]:
     assert isinstance(value, tuple)
     return tuple(int(v) for v in value)
 
 
-def _ends(kind: TensorType) -> tuple[float, float]:
+def _declared_range(kind: TensorType) -> tuple[float, float]:
     """Returns the range that a type declares; nothing for floats."""
     declared = kind.quant.declared if kind.quant else None
     if declared is None:

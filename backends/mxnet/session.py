@@ -34,29 +34,30 @@ class MxnetSession(Executable):
 
     def __call__(self, **inputs: object) -> dict[str, object]:
         """Runs it; raises InputError with what MXNet says where it refuses."""
-        made = self.run({name: np.asarray(data) for name, data in inputs.items()})
-        return dict(zip(self.names, made.values(), strict=True))
+        results = self.run({name: np.asarray(data) for name, data in inputs.items()})
+        # MXNet numbers its outputs; they come in the order of the graph's.
+        return dict(zip(self.names, results.values(), strict=True))
 
-    def run(self, inputs: Arrays, *, every: bool = False) -> Arrays:
+    def run(self, inputs: Arrays, *, all_nodes: bool = False) -> Arrays:
         """Returns the results by their numbers; with `every`, those of all nodes by name."""
         feeds: dict[str, pipe.Plain] = dict(inputs)
         files = str(self.path), str(parameters_path(self.path))
         try:
-            made = self.mxnet.answer(("model", *files, feeds, every))
+            answer = self.mxnet.answer(("model", *files, feeds, all_nodes))
         except OpError as error:
             raise InputError(f"{self.path}: MXNet does not run it: {error}") from error
-        assert isinstance(made, dict)
-        return {name: np.asarray(array) for name, array in made.items()}
+        assert isinstance(answer, dict)
+        return {name: np.asarray(array) for name, array in answer.items()}
 
 
 @lru_cache(maxsize=1)
 def _mxnet(_python: str) -> MxNet:
     """Returns the MXNet of this process; raises PluginError where there is none."""
-    made = MxNet()
-    if made.version is None:
-        said = "MXNet runs in a Python that the environment variable QIR_MXNET names"
-        raise PluginError(f"{said}; {made.python} has no mxnet 1.9")
-    return made
+    runtime = MxNet()
+    if runtime.version is None:
+        message = "MXNet runs in a Python that the environment variable QIR_MXNET names"
+        raise PluginError(f"{message}; {runtime.python} has no mxnet 1.9")
+    return runtime
 
 
 class _Written(MxnetSession):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from qir.capability import Capability, load
-from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Executable, Target
@@ -44,9 +43,7 @@ class MxnetTarget(Target):
         Raises UsageError for a format that there is not, Refused for what MXNet has no operator
         for, or what would be lost unasked.
         """
-        if format is not None and format not in self.formats:
-            known = " and ".join(self.formats)
-            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        self.require_format(format)
         from .writer import graph as writer
 
         writer.emit(graph, path, ledger, format, lossy=lossy)

@@ -39,6 +39,7 @@ def to_ort_value(array: NDArray[np.generic], kind: DType | None) -> onnxruntime.
         return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
     if array.dtype != kind.carrier:
         raise ValueError(f"{array.dtype} where it takes {kind}")
+    # An OrtValue made from NumPy cannot have these types; an empty one is filled with the bits.
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
         list(array.shape), ELEMENT_TYPES[kind.name]
     )

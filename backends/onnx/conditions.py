@@ -31,9 +31,11 @@ def _has_quantizable_bias(match: ChainMatch) -> bool:
         return True
     if bias.type.quant is not None:
         return bias.type.quant.storage == I32
+    # `codes` are the operands of the chain's kernel, quantized, by slot.
     quant = match.codes[spec(match.head.op).traits.weight or ""].type.quant
     if bias.constant is None or bias.type.rank != 1 or quant is None:
         return False
+    # The optimizer quantizes a bias with one scale per result channel, or one for all.
     return quant.granularity is None or np.shape(quant.scales()) == bias.type.shape
 
 
@@ -80,8 +82,8 @@ def _onnx_consumers(value: Value) -> list[Node]:
 
 def _is_dynamic_quantize_linear(node: Node) -> bool:
     """Returns whether a node is written as DynamicQuantizeLinear."""
-    plain = not any(node.attrs.get(name) for name in ("symmetric", "keep", "bounds"))
-    return plain and (node.attrs.get("rule"), node.attrs.get("storage")) == ("onnx.dynamic", U8)
+    is_plain = not any(node.attrs.get(name) for name in ("symmetric", "keep", "bounds"))
+    return is_plain and (node.attrs.get("rule"), node.attrs.get("storage")) == ("onnx.dynamic", U8)
 
 
 CONDITIONS: Mapping[str, GroupCondition] = {

@@ -33,8 +33,8 @@ _OPS = (
     "choose_qparams",
 )
 
-_CHOSEN = (("u8", False), ("i8", False), ("i8", True))
-_ROWS = (("conv2d", "relu"), ("matmul", "relu"), ("gemm", "relu"))
+_CHOOSE_FORMS = (("u8", False), ("i8", False), ("i8", True))
+_FUSED_CHAINS = (("conv2d", "relu"), ("matmul", "relu"), ("gemm", "relu"))
 
 
 class _OnnxRuntime(Probe):
@@ -47,8 +47,8 @@ class _OnnxRuntime(Probe):
         if graph["y"].node.op == "choose_qparams":
             return _chosen(graph, feeds["x"])
         session = OnnxRuntimeTarget().session(graph, threads=1, optimize=self.grouped)
-        (made,) = session(**feeds).values()
-        return np.asarray(made)
+        (result,) = session(**feeds).values()
+        return np.asarray(result)
 
 
 def _chosen(graph: Graph, ranges: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -56,14 +56,15 @@ def _chosen(graph: Graph, ranges: NDArray[np.generic]) -> NDArray[np.generic]:
     from onnxruntime.quantization.quant_utils import compute_scale_zp, get_qmin_qmax_for_qType
 
     node = graph["y"].node
-    about_zero, kind = node.attrs["symmetric"] is True, str(node.attrs["storage"])
-    number = TensorProto.UINT8 if kind == "u8" else TensorProto.INT8
-    least, most = get_qmin_qmax_for_qType(number, symmetric=about_zero)
-    found = [compute_scale_zp(a, b, least, most, about_zero) for a, b in ranges]
-    wanted = graph.outputs["y"]
-    at = 1 - node.results.index(wanted)
-    made = np.array([pair[at] for pair in found])
-    return made.reshape(-1, 1).astype(wanted.type.dtype.carrier)
+    symmetric, kind = node.attrs["symmetric"] is True, str(node.attrs["storage"])
+    element_type = TensorProto.UINT8 if kind == "u8" else TensorProto.INT8
+    # The tool's own function, since a session reports no parameters.
+    lowest, highest = get_qmin_qmax_for_qType(element_type, symmetric=symmetric)
+    pairs = [compute_scale_zp(a, b, lowest, highest, symmetric) for a, b in ranges]
+    output = graph.outputs["y"]
+    position = 1 - node.results.index(output)
+    values = np.array([pair[position] for pair in pairs])
+    return values.reshape(-1, 1).astype(output.type.dtype.carrier)
 
 
 class Plain(_OnnxRuntime):
@@ -71,7 +72,7 @@ class Plain(_OnnxRuntime):
 
     name = "onnxruntime.none"
     settings: ClassVar[Mapping[str, str]] = {"optimizer": "none"}
-    forms = Forms(_OPS, chosen=_CHOSEN)
+    forms = Forms(_OPS, chosen=_CHOOSE_FORMS)
 
 
 class Optimized(_OnnxRuntime):
@@ -79,7 +80,7 @@ class Optimized(_OnnxRuntime):
 
     name = "onnxruntime.all"
     settings: ClassVar[Mapping[str, str]] = {"optimizer": "all"}
-    forms = Forms(_OPS, tails=_ROWS, chosen=_CHOSEN)
+    forms = Forms(_OPS, tails=_FUSED_CHAINS, chosen=_CHOOSE_FORMS)
     grouped = True
 
 

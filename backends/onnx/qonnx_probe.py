@@ -33,8 +33,9 @@ class Qonnx(Probe):
         scale, zero = F(quant.scales()), F(quant.zeros())
         low, _ = quant.storage.bounds
         bits = np.array(quant.storage.bits, F)
-        made = int_quant(feeds["x"], scale, zero, bits, low < 0, False, "ROUND")
-        steps = np.rint(np.asarray(made, np.float64) / float(scale)) + float(zero)
+        floats = int_quant(feeds["x"], scale, zero, bits, low < 0, False, "ROUND")
+        # Dividing by the scale restores the integer steps that Quant returns as floats.
+        steps = np.rint(np.asarray(floats, np.float64) / float(scale)) + float(zero)
         return np.asarray(steps, quant.storage.carrier)
 
 

@@ -32,6 +32,7 @@ class OnnxSession(Executable):
         """
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = thread_count(threads)
+        # One op at a time: results must not depend on how ops are scheduled.
         options.inter_op_num_threads = 1
         options.log_severity_level = LOG_FATAL_ONLY
         if not optimize:
@@ -57,11 +58,12 @@ class OnnxSession(Executable):
         """
         names = [output.name for output in self._session.get_outputs()]
         lists = {i.name for i in self._session.get_inputs() if not i.type.startswith("tensor")}
-        given = {
+        values = {
+            # Inputs that are no tensors, such as sequences, take Python objects.
             n: v.item() if isinstance(v, np.ndarray) and n in lists else v
             for n, v in inputs.items()
         }
-        arrays = {n: v if n in lists else _with_text_ends(v) for n, v in given.items()}
+        arrays = {n: v if n in lists else _with_text_ends(v) for n, v in values.items()}
         try:
             results = self._run(names, arrays)
         except Exception as error:
@@ -77,7 +79,7 @@ class OnnxSession(Executable):
         kinds = {each.name: each.type for each in self._session.get_inputs()}
         outs = [each.type for each in self._session.get_outputs()]
         types = [*outs, *(kinds.get(name, "") for name in arrays)]
-        all_tensors = all(said.startswith("tensor") for said in types)
+        all_tensors = all(type_text.startswith("tensor") for type_text in types)
         if (
             not all_tensors
             or "tensor(string)" in kinds.values()
@@ -103,9 +105,10 @@ def thread_count(threads: int | None) -> int:
     return min(threads or 0, len(os.sched_getaffinity(0)))
 
 
-def _with_text_ends(given: object) -> np.ndarray:
+def _with_text_ends(value: object) -> np.ndarray:
+    # NumPy drops trailing zero bytes of `S` items, so one more byte keeps them.
     """Returns an array as onnxruntime reads it: byte strings that are no text end with a zero."""
-    array = np.asarray(given)
+    array = np.asarray(value)
     if array.dtype.kind != "O" or not any(isinstance(item, bytes) for item in array.flat):
         return array
     texts = [i if isinstance(i, bytes) else str(i).encode() for i in array.flat]

@@ -96,12 +96,12 @@ class OnnxRuntimeTarget(Target):
         except ImportError as error:
             raise PluginError(f"target {self.name} needs {error.name} to run models") from error
         if isinstance(model, Graph):
-            made = model.copy()
-            for each in graphs_with_bodies(made):
+            prepared = model.copy()
+            for each in graphs_with_bodies(prepared):
                 # Otherwise the optimizer would compute those products in float32: see
                 # `separate_additions`.
                 separate_additions(each, Ledger())
-            data = to_model(made, Ledger(), self.dialect()).SerializeToString()
+            data = to_model(prepared, Ledger(), self.dialect()).SerializeToString()
             return OnnxSession(data, threads=threads, optimize=optimize)
         return OnnxSession(model, threads=threads, optimize=optimize)
 

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from qir.errors import UsageError
 from qir.ir.garbage import pause_garbage_collection
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
@@ -41,26 +40,26 @@ def write(
     Raises UsageError for an unknown format. Raises Refused for what ONNX cannot express, and for
     losses that were not allowed.
     """
+    target.require_format(format)
     # An untouched model without a requested format is copied byte for byte.
-    if format is not None and format not in target.formats:
-        known = f"{', '.join(target.formats[:-1])} and {target.formats[-1]}"
-        raise UsageError(f"target {target.name} has no format {format!r}; it has {known}")
-    if format is None and (kept := files_to_copy(graph, path, dialect, ledger)):
+    if format is None and (copies := files_to_copy(graph, path, dialect, ledger)):
         # What reading a model lost is not lost in a copy of its file.
         ledger.withdraw("onnx frontend")
         qonnx.report_qonnx(graph, ledger)
         ledger.check(lossy=lossy)
-        for old, new in kept:
+        for old, new in copies:
             copy(old, new)
         return
     effects.report_declared_ranges(graph, ledger)
     effects.report_releases(graph, target.profile, ledger)
-    made = converted(graph, format, ledger, standard=dialect.standard, lossy=lossy)
-    qonnx.report_qonnx(made, ledger)
+    converted_graph = converted(graph, format, ledger, standard=dialect.standard, lossy=lossy)
+    qonnx.report_qonnx(converted_graph, ledger)
+    # In QLinear form, moves are of integers too, as the form asks for them.
     form = replace(dialect, moves_integers=format == "qoperator")
-    model, large = to_parts(made, ledger, form)
+    model, large = to_parts(converted_graph, ledger, form)
     if format is not None:
         remaining.report_remaining(model, format, ledger, standard=dialect.standard)
+    # Nothing is written until the ledger is checked: a refused loss leaves no file.
     ledger.check(lossy=lossy)
     _set_metadata(model, {"qir.form": format or "", "qir.changes": _change_counts(ledger)})
     save(model, path, large)
@@ -71,7 +70,7 @@ def _change_counts(ledger: Ledger) -> str:
     return ", ".join(f"{change.value} {count}" for change, count in ledger.counts().items())
 
 
-def _set_metadata(model: onnx.ModelProto, said: dict[str, str]) -> None:
+def _set_metadata(model: onnx.ModelProto, properties: dict[str, str]) -> None:
     """Sets metadata properties; an empty text removes what an earlier writing set."""
-    kept = {p.key: p.value for p in model.metadata_props} | said
-    helper.set_model_props(model, {key: text for key, text in kept.items() if text})
+    merged = {p.key: p.value for p in model.metadata_props} | properties
+    helper.set_model_props(model, {key: text for key, text in merged.items() if text})

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qir.inspect.pipe import Plain, pack, receive
+from qir.inspect.pipe import Plain, ask, close, pack
 
 Array = NDArray[np.generic]
 
@@ -43,20 +43,20 @@ class GraphRequest:
     """A graph: constants and inputs by name (with their quantized type), nodes in order."""
 
     constants: dict[str, tuple[Array, str]] = field(default_factory=dict)
-    given: dict[str, tuple[Array, str]] = field(default_factory=dict)
+    inputs: dict[str, tuple[Array, str]] = field(default_factory=dict)
     nodes: list[tuple[str, str, tuple[str, ...], dict[str, Attr]]] = field(default_factory=list)
 
     def constant(self, value: Array | float | np.generic, kind: str = "") -> str:
         """Adds a constant; `kind` is its type where the array is quantized."""
         name = f"c{len(self.constants)}"
-        held = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
-        self.constants[name] = (held, kind)
+        array = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
+        self.constants[name] = (array, kind)
         return name
 
     def fed(self, value: Array, kind: str = "") -> str:
         """Adds an input, which constant folding does not see."""
-        name = f"x{len(self.given)}"
-        self.given[name] = (value, kind)
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = (value, kind)
         return name
 
     def node(self, op: str, inputs: Sequence[str], **attrs: Attr) -> str:
@@ -84,25 +84,22 @@ class TensorFlow:
             env=env,
         )
 
-    def run(self, asked: GraphRequest, *fetches: str) -> list[Array]:
+    def run(self, request: GraphRequest, *fetches: str) -> list[Array]:
         """Returns the arrays of some tensors; raises RuntimeError with TensorFlow's message."""
-        assert self.child.stdin is not None
-        assert self.child.stdout is not None
-        plain = (asked.constants, asked.given, asked.nodes, fetches)
-        question = pack(_as_tagged_tuples(plain))
-        if question in self.known:
-            return self.known[question]
-        self.child.stdin.write(question)
-        self.child.stdin.flush()
+        question = _as_tagged_tuples((request.constants, request.inputs, request.nodes, fetches))
+        key = pack(question)
+        if key in self.known:
+            # Probes repeat many requests, and each is a graph that TensorFlow builds anew.
+            return self.known[key]
         try:
-            answer = receive(self.child.stdout)
+            answer = ask(self.child, question)
         except EOFError:
             raise RuntimeError(f"TensorFlow ended: {self.child.wait()}") from None
         if isinstance(answer, str):
             raise RuntimeError(answer)
         assert isinstance(answer, list)
-        self.known[question] = found = [np.asarray(array) for array in answer]
-        return found
+        self.known[key] = arrays = [np.asarray(array) for array in answer]
+        return arrays
 
     def op(
         self,
@@ -112,23 +109,21 @@ class TensorFlow:
     ) -> list[Array]:
         """Runs one op. Arrays are fed, scalars are constants; a quantized array is a pair with
         its type."""
-        asked = GraphRequest()
+        request = GraphRequest()
         names = [
-            asked.fed(*o)
+            request.fed(*o)
             if isinstance(o, tuple)
-            else asked.fed(o)
+            else request.fed(o)
             if isinstance(o, np.ndarray) and o.ndim
-            else asked.constant(o)
+            else request.constant(o)
             for o in operands
         ]
-        node = asked.node(name, names, **attrs)
-        return self.run(asked, f"{node}:0")
+        node = request.node(name, names, **attrs)
+        return self.run(request, f"{node}:0")
 
     def close(self) -> None:
         """Ends the child."""
-        assert self.child.stdin is not None
-        self.child.stdin.close()
-        self.child.wait(60)
+        close(self.child)
 
 
 def _as_tagged_tuples(value: Any) -> Plain:

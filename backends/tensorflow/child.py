@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import numpy as np
 
-from qir.inspect.pipe import pack, receive
+from qir.inspect.pipe import serve
 
 if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays out of the answers
+    # Answers go to a copy of the original standard output; file descriptor 1 becomes stderr.
     STREAM = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
@@ -53,76 +53,66 @@ def set_attr(attr: Any, value: Any) -> None:
                 attr.list.i.extend(value)
 
 
-def add_constant(graph: Any, name: str, array: Any, codes: str) -> None:
+def add_constant(graph: Any, name: str, array: Any, quantized_type: str) -> None:
     node = graph.node.add()
     node.op, node.name = "Const", name
     tensor = node.attr["value"].tensor
-    if codes:
-        held = np.asarray(array, NUMPY_TYPES[codes])
-        tensor.dtype = type_enum(codes)
+    if quantized_type:
+        # make_tensor_proto knows no quantized types, so their bytes are stored as they are.
+        array_of_type = np.asarray(array, NUMPY_TYPES[quantized_type])
+        tensor.dtype = type_enum(quantized_type)
         tensor.tensor_shape.SetInParent()
-        for size in held.shape:
+        for size in array_of_type.shape:
             tensor.tensor_shape.dim.add().size = size
-        tensor.tensor_content = held.tobytes()
+        tensor.tensor_content = array_of_type.tobytes()
     else:
         tensor.CopyFrom(tensor_util.make_tensor_proto(array))
     node.attr["dtype"].type = tensor.dtype
 
 
-def to_tensorflow(array: Any, codes: str) -> Any:
+def to_tensorflow(array: Any, quantized_type: str) -> Any:
     """Returns plain integers as the quantized type that a placeholder accepts."""
-    return np.asarray(array, NUMPY_TYPES[codes]).astype(tf.as_dtype(codes).as_numpy_dtype)
+    return np.asarray(array, NUMPY_TYPES[quantized_type]).astype(
+        tf.as_dtype(quantized_type).as_numpy_dtype
+    )
 
 
 def run_graph(constants: Any, fed: Any, nodes: Any, fetches: Any) -> list[Any]:
     graph = graph_pb2.GraphDef()
+    # A recent producer version, as TensorFlow converts graphs of very old ones when it loads them.
     graph.versions.producer = 1882
-    for name, (held, codes) in fed.items():
+    for name, (array, quantized_type) in fed.items():
         node = graph.node.add()
         node.op, node.name = "Placeholder", name
-        node.attr["dtype"].type = type_enum(codes or str(held.dtype))
-    for name, (held, codes) in constants.items():
-        add_constant(graph, name, held, codes)
+        node.attr["dtype"].type = type_enum(quantized_type or str(array.dtype))
+    for name, (array, quantized_type) in constants.items():
+        add_constant(graph, name, array, quantized_type)
     for op, name, inputs, attrs in nodes:
         node = graph.node.add()
         node.op, node.name = op, name
         node.input.extend(inputs)
         for key, value in attrs.items():
             set_attr(node.attr[key], value)
+    # One thread, so that sums have one order.
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
     )
     # Grappler would fold and fuse what is measured.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    built = tf.Graph()
-    with built.as_default():
+    tf_graph = tf.Graph()
+    with tf_graph.as_default():
         tf.compat.v1.import_graph_def(graph, name="")
-    with tf.compat.v1.Session(graph=built, config=config) as session:
+    with tf.compat.v1.Session(graph=tf_graph, config=config) as session:
         feed = {f"{n}:0": to_tensorflow(a, c) if c else a for n, (a, c) in fed.items()}
-        found = session.run(list(fetches), feed)
-    return [as_plain_array(f) for f in found]
+        results = session.run(list(fetches), feed)
+    return [as_plain_array(f) for f in results]
 
 
-def as_plain_array(found: Any) -> Any:
+def as_plain_array(result: Any) -> Any:
     """Returns a result as plain numbers: TensorFlow's quantized types are records of one field."""
-    held = np.asarray(found)
-    return held.view(held.dtype[0]) if held.dtype.names else held
-
-
-def main() -> None:
-    while True:
-        try:
-            asked: Any = receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer: Any = run_graph(*asked)
-        except Exception as error:
-            said = " ".join(str(error).split())
-            answer = f"{type(error).__name__}: {said[:400]}"
-        STREAM.write(pack(answer))
-        STREAM.flush()
+    records = np.asarray(result)
+    return records.view(records.dtype[0]) if records.dtype.names else records
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda request: run_graph(*request), STREAM, (Exception,))

@@ -39,78 +39,81 @@ FIXED_POINT_BITS = 16
 """Fraction bits of the fixed point in which int32 sums are requantized to u8."""
 
 
-def declared_range(of: Affine) -> tuple[np.float32, np.float32]:
+def declared_range(affine: Affine) -> tuple[np.float32, np.float32]:
     """Returns the range that a type declares, else that of its lowest and highest integer."""
-    if of.ends is not None:
-        return float32(of.ends.low), float32(of.ends.high)
-    low, high = ((code - of.zero) * of.scale for code in (of.low, of.high))
+    if affine.ends is not None:
+        return float32(affine.ends.low), float32(affine.ends.high)
+    low, high = ((integer - affine.zero) * affine.scale for integer in (affine.low, affine.high))
     return float32(low), float32(high)
 
 
-def _integer_count(of: Affine) -> float:
+def _integer_count(affine: Affine) -> float:
     """Returns how many integers the storage has, whether bounded or not."""
-    return 2.0**of.storage.bits
+    return 2.0**affine.storage.bits
 
 
 # -- in float64 -----------------------------------------------------------------------------------
 
 
 def dequantize_range(
-    codes: Integers, of: Affine, kind: type[np.floating] = np.float64
+    integers: Integers, affine: Affine, kind: type[np.floating] = np.float64
 ) -> NDArray[np.float32]:
     """Dequantizes between the ends of a range, as QuantizedToFloat does.
 
     The low end is rounded in `kind`.
     """
-    low, high = declared_range(of)
+    low, high = declared_range(affine)
     if low == high:
-        return np.full(codes.shape, low)
-    count = _integer_count(of)
+        return np.full(integers.shape, low)
+    count = _integer_count(affine)
+    # QuantizedToFloat's step: the range is widened by count / (count - 1), then divided by count.
     step = float(high - low) * (count / (count - 1)) / count
-    start = float(kind(_AWAY(np.asarray(low / float32(step), float32))) * kind(step))
-    from_low = codes.astype(np.float64) - of.storage.bounds[0]
-    return np.asarray((start + from_low * step).astype(float32))
+    # 0 becomes an integer exactly: the low end is rounded to a multiple of the step.
+    low_end = float(kind(_AWAY(np.asarray(low / float32(step), float32))) * kind(step))
+    from_low = integers.astype(np.float64) - affine.storage.bounds[0]
+    return np.asarray((low_end + from_low * step).astype(float32))
 
 
 def quantize_range(
-    reals: NDArray[np.float32], of: Affine, kind: type[np.floating] = np.float64
+    floats: NDArray[np.float32], affine: Affine, kind: type[np.floating] = np.float64
 ) -> NDArray[np.int64]:
     """Quantizes by counting from the rounded low end, as FloatToQuantized does, in `kind`."""
-    low, high = declared_range(of)
-    least, most = of.storage.bounds
+    low, high = declared_range(affine)
+    lowest, highest = affine.storage.bounds
     if low == high:
-        return np.full(reals.shape, least, np.int64)
-    count = _integer_count(of)
+        return np.full(floats.shape, lowest, np.int64)
+    count = _integer_count(affine)
     gain = kind(count / (float(high - low) * (count / (count - 1))))
-    start = _AWAY(np.asarray(kind(low) * gain, kind))
-    from_low = _AWAY(np.asarray(reals.astype(kind) * gain, kind)).astype(np.float64) - start
-    return np.asarray(np.clip(from_low + least, least, most)).astype(np.int64)
+    low_end = _AWAY(np.asarray(kind(low) * gain, kind))
+    from_low = _AWAY(np.asarray(floats.astype(kind) * gain, kind)).astype(np.float64) - low_end
+    return np.asarray(np.clip(from_low + lowest, lowest, highest)).astype(np.int64)
 
 
 # -- in float32 -----------------------------------------------------------------------------------
 
 
-def _dequantize_by_eigen(codes: Integers, of: Affine) -> NDArray[np.float32]:
-    low, high = declared_range(of)
-    step = (high - low) / float32(_integer_count(of) - 1)
-    start = (
+def _dequantize_by_eigen(integers: Integers, affine: Affine) -> NDArray[np.float32]:
+    low, high = declared_range(affine)
+    # Eigen's QuantizedToFloatInMany divides by count - 1 in float32.
+    step = (high - low) / float32(_integer_count(affine) - 1)
+    low_end = (
         float32(_AWAY(np.asarray(low / step, float32))) * step
-        - float32(of.storage.bounds[0]) * step
+        - float32(affine.storage.bounds[0]) * step
     )
-    return np.asarray(start + codes.astype(float32) * step)
+    return np.asarray(low_end + integers.astype(float32) * step)
 
 
 def _quantize_by_eigen(
-    reals: NDArray[np.float32], of: Affine, *, cut: bool = True
+    floats: NDArray[np.float32], affine: Affine, *, clamp: bool = True
 ) -> NDArray[np.int64]:
     """Quantizes as Eigen's code does; `cut` clamps floats to the range first."""
-    low, high = declared_range(of)
-    least, most = of.storage.bounds
-    gain = float32(_integer_count(of) - 1) / (high - low)
-    start = float32(_AWAY(np.asarray(low * gain, float32)))
-    held = np.clip(reals, low, high) if cut else reals
-    steps = _AWAY(np.asarray(held * gain, float32)) - (start - float32(least))
-    return np.asarray(np.clip(steps, least, most)).astype(np.int64)
+    low, high = declared_range(affine)
+    lowest, highest = affine.storage.bounds
+    gain = float32(_integer_count(affine) - 1) / (high - low)
+    low_end = float32(_AWAY(np.asarray(low * gain, float32)))
+    clamped = np.clip(floats, low, high) if clamp else floats
+    steps = _AWAY(np.asarray(clamped * gain, float32)) - (low_end - float32(lowest))
+    return np.asarray(np.clip(steps, lowest, highest)).astype(np.int64)
 
 
 def concat_by_range(call: MethodCall, arrays: Arrays) -> Integers:
@@ -120,11 +123,13 @@ def concat_by_range(call: MethodCall, arrays: Arrays) -> Integers:
     assert out is not None
     parts = []
     for slot in variadic_slots(arrays):
-        of, codes = call.affine(slot), arrays[slot]
-        require_per_tensor("range_recode_all", of, out)
-        if declared_range(of) != declared_range(out):
-            codes = saturate(_quantize_by_eigen(_dequantize_by_eigen(codes, of), out), out)
-        parts.append(codes)
+        affine, integers = call.affine(slot), arrays[slot]
+        require_per_tensor("range_recode_all", affine, out)
+        if declared_range(affine) != declared_range(out):
+            integers = saturate(
+                _quantize_by_eigen(_dequantize_by_eigen(integers, affine), out), out
+            )
+        parts.append(integers)
     axis = call.attrs["axis"]
     assert isinstance(axis, int)
     return np.concatenate(parts, axis)
@@ -146,8 +151,8 @@ def requantize_by_range(call: MethodCall, arrays: Arrays) -> Integers:
     if x.axis is not None:
         return _requantize_channels(arrays["x"], x, out)
     if out.storage.bounds[0] < 0:
-        reals = _dequantize_by_eigen(arrays["x"], x)
-        return saturate(_quantize_by_eigen(reals, out, cut=False), out)
+        floats = _dequantize_by_eigen(arrays["x"], x)
+        return saturate(_quantize_by_eigen(floats, out, clamp=False), out)
     return saturate(_requantize_fixed_point(arrays["x"], x, out), out)
 
 
@@ -161,39 +166,43 @@ def requantize_uniform(call: MethodCall, arrays: Arrays) -> Integers:
     x, out = call.affine("x"), call.out
     assert out is not None
     require_per_tensor("wrapped_recode", x, out)
-    by, exponent = to_fixed_point(float(x.scale) / float(out.scale))
-    by, exponent = (by, exponent) if exponent <= 30 else (INT32_END - 1, 30)
-    held = arrays["x"].astype(float32).astype(np.int64)
-    held = np.where(held < INT32_END, held, -INT32_END) - int(x.zero)
-    product = held.astype(np.int32).astype(np.int64) * by
+    # Multiplier of 31 bits and exponent, so that multiplier * 2^(exponent - 31) = scale ratio.
+    multiplier, exponent = to_fixed_point(float(x.scale) / float(out.scale))
+    multiplier, exponent = (multiplier, exponent) if exponent <= 30 else (INT32_END - 1, 30)
+    # float32 has 24 bits: large sums lose low bits here, as in TensorFlow's kernel.
+    converted = arrays["x"].astype(float32).astype(np.int64)
+    converted = np.where(converted < INT32_END, converted, -INT32_END) - int(x.zero)
+    product = converted.astype(np.int32).astype(np.int64) * multiplier
     steps = (product + (1 << (30 - exponent))) >> (31 - exponent)
-    whole = np.clip(steps, -INT32_END, INT32_END - 1) + int(out.zero)
-    return saturate(whole.astype(np.int32).astype(np.int64), out)
+    rounded = np.clip(steps, -INT32_END, INT32_END - 1) + int(out.zero)
+    return saturate(rounded.astype(np.int32).astype(np.int64), out)
 
 
-def _requantize_channels(codes: Integers, x: Affine, out: Affine) -> Integers:
-    scale, _ = x.along(codes.ndim)
-    reach = scale.astype(float32) * float32(2.0**31)
+def _requantize_channels(integers: Integers, x: Affine, out: Affine) -> Integers:
+    scale, _ = x.along(integers.ndim)
+    # The range of int32 sums is 2^31 times the scale of each channel.
+    limits = scale.astype(float32) * float32(2.0**31)
     if x.ends is not None:
         shape = np.shape(scale)
-        reach = np.maximum(np.abs(x.ends.low), np.abs(x.ends.high)).astype(float32).reshape(shape)
-    factor = float32(out.storage.bounds[1]) * (reach / declared_range(out)[1]) / float32(2.0**31)
-    return saturate(np.rint(codes.astype(float32) * factor).astype(np.int64), out)
+        limits = np.maximum(np.abs(x.ends.low), np.abs(x.ends.high)).astype(float32).reshape(shape)
+    factor = float32(out.storage.bounds[1]) * (limits / declared_range(out)[1]) / float32(2.0**31)
+    return saturate(np.rint(integers.astype(float32) * factor).astype(np.int64), out)
 
 
-def _requantize_fixed_point(codes: Integers, x: Affine, out: Affine) -> NDArray[np.int64]:
+def _requantize_fixed_point(integers: Integers, x: Affine, out: Affine) -> NDArray[np.int64]:
     """Computes 64-bit arithmetic that wraps, on integers that were converted to float32."""
-    (low, high), (least, most) = declared_range(x), declared_range(out)
+    (low, high), (lowest, highest) = declared_range(x), declared_range(out)
     one = 1 << FIXED_POINT_BITS
-    span = float(most - least)
+    span = float(highest - lowest)
     factor = int(255.0 * one * float(high - low) / span)
-    middle = (low + high) / float32(2) * float32(255.0 / (most - least))
-    start = int(float32(middle * float32(one))) - int(
-        _AWAY(np.asarray(one * (float(least) * 255.0) / span))
+    middle = (low + high) / float32(2) * float32(255.0 / (highest - lowest))
+    offset = int(float32(middle * float32(one))) - int(
+        _AWAY(np.asarray(one * (float(lowest) * 255.0) / span))
     )
     with np.errstate(over="ignore"):
-        products = codes.astype(float32).astype(np.int64) * np.int64(factor)
-    return np.asarray((products >> 32) + start + one // 2 >> FIXED_POINT_BITS)
+        # Overflow of the 64-bit product is what TensorFlow computes, too.
+        products = integers.astype(float32).astype(np.int64) * np.int64(factor)
+    return np.asarray((products >> 32) + offset + one // 2 >> FIXED_POINT_BITS)
 
 
 # -- products of two tensors ----------------------------------------------------------------------
@@ -204,6 +213,7 @@ def multiply_by_range(call: MethodCall, arrays: Arrays) -> Integers:
     a, b, out = call.affine("a"), call.affine("b"), call.out
     if out is None or out.storage.bits != 32:
         raise OpError("range_product: products of quantized values have 32 bits")
+    # The integer of 0.0 takes the place of the zero point that these types do not have.
     left, right = (
         arrays[s].astype(np.int64) - int(quantize_range(np.asarray(0, float32), of))
         for s, of in (("a", a), ("b", b))
@@ -220,20 +230,22 @@ def add_by_range(call: MethodCall, arrays: Arrays) -> Integers:
     out = call.out
     if out is None or out.storage.bits != 32:
         raise OpError("range_sum: sums of quantized values have 32 bits")
-    alone = next((slot for slot in ("a", "b") if arrays[slot].size == 1), "")
+    # TensorFlow's QuantizedAdd takes the scalar path for a first operand of one element.
+    single_slot = next((slot for slot in ("a", "b") if arrays[slot].size == 1), "")
     total: NDArray[np.int64] = np.zeros((), np.int64)
     for slot in ("a", "b"):
-        of, codes = call.affine(slot), arrays[slot]
-        require_per_tensor("range_sum", of, out)
-        if of.storage.bits > 8 or of.storage.bounds[0] < 0:
-            raise OpError(f"range_sum: {slot} holds {of.storage}, not u8")
-        if slot == alone:
-            total = total + quantize_range(dequantize_range(codes, of, float32), out)
+        affine, integers = call.affine(slot), arrays[slot]
+        require_per_tensor("range_sum", affine, out)
+        if affine.storage.bits > 8 or affine.storage.bounds[0] < 0:
+            raise OpError(f"range_sum: {slot} holds {affine.storage}, not u8")
+        if slot == single_slot:
+            total = total + quantize_range(dequantize_range(integers, affine, float32), out)
         else:
-            first, second = quantize_range(
-                dequantize_range(np.arange(2, dtype=np.uint8), of, float32), out
+            # The step is what integers 0 and 1 differ by after rounding, as in the kernel.
+            integer_of_0, integer_of_1 = quantize_range(
+                dequantize_range(np.arange(2, dtype=np.uint8), affine, float32), out
             )
-            scaled = first + codes.astype(np.int64) * (second - first)
+            scaled = integer_of_0 + integers.astype(np.int64) * (integer_of_1 - integer_of_0)
             total = total + np.clip(scaled, *out.storage.bounds)
     return np.asarray(total).astype(np.int32)
 
@@ -247,14 +259,14 @@ def clamp_by_range(call: MethodCall, arrays: Arrays) -> Integers:
     assert out is not None
     require_same_parameters(call.op, x, out)
     low, high = (0.0, None) if call.op == "relu" else (call.attrs["min"], call.attrs["max"])
-    codes = arrays["x"]
+    integers = arrays["x"]
     if isinstance(low, float):
-        codes = np.maximum(codes, _quantized_bound(low, x))
-    return np.minimum(codes, _quantized_bound(high, x)) if isinstance(high, float) else codes
+        integers = np.maximum(integers, _quantized_bound(low, x))
+    return np.minimum(integers, _quantized_bound(high, x)) if isinstance(high, float) else integers
 
 
-def _quantized_bound(real: float, of: Affine) -> np.generic:
-    return of.carrier.type(int(quantize_range(np.asarray(real, float32), of)))
+def _quantized_bound(bound: float, affine: Affine) -> np.generic:
+    return affine.carrier.type(int(quantize_range(np.asarray(bound, float32), affine)))
 
 
 def truncated_mean(
@@ -272,21 +284,21 @@ def truncated_mean(
     """Computes average pooling of the raw integers; the division truncates."""
     require_per_tensor("cut_mean", x_map, out)
     require_same_parameters("avg_pool2d", x_map, out)
-    codes: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)
-    sizes = (codes.shape[2], codes.shape[3])
+    integers: NDArray[np.int64] = channels_first("avg_pool2d", x, layout).astype(np.int64)
+    sizes = (integers.shape[2], integers.shape[3])
     height, width = windows("avg_pool2d", sizes, kernel, stride, pad, ceil=ceil)
     outside = np.zeros((), np.int64)
     inside = padded(np.ones((1, 1, *sizes), np.int64), height, width, outside)
-    framed = padded(codes, height, width, outside)
-    total = np.zeros((*codes.shape[:2], height.count, width.count), np.int64)
+    padded_integers = padded(integers, height, width, outside)
+    total = np.zeros((*integers.shape[:2], height.count, width.count), np.int64)
     count = np.zeros((1, 1, height.count, width.count), np.int64)
     for i, j in np.ndindex(*kernel):
         taps = (..., height.tap(i), width.tap(j))
-        total += framed[taps].astype(np.int64)
+        total += padded_integers[taps].astype(np.int64)
         count += inside[taps].astype(np.int64)
     divisor = np.full((), math.prod(kernel)) if count_pad else count
-    whole = np.sign(total) * (np.abs(total) // divisor)
-    return restore_layout(saturate(whole, out), layout)
+    truncated = np.sign(total) * (np.abs(total) // divisor)
+    return restore_layout(saturate(truncated, out), layout)
 
 
 METHODS: Mapping[str, PluginMethod] = {

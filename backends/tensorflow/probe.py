@@ -22,7 +22,7 @@ Array = NDArray[np.generic]
 Feeds: TypeAlias = "Mapping[str, Array]"
 F = np.float32
 
-_CODES = {"u8": "quint8", "i8": "qint8"}
+_QUANTIZED_TYPES = {"u8": "quint8", "i8": "qint8"}
 
 
 class _Kernels(Probe):
@@ -46,10 +46,10 @@ class _Kernels(Probe):
 
     def run(self, graph: Graph, feeds: Feeds) -> Array:
         child = self._started()
-        node, asked = graph["y"].node, GraphRequest()
-        head = node.stages[0].op if node.stages else node.op
+        node, request = graph["y"].node, GraphRequest()
+        first_op = node.stages[0].op if node.stages else node.op
         try:
-            return child.run(asked, _RUN[head](self, node, asked, feeds))[0]
+            return child.run(request, _RUN[first_op](self, node, request, feeds))[0]
         except RuntimeError as error:
             child.close()
             self.child = None
@@ -104,20 +104,20 @@ class OnednnKernels(_Kernels):
 
 def _data(node: Node, slot: str, feeds: Feeds) -> Array:
     value = node.operands[slot]
-    held = value.constant
-    return np.ascontiguousarray(feeds[value.name] if held is None else held.data)
+    constant = value.constant
+    return np.ascontiguousarray(feeds[value.name] if constant is None else constant.data)
 
 
 def _kind(node: Node, slot: str) -> str:
     """Returns the quantized type of an operand or of the result; empty where it is float."""
-    return _CODES[str(quant.storage)] if (quant := _quant(node, slot)) else ""
+    return _QUANTIZED_TYPES[str(quant.storage)] if (quant := _quant(node, slot)) else ""
 
 
 def _quant(node: Node, slot: str) -> QuantType | None:
     return (node.operands[slot] if slot else node.result).type.quant
 
 
-def _ends(node: Node, slot: str) -> tuple[Array, Array]:
+def _declared_range(node: Node, slot: str) -> tuple[Array, Array]:
     """Returns the range of an operand, or of the result; arrays where there is one a channel."""
     quant = _quant(node, slot)
     assert quant is not None
@@ -132,30 +132,36 @@ def _flat(end: object) -> Array:
     return np.asarray(getattr(end, "data", end), F).reshape(-1)
 
 
-def _ranges(asked: GraphRequest, *ends: tuple[Array, Array]) -> list[str]:
-    return [asked.constant(v) for pair in ends for v in pair]
+def _ranges(request: GraphRequest, *ends: tuple[Array, Array]) -> list[str]:
+    return [request.constant(v) for pair in ends for v in pair]
 
 
-def _quantize(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
-    how = "HALF_TO_EVEN" if probe.onednn else "HALF_AWAY_FROM_ZERO"
-    given = [asked.fed(_data(node, "x", feeds)), *_ranges(asked, _ends(node, ""))]
-    attrs = {"mode": "SCALED", "round_mode": how}
-    return f"{asked.node('QuantizeV2', given, T=RequestedType(_kind(node, '')), **attrs)}:0"
+def _quantize(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -> str:
+    round_mode = "HALF_TO_EVEN" if probe.onednn else "HALF_AWAY_FROM_ZERO"
+    inputs = [request.fed(_data(node, "x", feeds)), *_ranges(request, _declared_range(node, ""))]
+    attrs = {"mode": "SCALED", "round_mode": round_mode}
+    return f"{request.node('QuantizeV2', inputs, T=RequestedType(_kind(node, '')), **attrs)}:0"
 
 
-def _dequantize(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
+def _dequantize(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -> str:
     kind = _kind(node, "x")
-    given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
-    return f"{asked.node('Dequantize', given, T=RequestedType(kind), mode='SCALED')}:0"
+    inputs = [
+        request.fed(_data(node, "x", feeds), kind),
+        *_ranges(request, _declared_range(node, "x")),
+    ]
+    return f"{request.node('Dequantize', inputs, T=RequestedType(kind), mode='SCALED')}:0"
 
 
-def _pool(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
+def _pool(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -> str:
     kind, (height, width) = _kind(node, "x"), _pair(node, "kernel")
-    given = [asked.fed(_data(node, "x", feeds), kind), *_ranges(asked, _ends(node, "x"))]
-    down, right = _pair(node, "stride")
-    sizes = {"ksize": (1, height, width, 1), "strides": (1, down, right, 1)}
+    inputs = [
+        request.fed(_data(node, "x", feeds), kind),
+        *_ranges(request, _declared_range(node, "x")),
+    ]
+    row_stride, column_stride = _pair(node, "stride")
+    sizes = {"ksize": (1, height, width, 1), "strides": (1, row_stride, column_stride, 1)}
     kind_attr = RequestedType(kind)
-    return f"{asked.node('QuantizedAvgPool', given, T=kind_attr, padding='VALID', **sizes)}:0"
+    return f"{request.node('QuantizedAvgPool', inputs, T=kind_attr, padding='VALID', **sizes)}:0"
 
 
 def _pair(node: Node, name: str) -> tuple[int, int]:
@@ -165,17 +171,19 @@ def _pair(node: Node, name: str) -> tuple[int, int]:
     return int(first), int(second)  # type: ignore[arg-type]
 
 
-def _concat(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
+def _concat(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -> str:
     kind, slots = _kind(node, ""), sorted(node.operands)
-    parts = [asked.fed(_data(node, slot, feeds), kind) for slot in slots]
-    ends = [_ends(node, slot) for slot in slots]
-    lows, highs = ([asked.constant(pair[i]) for pair in ends] for i in (0, 1))
-    axis = asked.constant(np.int32(1))
+    parts = [request.fed(_data(node, slot, feeds), kind) for slot in slots]
+    ends = [_declared_range(node, slot) for slot in slots]
+    lows, highs = ([request.constant(pair[i]) for pair in ends] for i in (0, 1))
+    axis = request.constant(np.int32(1))
     attrs: dict[str, Attr] = {"N": len(slots), "T": RequestedType(kind)}
     if probe.onednn:
-        given = [*parts, axis, *lows, *highs]
-        return f"{asked.node('QuantizedConcatV2', given, Tidx=RequestedType('int32'), **attrs)}:0"
-    return f"{asked.node('QuantizedConcat', [axis, *parts, *lows, *highs], **attrs)}:0"
+        inputs = [*parts, axis, *lows, *highs]
+        return (
+            f"{request.node('QuantizedConcatV2', inputs, Tidx=RequestedType('int32'), **attrs)}:0"
+        )
+    return f"{request.node('QuantizedConcat', [axis, *parts, *lows, *highs], **attrs)}:0"
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -183,67 +191,71 @@ def _concat(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> s
 _STAGES = {"relu": "Relu", "leaky_relu": "LeakyRelu", "add": "Sum"}
 
 
-def _product(probe: _Kernels, node: Node, asked: GraphRequest, feeds: Feeds) -> str:
+def _product(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -> str:
     """Returns a fused kernel: data, weights, a real bias, maybe a summand, then what is done with
     sums."""
-    flat = len(node.result.type.shape) == 2
-    data, made = _kind(node, "x"), _kind(node, "")
+    is_matrix = len(node.result.type.shape) == 2
+    data_type, result_type = _kind(node, "x"), _kind(node, "")
     w = _data(node, "w", feeds)
-    w = w.T if flat else w.transpose(2, 3, 1, 0)
-    inputs = [asked.fed(_data(node, "x", feeds), data), asked.constant(w.copy(), "qint8")]
+    # Filters are [height, width, in, out] and matrices [in, out] in TensorFlow.
+    w = w.T if is_matrix else w.transpose(2, 3, 1, 0)
+    inputs = [request.fed(_data(node, "x", feeds), data_type), request.constant(w.copy(), "qint8")]
     bias = _data(node, "bias", feeds) if "bias" in node.operands else np.zeros(w.shape[-1], F)
-    inputs.append(asked.constant(bias))
-    types, ends = [data, "qint8", "float"], [_ends(node, "x"), _ends(node, "w")]
+    inputs.append(request.constant(bias))
+    types, ends = (
+        [data_type, "qint8", "float"],
+        [_declared_range(node, "x"), _declared_range(node, "w")],
+    )
     summand = next((s for s in node.operands if s.endswith(".b")), "")
     if summand:
         # One op makes the summand, as another owner of it would end the process.
         types.append(_kind(node, summand))
-        ends.append(_ends(node, summand))
-        inputs.append(_made(asked, _data(node, summand, feeds), types[-1]))
-    ends.append(_ends(node, ""))
-    inputs += _ranges(asked, *ends)
+        ends.append(_declared_range(node, summand))
+        inputs.append(_quantized_in_graph(request, _data(node, summand, feeds), types[-1]))
+    ends.append(_declared_range(node, ""))
+    inputs += _ranges(request, *ends)
     stages = [_STAGES[stage.op] for stage in node.stages[1:]]
     common: dict[str, Attr] = {
         "fused_ops": ("BiasAdd", *stages, "Requantize"),
         "Thost_inputs": RequestedTypes((*types, *("float",) * (2 * len(ends)))),
         "Tdevice_inputs": RequestedTypes(()),
-        "Thost_outputs": RequestedTypes((made, "float", "float")),
+        "Thost_outputs": RequestedTypes((result_type, "float", "float")),
         "Tdevice_outputs": RequestedTypes(()),
         "Tbias": RequestedType("float"),
         "is_bias_const": True,
     }
-    if flat:
-        types_: dict[str, Attr] = {
-            "T1": RequestedType(data),
+    if is_matrix:
+        type_attrs: dict[str, Attr] = {
+            "T1": RequestedType(data_type),
             "T2": RequestedType("qint8"),
             "U": RequestedType("float"),
-            "Tout": RequestedType(made),
+            "Tout": RequestedType(result_type),
         }
-        more: dict[str, Attr] = {"is_weight_const": True, "leakyrelu_alpha": 0.25}
-        return f"{asked.node('_QuantizedMatMul', inputs, **types_, **more, **common)}:0"
-    types_ = {
-        "Tinput": RequestedType(data),
+        options: dict[str, Attr] = {"is_weight_const": True, "leakyrelu_alpha": 0.25}
+        return f"{request.node('_QuantizedMatMul', inputs, **type_attrs, **options, **common)}:0"
+    type_attrs = {
+        "Tinput": RequestedType(data_type),
         "Tfilter": RequestedType("qint8"),
-        "Tsummand": RequestedType(types[3] if summand else made),
-        "out_type": RequestedType(made),
+        "Tsummand": RequestedType(types[3] if summand else result_type),
+        "out_type": RequestedType(result_type),
     }
-    more = {"data_format": "NHWC", "padding": "SAME", "is_filter_const": True}
-    sides = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1)}
+    options = {"data_format": "NHWC", "padding": "SAME", "is_filter_const": True}
+    window_attrs = {"strides": (1, 1, 1, 1), "dilations": (1, 1, 1, 1)}
     name = "_FusedQuantizedConv2D"
-    return f"{asked.node(name, inputs, **types_, **more, **sides, **common)}:0"
+    return f"{request.node(name, inputs, **type_attrs, **options, **window_attrs, **common)}:0"
 
 
-def _made(asked: GraphRequest, codes: Array, kind: str) -> str:
+def _quantized_in_graph(request: GraphRequest, integers: Array, kind: str) -> str:
     """Returns the same integers, quantized from floats."""
-    most = F(127.5 if kind == "qint8" else 255)
-    ends = (np.asarray(-most if kind == "qint8" else F(0)), np.asarray(most))
-    given = [asked.fed(codes.astype(F)), *_ranges(asked, ends)]
-    how = {"mode": "SCALED", "round_mode": "HALF_TO_EVEN"}
-    return asked.node("QuantizeV2", given, T=RequestedType(kind), **how)
+    highest = F(127.5 if kind == "qint8" else 255)
+    ends = (np.asarray(-highest if kind == "qint8" else F(0)), np.asarray(highest))
+    inputs = [request.fed(integers.astype(F)), *_ranges(request, ends)]
+    mode_attrs = {"mode": "SCALED", "round_mode": "HALF_TO_EVEN"}
+    return request.node("QuantizeV2", inputs, T=RequestedType(kind), **mode_attrs)
 
 
-_Asking: TypeAlias = Callable[[_Kernels, Node, GraphRequest, Feeds], str]
-_RUN: Mapping[str, _Asking] = {
+_WriteRequest: TypeAlias = Callable[[_Kernels, Node, GraphRequest, Feeds], str]
+_RUN: Mapping[str, _WriteRequest] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     "conv2d": _product,

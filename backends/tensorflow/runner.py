@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import numpy as np
 
-from qir.inspect.pipe import pack, receive
+from qir.inspect.pipe import serve
 
 if __name__ == "__main__":  # what TensorFlow prints, while it loads too, stays out of the answers
     STREAM = os.fdopen(os.dup(1), "wb")
@@ -27,6 +26,7 @@ SESSIONS: dict[tuple[Any, int], tuple[Any, dict[str, dict[str, str]]]] = {}
 
 def cached_session(source: Any, threads: int) -> tuple[Any, dict[str, dict[str, str]]]:
     """Returns the session of a frozen graph or SavedModel folder, which is created once."""
+    # The bytes of a frozen graph are its key; a folder's path is that of a SavedModel.
     key = (source if isinstance(source, str) else source.tobytes()), threads
     if key not in SESSIONS:
         graph = tf.Graph()
@@ -35,6 +35,7 @@ def cached_session(source: Any, threads: int) -> tuple[Any, dict[str, dict[str, 
             inter_op_parallelism_threads=1,
             use_per_session_threads=True,
         )
+        # Dictionaries keep the order of insertion, so the first session is the oldest.
         while len(SESSIONS) >= MAX_SESSIONS:
             SESSIONS.pop(next(iter(SESSIONS)))[0].close()
         with graph.as_default():
@@ -56,31 +57,38 @@ def load_saved_model(session: Any, folder: str) -> dict[str, dict[str, str]]:
     known = meta.signature_def
     if _SIGNATURE not in known:
         raise ValueError(f"its signatures are {', '.join(sorted(known))}; none is {_SIGNATURE}")
-    found = known[_SIGNATURE]
-    sides = {"inputs": found.inputs, "outputs": found.outputs}
-    return {side: {name: info.name for name, info in held.items()} for side, held in sides.items()}
+    signature = known[_SIGNATURE]
+    sides = {"inputs": signature.inputs, "outputs": signature.outputs}
+    return {
+        side: {name: info.name for name, info in infos.items()} for side, infos in sides.items()
+    }
 
 
 def graph_interface(graph: Any) -> dict[str, dict[str, str]]:
     """Returns the placeholders of a graph, and the tensors that no op reads."""
     ops = graph.get_operations()
-    given = [op for op in ops if op.type.startswith("Placeholder")]
+    placeholders = [op for op in ops if op.type.startswith("Placeholder")]
     excluded = ("Const", "Switch")  # a Switch has a dead output on each run
-    control_inputs = {before for op in ops for before in op.control_inputs}
-    last = [
+    control_inputs = {control_op for op in ops for control_op in op.control_inputs}
+    final_ops = [
         op
         for op in ops
-        if op.outputs and op.type not in excluded and op not in given and op not in control_inputs
+        if op.outputs
+        and op.type not in excluded
+        and op not in placeholders
+        and op not in control_inputs
         if not any(tensor.consumers() for tensor in op.outputs)
     ]
-    sides = {"inputs": given, "outputs": last}
-    return {side: {op.name: op.outputs[0].name for op in held} for side, held in sides.items()}
+    sides = {"inputs": placeholders, "outputs": final_ops}
+    return {
+        side: {op.name: op.outputs[0].name for op in side_ops} for side, side_ops in sides.items()
+    }
 
 
-def as_plain_array(found: Any) -> Any:
+def as_plain_array(result: Any) -> Any:
     """Returns a result as plain numbers: quantized types are records of one field."""
-    held = np.asarray(found)
-    return np.asarray(held.view(held.dtype[0]) if held.dtype.names else held, order="C")
+    records = np.asarray(result)
+    return np.asarray(records.view(records.dtype[0]) if records.dtype.names else records, order="C")
 
 
 def tensor_name(name: str) -> str:
@@ -88,27 +96,16 @@ def tensor_name(name: str) -> str:
     return name if ":" in name else f"{name}:0"
 
 
-def main() -> None:
-    """Answers one question after the other until the input ends."""
-    while True:
-        try:
-            asked: Any = receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        answer: Any
-        try:
-            source, threads, feeds, fetches = asked
-            session, names = cached_session(source, threads)
-            given = {tensor_name(name): array for name, array in feeds.items()}
-            places = [tensor_name(name) for name in fetches]
-            answer = (
-                [as_plain_array(each) for each in session.run(places, given)] if places else names
-            )
-        except Exception as error:
-            answer = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        STREAM.write(pack(answer))
-        STREAM.flush()
+def answer(request: Any) -> Any:
+    """Returns the fetched tensors, or the model's interface where nothing is fetched."""
+    source, threads, feeds, fetches = request
+    session, names = cached_session(source, threads)
+    if not fetches:
+        return names
+    feed_arrays = {tensor_name(name): array for name, array in feeds.items()}
+    results = session.run([tensor_name(name) for name in fetches], feed_arrays)
+    return [as_plain_array(result) for result in results]
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer, STREAM, (Exception,))

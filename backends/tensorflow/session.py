@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from qir.errors import DataError, InputError, PluginError
-from qir.inspect.pipe import Plain, pack, receive
+from qir.inspect import pipe
+from qir.inspect.pipe import Plain
 from qir.target import Executable
 
 from .writer.graphdef import WrittenGraph
@@ -31,8 +32,8 @@ def _running_child() -> subprocess.Popen[bytes]:
     if _RUNNING_CHILD and _RUNNING_CHILD[0].poll() is None:
         return _RUNNING_CHILD[0]
     if find_spec("tensorflow") is None:
-        said = 'TensorFlow runs its models, and is missing: pip install "qir[tensorflow]"'
-        raise PluginError(said)
+        message = 'TensorFlow runs its models, and is missing: pip install "qir[tensorflow]"'
+        raise PluginError(message)
     _RUNNING_CHILD[:] = [
         subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.runner"],
@@ -43,6 +44,7 @@ def _running_child() -> subprocess.Popen[bytes]:
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
         )
     ]
+    # The child ends with this process.
     atexit.register(close)
     return _RUNNING_CHILD[0]
 
@@ -51,23 +53,18 @@ def close() -> None:
     """Ends the child process."""
     with _CHILD_LOCK:
         for child in _RUNNING_CHILD:
-            assert child.stdin is not None
-            child.stdin.close()
-            child.wait(60)
+            pipe.close(child)
         _RUNNING_CHILD.clear()
 
 
 def _ask(question: Plain) -> Plain:
     with _CHILD_LOCK:
         child = _running_child()
-        assert child.stdin is not None
-        assert child.stdout is not None
         try:
-            child.stdin.write(pack(question))
-            child.stdin.flush()
-            return receive(child.stdout)
-        except (EOFError, BrokenPipeError):
+            return pipe.ask(child, question)
+        except EOFError:
             status = child.wait()
+            # The next request starts a new child.
             _RUNNING_CHILD.clear()
             raise DataError(f"TensorFlow ended with status {status}") from None
 
@@ -79,11 +76,12 @@ class _ModelInChild(Executable):
         """Lets TensorFlow build the graph; raises InputError for one that it rejects."""
         self.source = source
         self.threads = threads or len(os.sched_getaffinity(0))
-        found = _ask((source, self.threads, {}, ()))
-        if isinstance(found, str):
-            raise InputError(f"{name}TensorFlow does not take it: {found}")
-        assert isinstance(found, dict)
-        self.inputs, self.outputs = (_tensor_names(found[key]) for key in ("inputs", "outputs"))
+        # A request without fetches only builds the graph, and returns its inputs and outputs.
+        interface = _ask((source, self.threads, {}, ()))
+        if isinstance(interface, str):
+            raise InputError(f"{name}TensorFlow does not take it: {interface}")
+        assert isinstance(interface, dict)
+        self.inputs, self.outputs = (_tensor_names(interface[key]) for key in ("inputs", "outputs"))
 
     def __call__(self, **inputs: object) -> dict[str, object]:
         """Runs the model on arrays by input name, and returns results by output name.
@@ -99,20 +97,20 @@ class _ModelInChild(Executable):
         if unknown := set(inputs) ^ set(self.inputs):
             raise DataError(f"inputs {', '.join(sorted(unknown))} are missing or unknown")
         feeds = {self.inputs[name]: np.asarray(data) for name, data in inputs.items()}
-        found = self._run(feeds, tuple(places.values()))
-        if isinstance(found, str):
-            raise DataError(f"TensorFlow cannot run it: {found}")
-        assert isinstance(found, list)
-        return dict(zip(places, found, strict=True))
+        results = self._run(feeds, tuple(places.values()))
+        if isinstance(results, str):
+            raise DataError(f"TensorFlow cannot run it: {results}")
+        assert isinstance(results, list)
+        return dict(zip(places, results, strict=True))
 
     def _run(self, feeds: dict[str, np.ndarray], fetches: tuple[str, ...]) -> Plain:
-        given: dict[str, Plain] = dict(feeds)
-        return _ask((self.source, self.threads, given, fetches))
+        feeds_by_tensor: dict[str, Plain] = dict(feeds)
+        return _ask((self.source, self.threads, feeds_by_tensor, fetches))
 
 
-def _tensor_names(found: Plain) -> dict[str, str]:
-    assert isinstance(found, dict)
-    return {name: str(place) for name, place in found.items()}
+def _tensor_names(names: Plain) -> dict[str, str]:
+    assert isinstance(names, dict)
+    return {name: str(place) for name, place in names.items()}
 
 
 class TensorFlowSession(_ModelInChild):
@@ -128,7 +126,7 @@ class FileSession(_ModelInChild):
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         try:
-            whole = np.fromfile(path, np.uint8) if path.is_file() else str(path.resolve())
+            source_data = np.fromfile(path, np.uint8) if path.is_file() else str(path.resolve())
         except OSError as error:
             raise InputError(f"{path}: {error.strerror or error}") from error
-        super().__init__(whole, f"{path}: ", threads)
+        super().__init__(source_data, f"{path}: ", threads)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from qir.atomic import replacing, replacing_folder
 from qir.capability import Capability, load
-from qir.errors import UsageError
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.target import Executable, Target
@@ -53,18 +52,16 @@ class TensorFlowTarget(Target):
         from .writer.graphdef import to_graphdef
         from .writer.saved_model import to_saved_model
 
-        if format is not None and format not in self.formats:
-            known = ", ".join(self.formats)
-            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        self.require_format(format)
         kernels = not (format or "").startswith("float")
-        made = to_graphdef(converted(graph, ledger, kernels=kernels))
+        written = to_graphdef(converted(graph, ledger, kernels=kernels))
         ledger.check(lossy=lossy)
         if format in self.folders:
             with replacing_folder(path) as folder:
-                (folder / SAVED).write_bytes(to_saved_model(made))
+                (folder / SAVED).write_bytes(to_saved_model(written))
             return
         with replacing(path) as draft:
-            draft.write_bytes(made.data)
+            draft.write_bytes(written.data)
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
         """Runs a graph in TensorFlow, in a process of its own."""

@@ -7,36 +7,31 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from qir.inspect.pipe import Plain, pack, receive
+from qir.inspect.pipe import Plain, serve
 
 
 def main(package: str) -> None:
     """Answers (case, resolver) by an array, or by a text that says why not."""
     from .models import CaseOperand, OpCase, Runner, runtime
 
-    def case(told: Any) -> OpCase:
-        held, out, rest = told
-        operands = {slot: CaseOperand(*of) for slot, of in held.items()}
-        return OpCase(operands=operands, out=CaseOperand(*out), **rest)
+    def case(request: Any) -> OpCase:
+        operand_fields, out, options = request
+        operands = {slot: CaseOperand(*fields) for slot, fields in operand_fields.items()}
+        return OpCase(operands=operands, out=CaseOperand(*out), **options)
 
+    # Answers go to a copy of the original standard output; descriptor 1 becomes stderr.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the interpreters print stays out of the answers
-    runner: Runner | None = None
+    loaded: list[Runner] = []
     with suppress(ImportError):  # reported when something is asked for
-        runner = Runner(*runtime(package)[1:])
-    while True:
-        try:
-            asked: Any = receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            if runner is None:
-                runner = Runner(*runtime(package)[1:])
-            answer: Plain = runner.run(case(asked[0]), asked[1])
-        except Exception as error:
-            answer = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        stream.write(pack(answer))
-        stream.flush()
+        loaded.append(Runner(*runtime(package)[1:]))
+
+    def answer(request: Any) -> Plain:
+        if not loaded:
+            loaded.append(Runner(*runtime(package)[1:]))
+        return loaded[0].run(case(request[0]), request[1])
+
+    serve(answer, stream, (Exception,))
 
 
 if __name__ == "__main__":

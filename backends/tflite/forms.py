@@ -18,11 +18,12 @@ def _is_same_padded_with_unread_data(of: KernelLayer) -> bool:
         return False
     unread = False
     for axis in of.axes:
-        reach = (axis.taps - 1) * axis.dilation + 1
+        window_extent = (axis.taps - 1) * axis.dilation + 1
         if axis.size is None:
-            unread |= axis.stride > reach and not any(axis.pads)
+            unread |= axis.stride > window_extent and not any(axis.pads)
             continue
-        needed = (-(-axis.size // axis.stride) - 1) * axis.stride + reach - axis.size
+        # SAME: ceil(size / stride) windows; the padding is what they need beyond the data.
+        needed = (-(-axis.size // axis.stride) - 1) * axis.stride + window_extent - axis.size
         total = max(needed, 0)
         if axis.pads != (total // 2, total - total // 2):
             return False
@@ -37,6 +38,7 @@ def _has_fine_operand(of: KernelLayer) -> bool:
         if quant is None or quant.scale is None or quant.granularity is not None:
             return False
         scales.append(quant.scales().astype(np.float32))
+    # A scale of zero gives infinity or NaN, which is not below the limit.
     with np.errstate(all="ignore"):
         ratios = scales[1] / scales[0], scales[2] / scales[0]
     return bool(min(ratios) < _MIN_XNNPACK_RATIO)

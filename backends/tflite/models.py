@@ -86,8 +86,8 @@ class OpCase:
 
     def digest(self) -> str:
         """A hash of all it is given."""
-        told = (self.op, sorted(self.attrs.items()), self.shape, self.activation, self.same)
-        state = hashlib.sha256(repr((*told, self.out.scale, self.out.zero)).encode())
+        identity = (self.op, sorted(self.attrs.items()), self.shape, self.activation, self.same)
+        state = hashlib.sha256(repr((*identity, self.out.scale, self.out.zero)).encode())
         for slot, operand in self.operands.items():
             state.update(f"{slot} {operand.data.dtype} {operand.zero}".encode())
             state.update(np.ascontiguousarray(operand.data).tobytes())
@@ -119,17 +119,17 @@ def runtime(*packages: str) -> tuple[str, ModuleType, ModuleType]:
     raise ImportError("needs ai-edge-litert, or tensorflow-cpu 2.21")
 
 
-def turned(case: OpCase, data: Array, *, back: bool = False) -> Array:
+def to_file_layout(case: OpCase, data: Array, *, back: bool = False) -> Array:
     """Returns an image with its channels last, or back as QIR's op has it."""
     if case.op != "conv_transpose2d":
         return data
     return np.ascontiguousarray(data.transpose((0, 3, 1, 2) if back else (0, 2, 3, 1)))
 
 
-def _paired(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _pack_4_bits(integers: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Quantized values of four bits two a byte, the first of each in the lower half."""
-    even = np.append(codes, np.uint8(0))[: codes.size + codes.size % 2] & 15
-    return np.asarray(even[::2] | (even[1::2] << 4), np.uint8)
+    padded = np.append(integers, np.uint8(0))[: integers.size + integers.size % 2] & 15
+    return np.asarray(padded[::2] | (padded[1::2] << 4), np.uint8)
 
 
 class Runner:
@@ -140,19 +140,19 @@ class Runner:
 
     def run(self, case: OpCase, resolver: str, *, twice: bool = False) -> Array:
         """Returns the quantized values, or float values, that a case gives."""
-        kinds = self.interpreter.OpResolverType
-        made = self.interpreter.Interpreter(
+        resolvers = self.interpreter.OpResolverType
+        interpreter = self.interpreter.Interpreter(
             model_content=OpFileWriter(self.schema, case).model(),
-            experimental_op_resolver_type=getattr(kinds, RESOLVERS[resolver]),
+            experimental_op_resolver_type=getattr(resolvers, RESOLVERS[resolver]),
             num_threads=1,
         )
-        made.allocate_tensors()
-        details = made.get_input_details()
+        interpreter.allocate_tensors()
+        details = interpreter.get_input_details()
         for detail, slot in zip(details, case.fed, strict=True):
-            made.set_tensor(detail["index"], turned(case, case.operands[slot].data))
-        made.invoke()
-        result: Array = made.get_tensor(made.get_output_details()[0]["index"]).copy()
-        return turned(case, result, back=True)
+            interpreter.set_tensor(detail["index"], to_file_layout(case, case.operands[slot].data))
+        interpreter.invoke()
+        result: Array = interpreter.get_tensor(interpreter.get_output_details()[0]["index"]).copy()
+        return to_file_layout(case, result, back=True)
 
 
 class OpFileWriter:
@@ -170,16 +170,17 @@ class OpFileWriter:
             return self.recurrent()
         inputs = [self.tensor(case.operands[slot], slot) for slot in case.operands]
         fed = [i for i, slot in zip(inputs, case.operands, strict=True) if slot in case.fed]
-        more = [self.extra(data) for data in self.extras()]
+        extra_tensors = [self.extra(data) for data in self.extras()]
+        # TRANSPOSE_CONV lists the result's sizes, weights, data and bias.
         if case.op == "conv_transpose2d":  # the result's sizes, weights, data, bias
-            x, w, *rest = inputs
-            inputs = [*more, w, x, *rest]
+            x, w, *bias = inputs
+            inputs = [*extra_tensors, w, x, *bias]
         else:
-            inputs += more
-        made = turned(case, case.shaped())
-        result = self.tensor(CaseOperand(made, case.out.scale, case.out.zero), "", fed=True)
-        kind, said = options(s, case, self.many())
-        return self.file(inputs, fed, result, kind, said)
+            inputs += extra_tensors
+        result_array = to_file_layout(case, case.shaped())
+        result = self.tensor(CaseOperand(result_array, case.out.scale, case.out.zero), "", fed=True)
+        kind, operator_options = options(s, case, self.many())
+        return self.file(inputs, fed, result, kind, operator_options)
 
     def recurrent(self) -> bytes:
         """Returns the file of a layer that keeps a state."""
@@ -188,17 +189,17 @@ class OpFileWriter:
         def add(
             data: Array, scale: float, zero: int, *, fed: bool = False, kept: bool = False
         ) -> int:
-            made = self.tensor(CaseOperand(data, scale, zero), "part", fed=fed or kept)
-            self.tensors[made].isVariable = kept and data.size > 0
-            return made
+            result_operand = self.tensor(CaseOperand(data, scale, zero), "part", fed=fed or kept)
+            self.tensors[result_operand].isVariable = kept and data.size > 0
+            return result_operand
 
         cell = case.attrs["cell"]
         assert isinstance(cell, int)
-        inputs, inside = layer(s, case.operands, case.out, cell, add)
-        made = CaseOperand(np.zeros(case.shape, np.int8), case.out.scale, case.out.zero)
-        result = self.tensor(made, "", fed=True)
-        kind, said = recurrent_options(s)
-        return self.file(inputs, [inputs[0]], result, kind, said, inside)
+        inputs, intermediates = layer(s, case.operands, case.out, cell, add)
+        result_operand = CaseOperand(np.zeros(case.shape, np.int8), case.out.scale, case.out.zero)
+        result = self.tensor(result_operand, "", fed=True)
+        kind, operator_options = recurrent_options(s)
+        return self.file(inputs, [inputs[0]], result, kind, operator_options, intermediates)
 
     def file(
         self,
@@ -206,23 +207,24 @@ class OpFileWriter:
         fed: list[int],
         result: int,
         kind: str,
-        said: Any,
-        inside: Sequence[int] = (),
+        operator_options: Any,
+        intermediates: Sequence[int] = (),
     ) -> bytes:
         """Returns a model of one operator on tensors that are there."""
         s = self.schema
         code = s.OperatorCodeT()
         name = self.operator()
         code.builtinCode = getattr(s.BuiltinOperator, name)
+        # The old field holds codes up to 127; larger ones are a placeholder there.
         code.deprecatedBuiltinCode = min(code.builtinCode, 127)
         code.version = VERSIONS.get(name, 2)
         op = s.OperatorT()
         op.opcodeIndex, op.inputs, op.outputs = 0, inputs, [result]
-        if inside:
-            op.intermediates = list(inside)
-        if said is not None:
+        if intermediates:
+            op.intermediates = list(intermediates)
+        if operator_options is not None:
             op.builtinOptionsType = getattr(s.BuiltinOptions, kind)
-            op.builtinOptions = said
+            op.builtinOptions = operator_options
         graph = s.SubGraphT()
         graph.tensors, graph.operators = self.tensors, [op]
         graph.inputs, graph.outputs, graph.name = fed, [result], "main"
@@ -248,60 +250,69 @@ class OpFileWriter:
         return int(self.case.operands["w"].data.shape[0]) // groups
 
     def buffer(self, data: Array | None, bits: int) -> int:
-        made = self.schema.BufferT()
+        buffer = self.schema.BufferT()
         if data is not None:
-            whole = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
-            made.data = whole if bits == 8 else _paired(whole)
-        self.buffers.append(made)
+            stored_bytes = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            buffer.data = stored_bytes if bits == 8 else _pack_4_bits(stored_bytes)
+        self.buffers.append(buffer)
         return len(self.buffers) - 1
 
     def extra(self, data: Array) -> int:
         return self.tensor(CaseOperand(data, None, 0), "extra")
 
-    def tensor(self, of: CaseOperand, slot: str, *, fed: bool = False) -> int:
-        s, data, axis = self.schema, of.data, of.axis
+    def tensor(self, operand: CaseOperand, slot: str, *, fed: bool = False) -> int:
+        s, data, axis = self.schema, operand.data, operand.axis
         if slot == "w" and self.case.op == "conv2d":
-            turn = (1, 2, 3, 0) if self.many() else (0, 2, 3, 1)
+            # CONV_2D has [out, h, w, in], DEPTHWISE_CONV_2D [1, h, w, out].
+            perm = (1, 2, 3, 0) if self.many() else (0, 2, 3, 1)
             if self.many():  # (groups * many) x 1 x h x w to 1 x h x w x (groups * many)
-                data = data.transpose(turn)
+                data = data.transpose(perm)
                 axis = 3
             else:
-                data = data.transpose(turn)
+                data = data.transpose(perm)
         if slot == "w" and self.case.op == "conv_transpose2d":
             data, axis = data.transpose(1, 2, 3, 0), 0
         elif slot == "x":
-            data = turned(self.case, data)
-        made = s.TensorT()
-        made.shape = list(data.shape)
-        made.type = _TYPES[str(data.dtype)] if of.bits == 8 else _INT4
-        made.name = slot or "result"
-        made.buffer = self.buffer(None if fed or slot in self.case.fed else data, of.bits)
-        if of.scale is not None:
-            q = s.QuantizationParametersT()
-            q.scale = [float(v) for v in np.ravel(of.scale)]
-            q.zeroPoint = [int(v) for v in np.broadcast_to(of.zero, np.shape(np.ravel(of.scale)))]
-            q.quantizedDimension = axis
-            made.quantization = self.blocks(of) if np.ndim(of.scale) == 2 else q
-        self.tensors.append(made)
+            data = to_file_layout(self.case, data)
+        tensor = s.TensorT()
+        tensor.shape = list(data.shape)
+        tensor.type = _TYPES[str(data.dtype)] if operand.bits == 8 else _INT4
+        tensor.name = slot or "result"
+        tensor.buffer = self.buffer(None if fed or slot in self.case.fed else data, operand.bits)
+        if operand.scale is not None:
+            quantization = s.QuantizationParametersT()
+            quantization.scale = [float(v) for v in np.ravel(operand.scale)]
+            quantization.zeroPoint = [
+                int(v) for v in np.broadcast_to(operand.zero, np.shape(np.ravel(operand.scale)))
+            ]
+            quantization.quantizedDimension = axis
+            tensor.quantization = (
+                self.blocks(operand) if np.ndim(operand.scale) == 2 else quantization
+            )
+        self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    def blocks(self, of: CaseOperand) -> Any:
+    def blocks(self, operand: CaseOperand) -> Any:
         """Scales in blocks of terms: a tensor of float16."""
-        s, scale = self.schema, np.asarray(of.scale, np.float16)
-        made = s.TensorT()
-        made.shape, made.type, made.name = list(scale.shape), s.TensorType.FLOAT16, "scales"
-        made.buffer = self.buffer(scale, 8)
-        self.tensors.append(made)
-        held = s.BlockwiseQuantizationT()
-        held.scales, held.zeroPoints = len(self.tensors) - 1, -1
-        held.blockSize = of.data.shape[1] // scale.shape[1]
+        s, scale = self.schema, np.asarray(operand.scale, np.float16)
+        scale_tensor = s.TensorT()
+        scale_tensor.shape, scale_tensor.type, scale_tensor.name = (
+            list(scale.shape),
+            s.TensorType.FLOAT16,
+            "scales",
+        )
+        scale_tensor.buffer = self.buffer(scale, 8)
+        self.tensors.append(scale_tensor)
+        blockwise = s.BlockwiseQuantizationT()
+        blockwise.scales, blockwise.zeroPoints = len(self.tensors) - 1, -1
+        blockwise.blockSize = operand.data.shape[1] // scale.shape[1]
         q = s.QuantizationParametersT()
-        q.detailsType, q.details = s.QuantizationDetails.BlockwiseQuantization, held
+        q.detailsType, q.details = s.QuantizationDetails.BlockwiseQuantization, blockwise
         return q
 
     def extras(self) -> list[Array]:
         """Operands that QIR holds as attributes."""
         case = self.case
         if case.op == "conv_transpose2d":
-            return [np.array(turned(case, case.shaped()).shape, np.int32)]
+            return [np.array(to_file_layout(case, case.shaped()).shape, np.int32)]
         return attribute_operands(case, next(iter(case.operands.values())).data.ndim)

@@ -174,16 +174,17 @@ def attribute_operands(case: CaseOptions, rank: int) -> list[Array]:
 def options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any]:
     """Returns the name of an op's options and they themselves; `many`: a depthwise layer's results
     each."""
-    for made in (_windows, _pairs, _simple, _more):
-        found = made(s, case, many)
-        if found is not None:
-            title, o = found
+    # Each function knows some of the ops, and returns None for others.
+    for options_of in (_window_options, _operand_options, _attribute_options, _empty_options):
+        named_options = options_of(s, case, many)
+        if named_options is not None:
+            title, o = named_options
             return f"{title}Options", o
     return "", None
 
 
-def _windows(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
-    """Of ops that go over an image."""
+def _window_options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
+    """Returns the options of ops that slide windows over an image, or resize it."""
     act, padding = _ACTIVATIONS[case.activation], 0 if case.same else 1
     match case.op:
         case "conv2d":
@@ -208,9 +209,9 @@ def _windows(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | N
         case "resize" | "resize_nearest":
             title = "ResizeBilinear" if case.op == "resize" else "ResizeNearestNeighbor"
             o = getattr(s, f"{title}OptionsT")()
-            how = case.attrs["coordinates"]
-            o.alignCorners = how == "align_corners"
-            o.halfPixelCenters = how == "half_pixel"
+            coordinates = case.attrs["coordinates"]
+            o.alignCorners = coordinates == "align_corners"
+            o.halfPixelCenters = coordinates == "half_pixel"
             return title, o
         case "depth_to_space" | "space_to_depth":
             title = "DepthToSpace" if case.op == "depth_to_space" else "SpaceToDepth"
@@ -220,8 +221,8 @@ def _windows(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | N
     return None
 
 
-def _pairs(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
-    """Of ops of several operands, and of moves whose attributes say which operator they are."""
+def _operand_options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
+    """Returns the options of ops of several operands, and of moves that attributes select."""
     act, attrs = _ACTIVATIONS[case.activation], case.attrs
     match case.op:
         case "linear":
@@ -266,8 +267,8 @@ def _pairs(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | Non
     return None
 
 
-def _simple(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
-    """Of ops of one operand that say something."""
+def _attribute_options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
+    """Returns the options of ops of one operand that have attributes."""
     attrs = case.attrs
     match case.op:
         case "softmax":
@@ -298,7 +299,7 @@ def _simple(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | No
     return None
 
 
-_PLAIN = {
+_EMPTY_OPTIONS = {
     "abs": "Abs",
     "dequantize": "Dequantize",
     "exp": "Exp",
@@ -319,7 +320,7 @@ _PLAIN = {
 }
 
 
-def _more(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
-    """Of ops whose options say nothing."""
-    title = _PLAIN.get(case.op)
+def _empty_options(s: ModuleType, case: CaseOptions, many: int) -> tuple[str, Any] | None:
+    """Returns the options of ops whose options are empty."""
+    title = _EMPTY_OPTIONS.get(case.op)
     return None if title is None else (title, getattr(s, f"{title}OptionsT")())

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.errors import OpError
-from qir.inspect.pipe import Plain, pack, receive
+from qir.inspect import pipe
+from qir.inspect.pipe import Plain
 from qir.inspect.probe_cases import Forms
 from qir.inspect.probing import Probe
 from qir.ir.graph import Graph
@@ -41,34 +42,31 @@ class _Child:
         )
 
     def run(self, case: OpCase, resolver: str) -> Array:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         try:
-            self.process.stdin.write(pack((_told(case), resolver)))
-            self.process.stdin.flush()
-            answer = receive(self.process.stdout)
-        except (EOFError, BrokenPipeError):
+            answer = pipe.ask(self.process, (_as_plain_values(case), resolver))
+        except EOFError:
+            # The interpreter aborts its process on some inputs.
             raise OpError(f"the interpreter ended: {self.process.wait()}") from None
         if isinstance(answer, str):
             raise OpError(answer[:160])
         return np.asarray(answer)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(60)
+        pipe.close(self.process)
 
 
-def _told(case: OpCase) -> Plain:
+def _as_plain_values(case: OpCase) -> Plain:
     """Returns a case as plain values: its operands, its result, and the rest by name."""
-    held = {f.name: getattr(case, f.name) for f in fields(case)}
-    operands = {slot: _parts(of) for slot, of in held.pop("operands").items()}
-    out = _parts(held.pop("out"))
-    return (operands, out, {**held, "attrs": dict(case.attrs)})
+    case_fields = {f.name: getattr(case, f.name) for f in fields(case)}
+    operands = {
+        slot: _field_values(operand) for slot, operand in case_fields.pop("operands").items()
+    }
+    out = _field_values(case_fields.pop("out"))
+    return (operands, out, {**case_fields, "attrs": dict(case.attrs)})
 
 
-def _parts(of: CaseOperand) -> Plain:
-    return tuple(getattr(of, f.name) for f in fields(of))
+def _field_values(operand: CaseOperand) -> Plain:
+    return tuple(getattr(operand, f.name) for f in fields(operand))
 
 
 _CHILDREN: dict[str, _Child] = {}
@@ -159,44 +157,47 @@ class LiteRt(Delegate):
 
 def _case(node: Node, feeds: Mapping[str, Array]) -> OpCase:
     """Returns an op, or one with an activation, as a model has it."""
-    first = node.stages[0] if node.stages else node
+    anchor = node.stages[0] if node.stages else node
     operands = {slot: _operand(node, slot, feeds) for slot in node.operands}
     if "bias" in operands:
         x, w = operands["x"], operands["w"]
-        unit = np.asarray(np.asarray(w.scale, F) * F(x.step), F)
-        operands["bias"] = CaseOperand(operands["bias"].data, unit if unit.ndim else float(unit))
+        # A bias counts sums of data and weights, so its scale is their product.
+        bias_scale = np.asarray(np.asarray(w.scale, F) * F(x.step), F)
+        operands["bias"] = CaseOperand(
+            operands["bias"].data, bias_scale if bias_scale.ndim else float(bias_scale)
+        )
     attrs: dict[str, Value] = {}
-    for name, value in first.attrs.items():
+    for name, value in anchor.attrs.items():
         if isinstance(value, tuple):
             attrs[name] = tuple(int(v) for v in value)  # type: ignore[arg-type]
         elif isinstance(value, int | float | bool | str):
             attrs[name] = value
     pad = attrs.get("pad", ())
     shape = tuple(d for d in node.result.type.shape if isinstance(d, int))
-    after = {"relu": "relu", "clip": "relu6"}
+    activations = {"relu": "relu", "clip": "relu6"}
     return OpCase(
-        first.op,
+        anchor.op,
         operands,
-        _held(np.zeros(0, _carrier(node.result.type)), node.result.type),
+        _case_operand(np.zeros(0, _carrier(node.result.type)), node.result.type),
         shape,
         attrs,
         tuple(slot for slot in operands if node.operands[slot].constant is None),
         isinstance(pad, tuple) and any(pad),
-        after[node.stages[1].op] if node.stages else "",
+        activations[node.stages[1].op] if node.stages else "",
     )
 
 
 def _operand(node: Node, slot: str, feeds: Mapping[str, Array]) -> CaseOperand:
     value = node.operands[slot]
-    held = value.constant
-    return _held(feeds[value.name] if held is None else held.data, value.type)
+    constant = value.constant
+    return _case_operand(feeds[value.name] if constant is None else constant.data, value.type)
 
 
 def _carrier(kind: TensorType) -> np.dtype[np.generic]:
     return kind.quant.storage.carrier if kind.quant else kind.dtype.carrier
 
 
-def _held(data: Array, kind: TensorType) -> CaseOperand:
+def _case_operand(data: Array, kind: TensorType) -> CaseOperand:
     quant = kind.quant
     if quant is None:
         return CaseOperand(data)

@@ -18,11 +18,12 @@ def _has_per_tensor_weights(match: ChainMatch) -> bool:
 def _is_bilinear(match: ChainMatch) -> bool:
     """The resize is what aten::upsample_bilinear2d computes."""
     attrs, x, y = match.head.attrs, match.head.operands["x"].type, match.head.result.type
+    # Without axes, the resized ones are those whose sizes differ.
     axes = attrs["axes"] or [i for i, size in enumerate(x.shape) if size != y.shape[i]]
-    kinds = (attrs["mode"], attrs["antialias"], attrs["policy"])
-    places = attrs["coordinates"] in ("half_pixel", "align_corners")
+    mode_attrs = (attrs["mode"], attrs["antialias"], attrs["policy"])
+    has_known_coordinates = attrs["coordinates"] in ("half_pixel", "align_corners")
     assert isinstance(axes, list | tuple)
-    return kinds == ("linear", False, "stretch") and places and len(axes) == 2
+    return mode_attrs == ("linear", False, "stretch") and has_known_coordinates and len(axes) == 2
 
 
 CONDITIONS: Mapping[str, GroupCondition] = {

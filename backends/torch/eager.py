@@ -60,8 +60,8 @@ def quantized_copy(graph: Graph, module: object, table: Capability) -> nn.Module
     Raises UsageError for anything else than a module, Refused for what eager mode cannot compute.
     """
     if not isinstance(module, nn.Module):
-        said = "format eager converts the module that the graph was read from: qir.build(..., "
-        raise UsageError(f'{graph.name}: {said}format="eager", module=m)')
+        reason = "format eager converts the module that the graph was read from: qir.build(..., "
+        raise UsageError(f'{graph.name}: {reason}format="eager", module=m)')
     parameters_of = _module_tree(graph, module, table)
     stubs = [path for path, part in module.named_modules() if isinstance(part, AO.QuantStub)]
     wrapped: nn.Module = copy.deepcopy(module).eval()
@@ -73,17 +73,18 @@ def quantized_copy(graph: Graph, module: object, table: Capability) -> nn.Module
         wrapped, prefix, stubs = AO.QuantWrapper(wrapped), "module.", ["quant"]
         scales = {prefix + path: quant for path, quant in scales.items()}
     if len(parameters_of.inputs) != 1 or len(stubs) != 1 or (prefix and len(graph.inputs) != 1):
-        said = f"{len(stubs)} QuantStubs for {len(parameters_of.inputs)} quantized inputs"
-        raise Refused(f"{graph.name}: {said}: format eager takes one of each; {_ALTERNATIVE}")
+        reason = f"{len(stubs)} QuantStubs for {len(parameters_of.inputs)} quantized inputs"
+        raise Refused(f"{graph.name}: {reason}: format eager takes one of each; {_ALTERNATIVE}")
     scales[stubs[0]] = parameters_of.inputs[0]
     wrapped.qconfig = AO.QConfig(AO.default_observer, AO.default_per_channel_weight_observer)
     prepared = AO.prepare(wrapped)
     _require_scale_holders(graph, prepared, parameters_of, prefix)
-    made = _convert_with_scales(graph, prepared, scales)
-    for path, held in parameters_of.weights.items():
-        layer: Any = made.get_submodule(prefix + path)
-        layer.set_weight_bias(*held)
-    return made
+    converted = _convert_with_scales(graph, prepared, scales)
+    # convert quantizes the float weights of the copy; the graph's replace them.
+    for path, weight_and_bias in parameters_of.weights.items():
+        layer: Any = converted.get_submodule(prefix + path)
+        layer.set_weight_bias(*weight_and_bias)
+    return converted
 
 
 def _observed_modules(prepared: nn.Module) -> list[str]:
@@ -92,15 +93,15 @@ def _observed_modules(prepared: nn.Module) -> list[str]:
 
 
 def _require_scale_holders(
-    graph: Graph, prepared: nn.Module, found: ModuleParameters, prefix: str
+    graph: Graph, prepared: nn.Module, module_parameters: ModuleParameters, prefix: str
 ) -> None:
     """Raises Refused for a value whose scale no submodule would hold."""
-    known = {path.removeprefix(prefix) for path in _observed_modules(prepared)}
-    if called := sorted(known & found.conflicting):
-        said = f"module {called[0]} is called twice with scales of its own"
-        raise Refused(f"{graph.name}: {said}; {_ALTERNATIVE}")
-    for value, paths in found.producers.items():
-        if known.isdisjoint(paths):
+    observed = {path.removeprefix(prefix) for path in _observed_modules(prepared)}
+    if conflicts := sorted(observed & module_parameters.conflicting):
+        reason = f"module {conflicts[0]} is called twice with scales of its own"
+        raise Refused(f"{graph.name}: {reason}; {_ALTERNATIVE}")
+    for value, paths in module_parameters.producers.items():
+        if observed.isdisjoint(paths):
             where = f"module {paths[0]} keeps no scale" if paths else "it is no module of its own"
             raise Refused(
                 f"{graph.name}: {value} has a scale of its own, and in eager mode {where}: call it "
@@ -112,70 +113,71 @@ def _convert_with_scales(
     graph: Graph, prepared: nn.Module, scales: Mapping[str, QuantType]
 ) -> nn.Module:
     """Converts a module by known scales and zero points, without a calibration run."""
-    watched = _observed_modules(prepared)
-    unknown = [p for p in watched if p not in scales]
-    for path in watched:
+    observed = _observed_modules(prepared)
+    unknown = [p for p in observed if p not in scales]
+    for path in observed:
         scale, zero = parameters(scales[path]) if path in scales else (1.0, 0)
         # `convert` takes scale and zero point from the observer, so that no data have to pass it.
-        fixed = AO.FixedQParamsObserver(scale, zero, dtype=torch.quint8)
-        prepared.get_submodule(path).activation_post_process = fixed
-    idle = _uncalled_modules(prepared, unknown, example_inputs(graph))
-    made: nn.Module = AO.convert(prepared)
-    for path in [path for path in unknown if path not in idle]:
-        if any(hasattr(made.get_submodule(path), name) for name in ("scale", "output_scale")):
-            said = "is float in the graph, and eager mode would quantize it"
-            raise Refused(f"{graph.name}: module {path} {said}; {_ALTERNATIVE}")
-    return made
+        observer = AO.FixedQParamsObserver(scale, zero, dtype=torch.quint8)
+        prepared.get_submodule(path).activation_post_process = observer
+    # Modules that are never called, such as unused FloatFunctionals, need no scale.
+    uncalled = _uncalled_modules(prepared, unknown, example_inputs(graph))
+    converted: nn.Module = AO.convert(prepared)
+    for path in [path for path in unknown if path not in uncalled]:
+        if any(hasattr(converted.get_submodule(path), name) for name in ("scale", "output_scale")):
+            reason = "is float in the graph, and eager mode would quantize it"
+            raise Refused(f"{graph.name}: module {path} {reason}; {_ALTERNATIVE}")
+    return converted
 
 
 def _uncalled_modules(
     prepared: nn.Module, paths: Sequence[str], inputs: Sequence[torch.Tensor]
 ) -> set[str]:
     """Returns those of some submodules that the model never calls, such as unused sums."""
-    idle = set(paths)
+    uncalled = set(paths)
     hooks = []
     for path in paths:
         observer: Any = prepared.get_submodule(path).activation_post_process
 
-        def seen(*_: object, path: str = path) -> None:
-            idle.discard(path)
+        def mark_called(*_: object, path: str = path) -> None:
+            uncalled.discard(path)
 
-        hooks.append(observer.register_forward_hook(seen))
+        hooks.append(observer.register_forward_hook(mark_called))
     if hooks:
         with torch.no_grad():
             prepared(*inputs)
     for hook in hooks:
         hook.remove()
-    return idle
+    return uncalled
 
 
 def example_inputs(graph: Graph) -> list[torch.Tensor]:
     """Returns random inputs that a graph accepts."""
-    drawn = torch.Generator().manual_seed(0)
-    found = []
+    generator = torch.Generator().manual_seed(0)
+    tensors = []
     for value in graph.inputs:
-        zeros = exported.example(value.type, {})
-        real = torch.rand(zeros.shape, generator=drawn) * 4 - 2
-        found.append(real.to(zeros.dtype) if zeros.is_floating_point() else zeros)
-    return found
+        example = exported.example(value.type, {})
+        values = torch.rand(example.shape, generator=generator) * 4 - 2
+        tensors.append(values.to(example.dtype) if example.is_floating_point() else example)
+    return tensors
 
 
 def require_same_results(
-    graph: Graph, module: nn.Module, inputs: Sequence[torch.Tensor], wanted: Sequence[object]
+    graph: Graph, module: nn.Module, inputs: Sequence[torch.Tensor], expected: Sequence[object]
 ) -> None:
     """Raises Refused unless a module gives the same bytes as the graph's kernels."""
     try:
         with torch.no_grad():
             args, kwargs = CallSignature.of(graph).arguments(inputs)
-            made = module(*args, **kwargs)
+            outputs = module(*args, **kwargs)
     except (RuntimeError, NotImplementedError) as error:
-        said = next((line for line in str(error).splitlines() if line.strip()), "it fails")
+        message = next((line for line in str(error).splitlines() if line.strip()), "it fails")
         raise Refused(
-            f"{graph.name}: eager mode cannot run it: {said[:160]}; {_ALTERNATIVE}"
+            f"{graph.name}: eager mode cannot run it: {message[:160]}; {_ALTERNATIVE}"
         ) from error
-    flat: list[torch.Tensor] = tree_leaves(made)
-    pairs = zip(map(array, flat), map(np.asarray, wanted), strict=False)
-    if len(flat) != len(wanted) or not all(np.array_equal(a, b) for a, b in pairs):
+    results: list[torch.Tensor] = tree_leaves(outputs)
+    pairs = zip(map(array, results), map(np.asarray, expected), strict=False)
+    if len(results) != len(expected) or not all(np.array_equal(a, b) for a, b in pairs):
         raise Refused(f"{graph.name}: eager mode computes something else; {_ALTERNATIVE}")
 
 
@@ -184,20 +186,24 @@ def require_same_results(
 
 def _module_tree(graph: Graph, module: nn.Module, table: Capability) -> ModuleParameters:
     """Returns the parameters of a graph, by the submodules they belong to."""
-    found = ModuleParameters()
+    module_parameters = ModuleParameters()
     for node in graph:
         if node.op in LAYERS and node.operands["x"].node.op == "dequantize":
-            _record_layer(graph, node, module, found)
+            _record_layer(graph, node, module, module_parameters)
     for node in graph:
         if node.op == "choose_qparams":
             raise Refused(f"{graph.name}: {node.name} chooses scales at run time; {_ALTERNATIVE}")
         if node.op == "quantize" and node.operands["x"].constant is None:
-            _record_scale(graph, node, module, found, table)
-    return found
+            _record_scale(graph, node, module, module_parameters, table)
+    return module_parameters
 
 
 def _record_scale(
-    graph: Graph, node: Node, module: nn.Module, found: ModuleParameters, table: Capability
+    graph: Graph,
+    node: Node,
+    module: nn.Module,
+    module_parameters: ModuleParameters,
+    table: Capability,
 ) -> None:
     """Records the type of a quantized value for the submodule that computes it.
 
@@ -207,15 +213,16 @@ def _record_scale(
     if quant is None or not fits(quant) or quant.axis is not None:
         raise Refused(f"{graph.name}: eager mode has no quantized tensor of type {quant}")
     if value.node.op == "input":
-        found.inputs.append(quant)
+        module_parameters.inputs.append(quant)
         return
+    # A result belongs to the module that computes it, or to the one before a fused relu.
     paths = [path for path in map(_module_path, _producers(value)) if path]
     paths = [path for path in paths if _is_quantized_as_one(module.get_submodule(path))]
     for path in paths:
-        if not found.scales.setdefault(path, quant).has_same_mapping(quant):
-            found.conflicting.add(path)
+        if not module_parameters.scales.setdefault(path, quant).has_same_mapping(quant):
+            module_parameters.conflicting.add(path)
     if not _keeps_scale(value.node, quant) and not _has_fixed_scale(value.node, table):
-        found.producers[f"{value.node.name} ({value.node.op})"] = paths
+        module_parameters.producers[f"{value.node.name} ({value.node.op})"] = paths
 
 
 def _is_quantized_as_one(module: nn.Module) -> bool:
@@ -238,42 +245,51 @@ def _keeps_scale(node: Node, quant: QuantType) -> bool:
     """Returns whether a result has the scale and zero point of the data, as eager mode keeps
     them."""
     data = next(iter(node.operands.values())).node
-    held = data.operands["x"].type.quant if data.op == "dequantize" else None
-    return held is not None and held.has_same_mapping(quant)
+    data_type = data.operands["x"].type.quant if data.op == "dequantize" else None
+    return data_type is not None and data_type.has_same_mapping(quant)
 
 
 def _has_fixed_scale(node: Node, table: Capability) -> bool:
     """Returns whether the kernel of an op gives one scale, whatever it reads."""
-    row = table.ops.get(node.op)
-    return row is not None and any(s.scale is not None for s in row.slots.get(RESULT, ()))
+    entry = table.ops.get(node.op)
+    return entry is not None and any(s.scale is not None for s in entry.slots.get(RESULT, ()))
 
 
 def _module_path(node: Node) -> str:
     return node.origins[0].path if node.origins else ""
 
 
-def _record_layer(graph: Graph, node: Node, module: nn.Module, found: ModuleParameters) -> None:
+def _record_layer(
+    graph: Graph, node: Node, module: nn.Module, module_parameters: ModuleParameters
+) -> None:
     """Records weights and bias of a layer, and the submodules that are fused to it."""
-    path, held = _module_path(node), node.operands["w"].node
-    codes = held.operands["x"] if held.op == "dequantize" else node.operands["w"]
+    path, weight_node = _module_path(node), node.operands["w"].node
+    quantized_weight = (
+        weight_node.operands["x"] if weight_node.op == "dequantize" else node.operands["w"]
+    )
     if not path or not isinstance(module.get_submodule(path), _LAYERS):
-        said = f"{node.name} ({node.op}) is called in forward and is no module of its own"
-        raise Refused(f"{graph.name}: {said}; {_ALTERNATIVE}")
-    array, quant, bias = codes.constant, codes.type.quant, node.operands.get("bias")
+        reason = f"{node.name} ({node.op}) is called in forward and is no module of its own"
+        raise Refused(f"{graph.name}: {reason}; {_ALTERNATIVE}")
+    array, quant, bias = (
+        quantized_weight.constant,
+        quantized_weight.type.quant,
+        node.operands.get("bias"),
+    )
     if array is None or quant is None or not fits(quant):
         raise Refused(f"{graph.name}: {node.name} has float weights; {_ALTERNATIVE}")
     data = bias.constant if bias is not None else None
     weight = quantized(tensor(array.data), quant)
-    found.weights[path] = weight, None if data is None else tensor(data.data)
+    module_parameters.weights[path] = weight, None if data is None else tensor(data.data)
     paths = dict.fromkeys(origin.path for origin in node.origins if origin.path)
     fused = [p for p in paths if p == path or isinstance(module.get_submodule(p), _NORMS)]
     use = node.result.only_use
     if use is not None and use.node.op == "relu":
-        after = _module_path(use.node)
+        relu_path = _module_path(use.node)
+        # Fusing replaces the relu by an identity, which would be wrong for its other calls.
         calls = sum(
-            _module_path(each) == after for each in graph
+            _module_path(each) == relu_path for each in graph
         )  # fusing leaves an identity there
-        if after and calls == 1 and isinstance(module.get_submodule(after), nn.ReLU):
-            fused.append(after)
+        if relu_path and calls == 1 and isinstance(module.get_submodule(relu_path), nn.ReLU):
+            fused.append(relu_path)
     if len(fused) > 1:
-        found.fused.append(fused)
+        module_parameters.fused.append(fused)

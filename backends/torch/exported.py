@@ -47,28 +47,29 @@ class Exported(Probe):
         import torch
 
         importlib.import_module("torch.ao.quantization.fx._decomposed")
+        # One thread: results are compared bit by bit, and sums of several threads may differ.
         node, threads = graph["y"].node, torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            head = node.stages[0].op if node.stages else node.op
-            made = (
+            first_op = node.stages[0].op if node.stages else node.op
+            result = (
                 _run_conversion(node, feeds)
-                if head.endswith("quantize")
+                if first_op.endswith("quantize")
                 else _run_product(node, feeds)
             )
         except RuntimeError as error:
             raise OpError(" ".join(str(error).split())[:160]) from error
         finally:
             torch.set_num_threads(threads)
-        return np.ascontiguousarray(made.numpy())
+        return np.ascontiguousarray(result.numpy())
 
 
 def _operand_tensor(node: Node, slot: str, feeds: Mapping[str, Array]) -> torch.Tensor:
     import torch
 
     value = node.operands[slot]
-    held = value.constant
-    return torch.from_numpy(np.array(feeds[value.name] if held is None else held.data))
+    constant = value.constant
+    return torch.from_numpy(np.array(feeds[value.name] if constant is None else constant.data))
 
 
 def _quant(node: Node, slot: str) -> QuantType:
@@ -91,12 +92,12 @@ def _run_conversion(node: Node, feeds: Mapping[str, Array]) -> torch.Tensor:
     x = _operand_tensor(node, "x", feeds)
     if quant.axis is None:
         kernel = getattr(ops, f"{node.op}_per_tensor")
-        made: torch.Tensor = kernel(x, *_scale_and_zero(quant), low, high, kind)
-        return made
+        result: torch.Tensor = kernel(x, *_scale_and_zero(quant), low, high, kind)
+        return result
     kernel = getattr(ops, f"{node.op}_per_channel")
     scales, zeros = _channel_parameters(quant)
-    made = kernel(x, scales, zeros, quant.axis, low, high, kind)
-    return made
+    result = kernel(x, scales, zeros, quant.axis, low, high, kind)
+    return result
 
 
 def _channel_parameters(quant: QuantType) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,23 +111,48 @@ def _channel_parameters(quant: QuantType) -> tuple[torch.Tensor, torch.Tensor]:
 def _run_product(node: Node, feeds: Mapping[str, Array]) -> torch.Tensor:
     import torch
 
-    ops, first = torch.ops.onednn, node.stages[0] if node.stages else node
+    ops, anchor = torch.ops.onednn, node.stages[0] if node.stages else node
     x, w = _operand_tensor(node, "x", feeds), _operand_tensor(node, "w", feeds)
     bias = _operand_tensor(node, "bias", feeds) if "bias" in node.operands else None
-    given, made = _scale_and_zero(_quant(node, "x")), _scale_and_zero(_quant(node, ""))
-    numbers = _channel_parameters(_quant(node, "w"))
-    if numbers[0].numel() == 1:
-        numbers = (numbers[0].expand(len(w)).contiguous(), numbers[1].expand(len(w)).contiguous())
-    end: tuple[Any, ...] = (*made, torch.uint8, "relu" if node.stages else "none", [], "")
-    if first.op == "linear":
+    input_parameters, output_parameters = (
+        _scale_and_zero(_quant(node, "x")),
+        _scale_and_zero(_quant(node, "")),
+    )
+    weight_parameters = _channel_parameters(_quant(node, "w"))
+    # The kernels take one scale per result channel, also where all are equal.
+    if weight_parameters[0].numel() == 1:
+        weight_parameters = (
+            weight_parameters[0].expand(len(w)).contiguous(),
+            weight_parameters[1].expand(len(w)).contiguous(),
+        )
+    # What every pointwise kernel takes last: scale, zero point, type, and the fused activation.
+    epilogue: tuple[Any, ...] = (
+        *output_parameters,
+        torch.uint8,
+        "relu" if node.stages else "none",
+        [],
+        "",
+    )
+    if anchor.op == "linear":
         packed = ops.qlinear_prepack(w, None)
-        found: torch.Tensor = ops.qlinear_pointwise(x, *given, packed, *numbers, bias, *end)
-        return found
-    top, left = _int_list(first.attrs["pad"])[:2]
-    sides = (_int_list(first.attrs["stride"]), [top, left], _int_list(first.attrs["dilation"]), 1)
-    packed = ops.qconv_prepack(w, numbers[0], *given, *sides, list(x.shape))
-    found = ops.qconv_pointwise(x, *given, packed, *numbers, bias, *sides, *end)
-    return found.contiguous()
+        result: torch.Tensor = ops.qlinear_pointwise(
+            x, *input_parameters, packed, *weight_parameters, bias, *epilogue
+        )
+        return result
+    top, left = _int_list(anchor.attrs["pad"])[:2]
+    conv_attrs = (
+        _int_list(anchor.attrs["stride"]),
+        [top, left],
+        _int_list(anchor.attrs["dilation"]),
+        1,
+    )
+    packed = ops.qconv_prepack(
+        w, weight_parameters[0], *input_parameters, *conv_attrs, list(x.shape)
+    )
+    result = ops.qconv_pointwise(
+        x, *input_parameters, packed, *weight_parameters, bias, *conv_attrs, *epilogue
+    )
+    return result.contiguous()
 
 
 def _int_list(value: object) -> list[int]:

@@ -15,9 +15,9 @@ _MAX_CHECKED_WINDOWS = 1 << 16
 
 
 def _is_fbgemm_depthwise(of: KernelLayer) -> bool:
-    out, each = of.weights[:2]
+    out, channels_per_group = of.weights[:2]
     return (
-        each == 1
+        channels_per_group == 1
         and of.groups % 8 == 0
         and out in (of.groups, 2 * of.groups)
         and set(of.kernel) <= {3, 5, 7}
@@ -29,12 +29,13 @@ def _is_fbgemm_depthwise(of: KernelLayer) -> bool:
 
 
 def _has_incomplete_group_block(of: KernelLayer) -> bool:
-    out, each = of.weights[:2]
-    together = {2: 8, 4: 4}.get(each, 1)
+    out, channels_per_group = of.weights[:2]
+    # fbgemm's group-wise kernels compute 8 groups of 2 channels, or 4 of 4, at a time.
+    groups_at_once = {2: 8, 4: 4}.get(channels_per_group, 1)
     return (
-        out == each * of.groups
-        and of.groups > together
-        and of.groups % together > 0
+        out == channels_per_group * of.groups
+        and of.groups > groups_at_once
+        and of.groups % groups_at_once > 0
         and set(of.kernel) == {3}
         and set(of.pads) == {(1, 1)}
         and set(of.ints("dilation")) == {1}
@@ -43,10 +44,10 @@ def _has_incomplete_group_block(of: KernelLayer) -> bool:
 
 
 def _is_fbgemm_scatter_kernel(of: KernelLayer) -> bool:
-    into, out = of.weights[:2]
+    channels_in, out = of.weights[:2]
     return (
         of.groups == 1
-        and into % 8 == out % 8 == 0
+        and channels_in % 8 == out % 8 == 0
         and of.kernel[0] == 2
         and of.kernel[1] <= 6
         and set(of.ints("stride")) <= {1, 2}
@@ -70,34 +71,36 @@ def _is_shorter_than_padding(of: KernelLayer) -> bool:
 
 
 def _reads_beyond_data(of: KernelLayer) -> bool:
-    one_padded_slice = of.op == "conv3d" and of.sizes[0] in (1, None) and any(of.pads[0])
-    return one_padded_slice or any(_has_window_of_padding(axis) for axis in of.axes)
+    is_padded_slice = of.op == "conv3d" and of.sizes[0] in (1, None) and any(of.pads[0])
+    return is_padded_slice or any(_has_window_of_padding(axis) for axis in of.axes)
 
 
 def _has_window_of_padding(axis: Axis) -> bool:
     """Returns whether some window reads padding alone."""
-    before, reach = axis.pads[0], (axis.taps - 1) * axis.dilation
+    # The window spans (taps - 1) * dilation + 1 elements from its start.
+    pad_before, extent = axis.pads[0], (axis.taps - 1) * axis.dilation
     if axis.count is None or axis.size is None:
-        return max(axis.pads) > reach
+        return max(axis.pads) > extent
     if axis.count == 0:
         return False
-    if before > reach or (axis.count - 1) * axis.stride - before >= axis.size:
+    # The first window ends before the data, or the last one starts behind them.
+    if pad_before > extent or (axis.count - 1) * axis.stride - pad_before >= axis.size:
         return True
     if axis.dilation <= axis.size:
         return False
     # All data fit between two taps: only windows that start in the padding before can miss them.
-    early = min(axis.count, -(-before // axis.stride), _MAX_CHECKED_WINDOWS)
-    first_in = (np.arange(early) * axis.stride - before) % axis.dilation
-    return bool(np.any(first_in >= axis.size))
+    leading_windows = min(axis.count, -(-pad_before // axis.stride), _MAX_CHECKED_WINDOWS)
+    first_tap = (np.arange(leading_windows) * axis.stride - pad_before) % axis.dilation
+    return bool(np.any(first_tap >= axis.size))
 
 
 def _has_one_column(of: KernelLayer) -> bool:
     if of.ints("stride")[-1] < 2 or of.axes[-1].count not in (1, None):
         return False
     rows = of.axes[0].count
-    tall = rows is None or rows >= 5 or max(of.ints("dilation")) > 1
-    one_each = of.weights[:2] == (of.groups, 1)
-    return of.op == "conv3d" or (of.kernel[-1] > 1 and tall and not one_each)
+    is_tall = rows is None or rows >= 5 or max(of.ints("dilation")) > 1
+    is_depthwise = of.weights[:2] == (of.groups, 1)
+    return of.op == "conv3d" or (of.kernel[-1] > 1 and is_tall and not is_depthwise)
 
 
 def _has_stride_above_kernel(of: KernelLayer) -> bool:
@@ -111,9 +114,9 @@ def _has_known_sizes(of: KernelLayer) -> bool:
 def _is_small_product(of: KernelLayer) -> bool:
     if None in of.sizes or 0 in of.weights:
         return False
-    count, terms = of.weights
+    outputs, terms = of.weights
     rows = int(np.prod([size or 0 for size in of.sizes], dtype=np.int64))
-    return terms <= 16 or (rows == 1 and terms == 256) or (rows <= 32 and rows * count <= 256)
+    return terms <= 16 or (rows == 1 and terms == 256) or (rows <= 32 and rows * outputs <= 256)
 
 
 FORMS: Mapping[str, Form] = {

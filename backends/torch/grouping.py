@@ -55,28 +55,29 @@ class KernelGroups(Group):
 
         Otherwise layout inference would take them for kernels on integers.
         """
+        # Ops whose kernels the table lacks are float in the files, so they must not be grouped.
         anchors, count = {group.chain[0] for group in self.named(graph).groups}, 0
         for node in list(graph):
-            known = node.op in self.table.ops and not self.table.float_reason(node)
-            if known or node.stages or node.op not in anchors - CONVERSION_OPS:
+            has_kernel = node.op in self.table.ops and not self.table.float_reason(node)
+            if has_kernel or node.stages or node.op not in anchors - CONVERSION_OPS:
                 continue
             for slot, value in list(node.operands.items()):
                 if value.node.op == "dequantize":
                     name = graph.fresh(f"{value.name}.float")
-                    bar = graph.add("identity", {"x": value}, name=name, before=node)
-                    graph.set_operand(node, slot, bar.result)
+                    separator = graph.add("identity", {"x": value}, name=name, before=node)
+                    graph.set_operand(node, slot, separator.result)
                     count += 1
         return count
 
     def _is_in_table(self, match: ChainMatch) -> bool:
         ops = tuple(node.op for node in match.ops)
-        row = self.table.ops.get(ops[0])
-        if row is None or (len(ops) > 1 and not self.table.chain(ops)):
+        entry = self.table.ops.get(ops[0])
+        if entry is None or (len(ops) > 1 and not self.table.chain(ops)):
             return False
         if match.result is None or self.table.float_reason(match.head):
             return False
         if not any(
-            _fits_fixed_parameters(scheme, match.result) for scheme in row.slots.get(RESULT, ())
+            _fits_fixed_parameters(scheme, match.result) for scheme in entry.slots.get(RESULT, ())
         ):
             return False
         weight = spec(ops[0]).traits.weight
@@ -84,8 +85,10 @@ class KernelGroups(Group):
         quant = held.type.quant if held is not None else None
         if quant is None:
             return True
-        grains = {scheme.granularity for scheme in row.slots.get(weight or "", ())}
-        return (quant.granularity is None and "tensor" in grains) or "channel" in grains
+        granularities = {scheme.granularity for scheme in entry.slots.get(weight or "", ())}
+        return (
+            quant.granularity is None and "tensor" in granularities
+        ) or "channel" in granularities
 
 
 class GraphLayout(KernelGroups):
@@ -115,14 +118,14 @@ def lower_dynamic_linear(graph: Graph, step: str, ledger: Ledger) -> int:
             and len(weight.operands) == 1
         ):
             continue
-        codes = weight.operands["x"]
-        quant = codes.type.quant
-        if codes.constant is None or quant is None or str(quant.storage) != "i8":
+        quantized = weight.operands["x"]
+        quant = quantized.type.quant
+        if quantized.constant is None or quant is None or str(quant.storage) != "i8":
             continue
-        operands = {"x": data.operands["x"], "w": codes}
+        operands = {"x": data.operands["x"], "w": quantized}
         operands |= {slot: data.operands[slot] for slot in ("x.scale", "x.zero")}
         operands |= {slot: v for slot, v in node.operands.items() if slot == "bias"}
-        made = graph.add(
+        lowered = graph.add(
             "linear",
             operands,
             types=[node.result.type],
@@ -132,12 +135,12 @@ def lower_dynamic_linear(graph: Graph, step: str, ledger: Ledger) -> int:
             profile=node.profile,
         )
         name, lineage = node.result.name, node.result.lineage
-        graph.replace(node.result, made.result)
+        graph.replace(node.result, lowered.result)
         graph.remove(node)
-        graph.rename(made.result, name)
-        graph.set_lineage(made.result, lineage)
-        said = "a linear layer on integers that are chosen while the model runs, of float result"
-        ledger.add(Change.REGROUPED, step, name, said)
+        graph.rename(lowered.result, name)
+        graph.set_lineage(lowered.result, lineage)
+        reason = "a linear layer on integers that are chosen while the model runs, of float result"
+        ledger.add(Change.REGROUPED, step, name, reason)
         count += 1
     return count + (graph.prune() if count else 0)
 
@@ -150,14 +153,14 @@ def lower_packed_tables(graph: Graph) -> int:
     """
     count = 0
     for node in [n for n in graph if n.op in ("embedding", "embedding_bag") and not n.stages]:
-        rows = node.operands["w"].node
-        if rows.op != "dequantize" or len(rows.operands) > 1:
+        table = node.operands["w"].node
+        if table.op != "dequantize" or len(table.operands) > 1:
             continue
-        codes = rows.operands["x"]
-        quant = codes.type.quant
-        if codes.constant is None or quant is None or not quant.has_float_zero:
+        quantized = table.operands["x"]
+        quant = quantized.type.quant
+        if quantized.constant is None or quant is None or not quant.has_float_zero:
             continue
-        graph.set_operand(node, "w", codes)
+        graph.set_operand(node, "w", quantized)
         count += 1
     return count + (graph.prune() if count else 0)
 
@@ -166,14 +169,20 @@ def _is_dynamically_quantized(data: Node) -> bool:
     """Returns whether data are quantized at run time by PyTorch's own rule."""
     if data.op != "dequantize" or "x.scale" not in data.operands:
         return False
-    made = data.operands["x"].node
+    quantize = data.operands["x"].node
     scale = data.operands["x.scale"].node
-    if made.op != "quantize" or scale.op != "choose_qparams":
+    if quantize.op != "quantize" or scale.op != "choose_qparams":
         return False
-    same = (
-        made.operands["x"] is scale.operands["x"] and made.operands.get("scale") is scale.results[0]
+    quantizes_same_data = (
+        # Both must read the same data: otherwise the range is of another tensor.
+        quantize.operands["x"] is scale.operands["x"]
+        and quantize.operands.get("scale") is scale.results[0]
     )
-    return same and scale.attrs["rule"] == "torch.dynamic" and scale.attrs["storage"] == U8
+    return (
+        quantizes_same_data
+        and scale.attrs["rule"] == "torch.dynamic"
+        and scale.attrs["storage"] == U8
+    )
 
 
 def _fits_fixed_parameters(scheme: Scheme, quant: QuantType) -> bool:

@@ -41,7 +41,7 @@ _OPS = (
     "concat",
     "choose_qparams",
 )
-_ROWS = (("conv2d", "relu"), ("linear", "relu"))
+_FUSED_CHAINS = (("conv2d", "relu"), ("linear", "relu"))
 
 
 class TorchEngine(Probe):
@@ -49,7 +49,9 @@ class TorchEngine(Probe):
 
     backend = "torch"
     distributions = ("torch",)
-    forms = Forms(_OPS, bias="real", special=("tensor", "channel"), tails=_ROWS, depthwise=True)
+    forms = Forms(
+        _OPS, bias="real", special=("tensor", "channel"), tails=_FUSED_CHAINS, depthwise=True
+    )
     engine: ClassVar[str]
 
     def run(self, graph: Graph, feeds: Mapping[str, Array]) -> Array:
@@ -60,15 +62,15 @@ class TorchEngine(Probe):
         node = graph["y"].node
         if node.op == "choose_qparams":
             return _chosen(self.engine, graph, feeds["x"])
-        with _under(self.engine), warnings.catch_warnings():
+        with _selected_engine(self.engine), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # quantized tensors are deprecated, which is known
-            given = {slot: _tensor(node, slot, feeds) for slot in node.operands}
+            operands = {slot: _tensor(node, slot, feeds) for slot in node.operands}
             try:
-                made = _RUN[_head(node)](node, given)
+                result = _RUN[_first_op(node)](node, operands)
             except RuntimeError as error:
                 raise OpError(" ".join(str(error).split())[:160]) from error
-            found = made.int_repr() if made.is_quantized else made
-            return np.asarray(found.numpy())
+            integers = result.int_repr() if result.is_quantized else result
+            return np.asarray(integers.numpy())
 
 
 def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
@@ -76,28 +78,30 @@ def _chosen(engine: str, graph: Graph, ranges: Array) -> Array:
     import torch
     from torch.ao.quantization import PerChannelMinMaxObserver, get_default_qconfig
 
+    # torch warns of the observer's deprecation.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        named = get_default_qconfig(engine).activation()  # type: ignore[no-untyped-call]
+        configured = get_default_qconfig(engine).activation()  # type: ignore[no-untyped-call]
         observer = PerChannelMinMaxObserver(
             dtype=torch.quint8,
             qscheme=torch.per_channel_affine,
-            reduce_range=named.reduce_range,
-            eps=float(named.eps),
+            reduce_range=configured.reduce_range,
+            # One channel is one range: the observer computes each range's parameters on its own.
+            eps=float(configured.eps),
         )
         observer(torch.from_numpy(np.array(ranges)))
-        found = observer.calculate_qparams()
-    wanted = graph.outputs["y"]
-    made = found[graph["y"].node.results.index(wanted)].numpy()
-    return np.asarray(made.reshape(-1, 1).astype(wanted.type.dtype.carrier))
+        parameters = observer.calculate_qparams()
+    output = graph.outputs["y"]
+    values = parameters[graph["y"].node.results.index(output)].numpy()
+    return np.asarray(values.reshape(-1, 1).astype(output.type.dtype.carrier))
 
 
-def _head(node: Node) -> str:
+def _first_op(node: Node) -> str:
     """Returns the op, or the first of a row of them."""
     return node.stages[0].op if node.stages else node.op
 
 
-def _tail(node: Node) -> str:
+def _fused_suffix(node: Node) -> str:
     """Returns what the name of a kernel adds for the ops after the first."""
     return "".join(f"_{stage.op}" for stage in node.stages[1:])
 
@@ -107,43 +111,46 @@ def _attr(node: Node, name: str) -> Attr:
 
 
 @contextmanager
-def _under(engine: str) -> Iterator[None]:
+def _selected_engine(engine: str) -> Iterator[None]:
     """An engine and one thread, for a while."""
     import torch
 
-    before = torch.backends.quantized.engine, torch.get_num_threads()
+    previous = torch.backends.quantized.engine, torch.get_num_threads()
     torch.backends.quantized.engine = engine
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.backends.quantized.engine = before[0]
-        torch.set_num_threads(before[1])
+        torch.backends.quantized.engine = previous[0]
+        torch.set_num_threads(previous[1])
 
 
 def _tensor(node: Node, slot: str, feeds: Mapping[str, Array]) -> torch.Tensor:
     """Returns an operand as torch holds it."""
     value = node.operands[slot]
-    held = value.constant
-    data = feeds[value.name] if held is None else held.data
-    return _coded(np.ascontiguousarray(data), value.type)
+    constant = value.constant
+    data = feeds[value.name] if constant is None else constant.data
+    return _quantized_tensor(np.ascontiguousarray(data), value.type)
 
 
-def _coded(data: Array, kind: TensorType) -> torch.Tensor:
+def _quantized_tensor(data: Array, kind: TensorType) -> torch.Tensor:
     import torch
 
-    plain = torch.from_numpy(data.copy())
+    integers = torch.from_numpy(data.copy())
     quant = kind.quant
     if quant is None:
-        return plain
-    scales, zeros = _numbers(quant)
+        return integers
+    scales, zeros = _scales_and_zeros(quant)
     if quant.axis is None:
-        return torch._make_per_tensor_quantized_tensor(plain, float(scales), int(zeros))
-    many = torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros.astype(np.int64))
-    return torch._make_per_channel_quantized_tensor(plain, *many, quant.axis)
+        return torch._make_per_tensor_quantized_tensor(integers, float(scales), int(zeros))
+    channel_params = (
+        torch.from_numpy(scales.astype(np.float64)),
+        torch.from_numpy(zeros.astype(np.int64)),
+    )
+    return torch._make_per_channel_quantized_tensor(integers, *channel_params, quant.axis)
 
 
-def _numbers(quant: QuantType) -> tuple[Array, Array]:
+def _scales_and_zeros(quant: QuantType) -> tuple[Array, Array]:
     scales = np.asarray(quant.scales())
     zeros = np.broadcast_to(np.asarray(quant.zeros()), scales.shape)
     return scales, np.array(zeros)
@@ -153,11 +160,11 @@ def _result(node: Node) -> tuple[float, int]:
     """Scale and zero point of the result."""
     quant = node.result.type.quant
     assert quant is not None
-    scales, zeros = _numbers(quant)
+    scales, zeros = _scales_and_zeros(quant)
     return float(scales), int(zeros)
 
 
-def _whole(node: Node, name: str) -> list[int]:
+def _int_list(node: Node, name: str) -> list[int]:
     value = _attr(node, name)
     assert isinstance(value, tuple)
     return [int(v) for v in value]  # type: ignore[arg-type]
@@ -166,86 +173,91 @@ def _whole(node: Node, name: str) -> list[int]:
 # -- the ops --------------------------------------------------------------------------------------
 
 
-def _quantize(node: Node, given: Tensors) -> torch.Tensor:
+def _quantize(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
     quant = node.result.type.quant
     assert quant is not None
     kind = {"u8": torch.quint8, "i8": torch.qint8}[str(quant.storage)]
     if quant.axis is None:
-        return torch.quantize_per_tensor(given["x"], *_result(node), kind)
-    scales, zeros = _numbers(quant)
-    many = torch.from_numpy(scales.astype(np.float64)), torch.from_numpy(zeros.astype(np.int64))
-    return torch.quantize_per_channel(given["x"], *many, quant.axis, kind)
+        return torch.quantize_per_tensor(operands["x"], *_result(node), kind)
+    scales, zeros = _scales_and_zeros(quant)
+    channel_params = (
+        torch.from_numpy(scales.astype(np.float64)),
+        torch.from_numpy(zeros.astype(np.int64)),
+    )
+    return torch.quantize_per_channel(operands["x"], *channel_params, quant.axis, kind)
 
 
-def _dequantize(node: Node, given: Tensors) -> torch.Tensor:
-    return given["x"].dequantize()
+def _dequantize(node: Node, operands: Tensors) -> torch.Tensor:
+    return operands["x"].dequantize()
 
 
-def _convolution(node: Node, given: Tensors) -> torch.Tensor:
+def _convolution(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
-    op, pad = _head(node), _whole(node, "pad")
+    op, pad = _first_op(node), _int_list(node, "pad")
     before, after = pad[: len(pad) // 2], pad[len(pad) // 2 :]
     if before != after:
         raise OpError("torch pads both sides alike")
-    stride, dilation = _whole(node, "stride"), _whole(node, "dilation")
+    stride, dilation = _int_list(node, "stride"), _int_list(node, "dilation")
     packed = getattr(torch.ops.quantized, f"{op}_prepack")(
-        given["w"], given.get("bias"), stride, before, dilation, _attr(node, "groups")
+        operands["w"], operands.get("bias"), stride, before, dilation, _attr(node, "groups")
     )
-    kernel = getattr(torch.ops.quantized, f"{op}{_tail(node)}")
-    beside = [given[slot] for slot in given if slot.endswith(".b")]
-    made: torch.Tensor = kernel(given["x"], *beside, packed, *_result(node))
-    return made.contiguous()
+    kernel = getattr(torch.ops.quantized, f"{op}{_fused_suffix(node)}")
+    addends = [operands[slot] for slot in operands if slot.endswith(".b")]
+    result: torch.Tensor = kernel(operands["x"], *addends, packed, *_result(node))
+    return result.contiguous()
 
 
-def _linear(node: Node, given: Tensors) -> torch.Tensor:
+def _linear(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
-    packed = torch.ops.quantized.linear_prepack(given["w"], given.get("bias"))
-    kernel = getattr(torch.ops.quantized, f"linear{_tail(node)}")
-    made: torch.Tensor = kernel(given["x"], packed, *_result(node))
-    return made
+    packed = torch.ops.quantized.linear_prepack(operands["w"], operands.get("bias"))
+    kernel = getattr(torch.ops.quantized, f"linear{_fused_suffix(node)}")
+    result: torch.Tensor = kernel(operands["x"], packed, *_result(node))
+    return result
 
 
-def _pairwise(node: Node, given: Tensors) -> torch.Tensor:
+def _pairwise(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
     kernel = {"add": torch.ops.quantized.add, "mul": torch.ops.quantized.mul}[node.op]
-    made: torch.Tensor = kernel(given["a"], given["b"], *_result(node))
-    return made
+    result: torch.Tensor = kernel(operands["a"], operands["b"], *_result(node))
+    return result
 
 
-def _pointwise(node: Node, given: Tensors) -> torch.Tensor:
+def _pointwise(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
     if node.op == "sigmoid":
-        made: torch.Tensor = torch.ops.quantized.sigmoid(given["x"], *_result(node))
-        return made
+        result: torch.Tensor = torch.ops.quantized.sigmoid(operands["x"], *_result(node))
+        return result
     alpha = node.attrs["alpha"]
-    leaky: torch.Tensor = torch.ops.quantized.leaky_relu(given["x"], alpha, False, *_result(node))
+    leaky: torch.Tensor = torch.ops.quantized.leaky_relu(
+        operands["x"], alpha, False, *_result(node)
+    )
     return leaky
 
 
-def _pool(node: Node, given: Tensors) -> torch.Tensor:
+def _pool(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
     if node.op == "global_avg_pool":
-        return torch.nn.functional.adaptive_avg_pool2d(given["x"], 1)
-    top, left, *_ = _whole(node, "pad")
-    kernel, stride = _whole(node, "kernel"), _whole(node, "stride")
+        return torch.nn.functional.adaptive_avg_pool2d(operands["x"], 1)
+    top, left, *_ = _int_list(node, "pad")
+    kernel, stride = _int_list(node, "kernel"), _int_list(node, "stride")
     return torch.nn.functional.avg_pool2d(
-        given["x"], kernel, stride, (top, left), count_include_pad=bool(node.attrs["count_pad"])
+        operands["x"], kernel, stride, (top, left), count_include_pad=bool(node.attrs["count_pad"])
     )
 
 
-def _concat(node: Node, given: Tensors) -> torch.Tensor:
+def _concat(node: Node, operands: Tensors) -> torch.Tensor:
     import torch
 
-    parts = [given[slot] for slot in sorted(given)]
-    made: torch.Tensor = torch.ops.quantized.cat(parts, node.attrs["axis"], *_result(node))
-    return made
+    parts = [operands[slot] for slot in sorted(operands)]
+    result: torch.Tensor = torch.ops.quantized.cat(parts, node.attrs["axis"], *_result(node))
+    return result
 
 
 _RUN: Mapping[str, Callable[[Node, Tensors], torch.Tensor]] = {
@@ -282,7 +294,9 @@ class OnednnEngine(TorchEngine):
 
     name = "torch.onednn"
     engine = "onednn"
-    forms = replace(TorchEngine.forms, tails=(*_ROWS, ("conv2d", "add"), ("conv2d", "add", "relu")))
+    forms = replace(
+        TorchEngine.forms, tails=(*_FUSED_CHAINS, ("conv2d", "add"), ("conv2d", "add", "relu"))
+    )
     settings: ClassVar[Mapping[str, str]] = {"engine": "onednn"}
 
 

@@ -33,19 +33,20 @@ def engine(name: str) -> Iterator[None]:
     differently. Raises InputError for an engine that this PyTorch lacks.
     """
     backend: Any = torch.backends.quantized
-    before, had = backend.engine, torch.get_num_threads()
+    previous_engine, previous_threads = backend.engine, torch.get_num_threads()
     if name not in backend.supported_engines:
         known = ", ".join(backend.supported_engines)
         raise InputError(f"this PyTorch has no engine {name}; it has {known}")
     backend.engine = name
     torch.set_num_threads(1)
     try:
+        # torch warns once a program that quantized tensors are deprecated.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_DEPRECATION)
             yield
     finally:
-        backend.engine = before
-        torch.set_num_threads(had)
+        backend.engine = previous_engine
+        torch.set_num_threads(previous_threads)
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class ProgramInterface:
 
     def plain(self) -> ProgramInterface:
         """Returns the interface of a program whose quantized values are plain integer tensors."""
-        kinds = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
-        return ProgramInterface(kinds, self.outputs)
+        types = {name: kind.with_element(kind.dtype) for name, kind in self.inputs.items()}
+        return ProgramInterface(types, self.outputs)
 
     def text(self, engine: str = "") -> str:
         """Returns the interface as JSON, with the engine of the program's quantized tensors."""
@@ -97,19 +98,22 @@ class TorchSession(Executable):
         The arrays of quantized tensors have their stored integers.
         """
         known = self.signature.inputs
-        if wrong := set(inputs) ^ set(known):
-            word = "no" if next(iter(sorted(wrong))) in inputs else "missing"
-            raise DataError(f"{word} input {min(wrong)!r}; the model takes {', '.join(known)}")
-        given = [self._tensor(kind, inputs[name]) for name, kind in known.items()]
+        if mismatched := set(inputs) ^ set(known):
+            word = "no" if next(iter(sorted(mismatched))) in inputs else "missing"
+            raise DataError(f"{word} input {min(mismatched)!r}; the model takes {', '.join(known)}")
+        tensors = [self._tensor(kind, inputs[name]) for name, kind in known.items()]
         with engine(self.engine), torch.no_grad():
             try:
-                made = self.run(*given)
+                outputs = self.run(*tensors)
             except (RuntimeError, ValueError) as error:
                 raise DataError(f"PyTorch: {' '.join(str(error).split())[-300:]}") from error
-        results = [held for held in tree_leaves(made) if isinstance(held, torch.Tensor)]
-        return {name: array(one) for name, one in zip(self.signature.outputs, results, strict=True)}
+        results = [result for result in tree_leaves(outputs) if isinstance(result, torch.Tensor)]
+        return {
+            name: array(tensor_of_output)
+            for name, tensor_of_output in zip(self.signature.outputs, results, strict=True)
+        }
 
     @staticmethod
-    def _tensor(kind: TensorType, given: object) -> torch.Tensor:
-        data = tensor(np.asarray(given))
+    def _tensor(kind: TensorType, value: object) -> torch.Tensor:
+        data = tensor(np.asarray(value))
         return data if kind.quant is None else quantized(data, kind.quant)

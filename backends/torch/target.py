@@ -28,6 +28,7 @@ class PyTorchTarget(Target):
     table: ClassVar[str]
     """The target file, next to this module."""
     suffixes: ClassVar[Mapping[str, str]] = {"torchscript": ".pt", "pt2": ".pt2", "float": ".pt2"}
+    float_formats = ("float",)
 
     def __init__(self) -> None:
         self.profile = profile_name(self.numerics)
@@ -104,15 +105,13 @@ class PyTorchTarget(Target):
         """Writes a model, by rename; raises as `build` does."""
         if format == "eager":
             raise Refused(f"target {self.name}: no file has format eager; it {_EAGER_ONLY_BUILDS}")
-        made = self.build(graph, ledger, format=format, lossy=lossy)
+        program = self.build(graph, ledger, format=format, lossy=lossy)
         from .writing import save
 
-        save(self, made, graph, path)
+        save(self, program, graph, path)
 
     def _form(self, format: str | None) -> str:
-        if format is not None and format not in self.formats:
-            known = ", ".join(self.formats)
-            raise UsageError(f"target {self.name} has no format {format!r}; it has {known}")
+        self.require_format(format)
         return format or self.formats[0]
 
     def compile(self, graph: Graph, *, threads: int | None = None) -> Executable:
@@ -152,9 +151,13 @@ def _is_kernel_program(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.namelist()
+            # models/model.json holds the graph of a `.pt2` file; TorchScript archives have no such
+            # member.
             programs = [name for name in members if name.endswith("models/model.json")]
-            written = any(name.rpartition("/")[2] == _INTERFACE_MEMBER for name in members)
-            return written and not any(_DECOMPOSED_OPS in archive.read(name) for name in programs)
+            is_from_qir = any(name.rpartition("/")[2] == _INTERFACE_MEMBER for name in members)
+            return is_from_qir and not any(
+                _DECOMPOSED_OPS in archive.read(name) for name in programs
+            )
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
         return False
 

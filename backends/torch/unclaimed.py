@@ -31,20 +31,20 @@ def without_unclaimed(graph: Graph, table: Capability, profile: str) -> Capabili
     if quantized_values(graph):
         return table
     for _ in range(MAX_ROUNDS):
-        found = dict(_unclaimed(graph, table, profile))
-        if not found:
+        unclaimed_ops = dict(_unclaimed(graph, table, profile))
+        if not unclaimed_ops:
             break
-        table = replace(table, kept={**table.kept, **found})
+        table = replace(table, kept={**table.kept, **unclaimed_ops})
     return table
 
 
 def claimed(graph: Graph, table: Capability, profile: str) -> Capability:
     """Returns a table that keeps the unclaimed ops of a quantized graph in float."""
     for _ in range(MAX_ROUNDS):
-        found = dict(_reported(graph.copy(), table, profile))
-        if not found:
+        unclaimed_ops = dict(_reported(graph.copy(), table, profile))
+        if not unclaimed_ops:
             break
-        table = replace(table, kept={**table.kept, **found})
+        table = replace(table, kept={**table.kept, **unclaimed_ops})
     return table
 
 
@@ -55,6 +55,7 @@ def _unclaimed(graph: Graph, table: Capability, profile: str) -> Iterator[tuple[
     for node, slots in schemes.items():
         for slot, scheme in slots.items():
             work.set_scheme(node, slot, scheme)
+    # Any parameters do: the claims depend on ops, sizes and strides, not on scales.
     Materialize(_statistics(work), profile).run(work, Ledger())
     yield from _reported(work, table, profile)
 
@@ -70,15 +71,15 @@ def _reported(work: Graph, table: Capability, profile: str) -> Iterator[tuple[st
 
 def _statistics(graph: Graph) -> Statistics:
     """Returns distinct ranges for all tensors, so that no two scales are equal by chance."""
-    made = Statistics("any numbers")
+    statistics = Statistics("any numbers")
     rng = np.random.default_rng(0)
-    with made.batch("any", 0) as batch:
+    with statistics.batch("any", 0) as batch:
         for tensor in {
             v.lineage.tensor: None for v in graph.values.values() if v.type.express.is_float
         }:
             low, high = -rng.uniform(0.5, 3), rng.uniform(0.5, 3)
             batch.update(tensor, np.linspace(low, high, 4, dtype=np.float32))
-    return made
+    return statistics
 
 
 __all__ = ["without_unclaimed"]

@@ -27,11 +27,11 @@ def widen_bounds(graph: Graph, table: Capability, ledger: Ledger) -> None:
         value, quant = node.result, node.result.type.quant
         assert quant is not None
         graph.set_type(value, value.type.with_element(replace(quant, bounds=None)))
-        said = (
+        reason = (
             f"values beyond {quant.low}..{quant.high} are not clamped: PyTorch's kernels use the "
             "whole range, as after torch.ao's convert"
         )
-        ledger.add(Change.APPROXIMATED, "write torch", value.name, said)
+        ledger.add(Change.APPROXIMATED, "write torch", value.name, reason)
 
 
 def _has_bounds(node: Node) -> bool:
@@ -45,17 +45,18 @@ def _has_bounds(node: Node) -> bool:
         or node.operands["x"].constant is not None
     ):
         return False
-    whole = (quant.low, quant.high) == quant.storage.bounds
-    return not whole and all(use.node.op in _FLOAT_CONSUMERS for use in node.result.uses)
+    is_full_range = (quant.low, quant.high) == quant.storage.bounds
+    return not is_full_range and all(use.node.op in _FLOAT_CONSUMERS for use in node.result.uses)
 
 
 def _is_from_kernel(node: Node, table: Capability) -> bool:
     """Returns whether the quantized value is computed by an op that may be a kernel."""
-    maker = node.operands["x"].node
-    if maker.op in ACTIVATIONS and maker.operands["x"].node.op != "dequantize":
-        maker = maker.operands["x"].node
-    reads = any(value.node.op == "dequantize" for value in maker.operands.values())
-    return reads and maker.op in table.ops
+    producer = node.operands["x"].node
+    # An activation may be fused to the op before it, which then is the kernel.
+    if producer.op in ACTIVATIONS and producer.operands["x"].node.op != "dequantize":
+        producer = producer.operands["x"].node
+    reads_quantized = any(value.node.op == "dequantize" for value in producer.operands.values())
+    return reads_quantized and producer.op in table.ops
 
 
 __all__ = ["widen_bounds"]

@@ -54,16 +54,21 @@ class EngineTarget(Protocol):
 def build(target: EngineTarget, graph: Graph, ledger: Ledger, form: str, *, lossy: bool) -> object:
     """Returns the model of a graph in one of a target's formats; raises Refused for what it
     cannot express."""
-    plain = target.decomposed or form in ("pt2", "float")
-    flat = _to_qdq(None if form == "float" else target, graph, ledger, plain=plain)
-    if form == "float" and (found := quantized_values(flat)):
-        what = f"{graph.name}: {found[0]} is quantized, and format float is for float models"
-        raise Refused(f"{what}; choose another --format, or write the float model instead")
-    choose = decomposed.handler if plain else kernels.handler
+    decomposed_form = target.decomposed or form in ("pt2", "float")
+    qdq = _to_qdq(
+        None if form == "float" else target, graph, ledger, plain=decomposed_form, lossy=lossy
+    )
+    if form == "float" and (quantized_names := quantized_values(qdq)):
+        problem = (
+            f"{graph.name}: {quantized_names[0]} is quantized, and format float is for float models"
+        )
+        raise Refused(f"{problem}; choose another --format, or write the float model instead")
+    choose = decomposed.handler if decomposed_form else kernels.handler
     with engine(target.engine):
-        made = flat if plain else _with_kernel_groups(target, flat, ledger)
+        # Files with plain integers are in QDQ form; the others call one kernel for each group.
+        grouped = qdq if decomposed_form else _with_kernel_groups(target, qdq, ledger)
         with _refusing_torch_errors(graph):
-            program = _program(made, choose, plain=plain)
+            program = _program(grouped, choose, plain=decomposed_form)
         ledger.check(lossy=lossy)
         return _MODEL_MAKERS.get(form, exported.exported)(program)
 
@@ -75,41 +80,55 @@ def convert(
 
     Raises Refused where eager mode computes something else than the graph.
     """
-    flat = _to_qdq(target, graph, ledger)
+    qdq = _to_qdq(target, graph, ledger, lossy=lossy)
     with engine(target.engine):
-        made = eager.quantized_copy(flat, module, target.capability())
+        copy_of_module = eager.quantized_copy(qdq, module, target.capability())
     ledger.check(lossy=lossy)
     inputs = eager.example_inputs(graph)
     names = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
     # torch.ao decides itself what it fuses and quantizes: only a run shows whether it did the
     # same.
-    wanted = session(target, graph)(**{name: x.numpy() for name, x in names.items()})
+    expected = session(target, graph)(**{name: x.numpy() for name, x in names.items()})
     with engine(target.engine):
-        eager.require_same_results(graph, made, inputs, list(wanted.values()))
-    return made
+        eager.require_same_results(graph, copy_of_module, inputs, list(expected.values()))
+    return copy_of_module
 
 
 def _to_qdq(
-    target: EngineTarget | None, graph: Graph, ledger: Ledger, *, plain: bool = False
+    target: EngineTarget | None,
+    graph: Graph,
+    ledger: Ledger,
+    *,
+    plain: bool = False,
+    lossy: bool = False,
 ) -> Graph:
     """Returns the graph in QDQ form, in the layout and storage that a target's kernels read.
 
     These read NCHW and u8 data. Where no convolution kernel adds a tensor, such sums become
-    additions. Kernels of `plain` programs take biases as floats.
+    additions, with `lossy` also those that move results by several steps. Kernels of `plain`
+    programs take biases as floats.
     """
-    last = channels_last(graph, "torch") and quantized_values(graph)
-    first: list[Pass] = [Layout("nchw")] if last else []
-    passes: list[Pass] = [*first, ExpandQdq(), OpenGroups(chains=True)]
+    to_nchw = channels_last(graph, "torch") and quantized_values(graph)
+    layout_passes: list[Pass] = [Layout("nchw")] if to_nchw else []
+    passes: list[Pass] = [*layout_passes, ExpandQdq(), OpenGroups(chains=True)]
     if target is not None:
-        adds = any(chain[:2] == ("conv2d", "add") for chain in target.capability().chains)
-        passes = [*(() if adds else (SplitSums(biases=not plain),)), *passes, UnsignedData()]
-    flat = run_passes(graph, passes, ledger)
-    for node in flat:
+        has_summing_kernel = any(
+            chain[:2] == ("conv2d", "add") for chain in target.capability().chains
+        )
+        split = SplitSums(steps=_MOST_STEPS if lossy else 1, biases=not plain)
+        passes = [
+            *(() if has_summing_kernel else (split,)),
+            *passes,
+            UnsignedData(),
+        ]
+    qdq = run_passes(graph, passes, ledger)
+    # Other ties cannot be stated to PyTorch; they move a result by one step at most.
+    for node in qdq:
         if node.op == "quantize" and node.attrs["round"] in _NEAREST_ROUNDINGS:
-            flat.set_attrs(node, round="")
-            said = "PyTorch rounds ties to even"
-            ledger.add(Change.NUDGED, "write torch", node.name, said, codes=1.0)
-    return flat
+            qdq.set_attrs(node, round="")
+            reason = "PyTorch rounds ties to even"
+            ledger.add(Change.NUDGED, "write torch", node.name, reason, codes=1.0)
+    return qdq
 
 
 @contextmanager
@@ -118,10 +137,12 @@ def _refusing_torch_errors(graph: Graph) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = " ".join(str(error).split())[:300]
-        raise Refused(f"{graph.name}: PyTorch does not take it: {said}") from error
+        message = " ".join(str(error).split())[:300]
+        raise Refused(f"{graph.name}: PyTorch does not take it: {message}") from error
 
 
+_MOST_STEPS = 255
+"""As far apart as two results of 8 bits are at most."""
 _NEAREST_ROUNDINGS = frozenset({"away", "half_up", "half_down"})
 """Roundings that differ from PyTorch's only at ties."""
 _MODEL_MAKERS: Mapping[str, Callable[[FxProgram], object]] = {
@@ -132,9 +153,9 @@ _MODEL_MAKERS: Mapping[str, Callable[[FxProgram], object]] = {
 
 
 def _program(graph: Graph, choose: Callable[[Node], Handler | None], *, plain: bool) -> FxProgram:
-    made = FxProgram(graph, plain)
-    made.write(choose)
-    return made
+    program = FxProgram(graph, plain)
+    program.write(choose)
+    return program
 
 
 def _with_kernel_groups(target: EngineTarget, flat: Graph, ledger: Ledger) -> Graph:
@@ -146,23 +167,23 @@ def _with_kernel_groups(target: EngineTarget, flat: Graph, ledger: Ledger) -> Gr
     return run_passes(flat, [GraphLayout(target.profile, table=table)], ledger)
 
 
-def save(target: EngineTarget, made: object, graph: Graph, path: Path) -> None:
+def save(target: EngineTarget, model: object, graph: Graph, path: Path) -> None:
     """Writes what `build` returned; raises Refused for a module, which is no file."""
     signature = ProgramInterface.of(graph)
-    if isinstance(made, ExportedProgram):
-        exported.save(made, path, signature.text())
-    elif isinstance(made, jit.ScriptModule):
+    if isinstance(model, ExportedProgram):
+        exported.save(model, path, signature.text())
+    elif isinstance(model, jit.ScriptModule):
         with _refusing_torch_errors(graph):
-            torchscript.save(made, path, signature.text(target.engine))
+            torchscript.save(model, path, signature.text(target.engine))
     else:
-        said = "a module of torch.fx is no file"
-        raise Refused(f"{path}: {said}: qir.build(graph, format='fx') returns it")
+        reason = "a module of torch.fx is no file"
+        raise Refused(f"{path}: {reason}: qir.build(graph, format='fx') returns it")
 
 
 def session(target: EngineTarget, graph: Graph) -> TorchSession:
     """Returns a graph ready to run by a target's engine, by the kernels that run its files."""
-    flat = _to_qdq(target, graph, Ledger(), plain=target.decomposed)
-    grouped = _with_kernel_groups(target, flat, Ledger())
+    qdq = _to_qdq(target, graph, Ledger(), plain=target.decomposed)
+    grouped = _with_kernel_groups(target, qdq, Ledger())
     choose = decomposed.kernel_handler if target.decomposed else kernels.handler
     with engine(target.engine):
         program = _program(grouped, choose, plain=target.decomposed)
@@ -177,8 +198,8 @@ def file_session(target: EngineTarget, path: Path, graph: Graph | None = None) -
     """
     is_exported = path.suffix.lower() == ".pt2"
     with engine(target.engine):
-        made, interface = exported.load(path) if is_exported else torchscript.load(path)
-    run: Callable[..., object] = made
+        loaded, interface = exported.load(path) if is_exported else torchscript.load(path)
+    run: Callable[..., object] = loaded
     signature = (
         ProgramInterface.parse(interface)
         if interface or graph is None
@@ -189,8 +210,8 @@ def file_session(target: EngineTarget, path: Path, graph: Graph | None = None) -
 
 
 def _signature(target: EngineTarget, graph: Graph) -> ProgramInterface:
-    found = ProgramInterface.of(graph)
-    return found.plain() if target.decomposed else found
+    interface = ProgramInterface.of(graph)
+    return interface.plain() if target.decomposed else interface
 
 
 __all__ = ["build", "file_session", "save", "session"]

@@ -36,7 +36,7 @@ LAYERS = {  # height, width, channels, output channels, window, stride, groups
 
 
 def best(plan: Plan, arrays: list[np.ndarray], threads: int, seconds: float = 0.3) -> float:
-    """The shortest time of one run."""
+    """Returns the shortest time of one run."""
     shortest, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
@@ -81,8 +81,8 @@ def network(name: str, kind: str, threads: int, profile: bool) -> None:
         return
     for _ in range(50):
         plan.run(arrays, threads=threads, profile=True)
-    for step, how, total, _ in sorted(plan.profile(), key=lambda row: -row[2])[:25]:
-        print(f"    {total / 50 * 1e6:8.1f} us  {how:12s} {step}")
+    for step, kernel, total, _ in sorted(plan.profile(), key=lambda row: -row[2])[:25]:
+        print(f"    {total / 50 * 1e6:8.1f} us  {kernel:12s} {step}")
 
 
 def main() -> None:

@@ -20,9 +20,11 @@ class Builder:
         self.macs = 0
         self.rng = np.random.default_rng(0)
         x, y = 0, self.buffer(batch * 3 * size * size)
-        given = (batch, 3, size, size)
+        image_shape = (batch, 3, size, size)
         self.steps.append(
-            lambda plan: plan.quantize("x", x, y, shape=given, scale=0.02, zero=114, nhwc=True)
+            lambda plan: plan.quantize(
+                "x", x, y, shape=image_shape, scale=0.02, zero=114, nhwc=True
+            )
         )
 
     def buffer(self, size: int) -> int:
@@ -31,13 +33,13 @@ class Builder:
 
     def conv(self, out: int, kernel: int, stride: int = 1, groups: int = 1) -> int:
         """A convolution with "same" padding of what was last made."""
-        n, h, w, c = self.shape
+        batch, h, w, c = self.shape
         pad = (kernel // 2,) * 4
         oh, ow = ((v + 2 * (kernel // 2) - kernel) // stride + 1 for v in (h, w))
         weight = self.rng.integers(-127, 128, (out, c // groups, kernel, kernel)).astype(np.int8)
         bias = self.rng.integers(-999, 999, out).astype(np.int32)
         multiplier = np.full(out, 0.01 / weight[0].size ** 0.5, F32)
-        x, y, shape = len(self.sizes) - 1, self.buffer(n * oh * ow * out), self.shape
+        x, y, shape = len(self.sizes) - 1, self.buffer(batch * oh * ow * out), self.shape
         self.steps.append(
             lambda plan: plan.conv2d(
                 f"conv {kernel}x{kernel} {shape[1]}x{shape[2]} {c}-{out}",
@@ -54,8 +56,8 @@ class Builder:
                 y_zero=114,
             )
         )
-        self.macs += n * oh * ow * out * weight[0].size
-        self.shape = (n, oh, ow, out)
+        self.macs += batch * oh * ow * out * weight[0].size
+        self.shape = (batch, oh, ow, out)
         return y
 
     def add(self, other: int) -> int:
@@ -99,12 +101,12 @@ class Builder:
 
     def plan(self, isa: str | None = None) -> Plan:
         """The plan; its external buffers are the picture and the scores."""
-        buffers, at = [(EXTERNAL, self.sizes[0])], 0
+        buffers, offset = [(EXTERNAL, self.sizes[0])], 0
         for size in self.sizes[1:-1]:
-            buffers.append((at, size))
-            at += -(-size // ALIGN) * ALIGN
+            buffers.append((offset, size))
+            offset += -(-size // ALIGN) * ALIGN
         buffers.append((EXTERNAL, self.sizes[-1]))
-        plan = Plan(at, buffers, isa=isa)
+        plan = Plan(offset, buffers, isa=isa)
         for step in self.steps:
             step(plan)
         return plan
@@ -116,17 +118,17 @@ def resnet50(batch: int) -> Builder:
     net.max_pool()
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for i in range(blocks):
-            before, shape = len(net.sizes) - 1, net.shape
+            shortcut, shape = len(net.sizes) - 1, net.shape
             step = stride if i == 0 else 1
             net.conv(width, 1)
             net.conv(width, 3, step)
             last, result = net.conv(4 * width, 1), net.shape
             if i == 0:  # the shortcut is a convolution too, of the same input
                 net.shape = shape
-                net.sizes.append(net.sizes[before])
+                net.sizes.append(net.sizes[shortcut])
                 net.conv(4 * width, 1, step)
-                before, net.shape = last, result
-            net.add(before)
+                shortcut, net.shape = last, result
+            net.add(shortcut)
     net.head(1000)
     return net
 
@@ -138,13 +140,13 @@ def mobilenetv2(batch: int) -> Builder:
               (6, 160, 3, 2), (6, 320, 1, 1))  # fmt: skip
     for expand, out, blocks, stride in stages:
         for i in range(blocks):
-            before, c = len(net.sizes) - 1, net.shape[3]
+            shortcut, c = len(net.sizes) - 1, net.shape[3]
             if expand > 1:
                 net.conv(c * expand, 1)
             net.conv(c * expand, 3, stride if i == 0 else 1, groups=c * expand)
             net.conv(out, 1)
             if i > 0:
-                net.add(before)
+                net.add(shortcut)
     net.conv(1280, 1)
     net.head(1000)
     return net

@@ -1,4 +1,4 @@
-"""Speed of what makes and reads codes: the definition in NumPy beside the compiled loops.
+"""Speed of what makes and reads codes: the definition in NumPy next to the compiled loops.
 
 python benchmarks/numerics/bench_codes.py [--elements N]
 
@@ -57,13 +57,21 @@ def line(
     part: Data | None = None,
 ) -> None:
     """Measures both; `part` is what the definition is given where that is not all."""
-    given = inputs if part is None else part
-    wanted = np.ascontiguousarray(define(given))
-    assert wanted.tobytes() == np.ascontiguousarray(fast(given)).tobytes(), (op, kind)
-    slow = (given.nbytes + wanted.nbytes) / best(lambda: define(given), 0.3) / 1e9
-    moved = inputs.nbytes + fast(inputs).nbytes
-    quick = moved / best(lambda: fast(inputs), 0.3) / 1e9
-    print(f"{op:12s} {kind:24s} {slow:10.3f} {quick:12.2f} {quick / slow:8.1f}", flush=True)
+    definition_input = inputs if part is None else part
+    expected = np.ascontiguousarray(define(definition_input))
+    assert expected.tobytes() == np.ascontiguousarray(fast(definition_input)).tobytes(), (op, kind)
+    definition_rate = (
+        (definition_input.nbytes + expected.nbytes)
+        / best(lambda: define(definition_input), 0.3)
+        / 1e9
+    )
+    bytes_moved = inputs.nbytes + fast(inputs).nbytes
+    compiled_rate = bytes_moved / best(lambda: fast(inputs), 0.3) / 1e9
+    print(
+        f"{op:12s} {kind:24s} {definition_rate:10.3f} {compiled_rate:12.2f}"
+        f" {compiled_rate / definition_rate:8.1f}",
+        flush=True,
+    )
 
 
 def maps(rows: int) -> dict[str, AnyMap]:
@@ -75,41 +83,41 @@ def maps(rows: int) -> dict[str, AnyMap]:
     blocks = Array.of(many(rows, COLUMNS // 32))
     zeros = Array.of(np.full((rows, COLUMNS // 32), 8, np.uint8))
     level = Array.of(np.linspace(-1, 1, 16).astype(np.float32))
-    grain = Granularity(((0, 1), (1, 32)))
+    granularity = Granularity(((0, 1), (1, 32)))
     return {
         "u8": affine("u8", 0.02, 128),
         "i8 a row": affine("i8", many(rows), axis=0),
         "i8 a column": affine("i8", many(COLUMNS), axis=1),
         "i4": affine("i4", 0.4),
-        "u4 blocks of 32": map_of(QuantType(dtype("u4"), F32, blocks, zeros, grain)),
+        "u4 blocks of 32": map_of(QuantType(dtype("u4"), F32, blocks, zeros, granularity)),
         "i16": affine("i16", 0.0001),
         "u16": affine("u16", 0.0001, 30000),
         "i32": affine("i32", 0.0000001),
         "nf4 blocks of 32": map_of(
-            QuantType(dtype("u4"), F32, blocks, (), grain, kind="lut", codes=level)
+            QuantType(dtype("u4"), F32, blocks, (), granularity, kind="lut", codes=level)
         ),
         "f8e4m3fn": map_of(QuantType(dtype("f8e4m3fn"), F32, (0.02,))),
     }
 
 
-def reals_and_codes(rows: int) -> None:
+def quantize_and_dequantize(rows: int) -> None:
     x = np.random.default_rng(0).normal(size=(rows, COLUMNS)).astype(np.float32)
-    for name, of in maps(rows).items():
-        codes = quantize(x, of, PLAIN)
-        if of.storage.is_integer:
+    for name, mapping in maps(rows).items():
+        quantized = quantize(x, mapping, PLAIN)
+        if mapping.storage.is_integer:
             line(
                 "quantize",
                 name,
                 x,
-                lambda a, of=of: definition.quantize(a, of, PLAIN),  # type: ignore[misc]
-                lambda a, of=of: quantize(a, of, PLAIN),  # type: ignore[misc]
+                lambda a, mapping=mapping: definition.quantize(a, mapping, PLAIN),  # type: ignore[misc]
+                lambda a, mapping=mapping: quantize(a, mapping, PLAIN),  # type: ignore[misc]
             )
         line(
             "dequantize",
             name,
-            codes,
-            lambda a, of=of: definition.dequantize(a, of, PLAIN),  # type: ignore[misc]
-            lambda a, of=of: dequantize(a, of, PLAIN),  # type: ignore[misc]
+            quantized,
+            lambda a, mapping=mapping: definition.dequantize(a, mapping, PLAIN),  # type: ignore[misc]
+            lambda a, mapping=mapping: dequantize(a, mapping, PLAIN),  # type: ignore[misc]
         )
 
 
@@ -130,8 +138,8 @@ def sums(rows: int) -> None:
 
 
 def by_value(rows: int) -> None:
-    codes = np.random.default_rng(2).integers(0, 256, (rows, COLUMNS)).astype(np.uint8)
-    of = affine("u8", 0.02, 128)
+    quantized = np.random.default_rng(2).integers(0, 256, (rows, COLUMNS)).astype(np.uint8)
+    mapping = affine("u8", 0.02, 128)
     for name, to in (
         ("u8 to i8", affine("i8", 0.03, -7)),
         ("u8 to i8 a column", affine("i8", np.full(COLUMNS, 0.03, np.float32), axis=1)),
@@ -139,11 +147,11 @@ def by_value(rows: int) -> None:
         line(
             "convert",
             name,
-            codes,
+            quantized,
             lambda a, to=to: definition.quantize(  # type: ignore[misc]
-                definition.dequantize(a, of, PLAIN), to, PLAIN
+                definition.dequantize(a, mapping, PLAIN), to, PLAIN
             ),
-            lambda a, to=to: convert(a, of, to, PLAIN),  # type: ignore[misc]
+            lambda a, to=to: convert(a, mapping, to, PLAIN),  # type: ignore[misc]
         )
 
 
@@ -151,36 +159,43 @@ def bits(elements: int) -> None:
     rng = np.random.default_rng(3)
     for name in ("u1", "u2", "i3", "u4", "i4", "i5", "u6", "u7", "u8", "i12", "u16", "i24", "u32"):
         kind = dtype(name)
-        codes = rng.integers(*kind.bounds, elements, endpoint=True).astype(kind.carrier)
-        part = codes[:SLICE]
-        line("pack", name, codes, lambda a, k=kind: _pack(a, k), lambda a, k=kind: pack(a, k), part)  # type: ignore[misc]
+        integers = rng.integers(*kind.bounds, elements, endpoint=True).astype(kind.carrier)
+        first_part = integers[:SLICE]
+        line(
+            "pack",
+            name,
+            integers,
+            lambda a, k=kind: _pack(a, k),
+            lambda a, k=kind: pack(a, k),
+            first_part,
+        )  # type: ignore[misc]
         line(
             "unpack",
             name,
-            pack(codes, kind),
+            pack(integers, kind),
             lambda a, k=kind: _unpack(a, k),  # type: ignore[misc]
             lambda a, k=kind: unpack(a, k, (a.size * 8 // k.bits,)),  # type: ignore[misc]
-            pack(part, kind),
+            pack(first_part, kind),
         )
     for old, new in (("i4", "u4"), ("u4", "i4"), ("i12", "u12")):
         kind = dtype(old)
-        codes = rng.integers(*kind.bounds, elements, endpoint=True).astype(kind.carrier)
+        integers = rng.integers(*kind.bounds, elements, endpoint=True).astype(kind.carrier)
         line(
             "recode",
             f"{old} to {new}",
-            codes,
+            integers,
             lambda a, o=kind, n=new: packing.from_bits(packing.bits_of(a, o), dtype(n)),  # type: ignore[misc]
             lambda a, o=old, n=new: recode(a, o, n),  # type: ignore[misc]
         )
 
 
-def _pack(codes: Data, kind: DType) -> Data:
-    return packing.define_pack(packing.bits_of(codes, kind)[None], kind, "low", 0)[0]
+def _pack(integers: Data, kind: DType) -> Data:
+    return packing.define_pack(packing.bits_of(integers, kind)[None], kind, "low", 0)[0]
 
 
 def _unpack(data: Data, kind: DType) -> Data:
-    found = packing.define_unpack(data[None], kind, data.size * 8 // kind.bits, "low")[0]  # type: ignore[arg-type]
-    return packing.from_bits(found, kind)
+    bits_found = packing.define_unpack(data[None], kind, data.size * 8 // kind.bits, "low")[0]  # type: ignore[arg-type]
+    return packing.from_bits(bits_found, kind)
 
 
 def main() -> None:
@@ -190,7 +205,7 @@ def main() -> None:
     rows = max(1, options.elements // COLUMNS)
     print(f"{rows * COLUMNS:,} elements")
     print(f"{'op':12s} {'codes':24s} {'NumPy GB/s':>10s} {'compiled GB/s':>12s} {'ratio':>7s}")
-    reals_and_codes(rows)
+    quantize_and_dequantize(rows)
     sums(rows)
     by_value(rows)
     bits(rows * COLUMNS)

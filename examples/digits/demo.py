@@ -24,57 +24,58 @@ from qir.ledger import Ledger
 from qir.passes.forms.group import Group
 from qir.rewrite import run_passes
 
-Codes = NDArray[np.generic]
+Integers = NDArray[np.generic]
 Run = Callable[[NDArray[np.float32]], NDArray[np.generic]]
 ROUNDS = 60
 
 
 def session(model: bytes, *, optimize: bool = True) -> ort.InferenceSession:
-    """onnxruntime on one thread."""
+    """Returns a session of onnxruntime on one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
+    # Without fusions, every integer tensor of the file is computed and can be compared.
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def runner(path: Path) -> Run:
-    """The network in a file, run by onnxruntime."""
-    made = session(path.read_bytes())
-    return lambda x: made.run(None, {"images": x})[0]
+    """Returns the network in a file, run by onnxruntime."""
+    runtime_session = session(path.read_bytes())
+    return lambda x: runtime_session.run(None, {"images": x})[0]
 
 
 def kernels(graph: Graph) -> Run:
-    """The network run by QIR's own kernels on one thread."""
+    """Returns the network, run by QIR's own kernels on one thread."""
     compiled = qir.compile(graph, threads=1)
     assert not compiled.fallbacks, compiled.fallbacks  # type: ignore[attr-defined]
     return lambda x: compiled(images=x)["probabilities"]  # type: ignore[return-value]
 
 
 def accuracy(run: Run, images: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """Top-1, in percent."""
+    """Returns the top-1 accuracy in percent."""
     return 100 * float((run(images).argmax(1) == labels).mean())
 
 
 def milliseconds(runs: dict[str, Run], x: NDArray[np.float32]) -> dict[str, float]:
-    """Median time of each, taken in turns so that a slow moment hits them all."""
+    """Returns the median time of each run, in turns so that a slow moment affects them all."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(ROUNDS):
         for name, run in runs.items():
             started = time.perf_counter()
             run(x)
             times[name].append(1e3 * (time.perf_counter() - started))
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def integer_tensors(graph: Graph) -> list[str]:
-    """Names of the values that are codes, weights aside."""
+    """Returns the names of quantized values, without weights."""
     return [v.name for n in graph if n.op != "constant" for v in n.results if v.type.quant]
 
 
 def exposed(path: Path, names: list[str]) -> bytes:
-    """The model with those tensors as its outputs."""
+    """Returns the model with those tensors as its outputs."""
     model = onnx.load(path)
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
@@ -82,31 +83,33 @@ def exposed(path: Path, names: list[str]) -> bytes:
 
 
 def with_outputs(graph: Graph, names: list[str]) -> Graph:
-    """The graph with those values as its outputs."""
-    out = graph.copy()
-    out.remove(out.output)
-    out.add("output", {name: out[name] for name in names})
-    out.prune()
-    return out
+    """Returns the graph with those values as its outputs."""
+    reduced = graph.copy()
+    reduced.remove(reduced.output)
+    reduced.add("output", {name: reduced[name] for name in names})
+    reduced.prune()
+    return reduced
 
 
-def equal(names: list[str], a: dict[str, Codes], b: dict[str, Codes]) -> tuple[int, int]:
-    """How many bytes were compared, and how many differ."""
+def equal(names: list[str], a: dict[str, Integers], b: dict[str, Integers]) -> tuple[int, int]:
+    """Returns how many integers were compared, and how many differ."""
     total = sum(a[n].size for n in names)
     return total, sum(int((a[n] != b[n]).sum()) for n in names)
 
 
 def agreement(graph: Graph, path: Path, images: NDArray[np.float32]) -> list[tuple[str, int, int]]:
-    """Each pair of engines, with bytes compared and bytes that differ, over all integer tensors."""
+    """Returns each pair of engines, with counts of compared and different bytes of all integer
+    tensors.
+    """
     grouped = run_passes(graph, [Group()], Ledger())
     names = integer_tensors(grouped)
-    made = session(exposed(path, names), optimize=False)
-    runtime = dict(zip(names, made.run(names, {"images": images}), strict=True))
+    runtime_session = session(exposed(path, names), optimize=False)
+    runtime = dict(zip(names, runtime_session.run(names, {"images": images}), strict=True))
     reference = qir.run(grouped, {"images": images}, values=names)
-    own = qir.compile(with_outputs(grouped, names))(images=images)
+    compiled_results = qir.compile(with_outputs(grouped, names))(images=images)
     return [
         ("QIR's reference and onnxruntime", *equal(names, reference, runtime)),
-        ("QIR's kernels and onnxruntime", *equal(names, own, runtime)),  # type: ignore[arg-type]
+        ("QIR's kernels and onnxruntime", *equal(names, compiled_results, runtime)),  # type: ignore[arg-type]
     ]
 
 
@@ -130,12 +133,12 @@ def show(console: Console, folder: Path, bar: Progress) -> None:
     write(source)
     graph = qir.load(source)
     step("calibrating on 128 images")
-    seen = qir.calibrate(graph, data.calib_x)
+    ranges = qir.calibrate(graph, data.calib_x)
     step("quantizing")
     ledger = Ledger()
-    naive = qir.quantize(graph, seen, granularity="tensor", corrections="none")
-    coarse = qir.quantize(graph, seen, granularity="tensor")
-    good = qir.quantize(graph, seen, ledger=ledger)
+    naive = qir.quantize(graph, ranges, granularity="tensor", corrections="none")
+    coarse = qir.quantize(graph, ranges, granularity="tensor")
+    good = qir.quantize(graph, ranges, ledger=ledger)
     paths = {name: folder / f"{name}.onnx" for name in ("naive", "coarse", "qdq", "qoperator")}
     qir.save(naive, paths["naive"])
     qir.save(coarse, paths["coarse"])
@@ -151,15 +154,15 @@ def show(console: Console, folder: Path, bar: Progress) -> None:
     }
     hits = {name: accuracy(run, data.test_x, data.test_y) for name, run in runs.items()}
     step("measuring speed")
-    one = milliseconds(runs, data.test_x[:1])
-    many = milliseconds(runs, data.test_x[:64])
+    single_image = milliseconds(runs, data.test_x[:1])
+    batch_of_64 = milliseconds(runs, data.test_x[:64])
     step("comparing bytes")
     pairs = agreement(good, paths["qoperator"], data.test_x)
     step("done")
     bar.stop()
 
-    written = (source, paths["naive"], paths["coarse"], paths["qdq"], paths["qdq"])
-    files = dict(zip(runs, written, strict=True))
+    files_of_runs = (source, paths["naive"], paths["coarse"], paths["qdq"], paths["qdq"])
+    files = dict(zip(runs, files_of_runs, strict=True))
     table = sheet(
         console, "The digits network: 500 test images, one thread, medians", "model, engine"
     )
@@ -172,9 +175,9 @@ def show(console: Console, folder: Path, bar: Progress) -> None:
             name,
             f"[{'red' if lost >= 10 else 'green'}]{hits[name]:.1f} %[/]",
             f"{files[name].stat().st_size / 1024:.0f} KB",
-            f"{1e3 * one[name]:.0f} us",
-            f"{many[name]:.2f} ms",
-            "" if name == first else f"{many[first] / many[name]:.1f}x",
+            f"{1e3 * single_image[name]:.0f} us",
+            f"{batch_of_64[name]:.2f} ms",
+            "" if name == first else f"{batch_of_64[first] / batch_of_64[name]:.1f}x",
         )
     console.print(table)
     console.print(
@@ -199,11 +202,11 @@ def show(console: Console, folder: Path, bar: Progress) -> None:
 
 
 def sheet(console: Console, title: str, first: str) -> Table:
-    """An empty table in the demo's manner, under its title."""
+    """Returns an empty table in the demo's style, under its title."""
     console.print(f"[bold]{title}[/]")
-    out = Table(box=SIMPLE_HEAD)
-    out.add_column(first, no_wrap=True)
-    return out
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    return table
 
 
 if __name__ == "__main__":

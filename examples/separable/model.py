@@ -32,17 +32,17 @@ def build(seed: int = 3) -> onnx.ModelProto:
         operands = [x, kernel, constant(rng.normal(0, 0.3, CHANNELS))]
         pads = [size // 2] * 4
         nodes.append(helper.make_node("Conv", operands, [f"{name}.sum"], pads=pads, group=groups))
-        ends = [constant(np.zeros(())), constant(np.full((), 6.0))]
-        nodes.append(helper.make_node("Clip", [f"{name}.sum", *ends], [name]))
+        bounds = [constant(np.zeros(())), constant(np.full((), 6.0))]
+        nodes.append(helper.make_node("Clip", [f"{name}.sum", *bounds], [name]))
         return name
 
     x = conv("stem", "images", 3, 3)
     for i in range(BLOCKS):
-        deep = conv(f"depthwise{i}", x, 1, 3, groups=CHANNELS)
-        made = conv(f"pointwise{i}", deep, CHANNELS, 1)
-        last = "features" if i == BLOCKS - 1 else f"block{i}"
-        nodes.append(helper.make_node("Add", [x, made], [last]))
-        x = last
+        depthwise = conv(f"depthwise{i}", x, 1, 3, groups=CHANNELS)
+        pointwise = conv(f"pointwise{i}", depthwise, CHANNELS, 1)
+        block_name = "features" if i == BLOCKS - 1 else f"block{i}"
+        nodes.append(helper.make_node("Add", [x, pointwise], [block_name]))
+        x = block_name
     images, features = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", channels, SIDE, SIDE])
         for name, channels in (("images", 3), ("features", CHANNELS))

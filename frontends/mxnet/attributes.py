@@ -27,8 +27,8 @@ class Attributes:
     An attribute that no converter reads might change a result, so that the reader refuses it.
     """
 
-    def __init__(self, held: Mapping[str, str]) -> None:
-        self.texts = held
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
         self.read: set[str] = set()
 
     def is_given(self, name: str) -> bool:
@@ -38,51 +38,51 @@ class Attributes:
     def text(self, name: str, default: str = "") -> str:
         """Returns an attribute as text."""
         self.read.add(name)
-        found = self.texts.get(name, default)
-        return default if found == NONE_TEXT else found
+        stated = self.texts.get(name, default)
+        return default if stated == NONE_TEXT else stated
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Returns an integer; raises BadAttribute for another text, or without text and default."""
-        found = self.text(name)
-        if not found and default is not None:
+        stated = self.text(name)
+        if not stated and default is not None:
             return default
-        return self._parse_integer(name, found)
+        return self._parse_integer(name, stated)
 
     def number(self, name: str, default: float | None = None) -> float:
         """Returns a float; raises BadAttribute for another text, or without text and default."""
-        found = self.text(name)
-        if not found and default is not None:
+        stated = self.text(name)
+        if not stated and default is not None:
             return default
         try:
-            return float(found)
+            return float(stated)
         except ValueError:
-            raise self._error(name, found, "a number") from None
+            raise self._error(name, stated, "a number") from None
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Returns a boolean."""
-        found = self.text(name)
-        if not found:
+        stated = self.text(name)
+        if not stated:
             return default
-        if found.lower() not in _BOOLEANS:
-            raise self._error(name, found, "True or False")
-        return _BOOLEANS[found.lower()]
+        if stated.lower() not in _BOOLEANS:
+            raise self._error(name, stated, "True or False")
+        return _BOOLEANS[stated.lower()]
 
     def optional_integers(self, name: str) -> tuple[int | None, ...]:
         """Returns a list of integers or None; a single item is a list of one."""
-        found = self.text(name).strip()
-        inside = _LIST.fullmatch(found)
-        items = [item.strip() for item in (inside[1] if inside else found).split(",")]
-        held = [item for item in items if item]
+        stated = self.text(name).strip()
+        bracketed = _LIST.fullmatch(stated)
+        items = [item.strip() for item in (bracketed[1] if bracketed else stated).split(",")]
+        present = [item for item in items if item]
         return tuple(
-            None if item == NONE_TEXT else self._parse_integer(name, item) for item in held
+            None if item == NONE_TEXT else self._parse_integer(name, item) for item in present
         )
 
     def integers(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Returns a list of integers; the default if it is empty or missing."""
-        found = self.optional_integers(name)
-        if any(item is None for item in found):
+        items_found = self.optional_integers(name)
+        if any(item is None for item in items_found):
             raise self._error(name, self.texts[name], "a list of integers")
-        return tuple(item for item in found if item is not None) or default
+        return tuple(item for item in items_found if item is not None) or default
 
     def unread_names(self) -> list[str]:
         """Returns the attributes that no converter read and that may change a result."""
@@ -90,6 +90,7 @@ class Attributes:
             name
             for name, text in self.texts.items()
             if name not in self.read | WITHOUT_EFFECT
+            # Double underscores mark attributes of variables, such as __shape__ and __dtype__.
             and not name.startswith("__")
             and text != NONE_TEXT
         )
@@ -99,6 +100,6 @@ class Attributes:
             raise self._error(name, text, "an integer of at most 18 digits")
         return int(text.strip().rstrip("L"))
 
-    def _error(self, name: str, text: str, wanted: str) -> BadAttribute:
-        shown = text if len(text) < 40 else f"{text[:40]}..."
-        return BadAttribute(f"attribute {name} is {shown!r}, it must be {wanted}")
+    def _error(self, name: str, text: str, expected: str) -> BadAttribute:
+        text_shown = text if len(text) < 40 else f"{text[:40]}..."
+        return BadAttribute(f"attribute {name} is {text_shown!r}, it must be {expected}")

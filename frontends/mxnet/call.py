@@ -81,8 +81,8 @@ class SymbolCall:
         self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
     ) -> tuple[Value, ...]:
         """Adds an op and returns its results."""
-        held = {slot: value for slot, value in operands.items() if value is not None}
-        return self.add_node(op, held, attrs or {}).results
+        present = {slot: value for slot, value in operands.items() if value is not None}
+        return self.add_node(op, present, attrs or {}).results
 
     def add_node(
         self,
@@ -94,11 +94,11 @@ class SymbolCall:
         """Adds a node with the origin of this one; types are inferred unless given."""
         graph = self.reader.graph
         name = self.fresh_name(op)
-        made = graph.add(
+        node = graph.add(
             op, operands, attrs, types=types, name=name, origins=[self.reader.origin(self.node)]
         )
-        self.reader.unnamed.update(made.results)
-        return made
+        self.reader.unnamed.update(node.results)
+        return node
 
     def fresh_name(self, what: str) -> str:
         """Returns a new name, from the node's name and `what`."""
@@ -108,19 +108,19 @@ class SymbolCall:
         """Adds a constant."""
         return self.reader.graph.constant(np.asarray(data), name=self.fresh_name(what))
 
-    def number(self, held: float, kind: DType) -> Value:
+    def number(self, number: float, dtype: DType) -> Value:
         """Adds a scalar constant of an element type."""
-        if not kind.is_float and held != int(held):
-            raise Unsupported(f"it computes with {held} in {kind}; cast its operand to float32")
+        if not dtype.is_float and number != int(number):
+            raise Unsupported(f"it computes with {number} in {dtype}; cast its operand to float32")
         with np.errstate(all="ignore"):
-            data = np.asarray(held).astype(kind.carrier)
+            data = np.asarray(number).astype(dtype.carrier)
         return self.reader.graph.constant(
-            Array(data, TensorType((), kind)), name=self.fresh_name("number")
+            Array(data, TensorType((), dtype)), name=self.fresh_name("number")
         )
 
-    def cast(self, x: Value, kind: DType) -> Value:
+    def cast(self, x: Value, dtype: DType) -> Value:
         """Returns a value cast to an element type."""
-        return x if x.type.dtype == kind else self.add("cast", {"x": x}, {"to": kind})
+        return x if x.type.dtype == dtype else self.add("cast", {"x": x}, {"to": dtype})
 
     # -- operands -------------------------------------------------------------------------------
 
@@ -131,26 +131,26 @@ class SymbolCall:
         """Returns an operand; raises Unsupported if it is missing or not a tensor."""
         if index >= len(self.inputs):
             raise Unsupported(f"it has {len(self.inputs)} operands, one more is needed")
-        found = self.inputs[index]
-        if isinstance(found, ShapelessZeros):
+        operand = self.inputs[index]
+        if isinstance(operand, ShapelessZeros):
             raise Unsupported(f"operand {index} is zeros of a shape that the file does not say")
-        if not isinstance(found, Value):
+        if not isinstance(operand, Value):
             raise Unsupported(f"operand {index} is a result that is not computed in inference")
-        return found
+        return operand
 
     def broadcast_operand(self, index: int) -> Value:
         """Returns an operand of a broadcasting op.
 
         Of zeros with an unknown batch size, it has one row.
         """
-        found = self.inputs[index] if index < len(self.inputs) else None
+        operand = self.inputs[index] if index < len(self.inputs) else None
         if (
-            not isinstance(found, ShapelessZeros)
-            or len(found.shape) < 2
-            or min(found.shape[1:]) < 1
+            not isinstance(operand, ShapelessZeros)
+            or len(operand.shape) < 2
+            or min(operand.shape[1:]) < 1
         ):
             return self.value(index)
-        return self.constant(np.zeros((1, *found.shape[1:]), np.float32), "zeros")
+        return self.constant(np.zeros((1, *operand.shape[1:]), np.float32), "zeros")
 
     def values(self) -> list[Value]:
         """Returns all operands."""
@@ -166,21 +166,21 @@ class SymbolCall:
 
     def limited_size(self, x: Value, axis: int) -> int:
         """Returns a known size that is small enough to create something for each element."""
-        found = self.size(x, axis)
-        if found > _MAX_ELEMENTS:
+        size = self.size(x, axis)
+        if size > _MAX_ELEMENTS:
             raise Unsupported(
-                f"axis {axis} has {found} elements; up to {_MAX_ELEMENTS} are read here"
+                f"axis {axis} has {size} elements; up to {_MAX_ELEMENTS} are read here"
             )
-        return found
+        return size
 
     def size(self, x: Value, axis: int) -> int:
         """Returns a known size; raises Unsupported for an open one."""
-        found = x.type.shape[axis]
-        if not isinstance(found, int):
+        known_size = x.type.shape[axis]
+        if not isinstance(known_size, int):
             raise Unsupported(
                 f"it needs the size of axis {axis}; give inputs= with the shapes to qir.load"
             )
-        return found
+        return known_size
 
     def stored_state(self, index: int, name: str) -> Value:
         """Returns an operand that symbols before MXNet 0.9 leave out.
@@ -196,17 +196,19 @@ class SymbolCall:
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
         """Returns an axis attribute; negative ones count from the end."""
-        found = self.attrs.integer(name, default)
-        if not -rank <= found < rank:
-            raise Unsupported(f"{name} is {found}, the operand has {rank} axes")
-        return found + rank if found < 0 else found
+        index = self.attrs.integer(name, default)
+        if not -rank <= index < rank:
+            raise Unsupported(f"{name} is {index}, the operand has {rank} axes")
+        return index + rank if index < 0 else index
 
     def dtype(self, name: str = "dtype", default: str = "float32") -> DType:
         """Returns an element type attribute."""
-        found = self.attrs.text(name, default)
-        if found not in DTYPE_NAMES:
-            raise Unsupported(f"{name} is {shortened(found)!r}, which the language does not have")
-        return dtype(DTYPE_NAMES[found])
+        type_name = self.attrs.text(name, default)
+        if type_name not in DTYPE_NAMES:
+            raise Unsupported(
+                f"{name} is {shortened(type_name)!r}, which the language does not have"
+            )
+        return dtype(DTYPE_NAMES[type_name])
 
     def indices_as_i64(self, x: Value) -> Value:
         """Returns indices as i64; MXNet stores them as floats."""
@@ -216,13 +218,14 @@ class SymbolCall:
         """Marks attributes that have no effect in inference as read."""
         self.attrs.read.update(names)
 
-    def choice(self, name: str, default: str, *taken: str) -> str:
+    def choice(self, name: str, default: str, *supported: str) -> str:
         """Returns a text attribute; raises Unsupported unless it is among the supported choices."""
-        found = self.attrs.text(name, default)
-        if found not in (taken or (default,)):
-            known = ", ".join(taken or (default,))
-            raise Unsupported(f"{name} is {shortened(found)!r}; read are {known}")
-        return found
+        text = self.attrs.text(name, default)
+        # Without choices, only the default is supported.
+        if text not in (supported or (default,)):
+            listed = ", ".join(supported or (default,))
+            raise Unsupported(f"{name} is {shortened(text)!r}; read are {listed}")
+        return text
 
 
 def int64_array(values: Sequence[int]) -> NDArray[np.int64]:

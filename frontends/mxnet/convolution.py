@@ -33,30 +33,31 @@ def layer_operands(call: SymbolCall, no_bias: bool) -> dict[str, Value | None]:
     return {"x": call.value(0), "w": call.value(1), "bias": bias}
 
 
-def check_channels(call: SymbolCall, name: str, found: Dim) -> None:
+def check_channels(call: SymbolCall, name: str, channels: Dim) -> None:
     """Raises Unsupported where an attribute contradicts the channels of the weights."""
-    wanted = call.attrs.integer(name, 0)
-    if wanted and isinstance(found, int) and wanted != found:
-        raise Unsupported(f"{name} is {wanted}, its weights have {found} channels")
+    stated = call.attrs.integer(name, 0)
+    if stated and isinstance(channels, int) and stated != channels:
+        raise Unsupported(f"{name} is {stated}, its weights have {channels} channels")
 
 
 def convolution(call: SymbolCall) -> Value:
     """Adds a convolution along one, two or three axes."""
     axes, attrs = layer_attrs(call)
-    made = call.add(f"conv{axes}d", layer_operands(call, no_bias=False), attrs)
-    check_channels(call, "num_filter", made.type.shape[1])
-    return made
+    result = call.add(f"conv{axes}d", layer_operands(call, no_bias=False), attrs)
+    check_channels(call, "num_filter", result.type.shape[1])
+    return result
 
 
 def _deconvolution(call: SymbolCall) -> Value:
     axes, attrs = layer_attrs(call)
-    given = layer_operands(call, no_bias=True)
-    extra = call.attrs.integers("adj", (0,) * axes)
+    operands = layer_operands(call, no_bias=True)
+    output_pad = call.attrs.integers("adj", (0,) * axes)
+    # `target_shape` would determine the padding by the size of the data.
     if any(call.attrs.integers("target_shape")):
         raise Unsupported("target_shape is set; write it as pad and adj")
-    made = call.add(f"conv_transpose{axes}d", given, attrs | {"output_pad": extra})
-    check_channels(call, "num_filter", made.type.shape[1])
-    return made
+    result = call.add(f"conv_transpose{axes}d", operands, attrs | {"output_pad": output_pad})
+    check_channels(call, "num_filter", result.type.shape[1])
+    return result
 
 
 def fully_connected(call: SymbolCall) -> Value:
@@ -65,9 +66,9 @@ def fully_connected(call: SymbolCall) -> Value:
     bias = None if call.attrs.flag("no_bias") else call.value(2)
     if call.attrs.flag("flatten", True) and x.type.rank != 2:
         x = call.add("flatten", {"x": x}, {"axis": 1})
-    made = call.add("linear", {"x": x, "w": call.value(1), "bias": bias})
-    check_channels(call, "num_hidden", made.type.shape[-1])
-    return made
+    result = call.add("linear", {"x": x, "w": call.value(1), "bias": bias})
+    check_channels(call, "num_hidden", result.type.shape[-1])
+    return result
 
 
 OPS = {

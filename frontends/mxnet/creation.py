@@ -19,20 +19,20 @@ _MAX_ELEMENTS = 1 << 24
 
 def _filled(call: SymbolCall, number: float) -> Result:
     call.ignore("ctx")
-    shape, kind = call.attrs.integers("shape"), call.dtype()
+    shape, dtype = call.attrs.integers("shape"), call.dtype()
     if number == 0 and (not shape or 0 in shape or -1 in shape):
         return ShapelessZeros(shape)
     if not shape or min(shape) < 1 or prod(shape) > _MAX_ELEMENTS:
         raise Unsupported(f"its shape is {shape}")
-    return call.constant(np.full(shape, number, kind.carrier), "filled")
+    return call.constant(np.full(shape, number, dtype.carrier), "filled")
 
 
 def _like(number: float) -> Callable[[SymbolCall], Value]:
     def read(call: SymbolCall) -> Value:
         x = call.value(0)
-        kind: DType = x.type.dtype
+        dtype: DType = x.type.dtype
         return call.add(
-            "expand", {"x": call.number(number, kind), "shape": sizes.shape_of_value(call, x)}
+            "expand", {"x": call.number(number, dtype), "shape": sizes.shape_of_value(call, x)}
         )
 
     return read
@@ -41,9 +41,10 @@ def _like(number: float) -> Callable[[SymbolCall], Value]:
 def _arange(call: SymbolCall) -> Value:
     call.ignore("ctx", "infer_range")
     start, step = call.attrs.number("start", 0.0), call.attrs.number("step", 1.0)
-    kind, repeat = call.dtype(), call.attrs.integer("repeat", 1)
+    dtype, repeat = call.dtype(), call.attrs.integer("repeat", 1)
     if not call.attrs.is_given("stop"):
         call.ignore("stop")
+        # As in NumPy, one number alone is the end.
         start, stop = 0.0, start
     else:
         stop = call.attrs.number("stop")
@@ -53,8 +54,8 @@ def _arange(call: SymbolCall) -> Value:
         or not 1 <= repeat < _MAX_ELEMENTS
     ):
         raise Unsupported(f"it counts from {start} to {stop} by {step}")
-    found = np.repeat(np.arange(start, stop, step), repeat)
-    return call.constant(found.astype(kind.carrier), "range")
+    numbers = np.repeat(np.arange(start, stop, step), repeat)
+    return call.constant(numbers.astype(dtype.carrier), "range")
 
 
 def _shape(call: SymbolCall) -> Value:

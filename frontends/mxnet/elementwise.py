@@ -21,19 +21,21 @@ def _add_binary(call: SymbolCall, op: str, a: Value, b: Value) -> Value:
     """Adds a binary op; comparisons return 0 and 1 in the operands' type, as in MXNet."""
     if op in ("min", "max"):
         return call.add(op, {"xs.0": a, "xs.1": b})
+    # The language's logical ops take booleans; here every number but 0 is true.
     if op.startswith("logical"):
-        kind = a.type.dtype
-        truths = [
+        result_dtype = a.type.dtype
+        booleans = [
             call.add("not_equal", {"a": v, "b": call.number(0, v.type.dtype)}) for v in (a, b)
         ]
-        return call.cast(call.add(op, {"a": truths[0], "b": truths[1]}), kind)
-    made = call.add(op, {"a": a, "b": b})
-    return call.cast(made, a.type.dtype) if made.type.dtype == BOOL else made
+        return call.cast(call.add(op, {"a": booleans[0], "b": booleans[1]}), result_dtype)
+    result = call.add(op, {"a": a, "b": b})
+    return call.cast(result, a.type.dtype) if result.type.dtype == BOOL else result
 
 
 def _binary(op: str) -> Handler:
     def read(call: SymbolCall) -> Value:
         a, b = call.broadcast_operand(0), call.broadcast_operand(1)
+        # MXNet does not promote: operands of different types are refused.
         if a.type.dtype != b.type.dtype:
             raise Unsupported(f"its operands are {a.type.dtype} and {b.type.dtype}")
         return _add_binary(call, op, a, b)
@@ -73,33 +75,33 @@ _ACTIVATIONS = {
 
 def activation(call: SymbolCall) -> Value:
     """Adds the activation of attribute `act_type`."""
-    kind = call.choice("act_type", "", *_ACTIVATIONS)
-    return call.add(_ACTIVATIONS[kind], {"x": call.value(0)})
+    act_type = call.choice("act_type", "", *_ACTIVATIONS)
+    return call.add(_ACTIVATIONS[act_type], {"x": call.value(0)})
 
 
 def leaky_relu(call: SymbolCall) -> Result | list[Result]:
     """Adds the variant of LeakyReLU in `act_type`; rrelu uses the mean slope in inference."""
     x = call.value(0)
-    kind = call.choice("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
+    act_type = call.choice("act_type", "leaky", "leaky", "prelu", "rrelu", "elu", "selu", "gelu")
     slope = call.attrs.number("slope", 0.25)
-    ends = call.attrs.number("lower_bound", 0.125), call.attrs.number("upper_bound", 0.334)
-    if kind == "prelu":
-        held = call.value(1)
+    slope_bounds = call.attrs.number("lower_bound", 0.125), call.attrs.number("upper_bound", 0.334)
+    if act_type == "prelu":
+        slopes = call.value(1)
         # MXNet's slopes are those of axis 1; `prelu` broadcasts them from the last axis.
-        if x.type.rank > 2 and held.type.rank == 1 and held.type.shape != (1,):
+        if x.type.rank > 2 and slopes.type.rank == 1 and slopes.type.shape != (1,):
             axes = tuple(range(1, x.type.rank - 1))
-            held = call.add("unsqueeze", {"x": held}, {"axes": axes})
-        return call.add("prelu", {"x": x, "slope": held})
-    if kind == "selu":
+            slopes = call.add("unsqueeze", {"x": slopes}, {"axes": axes})
+        return call.add("prelu", {"x": x, "slope": slopes})
+    if act_type == "selu":
         attrs = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}
         return call.add("selu", {"x": x}, attrs)
-    if kind == "gelu":
+    if act_type == "gelu":
         return call.add("gelu", {"x": x})
-    if kind == "elu":
+    if act_type == "elu":
         return call.add("elu", {"x": x}, {"alpha": slope})
-    if kind == "rrelu":
+    if act_type == "rrelu":
         # MXNet has a second result, the random slopes, which inference does not have.
-        return [call.add("leaky_relu", {"x": x}, {"alpha": sum(ends) / 2}), None]
+        return [call.add("leaky_relu", {"x": x}, {"alpha": sum(slope_bounds) / 2}), None]
     return call.add("leaky_relu", {"x": x}, {"alpha": slope})
 
 
@@ -115,14 +117,17 @@ def _hard_sigmoid(call: SymbolCall) -> Value:
     return call.add("hard_sigmoid", {"x": call.value(0)}, attrs)
 
 
-def _round_with_ties(call: SymbolCall, tie: Callable[[Value], tuple[Value, Value]]) -> Value:
+def _round_with_ties(
+    call: SymbolCall, split_at_tie: Callable[[Value], tuple[Value, Value]]
+) -> Value:
     """Adds a rounding with other ties than round half to even."""
     x = call.value(0)
-    start, at_tie = tie(x)
-    rest = call.add("abs", {"x": call.add("sub", {"a": x, "b": start})})
-    half = call.add("equal", {"a": rest, "b": call.number(0.5, x.type.dtype)})
+    lower, at_tie = split_at_tie(x)
+    # Only exact ties differ: elsewhere every rounding gives the nearest integer.
+    fraction = call.add("abs", {"x": call.add("sub", {"a": x, "b": lower})})
+    is_tie = call.add("equal", {"a": fraction, "b": call.number(0.5, x.type.dtype)})
     nearest = call.add("round", {"x": x})
-    return call.add("where", {"condition": half, "a": at_tie, "b": nearest})
+    return call.add("where", {"condition": is_tie, "a": at_tie, "b": nearest})
 
 
 def _rint(call: SymbolCall) -> Value:
@@ -148,13 +153,13 @@ def _round(call: SymbolCall) -> Value:
 def _smooth_l1(call: SymbolCall) -> Value:
     x, scalar = call.value(0), call.attrs.number("scalar", 1.0)
     # With s = scalar: 0.5 (s x)^2 where |x| < 1 / s^2, and |x| - 0.5 / s^2 elsewhere.
-    square, kind = scalar * scalar, call.value(0).type.dtype
-    size = call.add("abs", {"x": x})
-    near = call.add("less", {"a": size, "b": call.number(1 / square, kind)})
+    square, dtype = scalar * scalar, call.value(0).type.dtype
+    magnitude = call.add("abs", {"x": x})
+    is_near = call.add("less", {"a": magnitude, "b": call.number(1 / square, dtype)})
     squared = call.add("square", {"x": x})
-    inner = call.add("mul", {"a": squared, "b": call.number(0.5 * square, kind)})
-    outer = call.add("sub", {"a": size, "b": call.number(0.5 / square, kind)})
-    return call.add("where", {"condition": near, "a": inner, "b": outer})
+    inner = call.add("mul", {"a": squared, "b": call.number(0.5 * square, dtype)})
+    outer = call.add("sub", {"a": magnitude, "b": call.number(0.5 / square, dtype)})
+    return call.add("where", {"condition": is_near, "a": inner, "b": outer})
 
 
 def _logical_not(call: SymbolCall) -> Value:
@@ -234,7 +239,7 @@ _COMPARISONS = {
     "logical_xor": "logical_xor",
 }
 OPS: dict[str, Handler] = {
-    **{theirs: _unary(ours) for theirs, ours in _FUNCTIONS.items()},
+    **{name: _unary(op) for name, op in _FUNCTIONS.items()},
     **{f"broadcast_{n}": _binary(op) for n, op in (_ARITHMETIC | _COMPARISONS).items()},
     **{f"elemwise_{n}": _binary(n) for n in ("add", "sub", "mul", "div")},
     **{f"_{n}": _binary(_ARITHMETIC[n]) for n in ("maximum", "minimum", "mod", "power")},

@@ -49,7 +49,7 @@ _CHANCE = ("random_", "sample_", "shuffle", "normal", "uniform")
 
 def has_untyped_operand(operands: Sequence[Result]) -> bool:
     """Returns whether an operand has an unknown shape."""
-    return any(isinstance(held, Value) and held.type.dtype.is_loose for held in operands)
+    return any(isinstance(operand, Value) and operand.type.dtype.is_loose for operand in operands)
 
 
 def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Result]:
@@ -58,41 +58,46 @@ def keep(reader: SymbolReader, node: SymbolNode, results: int) -> list[Result]:
     values = [value for value, _ in pairs]
     attrs: list[Attr] = [(name, text) for name, text in node.attrs.items()]
     names = [node.name, *(f"{node.name}_output{number}" for number in range(1, results))]
-    held: dict[str, Attr] = {
+    attributes: dict[str, Attr] = {
         "framework": "mxnet",
         "op": node.op,
-        "slots": tuple(kind for _, kind in pairs),
+        "slots": tuple(role for _, role in pairs),
         "attrs": (("attrs", tuple(attrs)), ("subgraphs", node.subgraphs_json)),
     }
-    made = reader.graph.add(
+    foreign = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(values)},
-        held,
+        attributes,
         types=_result_types(reader, node, values, results),
         name=[reader.graph.fresh(name) for name in names],
         origins=[reader.origin(node)],
     )
-    said = f"kept as MXNet's {node.op}, which MXNet alone can run"
-    reader.ledger.add(Change.EXACT, "read mxnet", node.name, said)
-    return list(made.results)
+    message = f"kept as MXNet's {node.op}, which MXNet alone can run"
+    reader.ledger.add(Change.EXACT, "read mxnet", node.name, message)
+    return list(foreign.results)
 
 
 def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, str]:
     """Returns an operand, and its role: a tensor (""), a bound of a range, or an auxiliary
     state."""
-    index, which = node.inputs[slot]
-    made = reader.result((index, which))
-    if isinstance(made, Value):
+    index, result_index = node.inputs[slot]
+    operand = reader.result((index, result_index))
+    if isinstance(operand, Value):
         name = reader.symbol.nodes[index].name
         return (
-            made,
+            operand,
             AUXILIARY_STATE
-            if made.constant is not None and name in reader.auxiliary_states
+            if operand.constant is not None and name in reader.auxiliary_states
             else "",
         )
-    whole = reader.results[index][0]
-    if isinstance(made, RangeBound) and isinstance(whole, Value) and which in RANGE_BOUNDS:
-        return whole, RANGE_BOUNDS[which]
+    # A range bound is no tensor of the graph: it follows from the type of the quantized tensor.
+    integers = reader.results[index][0]
+    if (
+        isinstance(operand, RangeBound)
+        and isinstance(integers, Value)
+        and result_index in RANGE_BOUNDS
+    ):
+        return integers, RANGE_BOUNDS[result_index]
     raise Unsupported(f"operand {slot} is no tensor, and the operator is kept as it is")
 
 
@@ -102,49 +107,52 @@ def _operand(reader: SymbolReader, node: SymbolNode, slot: int) -> tuple[Value, 
 def run(node: Node, operands: Mapping[str, Array]) -> tuple[Array, ...]:
     """Computes a foreign node by MXNet; raises PluginError if MXNet is missing or fails."""
     op, slots = str(node.attrs["op"]), node.attrs["slots"]
-    held: Any = node.attrs["attrs"]
+    stored: Any = node.attrs["attrs"]
     if op in _UNSAFE or op.lstrip("_").startswith(_CHANCE):
         raise PluginError(f"MXNet's {op} is not run: it reaches beyond its operands")
+    # MXNet 1.9 needs an older Python, so it runs in a process of its own.
     mxnet = next((p for p in probes() if p.name == "mxnet" and isinstance(p, OtherRuntime)), None)
     if mxnet is None or mxnet.version is None:
-        said = "QIR_MXNET names no Python that has mxnet 1.9"
-        raise PluginError(f"MXNet's {op} is kept as it is, and MXNet alone can run it: {said}")
+        message = "QIR_MXNET names no Python that has mxnet 1.9"
+        raise PluginError(f"MXNet's {op} is kept as it is, and MXNet alone can run it: {message}")
     try:
         assert isinstance(slots, tuple)
-        (_, attrs), (_, inner) = held
+        (_, attrs), (_, subgraphs) = stored
         arrays: list[Plain] = [
-            _operand_array(value, np.asarray(operands[f"xs.{i}"]), str(kind))
-            for i, (value, kind) in enumerate(zip(node.variadic("xs"), slots, strict=True))
+            _operand_array(value, np.asarray(operands[f"xs.{i}"]), str(role))
+            for i, (value, role) in enumerate(zip(node.variadic("xs"), slots, strict=True))
         ]
         count = len(node.results)
         texts: dict[str, Plain] = {str(name): str(text) for name, text in attrs}
-        found = mxnet.answer(("alone", op, texts, str(inner), arrays, count))
+        answer = mxnet.answer(("alone", op, texts, str(subgraphs), arrays, count))
     except (AssertionError, TypeError, ValueError, OpError) as error:
         raise PluginError(f"MXNet does not run {op}: {error}") from error
-    assert isinstance(found, list)
-    made = tuple(np.asarray(each) for each in found)
-    for value, each in zip(node.results, made, strict=True):
-        if not _matches_type(value.type, each):
-            said = f"gives {each.dtype} {each.shape}, the graph has {value.type}"
-            raise PluginError(f"MXNet's {op} {said}")
-    return made
+    assert isinstance(answer, list)
+    results = tuple(np.asarray(array) for array in answer)
+    for value, array in zip(node.results, results, strict=True):
+        if not _matches_type(value.type, array):
+            message = f"gives {array.dtype} {array.shape}, the graph has {value.type}"
+            raise PluginError(f"MXNet's {op} {message}")
+    return results
 
 
-def _matches_type(kind: TensorType, data: Array) -> bool:
+def _matches_type(expected: TensorType, data: Array) -> bool:
     """Returns whether a result has the expected type."""
-    if kind.dtype.is_loose:
+    if expected.dtype.is_loose:
         return True
-    pairs = zip(kind.shape, data.shape, strict=False)
-    sizes = all(not isinstance(size, int) or size == found for size, found in pairs)
-    return kind.rank == data.ndim and kind.dtype.carrier == data.dtype and sizes
+    pairs = zip(expected.shape, data.shape, strict=False)
+    sizes = all(
+        not isinstance(size, int) or size == size_of_result for size, size_of_result in pairs
+    )
+    return expected.rank == data.ndim and expected.dtype.carrier == data.dtype and sizes
 
 
-def _operand_array(value: Value, data: Array, kind: str) -> Array:
+def _operand_array(value: Value, data: Array, role: str) -> Array:
     """Returns an operand's elements, or a bound of its range."""
-    if kind not in RANGE_BOUNDS.values():
+    if role not in RANGE_BOUNDS.values():
         return np.ascontiguousarray(data)
     low, high = declared_range(value)
-    return np.asarray([low if kind == "low" else high], np.float32)
+    return np.asarray([low if role == "low" else high], np.float32)
 
 
 # -- what it gives --------------------------------------------------------------------------------
@@ -155,14 +163,14 @@ def _result_types(
 ) -> list[TensorType]:
     """Returns the types of the results; for some operators the first one is known."""
     rule = _TYPE_RULES.get(node.op)
-    known = values and not has_untyped_operand(values) and values[0].type.quant is None
-    made = [UNKNOWN_TYPE] * results
-    if rule is not None and known:
+    are_typed = values and not has_untyped_operand(values) and values[0].type.quant is None
+    types = [UNKNOWN_TYPE] * results
+    if rule is not None and are_typed:
         try:
-            made[0] = rule(SymbolCall(reader, node, values))
+            types[0] = rule(SymbolCall(reader, node, values))
         except (BadAttribute, LookupError):
-            return made
-    return made
+            return types
+    return types
 
 
 def _type_of_first(call: SymbolCall) -> TensorType:
@@ -178,28 +186,30 @@ def _roi_pooling_type(call: SymbolCall) -> TensorType:
 
 def _deformable_type(call: SymbolCall) -> TensorType:
     """Returns the result type of a deformable convolution, that of a plain one."""
-    weight = 3 if call.node.op.startswith("_contrib_Modulated") else 2
-    plain = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
-    _, attrs = convolution.layer_attrs(SymbolCall(call.reader, plain, ()))
-    operands = {"x": call.value(0), "w": call.value(weight)}
-    (made,) = infer_result_types("conv2d", operands, spec("conv2d").complete_attrs(attrs))
-    return made
+    weight_index = 3 if call.node.op.startswith("_contrib_Modulated") else 2
+    plain_node = SymbolNode("Convolution", call.node.name, call.node.attrs, ())
+    _, attrs = convolution.layer_attrs(SymbolCall(call.reader, plain_node, ()))
+    operands = {"x": call.value(0), "w": call.value(weight_index)}
+    (result_type,) = infer_result_types("conv2d", operands, spec("conv2d").complete_attrs(attrs))
+    return result_type
 
 
 def _prior_boxes_type(call: SymbolCall) -> TensorType:
     """Returns the result type of MultiBoxPrior: boxes around each pixel."""
     data = call.value(0).type
     texts = [call.attrs.text(name, "1").strip("()[] ").split(",") for name in ("sizes", "ratios")]
-    each = sum(bool(item.strip()) for text in texts for item in text) - 1
+    # All sizes with the first ratio, and the first size with all other ratios.
+    boxes_per_pixel = sum(bool(item.strip()) for text in texts for item in text) - 1
     height, width = data.shape[2:]
     if not (isinstance(height, int) and isinstance(width, int)):
         return data.with_shape((1, None, 4))
-    return data.with_shape((1, height * width * each, 4))
+    return data.with_shape((1, height * width * boxes_per_pixel, 4))
 
 
 def _detections_type(call: SymbolCall) -> TensorType:
     """Returns the result type of MultiBoxDetection: class, score and box for each prior."""
     classes = call.value(0).type
+    # Class scores are [batch, classes, priors].
     return classes.with_shape((classes.shape[0], classes.shape[2], 6))
 
 

@@ -58,12 +58,13 @@ class MxnetFrontend(Frontend):
 
         with pause_garbage_collection():
             symbol = read_symbol(path)
-            held = read_parameters(store) if store is not None else Parameters()
-            named = str(store or f"{_name_stem(path)}-0000.params, which is not there")
-            graph = read(path, symbol, held, named, ledger, inputs)
+            parameters = read_parameters(store) if store is not None else Parameters()
+            store_name = str(store or f"{_name_stem(path)}-0000.params, which is not there")
+            graph = read(path, symbol, parameters, store_name, ledger, inputs)
+            # MXNet kernels quantize float weights themselves: here the integers are stored.
             StoreWeights().run(graph, ledger)
-        if found := errors(graph):
-            raise InputError(f"{path}: {found[0]}")
+        if problems := errors(graph):
+            raise InputError(f"{path}: {problems[0]}")
         return graph
 
     def run_foreign(
@@ -101,20 +102,21 @@ def _model_files(path: Path) -> tuple[Path, Path | None]:
         epoch = _EPOCH_FILE.fullmatch(path.name)
         symbol = path.with_name((epoch[1] if epoch else path.stem) + _SYMBOL_SUFFIX)
         if not symbol.exists():
-            said = f"holds parameters only; its {symbol.name} is not in the same folder"
-            raise InputError(f"{path}: {said}")
+            message = f"holds parameters only; its {symbol.name} is not in the same folder"
+            raise InputError(f"{path}: {message}")
         return symbol, path
     stem = _name_stem(path)
+    # Gluon's `export` writes epoch 0.
     first = path.with_name(f"{stem.name}-0000.params")
     if first.exists():
         return path, first
-    found = [
+    candidates = [
         p
         for p in path.parent.glob("*.params")
         if p.name in (f"{stem.name}.params",)
         or ((m := _EPOCH_FILE.fullmatch(p.name)) and m[1] == stem.name)
     ]
-    if len(found) > 1:
-        names = ", ".join(sorted(p.name for p in found)[:4])
+    if len(candidates) > 1:
+        names = ", ".join(sorted(p.name for p in candidates)[:4])
         raise InputError(f"{path}: has parameters of several epochs; name one of {names} instead")
-    return path, found[0] if found else None
+    return path, candidates[0] if candidates else None

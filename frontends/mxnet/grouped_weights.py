@@ -31,27 +31,28 @@ def grouped_weights(
     """
     assert isinstance(groups, int)
     channels = w.type.shape[0]
+    # One scale a group is then one scale a layer or a channel: the defect has no effect.
     if groups == 1 or groups == channels:
         return w
     if w.constant is None:
         raise Unsupported("its weights are computed; only parameters are read there")
     data = w.constant.data.astype(_F)
-    each = len(data) // groups
+    channels_per_group = len(data) // groups
     absmax = np.abs(data).reshape(len(data), -1).max(axis=1).astype(_F)
     if not absmax.all():
         raise Unsupported("its groups have several channels, and one of them holds zeros alone")
-    if bias is not None and _needs_room_for_bias(x, absmax, bias):
+    if bias is not None and _reduces_scale_for_bias(x, absmax, bias):
         raise Unsupported("its groups have several channels, and a bias takes half of 32 bits")
-    gains = (_F(LEVELS[I8]) / absmax)[np.arange(len(data)) // each]
+    gains = (_F(LEVELS[I8]) / absmax)[np.arange(len(data)) // channels_per_group]
     integers = np.rint(data * gains.reshape(-1, *(1,) * (data.ndim - 1)))
-    kind = uniform(I8, (absmax / _F(LEVELS[I8])).astype(_F), axis=0)
+    quant = uniform(I8, (absmax / _F(LEVELS[I8])).astype(_F), axis=0)
     declared = DeclaredBounds(Array.of(-absmax), Array.of(absmax), LEVELS[I8])
-    kind = replace(kind, declared=declared)
-    made = np.clip(integers, -128, 127).astype(np.int8)
-    return call.reader.graph.constant(Array(made, TensorType(w.type.shape, kind), w.name))
+    quant = replace(quant, declared=declared)
+    clipped = np.clip(integers, -128, 127).astype(np.int8)
+    return call.reader.graph.constant(Array(clipped, TensorType(w.type.shape, quant), w.name))
 
 
-def _needs_room_for_bias(x: Value, absmax: NDArray[np.float32], bias: Value) -> bool:
+def _reduces_scale_for_bias(x: Value, absmax: NDArray[np.float32], bias: Value) -> bool:
     """Returns whether MXNet would reduce the scale of the weights so that the bias fits 32 bits."""
     if bias.constant is None:
         raise Unsupported("its bias is computed; only parameters are read there")

@@ -21,11 +21,11 @@ def _embedding(call: SymbolCall) -> Value:
 
 def _into_bounds(call: SymbolCall, x: Value, indices: Value, axis: int, mode: str) -> Value:
     """Returns indices brought into the bounds of an axis, by clipping or wrapping."""
-    kind, size = indices.type.dtype, call.size(x, axis)
+    dtype, size = indices.type.dtype, call.size(x, axis)
     if mode == "wrap":
-        return call.add("mod", {"a": indices, "b": call.number(size, kind)})
-    kept = call.add("max", {"xs.0": indices, "xs.1": call.number(0, kind)})
-    return call.add("min", {"xs.0": kept, "xs.1": call.number(size - 1, kind)})
+        return call.add("mod", {"a": indices, "b": call.number(size, dtype)})
+    not_negative = call.add("max", {"xs.0": indices, "xs.1": call.number(0, dtype)})
+    return call.add("min", {"xs.0": not_negative, "xs.1": call.number(size - 1, dtype)})
 
 
 def _take(call: SymbolCall) -> Value:
@@ -43,8 +43,8 @@ def _pick(call: SymbolCall) -> Value:
     indices = _into_bounds(call, x, indices, axis, call.choice("mode", "clip", "clip", "wrap"))
     if indices.type.rank < x.type.rank:
         indices = call.add("unsqueeze", {"x": indices}, {"axes": (axis,)})
-    made = call.add("gather_elements", {"x": x, "indices": indices}, {"axis": axis})
-    return made if keep else call.add("squeeze", {"x": made}, {"axes": (axis,)})
+    picked = call.add("gather_elements", {"x": x, "indices": indices}, {"axis": axis})
+    return picked if keep else call.add("squeeze", {"x": picked}, {"axes": (axis,)})
 
 
 def _gather_nd(call: SymbolCall) -> Value:
@@ -56,9 +56,9 @@ def _gather_nd(call: SymbolCall) -> Value:
 
 
 def _one_hot(call: SymbolCall) -> Value:
-    indices, kind = call.indices_as_i64(call.value(0)), call.dtype()
-    ends = call.attrs.number("off_value", 0.0), call.attrs.number("on_value", 1.0)
-    values = call.constant(np.asarray(ends, kind.carrier), "values")
+    indices, dtype = call.indices_as_i64(call.value(0)), call.dtype()
+    off_and_on = call.attrs.number("off_value", 0.0), call.attrs.number("on_value", 1.0)
+    values = call.constant(np.asarray(off_and_on, dtype.carrier), "values")
     attrs = {"depth": call.attrs.integer("depth"), "axis": -1}
     return call.add("one_hot", {"indices": indices, "values": values}, attrs)
 
@@ -66,8 +66,9 @@ def _one_hot(call: SymbolCall) -> Value:
 def _top_k(call: SymbolCall) -> list[Result]:
     x = call.value(0)
     axis = call.axis("axis", x.type.rank, -1)
-    kind = call.dtype()
-    wanted = call.choice("ret_typ", "indices", "indices", "value", "both")
+    dtype = call.dtype()
+    result_kind = call.choice("ret_typ", "indices", "indices", "value", "both")
+    # A k of 0 means all elements.
     count = call.attrs.integer("k", 1) or call.size(x, axis)
     attrs = {
         "k": count,
@@ -75,14 +76,14 @@ def _top_k(call: SymbolCall) -> list[Result]:
         "largest": not call.attrs.flag("is_ascend"),
         "sorted": True,
     }
-    values, places = call.add_many("top_k", {"x": x}, attrs)
-    found = call.cast(places, kind)
-    made: dict[str, list[Result]] = {
-        "indices": [found],
+    values, indices = call.add_many("top_k", {"x": x}, attrs)
+    cast_indices = call.cast(indices, dtype)
+    results_by_kind: dict[str, list[Result]] = {
+        "indices": [cast_indices],
         "value": [values],
-        "both": [values, found],
+        "both": [values, cast_indices],
     }
-    return made[wanted]
+    return results_by_kind[result_kind]
 
 
 def _arg_reduce(op: str) -> Callable[[SymbolCall], Value]:
@@ -93,11 +94,12 @@ def _arg_reduce(op: str) -> Callable[[SymbolCall], Value]:
                 raise Unsupported("keepdims without an axis is not read")
             x = call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, [SizeTerm(-1)])})
             call.ignore("axis")
-            made = call.add(op, {"x": x}, {"axis": 0, "keep": True})
+            index = call.add(op, {"x": x}, {"axis": 0, "keep": True})
         else:
             axis = call.axis("axis", x.type.rank)
-            made = call.add(op, {"x": x}, {"axis": axis, "keep": keep})
-        return call.cast(made, call.value(0).type.dtype)
+            index = call.add(op, {"x": x}, {"axis": axis, "keep": keep})
+        # MXNet returns indices in the element type of the data.
+        return call.cast(index, call.value(0).type.dtype)
 
     return read
 

@@ -45,11 +45,16 @@ class Inputs:
         self,
         path: Path,
         symbol: Symbol,
-        held: Mapping[str, parameters.Array],
+        parameter_arrays: Mapping[str, parameters.Array],
         store: str,
-        given: Sequence[object] | None,
+        stated: Sequence[object] | None,
     ) -> None:
-        self.path, self.symbol, self.held, self.given = path, symbol, held, given
+        self.path, self.symbol, self.parameters, self.stated = (
+            path,
+            symbol,
+            parameter_arrays,
+            stated,
+        )
         self.consumers: dict[int, list[tuple[int, int]]] = {}
         """By node: the consumers of its first result, as (node, operand) indices."""
         for index, node in enumerate(symbol.nodes):
@@ -59,24 +64,25 @@ class Inputs:
         self.input_nodes: list[int] = []
         heads = {index for index, _ in symbol.heads}
         for index, node in enumerate(symbol.nodes):
-            if not node.is_variable or node.name in held or self._is_label(index):
+            # A variable with an array is a parameter; a label has no effect in inference.
+            if not node.is_variable or node.name in parameter_arrays or self._is_label(index):
                 continue
             # A variable in the place of a weight is no input: the parameter file lacks it.
             for reader, slot in self.consumers.get(index, []):
                 layer = symbol.nodes[reader]
                 if slot and (layer.op in _WITH_PARAMETERS or (layer.op == "RNN" and slot == 1)):
-                    said = f"{path}: parameter {node.label} of {layer.description}"
-                    raise InputError(f"{said} is missing in {store}")
+                    message = f"{path}: parameter {node.label} of {layer.description}"
+                    raise InputError(f"{message} is missing in {store}")
             if index in self.consumers or index in heads:
                 self.input_nodes.append(index)
-        if given is not None and len(given) != len(self.input_nodes):
+        if stated is not None and len(stated) != len(self.input_nodes):
             names = ", ".join(symbol.nodes[i].name for i in self.input_nodes) or "none"
-            raise InputError(f"{path}: {len(given)} inputs are given, the model has: {names}")
+            raise InputError(f"{path}: {len(stated)} inputs are given, the model has: {names}")
 
     def _is_label(self, index: int) -> bool:
-        found = self.consumers.get(index, [])
-        return bool(found) and all(
-            slot == 1 and self.symbol.nodes[reader].op in _WITH_LABELS for reader, slot in found
+        consumers = self.consumers.get(index, [])
+        return bool(consumers) and all(
+            slot == 1 and self.symbol.nodes[reader].op in _WITH_LABELS for reader, slot in consumers
         )
 
     def type_of(self, index: int) -> TensorType | None:
@@ -85,37 +91,39 @@ class Inputs:
             return None
         node = self.symbol.nodes[index]
         guessed = self._guess_by_layers(index)
-        if self.given is not None:
-            return self._type_of_given(node, self.given[self.input_nodes.index(index)], guessed)
+        if self.stated is not None:
+            return self._type_of_stated(node, self.stated[self.input_nodes.index(index)], guessed)
         # A given shape wins over a declared one, and that over one that layers imply.
         declared = self._declared_shape(node)
         shape = declared if declared is not None else guessed[0] if guessed else None
         if shape is None:
-            said = f"input {node.label} has no shape in the file, and no layer gives it"
-            ways = "--shape 1,3,224,224, --data, or inputs=[(1, 3, 224, 224)]"
-            raise ShapesNeeded(f"{self.path}: {said}; give one shape per input: {ways}")
-        return TensorType(self._named_shape(node, shape), guessed[1] if guessed else F32)
+            message = f"input {node.label} has no shape in the file, and no layer gives it"
+            how_to = "--shape 1,3,224,224, --data, or inputs=[(1, 3, 224, 224)]"
+            raise ShapesNeeded(f"{self.path}: {message}; give one shape per input: {how_to}")
+        return TensorType(self._with_symbols(node, shape), guessed[1] if guessed else F32)
 
-    def _named_shape(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    def _with_symbols(self, node: SymbolNode, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """Returns a shape whose open sizes are symbols, named after the input and the axis."""
-        plain = re.sub(r"\W", "_", node.name)
-        plain = plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
+        stem = re.sub(r"\W", "_", node.name)
+        stem = stem if re.match(r"[A-Za-z_]", stem) else f"_{stem}"
         return tuple(
-            dims.symbol(f"{plain}_{axis}") if size is None else size
+            dims.symbol(f"{stem}_{axis}") if size is None else size
             for axis, size in enumerate(shape)
         )
 
-    def _type_of_given(
-        self, node: SymbolNode, held: Any, guessed: tuple[Sequence[Dim], DType] | None
+    def _type_of_stated(
+        self, node: SymbolNode, stated: Any, guessed: tuple[Sequence[Dim], DType] | None
     ) -> TensorType:
-        kind = guessed[1] if guessed else F32
+        guessed_dtype = guessed[1] if guessed else F32
         try:
-            if isinstance(held, (tuple, list)):
-                return TensorType(self._named_shape(node, [dims.size(size) for size in held]), kind)
-            data = np.asarray(held)
-            found = dtype_of(data)
+            if isinstance(stated, (tuple, list)):
+                return TensorType(
+                    self._with_symbols(node, [dims.size(size) for size in stated]), guessed_dtype
+                )
+            data = np.asarray(stated)
+            stated_dtype = dtype_of(data)
             # NumPy's default float64 is not meant: examples are often lists or drawn arrays.
-            return TensorType(data.shape, kind if found == F64 else found)
+            return TensorType(data.shape, guessed_dtype if stated_dtype == F64 else stated_dtype)
         except QirError as error:
             raise InputError(f"{self.path}: input {node.label}: {error}") from error
 
@@ -124,29 +132,30 @@ class Inputs:
         if "__shape__" not in node.attrs:
             return None
         try:
-            found = Attributes(node.attrs).integers("__shape__")
+            sizes = Attributes(node.attrs).integers("__shape__")
         except BadAttribute as error:
             raise InputError(f"{self.path}: variable {node.label}: {error}") from error
-        if not found:
+        if not sizes:
             return None
         # -1 and 0 are open sizes; larger sizes than 2^40 are damage.
-        if any(size < -1 or size >= 1 << 40 for size in found):
-            raise InputError(f"{self.path}: variable {node.label} has the shape {found}")
-        return [size if size > 0 else None for size in found]
+        if any(size < -1 or size >= 1 << 40 for size in sizes):
+            raise InputError(f"{self.path}: variable {node.label} has the shape {sizes}")
+        return [size if size > 0 else None for size in sizes]
 
     def _guess_by_layers(self, index: int) -> tuple[Sequence[Dim], DType] | None:
         """Returns shape and element type by the first layers that consume a variable."""
-        waiting, seen = [index], {index}
+        waiting, visited = [index], {index}
+        # Breadth first: the nearest layer decides.
         while waiting:
             for reader, slot in self.consumers.get(waiting.pop(0), []):
                 node = self.symbol.nodes[reader]
-                if found := self._type_by_layer(node, slot):
-                    return found
+                if guessed := self._type_by_layer(node, slot):
+                    return guessed
                 # Indices of an embedding before an RNN are [steps, batch].
                 if node.op == "Embedding" and slot == 0 and self._feeds_rnn(reader):
                     return [None, None], F32
-                if node.op in _RANK_KEEPING and slot == 0 and reader not in seen:
-                    seen.add(reader)
+                if node.op in _RANK_KEEPING and slot == 0 and reader not in visited:
+                    visited.add(reader)
                     waiting.append(reader)
         return None
 
@@ -154,10 +163,11 @@ class Inputs:
         """Returns whether an RNN consumes a node, directly or after dropout and transposes."""
         for reader, slot in self.consumers.get(index, []):
             node = self.symbol.nodes[reader]
+            # Operands of an RNN are data, parameters and states.
             if node.op == "RNN" and slot == 0:
                 return True
-            aside = node.op in ("Dropout", "SwapAxis", "swapaxes", "transpose")
-            if aside and self._feeds_rnn(reader):
+            passes_through = node.op in ("Dropout", "SwapAxis", "swapaxes", "transpose")
+            if passes_through and self._feeds_rnn(reader):
                 return True
         return False
 
@@ -169,16 +179,16 @@ class Inputs:
         if slot != 0:
             return None
         # Fused layers have the convolution or product in their subgraph.
-        within = node.subgraphs[0].nodes if node.subgraphs else (node,)
-        inner = next((n for n in within if n.op in ("Convolution", "FullyConnected")), node)
+        inner_nodes = node.subgraphs[0].nodes if node.subgraphs else (node,)
+        inner = next((n for n in inner_nodes if n.op in ("Convolution", "FullyConnected")), node)
         attrs = Attributes(inner.attrs)
         weight = self._weight(node)
         try:
             if inner.op in ("Convolution", "Deconvolution") and weight is not None:
                 # Deconvolution has its input channels on axis 0 of the weight.
-                own = inner.op == "Deconvolution"
-                channels = weight.shape[0 if own else 1] * (
-                    1 if own else attrs.integer("num_group", 1)
+                is_deconvolution = inner.op == "Deconvolution"
+                channels = weight.shape[0 if is_deconvolution else 1] * (
+                    1 if is_deconvolution else attrs.integer("num_group", 1)
                 )
                 return [None, channels, *[None] * (weight.ndim - 2)], _float_dtype(weight)
             if inner.op == "FullyConnected" and weight is not None and attrs.flag("flatten", True):
@@ -192,10 +202,10 @@ class Inputs:
     def _weight(self, node: SymbolNode) -> parameters.Array | None:
         if len(node.inputs) < 2:
             return None
-        found = self.held.get(self.symbol.nodes[node.inputs[1][0]].name)
-        return found if found is not None and found.ndim >= 2 else None
+        array = self.parameters.get(self.symbol.nodes[node.inputs[1][0]].name)
+        return array if array is not None and array.ndim >= 2 else None
 
 
 def _float_dtype(weight: parameters.Array) -> DType:
-    kind = dtype_of(weight)
-    return kind if kind.is_float else F32
+    dtype = dtype_of(weight)
+    return dtype if dtype.is_float else F32

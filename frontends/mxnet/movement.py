@@ -16,61 +16,63 @@ _FIRST, _LAST = -(2**63) + 1, 2**63 - 1
 
 
 def _reshape(call: SymbolCall) -> Value:
-    x, codes = call.value(0), call.attrs.integers("shape")
+    x, special_sizes = call.value(0), call.attrs.integers("shape")
     call.ignore("keep_highest")
-    if not codes:
-        codes = tuple(size or -1 for size in call.attrs.integers("target_shape"))
+    if not special_sizes:
+        # Old symbols write `target_shape`, where 0 is inferred.
+        special_sizes = tuple(size or -1 for size in call.attrs.integers("target_shape"))
     call.ignore("target_shape")
-    if not codes:
+    if not special_sizes:
         raise Unsupported("its shape is empty")
     axes = list(range(x.type.rank))
     if call.attrs.flag("reverse"):
-        if {-3, -4} & set(codes):
-            codes = _reversed_special_sizes(codes)
-        parts = _resolved_sizes(x, codes[::-1], axes[::-1])[::-1]
+        if {-3, -4} & set(special_sizes):
+            special_sizes = _reversed_special_sizes(special_sizes)
+        parts = _resolved_sizes(x, special_sizes[::-1], axes[::-1])[::-1]
     else:
-        parts = _resolved_sizes(x, codes, axes)
+        parts = _resolved_sizes(x, special_sizes, axes)
     return call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, parts)})
 
 
-def _reversed_special_sizes(codes: Sequence[int]) -> tuple[int, ...]:
+def _reversed_special_sizes(special_sizes: Sequence[int]) -> tuple[int, ...]:
     """Returns special sizes for a reshape from the last axis on (`reverse`)."""
-    if -4 in codes:
+    if -4 in special_sizes:
         raise Unsupported("its shape splits an axis (-4) in reverse; write the sizes instead")
-    return tuple(codes)
+    return tuple(special_sizes)
 
 
-def _resolved_sizes(x: Value, codes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
+def _resolved_sizes(x: Value, special_sizes: Sequence[int], axes: list[int]) -> list[SizeTerm]:
     """Resolves the special sizes 0 and -2 to -4 of MXNet's Reshape; -1 stays.
 
     0 copies an axis, -2 copies the remaining ones, -3 merges two, -4 splits one into the two that
     follow.
     """
-    made: list[SizeTerm] = []
-    left = list(axes)
-    waiting = list(codes)
+    terms: list[SizeTerm] = []
+    axes_left = list(axes)
+    sizes_left = list(special_sizes)
 
     def take() -> int:
-        if not left:
-            raise Unsupported(f"its shape {tuple(codes)} names more axes than there are")
-        return left.pop(0)
+        if not axes_left:
+            raise Unsupported(f"its shape {tuple(special_sizes)} names more axes than there are")
+        return axes_left.pop(0)
 
-    while waiting:
-        code = waiting.pop(0)
+    while sizes_left:
+        code = sizes_left.pop(0)
         if code > 0 or code == -1:
-            made.append(SizeTerm(code))
-            left[:1] = []
+            terms.append(SizeTerm(code))
+            # A plain size stands in the place of one axis.
+            axes_left[:1] = []
         elif code == 0:
-            made.append(size_term(x, take()))
+            terms.append(size_term(x, take()))
         elif code == -2:
-            made += [size_term(x, take()) for _ in range(len(left))]
+            terms += [size_term(x, take()) for _ in range(len(axes_left))]
         elif code == -3:
-            made.append(size_term(x, *sorted((take(), take()))))
-        elif code == -4 and len(waiting) >= 2:
-            made += _split(x, take(), waiting.pop(0), waiting.pop(0))
+            terms.append(size_term(x, *sorted((take(), take()))))
+        elif code == -4 and len(sizes_left) >= 2:
+            terms += _split(x, take(), sizes_left.pop(0), sizes_left.pop(0))
         else:
-            raise Unsupported(f"its shape is {tuple(codes)}, with the code {code}")
-    return made
+            raise Unsupported(f"its shape is {tuple(special_sizes)}, with the code {code}")
+    return terms
 
 
 def _split(x: Value, axis: int, first: int, second: int) -> list[SizeTerm]:
@@ -81,6 +83,7 @@ def _split(x: Value, axis: int, first: int, second: int) -> list[SizeTerm]:
         first = size // second if first == -1 else first
         second = size // first if second == -1 else second
         return [SizeTerm(first), SizeTerm(second)]
+    # With an open size, one part is a number and the other the quotient.
     return [
         SizeTerm(first) if first > 0 else SizeTerm(axes=(axis,), over=second),
         SizeTerm(second) if second > 0 else SizeTerm(axes=(axis,), over=first),
@@ -100,6 +103,7 @@ def _expand_dims(call: SymbolCall) -> Value:
 def _squeeze(call: SymbolCall) -> Value:
     x = call.value(0)
     axes = tuple(a + x.type.rank if a < 0 else a for a in call.attrs.integers("axis"))
+    # Without an axis, all axes of size 1 go.
     if not call.attrs.is_given("axis"):
         axes = tuple(i for i in range(x.type.rank) if call.size(x, i) == 1)
     return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
@@ -142,48 +146,53 @@ def _stack(call: SymbolCall) -> Value:
 def _slice_channel(call: SymbolCall) -> list[Result]:
     x, count = call.value(0), call.attrs.integer("num_outputs")
     axis = call.axis("axis", x.type.rank, 1)
-    size, alone = call.size(x, axis), call.attrs.flag("squeeze_axis")
+    size, squeezes = call.size(x, axis), call.attrs.flag("squeeze_axis")
     if not 1 <= count <= _MAX_PARTS or size % count:
         raise Unsupported(f"it splits axis {axis}, of size {size}, into {count}")
-    return _split_into(call, x, axis, [size // count] * count, alone)
+    return _split_into(call, x, axis, [size // count] * count, squeezes)
 
 
 def _split_into(
-    call: SymbolCall, x: Value, axis: int, parts: list[int], alone: bool
+    call: SymbolCall, x: Value, axis: int, parts: list[int], squeezes: bool
 ) -> list[Result]:
     if len(parts) == 1:
-        return [call.add("squeeze", {"x": x}, {"axes": (axis,)}) if alone else x]
-    made = call.add_many("split", {"x": x}, {"sizes": tuple(parts), "axis": axis})
-    if alone:
-        made = tuple(call.add("squeeze", {"x": p}, {"axes": (axis,)}) for p in made)
-    return list(made)
+        return [call.add("squeeze", {"x": x}, {"axes": (axis,)}) if squeezes else x]
+    results = call.add_many("split", {"x": x}, {"sizes": tuple(parts), "axis": axis})
+    if squeezes:
+        results = tuple(call.add("squeeze", {"x": p}, {"axes": (axis,)}) for p in results)
+    return list(results)
 
 
 def _split_at(call: SymbolCall) -> list[Result]:
     """Reads `split_v2`: by a count of equal sections, or by the start indices of parts."""
     x = call.value(0)
-    axis, alone = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
+    axis, squeezes = call.axis("axis", x.type.rank, 0), call.attrs.flag("squeeze_axis")
     sections, starts = call.attrs.integer("sections", 0), call.attrs.integers("indices")
     size = call.size(x, axis)
     if not 0 <= sections <= _MAX_PARTS:
         raise Unsupported(f"it splits axis {axis} into {sections}")
     if sections:
-        return _split_into(call, x, axis, [size // sections] * sections, alone)
+        return _split_into(call, x, axis, [size // sections] * sections, squeezes)
     ends = (*starts[1:], size)
-    return _split_into(call, x, axis, [b - a for a, b in zip(starts, ends, strict=True)], alone)
+    return _split_into(call, x, axis, [b - a for a, b in zip(starts, ends, strict=True)], squeezes)
 
 
 def _slice(call: SymbolCall) -> Value:
     x = call.value(0)
     begin, end, step = (call.attrs.optional_integers(name) for name in ("begin", "end", "step"))
-    steps = [1 if s is None else s for s in (*step, *[1] * (len(begin) - len(step)))]
-    backwards = [s < 0 for s in steps]
+    steps = [
+        1 if step_size is None else step_size
+        for step_size in (*step, *[1] * (len(begin) - len(step)))
+    ]
+    backwards = [step_size < 0 for step_size in steps]
+    # A bound of None is the start or the end, in the direction of the step.
     starts = [
-        (_LAST if back else 0) if b is None else b for b, back in zip(begin, backwards, strict=True)
+        (_LAST if is_backward else 0) if bound is None else bound
+        for bound, is_backward in zip(begin, backwards, strict=True)
     ]
     ends = [
-        (_FIRST if back else _LAST) if e is None else e
-        for e, back in zip(end, backwards, strict=True)
+        (_FIRST if is_backward else _LAST) if e is None else e
+        for e, is_backward in zip(end, backwards, strict=True)
     ]
     return _add_slice(call, x, starts, ends, list(range(len(begin))), steps)
 
@@ -214,15 +223,16 @@ def _slice_axis(call: SymbolCall) -> Value:
 
 def _slice_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
+    # Without axes, all axes are sliced.
     axes = [a % x.type.rank for a in call.attrs.integers("axes")] or list(range(x.type.rank))
     return _cut_like(call, x, like, axes, axes)
 
 
 def _cut_like(
-    call: SymbolCall, x: Value, like: Value, axes: Sequence[int], theirs: Sequence[int]
+    call: SymbolCall, x: Value, like: Value, axes: Sequence[int], like_axes: Sequence[int]
 ) -> Value:
     """Returns x sliced to the sizes of another value along some axes."""
-    parts = [size_term(like, axis) for axis in theirs]
+    parts = [size_term(like, axis) for axis in like_axes]
     # With known sizes it is a plain slice, else one whose ends are computed.
     if not any(p.axes for p in parts):
         return _add_slice(
@@ -251,8 +261,8 @@ def _crop(call: SymbolCall) -> Value:
 def _tile(call: SymbolCall) -> Value:
     x, repeats = call.value(0), call.attrs.integers("reps")
     if len(repeats) > x.type.rank:
-        new = tuple(range(len(repeats) - x.type.rank))
-        x = call.add("unsqueeze", {"x": x}, {"axes": new})
+        new_axes = tuple(range(len(repeats) - x.type.rank))
+        x = call.add("unsqueeze", {"x": x}, {"axes": new_axes})
     repeats = (*(1,) * (x.type.rank - len(repeats)), *repeats)
     return call.add("tile", {"x": x}, {"repeats": repeats})
 
@@ -265,12 +275,12 @@ def _repeat(call: SymbolCall) -> Value:
         call.ignore("axis")
         x = call.add("reshape", {"x": x, "shape": sizes.shape_operand(call, x, [SizeTerm(-1)])})
     # A new axis after the repeated one is tiled, then merged into it.
-    wide = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
+    tiled = call.add("unsqueeze", {"x": x}, {"axes": (axis + 1,)})
     repeats = tuple(count if i == axis + 1 else 1 for i in range(x.type.rank + 1))
-    wide = call.add("tile", {"x": wide}, {"repeats": repeats})
+    tiled = call.add("tile", {"x": tiled}, {"repeats": repeats})
     parts = [size_term(x, i) for i in range(x.type.rank)]
     parts[axis] = SizeTerm(-1) if parts[axis].axes else SizeTerm(parts[axis].number * count)
-    return call.add("reshape", {"x": wide, "shape": _shape_of_other(call, x, parts)})
+    return call.add("reshape", {"x": tiled, "shape": _shape_of_other(call, x, parts)})
 
 
 def _shape_of_other(call: SymbolCall, x: Value, parts: list[SizeTerm]) -> Value:
@@ -289,18 +299,20 @@ def _flip(call: SymbolCall) -> Value:
 
 def _broadcast_to(call: SymbolCall) -> Value:
     x = call.value(0)
-    wanted = call.attrs.integers("shape")
-    parts = [SizeTerm(size) if size else size_term(x, i) for i, size in enumerate(wanted)]
+    target_sizes = call.attrs.integers("shape")
+    parts = [SizeTerm(size) if size else size_term(x, i) for i, size in enumerate(target_sizes)]
     return call.add("expand", {"x": x, "shape": sizes.exact_shape_operand(call, x, parts)})
 
 
 def _broadcast_like(call: SymbolCall) -> Value:
     x, like = call.value(0), call.value(1)
     if call.attrs.is_given("lhs_axes") and call.attrs.is_given("rhs_axes"):
-        ours, theirs = call.attrs.integers("lhs_axes"), call.attrs.integers("rhs_axes")
-        pairs = zip(ours, theirs, strict=False)
-        wide = {i % x.type.rank: sizes.size_term(like, j % like.type.rank) for i, j in pairs}
-        parts = [wide.get(i, SizeTerm(1)) for i in range(x.type.rank)]
+        x_axes, like_axes = call.attrs.integers("lhs_axes"), call.attrs.integers("rhs_axes")
+        pairs = zip(x_axes, like_axes, strict=False)
+        terms_by_axis = {
+            i % x.type.rank: sizes.size_term(like, j % like.type.rank) for i, j in pairs
+        }
+        parts = [terms_by_axis.get(i, SizeTerm(1)) for i in range(x.type.rank)]
         return call.add("expand", {"x": x, "shape": sizes.exact_shape_operand(call, like, parts)})
     call.ignore("lhs_axes", "rhs_axes")
     return call.add("expand", {"x": x, "shape": sizes.shape_of_value(call, like)})
@@ -308,9 +320,9 @@ def _broadcast_like(call: SymbolCall) -> Value:
 
 def _broadcast_axis(call: SymbolCall) -> Value:
     x = call.value(0)
-    wide = dict(zip(call.attrs.integers("axis"), call.attrs.integers("size"), strict=False))
-    wide = {axis % x.type.rank: size for axis, size in wide.items()}
-    parts = [SizeTerm(wide.get(i, 1)) for i in range(x.type.rank)]
+    size_by_axis = dict(zip(call.attrs.integers("axis"), call.attrs.integers("size"), strict=False))
+    size_by_axis = {axis % x.type.rank: size for axis, size in size_by_axis.items()}
+    parts = [SizeTerm(size_by_axis.get(i, 1)) for i in range(x.type.rank)]
     return call.add("expand", {"x": x, "shape": sizes.exact_shape_operand(call, x, parts)})
 
 
@@ -347,8 +359,8 @@ def _sequence_last(call: SymbolCall) -> Value:
     axis = call.axis("axis", x.type.rank, 0)
     if call.attrs.flag("use_sequence_length"):
         raise Unsupported("use_sequence_length is True; take the rows with gather_nd instead")
-    last = _add_slice(call, x, [-1], [_LAST], [axis], [1])
-    return call.add("squeeze", {"x": last}, {"axes": (axis,)})
+    last_step = _add_slice(call, x, [-1], [_LAST], [axis], [1])
+    return call.add("squeeze", {"x": last_step}, {"axes": (axis,)})
 
 
 OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {

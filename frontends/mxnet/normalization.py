@@ -13,10 +13,10 @@ from .call import Result, SymbolCall, Unsupported, int64_array
 
 def batch_norm_gamma(call: SymbolCall, index: int) -> Value:
     """Returns gamma of a batch norm; ones if `fix_gamma` is set."""
-    held = call.value(index)
+    gamma = call.value(index)
     if not call.attrs.flag("fix_gamma", True):
-        return held
-    data = np.ones([call.size(held, 0)], held.type.dtype.carrier)
+        return gamma
+    data = np.ones([call.size(gamma, 0)], gamma.type.dtype.carrier)
     return call.constant(data, "gamma")
 
 
@@ -32,22 +32,26 @@ def _batch_norm(call: SymbolCall) -> list[Result]:
         "var": call.stored_state(4, "moving_var"),
     }
     attrs = {"eps": call.attrs.number("eps", 1e-3), "axis": call.axis("axis", x.type.rank, 1)}
+    # Mean and variance are results of training.
     return [call.add("batch_norm", operands, attrs), None, None]
 
 
 def _layer_norm(call: SymbolCall) -> list[Result]:
     call.ignore("output_mean_var")
     x = call.value(0)
-    axis, last = call.axis("axis", x.type.rank, -1), x.type.rank - 1
+    axis, last_axis = call.axis("axis", x.type.rank, -1), x.type.rank - 1
+    # The op normalizes the last axes: the axis goes there and back.
     order = (*(i for i in range(x.type.rank) if i != axis), axis)
-    if axis != last:
+    if axis != last_axis:
         x = call.add("transpose", {"x": x}, {"perm": order})
     operands = {"x": x, "gamma": call.value(1), "beta": call.value(2)}
-    made = call.add("layer_norm", operands, {"axis": -1, "eps": call.attrs.number("eps", 1e-5)})
-    if axis != last:
-        back = tuple(order.index(i) for i in range(len(order)))
-        made = call.add("transpose", {"x": made}, {"perm": back})
-    return [made, None, None]
+    normalized = call.add(
+        "layer_norm", operands, {"axis": -1, "eps": call.attrs.number("eps", 1e-5)}
+    )
+    if axis != last_axis:
+        inverse_order = tuple(order.index(i) for i in range(len(order)))
+        normalized = call.add("transpose", {"x": normalized}, {"perm": inverse_order})
+    return [normalized, None, None]
 
 
 def _instance_norm(call: SymbolCall) -> Value:
@@ -59,13 +63,14 @@ def _group_norm(call: SymbolCall) -> list[Result]:
     call.ignore("output_mean_var")
     x, groups = call.value(0), call.attrs.integer("num_groups", 1)
     attrs = {"groups": groups, "eps": call.attrs.number("eps", 1e-5)}
+    # The op has gamma and beta for each channel.
     channels = call.limited_size(x, 1)
-    rows = []
+    parameters = []
     for index, name in ((1, "gamma"), (2, "beta")):  # per group before MXNet 2.0
-        held = call.parameter_data(index, name)
-        each = channels // groups if held.shape == (groups,) else 1
-        rows.append(call.constant(np.repeat(held, each), name))
-    operands = {"x": x, "gamma": rows[0], "beta": rows[1]}
+        stored = call.parameter_data(index, name)
+        repeats = channels // groups if stored.shape == (groups,) else 1
+        parameters.append(call.constant(np.repeat(stored, repeats), name))
+    operands = {"x": x, "gamma": parameters[0], "beta": parameters[1]}
     return [call.add("group_norm", operands, attrs), None, None]
 
 
@@ -83,6 +88,7 @@ def _l2_normalization(call: SymbolCall) -> list[Result]:
 def _lrn(call: SymbolCall) -> list[Result]:
     attrs = {
         "size": call.attrs.integer("nsize"),
+        # MXNet divides alpha by the size too.
         "alpha": call.attrs.number("alpha", 1e-4),
         "beta": call.attrs.number("beta", 0.75),
         "bias": call.attrs.number("knorm", 2.0),
@@ -99,8 +105,8 @@ def _softmax(op: str, negative: bool = False) -> Callable[[SymbolCall], Value]:
             x = call.cast(x, call.dtype())
         axis = call.axis("axis", x.type.rank, -1)
         if call.attrs.is_given("temperature"):
-            over = call.number(call.attrs.number("temperature"), x.type.dtype)
-            x = call.add("div", {"a": x, "b": over})
+            temperature = call.number(call.attrs.number("temperature"), x.type.dtype)
+            x = call.add("div", {"a": x, "b": temperature})
         if negative:
             x = call.add("neg", {"x": x})
         return call.add(op, {"x": x}, {"axis": axis})
@@ -137,7 +143,7 @@ def _regression_output(op: str = "") -> Callable[[SymbolCall], Value]:
 
 def _sequence_mask(call: SymbolCall) -> Value:
     x, axis = call.value(0), call.axis("axis", call.value(0).type.rank, 0)
-    filled = call.attrs.number("value", 0.0)
+    fill = call.attrs.number("value", 0.0)
     if not call.attrs.flag("use_sequence_length"):
         return x
     if axis > 1:
@@ -146,12 +152,12 @@ def _sequence_mask(call: SymbolCall) -> Value:
         int64_array(range(call.limited_size(x, axis))).astype(np.float32), "steps"
     )
     lengths = call.add("cast", {"x": call.value(1)}, {"to": steps.type.dtype})
-    rest = tuple(range(2, x.type.rank))
-    steps = call.add("unsqueeze", {"x": steps}, {"axes": (1 - axis, *rest)})
-    lengths = call.add("unsqueeze", {"x": lengths}, {"axes": (axis, *rest)})
-    inside = call.add("less", {"a": steps, "b": lengths})
-    outside = call.number(filled, x.type.dtype)
-    return call.add("where", {"condition": inside, "a": x, "b": outside})
+    other_axes = tuple(range(2, x.type.rank))
+    steps = call.add("unsqueeze", {"x": steps}, {"axes": (1 - axis, *other_axes)})
+    lengths = call.add("unsqueeze", {"x": lengths}, {"axes": (axis, *other_axes)})
+    is_inside = call.add("less", {"a": steps, "b": lengths})
+    fill_value = call.number(fill, x.type.dtype)
+    return call.add("where", {"condition": is_inside, "a": x, "b": fill_value})
 
 
 OPS: dict[str, Callable[[SymbolCall], Result | list[Result]]] = {

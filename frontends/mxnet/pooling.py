@@ -10,14 +10,14 @@ from qir.ir.node import Value
 from .call import SymbolCall, Unsupported
 
 
-def _global_pool(call: SymbolCall, x: Value, kind: str) -> Value:
+def _global_pool(call: SymbolCall, x: Value, pool_type: str) -> Value:
     call.ignore("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
     spatial = tuple(range(2, x.type.rank))
-    if kind == "sum":
+    if pool_type == "sum":
         return call.add("reduce_sum", {"x": x}, {"axes": spatial, "keep": True})
-    if kind == "lp":
+    if pool_type == "lp":
         return call.add("global_lp_pool", {"x": x}, {"p": call.attrs.integer("p_value")})
-    return call.add(f"global_{kind}_pool", {"x": x})
+    return call.add(f"global_{pool_type}_pool", {"x": x})
 
 
 def _last_window_is_outside(
@@ -42,38 +42,39 @@ def window_attrs(call: SymbolCall) -> dict[str, Attr]:
     stride = call.attrs.integers("stride", (1,) * axes)
     pad = call.attrs.integers("pad", (0,) * axes)
     convention = call.choice("pooling_convention", "valid", "valid", "full")
-    made: dict[str, Attr] = {"kernel": kernel, "stride": stride, "pad": pad * 2, "ceil": False}
-    each = list(zip(kernel, stride, pad, range(2, 2 + axes), strict=True))
+    attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride, "pad": pad * 2, "ceil": False}
+    by_axis = list(zip(kernel, stride, pad, range(2, 2 + axes), strict=True))
     if convention == "full":
-        if any(_last_window_is_outside(call, x, *one) for one in each):
+        if any(_last_window_is_outside(call, x, *window) for window in by_axis):
             raise Unsupported("the last window of pooling_convention full is beyond the data")
-        made["ceil"] = True
-    return made
+        attrs["ceil"] = True
+    return attrs
 
 
 def _pooling(call: SymbolCall) -> Value:
     x = call.value(0)
     call.choice("layout", "", "", "NCW", "NCHW", "NCDHW")
-    kind = call.choice("pool_type", "max", "max", "avg", "sum", "lp")
-    if kind != "lp":
+    pool_type = call.choice("pool_type", "max", "max", "avg", "sum", "lp")
+    if pool_type != "lp":
         call.ignore("p_value")
     if call.attrs.flag("global_pool"):
-        return _global_pool(call, x, kind)
+        return _global_pool(call, x, pool_type)
     attrs = window_attrs(call)
     kernel = call.attrs.integers("kernel")
-    axes, counted = len(kernel), call.attrs.flag("count_include_pad", True)
-    if kind == "max":
+    axes, counts_padding = len(kernel), call.attrs.flag("count_include_pad", True)
+    if pool_type == "max":
         return call.add(f"max_pool{axes}d", {"x": x}, attrs)
-    if kind == "lp":
+    if pool_type == "lp":
         return call.add(f"lp_pool{axes}d", {"x": x}, attrs | {"p": call.attrs.integer("p_value")})
-    if kind == "sum":
+    if pool_type == "sum":
         if attrs["ceil"]:
             raise Unsupported("pool_type sum is read in the convention valid only")
-        counted = True
-    made = call.add(f"avg_pool{axes}d", {"x": x}, attrs | {"count_pad": counted})
-    if kind == "avg":
-        return made
-    return call.add("mul", {"a": made, "b": call.number(float(prod(kernel)), x.type.dtype)})
+        counts_padding = True
+    average = call.add(f"avg_pool{axes}d", {"x": x}, attrs | {"count_pad": counts_padding})
+    if pool_type == "avg":
+        return average
+    # A sum is the average times the count of elements, if padding is counted.
+    return call.add("mul", {"a": average, "b": call.number(float(prod(kernel)), x.type.dtype)})
 
 
 def _adaptive(call: SymbolCall) -> Value:

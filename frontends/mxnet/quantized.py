@@ -43,29 +43,29 @@ def add_quantized(
 ) -> Value:
     """Adds an op with a quantized result, or a float one; its shape is inferred."""
     call.reader.graph.profile = PROFILE
-    full = spec(op).complete_attrs(attrs)
-    (kind,) = infer_result_types(op, operands, full)
-    return call.add_node(op, operands, attrs, [TensorType(kind.shape, element or F32)]).result
+    all_attrs = spec(op).complete_attrs(attrs)
+    (float_type,) = infer_result_types(op, operands, all_attrs)
+    return call.add_node(op, operands, attrs, [TensorType(float_type.shape, element or F32)]).result
 
 
 def _calibrated_range(call: SymbolCall) -> tuple[float, float]:
-    found = calibrated_range(call)
-    if found is None:
+    calibrated = calibrated_range(call)
+    if calibrated is None:
         raise Unsupported(UNCALIBRATED)
-    return found
+    return calibrated
 
 
 def _quantize(call: SymbolCall) -> list[Result]:
-    kind = call.choice("out_type", "int8", "int8", "uint8", "auto")
-    found = calibrated_range(call)
-    if found is None:
-        return uncalibrated.quantize(call, signed=kind != "uint8")
-    low, high = found
+    out_type = call.choice("out_type", "int8", "int8", "uint8", "auto")
+    calibrated = calibrated_range(call)
+    if calibrated is None:
+        return uncalibrated.quantize(call, signed=out_type != "uint8")
+    low, high = calibrated
     note_empty_range(call, low, high)
-    signed = kind == "int8" or (kind == "auto" and low < 0)
-    if not signed:
+    is_signed = out_type == "int8" or (out_type == "auto" and low < 0)
+    if not is_signed:
         note_refused_range(call, low)
-    element = quantized_type(I8 if signed else U8, low, high)
+    element = quantized_type(I8 if is_signed else U8, low, high)
     return results_with_range(add_quantized(call, "quantize", {"x": call.value(0)}, {}, element))
 
 
@@ -75,35 +75,38 @@ def _dequantize(call: SymbolCall) -> Value:
     if uncalibrated.is_uncalibrated(call, 0):
         return uncalibrated.dequantize(call)
     x = quantized_operand(call, 0, 1, 2)
-    made = add_quantized(call, "dequantize", {"x": x}, {}, None)
+    floats = add_quantized(call, "dequantize", {"x": x}, {}, None)
     if not has_empty_range(x):
-        return made
+        return floats
     # For an empty range, layers assume a scale; _contrib_dequantize multiplies by 0.
-    return call.add("mul", {"a": made, "b": call.number(0.0, F32)})
+    return call.add("mul", {"a": floats, "b": call.number(0.0, F32)})
 
 
 def _pooling(call: SymbolCall) -> list[Result]:
     if uncalibrated.is_uncalibrated(call, 0):
         return uncalibrated.pooling_of_integers(call)
     x = quantized_operand(call, 0, 1, 2)
-    kind = call.choice("pool_type", "max", "max", "avg")
+    pool_type = call.choice("pool_type", "max", "max", "avg")
     call.ignore("p_value")
     call.choice("layout", "", "", "NCHW")
     if x.type.rank != 4:
         raise Unsupported(f"its data have {x.type.rank} axes; 4 are read")
     if call.attrs.flag("global_pool"):
         call.ignore("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
-        if kind == "avg":
+        if pool_type == "avg":
             return results_with_range(
                 add_quantized(call, "global_avg_pool", {"x": x}, {}, x.type.quant)
             )
-        sides = (call.size(x, 2), call.size(x, 3))
-        attrs: dict[str, Attr] = {"kernel": sides}
+        # A global max pool is one window over the whole image.
+        kernel = (call.size(x, 2), call.size(x, 3))
+        attrs: dict[str, Attr] = {"kernel": kernel}
     else:
         attrs = pooling.window_attrs(call)
-        counted = call.attrs.flag("count_include_pad", True)
-        attrs = attrs if kind == "max" else attrs | {"count_pad": counted}
-    return results_with_range(add_quantized(call, f"{kind}_pool2d", {"x": x}, attrs, x.type.quant))
+        counts_padding = call.attrs.flag("count_include_pad", True)
+        attrs = attrs if pool_type == "max" else attrs | {"count_pad": counts_padding}
+    return results_with_range(
+        add_quantized(call, f"{pool_type}_pool2d", {"x": x}, attrs, x.type.quant)
+    )
 
 
 def _flatten(call: SymbolCall) -> list[Result]:
@@ -123,21 +126,22 @@ def _activation(call: SymbolCall) -> list[Result]:
 
 def _concat(call: SymbolCall) -> list[Result]:
     call.ignore("num_args")
-    count, rest = divmod(len(call), 3)
-    if rest or not count:
+    count, remainder = divmod(len(call), 3)
+    if remainder or not count:
         raise Unsupported(f"it has {len(call)} operands, three for each tensor are needed")
     parts = [quantized_operand(call, i, count + 2 * i, count + 2 * i + 1) for i in range(count)]
     pairs = [results_with_range(part)[1:] for part in parts]
+    # The union of the ranges, with 0 in it.
     low = min(0.0, *(pair[0].number for pair in pairs))  # type: ignore[union-attr]
     high = max(0.0, *(pair[1].number for pair in pairs))  # type: ignore[union-attr]
-    signed = any(part.type.dtype == I8 for part in parts)
+    is_signed = any(part.type.dtype == I8 for part in parts)
     operands = {f"xs.{i}": part for i, part in enumerate(parts)}
     attrs = {"axis": call.axis("dim", parts[0].type.rank, 1)}
-    element = quantized_type(I8 if signed else U8, low, high)
+    element = quantized_type(I8 if is_signed else U8, low, high)
     if count == 1:
         return results_with_range(parts[0])
-    plain = [p.type.shape for p in parts]
-    if any(len(shape) != len(plain[0]) for shape in plain):
+    shapes = [p.type.shape for p in parts]
+    if any(len(shape) != len(shapes[0]) for shape in shapes):
         raise Unsupported("its operands have different numbers of axes")
     return results_with_range(add_quantized(call, "concat", operands, attrs, element))
 
@@ -145,12 +149,13 @@ def _concat(call: SymbolCall) -> list[Result]:
 def _binary(op: str) -> Callable[[SymbolCall], Result | list[Result]]:
     def read(call: SymbolCall) -> Result | list[Result]:
         a, b = quantized_operand(call, 0, 2, 3), quantized_operand(call, 1, 4, 5)
-        real = op == "mul" and call.attrs.flag("enable_float_output")
-        if real:
+        gives_float = op == "mul" and call.attrs.flag("enable_float_output")
+        # The calibrated range has no effect on a float result; it counts as read.
+        if gives_float:
             calibrated_range(call)
             return add_quantized(call, op, {"a": a, "b": b}, {}, None)
-        signed = I8 in (a.type.dtype, b.type.dtype)
-        element = quantized_type(I8 if signed else U8, *_calibrated_range(call))
+        is_signed = I8 in (a.type.dtype, b.type.dtype)
+        element = quantized_type(I8 if is_signed else U8, *_calibrated_range(call))
         return results_with_range(add_quantized(call, op, {"a": a, "b": b}, {}, element))
 
     return read
@@ -179,6 +184,7 @@ def _embedding(call: SymbolCall) -> list[Result]:
     call.ignore("input_dim", "output_dim", "dtype", "sparse_grad")
     call.ignore("min_calib_range", "max_calib_range")
     w = quantized_operand(call, 1, 2, 3)
+    # Rows of the table keep their integers and their range.
     operands = {"w": w, "indices": call.indices_as_i64(call.value(0))}
     return results_with_range(add_quantized(call, "embedding", operands, {}, w.type.quant))
 

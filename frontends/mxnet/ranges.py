@@ -23,16 +23,16 @@ HOW_TO_CALIBRATE = "quantize with calib_mode naive or entropy"
 
 def quantized_type(storage: DType, low: float, high: float) -> QuantType:
     """Returns the quantized type of a range, which it also declares."""
-    least, most = _F(low), _F(high)
-    absmax = max(abs(least), abs(most))
+    lowest, highest = _F(low), _F(high)
+    absmax = max(abs(lowest), abs(highest))
     if absmax == 0:  # calibration writes six decimals, so this is a range of small values, too
-        absmax = most = _F(LEVELS[storage]) / _GAIN_OF_EMPTY_RANGE
-        least = -absmax if storage == I8 else _F(0)
+        absmax = highest = _F(LEVELS[storage]) / _GAIN_OF_EMPTY_RANGE
+        lowest = -absmax if storage == I8 else _F(0)
     if not np.isfinite(absmax):
         raise Unsupported(f"its range is {low} to {high}")
-    made = uniform(storage, np.asarray(absmax / _F(LEVELS[storage]), _F))
-    declared = DeclaredBounds((float(least),), (float(most),), LEVELS[storage])
-    return replace(made, declared=declared)
+    quant = uniform(storage, np.asarray(absmax / _F(LEVELS[storage]), _F))
+    declared = DeclaredBounds((float(lowest),), (float(highest),), LEVELS[storage])
+    return replace(quant, declared=declared)
 
 
 def has_empty_range(value: Value) -> bool:
@@ -52,15 +52,17 @@ def calibrated_range(call: SymbolCall) -> tuple[float, float] | None:
 def note_empty_range(call: SymbolCall, low: float, high: float) -> None:
     """Reports that MXNet divides by an empty range."""
     if low == high == 0:
-        said = "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
-        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
+        message = (
+            "MXNet divides by its range, which is 0 to 0; its integers mean 0, whatever they are"
+        )
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, message)
 
 
 def note_refused_range(call: SymbolCall, low: float) -> None:
     """Reports that MXNet does not run uint8 with a range that begins below 0."""
     if low < 0:
-        said = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
-        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
+        message = "MXNet 1.9.1 does not run uint8 with a range that begins below 0"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, message)
 
 
 def results_with_range(value: Value) -> list[Result]:
@@ -74,10 +76,10 @@ def declared_range(value: Value) -> tuple[float, float]:
     quant = value.type.quant
     if quant is None or quant.declared is None:
         raise Unsupported(f"its operand {value.name} is {value.type.dtype} without a range")
-    held = quant.declared
-    assert isinstance(held.low, tuple)
-    assert isinstance(held.high, tuple)
-    return held.low[0], held.high[0]
+    declared = quant.declared
+    assert isinstance(declared.low, tuple)
+    assert isinstance(declared.high, tuple)
+    return declared.low[0], declared.high[0]
 
 
 def quantized_operand(call: SymbolCall, index: int, low: int, high: int) -> Value:
@@ -88,37 +90,41 @@ def quantized_operand(call: SymbolCall, index: int, low: int, high: int) -> Valu
     """
     value = call.value(index)
     if value.type.quant is not None:
-        given = [call.inputs[i] if i < len(call) else None for i in (low, high)]
-        wanted = [RangeBound(end) for end in declared_range(value)]
-        if given == wanted:
+        stated_range = [call.inputs[i] if i < len(call) else None for i in (low, high)]
+        own_range = [RangeBound(bound) for bound in declared_range(value)]
+        if stated_range == own_range:
             return value
-        if any(not isinstance(end, Value) or end.node.op != "constant" for end in given):
+        if any(
+            not isinstance(bound, Value) or bound.node.op != "constant" for bound in stated_range
+        ):
             raise Unsupported(f"operand {index} comes with the range of another tensor")
         element = quantized_type(value.type.quant.storage, *_stored_ends(call, index, low, high))
         types = [TensorType(value.type.shape, element)]
         return call.reader.graph.add("recode", {"x": value}, types=types).result
-    kind = value.type.dtype
+    storage = value.type.dtype
     if value.node.op != "constant":
         raise Unsupported(f"the range of operand {index} is not calibrated; {HOW_TO_CALIBRATE}")
-    if kind not in LEVELS:
-        raise Unsupported(f"operand {index} is {kind}; int8 and uint8 with a known range are read")
+    if storage not in LEVELS:
+        raise Unsupported(
+            f"operand {index} is {storage}; int8 and uint8 with a known range are read"
+        )
     return _quantized_constant(
-        call, index, quantized_type(kind, *_stored_ends(call, index, low, high))
+        call, index, quantized_type(storage, *_stored_ends(call, index, low, high))
     )
 
 
 def _stored_ends(call: SymbolCall, index: int, low: int, high: int) -> tuple[float, float]:
-    found = [call.parameter_data(i, "range").reshape(-1) for i in (low, high)]
-    if any(end.size != 1 for end in found):
+    bounds = [call.parameter_data(i, "range").reshape(-1) for i in (low, high)]
+    if any(bound.size != 1 for bound in bounds):
         raise Unsupported(f"the range of operand {index} is no pair of numbers")
-    return float(found[0][0]), float(found[1][0])
+    return float(bounds[0][0]), float(bounds[1][0])
 
 
 def _quantized_constant(call: SymbolCall, index: int, element: QuantType) -> Value:
     """Returns stored integers as a constant of a quantized type, with their name in the file."""
     value, graph = call.value(index), call.reader.graph
     data = call.parameter_data(index, "weights")
-    held = Array(data, TensorType(value.type.shape, element), value.name)
+    array = Array(data, TensorType(value.type.shape, element), value.name)
     name = value.name
     graph.rename(value, graph.fresh(f"{name}.stored"))
-    return graph.constant(held, name=name)
+    return graph.constant(array, name=name)

@@ -31,16 +31,16 @@ STEP = "read mxnet"
 def read(
     path: Path,
     symbol: Symbol,
-    held: Parameters,
+    parameters: Parameters,
     store: str,
     ledger: Ledger,
-    given: Sequence[object] | None,
+    stated_inputs: Sequence[object] | None,
 ) -> Graph:
     """Returns the graph of a symbol; raises InputError with file, node and operator.
 
     `store` names the parameter file in errors, `given` are shapes or example arrays of the inputs.
     """
-    reader = SymbolReader(path, symbol, held, store, ledger, given)
+    reader = SymbolReader(path, symbol, parameters, store, ledger, stated_inputs)
     for index in range(len(symbol.nodes)):
         reader.read(index)
     reader.finish()
@@ -54,20 +54,20 @@ class SymbolReader:
         self,
         path: Path,
         symbol: Symbol,
-        held: Parameters,
+        parameters: Parameters,
         store: str,
         ledger: Ledger,
-        given: Sequence[object] | None,
+        stated_inputs: Sequence[object] | None,
     ) -> None:
-        self.path, self.symbol, self.parameters, self.ledger = path, symbol, held, ledger
+        self.path, self.symbol, self.parameters, self.ledger = path, symbol, parameters, ledger
         self.graph = Graph(path.name.removesuffix(".json").removesuffix("-symbol") or "main")
         self.results: list[Sequence[Result]] = []
         """By node: its results."""
         self.unnamed: set[Value] = set()
         """Values that may still take the name of the node that returns them."""
-        self.auxiliary_states = held.states
+        self.auxiliary_states = parameters.states
         self.result_counts = symbol.counts()
-        self.inputs = Inputs(path, symbol, held, store, given)
+        self.inputs = Inputs(path, symbol, parameters, store, stated_inputs)
 
     def read(self, index: int) -> None:
         """Reads one node."""
@@ -82,7 +82,7 @@ class SymbolReader:
                 self.results.append(foreign.keep(self, node, self.result_counts[index]))
                 return
             call = SymbolCall(self, node, operands)
-            made = handler(call)
+            outcome = handler(call)
             if unread := call.attrs.unread_names():
                 raise Unsupported(f"its attribute {shortened(unread[0])} is not read here")
         except (Unsupported, BadAttribute, TypeRuleError, GraphError) as why:
@@ -90,7 +90,7 @@ class SymbolReader:
         except (ArithmeticError, LookupError, ValueError) as why:
             # Damaged files: lists of wrong lengths, missing axes, sizes beyond NumPy's range.
             raise self.fail(node, "cannot be read: its attributes and operands do not fit") from why
-        results = made if isinstance(made, list) else [made]
+        results = outcome if isinstance(outcome, list) else [outcome]
         if isinstance(results[0], Value):
             self._name(results[0], node.name)
         self.results.append(results)
@@ -98,21 +98,24 @@ class SymbolReader:
     def _variable(self, index: int, node: SymbolNode) -> Result:
         if node.name in self.parameters:
             return self.parameter(node.name)
-        kind = self.inputs.type_of(index)
-        if kind is None:
+        input_type = self.inputs.type_of(index)
+        # A label: nothing computes it in inference.
+        if input_type is None:
             return None
         name = self.graph.fresh(node.name)
         origins = [Origin("mxnet", "null", node.name)]
-        return self.graph.add("input", types=[kind], name=name, origins=origins).result
+        return self.graph.add("input", types=[input_type], name=name, origins=origins).result
 
     def result(self, entry: tuple[int, int]) -> Result:
         """Returns a converted result; raises Unsupported for one that the node does not compute."""
-        index, which = entry
-        made = self.results[index]
-        if which >= len(made):
+        index, result_index = entry
+        results = self.results[index]
+        if result_index >= len(results):
             node = self.symbol.nodes[index]
-            raise Unsupported(f"it reads result {which} of {node.label}, which is not computed")
-        return made[which]
+            raise Unsupported(
+                f"it reads result {result_index} of {node.label}, which is not computed"
+            )
+        return results[result_index]
 
     def finish(self) -> None:
         """Adds the output and removes unused nodes."""
@@ -120,18 +123,19 @@ class SymbolReader:
         for name, entry in zip(self.symbol.output_names(), self.symbol.heads, strict=True):
             node = self.symbol.nodes[entry[0]]
             try:
-                made = self.result(entry)
+                value = self.result(entry)
             except Unsupported as why:
                 raise self.fail(node, f"cannot be a result: {why}") from why
-            if not isinstance(made, Value):
-                said = f"has a result {entry[1]} that is not computed in inference"
-                raise self.fail(node, f"{said}; save one result of it, such as symbol[0]")
-            operands[name if name not in operands else self.graph.fresh(name)] = made
+            if not isinstance(value, Value):
+                message = f"has a result {entry[1]} that is not computed in inference"
+                raise self.fail(node, f"{message}; save one result of it, such as symbol[0]")
+            operands[name if name not in operands else self.graph.fresh(name)] = value
         self.graph.add("output", operands)
-        for made_of in reversed(list(self.graph)):
-            needed = made_of.op in ("input", "output") or any(v.uses for v in made_of.results)
+        # From the last to the first, so that consumers go before their producers.
+        for ir_node in reversed(list(self.graph)):
+            needed = ir_node.op in ("input", "output") or any(v.uses for v in ir_node.results)
             if not needed:
-                self.graph.remove(made_of)
+                self.graph.remove(ir_node)
 
     def _name(self, value: Value, name: str) -> None:
         """Names a value after its node, unless it has a name of the model already."""
@@ -151,8 +155,8 @@ class SymbolReader:
     def parameter(self, name: str) -> Value:
         """Adds a parameter as a constant."""
         data = self.parameters[name]
-        made = Array(data, TensorType(data.shape, dtype_of(data)), name)
-        return self.graph.constant(made, name=self.graph.fresh(name))
+        array = Array(data, TensorType(data.shape, dtype_of(data)), name)
+        return self.graph.constant(array, name=self.graph.fresh(name))
 
     def fail(self, node: SymbolNode, what: str) -> InputError:
         """Returns an error for a node."""

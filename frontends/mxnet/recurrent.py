@@ -40,30 +40,31 @@ def _parameter_vector(value: Value) -> Weights:
         return data.data
     if node.op not in ("concat", "reshape", "flatten"):
         raise Unsupported("its parameters are computed; only those of the file are read")
-    made = compute_constants(
+    results = compute_constants(
         node, {slot: _parameter_vector(v) for slot, v in node.operands.items()}, "native"
     )
-    if not made:
+    if not results:
         raise Unsupported("its parameters cannot be joined")
-    return made[0]
+    return results[0]
 
 
 def _layers(
-    flat: Weights, kind: str, size: int, width: int, count: int, directions: int
+    vector: Weights, kind: str, size: int, width: int, count: int, directions: int
 ) -> list[_Layer]:
     """Splits the flat vector: the weights of all layers come first, then all biases."""
-    gates, at = len(_GATES[kind]), 0
+    gates, offset = len(_GATES[kind]), 0
+    # Each gate has width + size weights and two biases, for each of `size` hidden numbers.
     total = gates * size * directions * (width + size + 2)
     total += (count - 1) * gates * size * directions * (size * directions + size + 2)
-    if flat.size != total:
-        raise Unsupported(f"its parameters are {flat.size} numbers, {total} are needed")
+    if vector.size != total:
+        raise Unsupported(f"its parameters are {vector.size} numbers, {total} are needed")
 
     def take(*shape: int) -> Weights:
-        nonlocal at
+        nonlocal offset
         length = int(np.prod(shape))
-        part = flat[at : at + length].reshape(shape)
-        at += length
-        return part
+        taken = vector[offset : offset + length].reshape(shape)
+        offset += length
+        return taken
 
     def ordered(part: Weights) -> Weights:
         return part.reshape(gates, size, -1)[list(_GATES[kind])].reshape(part.shape)
@@ -71,19 +72,19 @@ def _layers(
     weights: list[tuple[list[Weights], list[Weights]]] = []
     for layer in range(count):
         columns = width if layer == 0 else size * directions
-        rows: tuple[list[Weights], list[Weights]] = ([], [])
+        direction_weights: tuple[list[Weights], list[Weights]] = ([], [])
         for _ in range(directions):
-            rows[0].append(ordered(take(gates * size, columns)))
-            rows[1].append(ordered(take(gates * size, size)))
-        weights.append(rows)
-    made = []
+            direction_weights[0].append(ordered(take(gates * size, columns)))
+            direction_weights[1].append(ordered(take(gates * size, size)))
+        weights.append(direction_weights)
+    layers = []
     for w, r in weights:
         biases = [
             np.concatenate([ordered(take(gates * size)), ordered(take(gates * size))])
             for _ in range(directions)
         ]
-        made.append(_Layer(np.stack(w), np.stack(r), np.stack(biases)))
-    return made
+        layers.append(_Layer(np.stack(w), np.stack(r), np.stack(biases)))
+    return layers
 
 
 def _rnn(call: SymbolCall) -> list[Result]:
@@ -100,10 +101,11 @@ def _rnn(call: SymbolCall) -> list[Result]:
     if not 1 <= count <= 1000 or not 1 <= size <= 1 << 24:
         raise Unsupported(f"it has {count} layers of {size}")
     x = call.value(0)
-    flat = _parameter_vector(call.value(1)).reshape(-1)
-    each = len(_GATES[kind]) * size * directions
-    width = flat.size // each - size - 2 - (count - 1) * (size * directions + size + 2)
-    layers = _layers(flat, kind, size, max(width, 0), count, directions)
+    vector = _parameter_vector(call.value(1)).reshape(-1)
+    gate_numbers = len(_GATES[kind]) * size * directions
+    # The width of the data follows from the length of the vector: MXNet stores no shapes.
+    width = vector.size // gate_numbers - size - 2 - (count - 1) * (size * directions + size + 2)
+    layers = _layers(vector, kind, size, max(width, 0), count, directions)
     attrs: dict[str, Attr] = {"direction": "bidirectional" if directions == 2 else "forward"}
     if kind == "gru":
         attrs["linear_before_reset"] = True
@@ -113,16 +115,16 @@ def _rnn(call: SymbolCall) -> list[Result]:
         None if isinstance(call.inputs[i], ShapelessZeros) else call.value(i)
         for i in range(2, 4 if kind == "lstm" else 3)
     ]
-    last: list[list[Value]] = [[] for _ in states]
+    states_by_slot: list[list[Value]] = [[] for _ in states]
     for index, layer in enumerate(layers):
-        x, ends = _layer(call, kind, x, layer, states, index, directions, count, attrs)
-        for held, end in zip(last, ends, strict=True):
-            held.append(end)
+        x, last_states = _layer(call, kind, x, layer, states, index, directions, count, attrs)
+        for states_of_layers, last_state in zip(states_by_slot, last_states, strict=True):
+            states_of_layers.append(last_state)
     joined = [
-        held[0]
+        states_of_layers[0]
         if count == 1
-        else call.add("concat", {f"xs.{i}": v for i, v in enumerate(held)}, {"axis": 0})
-        for held in last
+        else call.add("concat", {f"xs.{i}": v for i, v in enumerate(states_of_layers)}, {"axis": 0})
+        for states_of_layers in states_by_slot
     ]
     return [x, *joined]
 
@@ -151,13 +153,15 @@ def _layer(
             continue
         bounds = {"starts": (index * directions,), "ends": ((index + 1) * directions,)}
         operands[slot] = call.add("slice", {"x": state}, {**bounds, "axes": (0,), "steps": (1,)})
-    y, *ends = call.add_many(kind, operands, attrs)
+    y, *last_states = call.add_many(kind, operands, attrs)
     # y is [steps, directions, batch, hidden]; MXNet concatenates directions along the last axis.
     if directions == 1:
-        return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(ends)
+        return call.add("squeeze", {"x": y}, {"axes": (1,)}), tuple(last_states)
     parts = call.add_many("split", {"x": y}, {"sizes": (1, 1), "axis": 1})
-    flat = [call.add("squeeze", {"x": part}, {"axes": (1,)}) for part in parts]
-    return call.add("concat", {"xs.0": flat[0], "xs.1": flat[1]}, {"axis": 2}), tuple(ends)
+    squeezed = [call.add("squeeze", {"x": part}, {"axes": (1,)}) for part in parts]
+    return call.add("concat", {"xs.0": squeezed[0], "xs.1": squeezed[1]}, {"axis": 2}), tuple(
+        last_states
+    )
 
 
 OPS = {"RNN": _rnn}

@@ -10,20 +10,20 @@ from .call import SymbolCall, Unsupported
 
 
 def _axes(call: SymbolCall, rank: int) -> tuple[int, ...]:
-    named = tuple(a % rank for a in call.attrs.integers("axis"))
+    listed = tuple(a % rank for a in call.attrs.integers("axis"))
     if "exclude" in call.node.attrs and call.attrs.flag("exclude"):
-        return tuple(a for a in range(rank) if a not in named)
-    return named or tuple(range(rank))
+        return tuple(a for a in range(rank) if a not in listed)
+    return listed or tuple(range(rank))
 
 
 def _reduce(op: str) -> Callable[[SymbolCall], Value]:
     def read(call: SymbolCall) -> Value:
         x, keep = call.value(0), call.attrs.flag("keepdims")
         axes = _axes(call, x.type.rank)
-        made = call.add(op, {"x": x}, {"axes": axes, "keep": keep}) if axes else x
+        reduced = call.add(op, {"x": x}, {"axes": axes, "keep": keep}) if axes else x
         if not keep and len(axes) == x.type.rank:  # MXNet has no tensors of rank 0
-            made = call.add("unsqueeze", {"x": made}, {"axes": (0,)})
-        return made
+            reduced = call.add("unsqueeze", {"x": reduced}, {"axes": (0,)})
+        return reduced
 
     return read
 
@@ -40,9 +40,10 @@ def _dot(call: SymbolCall) -> Value:
     call.ignore("forward_stype")
     a, b = call.value(0), call.value(1)
     attrs = {"trans_a": call.attrs.flag("transpose_a"), "trans_b": call.attrs.flag("transpose_b")}
+    # MXNet has no tensors of rank 0: the product of two vectors is a list of one.
     if a.type.rank == b.type.rank == 1:
-        made = call.add("matmul", {"a": a, "b": b})
-        return call.add("unsqueeze", {"x": made}, {"axes": (0,)})
+        product = call.add("matmul", {"a": a, "b": b})
+        return call.add("unsqueeze", {"x": product}, {"axes": (0,)})
     if b.type.rank != 2 or (a.type.rank != 2 and attrs["trans_a"]):
         raise Unsupported(f"its operands have {a.type.rank} and {b.type.rank} axes; use batch_dot")
     return call.add("matmul", {"a": a, "b": b}, attrs if a.type.rank > 1 else {})
@@ -58,10 +59,10 @@ def _gemm(call: SymbolCall) -> Value:
     if call.attrs.integer("axis", -2) != -2:
         raise Unsupported("its axis is not -2")
     alpha = call.attrs.number("alpha", 1.0)
-    made = _batch_dot(call)
+    product = _batch_dot(call)
     if alpha == 1:
-        return made
-    return call.add("mul", {"a": made, "b": call.number(alpha, made.type.dtype)})
+        return product
+    return call.add("mul", {"a": product, "b": call.number(alpha, product.type.dtype)})
 
 
 OPS: dict[str, Callable[[SymbolCall], Value]] = {

@@ -24,6 +24,7 @@ def _up_sampling(call: SymbolCall) -> Value:
     call.ignore("num_args", "num_filter")
     scale = call.attrs.integer("scale")
     if call.choice("sample_type", "", "nearest", "bilinear") == "bilinear":
+        # As UpSampling sets up its Deconvolution: ceil((scale - 1) / 2).
         pad = (scale - 1 + 1) // 2
         attrs: dict[str, Attr] = {
             "stride": (scale, scale),
@@ -35,25 +36,25 @@ def _up_sampling(call: SymbolCall) -> Value:
     first, *others = call.values()
     parts = [_nearest(call, first, scale)]
     for x in others:
-        wide = [call.size(first, axis) * scale for axis in (2, 3)]
-        factor = wide[0] // call.size(x, 2)
-        if [call.size(x, axis) * factor for axis in (2, 3)] != wide:
+        target_sizes = [call.size(first, axis) * scale for axis in (2, 3)]
+        factor = target_sizes[0] // call.size(x, 2)
+        if [call.size(x, axis) * factor for axis in (2, 3)] != target_sizes:
             raise Unsupported("its operands have sizes that no whole factor makes equal")
         parts.append(_nearest(call, x, factor))
     if len(parts) == 1:
         return parts[0]
-    named = {f"xs.{i}": p for i, p in enumerate(parts)}
-    return call.add("sum", named) if mode == "sum" else call.add("concat", named, {"axis": 1})
+    operands = {f"xs.{i}": p for i, p in enumerate(parts)}
+    return call.add("sum", operands) if mode == "sum" else call.add("concat", operands, {"axis": 1})
 
 
 def _bilinear_resize(call: SymbolCall) -> Value:
     """Reads BilinearResize2D, which aligns corners unless an attribute says otherwise."""
     x = call.value(0)
     mode = call.choice("mode", "size", "size", "like")
-    aligned = call.attrs.flag("align_corners", True)
+    aligns_corners = call.attrs.flag("align_corners", True)
     attrs: dict[str, Attr] = {
         "axes": (2, 3),
-        "coordinates": "align_corners" if aligned else "half_pixel",
+        "coordinates": "align_corners" if aligns_corners else "half_pixel",
         "mode": "linear",
     }
     if mode == "like":

@@ -22,9 +22,9 @@ class SizeTerm:
 
 def size_term(x: Value, *axes: int) -> SizeTerm:
     """Returns the product of sizes of a value, as a number if all are known."""
-    found = [x.type.shape[axis] for axis in axes]
-    known = [size for size in found if isinstance(size, int)]
-    return SizeTerm(prod(known)) if len(known) == len(found) else SizeTerm(axes=axes)
+    sizes = [x.type.shape[axis] for axis in axes]
+    known = [size for size in sizes if isinstance(size, int)]
+    return SizeTerm(prod(known)) if len(known) == len(sizes) else SizeTerm(axes=axes)
 
 
 def shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Value:
@@ -33,16 +33,17 @@ def shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -> Valu
     A single open size is written -1, and sizes that stay at their axis 0, so that the shape is
     constant where possible.
     """
-    numbers = [
+    entries = [
         0 if p.axes == (i,) and p.over == 1 else None if p.axes else p.number
         for i, p in enumerate(parts)
     ]
+    # A size of 0 would be read as a copy.
     if 0 in [p.number for p in parts if not p.axes]:
         return exact_shape_operand(call, x, parts)
-    if None in numbers and numbers.count(None) == 1 and -1 not in numbers:
-        numbers = [-1 if n is None else n for n in numbers]
-    known = [n for n in numbers if n is not None]
-    if len(known) == len(numbers):
+    if None in entries and entries.count(None) == 1 and -1 not in entries:
+        entries = [-1 if entry is None else entry for entry in entries]
+    known = [entry for entry in entries if entry is not None]
+    if len(known) == len(entries):
         return call.constant(int64_array(known), "shape")
     return exact_shape_operand(call, x, parts)
 
@@ -51,22 +52,22 @@ def exact_shape_operand(call: SymbolCall, x: Value, parts: Sequence[SizeTerm]) -
     """Returns a shape operand without 0 and -1; open sizes are computed."""
     if not any(p.axes for p in parts):
         return call.constant(int64_array([p.number for p in parts]), "shape")
-    held = {f"xs.{i}": _size_value(call, x, p) for i, p in enumerate(parts)}
-    return call.add("concat", held, {"axis": 0}) if len(held) > 1 else held["xs.0"]
+    operands = {f"xs.{i}": _size_value(call, x, p) for i, p in enumerate(parts)}
+    return call.add("concat", operands, {"axis": 0}) if len(operands) > 1 else operands["xs.0"]
 
 
-def _size_value(call: SymbolCall, x: Value, held: SizeTerm) -> Value:
-    if not held.axes:
-        return call.constant(int64_array([held.number]), "size")
-    made: Value | None = None
-    for axis in held.axes:
+def _size_value(call: SymbolCall, x: Value, term: SizeTerm) -> Value:
+    if not term.axes:
+        return call.constant(int64_array([term.number]), "size")
+    product: Value | None = None
+    for axis in term.axes:
         size = call.add("shape", {"x": x}, {"start": axis, "end": axis + 1})
-        made = size if made is None else call.add("mul", {"a": made, "b": size})
-    assert made is not None
-    if held.over == 1:
-        return made
-    over = call.constant(int64_array([held.over]), "size")
-    return call.add("floor_div", {"a": made, "b": over})
+        product = size if product is None else call.add("mul", {"a": product, "b": size})
+    assert product is not None
+    if term.over == 1:
+        return product
+    divisor = call.constant(int64_array([term.over]), "size")
+    return call.add("floor_div", {"a": product, "b": divisor})
 
 
 def shape_of_value(call: SymbolCall, x: Value) -> Value:

@@ -52,32 +52,35 @@ def _subgraph(call: SymbolCall) -> Symbol:
 
 def _add_float_subgraph(call: SymbolCall) -> Result:
     """Adds the ops of a float subgraph."""
+    # Imported here, since `operators` imports this module.
     from .operators import converter
 
     call.ignore(*_FLAGS, "min_calib_range", "max_calib_range")
     subgraph, next_operand = _subgraph(call), 0
-    found: list[list[Result]] = []
+    results: list[list[Result]] = []
     for node in subgraph.nodes:
         if node.is_variable:
-            found.append([call.value(next_operand)])
+            results.append([call.value(next_operand)])
             next_operand += 1
             continue
         handler = converter(node.op)
         if handler is None:
             raise Unsupported(f"its {node.description} is not read")
-        each = SymbolCall(call.reader, node, [_result_of(found, entry) for entry in node.inputs])
-        made = handler(each)
-        if unread := each.attrs.unread_names():
+        inner_call = SymbolCall(
+            call.reader, node, [_result_of(results, entry) for entry in node.inputs]
+        )
+        outcome = handler(inner_call)
+        if unread := inner_call.attrs.unread_names():
             raise Unsupported(f"attribute {shortened(unread[0])} of its {node.label} is not read")
-        found.append(made if isinstance(made, list) else [made])
-    return _result_of(found, subgraph.heads[0])
+        results.append(outcome if isinstance(outcome, list) else [outcome])
+    return _result_of(results, subgraph.heads[0])
 
 
-def _result_of(found: list[list[Result]], entry: tuple[int, int]) -> Result:
-    index, which = entry
-    if which >= len(found[index]):
+def _result_of(results: list[list[Result]], entry: tuple[int, int]) -> Result:
+    index, result_index = entry
+    if result_index >= len(results[index]):
         raise Unsupported("a node of its subgraph reads a result that is not computed")
-    return found[index][which]
+    return results[index][result_index]
 
 
 @dataclass(frozen=True)
@@ -99,19 +102,19 @@ class _FusedSubgraph:
         if count > len(call):
             raise Unsupported(f"its subgraph has {count} variables, it has {len(call)} operands")
         self.count = count
-        numbers = iter(range(count))
+        operand_indices = iter(range(count))
         self.outer = {
-            i: next(numbers) for i, node in enumerate(self.inner.nodes) if node.is_variable
+            i: next(operand_indices) for i, node in enumerate(self.inner.nodes) if node.is_variable
         }
         """By variable of the subgraph: the operand index of the outer node."""
 
     def operators(self) -> list[tuple[int, SymbolNode]]:
-        found = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
+        indexed = [(i, n) for i, n in enumerate(self.inner.nodes) if not n.is_variable]
         # A fused kernel is a chain, so each operator has to read the one before it.
-        for (before, _), (_, node) in pairwise(found):
+        for (before, _), (_, node) in pairwise(indexed):
             if before not in [index for index, _ in node.inputs]:
                 raise Unsupported(f"its {node.label} does not follow the node before it")
-        return found
+        return indexed
 
     def operand(self, node: SymbolNode, slot: int) -> int:
         """Returns the operand index of the outer node for an operand of an inner operator."""
@@ -123,10 +126,10 @@ class _FusedSubgraph:
         """Returns a call of an inner operator, to read its attributes."""
         return SymbolCall(self.call.reader, node, values)
 
-    def done(self, each: SymbolCall) -> None:
-        if unread := each.attrs.unread_names():
+    def done(self, inner_call: SymbolCall) -> None:
+        if unread := inner_call.attrs.unread_names():
             raise Unsupported(
-                f"attribute {shortened(unread[0])} of its {each.node.label} is not read"
+                f"attribute {shortened(unread[0])} of its {inner_call.node.label} is not read"
             )
 
 
@@ -135,97 +138,97 @@ def _conv(call: SymbolCall) -> Result | list[Result]:
         return _add_float_subgraph(call)
     call.ignore(*_FLAGS)
     fusion = _FusedSubgraph(call)
-    (_, first), *rest = fusion.operators()
+    (_, first), *later = fusion.operators()
     if first.op != "Convolution":
         raise Unsupported(f"its subgraph begins with {first.op}")
-    each = fusion.inside(
+    inner_call = fusion.inside(
         first, *(call.value(fusion.operand(first, s)) for s in range(len(first.inputs)))
     )
-    axes, attrs = convolution.layer_attrs(each)
+    axes, attrs = convolution.layer_attrs(inner_call)
     if axes != 2:
-        said = f"it is a convolution along {axes} axes; 2 are read quantized"
-        raise Unsupported(f"{said}; quantize the float model with qir quantize")
-    given = convolution.layer_operands(each, no_bias=False)
-    w, bias = given["w"], given["bias"]
+        message = f"it is a convolution along {axes} axes; 2 are read quantized"
+        raise Unsupported(f"{message}; quantize the float model with qir quantize")
+    layer_operands = convolution.layer_operands(inner_call, no_bias=False)
+    w, bias = layer_operands["w"], layer_operands["bias"]
     assert w is not None
-    convolution.check_channels(each, "num_filter", w.type.shape[0])
-    fusion.done(each)
+    convolution.check_channels(inner_call, "num_filter", w.type.shape[0])
+    fusion.done(inner_call)
     # After the operands come the range of the data, then that of each tensor that is added.
-    at = fusion.count
-    data = fusion.operand(first, 0), at, at + 1
+    range_index = fusion.count
+    data = fusion.operand(first, 0), range_index, range_index + 1
     steps: list[_EpilogueStep] = []
-    for _, node in rest:
+    for _, node in later:
         # A batch norm later in the chain cannot be folded into the weights.
         if node.op == "BatchNorm" and not steps:
             w, bias = _fold_batch_norm(fusion, node, w, bias)
         elif node.op == "elemwise_add":
-            at += 2
+            range_index += 2
             # The sums of the layer may be either operand; the one from outside is added to them.
             outer = [s for s in range(len(node.inputs)) if node.inputs[s][0] in fusion.outer]
             index = fusion.operand(node, outer[0] if outer else 0)
-            steps.append(_EpilogueStep("add", {}, (index, at, at + 1)))
+            steps.append(_EpilogueStep("add", {}, (index, range_index, range_index + 1)))
         else:
             steps.append(_epilogue_function(fusion, node))
-    found = calibrated_range(call)
-    if found is None:
+    calibrated = calibrated_range(call)
+    if calibrated is None:
         # MXNet then returns the 32-bit sums, and a range that it computes.
         sums = LayerSums(call, *data)
-        made, gain = sums.convolution(
+        layer_sums, gain = sums.convolution(
             _constant_data(w), None if bias is None else _constant_data(bias), attrs
         )
-        return _add_epilogue_to_sums(sums, made, steps, gain)
+        return _add_epilogue_to_sums(sums, layer_sums, steps, gain)
     operands = {"x": quantized_operand(call, *data)}
     operands["w"] = grouped_weights(call, operands["x"], w, bias, attrs["groups"])
     if bias is not None:
         operands["bias"] = bias
-    return _add_calibrated(call, "conv2d", operands, attrs, steps, found)
+    return _add_calibrated(call, "conv2d", operands, attrs, steps, calibrated)
 
 
 def _add_epilogue_to_sums(
-    sums: LayerSums, made: Value, steps: list[_EpilogueStep], gain: Value | None = None
+    sums: LayerSums, result: Value, steps: list[_EpilogueStep], gain: Value | None = None
 ) -> list[Result]:
     """Adds the epilogue of a layer whose sums have no calibrated range."""
     for step in steps:
         if step.op == "relu":
-            made = relu(sums.call, made)
+            result = relu(sums.call, result)
         elif step.summand and gain is not None:
-            made = sums.add_summand(made, gain, step.summand)
+            result = sums.add_summand(result, gain, step.summand)
         else:
             raise Unsupported(
                 f"{step.op} follows sums without a calibrated range; {HOW_TO_CALIBRATE}"
             )
-    return sums.results_with_range(made)
+    return sums.results_with_range(result)
 
 
 def _epilogue_function(fusion: _FusedSubgraph, node: SymbolNode) -> _EpilogueStep:
     """Returns the function of an inner operator as a step of the epilogue."""
-    each = fusion.inside(node)
+    inner_call = fusion.inside(node)
     if node.op == "Activation":
-        each.choice("act_type", "relu")
-        made = _EpilogueStep("relu")
+        inner_call.choice("act_type", "relu")
+        step = _EpilogueStep("relu")
     elif node.op == "clip":
-        low, high = each.attrs.number("a_min"), each.attrs.number("a_max")
+        low, high = inner_call.attrs.number("a_min"), inner_call.attrs.number("a_max")
         if low != 0:
             raise Unsupported(f"it clips to {low}; only 0 is fused")
-        made = _EpilogueStep("clip", {"min": 0.0, "max": high})
+        step = _EpilogueStep("clip", {"min": 0.0, "max": high})
     elif node.op == "LeakyReLU":
-        made = _leaky_step(each)
+        step = _leaky_step(inner_call)
     elif node.op == "abs":
-        made = _EpilogueStep("abs")
+        step = _EpilogueStep("abs")
     else:
         raise Unsupported(f"its subgraph holds {node.op}, which is not read in a quantized layer")
-    fusion.done(each)
-    return made
+    fusion.done(inner_call)
+    return step
 
 
-def _leaky_step(each: SymbolCall) -> _EpilogueStep:
+def _leaky_step(inner_call: SymbolCall) -> _EpilogueStep:
     """Returns the variant of LeakyReLU in `act_type`, of those that MXNet fuses."""
-    kind = each.choice("act_type", "leaky", "leaky", "elu", "gelu")
-    each.ignore("lower_bound", "upper_bound")
-    slope = each.attrs.number("slope", 0.25)
-    if kind == "gelu":
+    variant = inner_call.choice("act_type", "leaky", "leaky", "elu", "gelu")
+    inner_call.ignore("lower_bound", "upper_bound")
+    slope = inner_call.attrs.number("slope", 0.25)
+    if variant == "gelu":
         return _EpilogueStep("gelu")
-    return _EpilogueStep("elu" if kind == "elu" else "leaky_relu", {"alpha": slope})
+    return _EpilogueStep("elu" if variant == "elu" else "leaky_relu", {"alpha": slope})
 
 
 def _fold_batch_norm(
@@ -233,24 +236,27 @@ def _fold_batch_norm(
 ) -> tuple[Value, Value]:
     """Returns weights and bias with a batch norm folded in, rounded as in MXNet's kernel."""
     call = fusion.call
-    each = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
-    each.ignore("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
-    each.ignore("min_calib_range", "max_calib_range")
-    eps, fixed = (
-        each.attrs.number("eps", float(np.float32(1e-3))),
-        each.attrs.flag("fix_gamma", True),
+    inner_call = fusion.inside(node, *(call.value(fusion.operand(node, s)) for s in range(1, 5)))
+    inner_call.ignore("momentum", "use_global_stats", "output_mean_var", "axis", "cudnn_off")
+    inner_call.ignore("min_calib_range", "max_calib_range")
+    eps, has_fixed_gamma = (
+        inner_call.attrs.number("eps", float(np.float32(1e-3))),
+        inner_call.attrs.flag("fix_gamma", True),
     )
     gamma, beta, mean, var = (
-        np.asarray(each.parameter_data(i, "batch norm"), np.float32) for i in range(4)
+        np.asarray(inner_call.parameter_data(i, "batch norm"), np.float32) for i in range(4)
     )
-    fusion.done(each)
+    fusion.done(inner_call)
     # MXNet computes alpha in double, because eps is a double there, and everything else in float.
-    top = np.ones(gamma.shape, np.float64) if fixed else gamma.astype(np.float64)
-    alpha = (top / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
-    held = _constant_data(w).astype(np.float32)
-    scaled = held * alpha.reshape(-1, *(1,) * (held.ndim - 1))
-    start = beta - alpha * mean if bias is None else beta + alpha * (_constant_data(bias) - mean)
-    return call.constant(scaled, "w"), call.constant(start.astype(np.float32), "bias")
+    numerator = np.ones(gamma.shape, np.float64) if has_fixed_gamma else gamma.astype(np.float64)
+    alpha = (numerator / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
+    weights = _constant_data(w).astype(np.float32)
+    scaled = weights * alpha.reshape(-1, *(1,) * (weights.ndim - 1))
+    # gamma / std * (x + bias - mean) + beta, without the x.
+    folded_bias = (
+        beta - alpha * mean if bias is None else beta + alpha * (_constant_data(bias) - mean)
+    )
+    return call.constant(scaled, "w"), call.constant(folded_bias.astype(np.float32), "bias")
 
 
 def _constant_data(value: Value) -> Any:
@@ -266,36 +272,46 @@ def _linear(call: SymbolCall) -> Result | list[Result]:
     call.ignore(*_FLAGS)
     gives_float = call.attrs.flag("enable_float_output")
     fusion = _FusedSubgraph(call)
-    (_, first), *rest = fusion.operators()
+    (_, first), *later = fusion.operators()
     if first.op != "FullyConnected":
         raise Unsupported(f"its subgraph begins with {first.op}")
-    each = fusion.inside(first)
+    inner_call = fusion.inside(first)
     convolution.check_channels(
-        each, "num_hidden", call.value(fusion.operand(first, 1)).type.shape[0]
+        inner_call, "num_hidden", call.value(fusion.operand(first, 1)).type.shape[0]
     )
-    flat, biased = each.attrs.flag("flatten", True), not each.attrs.flag("no_bias")
-    fusion.done(each)
-    at = fusion.count
-    data = fusion.operand(first, 0), at, at + 1
-    w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if biased else None
-    steps = [_epilogue_function(fusion, node) for _, node in rest]
+    is_flattened, has_bias = (
+        inner_call.attrs.flag("flatten", True),
+        not inner_call.attrs.flag("no_bias"),
+    )
+    fusion.done(inner_call)
+    range_index = fusion.count
+    data = fusion.operand(first, 0), range_index, range_index + 1
+    w, bias = fusion.operand(first, 1), fusion.operand(first, 2) if has_bias else None
+    steps = [_epilogue_function(fusion, node) for _, node in later]
     per_channel = call.attrs.flag("channel_wise_quantize")
-    found = calibrated_range(call)
+    calibrated = calibrated_range(call)
     # A layer that returns floats needs no range.
-    if found is None and not gives_float:
-        return _linear_sums(call, data, w, bias, flat, steps, per_channel)
+    if calibrated is None and not gives_float:
+        return _linear_sums(call, data, w, bias, is_flattened, steps, per_channel)
     operands = {"x": quantized_operand(call, *data)}
     # Per channel, MXNet quantizes float weights itself; per tensor they come with a range.
-    operands["w"] = call.value(w) if per_channel else quantized_operand(call, w, at + 2, at + 3)
+    # The ranges of weights and bias come after that of the data.
+    operands["w"] = (
+        call.value(w)
+        if per_channel
+        else quantized_operand(call, w, range_index + 2, range_index + 3)
+    )
     if bias is not None:
         operands["bias"] = (
-            call.value(bias) if per_channel else quantized_operand(call, bias, at + 4, at + 5)
+            call.value(bias)
+            if per_channel
+            else quantized_operand(call, bias, range_index + 4, range_index + 5)
         )
-    if flat and operands["x"].type.rank != 2:
+    if is_flattened and operands["x"].type.rank != 2:
         operands["x"] = call.add_node("flatten", {"x": operands["x"]}, {"axis": 1}).result
     if gives_float:
         return _add_group(call, "linear", operands, {}, steps, None)
-    return _add_calibrated(call, "linear", operands, {}, steps, found)
+    return _add_calibrated(call, "linear", operands, {}, steps, calibrated)
 
 
 def _linear_sums(
@@ -303,14 +319,14 @@ def _linear_sums(
     data: tuple[int, int, int],
     w: int,
     bias: int | None,
-    flat: bool,
+    is_flattened: bool,
     steps: list[_EpilogueStep],
     per_channel: bool,
 ) -> list[Result]:
     """Adds a fully connected layer whose sums have no calibrated range."""
-    sums, at = LayerSums(call, *data), data[1]
+    sums, range_index = LayerSums(call, *data), data[1]
     if sums.x.type.rank != 2:
-        if not flat:
+        if not is_flattened:
             raise Unsupported(f"its data have {sums.x.type.rank} axes, and are not flattened")
         sums.x = call.add("flatten", {"x": sums.x}, {"axis": 1})
     if per_channel:
@@ -318,36 +334,40 @@ def _linear_sums(
             raise Unsupported(
                 f"{steps[0].op} follows sums without a calibrated range; {HOW_TO_CALIBRATE}"
             )
-        said = "MXNet 1.9.1 refuses weights by channel without calibrated ranges"
-        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, said)
-        start = None if bias is None else call.value(bias)
-        held = None if start is None else _constant_data(start)
-        return sums.fully_connected_by_channel(_constant_data(call.value(w)), held)
-    weights = quantized_operand(call, w, at + 2, at + 3)
-    start = None if bias is None else quantized_operand(call, bias, at + 4, at + 5)
-    made = sums.fully_connected(
+        message = "MXNet 1.9.1 refuses weights by channel without calibrated ranges"
+        call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, message)
+        bias_value = None if bias is None else call.value(bias)
+        bias_data = None if bias_value is None else _constant_data(bias_value)
+        return sums.fully_connected_by_channel(_constant_data(call.value(w)), bias_data)
+    weights = quantized_operand(call, w, range_index + 2, range_index + 3)
+    bias_value = (
+        None if bias is None else quantized_operand(call, bias, range_index + 4, range_index + 5)
+    )
+    result = sums.fully_connected(
         _constant_data(weights),
         absmax_of(weights),
-        None if start is None else _constant_data(start),
-        0.0 if start is None else absmax_of(start),
+        None if bias_value is None else _constant_data(bias_value),
+        0.0 if bias_value is None else absmax_of(bias_value),
     )
-    return _add_epilogue_to_sums(sums, made, steps)
+    return _add_epilogue_to_sums(sums, result, steps)
 
 
 def _note_inexact_function(call: SymbolCall, op: str, steps: list[_EpilogueStep]) -> None:
     """Reports where MXNet's kernels are inexact for a fused function; refuses gelu after conv2d."""
-    last = steps[-1].op if steps else ""
-    if op == "conv2d" and last == "gelu":
+    last_op = steps[-1].op if steps else ""
+    if op == "conv2d" and last_op == "gelu":
         fault = "MXNet gives other numbers than gelu after a convolution"
         raise Unsupported(f"{fault}; quantize the float model with qir quantize")
-    said = []
-    if op == "linear" and last == "leaky_relu":
-        said.append("MXNet gives unsigned integers here, and 0 for what is below 0")
-    if op == "conv2d" and last == "leaky_relu":
-        said.append("next to ties MXNet may round its LeakyReLU to the other integer")
-    if last in ("elu", "gelu"):
-        said.append(f"MXNet's {last} may differ in the last bits, and next to ties by an integer")
-    for reason in said:
+    reasons = []
+    if op == "linear" and last_op == "leaky_relu":
+        reasons.append("MXNet gives unsigned integers here, and 0 for what is below 0")
+    if op == "conv2d" and last_op == "leaky_relu":
+        reasons.append("next to ties MXNet may round its LeakyReLU to the other integer")
+    if last_op in ("elu", "gelu"):
+        reasons.append(
+            f"MXNet's {last_op} may differ in the last bits, and next to ties by an integer"
+        )
+    for reason in reasons:
         call.reader.ledger.add(Change.UNVERIFIED, "read mxnet", call.node.name, reason)
 
 
@@ -361,16 +381,16 @@ def _add_calibrated(
     operands: dict[str, Value],
     attrs: dict[str, Attr],
     steps: list[_EpilogueStep],
-    found: tuple[float, float] | None,
+    calibrated: tuple[float, float] | None,
 ) -> list[Result]:
     """Adds a layer with an 8-bit result, unsigned after functions such as relu."""
-    if found is None:
+    if calibrated is None:
         raise Unsupported(UNCALIBRATED)
-    unsigned = bool(steps) and steps[-1].op in _UNSIGNED_AFTER[op]
+    is_unsigned = bool(steps) and steps[-1].op in _UNSIGNED_AFTER[op]
     _note_inexact_function(call, op, steps)
-    if unsigned and steps[-1].op != "leaky_relu":
-        note_refused_range(call, found[0])
-    element = quantized_type(U8 if unsigned else I8, *found)
+    if is_unsigned and steps[-1].op != "leaky_relu":
+        note_refused_range(call, calibrated[0])
+    element = quantized_type(U8 if is_unsigned else I8, *calibrated)
     return results_with_range(_add_group(call, op, operands, attrs, steps, element))
 
 
@@ -385,23 +405,24 @@ def _add_group(
     """Adds a layer as one op, or as a group with its epilogue."""
     reader = call.reader
     reader.graph.profile = PROFILE
-    first = spec(op).complete_attrs(attrs)
-    (made,) = infer_result_types(op, operands, first)
-    kind = TensorType(made.shape, element or F32)
+    layer_attributes = spec(op).complete_attrs(attrs)
+    (float_type,) = infer_result_types(op, operands, layer_attributes)
+    result_type = TensorType(float_type.shape, element or F32)
     if not steps:
-        return call.add_node(op, operands, attrs, [kind]).result
-    stages = [Stage(op, first, tuple(operands))]
-    held = dict(operands)
+        return call.add_node(op, operands, attrs, [result_type]).result
+    stages = [Stage(op, layer_attributes, tuple(operands))]
+    operands_by_slot = dict(operands)
     for number, step in enumerate(steps, 1):
-        full = spec(step.op).complete_attrs(step.attrs)
+        step_attrs = spec(step.op).complete_attrs(step.attrs)
+        # The result of the layer flows into slot x of a function, or a of an addition.
         if step.summand is None:
-            stages.append(Stage(step.op, full, (), flow="x"))
+            stages.append(Stage(step.op, step_attrs, (), flow="x"))
         else:
-            stages.append(Stage(step.op, full, ("b",), flow="a"))
-            held[f"{number}.b"] = quantized_operand(call, *step.summand)
+            stages.append(Stage(step.op, step_attrs, ("b",), flow="a"))
+            operands_by_slot[f"{number}.b"] = quantized_operand(call, *step.summand)
     origins = [reader.origin(call.node)]
     group = reader.graph.add_chain(
-        stages, held, kind, name=call.fresh_name("fused"), origins=origins
+        stages, operands_by_slot, result_type, name=call.fresh_name("fused"), origins=origins
     )
     reader.unnamed.update(group.results)
     return group.result

@@ -62,24 +62,26 @@ class Symbol:
 
     def counts(self) -> list[int]:
         """Returns, by node, the count of its results up to the last one that is used."""
-        found = [1] * len(self.nodes)
+        result_counts = [1] * len(self.nodes)
         for index, result in (*self.heads, *(e for node in self.nodes for e in node.inputs)):
-            found[index] = max(found[index], result + 1)
-        return found
+            result_counts[index] = max(result_counts[index], result + 1)
+        return result_counts
 
     def output_names(self) -> list[str]:
         """Returns the names of the results: MXNet's, unless a node has `__output0__`.
 
         QIR writes that attribute to keep the names of a graph.
         """
-        found: list[str] = []
+        names: list[str] = []
         for index, result in self.heads:
             node = self.nodes[index]
-            several = sum(index == other for other, _ in self.heads) > 1 or result
-            plain = node.name if node.is_variable else f"{node.name}_output"
-            given = f"{plain}{result}" if several and not node.is_variable else plain
-            found.append(node.attrs.get(f"__output{result}__", given))
-        return found
+            is_numbered = sum(index == other for other, _ in self.heads) > 1 or result
+            base_name = node.name if node.is_variable else f"{node.name}_output"
+            default_name = (
+                f"{base_name}{result}" if is_numbered and not node.is_variable else base_name
+            )
+            names.append(node.attrs.get(f"__output{result}__", default_name))
+        return names
 
 
 def looks_like_symbol(path: Path) -> bool:
@@ -89,10 +91,11 @@ def looks_like_symbol(path: Path) -> bool:
     try:
         if path.stat().st_size > _MAX_SEARCHED_BYTES:
             return False
-        held = path.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return False
-    return b'"nodes"' in held and b'"arg_nodes"' in held and b'"heads"' in held
+    # The keys of every symbol; parsing large files would take seconds.
+    return b'"nodes"' in content and b'"arg_nodes"' in content and b'"heads"' in content
 
 
 def read_symbol(path: Path) -> Symbol:
@@ -100,62 +103,66 @@ def read_symbol(path: Path) -> Symbol:
     return _symbol(read_json(path, "MXNet symbol"), str(path), 0)
 
 
-def _symbol(held: object, place: str, depth: int) -> Symbol:
-    if not isinstance(held, dict) or not isinstance(held.get("nodes"), list):
-        raise InputError(f"{place}: is no MXNet symbol: it has no list of nodes")
+def _symbol(content: object, location: str, depth: int) -> Symbol:
+    if not isinstance(content, dict) or not isinstance(content.get("nodes"), list):
+        raise InputError(f"{location}: is no MXNet symbol: it has no list of nodes")
     if depth > _MAX_SUBGRAPH_DEPTH:
-        raise InputError(f"{place}: subgraphs are more than {_MAX_SUBGRAPH_DEPTH} deep")
+        raise InputError(f"{location}: subgraphs are more than {_MAX_SUBGRAPH_DEPTH} deep")
     nodes: list[SymbolNode] = []
     variables: set[str] = set()
-    for index, entry in enumerate(held["nodes"]):
-        node = _node(entry, f"{place}: node {index}", index, depth)
+    for index, entry in enumerate(content["nodes"]):
+        node = _node(entry, f"{location}: node {index}", index, depth)
         if node.is_variable:
             if node.name in variables:
-                raise InputError(f"{place}: node {index}: a second variable named {node.label}")
+                raise InputError(f"{location}: node {index}: a second variable named {node.label}")
             variables.add(node.name)
         nodes.append(node)
-    heads = _entries(held.get("heads"), f"{place}: heads", len(nodes))
+    heads = _entries(content.get("heads"), f"{location}: heads", len(nodes))
     if not heads:
-        raise InputError(f"{place}: has no heads, so it computes nothing")
+        raise InputError(f"{location}: has no heads, so it computes nothing")
     return Symbol(tuple(nodes), heads)
 
 
-def _node(held: object, place: str, index: int, depth: int) -> SymbolNode:
-    if not isinstance(held, dict):
-        raise InputError(f"{place} is no object with op and name")
-    op, name = held.get("op"), held.get("name")
+def _node(entry: object, position: str, index: int, depth: int) -> SymbolNode:
+    if not isinstance(entry, dict):
+        raise InputError(f"{position} is no object with op and name")
+    op, name = entry.get("op"), entry.get("name")
     if not isinstance(op, str) or not isinstance(name, str):
-        raise InputError(f"{place} has no op and name")
+        raise InputError(f"{position} has no op and name")
     attrs: dict[str, str] = {}
     for key in ("attr", "param", "attrs"):  # MXNet before 0.11 has the first two, later the third
-        more = held.get(key) or {}
-        if not isinstance(more, dict) or not all(isinstance(v, str) for v in more.values()):
-            raise InputError(f"{place} ({shortened(name)}): its {key} are no texts")
-        attrs |= more
-    location = f"{place} ({shortened(name)})"
-    inputs = _entries(held.get("inputs") or [], location, index)
-    subgraphs = held.get("subgraphs") or []
+        texts = entry.get(key) or {}
+        if not isinstance(texts, dict) or not all(isinstance(v, str) for v in texts.values()):
+            raise InputError(f"{position} ({shortened(name)}): its {key} are no texts")
+        attrs |= texts
+    location = f"{position} ({shortened(name)})"
+    inputs = _entries(entry.get("inputs") or [], location, index)
+    subgraphs = entry.get("subgraphs") or []
     if not isinstance(subgraphs, list):
         raise InputError(f"{location}: its subgraphs are no list")
-    within = tuple(_symbol(graph, f"{location}: subgraph", depth + 1) for graph in subgraphs)
-    if op == "null" and (inputs or within):
+    inner_symbols = tuple(_symbol(graph, f"{location}: subgraph", depth + 1) for graph in subgraphs)
+    if op == "null" and (inputs or inner_symbols):
         raise InputError(f"{location}: a variable reads nothing")
-    return SymbolNode(op, name, attrs, inputs, within, json.dumps(subgraphs) if within else "")
+    return SymbolNode(
+        op, name, attrs, inputs, inner_symbols, json.dumps(subgraphs) if inner_symbols else ""
+    )
 
 
-def _entries(held: object, place: str, before: int) -> tuple[Entry, ...]:
+def _entries(references: object, location: str, before: int) -> tuple[Entry, ...]:
     """Returns references to results; `before` is the first node index that they must not name."""
-    if not isinstance(held, list):
-        raise InputError(f"{place}: a list of references is missing")
-    found: list[Entry] = []
-    for item in held:
-        plain = isinstance(item, list) and 2 <= len(item) <= 3
-        if not plain or not all(type(part) is int and part >= 0 for part in item):
-            raise InputError(f"{place}: {str(item)[:40]} is no reference [node, result, version]")
+    if not isinstance(references, list):
+        raise InputError(f"{location}: a list of references is missing")
+    entries: list[Entry] = []
+    for item in references:
+        has_form = isinstance(item, list) and 2 <= len(item) <= 3
+        if not has_form or not all(type(part) is int and part >= 0 for part in item):
+            raise InputError(
+                f"{location}: {str(item)[:40]} is no reference [node, result, version]"
+            )
         if item[0] >= before:
-            said = "does not come before it: the graph has a cycle or is not in order"
-            raise InputError(f"{place}: reads node {item[0]}, which {said}")
+            message = "does not come before it: the graph has a cycle or is not in order"
+            raise InputError(f"{location}: reads node {item[0]}, which {message}")
         if item[1] >= 1 << 16:
-            raise InputError(f"{place}: asks for result {item[1]} of node {item[0]}")
-        found.append((item[0], item[1]))
-    return tuple(found)
+            raise InputError(f"{location}: asks for result {item[1]} of node {item[0]}")
+        entries.append((item[0], item[1]))
+    return tuple(entries)

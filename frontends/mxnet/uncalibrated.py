@@ -42,14 +42,14 @@ def _add_op(call: SymbolCall, op: str, *operands: Value) -> Value:
     return call.add(op, dict(zip(slots, operands, strict=True)))
 
 
-def _float_scalar(call: SymbolCall, held: float) -> Value:
-    return call.number(held, F32)
+def _float_scalar(call: SymbolCall, number: float) -> Value:
+    return call.number(number, F32)
 
 
 def _range_bound(call: SymbolCall, index: int) -> Value:
-    found = call.inputs[index] if index < len(call) else None
-    if isinstance(found, RangeBound):
-        return _float_scalar(call, found.number)
+    bound = call.inputs[index] if index < len(call) else None
+    if isinstance(bound, RangeBound):
+        return _float_scalar(call, bound.number)
     return call.value(index)
 
 
@@ -58,6 +58,7 @@ def _plain_integers(call: SymbolCall, index: int) -> Value:
     x = call.value(index)
     if x.type.quant is None:
         return x
+    # Same bits, without the type: ranges are computed next to them.
     return call.add_node("recode", {"x": x}, {}, [x.type.with_element(x.type.dtype)]).result
 
 
@@ -65,35 +66,38 @@ def _absmax(call: SymbolCall, low: Value, high: Value) -> Value:
     return _add_op(call, "max", _add_op(call, "abs", low), _add_op(call, "abs", high))
 
 
-def _gain(call: SymbolCall, kind: DType, absmax: Value) -> Value:
-    return _add_op(call, "div", _float_scalar(call, LEVELS[kind]), absmax)
+def _gain(call: SymbolCall, storage: DType, absmax: Value) -> Value:
+    return _add_op(call, "div", _float_scalar(call, LEVELS[storage]), absmax)
 
 
-def _round_and_saturate(call: SymbolCall, x: Value, kind: DType) -> Value:
+def _round_and_saturate(call: SymbolCall, x: Value, target: DType) -> Value:
     """Returns floats rounded to an integer type; 8-bit types saturate."""
     x = call.add("round", {"x": x})
-    if kind in LEVELS:
-        low, high = (-128.0, 127.0) if kind == I8 else (0.0, 255.0)
+    if target in LEVELS:
+        low, high = (-128.0, 127.0) if target == I8 else (0.0, 255.0)
         x = call.add("clip", {"x": x}, {"min": low, "max": high})
-    return call.cast(x, kind)
+    return call.cast(x, target)
 
 
 def _extremes(call: SymbolCall, x: Value) -> tuple[Value, Value]:
     axes = tuple(range(x.type.rank))
     low, high = (
-        call.add(f"reduce_{end}", {"x": x}, {"axes": axes, "keep": False}) for end in ("min", "max")
+        call.add(f"reduce_{reduction}", {"x": x}, {"axes": axes, "keep": False})
+        for reduction in ("min", "max")
     )
     return low, high
 
 
 def quantize(call: SymbolCall, signed: bool) -> list[Result]:
     """Adds a quantization by the minimum and maximum of the data."""
-    x, kind = call.value(0), I8 if signed else U8
+    x, storage = call.value(0), I8 if signed else U8
     low, high = _extremes(call, x)
     absmax = _absmax(call, low, high)
-    made = _round_and_saturate(call, _add_op(call, "mul", x, _gain(call, kind, absmax)), kind)
+    quantized = _round_and_saturate(
+        call, _add_op(call, "mul", x, _gain(call, storage, absmax)), storage
+    )
     # The range of int8 is symmetric, that of uint8 is the one of the data.
-    return [made, _add_op(call, "neg", absmax), absmax] if signed else [made, low, high]
+    return [quantized, _add_op(call, "neg", absmax), absmax] if signed else [quantized, low, high]
 
 
 def dequantize(call: SymbolCall) -> Value:
@@ -106,24 +110,38 @@ def dequantize(call: SymbolCall) -> Value:
 
 def requantize(call: SymbolCall) -> list[Result]:
     """Adds a requantization of 32-bit sums: by a calibrated range, or by that of the data."""
-    out = call.choice("out_type", "int8", "int8", "uint8", "auto")
-    x, made = _plain_integers(call, 0), calibrated_range(call)
+    out_type = call.choice("out_type", "int8", "int8", "uint8", "auto")
+    x, calibrated = _plain_integers(call, 0), calibrated_range(call)
     # `auto` is uint8 only if a calibrated range says that nothing is negative.
-    unsigned = out == "uint8" or (out == "auto" and made is not None and made[0] >= 0)
-    kind = U8 if unsigned else I8
-    over = _float_scalar(call, float(_F(2**31 - 1)))
+    is_unsigned = out_type == "uint8" or (
+        out_type == "auto" and calibrated is not None and calibrated[0] >= 0
+    )
+    storage = U8 if is_unsigned else I8
+    max_integer = _float_scalar(call, float(_F(2**31 - 1)))
     # The range of 32-bit sums is that of 2^31 - 1, so this quotient is their scale.
-    first = _add_op(call, "div", _absmax(call, _range_bound(call, 1), _range_bound(call, 2)), over)
-    if made is not None:
-        absmax = _float_scalar(call, max(abs(end) for end in made))
+    sums_scale = _add_op(
+        call, "div", _absmax(call, _range_bound(call, 1), _range_bound(call, 2)), max_integer
+    )
+    # With a calibrated range, values beyond it saturate.
+    if calibrated is not None:
+        absmax = _float_scalar(call, max(abs(bound) for bound in calibrated))
     else:
-        low, high = (_add_op(call, "mul", call.cast(end, F32), first) for end in _extremes(call, x))
+        low, high = (
+            _add_op(call, "mul", call.cast(bound, F32), sums_scale) for bound in _extremes(call, x)
+        )
         absmax = _absmax(call, low, high)
     gain = _add_op(
-        call, "mul", first, _add_op(call, "div", _float_scalar(call, _SUM_LEVELS[kind]), absmax)
+        call,
+        "mul",
+        sums_scale,
+        _add_op(call, "div", _float_scalar(call, _SUM_LEVELS[storage]), absmax),
     )
-    result = _round_and_saturate(call, _add_op(call, "mul", call.cast(x, F32), gain), kind)
-    return [result, _float_scalar(call, 0.0) if unsigned else _add_op(call, "neg", absmax), absmax]
+    result = _round_and_saturate(call, _add_op(call, "mul", call.cast(x, F32), gain), storage)
+    return [
+        result,
+        _float_scalar(call, 0.0) if is_unsigned else _add_op(call, "neg", absmax),
+        absmax,
+    ]
 
 
 def move_integers(call: SymbolCall, op: str, attrs: dict[str, Attr]) -> list[Result]:
@@ -146,22 +164,22 @@ def activation(call: SymbolCall) -> list[Result]:
 def pooling_of_integers(call: SymbolCall) -> list[Result]:
     """Adds pooling, computed in floats, which are exact for 8-bit integers and their sums."""
     x = _plain_integers(call, 0)
-    wide = call.cast(x, F32)
-    kind = call.choice("pool_type", "max", "max", "avg")
+    floats = call.cast(x, F32)
+    pool_type = call.choice("pool_type", "max", "max", "avg")
     call.ignore("p_value")
     call.choice("layout", "", "", "NCHW")
     if call.attrs.flag("global_pool"):
         call.ignore("kernel", "stride", "pad", "pooling_convention", "count_include_pad")
-        made = call.add(f"global_{kind}_pool", {"x": wide})
+        pooled = call.add(f"global_{pool_type}_pool", {"x": floats})
     else:
         attrs = pooling.window_attrs(call)
-        if kind == "avg":
+        if pool_type == "avg":
             attrs["count_pad"] = call.attrs.flag("count_include_pad", True)
         else:
             call.ignore("count_include_pad")
-        made = call.add(f"{kind}_pool2d", {"x": wide}, attrs)
+        pooled = call.add(f"{pool_type}_pool2d", {"x": floats}, attrs)
     return [
-        _round_and_saturate(call, made, x.type.dtype),
+        _round_and_saturate(call, pooled, x.type.dtype),
         _range_bound(call, 1),
         _range_bound(call, 2),
     ]
@@ -185,39 +203,45 @@ class LayerSums:
         call = self.call
         self.weight_absmax = _checked_span(float(np.abs(w).max(initial=0)))
         gain = _F(LEVELS[I8]) / _F(self.weight_absmax)
-        held = np.clip(np.rint(w * gain), -128, 127).astype(np.int8)
-        sums = call.add("conv_integer", {"x": self.x, "w": call.constant(held, "w")}, attrs)
+        quantized = np.clip(np.rint(w * gain), -128, 127).astype(np.int8)
+        sums = call.add("conv_integer", {"x": self.x, "w": call.constant(quantized, "w")}, attrs)
         # Sums of products have the product of both scales.
-        both = _add_op(call, "mul", self.gain, _float_scalar(call, float(gain)))
+        product_gain = _add_op(call, "mul", self.gain, _float_scalar(call, float(gain)))
         if bias is not None:
-            start = call.constant(bias.reshape(-1, 1, 1).astype(_F), "bias")
-            added = _round_and_saturate(call, _add_op(call, "mul", start, both), I32)
-            sums = _add_op(call, "add", sums, added)
-        return sums, both
+            bias_value = call.constant(bias.reshape(-1, 1, 1).astype(_F), "bias")
+            bias_integers = _round_and_saturate(
+                call, _add_op(call, "mul", bias_value, product_gain), I32
+            )
+            sums = _add_op(call, "add", sums, bias_integers)
+        return sums, product_gain
 
     def fully_connected(
         self,
         w: NDArray[np.int8],
-        span: float,
+        weight_span: float,
         bias: NDArray[np.int8] | None,
-        reach: float,
+        bias_span: float,
     ) -> Value:
         """Returns the sums of a fully connected layer, whose bias is quantized by its own scale."""
         # A defect of MXNet: it passes the ranges of data and weights to
         # QuantizationRangeForS8U8Multiplication in exchanged order.
-        call, self.weight_absmax, self.has_swapped_ranges = self.call, _checked_span(span), True
-        held = call.constant(np.ascontiguousarray(w.T), "w")
-        sums = call.add("matmul_integer", {"a": self.x, "b": held})
+        call, self.weight_absmax, self.has_swapped_ranges = (
+            self.call,
+            _checked_span(weight_span),
+            True,
+        )
+        weights = call.constant(np.ascontiguousarray(w.T), "w")
+        sums = call.add("matmul_integer", {"a": self.x, "b": weights})
         if bias is None:
             return sums
-        gain = _float_scalar(call, float(_F(LEVELS[I8]) / _F(span)))
-        own = _float_scalar(call, float(_F(LEVELS[I8]) / _F(reach)))
-        ratio = _add_op(call, "div", _add_op(call, "mul", self.gain, gain), own)
+        gain = _float_scalar(call, float(_F(LEVELS[I8]) / _F(weight_span)))
+        bias_gain = _float_scalar(call, float(_F(LEVELS[I8]) / _F(bias_span)))
+        ratio = _add_op(call, "div", _add_op(call, "mul", self.gain, gain), bias_gain)
         scaled = _add_op(call, "mul", call.constant(bias.astype(_F), "bias"), ratio)
         # Here MXNet rounds half away from zero, elsewhere half to even.
-        half = call.constant(np.where(bias < 0, _F(-0.5), _F(0.5)), "half")
-        away = call.add("trunc", {"x": _add_op(call, "add", scaled, half)})
-        return _add_op(call, "add", sums, call.cast(away, I32))
+        half_away = call.constant(np.where(bias < 0, _F(-0.5), _F(0.5)), "half")
+        rounded = call.add("trunc", {"x": _add_op(call, "add", scaled, half_away)})
+        return _add_op(call, "add", sums, call.cast(rounded, I32))
 
     def fully_connected_by_channel(
         self, w: NDArray[np.float32], bias: NDArray[np.float32] | None
@@ -230,52 +254,65 @@ class LayerSums:
         call = self.call
         spans = np.abs(w).max(axis=1, initial=0).astype(_F)
         gains = _F(LEVELS[I8]) / np.where(spans > 0, spans, _F(1))
-        held = np.clip(np.rint(w * gains[:, None]), -128, 127).astype(np.int8)
+        quantized = np.clip(np.rint(w * gains[:, None]), -128, 127).astype(np.int8)
         sums = call.add(
-            "matmul_integer", {"a": self.x, "b": call.constant(np.ascontiguousarray(held.T), "w")}
+            "matmul_integer",
+            {"a": self.x, "b": call.constant(np.ascontiguousarray(quantized.T), "w")},
         )
-        both = _add_op(call, "mul", call.constant(gains, "gains"), self.gain)
+        product_gain = _add_op(call, "mul", call.constant(gains, "gains"), self.gain)
         if bias is not None:
-            start = call.constant(bias.astype(_F), "bias")
+            bias_value = call.constant(bias.astype(_F), "bias")
             sums = _add_op(
-                call, "add", sums, _round_and_saturate(call, _add_op(call, "mul", start, both), I32)
+                call,
+                "add",
+                sums,
+                _round_and_saturate(call, _add_op(call, "mul", bias_value, product_gain), I32),
             )
-        made = _add_op(call, "div", call.cast(sums, F32), both)
-        reach = _float_scalar(call, float(_F(2**31 - 1)))
-        return [made, _add_op(call, "neg", reach), reach]
+        dequantized = _add_op(call, "div", call.cast(sums, F32), product_gain)
+        # A range of 2^31 - 1 means a scale of 1: the floats are the sums already.
+        max_integer = _float_scalar(call, float(_F(2**31 - 1)))
+        return [dequantized, _add_op(call, "neg", max_integer), max_integer]
 
-    def add_summand(self, sums: Value, gain: Value, ends_at: Sequence[int]) -> Value:
+    def add_summand(self, sums: Value, gain: Value, operand_indices: Sequence[int]) -> Value:
         """Returns the sums with another quantized tensor added in their scale."""
         call = self.call
-        index, low, high = ends_at
-        other = _plain_integers(call, index)
-        theirs = _gain(
-            call, other.type.dtype, _absmax(call, _range_bound(call, low), _range_bound(call, high))
+        index, low, high = operand_indices
+        summand = _plain_integers(call, index)
+        summand_gain = _gain(
+            call,
+            summand.type.dtype,
+            _absmax(call, _range_bound(call, low), _range_bound(call, high)),
         )
         # The other tensor is rescaled to the scale of the sums.
-        scaled = _add_op(call, "mul", call.cast(other, F32), _add_op(call, "div", gain, theirs))
+        scaled = _add_op(
+            call, "mul", call.cast(summand, F32), _add_op(call, "div", gain, summand_gain)
+        )
         return _round_and_saturate(call, _add_op(call, "add", call.cast(sums, F32), scaled), I32)
 
     def results_with_range(self, sums: Value) -> list[Result]:
         """Returns the sums and their range, in levels of 127 and 255."""
         call = self.call
         levels = _SUM_LEVELS[self.x.type.dtype], _SUM_LEVELS[I8]
-        ours, theirs = reversed(levels) if self.has_swapped_ranges else levels
-        level = _add_op(call, "div", self.data_absmax, _float_scalar(call, ours))
+        data_level, weight_level = reversed(levels) if self.has_swapped_ranges else levels
+        level = _add_op(call, "div", self.data_absmax, _float_scalar(call, data_level))
         step = _add_op(
-            call, "mul", level, _float_scalar(call, float(_F(self.weight_absmax) / _F(theirs)))
+            call,
+            "mul",
+            level,
+            _float_scalar(call, float(_F(self.weight_absmax) / _F(weight_level))),
         )
+        # The range of 32-bit sums reaches to 2^31 - 1 steps.
         high = _add_op(call, "mul", step, _float_scalar(call, float(_F(2**31 - 1))))
         return [sums, _add_op(call, "neg", high), high]
 
 
-def _checked_span(span: float) -> float:
+def _checked_span(absmax: float) -> float:
     """Returns a range of weights; raises Unsupported if it is 0 or not finite."""
-    if not 0 < span < np.inf:
-        raise Unsupported(f"its weights reach to {span}")
-    return span
+    if not 0 < absmax < np.inf:
+        raise Unsupported(f"its weights reach to {absmax}")
+    return absmax
 
 
 def absmax_of(value: Value) -> float:
     """Returns the absolute maximum of a declared range."""
-    return max(abs(end) for end in declared_range(value))
+    return max(abs(bound) for bound in declared_range(value))

@@ -32,13 +32,14 @@ def _attention(reader: OnnxReader, op: OnnxOp) -> None:
     _check_mask(reader, op, 3)
     operands = {s: reader.value(op, n) for s, n in zip(_SLOTS, op.inputs, strict=False) if n}
     # 3-D operands have the heads side by side in the last axis, so their count is needed.
-    flat = operands["q"].type.rank == 3
+    has_flat_heads = operands["q"].type.rank == 3
     mode = op.integer("qk_matmul_output_mode", 0)
     if not 0 <= mode < len(_QK_OUTPUT_MODES) or op.floating("softcap", 0.0) < 0:
         raise KeepOperator
     attrs: dict[str, Attr] = {
-        "heads": op.integer("q_num_heads", 0) or None if flat else None,
-        "kv_heads": op.integer("kv_num_heads", 0) or None if flat else None,
+        # 4-D operands state the count of heads by axis 1.
+        "heads": op.integer("q_num_heads", 0) or None if has_flat_heads else None,
+        "kv_heads": op.integer("kv_num_heads", 0) or None if has_flat_heads else None,
         "causal": op.integer("is_causal", 0) != 0,
         "scale": op.floating("scale", 0.0) if op.attribute("scale") else None,
         "softcap": op.floating("softcap", 0.0),
@@ -54,10 +55,10 @@ def _precision(op: OnnxOp) -> DType | None:
     """Returns the type that softmax computes in, if the file names one."""
     if op.attribute("softmax_precision") is None:
         return None
-    found = dtype_of_number(op.integer("softmax_precision", 0))
-    if not found.is_float:
+    stated = dtype_of_number(op.integer("softmax_precision", 0))
+    if not stated.is_float:
         raise KeepOperator
-    return found
+    return stated
 
 
 def _add_attention(
@@ -66,20 +67,21 @@ def _add_attention(
     """Adds the node with the results that the file names."""
     outputs = [*op.proto.output, "", "", "", ""]
     # One of the two results makes the node return both.
-    present = bool(outputs[1] or outputs[2])
-    places = [0, *((1, 2) if present else ()), *((3,) if outputs[3] else ())]
-    every = result_names(reader, op, ("y", "present_k", "present_v", "qk"))
-    shown = attrs.pop("qk", "raw")
-    full = {**attrs, "present": present, "qk": shown if outputs[3] else "none"}
-    reader.add(op, "attention", operands, full, names=[every[i] for i in places])
+    has_present = bool(outputs[1] or outputs[2])
+    # Results are y, present key, present value, and the scores.
+    result_indices = [0, *((1, 2) if has_present else ()), *((3,) if outputs[3] else ())]
+    all_names = result_names(reader, op, ("y", "present_k", "present_v", "qk"))
+    qk_mode = attrs.pop("qk", "raw")
+    all_attrs = {**attrs, "present": has_present, "qk": qk_mode if outputs[3] else "none"}
+    reader.add(op, "attention", operands, all_attrs, names=[all_names[i] for i in result_indices])
 
 
-def _check_mask(reader: OnnxReader, op: OnnxOp, place: int) -> None:
+def _check_mask(reader: OnnxReader, op: OnnxOp, index: int) -> None:
     """Raises KeepOperator for a mask that is neither bool nor of q's type."""
-    if not op.input(place):
+    if not op.input(index):
         return
-    kind, own = (reader.type_of(op, op.input(i)) for i in (place, 0))
-    if kind.quant or kind.dtype.name not in ("bool", own.dtype.name):
+    mask_type, query_type = (reader.type_of(op, op.input(i)) for i in (index, 0))
+    if mask_type.quant or mask_type.dtype.name not in ("bool", query_type.dtype.name):
         raise KeepOperator
 
 
@@ -114,11 +116,11 @@ def _contrib_rotary(reader: OnnxReader, op: OnnxOp) -> None:
     x, cos = operands["x"].type, operands["cos"].type
     heads = op.integer("num_heads", 0) or None
     if x.rank == 3 and heads is None:
-        width, half = x.shape[2], cos.shape[-1]
+        width, half_width = x.shape[2], cos.shape[-1]
         # The caches are half as wide as a head.
-        if not isinstance(width, int) or not isinstance(half, int) or not half:
+        if not isinstance(width, int) or not isinstance(half_width, int) or not half_width:
             raise KeepOperator
-        heads = width // (2 * half)
+        heads = width // (2 * half_width)
     reader.add(op, "rotary", operands, _rotary_attrs(op, operands["x"], heads))
 
 
@@ -135,27 +137,29 @@ def read_as_attention(reader: OnnxReader, op: OnnxOp) -> bool:
     # These operands are the bias, the padding mask and what decoding adds.
     if any(op.input(i) for i in (3, 4, 8, 9)) or any(x.type.rank != 3 for x in (q, k, v)):
         return False
-    causal = op.integer("unidirectional", 0) != 0
-    if (causal or op.input(6)) and not _is_same_size(q.type.shape[1], k.type.shape[1]):
+    is_causal = op.integer("unidirectional", 0) != 0
+    if (is_causal or op.input(6)) and not _is_same_size(q.type.shape[1], k.type.shape[1]):
         return False  # the causal mask is aligned with the other end in onnxruntime
     if bool(op.input(6)) != bool(op.input(7)) or len(op.outputs) > 3:
         return False
     operands = {"q": q, "k": k, "v": v}
-    more = {"mask": 5, "past_k": 6, "past_v": 7}
-    operands |= {s: reader.value(op, op.input(i)) for s, i in more.items() if op.input(i)}
+    optional_operands = {"mask": 5, "past_k": 6, "past_v": 7}
+    operands |= {
+        s: reader.value(op, op.input(i)) for s, i in optional_operands.items() if op.input(i)
+    }
     attrs: dict[str, Attr] = {
         "heads": op.integer("num_heads", 0),
-        "causal": causal,
+        "causal": is_causal,
         "scale": op.floating("scale", 0.0) or None,
     }
     _add_attention(reader, op, operands, attrs)
     return True
 
 
-def _required_operand(reader: OnnxReader, op: OnnxOp, place: int) -> Value:
-    if not op.input(place):
+def _required_operand(reader: OnnxReader, op: OnnxOp, index: int) -> Value:
+    if not op.input(index):
         raise KeepOperator
-    return reader.value(op, op.input(place))
+    return reader.value(op, op.input(index))
 
 
 _GROUPED_ATTRIBUTES = (
@@ -168,10 +172,13 @@ _GROUPED_ATTRIBUTES = (
 def check_grouped_attributes(op: OnnxOp) -> None:
     """Raises KeepOperator for attributes and operands of GroupQueryAttention without a form."""
     op.allow_only(*_GROUPED_ATTRIBUTES)
-    odd = [op.integer(n, 0) for n in ("qk_output", "kv_cache_bit_width", "sliding_window_cache")]
-    kinds = [op.text(n, "NONE") for n in ("k_quant_type", "v_quant_type")]
-    if any(odd) or set(kinds) != {"NONE"} or op.integer("smooth_softmax", 0) > 0:
+    unsupported = [
+        op.integer(name, 0) for name in ("qk_output", "kv_cache_bit_width", "sliding_window_cache")
+    ]
+    quant_types = [op.text(name, "NONE") for name in ("k_quant_type", "v_quant_type")]
+    if any(unsupported) or set(quant_types) != {"NONE"} or op.integer("smooth_softmax", 0) > 0:
         raise KeepOperator
+    # Operands from 11 on: head sinks, scales of quantized caches, and norms of queries and keys.
     if any(op.input(i) for i in (11, 12, 13, 14, 15)) or len(op.outputs) > 3:
         raise KeepOperator
 
@@ -212,13 +219,16 @@ def read_prompt_attention(reader: OnnxReader, op: OnnxOp) -> None:
 def _check_lengths(reader: OnnxReader, op: OnnxOp) -> None:
     """Raises KeepOperator unless all sequences fill the tensors of queries and keys."""
     # onnxruntime has the index of each sequence's last element, not its length.
-    ends, total = (reader.constant_data(op.input(i)).reshape(-1) for i in (5, 6))
+    last_indices, total = (reader.constant_data(op.input(i)).reshape(-1) for i in (5, 6))
     shapes = [_required_operand(reader, op, 0).type.shape]
     if op.input(1):
         shapes.append(_required_operand(reader, op, 1).type.shape)
+    # Padded sequences would need a mask that depends on the data.
     if len(total) != 1 or any(len(s) != 3 or s[1] != total[0] for s in shapes):
         raise KeepOperator
-    if ends.tolist() != [int(total[0]) - 1] * len(ends) or shapes[0][0] != len(ends):
+    if last_indices.tolist() != [int(total[0]) - 1] * len(last_indices) or shapes[0][0] != len(
+        last_indices
+    ):
         raise KeepOperator
 
 
@@ -238,23 +248,24 @@ def _split_qkv(
         "axis": 2,
     }
     names = [reader.unused_name(f"{op.outputs[0]}.{s}") for s in "qkv"]
-    one, two, three = _add_before(reader, op, "split", {"x": q}, attrs, names)
-    return one, two, three
+    q_part, k_part, v_part = _add_before(reader, op, "split", {"x": q}, attrs, names)
+    return q_part, k_part, v_part
 
 
 def _rotated(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) -> Value:
     """Returns q or k with rotary embedding, from position 0 on."""
-    half = _rotary_width(reader, op, 7)
-    assert isinstance(half, int)
+    half_width = _rotary_width(reader, op, 7)
+    assert isinstance(half_width, int)
     stem = f"{op.outputs[0]}.{slot}"
     # A single start makes the positions count from it.
     zero = np.zeros(1, np.int64)
     start = reader.graph.constant(Array.of(zero), name=reader.unused_name(f"{stem}.start"))
     attrs: dict[str, Attr] = {
         "interleaved": op.integer("rotary_interleaved", 0) != 0,
-        "dim": 2 * half,
+        "dim": 2 * half_width,
         "heads": heads,
     }
+    # The caches are operands 7 and 8, as wide as half of what is rotated.
     cos, sin = (reader.value(op, op.input(i)) for i in (7, 8))
     operands = {"x": x, "cos": cos, "sin": sin, "positions": start}
     return _add_before(
@@ -262,11 +273,11 @@ def _rotated(reader: OnnxReader, op: OnnxOp, slot: str, x: Value, heads: int) ->
     )[0]
 
 
-def _rotary_width(reader: OnnxReader, op: OnnxOp, place: int) -> Dim:
+def _rotary_width(reader: OnnxReader, op: OnnxOp, index: int) -> Dim:
     """Returns the width of the cosine or sine cache: half of what is rotated."""
-    if not op.input(place):
+    if not op.input(index):
         raise KeepOperator
-    shape = reader.type_of(op, op.input(place)).shape
+    shape = reader.type_of(op, op.input(index)).shape
     return shape[-1] if shape else None
 
 

@@ -52,9 +52,9 @@ def _loop(reader: OnnxReader, op: OnnxOp) -> None:
     if len(proto.input) != len(carried) + 2:
         raise op.error(f"carries {len(carried)} values, its body takes {len(proto.input)}")
     # The iteration count and the condition are the first two inputs of a body.
-    kinds = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
+    input_types = [TensorType((), I64), TensorType((), BOOL), *(value.type for value in carried)]
     body = _body_of_stable_types(
-        reader, op, proto, kinds, captured, first_input=2, first_output=1, count=len(carried)
+        reader, op, proto, input_types, captured, first_input=2, first_output=1, count=len(carried)
     )
     _retype_stacked_outputs(reader, op, body, first_output=1, count=len(carried))
     operands = {**_numbered_slots("vs", carried), **_numbered_slots("xs", captured.values())}
@@ -70,27 +70,30 @@ def _scan(reader: OnnxReader, op: OnnxOp) -> None:
             "Scan of opset 8 has an axis of batches; convert the model to opset 9 or newer"
         )
     proto, count = op.graph("body"), op.integer("num_scan_inputs", 1)
-    n = len(op.inputs) - count
+    state_count = len(op.inputs) - count
     if not 0 < count <= len(op.inputs) or len(proto.input) != len(op.inputs):
         raise op.error(f"has {len(op.inputs)} operands, its body takes {len(proto.input)}")
-    values = _loop_carried_values(reader, op, op.inputs[:n])
+    values = _loop_carried_values(reader, op, op.inputs[:state_count])
     values += [
         _as_passed_to_body(reader, op, reader.value(op, name), sliced=True)
-        for name in op.inputs[n:]
+        for name in op.inputs[state_count:]
     ]
     captured = _captured_values(reader, op, proto)
     axes = op.integers("scan_input_axes", ()) or (0,) * count
-    entries = []
-    for value, axis in zip(values[n:], axes, strict=True):
+    element_types = []
+    for value, axis in zip(values[state_count:], axes, strict=True):
+        # The body sees one element of the scanned axis, without that axis.
         shape, rank = value.type.shape, value.type.rank
         if not -rank <= axis < rank:
             raise KeepOperator
-        entries.append(value.type.with_shape((*shape[: axis % rank], *shape[axis % rank + 1 :])))
-    kinds = [*(value.type for value in values[:n]), *entries]
+        element_types.append(
+            value.type.with_shape((*shape[: axis % rank], *shape[axis % rank + 1 :]))
+        )
+    input_types = [*(value.type for value in values[:state_count]), *element_types]
     body = _body_of_stable_types(
-        reader, op, proto, kinds, captured, first_input=0, first_output=0, count=n
+        reader, op, proto, input_types, captured, first_input=0, first_output=0, count=state_count
     )
-    _retype_stacked_outputs(reader, op, body, first_output=0, count=n)
+    _retype_stacked_outputs(reader, op, body, first_output=0, count=state_count)
     attrs: dict[str, Attr] = {
         "axes": op.integers("scan_input_axes", ()),
         "reverse": op.integers("scan_input_directions", ()),
@@ -98,8 +101,8 @@ def _scan(reader: OnnxReader, op: OnnxOp) -> None:
         "out_reverse": op.integers("scan_output_directions", ()),
     }
     operands = {
-        **_numbered_slots("vs", values[:n]),
-        **_numbered_slots("ss", values[n:]),
+        **_numbered_slots("vs", values[:state_count]),
+        **_numbered_slots("ss", values[state_count:]),
         **_numbered_slots("xs", captured.values()),
     }
     _add(reader, op, "scan", operands, attrs, {"body": body})
@@ -138,9 +141,9 @@ def _loop_carried_values(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -
     Plain integers take the quantized type with which consumers read the final ones.
     """
     values = []
-    for name, out in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
+    for name, output in zip(names, [*op.outputs, *("" for _ in names)], strict=False):
         value = _as_passed_to_body(reader, op, reader.value(op, name))
-        quant = reader.inferred_quant_type(out, value.type)
+        quant = reader.inferred_quant_type(output, value.type)
         values.append(dynamic_ops.as_quantized(reader, op, name, quant) if quant else value)
     return values
 
@@ -150,38 +153,44 @@ def _retype_stacked_outputs(
 ) -> None:
     """Gives the stacked outputs of a body the quantized type that their consumers state."""
     slots = list(body.outputs)[first_output + count :]
-    for slot, out in zip(slots, op.outputs[count:], strict=False):
-        _retype_output(body, slot, reader.inferred_quant_type(out, body.outputs[slot].type))
+    for slot, output in zip(slots, op.outputs[count:], strict=False):
+        _retype_output(body, slot, reader.inferred_quant_type(output, body.outputs[slot].type))
 
 
 def _unify_branch_outputs(reader: OnnxReader, op: OnnxOp, bodies: Sequence[Graph]) -> None:
     """Gives the outputs of branches one type: their common one, else that of the consumers."""
     slots = [list(body.outputs) for body in bodies]
-    for out, *pair in zip(op.outputs, *slots, strict=False):
-        kinds = [body.outputs[slot].type for body, slot in zip(bodies, pair, strict=True)]
-        elements = {kind.element for kind in kinds}
+    for output, *slot_pair in zip(op.outputs, *slots, strict=False):
+        types = [body.outputs[slot].type for body, slot in zip(bodies, slot_pair, strict=True)]
+        elements = {kind.element for kind in types}
         common = elements.pop() if len(elements) == 1 else None
+        # Branches of different quantized types, or of computed parameters, return plain integers.
         if common is None or (isinstance(common, QuantType) and common.dynamic):
-            common = kinds[0].dtype
+            common = types[0].dtype
         if isinstance(common, DType):
-            common = reader.inferred_quant_type(out, TensorType(kinds[0].shape, common)) or common
-        for body, slot in zip(bodies, pair, strict=True):
+            common = (
+                reader.inferred_quant_type(output, TensorType(types[0].shape, common)) or common
+            )
+        for body, slot in zip(bodies, slot_pair, strict=True):
             _retype_output(body, slot, common)
 
 
 def _retype_output(body: Graph, slot: str, element: Element | None) -> None:
     """Recodes an output of a body to another type of the same bits; leaves other types alone."""
     value = body.outputs[slot]
-    kind = value.type
-    old, new = kind.quant, element if isinstance(element, QuantType) else None
-    if element is None or kind.element == element or not (old or new):
+    value_type = value.type
+    old_quant, new_quant = value_type.quant, element if isinstance(element, QuantType) else None
+    if element is None or value_type.element == element or not (old_quant or new_quant):
         return
-    if kind.dtype != (new.storage if new else element):
+    if value_type.dtype != (new_quant.storage if new_quant else element):
         return
+    # A recode back to the type of its operand is left out: the operand itself is returned.
     source = value.node.operands.get("x") if value.node.op == "recode" else None
     if source is None or source.type.element != element:
-        name = body.fresh(f"{value.name}_{'meant' if new else 'raw'}")
-        recoded = body.add("recode", {"x": value}, types=[kind.with_element(element)], name=name)
+        name = body.fresh(f"{value.name}_{'meant' if new_quant else 'raw'}")
+        recoded = body.add(
+            "recode", {"x": value}, types=[value_type.with_element(element)], name=name
+        )
         source = recoded.result
     body.set_operand(body.output, slot, source)
 
@@ -197,7 +206,7 @@ def _body_of_stable_types(
     reader: OnnxReader,
     op: OnnxOp,
     proto: onnx.GraphProto,
-    kinds: Sequence[TensorType],
+    input_types: Sequence[TensorType],
     captured: Mapping[str, Value],
     *,
     first_input: int,
@@ -210,53 +219,60 @@ def _body_of_stable_types(
     body is read again with the union of the types before and after an iteration, until nothing
     changes; a size that changes becomes open.
     """
-    kinds = [
-        _declared_input_type(reader, op, info, k)
-        for info, k in zip(proto.input, kinds, strict=True)
+    input_types = [
+        _declared_input_type(reader, op, info, operand_type)
+        for info, operand_type in zip(proto.input, input_types, strict=True)
     ]
     names = [info.name for info in proto.input]
-    outside = [(name, value.type) for name, value in captured.items()]
+    captured_types = [(name, value.type) for name, value in captured.items()]
     for _ in range(_MAX_TYPE_ROUNDS):
         ledger = Ledger()  # of the last reading only, so that no line is there twice
-        inputs = [*zip(names, kinds, strict=True), *outside]
+        inputs = [*zip(names, input_types, strict=True), *captured_types]
         body = reader.read_body(reader, proto, inputs, ledger)
         slots = list(body.outputs)[first_output : first_output + count]
         if len(slots) < count:
             raise op.error(f"carries {count} values, its body gives {len(body.outputs)}")
-        for slot, kind in zip(slots, kinds[first_input : first_input + count], strict=True):
+        # An output may state no quantized type though the input has one: the integers are the same.
+        for slot, kind in zip(slots, input_types[first_input : first_input + count], strict=True):
             _retype_output(body, slot, kind.element)
         output_types = [body.outputs[slot].type for slot in slots]
         common = [
             _common_type(op, a, b)
-            for a, b in zip(kinds[first_input : first_input + count], output_types, strict=True)
+            for a, b in zip(
+                input_types[first_input : first_input + count], output_types, strict=True
+            )
         ]
-        if common == kinds[first_input : first_input + count]:
+        if common == input_types[first_input : first_input + count]:
             reader.ledger.extend(ledger)
             return body
-        kinds = [*kinds[:first_input], *common, *kinds[first_input + count :]]
+        input_types = [*input_types[:first_input], *common, *input_types[first_input + count :]]
     raise op.error("its carried values find no shape that holds in every round")
 
 
 def _declared_input_type(
-    reader: OnnxReader, op: OnnxOp, info: onnx.ValueInfoProto, kind: TensorType
+    reader: OnnxReader, op: OnnxOp, info: onnx.ValueInfoProto, operand_type: TensorType
 ) -> TensorType:
     """Returns the type of a body's input: as the file declares it, else as its operand has it."""
     stated = reader.dims.tensor_type(info.type)
     if stated is None:
-        return kind
-    if kind.dtype.is_opaque:
-        return kind
-    if stated.dtype != kind.dtype or (stated.rank != kind.rank and kind.rank):
-        raise op.error(f"its body takes {stated} as {info.name!r}, it gets {kind}")
-    if not kind.rank:
-        return stated.with_element(kind.element) if stated.rank <= 1 else kind
-    sizes = zip(stated.shape, kind.shape, strict=True)
-    return kind.with_shape(tuple(b if a is None else a for a, b in sizes))
+        return operand_type
+    if operand_type.dtype.is_opaque:
+        return operand_type
+    if stated.dtype != operand_type.dtype or (
+        stated.rank != operand_type.rank and operand_type.rank
+    ):
+        raise op.error(f"its body takes {stated} as {info.name!r}, it gets {operand_type}")
+    # A scalar may be declared as a list of one element.
+    if not operand_type.rank:
+        return stated.with_element(operand_type.element) if stated.rank <= 1 else operand_type
+    sizes = zip(stated.shape, operand_type.shape, strict=True)
+    return operand_type.with_shape(tuple(b if a is None else a for a, b in sizes))
 
 
 def _common_type(op: OnnxOp, a: TensorType, b: TensorType) -> TensorType:
     element = a.element if a.element == b.element else None
     if element is None and not (a.quant or b.quant):
+        # Opaque types differ in shapes that they state: their union is less specific.
         element = join_dtypes(a.dtype, b.dtype)
     if element is None and (a.dtype.is_opaque or b.dtype.is_opaque):
         raise KeepOperator
@@ -271,31 +287,32 @@ def _common_type(op: OnnxOp, a: TensorType, b: TensorType) -> TensorType:
 def _add(
     reader: OnnxReader,
     op: OnnxOp,
-    kind: str,
+    op_name: str,
     operands: Mapping[str, Value],
     attrs: Mapping[str, Attr],
     bodies: Mapping[str, Graph],
 ) -> None:
     try:
-        types = infer_result_types(kind, operands, attrs, bodies)
+        types = infer_result_types(op_name, operands, attrs, bodies)
     except (TypeRuleError, GraphError) as error:
         raise op.error(str(error)) from error
+    # Results that the file leaves out have names too, since the node has all of them.
     outputs = [*op.proto.output, *("" for _ in types)][: len(types)]
     if len(op.outputs) > len(types):
         raise op.error(f"names {len(op.outputs)} results, its body makes {len(types)}")
     names = [name or reader.unused_name(f"{op.outputs[0]}.{i}") for i, name in enumerate(outputs)]
     refined = [
-        _with_declared_sizes(t, reader.declared_types.get(n))
-        for t, n in zip(types, names, strict=True)
+        _with_declared_sizes(result_type, reader.declared_types.get(n))
+        for result_type, n in zip(types, names, strict=True)
     ]
-    reader.add(op, kind, operands, attrs, types=refined, names=names, bodies=bodies)
+    reader.add(op, op_name, operands, attrs, types=refined, names=names, bodies=bodies)
 
 
-def _with_declared_sizes(found: TensorType, stated: TensorType | None) -> TensorType:
+def _with_declared_sizes(inferred: TensorType, stated: TensorType | None) -> TensorType:
     """Returns a type whose open sizes are those that the file declares."""
-    if stated is None or stated.rank != found.rank:
-        return found
-    pairs = zip(found.shape, stated.shape, strict=True)
-    if not all(dims.may_be_equal(a, b) for a, b in zip(found.shape, stated.shape, strict=True)):
-        return found
-    return found.with_shape(tuple(b if a is None else a for a, b in pairs))
+    if stated is None or stated.rank != inferred.rank:
+        return inferred
+    pairs = zip(inferred.shape, stated.shape, strict=True)
+    if not all(dims.may_be_equal(a, b) for a, b in zip(inferred.shape, stated.shape, strict=True)):
+        return inferred
+    return inferred.with_shape(tuple(b if a is None else a for a, b in pairs))

@@ -22,9 +22,10 @@ def read(reader: OnnxReader, op: OnnxOp, custom: QuantFunction) -> None:
         raise op.error(f"has {len(op.inputs)} operands, its type names {len(custom.arrays)} arrays")
     try:
         arrays = {
-            name: _array(reader, op, given, kind)
-            for given, (name, kind) in zip(op.inputs[1:], custom.arrays, strict=True)
+            name: _array(reader, op, operand, element_type)
+            for operand, (name, element_type) in zip(op.inputs[1:], custom.arrays, strict=True)
         }
+        # Metadata of the file state the type: nothing has checked it against the data.
         reader.verify_all = True
         quant = custom.quant_type(arrays, reader.type_of(op, op.input(0)).rank)
         if custom.op == "Quantize":
@@ -35,14 +36,14 @@ def read(reader: OnnxReader, op: OnnxOp, custom: QuantFunction) -> None:
         raise op.error(f"is no {custom.op.lower()} by {custom.type_text[:60]}: {error}") from error
 
 
-def _array(reader: OnnxReader, op: OnnxOp, name: str, kind: str) -> Array:
-    found = reader.array(name)
-    if found is None:
+def _array(reader: OnnxReader, op: OnnxOp, name: str, element_type: str) -> Array:
+    array = reader.array(name)
+    if array is None:
         raise ValueError(f"{name!r} is computed")
-    wanted = dtype(kind)
-    if found.contents.dtype != wanted.carrier:
-        raise ValueError(f"{name!r} is {found.type}, its type says {wanted}")
-    return Array(found.contents, TensorType(found.contents.shape, wanted), name)
+    stated = dtype(element_type)
+    if array.contents.dtype != stated.carrier:
+        raise ValueError(f"{name!r} is {array.type}, its type says {stated}")
+    return Array(array.contents, TensorType(array.contents.shape, stated), name)
 
 
 def _quantize(reader: OnnxReader, op: OnnxOp, quant: QuantType, custom: QuantFunction) -> None:

@@ -16,8 +16,8 @@ from .reader import DEFAULTS_SINCE_IR_VERSION, OnnxReader
 
 
 def mark_overridable_constants(reader: OnnxReader) -> None:
-    """Marks constants that are defaults of inputs with `default = true`; reports those that are
-    fixed.
+    """Marks constants that are defaults of inputs with `default = true`, and reports the fixed
+    ones.
 
     A default is fixed where the graph depends on its elements (axes, sizes, scales, quantized
     values), and where the input is declared with another type.
@@ -49,8 +49,9 @@ def _is_fixed(reader: OnnxReader, info: onnx.ValueInfoProto, value: Value) -> bo
     if stated != value.type or reader.is_inspected(value):
         return True
     array = value.constant
-    small = array is None or array.contents.size <= MAX_SHAPE_ELEMENTS
+    is_small = array is None or array.contents.size <= MAX_SHAPE_ELEMENTS
     return any(
-        (small and use.node.op == "foreign") or use.slot in value_dependent_slots(use.node)
+        # Shape inference of a foreign op was given the elements of small constants.
+        (is_small and use.node.op == "foreign") or use.slot in value_dependent_slots(use.node)
         for use in value.uses
     )

@@ -18,9 +18,9 @@ from .op import KeepOperator, OnnxOp
 from .reader import QUANTIZED_DTYPES, OnnxReader
 
 
-def any_computed(reader: OnnxReader, op: OnnxOp, *places: int) -> bool:
+def any_computed(reader: OnnxReader, op: OnnxOp, *indices: int) -> bool:
     """Returns whether some of the operands at those indices are not constant."""
-    return any(op.input(i) and not reader.is_constant(op.input(i)) for i in places)
+    return any(op.input(i) and not reader.is_constant(op.input(i)) for i in indices)
 
 
 def dynamic_quantize_linear(reader: OnnxReader, op: OnnxOp) -> None:
@@ -33,6 +33,7 @@ def dynamic_quantize_linear(reader: OnnxReader, op: OnnxOp) -> None:
     x = reader.value(op, op.input(0))
     if x.type.element != F32:
         raise op.error(f"its operand is {x.type.element}, it takes f32")
+    # Scale and zero point may be left out of the file: the node makes both.
     outputs = [*op.proto.output, "", "", ""][:3]
     stem = next(n for n in outputs if n)
     quantized, scale, zero = (
@@ -48,13 +49,15 @@ def dynamic_quantize_linear(reader: OnnxReader, op: OnnxOp) -> None:
     if not outputs[0]:
         return
     # A type with scale and zero point None: they are operands.
-    kind = x.type.with_element(QuantType(U8, F32, None, None))
+    quantized_type = x.type.with_element(QuantType(U8, F32, None, None))
     operands = {"x": x, "scale": qparams.results[0], "zero": qparams.results[1]}
     name = reader.unused_name(f"{quantized}_codes")
-    quantize_node = graph.add("quantize", operands, types=[kind], name=name, origins=origins)
-    raw = x.type.with_element(U8)
+    quantize_node = graph.add(
+        "quantize", operands, types=[quantized_type], name=name, origins=origins
+    )
+    raw_type = x.type.with_element(U8)
     raw_view = graph.add(
-        "recode", {"x": quantize_node.result}, types=[raw], name=quantized, origins=origins
+        "recode", {"x": quantize_node.result}, types=[raw_type], name=quantized, origins=origins
     )
     reader.bind(quantized, raw_view.result)
     reader.raw_views.append(raw_view)
@@ -73,8 +76,8 @@ def remove_unused_raw_views(reader: OnnxReader) -> None:
 def quantize(reader: OnnxReader, op: OnnxOp) -> None:
     """QuantizeLinear whose scale or zero point is computed."""
     x = reader.value(op, op.input(0))
-    wanted = op.integer("output_dtype", 0)
-    storage = dtype_of_number(wanted) if wanted else U8
+    output_number = op.integer("output_dtype", 0)
+    storage = dtype_of_number(output_number) if output_number else U8
     # The zero point's type wins over output_dtype, as in QuantizeLinear with constants.
     if op.input(2):
         storage = reader.type_of(op, op.input(2)).dtype
@@ -87,10 +90,10 @@ def quantize(reader: OnnxReader, op: OnnxOp) -> None:
 def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
     """DequantizeLinear whose scale or zero point is computed."""
     name = op.input(0)
-    raw = reader.type_of(op, name)
-    quant, qparams = _runtime_quant_type(reader, op, raw, raw.dtype)
-    wanted = op.integer("output_dtype", 0)
-    if wanted and dtype_of_number(wanted) != quant.express:
+    raw_type = reader.type_of(op, name)
+    quant, qparams = _runtime_quant_type(reader, op, raw_type, raw_type.dtype)
+    output_number = op.integer("output_dtype", 0)
+    if output_number and dtype_of_number(output_number) != quant.express:
         raise KeepOperator
     x = (
         reader.value(op, name, quant)
@@ -101,7 +104,7 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _runtime_quant_type(
-    reader: OnnxReader, op: OnnxOp, kind: TensorType, storage: DType
+    reader: OnnxReader, op: OnnxOp, data_type: TensorType, storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
     """Returns the type of integers with computed parameters, and these.
 
@@ -119,7 +122,7 @@ def _runtime_quant_type(
         qparams["zero"] = reader.value(op, op.input(2))
         if qparams["zero"].type.element != storage:
             raise KeepOperator
-    granularity = _granularity(op, kind, scale.type)
+    granularity = _granularity(op, data_type, scale.type)
     zero = None if "zero" in qparams else ()
     return QuantType(storage, scale.type.dtype, None, zero, granularity), qparams
 
@@ -127,12 +130,13 @@ def _runtime_quant_type(
 _SCALE_DTYPES = frozenset({F32, dtype_of_number(10)})
 
 
-def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Granularity | None:
+def _granularity(op: OnnxOp, data_type: TensorType, scale: TensorType) -> Granularity | None:
     """Returns which elements share a scale; raises KeepOperator if the count of scales is open."""
-    size, rank = dims.product(scale.shape), kind.rank
+    size, rank = dims.product(scale.shape), data_type.rank
     axis, block = op.integer("axis", 1), op.integer("block_size", 0)
     if rank and not -rank <= axis < rank and scale.rank:
         raise op.error(f"axis {axis}, but its operand has {rank} axes")
+    # One scale for each block along the axis, and for each element along the other axes.
     if block:
         if scale.rank != rank:
             raise op.error(f"blocks of {rank} axes have scales of as many, not {scale.rank}")
@@ -145,7 +149,7 @@ def _granularity(op: OnnxOp, kind: TensorType, scale: TensorType) -> Granularity
     # Rank 1 has one axis, whatever the attribute says.
     axis = axis % rank if rank != 1 else 0
     # The count of scales must be known, or be the same symbol as the size of the axis.
-    if not isinstance(scale.shape[0], int) and scale.shape[0] != kind.shape[axis]:
+    if not isinstance(scale.shape[0], int) and scale.shape[0] != data_type.shape[axis]:
         raise KeepOperator
     return Granularity(((axis, 1),))
 
@@ -173,8 +177,10 @@ def recode_once(
         if node.op == "recode" and node.result.type == type_:
             return node.result
     name = reader.unused_name(f"{value.name}_{suffix}")
-    made = reader.graph.add("recode", {"x": value}, types=[type_], name=name, origins=[op.origin()])
-    return made.result
+    recode = reader.graph.add(
+        "recode", {"x": value}, types=[type_], name=name, origins=[op.origin()]
+    )
+    return recode.result
 
 
 # -- raw integers ---------------------------------------------------------------------------------

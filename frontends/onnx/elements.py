@@ -74,11 +74,13 @@ def _tensor_type(shape: tuple[int, ...], number: int) -> TensorType:
     return TensorType(shape, ELEMENTS[number])
 
 
-def check_size(kind: DType, shape: tuple[int, ...], held: int) -> None:
+def check_size(element_type: DType, shape: tuple[int, ...], stored_bytes: int) -> None:
     """Raises ValueError unless `held` bytes are exactly the elements of that shape."""
-    wanted = stored_size(kind, shape)
-    if kind.name == "string" or held != wanted:
-        raise ValueError(f"{list(shape)} of {kind} takes {wanted} bytes, it holds {held}")
+    needed_bytes = stored_size(element_type, shape)
+    if element_type.name == "string" or stored_bytes != needed_bytes:
+        raise ValueError(
+            f"{list(shape)} of {element_type} takes {needed_bytes} bytes, it holds {stored_bytes}"
+        )
 
 
 def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
@@ -91,6 +93,7 @@ def stored_size(kind: DType, shape: tuple[int, ...]) -> int:
     size = math.prod(shape)
     if kind.name == "bool":
         return size
+    # Elements narrower than a byte are packed; the last byte may be padded.
     return -(-size * kind.bits // 8) if kind.bits < 8 else size * max(kind.bits // 8, 1)
 
 
@@ -105,13 +108,13 @@ class SparseBudget:
     def __init__(self) -> None:
         self.bytes_left = self.limit
 
-    def reserve(self, shape: tuple[int, ...], kind: DType) -> None:
+    def reserve(self, shape: tuple[int, ...], element_type: DType) -> None:
         """Accounts for a dense tensor; raises ValueError where the limit is exceeded."""
-        size = math.prod(shape) * kind.carrier.itemsize
+        size = math.prod(shape) * element_type.carrier.itemsize
         if any(d < 0 for d in shape) or size > self.bytes_left:
-            said = f"sparse, of shape {list(shape)}"
+            message = f"sparse, of shape {list(shape)}"
             raise ValueError(
-                f"{said}; with their zeros all such tensors may take {self.limit} bytes"
+                f"{message}; with their zeros all such tensors may take {self.limit} bytes"
             )
         self.bytes_left -= size
 
@@ -124,18 +127,21 @@ def dense_array(shape: tuple[int, ...], values: Array, indices: Array, name: str
     size = math.prod(shape)
     if values.data.ndim != 1 or indices.data.shape[:1] != values.data.shape:
         raise ValueError(f"{values.type} at indices {indices.type}")
-    at = indices.data.astype(np.int64)
-    if at.ndim == 2 and at.shape[1] == len(shape):
+    positions = indices.data.astype(np.int64)
+    if positions.ndim == 2 and positions.shape[1] == len(shape):
         limits = np.array(shape, np.int64)
-        inside = bool(((at >= 0) & (at < limits)).all())
-        places = at @ np.array([math.prod(shape[i + 1 :]) for i in range(len(shape))], np.int64)
+        are_inside = bool(((positions >= 0) & (positions < limits)).all())
+        # Row-major strides turn indices of each axis into positions in the flat array.
+        flat_positions = positions @ np.array(
+            [math.prod(shape[i + 1 :]) for i in range(len(shape))], np.int64
+        )
     else:
-        inside = at.ndim == 1 and bool(((at >= 0) & (at < size)).all())
-        places = at
-    if not inside:
+        are_inside = positions.ndim == 1 and bool(((positions >= 0) & (positions < size)).all())
+        flat_positions = positions
+    if not are_inside:
         raise ValueError(f"sparse, with indices outside {list(shape)}")
     data = np.zeros(size, values.data.dtype)
-    data[places] = values.data
+    data[flat_positions] = values.data
     return Array(data.reshape(shape), TensorType(shape, values.type.dtype), name)
 
 
@@ -162,6 +168,7 @@ def _decoded_elements(
         raise ValueError(f"its data do not make up {list(shape)} of {kind}") from error
     if data.shape != shape:
         raise ValueError(f"{list(shape)}, it holds {list(data.shape)}")
+    # The carrier of an element type may differ from what ONNX's helper returns.
     return data.astype(kind.carrier) if data.dtype != kind.carrier else data
 
 
@@ -196,21 +203,22 @@ class Dimensions:
                 if dim.dim_value < 0:
                     raise ValueError(f"a size of {dim.dim_value}")
                 return dim.dim_value
+            # onnxruntime's shape inference writes unknown sizes as unk__0, unk__1, ...
             case "dim_param" if dim.dim_param and not dim.dim_param.startswith("unk__"):
                 return symbol(self._symbol_of(dim.dim_param))
         return None
 
-    def _symbol_of(self, given: str) -> str:
-        if given not in self.symbols:
-            base = re.sub(r"\W", "_", given, flags=re.ASCII)
+    def _symbol_of(self, dim_param: str) -> str:
+        if dim_param not in self.symbols:
+            base = re.sub(r"\W", "_", dim_param, flags=re.ASCII)
             base = base if re.match(r"[A-Za-z_]", base) else f"_{base}"
             name = base
             while name in self._used_symbols:
                 self._counts[base] += 1
                 name = f"{base}_{self._counts[base]}"
             self._used_symbols.add(name)
-            self.symbols[given] = name
-        return self.symbols[given]
+            self.symbols[dim_param] = name
+        return self.symbols[dim_param]
 
     def tensor_type(self, proto: onnx.TypeProto) -> TensorType | None:
         """Returns the type, or None without an element type or a rank.
@@ -218,8 +226,8 @@ class Dimensions:
         Sequences, optional values and maps are opaque types.
         """
         if proto.WhichOneof("value") != "tensor_type":
-            said = self._opaque_text(proto)
-            return TensorType((), opaque(said)) if said and len(said) <= _MAX_OPAQUE_TEXT else None
+            text = self._opaque_text(proto)
+            return TensorType((), opaque(text)) if text and len(text) <= _MAX_OPAQUE_TEXT else None
         tensor = proto.tensor_type
         if not tensor.elem_type or not tensor.HasField("shape"):
             return None
@@ -256,12 +264,12 @@ class Dimensions:
         return ""
 
     def _tensor_text(self, proto: onnx.TypeProto.Tensor) -> str:
-        word = _TEXT_FORM_NAMES.get(proto.elem_type, "")
-        if not word or not proto.HasField("shape"):
-            return word and f"{word}[...]"
+        element_name = _TEXT_FORM_NAMES.get(proto.elem_type, "")
+        if not element_name or not proto.HasField("shape"):
+            return element_name and f"{element_name}[...]"
         sizes = (self.size(d) for d in proto.shape.dim)
         text = ",".join("?" if d is None else str(d) for d in sizes)
-        return f"{word}[{text}]"
+        return f"{element_name}[{text}]"
 
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
@@ -269,10 +277,11 @@ def type_proto(kind: TensorType) -> onnx.TypeProto:
     if kind.dtype.name == UNKNOWN_TENSOR:
         return onnx.TypeProto()
     if kind.dtype.is_opaque:
-        said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
-        text = f"g ({said} x) => () {{}}"
-        found: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
-        return found
+        text_form = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
+        # ONNX has a parser for types inside graphs only, so the type becomes that of an input.
+        text = f"g ({text_form} x) => () {{}}"
+        proto: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
+        return proto
     shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
     return onnx.helper.make_tensor_type_proto(_onnx_number(kind.dtype), shape)
 
@@ -286,12 +295,13 @@ def tensor_proto(array: Array, name: str = "") -> onnx.TensorProto:
     """Returns the tensor as a TensorProto."""
     kind, data = array.type.dtype, array.data
     number = _onnx_number(kind)
-    out = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
+    proto = onnx.TensorProto(name=name, data_type=number, dims=data.shape)
     if kind.name == "string":  # `onnx.helper` accepts ASCII bytes only
         texts = data.reshape(-1).tolist()
-        out.string_data.extend(t if isinstance(t, bytes) else str(t).encode() for t in texts)
-        return out
+        proto.string_data.extend(t if isinstance(t, bytes) else str(t).encode() for t in texts)
+        return proto
+    # `make_tensor` packs the elements.
     if kind.bits < 8 and kind.name != "bool":
         return onnx.helper.make_tensor(name, number, data.shape, data.reshape(-1).tolist())
-    out.raw_data = np.ascontiguousarray(data).tobytes()
-    return out
+    proto.raw_data = np.ascontiguousarray(data).tobytes()
+    return proto

@@ -24,18 +24,18 @@ def keep_unless_floats(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _keep_unless_floats_or_wrapping(reader: OnnxReader, op: OnnxOp) -> None:
-    kind = reader.type_of(op, op.input(0)).dtype
-    if not kind.is_float and kind.name not in WRAPPING_DTYPES:
+    element_type = reader.type_of(op, op.input(0)).dtype
+    if not element_type.is_float and element_type.name not in WRAPPING_DTYPES:
         raise KeepOperator
 
 
-def unary(kind: str, check: Handler = keep_unless_floats, **attrs: float) -> Handler:
+def unary(op_name: str, check: Handler = keep_unless_floats, **attrs: float) -> Handler:
     """Returns the handler of an op with one operand and float attributes, given their defaults."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         check(reader, op)
-        given: dict[str, Attr] = {n: op.floating(n, v) for n, v in attrs.items()}
-        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)
+        attr_values: dict[str, Attr] = {n: op.floating(n, v) for n, v in attrs.items()}
+        reader.add(op, op_name, {"x": reader.value(op, op.input(0))}, attr_values)
 
     return read
 
@@ -64,36 +64,44 @@ def _pow(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _mod(reader: OnnxReader, op: OnnxOp) -> None:
-    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+    element_types = [reader.type_of(op, n).dtype for n in op.inputs]
     fmod = op.integer("fmod", 0) != 0
     # Without fmod, the sign follows the divisor and floats are not permitted; with it, C's fmod.
-    if not all(k.is_integer or (fmod and k.is_float) for k in kinds):
+    if not all(
+        element_type.is_integer or (fmod and element_type.is_float)
+        for element_type in element_types
+    ):
         raise KeepOperator
     operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
     reader.add(op, "mod", operands, {"fmod": fmod})
 
 
 def _variadic(reader: OnnxReader, op: OnnxOp) -> None:
-    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+    element_types = [reader.type_of(op, n).dtype for n in op.inputs]
     # Sum and Mean of integers do not exist in ONNX; Min and Max compare, so nothing is rounded.
-    whole = op.type in ("Min", "Max") and all(k.is_integer for k in kinds)
-    if not whole and not all(k.is_float for k in kinds):
+    are_integers = op.type in ("Min", "Max") and all(
+        element_type.is_integer for element_type in element_types
+    )
+    if not are_integers and not all(element_type.is_float for element_type in element_types):
         raise KeepOperator
     parts = {f"xs.{i}": reader.value(op, n) for i, n in enumerate(op.inputs)}
     reader.add(op, op.type.lower(), parts)
 
 
-def _binary(kind: str, fits: Callable[[DType], bool], **attrs: str) -> Handler:
+def _binary(op_name: str, is_supported: Callable[[DType], bool], **attrs: str) -> Handler:
     """Returns the handler of an op with two operands of one element type, and text attributes."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        kinds = [reader.type_of(op, n).dtype for n in op.inputs]
+        element_types = [reader.type_of(op, n).dtype for n in op.inputs]
         # The op requires one type of both operands, as ONNX does; others are malformed or kept.
-        if not all(fits(k) and k == kinds[0] for k in kinds):
+        if not all(
+            is_supported(element_type) and element_type == element_types[0]
+            for element_type in element_types
+        ):
             raise KeepOperator
-        given: dict[str, Attr] = {n: op.text(n, v).lower() for n, v in attrs.items()}
+        attr_values: dict[str, Attr] = {n: op.text(n, v).lower() for n, v in attrs.items()}
         operands = {s: reader.value(op, n) for s, n in zip("ab", op.inputs, strict=True)}
-        reader.add(op, kind, operands, given)
+        reader.add(op, op_name, operands, attr_values)
 
     return read
 
@@ -102,9 +110,9 @@ def _is_number(kind: DType) -> bool:
     return kind.is_float or kind.is_integer
 
 
-def _unary_of_any_dtype(kind: str) -> Handler:
+def _unary_of_any_dtype(op_name: str) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        reader.add(op, kind, {"x": reader.value(op, op.input(0))})
+        reader.add(op, op_name, {"x": reader.value(op, op.input(0))})
 
     return read
 

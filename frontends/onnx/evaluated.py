@@ -99,7 +99,7 @@ def _has_newer_form(node: onnx.NodeProto, version: int) -> bool:
     if node.op_type in _MORE_EXACT_IN_EVALUATOR:
         return False
     try:
-        one = onnx.defs.get_schema(node.op_type, version, "").since_version
-        return bool(one < onnx.defs.get_schema(node.op_type, "").since_version)
+        since = onnx.defs.get_schema(node.op_type, version, "").since_version
+        return bool(since < onnx.defs.get_schema(node.op_type, "").since_version)
     except onnx.defs.SchemaError:
         return False

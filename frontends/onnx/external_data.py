@@ -16,16 +16,18 @@ def files(path: Path) -> tuple[Path, ...]:
     model = parse_if_external_data(path) if path.is_file() else None
     if model is None:
         return (path,)
-    named = dict.fromkeys(_named_locations(model))
+    locations = dict.fromkeys(_named_locations(model))
     return (
         path,
-        *dict.fromkeys(file for place in named for file in _existing_file(path.parent, place)),
+        *dict.fromkeys(
+            file for location in locations for file in _existing_file(path.parent, location)
+        ),
     )
 
 
-def _existing_file(folder: Path, place: str) -> tuple[Path, ...]:
+def _existing_file(folder: Path, location: str) -> tuple[Path, ...]:
     try:
-        return (resolve_external_path(folder, place),)
+        return (resolve_external_path(folder, location),)
     except ValueError:  # reading the model refuses such a path
         return ()
 
@@ -38,8 +40,11 @@ def _named_locations(model: onnx.ModelProto) -> Iterator[str]:
     attributes = [a for node in nodes for a in node.attribute]
     tensors = chain(*((a.t, *a.tensors) for a in attributes), *(g.initializer for g in graphs))
     sparse = chain(*((a.sparse_tensor, *a.sparse_tensors) for a in attributes))
-    held = chain(sparse, *(g.sparse_initializer for g in graphs))
-    for tensor in chain(tensors, *((each.values, each.indices) for each in held)):
+    sparse_tensors = chain(sparse, *(g.sparse_initializer for g in graphs))
+    for tensor in chain(
+        tensors,
+        *((sparse_tensor.values, sparse_tensor.indices) for sparse_tensor in sparse_tensors),
+    ):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield from (e.value for e in tensor.external_data if e.key == "location")
 

@@ -35,9 +35,9 @@ class _Message(Protocol):
 class _DamagedError(Exception):
     """A field by its path in the model, and what is wrong with it."""
 
-    def __init__(self, place: str, what: str) -> None:
+    def __init__(self, path: str, what: str) -> None:
         super().__init__(what)
-        self.path = place
+        self.path = path
         self.what = what
 
 
@@ -48,8 +48,8 @@ def locate_damage(data: bytes | mmap.mmap) -> tuple[str, str]:
         walk.message(onnx.ModelProto.DESCRIPTOR, 0, len(data), "", 0)
     except _DamagedError as error:
         if walk.known_fields:
-            whole = "" if error.path else "the file "
-            return error.path, f"{whole}is damaged: {error.what}"
+            prefix = "" if error.path else "the file "
+            return error.path, f"{prefix}is damaged: {error.what}"
         return "", "is no ONNX model: its first bytes are no field of one"
     except RecursionError:
         pass
@@ -65,92 +65,97 @@ class _MessageWalker:
     """Fields of ONNX that were complete: none means that the file is something else."""
     fields_seen: int = 0
 
-    def message(self, message: _Message, at: int, end: int, place: str, depth: int) -> None:
+    def message(self, message: _Message, offset: int, end: int, path: str, depth: int) -> None:
         """Walks a message; raises _DamagedError at the innermost field that does not fit."""
         if depth > _MAX_DEPTH:
             raise _DamagedError(
-                _outermost_messages(place),
-                f"more than {_MAX_DEPTH} messages are in one another, at byte {at}",
+                _outermost_messages(path),
+                f"more than {_MAX_DEPTH} messages are in one another, at byte {offset}",
             )
         counts: Counter[str] = Counter()
-        while at < end:
+        while offset < end:
             self.fields_seen += 1
             if self.fields_seen > _MAX_FIELDS:
                 return
-            start = at
-            key, at = self.varint(at, end, place)
+            start = offset
+            # A field's key is its number and its wire type in the low three bits.
+            key, offset = self.varint(offset, end, path)
             if not key >> 3:
-                raise _DamagedError(place, f"no field begins at byte {start}")
+                raise _DamagedError(path, f"no field begins at byte {start}")
             field, wire = message.fields_by_number.get(key >> 3), key & 7
-            inner = place
+            inner = path
             if field is not None:
                 index = f"[{counts[field.name]}]" if field.is_repeated else ""
-                inner = f"{place}.{field.name}{index}".lstrip(".")
+                inner = f"{path}.{field.name}{index}".lstrip(".")
                 counts[field.name] += 1
-            at = self.end_of_content(field, wire, at, end, (place, inner, start), depth)
+            offset = self.end_of_content(field, wire, offset, end, (path, inner, start), depth)
             self.known_fields += field is not None
 
     def end_of_content(
         self,
         field: _Field | None,
         wire: int,
-        at: int,
+        offset: int,
         end: int,
-        places: tuple[str, str, int],
+        context: tuple[str, str, int],
         depth: int,
     ) -> int:
         """Returns where a field's content ends; walks the content if it is a message."""
-        place, inner, start = places
+        path, inner, start = context
         if wire == _VARINT:
-            return self.varint(at, end, inner)[1]
+            return self.varint(offset, end, inner)[1]
         if wire in _FIXED_SIZES:
             size = _FIXED_SIZES[wire]
         elif wire == _LENGTH_DELIMITED:
-            size, at = self.varint(at, end, inner)
+            size, offset = self.varint(offset, end, inner)
         else:
-            raise _DamagedError(place, f"no field begins at byte {start}")
-        last = at + size
-        if last > end and place:
-            raise _DamagedError(inner, f"it goes on to byte {last}, {place} ends at {end}")
-        below = field.message_type if field is not None and wire == _LENGTH_DELIMITED else None
-        if below is not None:
+            raise _DamagedError(path, f"no field begins at byte {start}")
+        content_end = offset + size
+        # Of the outermost message, this is reported as an end of the file.
+        if content_end > end and path:
+            raise _DamagedError(inner, f"it goes on to byte {content_end}, {path} ends at {end}")
+        inner_message = (
+            field.message_type if field is not None and wire == _LENGTH_DELIMITED else None
+        )
+        if inner_message is not None:
             self.known_fields += 1
-        if below is not None and last <= len(self.data):
-            self.message(below, at, last, inner, depth + 1)
-        elif last > len(self.data):
-            self.report_truncation(below, (at, last), inner, depth)
-        return last
+        if inner_message is not None and content_end <= len(self.data):
+            self.message(inner_message, offset, content_end, inner, depth + 1)
+        elif content_end > len(self.data):
+            self.report_truncation(inner_message, (offset, content_end), inner, depth)
+        return content_end
 
     def report_truncation(
-        self, message: _Message | None, ends: tuple[int, int], place: str, depth: int
+        self, message: _Message | None, bounds: tuple[int, int], path: str, depth: int
     ) -> None:
         """Raises _DamagedError for a field that continues after the end of the file."""
-        at, last = ends
+        offset, content_end = bounds
         if message is not None:
-            self.message(message, at, last, place, depth + 1)
+            self.message(message, offset, content_end, path, depth + 1)
         raise _DamagedError(
-            place, f"the file ends at byte {len(self.data)}, this goes on to {last}"
+            path, f"the file ends at byte {len(self.data)}, this goes on to {content_end}"
         )
 
-    def varint(self, at: int, end: int, place: str) -> tuple[int, int]:
+    def varint(self, offset: int, end: int, path: str) -> tuple[int, int]:
         """Returns a varint of up to ten bytes, and the offset after it."""
         value = shift = 0
-        start = at
+        start = offset
         while True:
-            if at >= len(self.data):
-                raise _DamagedError(place, f"the file ends at byte {at}, within it")
-            if at >= end:
-                raise _DamagedError(place, f"it ends at byte {at}, within a number")
-            byte = self.data[at]
-            at += 1
+            if offset >= len(self.data):
+                raise _DamagedError(path, f"the file ends at byte {offset}, within it")
+            if offset >= end:
+                raise _DamagedError(path, f"it ends at byte {offset}, within a number")
+            byte = self.data[offset]
+            offset += 1
+            # Seven bits to a byte, the lowest first; the high bit says that another byte follows.
             value |= (byte & 127) << shift
             if byte < 128:
-                return value, at
+                return value, offset
             shift += 7
             if shift > 63:
-                raise _DamagedError(place, f"the number at byte {start} has more than 64 bits")
+                raise _DamagedError(path, f"the number at byte {start} has more than 64 bits")
 
 
-def _outermost_messages(place: str) -> str:
+def _outermost_messages(path: str) -> str:
     """Returns the first four parts of a path."""
-    return ".".join(place.split(".")[:4])
+    return ".".join(path.split(".")[:4])

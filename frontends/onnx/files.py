@@ -61,26 +61,28 @@ class OpenModelFile:
         self._state = self._size_and_mtime()
 
     def _size_and_mtime(self) -> tuple[int, int]:
-        found = os.fstat(self._file)
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._file)
+        return status.st_size, status.st_mtime_ns
 
     def read(self, start: int, stop: int) -> NDArray[np.uint8]:
         """Returns the bytes from offset `start` to offset `stop`."""
-        out = np.empty(stop - start, np.uint8)
-        done = 0
-        while done < out.size:
-            count = os.preadv(self._file, [out[done:].data], start + done)
+        data = np.empty(stop - start, np.uint8)
+        filled = 0
+        # `preadv` may return fewer bytes than asked for, at most 2 GiB on Linux.
+        while filled < data.size:
+            count = os.preadv(self._file, [data[filled:].data], start + filled)
             if not count:
                 break
-            done += count
-        if done < out.size or self._size_and_mtime() != self._state:
+            filled += count
+        if filled < data.size or self._size_and_mtime() != self._state:
             raise input_error(self.path, "", "was changed after it was read; load it again")
-        return out
+        return data
 
     def array(self, tensor: LargeTensor, name: str) -> Array:
         """Returns a tensor, read lazily; raises ValueError if its size and shape do not agree."""
         proto, dtype = tensor.proto, dtype_of_number(tensor.proto.data_type)
         shape, is_packed = tuple(proto.dims), dtype.bits in (2, 4)
+        # Element types that NumPy holds in a wider one are decoded, so cannot be read in place.
         is_wide = not is_packed and dtype.carrier.itemsize * 8 != dtype.bits
         if few_elements(shape) or is_wide or proto.HasField("segment"):
             return _read_large_tensor(tensor, self.path, name)
@@ -125,14 +127,15 @@ class ModelFile:
 
     def initializers(self) -> list[StoredTensor]:
         """Returns the initializers of the model's graph, in order."""
-        places = self.data_spans
-        found = enumerate(self.proto.graph.initializer)
-        return [LargeTensor(t, *places[i]) if i in places else t for i, t in found]
+        spans = self.data_spans
+        tensors = enumerate(self.proto.graph.initializer)
+        return [LargeTensor(tensor, *spans[i]) if i in spans else tensor for i, tensor in tensors]
 
     def array(self, tensor: onnx.TensorProto | LargeTensor, name: str) -> Array:
-        """Returns a tensor, from the model file or from external data; raises InputError if its
-        data
-        are missing or do not fit."""
+        """Returns a tensor, from the model file or from external data.
+
+        Raises InputError if its data are missing or do not fit.
+        """
         place = f"tensor {name or '(no name)'}"
         try:
             if isinstance(tensor, LargeTensor) and self.open_file is not None:
@@ -150,19 +153,22 @@ class ModelFile:
 
 def read_model(path: Path) -> ModelFile:
     """Reads a model file and inlines its functions; raises InputError if it is no ONNX model."""
-    data, places = _read_message(path)
-    still = OpenModelFile(path) if places and path.stat().st_size >= LAZY_FILE_BYTES else None
+    data, data_spans = _read_message(path)
+    open_file = (
+        OpenModelFile(path) if data_spans and path.stat().st_size >= LAZY_FILE_BYTES else None
+    )
     proto = _parse(path, data)
     graph = proto.graph
     if not proto.HasField("graph") or not (graph.output or graph.node or graph.name):
         raise input_error(path, "", "is no ONNX model: it holds no graph")
     quant_functions_by_name = quant_functions(proto.functions)
-    others = tuple(
+    inlined = tuple(
         f.name
         for f in proto.functions
         if f.domain != QIR_DOMAIN or f.name not in quant_functions_by_name
     )
-    if others:
+    # Checked before, since the copies of each call multiply what is inlined, and after.
+    if inlined:
         _opsets(path, proto)
         _check_inlined_size(path, proto, quant_functions_by_name)
         try:
@@ -173,17 +179,17 @@ def read_model(path: Path) -> ModelFile:
         except InputError:
             raise
         except Exception as error:  # whatever the library raises, the file is at fault
-            said = "a text in them is not UTF-8" if isinstance(error, UnicodeError) else error
-            raise input_error(path, "functions", f"cannot be written out: {said}") from error
+            reason = "a text in them is not UTF-8" if isinstance(error, UnicodeError) else error
+            raise input_error(path, "functions", f"cannot be written out: {reason}") from error
     opsets = _opsets(path, proto)
     return ModelFile(
         path,
         proto,
         opsets,
-        places,
+        data_spans,
         quant_functions_by_name,
-        inlined_functions=others,
-        open_file=still,
+        inlined_functions=inlined,
+        open_file=open_file,
     )
 
 
@@ -195,12 +201,12 @@ def parse_if_external_data(path: Path) -> onnx.ModelProto | None:
 
 
 def _check_inlined_size(
-    path: Path, proto: onnx.ModelProto, known: Mapping[str, QuantFunction]
+    path: Path, proto: onnx.ModelProto, quant_functions_by_name: Mapping[str, QuantFunction]
 ) -> None:
-    count, size = inlined_size(proto, known)
+    count, size = inlined_size(proto, quant_functions_by_name)
     if count > _MAX_INLINED_NODES or size > _MAX_FILE_BYTES:
-        said = f"written out they are {count} operators of {size} bytes"
-        raise input_error(path, "functions", f"{said}; {_MAX_INLINED_NODES} of 2 GiB are read")
+        message = f"written out they are {count} operators of {size} bytes"
+        raise input_error(path, "functions", f"{message}; {_MAX_INLINED_NODES} of 2 GiB are read")
 
 
 def _read_message(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
@@ -214,8 +220,8 @@ def _read_message(path: Path) -> tuple[bytes, Mapping[int, tuple[int, int]]]:
             raise input_error(path, "", f"holds {size} bytes; an ONNX file ends at 2 GiB")
         if not path.is_file():  # a pipe or a device, which may never end
             return _read_pipe(path), {}
-        if size >= _SPLIT_FILE_BYTES and (found := split_message(path)) is not None:
-            return found.message, found.data_spans
+        if size >= _SPLIT_FILE_BYTES and (split := split_message(path)) is not None:
+            return split.message, split.data_spans
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -248,17 +254,17 @@ def _locate_damage(path: Path, data: bytes) -> tuple[str, str]:
         return locate_damage(data)
     with (
         path.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
-        return locate_damage(held)
+        return locate_damage(mapped)
 
 
 def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
     newest = onnx.defs.onnx_opset_version()
-    found: dict[str, int] = {}
+    opsets: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if found.setdefault(domain, entry.version) != entry.version:
+        if opsets.setdefault(domain, entry.version) != entry.version:
             raise input_error(
                 path, "opset_import", f"two versions of domain {domain or 'ai.onnx'!r}"
             )
@@ -266,11 +272,11 @@ def _opsets(path: Path, proto: onnx.ModelProto) -> dict[str, int]:
             raise input_error(
                 path, "opset_import", f"version {entry.version} of {domain or 'ai.onnx'!r}"
             )
-    if not found:
+    if not opsets:
         raise input_error(path, "opset_import", "names no operator set")
-    if "" in found and not OLDEST_OPSET <= found[""] <= newest:
-        raise input_error(path, "", f"uses opset {found['']}; {OLDEST_OPSET} to {newest} are read")
-    return found
+    if "" in opsets and not OLDEST_OPSET <= opsets[""] <= newest:
+        raise input_error(path, "", f"uses opset {opsets['']}; {OLDEST_OPSET} to {newest} are read")
+    return opsets
 
 
 def _read_large_tensor(tensor: LargeTensor, path: Path, name: str) -> Array:
@@ -306,8 +312,8 @@ def _read_external_tensor(tensor: onnx.TensorProto, folder: Path, name: str) -> 
     offset = _byte_count(entries, "offset", 0)
     length = _byte_count(entries, "length", stored_size(dtype, shape))
     if length != stored_size(dtype, shape) and not length:  # onnxruntime reads it whole
-        wanted = f"{list(shape)} of {dtype} takes {stored_size(dtype, shape)} bytes"
-        raise ValueError(f"its length is 0, where {wanted}; state that, or none")
+        message = f"{list(shape)} of {dtype} takes {stored_size(dtype, shape)} bytes"
+        raise ValueError(f"its length is 0, where {message}; state that, or none")
     file_size = file.stat().st_size
     if offset + length > file_size:
         raise ValueError(
@@ -317,6 +323,7 @@ def _read_external_tensor(tensor: onnx.TensorProto, folder: Path, name: str) -> 
     check_size(dtype, shape, length)
     is_packed = dtype.bits in (2, 4) and not few_elements(shape)
     data: ArrayData
+    # A memory map cannot be empty.
     if length and (is_packed or dtype.bits >= 8):
         mapped = np.asarray(np.memmap(file, np.uint8, "r", offset, (length,)))
         if is_packed:
@@ -324,26 +331,29 @@ def _read_external_tensor(tensor: onnx.TensorProto, folder: Path, name: str) -> 
         elif offset % size == 0:
             data = mapped.view(dtype.carrier).reshape(shape)
         else:
+            # The array is not aligned: it is read through a copy where a kernel needs its elements.
             data = file_array(np.ndarray(shape, dtype.carrier, mapped))
         return Array(data, TensorType(shape, dtype), name)
     with file.open("rb") as stream:
         stream.seek(offset)
-        read = stream.read(length)
-    out = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    out.raw_data = read
-    return to_array(out, name)
+        data_read = stream.read(length)
+    tensor_with_data = onnx.TensorProto(
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
+    )
+    tensor_with_data.raw_data = data_read
+    return to_array(tensor_with_data, name)
 
 
 def _byte_count(entries: Mapping[str, str], key: str, default: int) -> int:
     """Returns an `offset` or `length` of external data; raises ValueError for no byte count."""
-    said = entries.get(key)
-    if said is None:
+    stated = entries.get(key)
+    if stated is None:
         return default
-    if not re.fullmatch(r"-?[0-9]{1,40}", said):
-        raise ValueError(f"its {key} {said[:40]!r} is no number of bytes that a file has")
-    if int(said) < 0:
-        raise ValueError(f"its {key} is {int(said)}, below 0")
-    return int(said)
+    if not re.fullmatch(r"-?[0-9]{1,40}", stated):
+        raise ValueError(f"its {key} {stated[:40]!r} is no number of bytes that a file has")
+    if int(stated) < 0:
+        raise ValueError(f"its {key} is {int(stated)}, below 0")
+    return int(stated)
 
 
 def resolve_external_path(folder: Path, location: str) -> Path:
@@ -355,6 +365,7 @@ def resolve_external_path(folder: Path, location: str) -> Path:
     parts = PurePosixPath(location.replace("\\", "/"))
     if not location or "\0" in location or parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"its data are at {location!r}, which is not inside the model's folder")
+    # On Windows a backslash separates folders: the same file would be another one there.
     if "\\" in location:
         raise ValueError(f"its data are at {location!r}; folders in a model's paths end in '/'")
     root = folder.resolve()

@@ -38,11 +38,11 @@ def conv_attrs(op: OnnxOp, size: Shape, w: Shape) -> dict[str, Attr]:
 
     Raises KeepOperator for `auto_pad` of open sizes, InputError where kernel_shape and w differ.
     """
-    axes, found = len(w) - 2, op.integers("kernel_shape", ())
+    axes, stated_kernel = len(w) - 2, op.integers("kernel_shape", ())
     kernel = tuple(d for d in w[2:] if isinstance(d, int))
-    if found and len(kernel) == axes and found != kernel:
+    if stated_kernel and len(kernel) == axes and stated_kernel != kernel:
         raise op.error(
-            f"kernel_shape is {'x'.join(map(str, found))}, but w {'x'.join(map(str, w))}"
+            f"kernel_shape is {'x'.join(map(str, stated_kernel))}, but w {'x'.join(map(str, w))}"
         )
     # The kernel's size is open, and SAME padding depends on it.
     if len(kernel) != axes and op.text("auto_pad", "NOTSET").startswith("SAME"):
@@ -59,13 +59,13 @@ def conv_attrs(op: OnnxOp, size: Shape, w: Shape) -> dict[str, Attr]:
 def conv_transpose(reader: OnnxReader, op: OnnxOp) -> None:
     """ConvTranspose along one to three axes with explicit padding; automatic padding is kept."""
     x, w = (reader.type_of(op, op.input(i)).shape for i in (0, 1))
-    explicit = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-    if not 3 <= len(x) == len(w) <= 5 or op.attribute("output_shape") or not explicit:
+    is_explicit = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    if not 3 <= len(x) == len(w) <= 5 or op.attribute("output_shape") or not is_explicit:
         raise KeepOperator
     # output_shape would determine the padding, as automatic padding does; such an operator is kept.
-    more = op.integers("output_padding", (0,) * (len(x) - 2))
+    output_padding = op.integers("output_padding", (0,) * (len(x) - 2))
     operands = {s: reader.value(op, n) for s, n in zip(("x", "w", "bias"), op.inputs, strict=False)}
-    attrs = {**conv_attrs(op, x[2:], w), "output_pad": more}
+    attrs = {**conv_attrs(op, x[2:], w), "output_pad": output_padding}
     reader.add(op, f"conv_transpose{len(x) - 2}d", operands, attrs)
 
 
@@ -91,9 +91,10 @@ def gemm(reader: OnnxReader, op: OnnxOp) -> None:
 
 def binary(reader: OnnxReader, op: OnnxOp) -> None:
     """Add, Sub, Mul and Div; integers wrap, and Div truncates them toward zero."""
-    kinds = {reader.type_of(op, n).dtype.name for n in op.inputs}
-    if not kinds <= FLOATS and not kinds <= _INTEGER_DTYPES:
+    element_types = {reader.type_of(op, n).dtype.name for n in op.inputs}
+    if not element_types <= FLOATS and not element_types <= _INTEGER_DTYPES:
         raise KeepOperator
+    # Floats and integers are not mixed: ONNX requires one type of both operands.
     a, b = [reader.value(op, n) for n in op.inputs]
     reader.add(op, op.type.lower(), {"a": a, "b": b})
 
@@ -112,10 +113,10 @@ def clip(reader: OnnxReader, op: OnnxOp) -> None:
     keep_unless_floats(reader, op)
     # Before opset 11 an absent attribute is no bound.
     if op.opset < 11:
-        given = [op.floating(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
+        limits = [op.floating(n, 0.0) if op.attribute(n) else None for n in ("min", "max")]
     else:
-        given = [_clip_bound(reader, op.input(1)), _clip_bound(reader, op.input(2))]
-    bounds: dict[str, Attr] = {n: v for n, v in zip(("min", "max"), given, strict=True)}
+        limits = [_clip_bound(reader, op.input(1)), _clip_bound(reader, op.input(2))]
+    bounds: dict[str, Attr] = {n: v for n, v in zip(("min", "max"), limits, strict=True)}
     reader.add(op, "clip", {"x": reader.value(op, op.input(0))}, bounds)
 
 
@@ -131,10 +132,14 @@ def _clip_integers(reader: OnnxReader, op: OnnxOp) -> None:
     # Clip requires scalar bounds.
     if not bounds or any(v.type.rank for v in bounds.values()):
         raise KeepOperator
-    value, last = reader.value(op, op.input(0)), list(bounds)[-1]
-    for kind, bound in bounds.items():
-        name = op.outputs[0] if kind == last else reader.unused_name(f"{op.outputs[0]}.{kind}")
-        value = reader.add(op, kind, {"xs.0": value, "xs.1": bound}, names=[name]).result
+    value, last_op = reader.value(op, op.input(0)), list(bounds)[-1]
+    for op_name, bound in bounds.items():
+        name = (
+            op.outputs[0]
+            if op_name == last_op
+            else reader.unused_name(f"{op.outputs[0]}.{op_name}")
+        )
+        value = reader.add(op, op_name, {"xs.0": value, "xs.1": bound}, names=[name]).result
 
 
 def _clip_bound(reader: OnnxReader, name: str) -> float | None:
@@ -171,32 +176,33 @@ def softmax(reader: OnnxReader, op: OnnxOp) -> None:
 def _flat_softmax(reader: OnnxReader, op: OnnxOp, axis: int) -> None:
     graph, origin, name = reader.graph, [op.origin()], op.outputs[0]
     x = reader.value(op, op.input(0))
-    flat = graph.add(
+    flattened = graph.add(
         "flatten", {"x": x}, {"axis": axis}, name=reader.unused_name(f"{name}.flat"), origins=origin
     )
-    rows = graph.add(
+    softmax_node = graph.add(
         _SOFTMAX_OPS[op.type],
-        {"x": flat.result},
+        {"x": flattened.result},
         name=reader.unused_name(f"{name}.rows"),
         origins=origin,
     )
     # The shape to restore: a constant with at most one -1, else the shape of x at run time.
-    sizes, spare = (
+    sizes, shape_name = (
         [d if isinstance(d, int) else -1 for d in x.type.shape],
         reader.unused_name(f"{name}.shape"),
     )
     if axis == 1 and sizes[0] == -1:
         sizes[0] = 0  # 0 copies the size of the matrix, whose rows are the first axis
     if sizes.count(-1) > 1:
-        wanted = graph.add("shape", {"x": x}, name=spare, origins=origin).result
+        shape = graph.add("shape", {"x": x}, name=shape_name, origins=origin).result
     else:
-        wanted = graph.constant(Array.of(np.array(sizes, np.int64)), name=spare)
-    reader.add(op, "reshape", {"x": rows.result, "shape": wanted}, types=[x.type])
+        shape = graph.constant(Array.of(np.array(sizes, np.int64)), name=shape_name)
+    reader.add(op, "reshape", {"x": softmax_node.result, "shape": shape}, types=[x.type])
 
 
 def batch_norm(reader: OnnxReader, op: OnnxOp) -> None:
     """BatchNormalization in inference mode; Refused in training mode."""
     training = op.integer("training_mode", 0) != 0
+    # More results are the running statistics, which training updates.
     if training or len(op.outputs) > 1:
         raise training_refusal(op)
     # spatial = 0 normalizes each element of a plane by statistics of its own.
@@ -218,8 +224,8 @@ def training_refusal(op: OnnxOp) -> Refused:
 
 def _cast_types(reader: OnnxReader, op: OnnxOp) -> tuple[DType, DType]:
     """Returns the element types before and after a cast."""
-    like = op.type == "CastLike"
-    to = reader.type_of(op, op.input(1)).dtype if like else dtype_of_number(op.integer("to", 0))
+    is_like = op.type == "CastLike"
+    to = reader.type_of(op, op.input(1)).dtype if is_like else dtype_of_number(op.integer("to", 0))
     return reader.type_of(op, op.input(0)).dtype, to
 
 
@@ -227,8 +233,8 @@ def is_identity_cast(reader: OnnxReader, op: OnnxOp) -> bool:
     """Returns whether it is a cast to the element type of its operand, quantized or not."""
     if op.type not in ("Cast", "CastLike"):
         return False
-    kind, to = _cast_types(reader, op)
-    return kind == to
+    from_type, to = _cast_types(reader, op)
+    return from_type == to
 
 
 def cast(reader: OnnxReader, op: OnnxOp) -> None:
@@ -236,15 +242,15 @@ def cast(reader: OnnxReader, op: OnnxOp) -> None:
 
     A cast to its operand's own type is an alias, also of quantized values.
     """
-    kind, to = _cast_types(reader, op)
+    from_type, to = _cast_types(reader, op)
     # float8 and float4 casts saturate by an attribute, and strings parse numbers: both are kept.
-    plain = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGER_DTYPES)
-    if to.name not in plain or kind.name not in plain:
+    convertible = ("f16", "f32", "f64", "bf16", "bool", "i4", "u4", "i2", "u2", *_INTEGER_DTYPES)
+    if to.name not in convertible or from_type.name not in convertible:
         raise KeepOperator
-    if to == kind:
+    if to == from_type:
         reader.alias(op.outputs[0], op.input(0))
-        said = f"{op.type} of {op.input(0)} to the type that it has, taken out"
-        reader.note(Change.EXACT, op.outputs[0], said)
+        message = f"{op.type} of {op.input(0)} to the type that it has, taken out"
+        reader.note(Change.EXACT, op.outputs[0], message)
         return
     reader.add(op, "cast", {"x": reader.value(op, op.input(0))}, {"to": to})
 

@@ -42,29 +42,31 @@ def keep(reader: OnnxReader, op: OnnxOp, why: str = "") -> None:
         _check_opsets_inside(op)
     attrs = tuple((a.name, attribute_value(reader, op, a)) for a in op.proto.attribute)
     # `slots` remembers which operands and results were absent, to write the node back unchanged.
-    places = tuple(i for i, name in enumerate(op.inputs) if name)
-    values = [reader.value(op, op.inputs[i]) for i in places]
+    operand_places = tuple(i for i, name in enumerate(op.inputs) if name)
+    values = [reader.value(op, op.inputs[i]) for i in operand_places]
     results = tuple(i for i, name in enumerate(op.outputs) if name)
-    outside = names_captured_by(op) if op.has_subgraphs else ()
-    used = [*values, *(reader.value(op, name) for name in outside)]
+    captured = names_captured_by(op) if op.has_subgraphs else ()
+    operands = [*values, *(reader.value(op, name) for name in captured)]
     reader.add(
         op,
         "foreign",
-        {f"xs.{i}": v for i, v in enumerate(used)},
+        {f"xs.{i}": v for i, v in enumerate(operands)},
         {
             "framework": "onnx",
             "op": op.type,
             "domain": op.domain,
             "version": op.opset,
-            "slots": (places, results, outside) if op.has_subgraphs else (places, results),
+            "slots": (operand_places, results, captured)
+            if op.has_subgraphs
+            else (operand_places, results),
             "attrs": attrs,
             "why": why,
         },
         types=_result_types(reader, op, values),
     )
     if why:
-        said = f"kept as onnx {op.type}: {why}"
-        reader.note(Change.EXACT, next(filter(None, op.outputs), op.location), said)
+        message = f"kept as onnx {op.type}: {why}"
+        reader.note(Change.EXACT, next(filter(None, op.outputs), op.location), message)
 
 
 def _check_opsets_inside(op: OnnxOp) -> None:
@@ -72,10 +74,14 @@ def _check_opsets_inside(op: OnnxOp) -> None:
 
     One node is written with one version; inlined functions may bring operators of others.
     """
-    inside = [g for a in op.proto.attribute for g in subgraphs_of(a)]
-    found = next(filter(None, (unmark_and_find_other_opset(g, op.opset) for g in inside)), "")
-    if found:
-        raise op.error(f"is kept as it is, of opset {op.opset}, and holds {found} of a function")
+    subgraphs = [g for a in op.proto.attribute for g in subgraphs_of(a)]
+    other_operator = next(
+        filter(None, (unmark_and_find_other_opset(g, op.opset) for g in subgraphs)), ""
+    )
+    if other_operator:
+        raise op.error(
+            f"is kept as it is, of opset {op.opset}, and holds {other_operator} of a function"
+        )
 
 
 def attribute_value(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -> Attr:
@@ -98,10 +104,10 @@ def attribute_value(reader: OnnxReader, op: OnnxOp, attribute: AttributeProto) -
         case AttributeProto.TENSORS:
             return tuple(reader.file.array(t, attribute.name) for t in attribute.tensors)
     # GRAPH, SPARSE_TENSOR and TYPE_PROTO attributes have no form in the language: kept as bytes.
-    held = AttributeProto()
-    held.CopyFrom(attribute)
-    _inline_external_data(reader, held)
-    return None, held.SerializeToString(deterministic=True)
+    copy = AttributeProto()
+    copy.CopyFrom(attribute)
+    _inline_external_data(reader, copy)
+    return None, copy.SerializeToString(deterministic=True)
 
 
 def _inline_external_data(reader: OnnxReader, attribute: AttributeProto) -> None:
@@ -113,7 +119,9 @@ def _inline_external_data(reader: OnnxReader, attribute: AttributeProto) -> None
         sparse += graph.sparse_initializer
         for inner in (a for node in graph.node for a in node.attribute):
             _inline_external_data(reader, inner)
-    tensors += [part for each in sparse for part in (each.values, each.indices)]
+    tensors += [
+        part for sparse_tensor in sparse for part in (sparse_tensor.values, sparse_tensor.indices)
+    ]
     for tensor in tensors:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             tensor.CopyFrom(tensor_proto(reader.file.array(tensor, tensor.name), tensor.name))
@@ -140,37 +148,37 @@ def _result_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[T
     """Returns the types of the named results: inferred, else as the file declares them."""
     # What ONNX infers wins over what follows from the count of axes.
     inferred = {**_type_by_axes_count(op, values), **_inferred_types(reader, op, values)}
-    out = []
+    types = []
     for name in (n for n in op.outputs if n):
-        found = inferred.get(name) or reader.declared_types.get(name)
-        if found is None:
+        result_type = inferred.get(name) or reader.declared_types.get(name)
+        if result_type is None:
             return _unranked_result_types(reader, op, values)
-        out.append(_with_declared_sizes(found, reader.declared_types.get(name)))
-    return out
+        types.append(_with_declared_sizes(result_type, reader.declared_types.get(name)))
+    return types
 
 
 def _unranked_result_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> list[TensorType]:
     """Returns the types of the results where some rank is unknown."""
-    found = _infer_by_onnx(op, values) if op.schema() is not None else {}
-    out = []
+    inferred = _infer_by_onnx(op, values) if op.schema() is not None else {}
+    types = []
     for name in (n for n in op.outputs if n):
-        proto = found.get(name) or reader.rankless_types.get(name)
-        kind = reader.dims.unranked_type(proto)
-        if kind.dtype.is_loose and name in reader.declared_types:
+        proto = inferred.get(name) or reader.rankless_types.get(name)
+        result_type = reader.dims.unranked_type(proto)
+        if result_type.dtype.is_loose and name in reader.declared_types:
             # The declared type is used only where inference finds no rank.
-            kind = reader.declared_types[name]
+            result_type = reader.declared_types[name]
         elif (
-            kind.dtype.is_loose
+            result_type.dtype.is_loose
             and op.type in _RANK_2_RESULTS
             and not op.domain
             and proto is not None
         ):
-            kind = TensorType((None, None), dtype_of_number(proto.tensor_type.elem_type))
-        out.append(_with_declared_sizes(kind, reader.declared_types.get(name)))
+            result_type = TensorType((None, None), dtype_of_number(proto.tensor_type.elem_type))
+        types.append(_with_declared_sizes(result_type, reader.declared_types.get(name)))
         # Reported where a rank is lost first, not at every operator after that.
-        if kind.dtype.is_loose and not any(v.type.dtype.is_loose for v in values):
+        if result_type.dtype.is_loose and not any(v.type.dtype.is_loose for v in values):
             reader.note(Change.EXACT, name, "nothing says how many axes it has: kept as it is")
-    return out
+    return types
 
 
 def _type_by_axes_count(op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
@@ -181,28 +189,32 @@ def _type_by_axes_count(op: OnnxOp, values: list[Value]) -> dict[str, TensorType
     reduces = op.type.startswith("Reduce")
     if op.domain or len(values) != 2 or not (op.outputs and (reduces or op.type == "Squeeze")):
         return {}
-    kind, axes = (v.type for v in values)
-    if kind.quant or axes.rank != 1 or not isinstance(count := axes.shape[0], int):
+    data_type, axes = (v.type for v in values)
+    if data_type.quant or axes.rank != 1 or not isinstance(count := axes.shape[0], int):
         return {}
     # An empty list of axes: a reduction is over all of them, unless noop_with_empty_axes is set.
     if not count:
         if not reduces:
             return {}
-        none = bool(op.integer("noop_with_empty_axes", 0))
-        sizes = kind.shape if none else (1,) * (kind.rank if op.integer("keepdims", 1) else 0)
+        is_noop = bool(op.integer("noop_with_empty_axes", 0))
+        sizes = (
+            data_type.shape
+            if is_noop
+            else (1,) * (data_type.rank if op.integer("keepdims", 1) else 0)
+        )
     # keepdims keeps the rank, but which sizes become 1 is computed.
     elif reduces and op.integer("keepdims", 1):
-        sizes = (None,) * kind.rank
+        sizes = (None,) * data_type.rank
     else:
-        sizes = (None,) * (kind.rank - count)
-    return {op.outputs[0]: kind.with_shape(sizes)}
+        sizes = (None,) * (data_type.rank - count)
+    return {op.outputs[0]: data_type.with_shape(sizes)}
 
 
-def _with_declared_sizes(found: TensorType, declared: TensorType | None) -> TensorType:
-    if declared is None or declared.rank != found.rank or declared.dtype != found.dtype:
-        return found
-    pairs = zip(found.shape, declared.shape, strict=True)
-    return found.with_shape(tuple(d if f is None else f for f, d in pairs))
+def _with_declared_sizes(inferred: TensorType, declared: TensorType | None) -> TensorType:
+    if declared is None or declared.rank != inferred.rank or declared.dtype != inferred.dtype:
+        return inferred
+    pairs = zip(inferred.shape, declared.shape, strict=True)
+    return inferred.with_shape(tuple(d if f is None else f for f, d in pairs))
 
 
 def _inferred_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
@@ -214,19 +226,20 @@ def _inferred_types(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict
             and values
             and op.outputs
         ):
-            kind = values[0].type
-            return {op.outputs[0]: kind.with_element(kind.dtype)}
+            first_type = values[0].type
+            return {op.outputs[0]: first_type.with_element(first_type.dtype)}
+        # Operators of onnxruntime's domain have their shape inference inside the runtime.
         return _infer_by_runtime(reader, op, values)
     if schema.deprecated and op.type == "GroupNormalization":  # ONNX has no inference for it
         if not op.outputs:
             raise op.error("its result has no name")
-        kind = values[0].type
-        return {op.outputs[0]: kind.with_element(kind.dtype)}
+        first_type = values[0].type
+        return {op.outputs[0]: first_type.with_element(first_type.dtype)}
     try:
-        read = {n: reader.dims.tensor_type(t) for n, t in _infer_by_onnx(op, values).items()}
+        types = {n: reader.dims.tensor_type(t) for n, t in _infer_by_onnx(op, values).items()}
     except ValueError as error:
         raise op.error(f"its results have no shape: {error}") from error
-    return {n: t for n, t in read.items() if t is not None}
+    return {n: t for n, t in types.items() if t is not None}
 
 
 def _infer_by_onnx(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]:
@@ -248,27 +261,28 @@ def _infer_by_onnx(op: OnnxOp, values: list[Value]) -> dict[str, onnx.TypeProto]
     # Sizes and axes are often constants; inference needs their elements, not only their types.
     imports = [onnx.helper.make_opsetid(op.domain, op.opset)]
     try:
-        found = dict(
+        inferred = dict(
             onnx.shape_inference.infer_node_outputs(
                 schema, op.proto, types, data, opset_imports=imports
             )
         )
-        for size in (d for t in found.values() for d in t.tensor_type.shape.dim):
+        # `infer_node_outputs` takes wrong attributes without a check, and subtracts.
+        for size in (d for t in inferred.values() for d in t.tensor_type.shape.dim):
             if size.dim_value < 0:  # inferred for an operator that fails when it is run
                 size.Clear()
-        return found
+        return inferred
     except Exception as error:  # whatever the library raises, the node is at fault
         if len(types) < len(set(names)):
             return {}  # inference needs a type that is unknown
-        told = "a text in it is not UTF-8" if isinstance(error, UnicodeError) else error
-        raise op.error(f"its results have no shape: {told}") from error
+        message = "a text in it is not UTF-8" if isinstance(error, UnicodeError) else error
+        raise op.error(f"its results have no shape: {message}") from error
 
 
 def _check_axes(op: OnnxOp) -> None:
     """Raises InputError for an axis beyond 32 bits, which may crash ONNX's C++ inference."""
     for name in ("axis", "axes"):
-        held = op.attribute(name)
-        for axis in (held.i, *held.ints) if held is not None else ():
+        attribute = op.attribute(name)
+        for axis in (attribute.i, *attribute.ints) if attribute is not None else ():
             if not -(1 << 31) <= axis < 1 << 31:
                 raise op.error(f"attribute {name!r} is {axis}: no tensor has such an axis")
 
@@ -276,21 +290,24 @@ def _check_axes(op: OnnxOp) -> None:
 def _infer_by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> dict[str, TensorType]:
     """Returns an operator's result types by onnxruntime; empty where it is not installed."""
     names = [n for n in op.inputs if n]
-    given = dict(zip(names, values, strict=True))
-    stored = {
+    operands = dict(zip(names, values, strict=True))
+    constants = {
         n: a
-        for n, v in given.items()
+        for n, v in operands.items()
         if (a := v.constant) and a.contents.size <= MAX_SHAPE_ELEMENTS
     }
-    made = [n for n in op.outputs if n]
-    ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in made]
+    result_names = [n for n in op.outputs if n]
+    ranks = [onnx.helper.make_node("Shape", [n], [f"rank.{n}"]) for n in result_names]
     graph = onnx.helper.make_graph(
         # onnxruntime shows a scalar and an unknown rank alike; the size of Shape's result differs.
         [op.proto, *ranks],
         "foreign",
-        [named_value_info(n, v) for n, v in given.items() if n not in stored],
-        [onnx.ValueInfoProto(name=n) for n in (*made, *(f"rank.{m}" for m in made))],
-        [tensor_proto(a, n) for n, a in stored.items()],
+        [named_value_info(n, v) for n, v in operands.items() if n not in constants],
+        [
+            onnx.ValueInfoProto(name=n)
+            for n in (*result_names, *(f"rank.{m}" for m in result_names))
+        ],
+        [tensor_proto(a, n) for n, a in constants.items()],
     )
     imports = [
         onnx.helper.make_opsetid(op.domain, op.opset),
@@ -298,17 +315,18 @@ def _infer_by_runtime(reader: OnnxReader, op: OnnxOp, values: list[Value]) -> di
     ]
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
     try:
-        shown = {o.name: o for o in runtime_session(model.SerializeToString()).get_outputs()}
+        outputs = {o.name: o for o in runtime_session(model.SerializeToString()).get_outputs()}
     except Exception:  # onnxruntime's errors share no base class; the types stay unknown
         return {}
-    out = {}
-    for name in made:
-        kind, sizes = _RUNTIME_TYPE_NUMBERS.get(shown[name].type), shown[name].shape
-        whole = all(not isinstance(size, int) or size >= 0 for size in sizes)
-        if kind is not None and whole and shown[f"rank.{name}"].shape == [len(sizes)]:
-            proto = onnx.helper.make_tensor_type_proto(kind, sizes)
-            out[name] = reader.dims.tensor_type(proto)
-    return {n: t for n, t in out.items() if t is not None}
+    types = {}
+    for name in result_names:
+        type_number, sizes = _RUNTIME_TYPE_NUMBERS.get(outputs[name].type), outputs[name].shape
+        # Inference of a malformed operator may yield negative sizes.
+        are_valid = all(not isinstance(size, int) or size >= 0 for size in sizes)
+        if type_number is not None and are_valid and outputs[f"rank.{name}"].shape == [len(sizes)]:
+            proto = onnx.helper.make_tensor_type_proto(type_number, sizes)
+            types[name] = reader.dims.tensor_type(proto)
+    return {n: t for n, t in types.items() if t is not None}
 
 
 _RUNTIME_TYPE_NUMBERS = {

@@ -35,55 +35,59 @@ def node_proto(node: Node) -> onnx.NodeProto:
     try:
         return _node_proto(node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
-        said = "its slots and attrs are not those of an onnx operator with these operands"
-        raise PluginError(f"onnx {node.attrs['op']!s}: {said}") from error
+        message = "its slots and attrs are not those of an onnx operator with these operands"
+        raise PluginError(f"onnx {node.attrs['op']!s}: {message}") from error
 
 
 def _node_proto(node: Node) -> onnx.NodeProto:
     values, results = node.variadic("xs"), node.results
-    given, attrs = node.attrs["slots"], node.attrs["attrs"]
-    slots = given or (tuple(range(len(values))), tuple(range(len(results))))
+    stated_slots, attrs = node.attrs["slots"], node.attrs["attrs"]
+    slots = stated_slots or (tuple(range(len(values))), tuple(range(len(results))))
     assert isinstance(slots, tuple)
     assert isinstance(attrs, tuple)
-    ins, outs, *more = (p if isinstance(p, tuple) else () for p in slots)
+    operand_places, result_places, *captured_slots = (
+        p if isinstance(p, tuple) else () for p in slots
+    )
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     names = [v.name for v in values]
-    outside = more[0] if more else ()
-    proto.input.extend(_names_at_places(ins, names[: len(names) - len(outside)]))
-    proto.output.extend(_names_at_places(outs, [v.name for v in results]))
-    now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
+    captured = captured_slots[0] if captured_slots else ()
+    proto.input.extend(_names_at_places(operand_places, names[: len(names) - len(captured)]))
+    proto.output.extend(_names_at_places(result_places, [v.name for v in results]))
+    # Captured tensors are operands after the operator's own, in the order of `captured_names`.
+    current_names = dict(zip(map(str, captured), names[len(names) - len(captured) :], strict=True))
     for pair in attrs:
         assert isinstance(pair, tuple)
         name, value = pair
-        made = _attribute(node, str(name), value)
-        for graph in subgraphs_of(made):
-            _rename_captured(graph, now)
-        proto.attribute.append(made)
+        attribute = _attribute(node, str(name), value)
+        for graph in subgraphs_of(attribute):
+            _rename_captured(graph, current_names)
+        proto.attribute.append(attribute)
     return proto
 
 
-def _rename_captured(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
+def _rename_captured(graph: onnx.GraphProto, current_names: Mapping[str, str]) -> None:
     """Renames captured tensors in a subgraph to their current names."""
-    own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
-    own |= {name for node in graph.node for name in node.output}
-    changed = {old: new for old, new in now.items() if old not in own and old != new}
+    # A tensor that the subgraph defines itself hides an outer one of that name.
+    defined = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
+    defined |= {name for node in graph.node for name in node.output}
+    changed = {old: new for old, new in current_names.items() if old not in defined and old != new}
     if not changed:
         return
     for node in graph.node:
         node.input[:] = [changed.get(name, name) for name in node.input]
         for attribute in node.attribute:
-            for held in subgraphs_of(attribute):
-                _rename_captured(held, changed)
+            for subgraph in subgraphs_of(attribute):
+                _rename_captured(subgraph, changed)
     for info in graph.output:
         info.name = changed.get(info.name, info.name)
 
 
 def _names_at_places(places: tuple[Attr, ...], names: list[str]) -> list[str]:
-    at = [p for p in places if isinstance(p, int)]
-    out = [""] * (max(at, default=-1) + 1)
-    for place, name in zip(at, names, strict=True):
-        out[place] = name
-    return out
+    indices = [p for p in places if isinstance(p, int)]
+    names_by_place = [""] * (max(indices, default=-1) + 1)
+    for place, name in zip(indices, names, strict=True):
+        names_by_place[place] = name
+    return names_by_place
 
 
 def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
@@ -100,12 +104,12 @@ def _attribute(node: Node, name: str, value: Attr) -> AttributeProto:
 
 
 def _parsed_attribute(data: bytes) -> AttributeProto:
-    made = AttributeProto()
+    attribute = AttributeProto()
     try:
-        made.ParseFromString(data)
+        attribute.ParseFromString(data)
     except Exception as error:  # protobuf's own error, which is not onnx's to import
         raise ValueError("its bytes are no attribute") from error
-    return made
+    return attribute
 
 
 def _empty_list_type(node: Node, name: str) -> int:
@@ -132,15 +136,15 @@ def single_node_model(node: Node) -> onnx.ModelProto | None:
     values = dict.fromkeys(node.operands.values())
     if any(v.type.quant or v.type.dtype.is_opaque for v in (*values, *node.results)):
         return None
-    held = {v: a for v in values if (a := v.constant) is not None}
+    constants = {v: a for v in values if (a := v.constant) is not None}
     domain = str(node.attrs["domain"])
     imports = [onnx.helper.make_opsetid(domain, _version(node))]
     graph = onnx.helper.make_graph(
         [node_proto(node)],
         "foreign",
-        [_portable_value_info(v) for v in values if v not in held],
+        [_portable_value_info(v) for v in values if v not in constants],
         [onnx.ValueInfoProto(name=v.name) for v in node.results],
-        [tensor_proto(array, v.name) for v, array in held.items()],
+        [tensor_proto(array, v.name) for v, array in constants.items()],
         value_info=[_portable_value_info(v) for v in node.results],
     )
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
@@ -151,9 +155,10 @@ def _portable_value_info(value: Value) -> onnx.ValueInfoProto:
 
     ONNX has sizes that are numbers or names.
     """
+    # E.g. the product of two sizes after a flatten.
     sizes = (d if isinstance(d, int) or str(d).isidentifier() else None for d in value.type.shape)
-    kind = value.type.with_shape(tuple(sizes))
-    return onnx.helper.make_value_info(value.name, type_proto(kind))
+    portable_type = value.type.with_shape(tuple(sizes))
+    return onnx.helper.make_value_info(value.name, type_proto(portable_type))
 
 
 def _value_info(value: Value) -> onnx.ValueInfoProto:
@@ -180,24 +185,25 @@ def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArra
         values[slot].name: data.item() if _is_boxed(values[slot]) else data
         for slot, data in operands.items()
     }
-    if not domain and (own := optional.FUNCTIONS.get(proto.op_type)) is not None:
+    # The evaluator has no optionals; these operators are functions of `optional`.
+    if not domain and (function := optional.FUNCTIONS.get(proto.op_type)) is not None:
         try:
-            return (_as_carrier(own([feed[v.name] for v in values.values()]), node.result),)
+            return (_as_carrier(function([feed[v.name] for v in values.values()]), node.result),)
         except PluginError as error:
             raise PluginError(f"onnx {proto.op_type}: {error}") from error
     if (proto.op_type, domain) == ("Loop", "") and not proto.input[1]:
         # ONNX's evaluator takes an absent condition of a Loop for False, the standard for True.
         proto.input[1] = "condition of the first round"
-        always = onnx.helper.make_tensor(proto.input[1], onnx.TensorProto.BOOL, (), [True])
+        condition = onnx.helper.make_tensor(proto.input[1], onnx.TensorProto.BOOL, (), [True])
         graph.node[0].CopyFrom(proto)
-        graph.initializer.append(always)
+        graph.initializer.append(condition)
     imports = [onnx.helper.make_opsetid(domain, _version(node))]
     if domain:
         imports.append(onnx.helper.make_opsetid("", NEWEST_OPSET))
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
     _require_texts(proto, operands)
-    found = _compute_results(node, proto, model, feed)
-    return tuple(_as_carrier(a, v) for a, v in zip(found, node.results, strict=True))
+    results = _compute_results(node, proto, model, feed)
+    return tuple(_as_carrier(a, v) for a, v in zip(results, node.results, strict=True))
 
 
 def _require_texts(proto: onnx.NodeProto, operands: Mapping[str, NDArray[np.generic]]) -> None:
@@ -210,26 +216,35 @@ def _require_texts(proto: onnx.NodeProto, operands: Mapping[str, NDArray[np.gene
 def _compute_results(
     node: Node, proto: onnx.NodeProto, model: onnx.ModelProto, feed: Mapping[str, object]
 ) -> Sequence[object]:
-    kinds = [v.type.dtype for v in (*node.variadic("xs"), *node.results)]
-    plain = all(kind.name in _NUMPY_DTYPES or kind.is_opaque for kind in kinds)
-    first = plain and prefers_runtime(proto, _version(node), on_floats=not kinds[0].is_integer)
-    found = _run_in_runtime(model.SerializeToString(), feed) if first else None
-    if found is not None:
-        return found
+    types = [v.type.dtype for v in (*node.variadic("xs"), *node.results)]
+    is_supported = all(
+        element_type.name in _NUMPY_DTYPES or element_type.is_opaque for element_type in types
+    )
+    prefers = is_supported and prefers_runtime(
+        proto, _version(node), on_floats=not types[0].is_integer
+    )
+    results = _run_in_runtime(model.SerializeToString(), feed) if prefers else None
+    if results is not None:
+        return results
     if why := why_evaluator_cannot(proto, _version(node)):
         raise PluginError(f"onnx {proto.op_type}: {why}")
     try:
         return _run_in_evaluator(model, feed)
     except Exception as error:  # the evaluator raises what its NumPy code raises
-        found = _run_in_runtime(model.SerializeToString(), feed) if plain and not first else None
-        if found is None:
+        # The evaluator lacks some operators, and some element types of others.
+        results = (
+            _run_in_runtime(model.SerializeToString(), feed)
+            if is_supported and not prefers
+            else None
+        )
+        if results is None:
             why = str(node.attrs["why"])
             if _is_custom(proto) and not why:
-                said = _CUSTOM_OP_ERROR.format(proto.domain)
+                message = _CUSTOM_OP_ERROR.format(proto.domain)
             else:
-                said = f"{why}; {error}" if why else str(error)
-            raise PluginError(f"onnx {proto.op_type}: {said}") from error
-        return found
+                message = f"{why}; {error}" if why else str(error)
+            raise PluginError(f"onnx {proto.op_type}: {message}") from error
+        return results
 
 
 _CUSTOM_OP_ERROR = (
@@ -243,12 +258,16 @@ def _is_custom(proto: onnx.NodeProto) -> bool:
     return proto.domain not in ("", MICROSOFT) and not onnx.defs.has(proto.op_type, proto.domain)
 
 
-def _as_carrier(made: object, value: Value) -> NDArray[np.generic]:
-    kind = value.type.dtype
-    if kind.is_loose:
-        array = np.asarray(made)
+def _as_carrier(result: object, value: Value) -> NDArray[np.generic]:
+    element_type = value.type.dtype
+    if element_type.is_loose:
+        array = np.asarray(result)
         return decode_texts(array) if array.dtype.kind in "US" else array
-    return box_object(made) if kind.is_opaque else np.asarray(made).astype(kind.carrier, copy=False)
+    return (
+        box_object(result)
+        if element_type.is_opaque
+        else np.asarray(result).astype(element_type.carrier, copy=False)
+    )
 
 
 def _is_boxed(value: Value) -> bool:
@@ -272,12 +291,12 @@ def _run_in_runtime(model: bytes, feed: Mapping[str, object]) -> Sequence[object
     """Returns onnxruntime's results; None if it is not installed or refuses the model."""
     try:
         session = runtime_session(model)
-        found: Sequence[object] = session.run(None, dict(feed))
+        results: Sequence[object] = session.run(None, dict(feed))
     except (
         Exception
     ):  # its errors share no base of their own, and the evaluator has said what is wrong
         return None
-    return found
+    return results
 
 
 class _RuntimeOutput(Protocol):
@@ -298,6 +317,7 @@ def runtime_session(model: bytes) -> _RuntimeSession:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # The node shall run by its own kernel, without fusions.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     session: _RuntimeSession = onnxruntime.InferenceSession(

@@ -133,9 +133,10 @@ class OnnxFrontend(Frontend):
     def run_foreign(
         self, node: Node, operands: Mapping[str, NDArray[np.generic]]
     ) -> tuple[NDArray[np.generic], ...]:
-        """Computes a foreign node by onnxruntime or ONNX's reference evaluator; raises PluginError
-        if
-        neither can."""
+        """Computes a foreign node by onnxruntime or ONNX's reference evaluator.
+
+        Raises PluginError if neither can.
+        """
         return foreign_run.run(node, operands)
 
     @np.errstate(all="ignore")
@@ -145,11 +146,12 @@ class OnnxFrontend(Frontend):
         Returns its graph, or None if it has to stay foreign.
         """
         domain, version = str(node.attrs["domain"]), node.attrs["version"]
-        known = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
-        model = foreign_run.single_node_model(node) if known else None
+        has_handler = (domain, str(node.attrs["op"])) in _HANDLERS and isinstance(version, int)
+        model = foreign_run.single_node_model(node) if has_handler else None
         if model is None or not isinstance(version, int):
             return None
         path = Path(node.name)
+        # The ledger of this reading is dropped: the operator was reported when it was kept.
         graph = _load_graph(ModelFile(path, model, {domain: version}, {}, {}), Ledger())
         return None if any(n.op == "foreign" for n in graph) else graph
 
@@ -158,11 +160,12 @@ class OnnxFrontend(Frontend):
 def _load_graph(file: ModelFile, ledger: Ledger) -> Graph:
     reader = OnnxReader(file, file.proto.graph, ledger, _read_body)
     _read_graph(reader, _make_model_inputs)
+    # Only now is it known which constants some handler looked at: these cannot be replaced.
     defaults.mark_overridable_constants(reader)
     _report_dropped(reader)
     nodes = None if reader.verify_all else reader.nodes_to_verify
-    if (nodes is None or nodes) and (found := errors(reader.graph, nodes)):
-        raise input_error(file.path, "", str(found[0]))
+    if (nodes is None or nodes) and (problems := errors(reader.graph, nodes)):
+        raise input_error(file.path, "", str(problems[0]))
     return reader.graph
 
 
@@ -195,9 +198,11 @@ def _bind_body_input(reader: OnnxReader, name: str, value: Value) -> None:
     """Registers an input of a body; plain integers that its operators dequantize get their type."""
     quant = reader.inferred_quant_type(name, value.type)
     if quant is not None:
-        kind = value.type.with_element(quant)
-        meant = reader.unused_name(f"{name}_meant")
-        value = reader.graph.add("recode", {"x": value}, types=[kind], name=meant).result
+        quantized_type = value.type.with_element(quant)
+        quantized_name = reader.unused_name(f"{name}_meant")
+        value = reader.graph.add(
+            "recode", {"x": value}, types=[quantized_type], name=quantized_name
+        ).result
     reader.bind(name, value)
 
 
@@ -209,28 +214,32 @@ def _read_graph(
     # Parameters of all quantized tensors are collected first: an input or a constant gets its
     # quantized type from operators that come later.
     ops = [_make_op(file, i, node) for i, node in enumerate(reader.proto.node)]
-    by_operators = inferred_qparam_names(ops)
+    stated_by_operators = inferred_qparam_names(ops)
+    # Where an operator and an annotation disagree, the operator computes: it wins.
     reader.annotated_qparam_names = {
-        n: p
-        for n, p in quantization_annotation.annotated_qparam_names(reader).items()
-        if n not in by_operators
+        name: names
+        for name, names in quantization_annotation.annotated_qparam_names(reader).items()
+        if name not in stated_by_operators
     }
-    reader.qparam_names = {**reader.annotated_qparam_names, **by_operators}
+    reader.qparam_names = {**reader.annotated_qparam_names, **stated_by_operators}
     constants = _store_constants(reader, ops)
     _count_readers(reader, ops)
     inputs = make_inputs(reader, constants)
+    # Constants were stored above; another domain may have an operator of that name.
     computed = [op for op in ops if op.type != "Constant" or op.domain]
     for op in _topological_order(computed, {*constants, *inputs}):
         _read_op(reader, op)
     _make_output(reader)
+    # Views as plain integers were added before it was known whether anything reads them.
     dynamic_ops.remove_unused_raw_views(reader)
 
 
 def _make_op(file: ModelFile, index: int, node: onnx.NodeProto) -> OnnxOp:
     domain = "" if node.domain == "ai.onnx" else node.domain
-    marked = calls.marked_opset(node) if file.inlined_functions else 0
-    op = OnnxOp(node, index, domain, marked or file.opsets.get(domain, 0), file.path)
+    marked_version = calls.marked_opset(node) if file.inlined_functions else 0
+    op = OnnxOp(node, index, domain, marked_version or file.opsets.get(domain, 0), file.path)
     try:
+        # Joining fails on bytes: one check for all names of the operator.
         "".join((op.type, domain, op.name, *op.inputs, *op.outputs, *op.attributes))
     except TypeError:  # protobuf gives what is no text as bytes
         raise input_error(file.path, f"node {index}", "holds a name that is not UTF-8") from None
@@ -243,9 +252,11 @@ def _make_op(file: ModelFile, index: int, node: onnx.NodeProto) -> OnnxOp:
 def _store_constants(reader: OnnxReader, ops: Sequence[OnnxOp]) -> set[str]:
     """Registers initializers and Constant nodes; returns their names."""
     file, names = reader.file, set[str]()
-    held = list(reader.proto.initializer) if reader.outer else file.initializers()
+    # Only the initializers of the outermost graph may be large, with data left out of the message.
+    initializers = list(reader.proto.initializer) if reader.outer else file.initializers()
     entries: list[tuple[str, str, StoredTensor]] = [
-        ("initializers", t.proto.name if isinstance(t, LargeTensor) else t.name, t) for t in held
+        ("initializers", t.proto.name if isinstance(t, LargeTensor) else t.name, t)
+        for t in initializers
     ]
     entries += [
         ("initializers", t.values.name, _dense_initializer(file, t, t.values.name))
@@ -312,17 +323,25 @@ def _make_model_inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
         names.add(info.name)
         if info.name in stored:
             continue
-        kind = _stated_type(reader, place, info)
-        if kind is None and not info.type.tensor_type.elem_type:
+        input_type = _stated_type(reader, place, info)
+        if input_type is None and not info.type.tensor_type.elem_type:
             raise refused_error(file.path, place, "is no tensor whose type the file says")
-        kind = kind or _type_by_inferred_rank(reader, info) or reader.dims.unranked_type(info.type)
+        # Without a rank in the file: by the operators that read it, else a type of unknown rank.
+        input_type = (
+            input_type
+            or _type_by_inferred_rank(reader, info)
+            or reader.dims.unranked_type(info.type)
+        )
         node = reader.graph.add(
-            "input", types=[kind], name=info.name, origins=[Origin("onnx", "Input", info.name)]
+            "input",
+            types=[input_type],
+            name=info.name,
+            origins=[Origin("onnx", "Input", info.name)],
         )
         reader.bind(info.name, node.result)
-    for given, name in reader.dims.symbols.items():
-        if given != name:
-            reader.note(Change.DROPPED, given, f"the dimension is called {name} here")
+    for dimension, name in reader.dims.symbols.items():
+        if dimension != name:
+            reader.note(Change.DROPPED, dimension, f"the dimension is called {name} here")
     _record_declared_types(reader)
     return names
 
@@ -330,13 +349,13 @@ def _make_model_inputs(reader: OnnxReader, stored: set[str]) -> set[str]:
 def _stated_type(reader: OnnxReader, place: str, info: onnx.ValueInfoProto) -> TensorType | None:
     """Returns the type that the file states; None without a rank. Raises InputError for no type."""
     try:
-        kind = reader.dims.tensor_type(info.type)
+        stated = reader.dims.tensor_type(info.type)
         number = info.type.tensor_type.elem_type
-        if kind is None and number not in onnx.TensorProto.DataType.values():
+        if stated is None and number not in onnx.TensorProto.DataType.values():
             dtype_of_number(number)
     except (ValueError, TypeRuleError) as error:
         raise input_error(reader.file.path, place, str(error)) from error
-    return kind
+    return stated
 
 
 def _type_by_inferred_rank(reader: OnnxReader, info: onnx.ValueInfoProto) -> TensorType | None:
@@ -346,84 +365,90 @@ def _type_by_inferred_rank(reader: OnnxReader, info: onnx.ValueInfoProto) -> Ten
         array = reader.array(name)
         return None if array is None else array.type.rank
 
-    found = ranks.infer_rank(info.name, reader.proto.node, rank)
-    if found is None:
+    inferred = ranks.infer_rank(info.name, reader.proto.node, rank)
+    if inferred is None:
         return None
-    axes, op = found
+    axes, op = inferred
     reader.note(Change.EXACT, info.name, f"has {axes} axes, as {op} takes; the file says none")
     return TensorType((None,) * axes, dtype_of_number(info.type.tensor_type.elem_type))
 
 
 def _record_declared_types(reader: OnnxReader) -> None:
     for info in (*reader.proto.value_info, *reader.proto.output):
-        kind = _stated_type(reader, f"tensor {info.name}", info)
-        if kind is not None:
-            reader.declared_types[info.name] = kind
+        declared = _stated_type(reader, f"tensor {info.name}", info)
+        if declared is not None:
+            reader.declared_types[info.name] = declared
         elif info.type.tensor_type.elem_type:
             reader.rankless_types[info.name] = info.type
 
 
-def _topological_order(ops: Sequence[OnnxOp], known: set[str]) -> list[OnnxOp]:
+def _topological_order(ops: Sequence[OnnxOp], available: set[str]) -> list[OnnxOp]:
     """Returns the operators in topological order, ties in the order of the file.
 
     Raises InputError for a cycle, and for a tensor that two operators produce.
     """
     # Producers may come after consumers in a file, and names may clash: both are rare.
-    if _is_sorted(ops, known):
+    if _is_sorted(ops, available):
         return list(ops)
     producer_of: dict[str, int] = {}
     for i, op in enumerate(ops):
         for name in filter(None, op.outputs):
-            if name in known or producer_of.setdefault(name, i) != i:
+            if name in available or producer_of.setdefault(name, i) != i:
                 raise op.error(f"makes {name!r}, which is made elsewhere")
-    needs = [{producer_of[n] for n in op.names_read if n in producer_of} for op in ops]
+    producers_of = [{producer_of[n] for n in op.names_read if n in producer_of} for op in ops]
     users: dict[int, list[int]] = {}
-    for i, producers in enumerate(needs):
+    for i, producers in enumerate(producers_of):
         for producer in producers:
             users.setdefault(producer, []).append(i)
-    missing = [len(n) for n in needs]
+    # Kahn's algorithm; the heap yields the earliest operator of the file that is ready.
+    missing = [len(n) for n in producers_of]
     ready = [i for i, count in enumerate(missing) if not count]
-    out: list[OnnxOp] = []
+    ordered: list[OnnxOp] = []
     while ready:
         i = heapq.heappop(ready)
-        out.append(ops[i])
+        ordered.append(ops[i])
         for user in users.get(i, ()):
             missing[user] -= 1
             if not missing[user]:
                 heapq.heappush(ready, user)
-    if len(out) < len(ops):
+    if len(ordered) < len(ops):
         stuck = next(op for i, op in enumerate(ops) if missing[i])
         raise stuck.error("needs its own result: the graph has a cycle")
-    return out
+    return ordered
 
 
-def _is_sorted(ops: Sequence[OnnxOp], known: set[str]) -> bool:
+def _is_sorted(ops: Sequence[OnnxOp], available: set[str]) -> bool:
     """Returns whether producers come first and names are unique, as exporters write models."""
-    made, early = set(known), set[str]()
+    produced, read_early = set(available), set[str]()
     for op in ops:
         for name in op.names_read:
-            if name not in made:
-                early.add(name)
+            if name not in produced:
+                read_early.add(name)
         for name in op.outputs:
-            if name and (name in made or name in early):
+            # Read before it is made, or made twice.
+            if name and (name in produced or name in read_early):
                 return False
-            made.add(name)
+            produced.add(name)
     return True
 
 
 def _count_readers(reader: OnnxReader, ops: Sequence[OnnxOp]) -> None:
     outputs = [info.name for info in reader.proto.output]
-    read = list(chain.from_iterable(op.names_read for op in ops))
-    reader.read_counts = Counter([*read, *outputs])
-    reader.source_names = {*read, *chain.from_iterable(op.outputs for op in ops), *outputs}
+    names_read = list(chain.from_iterable(op.names_read for op in ops))
+    reader.read_counts = Counter([*names_read, *outputs])
+    reader.source_names = {*names_read, *chain.from_iterable(op.outputs for op in ops), *outputs}
 
 
 def _read_op(reader: OnnxReader, op: OnnxOp) -> None:
-    if op.domain == QIR_DOMAIN and (found := reader.file.quant_functions.get(op.type)) is not None:
-        custom.read(reader, op, found)
+    if (
+        op.domain == QIR_DOMAIN
+        and (quant_function := reader.file.quant_functions.get(op.type)) is not None
+    ):
+        custom.read(reader, op, quant_function)
         return
     try:
         _read_or_keep(reader, op)
+    # Handlers unpack operands without checking their count first: the file is at fault then.
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise op.error(_handler_error_text(op, error)) from error
 
@@ -440,16 +465,16 @@ def _read_or_keep(reader: OnnxReader, op: OnnxOp) -> None:
         if not op.domain and _has_unsupported_quantized_values(reader, op):
             raise KeepOperator
         _handle_or_evaluate(reader, op, handler)
-    except KeepOperator as kept:
-        foreign.keep(reader, op, str(kept))
+    except KeepOperator as reason:
+        foreign.keep(reader, op, str(reason))
 
 
 def _handler_error_text(op: OnnxOp, error: Exception) -> str:
     """Returns a handler's own message; for an unexpected error, that the operator is malformed."""
     # Python's "too many values to unpack" is of a wrong number of operands.
-    ours = isinstance(error, ValueError | OverflowError) and "to unpack" not in str(error)
+    is_own_text = isinstance(error, ValueError | OverflowError) and "to unpack" not in str(error)
     parts = f"{len(op.inputs)} operands, {len(op.outputs)} results"
-    return str(error) if ours else f"{parts}: not as its operator is"
+    return str(error) if is_own_text else f"{parts}: not as its operator is"
 
 
 def _handle_or_evaluate(
@@ -462,8 +487,8 @@ def _handle_or_evaluate(
     """
     try:
         handler(reader, op)
-    except KeepOperator as kept:
-        if not isinstance(kept, NotConstant) and not foreign.has_untyped_results(reader, op):
+    except KeepOperator as reason:
+        if not isinstance(reason, NotConstant) and not foreign.has_untyped_results(reader, op):
             raise
         reader.evaluates = True
         try:
@@ -483,8 +508,8 @@ def _has_unsupported_quantized_values(reader: OnnxReader, op: OnnxOp) -> bool:
 
     It is kept: ONNX computes on the integers themselves, an op on the floats that they represent.
     """
-    known = moves_elements(op) or (op.domain, op.type) in quantized_ops.OPS
-    if known or op.type in control_ops.OPS or float_ops.is_identity_cast(reader, op):
+    is_supported = moves_elements(op) or (op.domain, op.type) in quantized_ops.OPS
+    if is_supported or op.type in control_ops.OPS or float_ops.is_identity_cast(reader, op):
         return False
     if any(name and reader.quant_type_of(op, name) for name in op.inputs):
         return True
@@ -497,11 +522,12 @@ def _make_output(reader: OnnxReader) -> None:
     if "" in names or not (names or reader.outer):
         why = "one has no name" if names else "there is none, so nothing is asked for"
         raise input_error(file.path, "outputs", why)
-    first = {name: i for i, name in reversed(list(enumerate(names)))}
-    repeated = next((n for i, n in enumerate(names) if first[n] != i), None)
+    first_index = {name: i for i, name in reversed(list(enumerate(names)))}
+    repeated = next((n for i, n in enumerate(names) if first_index[n] != i), None)
     if repeated and reader.outer is None:
         raise input_error(file.path, "outputs", f"{repeated!r} is there twice")
-    slots = [name if first[name] == i else f"{name}.{i}" for i, name in enumerate(names)]
+    # A body may return one tensor twice, as loops do: its slots are numbered then.
+    slots = [name if first_index[name] == i else f"{name}.{i}" for i, name in enumerate(names)]
     results = {slot: reader.output_value(name) for slot, name in zip(slots, names, strict=True)}
     # Runtimes compute some ops by other kernels from one operator set to the next.
     opset = f"opset {file.opsets['']}" if "" in file.opsets else ""

@@ -35,15 +35,15 @@ class QuantFunction:
     profile: str | None = None
     """The numerics profile of the node, if it is not the model's."""
 
-    def quant_type(self, held: Mapping[str, Array], rank: int) -> QuantType:
+    def quant_type(self, arrays: Mapping[str, Array], rank: int) -> QuantType:
         """Returns the quantized type for tensors of that rank.
 
         It has the arrays that a call gives.
         """
-        found = parse_type("?x" * rank + self.type_text, lambda name: held[name]).quant
-        if found is None:
+        quant = parse_type("?x" * rank + self.type_text, lambda name: arrays[name]).quant
+        if quant is None:
             raise ValueError(f"{self.type_text!r} is no quantized type")
-        return found
+        return quant
 
 
 def quant_functions(functions: Iterable[onnx.FunctionProto]) -> dict[str, QuantFunction]:
@@ -51,61 +51,72 @@ def quant_functions(functions: Iterable[onnx.FunctionProto]) -> dict[str, QuantF
 
     There are none if one was edited.
     """
-    found: dict[str, QuantFunction] = {}
+    functions_by_name: dict[str, QuantFunction] = {}
     for function in functions:
-        said = {p.key: p.value for p in function.metadata_props}
-        texts = [function.name, *function.input, *function.output, *said, *said.values()]
+        properties = {p.key: p.value for p in function.metadata_props}
+        texts = [
+            function.name,
+            *function.input,
+            *function.output,
+            *properties,
+            *properties.values(),
+        ]
         if not all(isinstance(text, str) for text in texts):
             continue  # bytes that are no UTF-8: inlining the function reports that
         op = function.name.partition("_")[0]
         if function.domain != QIR_DOMAIN or op not in ("Quantize", "Dequantize"):
             continue
-        if not {_TYPE, _ARRAYS, _HASH, _ROUND} <= said.keys():
+        if not {_TYPE, _ARRAYS, _HASH, _ROUND} <= properties.keys():
             continue
         names = [*function.input][1:]
-        stated = [said[key] for key in (_TYPE, _ARRAYS, _ROUND, _PROFILE) if key in said]
-        whole = list(function.input)[:1] == ["x"] and list(function.output) == ["y"]
-        if not whole or said[_HASH] != _digest(op, function.node, names, stated):
+        stated = [
+            properties[key] for key in (_TYPE, _ARRAYS, _ROUND, _PROFILE) if key in properties
+        ]
+        has_signature = list(function.input)[:1] == ["x"] and list(function.output) == ["y"]
+        if not has_signature or properties[_HASH] != _digest(op, function.node, names, stated):
             return {}
-        pairs = [p.partition(":") for p in said[_ARRAYS].split(",") if p]
+        pairs = [p.partition(":") for p in properties[_ARRAYS].split(",") if p]
         arrays = tuple((name, kind) for name, _, kind in pairs)
+        # Operands after x are the arrays that the type names, in order.
         if [name for name, _ in arrays] == names:
-            found[function.name] = QuantFunction(
-                op, said[_TYPE], arrays, said[_ROUND], said.get(_PROFILE)
+            functions_by_name[function.name] = QuantFunction(
+                op, properties[_TYPE], arrays, properties[_ROUND], properties.get(_PROFILE)
             )
-    return found
+    return functions_by_name
 
 
 MAX_CALL_DEPTH = 100
 """Nested calls; ONNX's inliner supports no more."""
 
 
-def inlined_size(proto: onnx.ModelProto, kept: Container[str]) -> tuple[int, int]:
+def inlined_size(proto: onnx.ModelProto, quant_names: Container[str]) -> tuple[int, int]:
     """Returns the count and the bytes of a model's operators once its functions are inlined.
 
     Computed before inlining, so that functions that double at each level cannot fill the memory.
     """
     functions = {function_key(f.domain, f.name, f.overload): f for f in proto.functions}
-    done: dict[tuple[str, str, str], tuple[int, int]] = {}
+    sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
 
-    def called(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
-        if key not in done:
-            done[key] = 0, 0  # for a recursive function, which `specialize_calls` reports
-            done[key] = (0, 0) if depth > MAX_CALL_DEPTH else sums(functions[key].node, depth)
-        return done[key]
+    def size_of_call(key: tuple[str, str, str], depth: int) -> tuple[int, int]:
+        if key not in sizes:
+            sizes[key] = 0, 0  # for a recursive function, which `specialize_calls` reports
+            sizes[key] = (
+                (0, 0) if depth > MAX_CALL_DEPTH else size_of_nodes(functions[key].node, depth)
+            )
+        return sizes[key]
 
-    def sums(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
+    def size_of_nodes(nodes: Iterable[onnx.NodeProto], depth: int) -> tuple[int, int]:
         count = size = 0
         for node in nodes:
             key = function_key(node.domain, node.op_type, node.overload)
-            known = key in functions and not (key[0] == QIR_DOMAIN and key[1] in kept)
-            parts = [called(key, depth + 1) if known else (1, node.ByteSize())]
-            parts += [sums(g.node, depth) for a in node.attribute for g in subgraphs_of(a)]
+            is_inlined = key in functions and not (key[0] == QIR_DOMAIN and key[1] in quant_names)
+            parts = [size_of_call(key, depth + 1) if is_inlined else (1, node.ByteSize())]
+            parts += [size_of_nodes(g.node, depth) for a in node.attribute for g in subgraphs_of(a)]
             count += sum(part[0] for part in parts)
             size += sum(part[1] for part in parts)
         return count, size
 
-    return sums(proto.graph.node, 0)
+    return size_of_nodes(proto.graph.node, 0)
 
 
 def function_key(domain: str, name: str, overload: str) -> tuple[str, str, str]:
@@ -114,9 +125,10 @@ def function_key(domain: str, name: str, overload: str) -> tuple[str, str, str]:
 
 
 def _digest(
-    op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], said: Iterable[str]
+    op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], texts: Iterable[str]
 ) -> str:
-    state = hashlib.sha256("\0".join([op, *arrays, *said]).encode())
+    # The hash covers what the type says, too: neither can be edited alone.
+    state = hashlib.sha256("\0".join([op, *arrays, *texts]).encode())
     for node in nodes:
         state.update(node.SerializeToString(deterministic=True))
     return state.hexdigest()

@@ -36,9 +36,11 @@ def _op_of_tensors(kind: str, *slots: str, **attrs: tuple[str, int]) -> Handler:
     """
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}
+        attr_values: dict[str, Attr] = {
+            attr: op.integer(*onnx_attr) for attr, onnx_attr in attrs.items()
+        }
         operands = {s: reader.value(op, n) for s, n in zip(slots, op.inputs, strict=True)}
-        reader.add(op, kind, operands, given)
+        reader.add(op, kind, operands, attr_values)
 
     return read
 
@@ -49,6 +51,7 @@ def _scatter(kind: str) -> Handler:
         if kind == "scatter_elements":
             attrs["axis"] = op.integer("axis", 0)
         dtype = reader.type_of(op, op.input(0)).dtype
+        # Only types whose sums wrap alike in NumPy and in onnxruntime are read.
         if attrs["reduction"] != "none" and not (dtype.is_float or dtype.name in WRAPPING_DTYPES):
             raise KeepOperator
         slots = zip(("x", "indices", "updates"), op.inputs, strict=True)
@@ -70,6 +73,7 @@ def _with_known_index_depth(handler: Handler) -> Handler:
 
 
 def _one_hot(reader: OnnxReader, op: OnnxOp) -> None:
+    # ONNX has indices, depth, and [off value, on value].
     attrs: dict[str, Attr] = {
         "depth": _scalar_operand(reader, op, 1),
         "axis": op.integer("axis", -1),
@@ -79,28 +83,32 @@ def _one_hot(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _unique(reader: OnnxReader, op: OnnxOp) -> None:
-    kind = reader.type_of(op, op.input(0)).dtype
-    if not (kind.is_float or kind.is_integer):
+    element_type = reader.type_of(op, op.input(0)).dtype
+    if not (element_type.is_float or element_type.is_integer):
         raise KeepOperator
     attrs: dict[str, Attr] = {
         "axis": op.integer("axis", 0) if op.attribute("axis") else None,
         "sorted": op.integer("sorted", 1) != 0,
     }
     # The node has all four results; those that the file leaves out get names of their own.
-    given = [*op.outputs, *[""] * (4 - len(op.outputs))]
-    names = [n or reader.unused_name(f"{op.outputs[0]}.unused{i}") for i, n in enumerate(given)]
+    file_names = [*op.outputs, *[""] * (4 - len(op.outputs))]
+    names = [
+        n or reader.unused_name(f"{op.outputs[0]}.unused{i}") for i, n in enumerate(file_names)
+    ]
     operands = {"x": reader.value(op, op.input(0))}
     try:
+        # Not by `reader.add`, which binds every result to a name of the file.
         node = reader.graph.add("unique", operands, attrs, name=names, origins=[op.origin()])
     except (TypeRuleError, GraphError, OpError, ParseError) as error:
         raise op.error(str(error)) from error
-    for name, value in zip(given, node.results, strict=True):
+    for name, value in zip(file_names, node.results, strict=True):
         if name:
             reader.bind(name, value)
 
 
 def _trilu(reader: OnnxReader, op: OnnxOp) -> None:
     attrs: dict[str, Attr] = {
+        # The diagonal is an operand in ONNX, 0 if absent.
         "k": _scalar_operand(reader, op, 1),
         "upper": op.integer("upper", 1) != 0,
     }
@@ -126,15 +134,18 @@ def _hardmax(reader: OnnxReader, op: OnnxOp) -> None:
     keep_unless_floats(reader, op)
     x = reader.value(op, op.input(0))
     axis = op.integer("axis", -1 if op.opset >= 13 else 1)
-    rest = x.type.shape[axis % x.type.rank + 1 :] if x.type.rank else ()
-    if op.opset < 13 and any(d != 1 for d in rest):
+    sizes_after = x.type.shape[axis % x.type.rank + 1 :] if x.type.rank else ()
+    if op.opset < 13 and any(d != 1 for d in sizes_after):
         raise KeepOperator  # it works on the tensor flattened at the axis
     reader.add(op, "hardmax", {"x": x}, {"axis": axis})
 
 
 def _einsum(reader: OnnxReader, op: OnnxOp) -> None:
-    kinds = [reader.type_of(op, n).dtype for n in op.inputs]
-    if not all(k.is_float or k.name in WRAPPING_DTYPES for k in kinds):
+    element_types = [reader.type_of(op, n).dtype for n in op.inputs]
+    if not all(
+        element_type.is_float or element_type.name in WRAPPING_DTYPES
+        for element_type in element_types
+    ):
         raise KeepOperator
     operands = {f"xs.{i}": reader.value(op, n) for i, n in enumerate(op.inputs)}
     reader.add(op, "einsum", operands, {"equation": op.text("equation", "")})
@@ -144,13 +155,13 @@ def _fold(reader: OnnxReader, op: OnnxOp) -> None:
     if not reader.type_of(op, op.input(0)).dtype.is_float:
         raise KeepOperator
     size, kernel = _ints_operand(reader, op, 1), _ints_operand(reader, op, 2)
-    n = len(kernel)
+    axes = len(kernel)
     attrs: dict[str, Attr] = {
         "size": size,
         "kernel": kernel,
-        "stride": op.integers("strides", (1,) * n),
-        "pad": op.integers("pads", (0,) * 2 * n),
-        "dilation": op.integers("dilations", (1,) * n),
+        "stride": op.integers("strides", (1,) * axes),
+        "pad": op.integers("pads", (0,) * 2 * axes),
+        "dilation": op.integers("dilations", (1,) * axes),
     }
     reader.add(op, "fold", {"x": reader.value(op, op.input(0))}, attrs)
 
@@ -158,8 +169,10 @@ def _fold(reader: OnnxReader, op: OnnxOp) -> None:
 def _float_op(kind: str, **attrs: tuple[str, int]) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         keep_unless_floats(reader, op)
-        given: dict[str, Attr] = {ours: op.integer(*theirs) for ours, theirs in attrs.items()}
-        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, given)
+        attr_values: dict[str, Attr] = {
+            attr: op.integer(*onnx_attr) for attr, onnx_attr in attrs.items()
+        }
+        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attr_values)
 
     return read
 

@@ -60,6 +60,7 @@ _LAYOUTS = {
 def operand_layout(op: OnnxOp) -> OperandLayout | None:
     """Returns the layout of an operator with scales; None for one without."""
     if op.type == "QLinearConcat" and op.domain == MICROSOFT:
+        # After scale and zero point of the result come triples of data, scale and zero point.
         triples = tuple((i, i + 1, i + 2) for i in range(2, len(op.inputs) - 1, 3))
         return OperandLayout(triples, (0, 1))
     return _LAYOUTS.get((op.domain, op.type))
@@ -82,35 +83,39 @@ def inferred_qparam_names(ops: Sequence[OnnxOp]) -> dict[str, tuple[str, str]]:
     consumed: dict[str, tuple[str, str]] = {}
     for op in ops:
         for name, pair, is_result in _named_qparams(op):
+            # Several consumers may disagree: the first one in the file's order counts.
             (produced if is_result else consumed).setdefault(name, pair)
-    found = {**consumed, **produced}
-    if not found:
-        return found
+    qparams = {**consumed, **produced}
+    if not qparams:
+        return qparams
     for op in ops:
         if moves_elements(op):
             _connect_moved_tensors(moved, op)
     # A producer's parameters win over a consumer's; of several, those of the first name in order.
     for group in nx.connected_components(moved):
-        pairs = [p for known in (produced, consumed) for n in sorted(group) if (p := known.get(n))]
+        pairs = [
+            p for source in (produced, consumed) for n in sorted(group) if (p := source.get(n))
+        ]
         if pairs:
-            found |= {name: found.get(name, pairs[0]) for name in group}
-    return found
+            qparams |= {name: qparams.get(name, pairs[0]) for name in group}
+    return qparams
 
 
 def _connect_moved_tensors(moved: nx.Graph[str], op: OnnxOp) -> None:
-    parts = op.inputs if op.type == "Concat" else op.inputs[:1]
-    for part in parts:
-        for made in op.outputs if op.type == "Split" else op.outputs[:1]:
-            if part and made:
-                moved.add_edge(part, made)
+    # Other operands are shapes, indices and the like.
+    sources = op.inputs if op.type == "Concat" else op.inputs[:1]
+    for part in sources:
+        for output in op.outputs if op.type == "Split" else op.outputs[:1]:
+            if part and output:
+                moved.add_edge(part, output)
 
 
 def _named_qparams(op: OnnxOp) -> Iterator[tuple[str, tuple[str, str], bool]]:
-    if (places := operand_layout(op)) is None:
+    if (layout := operand_layout(op)) is None:
         return
-    for data, scale, zero in places.operands:
+    for data, scale, zero in layout.operands:
         if op.input(data):
             yield op.input(data), (op.input(scale), op.input(zero)), False
-    if places.result_qparams and op.outputs:
-        scale, zero = places.result_qparams
+    if layout.result_qparams and op.outputs:
+        scale, zero = layout.result_qparams
         yield op.outputs[0], (op.input(scale), op.input(zero)), True

@@ -24,39 +24,52 @@ def metadata_origins(proto: onnx.ModelProto) -> list[Origin]:
     """Returns the metadata of the model, its graph, inputs, outputs and nodes as origins."""
     graph = proto.graph
     docs = {"Model": proto.doc_string, "Graph": graph.doc_string}
-    out = [Origin("onnx", "Doc", name, path=str(text)) for name, text in docs.items() if text]
+    origins = [Origin("onnx", "Doc", name, path=str(text)) for name, text in docs.items() if text]
     pairs = ((str(p.key), str(p.value)) for p in proto.metadata_props)
-    out += [Origin("onnx", "Metadata", key, path=value) for key, value in pairs]
+    origins += [Origin("onnx", "Metadata", key, path=value) for key, value in pairs]
     fields = {
         "Format": str(proto.ir_version),
         "Domain": proto.domain,
         "ModelVersion": str(proto.model_version or ""),
     }
-    out += [Origin("onnx", name, path=str(text)) for name, text in fields.items() if text]
+    origins += [Origin("onnx", name, path=str(text)) for name, text in fields.items() if text]
     imported = {
         str(i.domain): i.version for i in proto.opset_import if i.domain not in ONNX_DOMAINS
     }
-    out += [Origin("onnx", "Opset", name, str(number)) for name, number in imported.items()]
+    origins += [Origin("onnx", "Opset", name, str(number)) for name, number in imported.items()]
     if proto.producer_name:
         name, version = str(proto.producer_name), str(proto.producer_version)
-        out.append(Origin("onnx", "Producer", name, path=version))
+        origins.append(Origin("onnx", "Producer", name, path=version))
     if graph.metadata_props:
-        held = tuple((str(p.key), str(p.value)) for p in graph.metadata_props)
-        out.append(Origin("onnx", "GraphMetadata", operands=held))
+        properties = tuple((str(p.key), str(p.value)) for p in graph.metadata_props)
+        origins.append(Origin("onnx", "GraphMetadata", operands=properties))
     if proto.ir_version >= DEFAULTS_SINCE_IR_VERSION:
-        known = {str(t.name) for t in graph.initializer}
-        known |= {str(t.values.name) for t in graph.sparse_initializer}
-        out += [Origin("onnx", "Default", str(i.name)) for i in graph.input if i.name in known]
-    for kind, infos in (("InputNotes", graph.input), ("OutputNotes", graph.output)):
-        found = ((str(i.name), _notes(i)) for i in infos)
-        out += [Origin("onnx", kind, name, operands=notes) for name, notes in found if notes]
-    if inner := dict.fromkeys(str(i.name) for i in graph.value_info):
-        out.append(Origin("onnx", "InnerTypes", operands=tuple((name, "") for name in inner)))
+        # An input with an initializer has a default: the backend writes it as an input again.
+        initializer_names = {str(t.name) for t in graph.initializer}
+        initializer_names |= {str(t.values.name) for t in graph.sparse_initializer}
+        origins += [
+            Origin("onnx", "Default", str(i.name))
+            for i in graph.input
+            if i.name in initializer_names
+        ]
+    for origin_kind, infos in (("InputNotes", graph.input), ("OutputNotes", graph.output)):
+        named_notes = ((str(i.name), _notes(i)) for i in infos)
+        origins += [
+            Origin("onnx", origin_kind, name, operands=notes)
+            for name, notes in named_notes
+            if notes
+        ]
+    if inner_names := dict.fromkeys(str(i.name) for i in graph.value_info):
+        origins.append(
+            Origin("onnx", "InnerTypes", operands=tuple((name, "") for name in inner_names))
+        )
     for node in _all_nodes(graph):
         if notes := _notes(node):
             name = node.name or f"{''.join(node.output[:1])}_{node.op_type}"
-            out.append(Origin("onnx", "NodeNotes", str(name), str(node.op_type), operands=notes))
-    return out
+            origins.append(
+                Origin("onnx", "NodeNotes", str(name), str(node.op_type), operands=notes)
+            )
+    return origins
 
 
 def dropped_entries(file: ModelFile) -> Iterator[tuple[Change, str, str]]:
@@ -64,7 +77,7 @@ def dropped_entries(file: ModelFile) -> Iterator[tuple[Change, str, str]]:
     graph = file.proto.graph
     dropped = Change.DROPPED
     constants = [str(t.name) for t in graph.initializer if t.doc_string or t.metadata_props]
-    kinds = (
+    entries = (
         (dropped, file.inlined_functions, "function{} written out"),
         (Change.EXACT, [t.values.name for t in graph.sparse_initializer], "sparse tensor{} dense"),
         (dropped, constants, "note{} of constants dropped"),
@@ -74,7 +87,7 @@ def dropped_entries(file: ModelFile) -> Iterator[tuple[Change, str, str]]:
             "denotation{} of inputs and results dropped",
         ),
     )
-    for change, names, text in kinds:
+    for change, names, text in entries:
         if names:
             count = len(names)
             yield change, str(names[0]), f"{count} {text.format('s' if count > 1 else '')}"
@@ -103,6 +116,6 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _names_with_denotation(graph: onnx.GraphProto) -> Iterator[str]:
     """Yields inputs and outputs whose type or dimensions have a denotation, such as IMAGE."""
     for info in (*graph.input, *graph.output):
-        kind = info.type
-        if kind.denotation or any(d.denotation for d in kind.tensor_type.shape.dim):
+        value_type = info.type
+        if value_type.denotation or any(d.denotation for d in value_type.tensor_type.shape.dim):
             yield info.name

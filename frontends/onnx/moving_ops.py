@@ -19,16 +19,16 @@ from .reader import OnnxReader
 
 
 def add_moving_op(
-    reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
+    reader: OnnxReader, op: OnnxOp, op_name: str, operands: dict[str, Value], attrs: dict[str, Attr]
 ) -> None:
     """Adds the node; raises KeepOperator where the axis of per-channel scales would be lost."""
     is_quantized = any(v.type.quant for v in operands.values())
     if is_quantized:
         try:
-            infer_result_types(kind, operands, spec(kind).complete_attrs(attrs))
+            infer_result_types(op_name, operands, spec(op_name).complete_attrs(attrs))
         except TypeRuleError:
             raise KeepOperator from None
-    reader.add(op, kind, operands, attrs)
+    reader.add(op, op_name, operands, attrs)
 
 
 def reshape(reader: OnnxReader, op: OnnxOp) -> None:
@@ -60,9 +60,10 @@ def concat(reader: OnnxReader, op: OnnxOp) -> None:
     parts = [reader.value_to_move(op, n) for n in op.inputs]
     first = parts[0].type.quant
     for part in parts[1:]:
-        other = part.type.quant
-        if (first is None) != (other is None) or (
-            first and other and not first.has_same_mapping(other)
+        quant = part.type.quant
+        # Results have one quantized type: values of another would have to be requantized.
+        if (first is None) != (quant is None) or (
+            first and quant and not first.has_same_mapping(quant)
         ):
             raise KeepOperator
     attrs: dict[str, Attr] = {"axis": op.integer("axis", 1)}
@@ -79,16 +80,15 @@ def pad(reader: OnnxReader, op: OnnxOp) -> None:
         amounts, value = op.integers("pads", ()), op.floating("value", 0.0)
     else:
         amounts = tuple(int(p) for p in reader.constant_data(op.input(1)).reshape(-1))
-        filled = (
-            reader.constant_data(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(1)
-        )
-        if filled.size != 1:
-            raise op.error(f"pads with {filled.size} numbers, it takes 1")
-        value = float(filled.reshape(()))
+        fill = reader.constant_data(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(1)
+        if fill.size != 1:
+            raise op.error(f"pads with {fill.size} numbers, it takes 1")
+        value = float(fill.reshape(()))
     if op.input(3):
         amounts = _pads_of_all_axes(reader, op, x.type.rank, amounts)
     # ONNX pads integers with an integer; the value of `pad` is a float, which gives it back.
     if (quant := x.type.quant) is not None:
+        # Per-channel types have no one float that gives back the integer.
         if quant.granularity or np.isnan(value):
             raise KeepOperator
         value = float((value - float(quant.zeros())) * float(quant.scales()))
@@ -104,11 +104,12 @@ def _pads_of_all_axes(
     axes = [int(a) for a in reader.constant_data(op.input(3)).reshape(-1)]
     if len(amounts) != 2 * len(axes) or any(not -rank <= a < rank for a in axes):
         raise op.error(f"{len(amounts)} pads for axes {axes} of {rank}")
-    out = [0] * (2 * rank)
+    all_pads = [0] * (2 * rank)
     for i, axis in enumerate(axes):
-        out[axis % rank] = amounts[i]
-        out[axis % rank + rank] = amounts[i + len(axes)]
-    return tuple(out)
+        # All amounts before come first, then all amounts after.
+        all_pads[axis % rank] = amounts[i]
+        all_pads[axis % rank + rank] = amounts[i + len(axes)]
+    return tuple(all_pads)
 
 
 def identity(reader: OnnxReader, op: OnnxOp) -> None:
@@ -122,6 +123,7 @@ def dropout(reader: OnnxReader, op: OnnxOp) -> None:
     """Dropout in inference mode as an alias; with a mask or in training mode it is kept."""
     if len(op.outputs) > 1 and reader.read_counts.get(op.outputs[1]):
         raise KeepOperator
+    # The third operand is training_mode.
     if op.input(2) and (
         not reader.is_constant(op.input(2)) or reader.constant_data(op.input(2)).any()
     ):

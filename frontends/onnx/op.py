@@ -84,10 +84,10 @@ class OnnxOp:
 
     def graph(self, name: str) -> onnx.GraphProto:
         """Returns a graph attribute; raises InputError if it is missing."""
-        found = self._typed_attribute(name, AttributeProto.GRAPH)
-        if found is None:
+        attribute = self._typed_attribute(name, AttributeProto.GRAPH)
+        if attribute is None:
             raise self.error(f"lacks attribute {name!r}")
-        return found.g
+        return attribute.g
 
     def input(self, index: int) -> str:
         """Returns the name of an operand, empty where it is absent."""
@@ -102,19 +102,20 @@ class OnnxOp:
 
     def check(self) -> None:
         """Raises InputError where the node does not match the schema of its operator."""
-        operands, results, count = self._list_lengths
+        operand_count, result_count, attribute_count = self._list_lengths
         attributes = self.attributes
-        if len(attributes) != count:
+        # `attributes` is a dict: a name that is there twice is in it once.
+        if len(attributes) != attribute_count:
             raise self.error("gives an attribute twice")
         signature = _signature(self.type, self.opset, self.domain)
         if signature is None:
             if self.domain == "":
                 raise self.error(f"is no operator of opset {self.opset}")
             return
-        if not signature.operand_counts[0] <= operands <= signature.operand_counts[1]:
-            raise self.error(f"has {operands} operands")
-        if not signature.result_counts[0] <= results <= signature.result_counts[1]:
-            raise self.error(f"has {results} results")
+        if not signature.operand_counts[0] <= operand_count <= signature.operand_counts[1]:
+            raise self.error(f"has {operand_count} operands")
+        if not signature.result_counts[0] <= result_count <= signature.result_counts[1]:
+            raise self.error(f"has {result_count} results")
         for name, attribute in attributes.items():
             expected = signature.attributes.get(name)
             if expected is None:
@@ -124,14 +125,15 @@ class OnnxOp:
         for name in signature.required:
             if name not in attributes:
                 raise self.error(f"lacks attribute {name!r}")
+        # Trailing absent operands are left out, though some may be required.
         if len(self.inputs) < signature.operand_counts[0] <= len(signature.operand_names):
             raise self.error(f"lacks operand {signature.operand_names[len(self.inputs)]}")
         if "" in self.inputs:
-            for name, formal, single in zip(
+            for name, operand_name, is_single in zip(
                 self.inputs, signature.operand_names, signature.is_single, strict=False
             ):
-                if not name and single:
-                    raise self.error(f"lacks operand {formal}")
+                if not name and is_single:
+                    raise self.error(f"lacks operand {operand_name}")
 
     def origin(self) -> Origin:
         """Returns the origin of the node, with the name of each operand by its slot."""
@@ -152,33 +154,34 @@ class OnnxOp:
         return self.attributes.get(name)
 
     def _typed_attribute(self, name: str, kind: int) -> AttributeProto | None:
-        found = self.attribute(name)
-        if found is not None and found.type != kind:
+        attribute = self.attribute(name)
+        if attribute is not None and attribute.type != kind:
             raise self.error(f"attribute {name!r} is of the wrong type")
-        return found
+        return attribute
 
     def integer(self, name: str, default: int) -> int:
-        found = self._typed_attribute(name, AttributeProto.INT)
-        return default if found is None else found.i
+        attribute = self._typed_attribute(name, AttributeProto.INT)
+        return default if attribute is None else attribute.i
 
     def integers(self, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        found = self._typed_attribute(name, AttributeProto.INTS)
-        return default if found is None else tuple(found.ints)
+        attribute = self._typed_attribute(name, AttributeProto.INTS)
+        return default if attribute is None else tuple(attribute.ints)
 
     def floating(self, name: str, default: float) -> float:
         """Returns a float attribute; a default is rounded to float32, as a file would hold it."""
-        found = self._typed_attribute(name, AttributeProto.FLOAT)
-        return float(np.float32(default)) if found is None else found.f
+        attribute = self._typed_attribute(name, AttributeProto.FLOAT)
+        return float(np.float32(default)) if attribute is None else attribute.f
 
     def text(self, name: str, default: str) -> str:
-        found = self._typed_attribute(name, AttributeProto.STRING)
-        return default if found is None else found.s.decode("utf-8", "replace")
+        attribute = self._typed_attribute(name, AttributeProto.STRING)
+        return default if attribute is None else attribute.s.decode("utf-8", "replace")
 
     def allow_only(self, *names: str) -> None:
         """Raises KeepOperator if the node has an attribute other than these.
 
         A newer version of an operator may have attributes that change its meaning.
         """
+        # E.g. `output_dtype` of QuantizeLinear came with opset 21.
         if any(name not in names for name in self.attributes):
             raise KeepOperator
 
@@ -208,15 +211,15 @@ def _signature(name: str, opset: int, domain: str) -> _Signature | None:
     schema = _schema(name, opset, domain)
     if schema is None:
         return None
-    known = schema.attributes
-    one = onnx.defs.OpSchema.FormalParameterOption.Single
+    attributes = schema.attributes
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
     return _Signature(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        {n: attribute_type_number(a) for n, a in known.items()},
-        tuple(n for n, a in known.items() if a.required),
+        {n: attribute_type_number(a) for n, a in attributes.items()},
+        tuple(n for n, a in attributes.items() if a.required),
         tuple(p.name for p in schema.inputs),
-        tuple(p.option == one for p in schema.inputs),
+        tuple(p.option == single for p in schema.inputs),
     )
 
 
@@ -233,6 +236,7 @@ def _operand_names(kind: str, opset: int, domain: str, count: int) -> tuple[str,
     else:
         signature = _signature(kind, opset, domain)
         names = list(signature.operand_names) if signature else []
+        # The last formal operand is variadic: it stands for all the remaining ones.
         if signature and count > len(names) - 1 and len(names) < signature.operand_counts[1]:
             last = names.pop()
             names += [f"{last}.{i}" for i in range(count - len(names))]
@@ -249,17 +253,18 @@ def captured_names(graph: onnx.GraphProto) -> list[str]:
     defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     defined |= {t.values.name for t in graph.sparse_initializer}
     defined |= {name for node in graph.node for name in node.output}
-    read: dict[str, None] = {}
+    names_read: dict[str, None] = {}
     for node in graph.node:
+        # A subgraph inside may capture tensors from outside of this graph too.
         captured = [n for a in node.attribute for g in subgraphs_of(a) for n in captured_names(g)]
-        read |= dict.fromkeys([*node.input, *captured])
-    read |= dict.fromkeys(info.name for info in graph.output)
-    return [name for name in read if name and name not in defined]
+        names_read |= dict.fromkeys([*node.input, *captured])
+    names_read |= dict.fromkeys(info.name for info in graph.output)
+    return [name for name in names_read if name and name not in defined]
 
 
-def attribute_type_number(known: onnx.defs.OpSchema.Attribute) -> int:
+def attribute_type_number(attribute: onnx.defs.OpSchema.Attribute) -> int:
     """Returns the AttributeProto.AttributeType of an attribute of a schema."""
-    return int(AttributeProto.AttributeType.Value(str(known.type).rpartition(".")[2]))
+    return int(AttributeProto.AttributeType.Value(str(attribute.type).rpartition(".")[2]))
 
 
 def _without_trailing_absent(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -270,5 +275,5 @@ def _without_trailing_absent(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def names_captured_by(op: OnnxOp) -> tuple[str, ...]:
     """Returns all tensors that the subgraphs of an operator capture, its own operands included."""
-    inside = (g for a in op.proto.attribute for g in subgraphs_of(a))
-    return tuple(dict.fromkeys(n for g in inside for n in captured_names(g) if n))
+    subgraphs = (g for a in op.proto.attribute for g in subgraphs_of(a))
+    return tuple(dict.fromkeys(n for g in subgraphs for n in captured_names(g) if n))

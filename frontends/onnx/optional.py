@@ -9,18 +9,18 @@ import numpy as np
 from qir.errors import PluginError
 
 
-def _make_optional(given: Sequence[object]) -> object:
-    return given[0] if given else None
+def _make_optional(operands: Sequence[object]) -> object:
+    return operands[0] if operands else None
 
 
-def _get_element(given: Sequence[object]) -> object:
-    if not given or given[0] is None:
+def _get_element(operands: Sequence[object]) -> object:
+    if not operands or operands[0] is None:
         raise PluginError("there is no element to get")
-    return given[0]
+    return operands[0]
 
 
-def _has_element(given: Sequence[object]) -> object:
-    return np.array(bool(given) and given[0] is not None)
+def _has_element(operands: Sequence[object]) -> object:
+    return np.array(bool(operands) and operands[0] is not None)
 
 
 FUNCTIONS: Mapping[str, Callable[[Sequence[object]], object]] = {

@@ -27,10 +27,10 @@ _ATTRIBUTE_TYPES: Mapping[str, int] = {
 
 def plugin_handler(op: OnnxOp) -> Callable[[OnnxReader, OnnxOp], None] | None:
     """Returns the handler of an operator that a plugin defines, if one does."""
-    found = found_elsewhere("onnx", op.domain, op.type)
-    if found is None:
+    plugin = found_elsewhere("onnx", op.domain, op.type)
+    if plugin is None:
         return None
-    return lambda reader, op: _read(found, reader, op)
+    return lambda reader, op: _read(plugin, reader, op)
 
 
 def _read(plugin: PluginOp, reader: OnnxReader, op: OnnxOp) -> None:
@@ -44,20 +44,25 @@ def _read(plugin: PluginOp, reader: OnnxReader, op: OnnxOp) -> None:
     operands: dict[str, Value] = {
         slot: reader.value(op, name) for slot, name in zip(slots, op.inputs, strict=False) if name
     }
-    named = {ours: theirs for ours, theirs in plugin.elsewhere["onnx"].attrs.items()}
+    # A plugin may give an attribute another name than the operator of the file has.
+    file_names = {
+        attr_name: file_name for attr_name, file_name in plugin.elsewhere["onnx"].attrs.items()
+    }
     attrs: dict[str, Attr] = {}
-    known = {named.get(attr.name, attr.name): attr for attr in spec.attrs}
-    for given in op.proto.attribute:
-        if given.name not in known:
-            raise op.error(f"has an attribute {given.name!r} that {spec.name} does not take")
-        attrs[known[given.name].name] = _attribute_value(op, known[given.name], given)
+    attrs_by_file_name = {file_names.get(attr.name, attr.name): attr for attr in spec.attrs}
+    for attribute in op.proto.attribute:
+        if attribute.name not in attrs_by_file_name:
+            raise op.error(f"has an attribute {attribute.name!r} that {spec.name} does not take")
+        attrs[attrs_by_file_name[attribute.name].name] = _attribute_value(
+            op, attrs_by_file_name[attribute.name], attribute
+        )
     reader.add(op, spec.name, operands, attrs)
 
 
-def _attribute_value(op: OnnxOp, attr: AttrSpec, given: AttributeProto) -> Attr:
-    if _ATTRIBUTE_TYPES.get(attr.kind) != given.type:
-        raise op.error(f"attribute {given.name!r} is not {attr.kind}")
-    value = onnx.helper.get_attribute_value(given)
+def _attribute_value(op: OnnxOp, attr: AttrSpec, attribute: AttributeProto) -> Attr:
+    if _ATTRIBUTE_TYPES.get(attr.kind) != attribute.type:
+        raise op.error(f"attribute {attribute.name!r} is not {attr.kind}")
+    value = onnx.helper.get_attribute_value(attribute)
     match attr.kind:
         case "bool":
             return bool(value)

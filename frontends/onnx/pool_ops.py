@@ -26,15 +26,16 @@ def _spatial_sizes(reader: OnnxReader, op: OnnxOp) -> Shape:
     return shape[2:]
 
 
-def _window_attrs(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]:
-    n = len(sizes)
-    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
-    dilation = op.integers("dilations", (1,) * n)
-    if not dilated and set(dilation) != {1}:
+def _window_attrs(op: OnnxOp, sizes: Shape, *, allows_dilation: bool) -> dict[str, Attr]:
+    axes = len(sizes)
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * axes)
+    dilation = op.integers("dilations", (1,) * axes)
+    if not allows_dilation and set(dilation) != {1}:
         raise KeepOperator
-    newer = op.type == "LpPool" or (op.type == "AveragePool" and op.opset >= 19)
-    shifts = newer or set(dilation) != {1}
-    pad = explicit_pads(op, sizes, kernel, stride, dilation, n, pool=True, shifts=shifts)
+    # onnxruntime has a newer kernel for these, whose windows may begin inside the data.
+    has_newer_kernel = op.type == "LpPool" or (op.type == "AveragePool" and op.opset >= 19)
+    shifts = has_newer_kernel or set(dilation) != {1}
+    pad = explicit_pads(op, sizes, kernel, stride, dilation, axes, pool=True, shifts=shifts)
     ceil = op.integer("ceil_mode", 0) != 0
     if not ceil:
         check_window_fits(sizes, kernel, stride, pad, dilation)
@@ -42,7 +43,7 @@ def _window_attrs(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]
         "kernel": kernel,
         "stride": stride,
         "pad": pad,
-        **({"dilation": dilation} if dilated else {}),
+        **({"dilation": dilation} if allows_dilation else {}),
         "ceil": ceil,
     }
 
@@ -50,7 +51,7 @@ def _window_attrs(op: OnnxOp, sizes: Shape, *, dilated: bool) -> dict[str, Attr]
 def _max(reader: OnnxReader, op: OnnxOp) -> None:
     """MaxPool; with indices as `max_pool_places`, if they count in row-major order."""
     sizes = _spatial_sizes(reader, op)
-    attrs = _window_attrs(op, sizes, dilated=True)
+    attrs = _window_attrs(op, sizes, allows_dilation=True)
     if len(op.outputs) == 1:
         x = reader.value_to_move(op, op.input(0))
         add_moving_op(reader, op, f"max_pool{len(sizes)}d", {"x": x}, attrs)
@@ -58,6 +59,7 @@ def _max(reader: OnnxReader, op: OnnxOp) -> None:
     x = reader.value(op, op.input(0))
     if x.type.quant or any(map(reader.has_qparams, op.outputs)) or not all(op.outputs):
         raise KeepOperator
+    # Indices in column-major order.
     if op.integer("storage_order", 0):
         raise KeepOperator
     reader.add(op, "max_pool_places", {"x": x}, attrs)
@@ -65,7 +67,7 @@ def _max(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _average(reader: OnnxReader, op: OnnxOp) -> None:
     sizes = _spatial_sizes(reader, op)
-    attrs = _window_attrs(op, sizes, dilated=False)
+    attrs = _window_attrs(op, sizes, allows_dilation=False)
     attrs["count_pad"] = op.integer("count_include_pad", 0) != 0
     reader.add(op, f"avg_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
 
@@ -73,16 +75,16 @@ def _average(reader: OnnxReader, op: OnnxOp) -> None:
 def _lp(reader: OnnxReader, op: OnnxOp) -> None:
     keep_unless_floats(reader, op)
     sizes = _spatial_sizes(reader, op)
-    attrs = {**_window_attrs(op, sizes, dilated=True), "p": op.integer("p", 2)}
+    attrs = {**_window_attrs(op, sizes, allows_dilation=True), "p": op.integer("p", 2)}
     reader.add(op, f"lp_pool{len(sizes)}d", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _global(kind: str) -> Handler:
+def _global(op_name: str) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         keep_unless_floats(reader, op)
         _spatial_sizes(reader, op)
-        attrs: dict[str, Attr] = {"p": op.integer("p", 2)} if kind == "global_lp_pool" else {}
-        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
+        attrs: dict[str, Attr] = {"p": op.integer("p", 2)} if op_name == "global_lp_pool" else {}
+        reader.add(op, op_name, {"x": reader.value(op, op.input(0))}, attrs)
 
     return read
 
@@ -98,13 +100,14 @@ def _unpool(reader: OnnxReader, op: OnnxOp) -> None:
     elif sizes is None:
         raise KeepOperator
     else:
-        n = len(sizes)
-        kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
-        pad = op.integers("pads", (0,) * 2 * n)
-        if (len(kernel), len(stride), len(pad)) != (n, n, 2 * n):
-            raise op.error(f"kernel_shape, strides and pads are not for {n} axes")
-        sides = zip(sizes, stride, kernel, pad[:n], pad[n:], strict=True)
-        size = tuple((s - 1) * a + k - low - high for s, a, k, low, high in sides)
+        axes = len(sizes)
+        kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * axes)
+        pad = op.integers("pads", (0,) * 2 * axes)
+        if (len(kernel), len(stride), len(pad)) != (axes, axes, 2 * axes):
+            raise op.error(f"kernel_shape, strides and pads are not for {axes} axes")
+        axis_windows = zip(sizes, stride, kernel, pad[:axes], pad[axes:], strict=True)
+        # The size of the image whose pool has these sizes.
+        size = tuple((s - 1) * step + k - low - high for s, step, k, low, high in axis_windows)
     operands = {"x": reader.value(op, op.input(0)), "places": reader.value(op, op.input(1))}
     reader.add(op, "max_unpool", operands, {"size": size})
 

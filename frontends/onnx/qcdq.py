@@ -28,6 +28,7 @@ def clip(reader: OnnxReader, op: OnnxOp) -> None:
     elif reader.value(op, name).type.quant is not None:
         _narrow_quantize(reader, op, reader.value(op, name))
         return
+    # The Clip would compute on plain integers that consumers dequantize: it is kept.
     if reader.has_qparams(op.outputs[0]):
         raise KeepOperator
     float_ops.clip(reader, op)
@@ -35,15 +36,15 @@ def clip(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _clip_bounds(reader: OnnxReader, op: OnnxOp, low: int, high: int) -> tuple[int, int]:
     """Returns the bounds of a Clip; raises KeepOperator if it has no effect or is computed."""
-    found = []
-    for place, end in ((1, low), (2, high)):
-        data = reader.constant_data(op.input(place)) if op.input(place) else np.array(end)
+    bounds = []
+    for index, limit in ((1, low), (2, high)):
+        data = reader.constant_data(op.input(index)) if op.input(index) else np.array(limit)
         if data.size != 1 or data.dtype.kind not in "iu":
             raise KeepOperator
-        found.append(int(data.reshape(-1)[0]))
-    if not low <= found[0] < found[1] <= high or (found[0], found[1]) == (low, high):
+        bounds.append(int(data.reshape(-1)[0]))
+    if not low <= bounds[0] < bounds[1] <= high or (bounds[0], bounds[1]) == (low, high):
         raise KeepOperator
-    return found[0], found[1]
+    return bounds[0], bounds[1]
 
 
 def _narrow_quantize(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
@@ -51,18 +52,23 @@ def _narrow_quantize(reader: OnnxReader, op: OnnxOp, value: Value) -> None:
 
     The bounds become those of its type; it gets the name of the Clip's result.
     """
-    kind = value.type.quant
-    assert kind is not None
+    quant = value.type.quant
+    assert quant is not None
     name = op.input(0)
-    whole = kind.kind == "uniform" and not kind.dynamic and kind.bounds is None
-    alone = value.node.op == "quantize" and reader.read_counts[name] == 1 and not value.uses
-    if not whole or not alone or kind.storage.name not in _STORAGES or len(value.node.operands) > 1:
+    is_plain = quant.kind == "uniform" and not quant.dynamic and quant.bounds is None
+    is_only_use = value.node.op == "quantize" and reader.read_counts[name] == 1 and not value.uses
+    if (
+        not is_plain
+        or not is_only_use
+        or quant.storage.name not in _STORAGES
+        or len(value.node.operands) > 1
+    ):
         raise KeepOperator(
             "a Clip of quantized values that others read, or that are not just quantized"
         )
-    bounds = _clip_bounds(reader, op, *kind.storage.bounds)
+    bounds = _clip_bounds(reader, op, *quant.storage.bounds)
     graph = reader.graph
-    graph.set_type(value, value.type.with_element(replace(kind, bounds=bounds)))
+    graph.set_type(value, value.type.with_element(replace(quant, bounds=bounds)))
     graph.set_origins(value.node, [*value.node.origins, op.origin()])
     graph.rename(value, op.outputs[0])
     reader.bind(op.outputs[0], value)
@@ -74,23 +80,24 @@ def _narrow_constant(reader: OnnxReader, op: OnnxOp, name: str) -> bool:
     if array is None or array.type.dtype.name not in _STORAGES or not array.contents.size:
         return False
     low, high = _clip_bounds(reader, op, *array.type.dtype.bounds)
+    # A Clip that changes some of them is an operation, not only a bound.
     if int(array.data.min()) < low or int(array.data.max()) > high:
         return False
-    out = op.outputs[0]
-    reader.store(out, Array(array.contents, array.type, out))
-    reader.clip_bounds[out] = (low, high), op.origin()
+    output = op.outputs[0]
+    reader.store(output, Array(array.contents, array.type, output))
+    reader.clip_bounds[output] = (low, high), op.origin()
     return True
 
 
 def with_clip_bounds(reader: OnnxReader, name: str, quant: QuantType) -> QuantType:
     """Returns the type of quantized constants with the bounds of their Clip, if there was one."""
-    found = reader.clip_bounds.get(name)
-    return quant if found is None else replace(quant, bounds=found[0])
+    clip_of = reader.clip_bounds.get(name)
+    return quant if clip_of is None else replace(quant, bounds=clip_of[0])
 
 
 def with_clip_origin(reader: OnnxReader, name: str, value: Value) -> Value:
     """Returns the constant, with the origin of its Clip added."""
-    found = reader.clip_bounds.get(name)
-    if found is not None and found[1] not in value.node.origins:
-        reader.graph.set_origins(value.node, [*value.node.origins, found[1]])
+    clip_of = reader.clip_bounds.get(name)
+    if clip_of is not None and clip_of[1] not in value.node.origins:
+        reader.graph.set_origins(value.node, [*value.node.origins, clip_of[1]])
     return value

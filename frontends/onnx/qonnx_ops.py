@@ -60,34 +60,34 @@ def _quant(reader: OnnxReader, op: OnnxOp) -> None:
     _check_float_operands(op, operands, 4)
     signed, narrow = op.integer("signed", 1) != 0, op.integer("narrow", 1) != 0
     mode = _rounding_mode(op, "ROUND")
-    kind = (
+    quant = (
         _quant_type(reader, op, operands["X"].type, signed, narrow)
         if mode in _ROUNDING_MODES
         else None
     )
-    if kind is not None and mode == "HALF_UP" and kind.storage.bits == _MAX_BITS:
-        kind = None  # QONNX adds 0.5 in float32, which has no effect on integers of 24 bits
+    if quant is not None and mode == "HALF_UP" and quant.storage.bits == _MAX_BITS:
+        quant = None  # QONNX adds 0.5 in float32, which has no effect on integers of 24 bits
 
     def build(body: BodyBuilder) -> list[Value]:
-        if kind is None:
+        if quant is None:
             return [_float_formula(body, mode, signed, narrow)]
         return [
             _quantize_dequantize(
-                body, kind, "" if _ROUNDING_MODES[mode] == "even" else _ROUNDING_MODES[mode]
+                body, quant, "" if _ROUNDING_MODES[mode] == "even" else _ROUNDING_MODES[mode]
             )
         ]
 
     add_group(reader, op, operands, build)
 
 
-def _quantize_dequantize(body: BodyBuilder, kind: QuantType, rounding: str) -> Value:
+def _quantize_dequantize(body: BodyBuilder, quant: QuantType, rounding: str) -> Value:
     """Adds quantize and dequantize with QONNX's arithmetic."""
     x = body["X"]
     quantized = body.graph.add(
         "quantize",
         {"x": x},
         {"round": rounding},
-        types=[x.type.with_element(kind)],
+        types=[x.type.with_element(quant)],
         profile=PROFILE,
     )
     return body.graph.add("dequantize", {"x": quantized.result}, profile=PROFILE).result
@@ -101,6 +101,7 @@ def _scale_axis(scale: Numbers, x: TensorType) -> int | None:
     axes = [i for i, n in enumerate(scale.shape) if n > 1]
     if len(axes) > 1 or scale.ndim > x.rank:
         raise ValueError
+    # Scales broadcast: their axes are aligned with the last ones of x.
     axis = x.rank - scale.ndim + axes[0] if axes else None
     if axis is not None and x.shape[axis] != scale.size:
         raise ValueError
@@ -123,13 +124,14 @@ def _bipolar_quant_type(reader: OnnxReader, op: OnnxOp, x: TensorType) -> QuantT
         axis = _scale_axis(scale, x)
     except ValueError:
         return None
+    # frexp returns scale = m * 2^e with m in [0.5, 1), so the reduced scale is in [1, 2) at most.
     shift = max(int(np.frexp(scale.max())[1]) - 1, 0)
-    least = np.ldexp(scale, -shift)
-    if (np.ldexp(least, shift) != scale).any():
+    reduced_scale = np.ldexp(scale, -shift)
+    if (np.ldexp(reduced_scale, shift) != scale).any():
         return None  # the division by 2^shift is inexact: the scale became denormal
-    end = float(2.0**shift)
-    flat = least.reshape(-1) if axis is not None else least.reshape(-1)[0]
-    return replace(uniform(dtype("i1"), flat, axis=axis), kind="lut", codes=(end, -end))
+    entry = float(2.0**shift)
+    scales = reduced_scale.reshape(-1) if axis is not None else reduced_scale.reshape(-1)[0]
+    return replace(uniform(dtype("i1"), scales, axis=axis), kind="lut", codes=(entry, -entry))
 
 
 def _quant_type(
@@ -141,10 +143,10 @@ def _quant_type(
     """
     if not all(reader.is_constant(op.input(i)) for i in (1, 2, 3)):
         return None
-    scale, zero, wide = (
+    scale, zero, bit_width = (
         np.asarray(reader.constant_data(op.input(i)), np.float32) for i in (1, 2, 3)
     )
-    bits = float(wide.reshape(-1)[0]) if wide.size == 1 else 0.0
+    bits = float(bit_width.reshape(-1)[0]) if bit_width.size == 1 else 0.0
     try:
         axis = _scale_axis(scale, x)
     except ValueError:
@@ -164,35 +166,42 @@ def _quant_type(
         return None
     if not ((zero >= low) & (zero <= high)).all():
         return None
-    flat = scale.reshape(-1) if axis is not None else scale.reshape(-1)[0]
+    scales = scale.reshape(-1) if axis is not None else scale.reshape(-1)[0]
     zeros = np.broadcast_to(zero.reshape(-1), scale.size)
-    kind = uniform(storage, flat, axis=axis, bounds=bounds)
+    quant = uniform(storage, scales, axis=axis, bounds=bounds)
     # QONNX has zero points between integers, too.
     if (zero != np.rint(zero)).any():
-        real = make_param(
-            zeros if axis is not None else zeros[0], kind.granularity, f"{op.name}.zero"
+        float_zero = make_param(
+            zeros if axis is not None else zeros[0], quant.granularity, f"{op.name}.zero"
         )
-        return replace(kind, zero=real)
-    whole = zeros.astype(np.int64)
-    return uniform(storage, flat, whole if axis is not None else whole[0], axis=axis, bounds=bounds)
+        return replace(quant, zero=float_zero)
+    integer_zeros = zeros.astype(np.int64)
+    return uniform(
+        storage,
+        scales,
+        integer_zeros if axis is not None else integer_zeros[0],
+        axis=axis,
+        bounds=bounds,
+    )
 
 
 def _float_formula(body: BodyBuilder, mode: str, signed: bool, narrow: bool) -> Value:
     """Adds the formula of Quant: divide, add the zero point, clamp, round, and back to floats."""
     zero, scale = body["zeropt"], body["scale"]
-    y = body.op("add", body.op("div", body["X"], scale), zero)
-    held = _clamped(body, y, body["bitwidth"], signed, narrow)
-    made = _rounded(body, held, mode)
+    shifted = body.op("add", body.op("div", body["X"], scale), zero)
+    # QONNX clamps first and rounds then.
+    clamped = _clamped(body, shifted, body["bitwidth"], signed, narrow)
+    rounded = _rounded(body, clamped, mode)
     # Signed integers of 1 bit are the sign of y.
     if signed:
         one = body.constant(1.0)
-        side = body.op("greater_equal", y, body.constant(0.0))
-        both = body.op("where", side, one, body.op("neg", one))
-        made = body.op("where", body.op("equal", body["bitwidth"], one), both, made)
-    return body.op("mul", body.op("sub", made, zero), scale)
+        is_positive = body.op("greater_equal", shifted, body.constant(0.0))
+        signs = body.op("where", is_positive, one, body.op("neg", one))
+        rounded = body.op("where", body.op("equal", body["bitwidth"], one), signs, rounded)
+    return body.op("mul", body.op("sub", rounded, zero), scale)
 
 
-def _clamped(body: BodyBuilder, y: Value, bits: Value, signed: bool, narrow: bool) -> Value:
+def _clamped(body: BodyBuilder, value: Value, bits: Value, signed: bool, narrow: bool) -> Value:
     """Clamps y to the range of integers of `bits` bits."""
     one, two = body.constant(1.0), body.constant(2.0)
     if signed:
@@ -202,7 +211,7 @@ def _clamped(body: BodyBuilder, y: Value, bits: Value, signed: bool, narrow: boo
     else:
         high = body.op("sub", body.op("pow", two, bits), two if narrow else one)
         low = body.constant(0.0)
-    return body.op("max", body.op("min", y, high), low)
+    return body.op("max", body.op("min", value, high), low)
 
 
 def _rounded(body: BodyBuilder, x: Value, mode: str) -> Value:
@@ -212,15 +221,16 @@ def _rounded(body: BodyBuilder, x: Value, mode: str) -> Value:
         return body.op(mode.lower(), x)
     if mode == "DOWN":
         return body.op("trunc", x)
-    size, half = body.op("abs", x), body.constant(0.5)
+    # These modes are symmetric: they round the magnitude and restore the sign.
+    magnitude, half = body.op("abs", x), body.constant(0.5)
     if mode == "UP":
-        size = body.op("ceil", size)
+        magnitude = body.op("ceil", magnitude)
     elif mode == "HALF_UP":
-        size = body.op("floor", body.op("add", size, half))
+        magnitude = body.op("floor", body.op("add", magnitude, half))
     else:
         # HALF_DOWN rounds a half toward zero.
-        size = body.op("ceil", body.op("sub", size, half))
-    return body.op("mul", body.op("sign", x), size)
+        magnitude = body.op("ceil", body.op("sub", magnitude, half))
+    return body.op("mul", body.op("sign", x), magnitude)
 
 
 def _bipolar(reader: OnnxReader, op: OnnxOp) -> None:
@@ -228,14 +238,16 @@ def _bipolar(reader: OnnxReader, op: OnnxOp) -> None:
     op.allow_only()
     operands = named_operands(reader, op)
     _check_float_operands(op, operands, 2)
-    kind = _bipolar_quant_type(reader, op, operands["X"].type)
+    quant = _bipolar_quant_type(reader, op, operands["X"].type)
 
     def build(body: BodyBuilder) -> list[Value]:
-        if kind is not None:
-            return [_quantize_dequantize(body, kind, "")]
+        if quant is not None:
+            return [_quantize_dequantize(body, quant, "")]
         one = body.constant(1.0)
-        side = body.op("greater_equal", body["X"], body.constant(0.0))
-        return [body.op("mul", body.op("where", side, one, body.op("neg", one)), body["scale"])]
+        is_positive = body.op("greater_equal", body["X"], body.constant(0.0))
+        return [
+            body.op("mul", body.op("where", is_positive, one, body.op("neg", one)), body["scale"])
+        ]
 
     add_group(reader, op, operands, build)
 
@@ -243,9 +255,9 @@ def _bipolar(reader: OnnxReader, op: OnnxOp) -> None:
 def _trunc(reader: OnnxReader, op: OnnxOp) -> None:
     """Trunc: version 1 drops low bits, version 2 states the scale of the result."""
     op.allow_only("rounding_mode", "signed", "narrow")
-    later = len(op.inputs) == 6
-    formal = ("X", "scale", "zeropt", "input_bitwidth", "output_scale", "output_bitwidth")
-    names = formal if later else (*formal[:4], "output_bitwidth")
+    has_output_scale = len(op.inputs) == 6
+    operand_names = ("X", "scale", "zeropt", "input_bitwidth", "output_scale", "output_bitwidth")
+    names = operand_names if has_output_scale else (*operand_names[:4], "output_bitwidth")
     if len(op.inputs) not in (5, 6) or not all(op.inputs):
         raise op.error(f"has {len(op.inputs)} operands, it takes 5, or 6 since version 2")
     operands = {s: reader.value(op, n) for s, n in zip(names, op.inputs, strict=True)}
@@ -255,16 +267,20 @@ def _trunc(reader: OnnxReader, op: OnnxOp) -> None:
 
     def build(body: BodyBuilder) -> list[Value]:
         scale, zero, two = body["scale"], body["zeropt"], body.constant(2.0)
-        y = body.op("round", body.op("add", body.op("div", body["X"], scale), zero))
-        if not later:
+        integers = body.op("round", body.op("add", body.op("div", body["X"], scale), zero))
+        if not has_output_scale:
+            # Version 1: as many low bits are dropped as the widths differ by.
             bits = body.op("sub", body["input_bitwidth"], body["output_bitwidth"])
-            made = _rounded(body, body.op("div", y, body.op("pow", two, bits)), mode)
-            return [body.op("mul", body.op("sub", made, zero), scale)]
+            rounded = _rounded(body, body.op("div", integers, body.op("pow", two, bits)), mode)
+            return [body.op("mul", body.op("sub", rounded, zero), scale)]
+        # Version 2: low bits are dropped by the ratio of the scales, which is a power of two.
         ratio = body.op("log2", body.op("div", body["output_scale"], scale))
         step = body.op("pow", two, body.op("round", ratio))
-        held = _clamped(body, body.op("div", y, step), body["output_bitwidth"], signed, narrow)
-        made = body.op("sub", _rounded(body, held, mode), body.op("div", zero, step))
-        return [body.op("mul", made, body["output_scale"])]
+        clamped = _clamped(
+            body, body.op("div", integers, step), body["output_bitwidth"], signed, narrow
+        )
+        rounded = body.op("sub", _rounded(body, clamped, mode), body.op("div", zero, step))
+        return [body.op("mul", rounded, body["output_scale"])]
 
     add_group(reader, op, operands, build)
 

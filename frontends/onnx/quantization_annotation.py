@@ -38,6 +38,7 @@ def dropped_annotations(reader: OnnxReader) -> Iterator[tuple[str, str]]:
     stored |= {t.name: t.data_type for t in proto.initializer}
     produced = {o for n in proto.node for o in n.output}
     for name, pair in _annotations(reader):
+        # Held by the graph, or stated by an operator anyway.
         if reader.is_quantized(name) or (
             name in reader.qparam_names and name not in reader.annotated_qparam_names
         ):
@@ -69,7 +70,7 @@ def _why_dropped(reader: OnnxReader, pair: tuple[str, str]) -> str:
 
 
 def _annotations(reader: OnnxReader) -> Iterator[tuple[str, tuple[str, str]]]:
-    for each in reader.proto.quantization_annotation:
-        said = {p.key: p.value for p in each.quant_parameter_tensor_names}
-        pair = (said.get("SCALE_TENSOR", ""), said.get("ZERO_POINT_TENSOR", ""))
-        yield each.tensor_name, pair
+    for annotation in reader.proto.quantization_annotation:
+        parameters = {p.key: p.value for p in annotation.quant_parameter_tensor_names}
+        pair = (parameters.get("SCALE_TENSOR", ""), parameters.get("ZERO_POINT_TENSOR", ""))
+        yield annotation.tensor_name, pair

@@ -59,8 +59,10 @@ def quantize(reader: OnnxReader, op: OnnxOp) -> None:
     if dynamic_ops.any_computed(reader, op, 1, 2):
         dynamic_ops.quantize(reader, op)
         return
-    wanted = op.integer("output_dtype", 0)
-    storage = _zero_point_dtype(reader, op.input(2)) or (dtype_of_number(wanted) if wanted else U8)
+    output_number = op.integer("output_dtype", 0)
+    storage = _zero_point_dtype(reader, op.input(2)) or (
+        dtype_of_number(output_number) if output_number else U8
+    )
     if storage.is_float and not op.integer("saturate", 1):
         # saturate = 0 makes NaN or infinity of what float8 cannot hold, and kernels disagree.
         raise KeepOperator("float8 values that do not saturate differ between runtimes")
@@ -87,18 +89,22 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
     if dynamic_ops.any_computed(reader, op, 1, 2):
         dynamic_ops.dequantize(reader, op)
         return
-    name, blocks = op.input(0), op.integer("block_size", 0)
-    kind, constant = reader.type_of(op, name), reader.is_constant(name)
-    axis = None if blocks else _scale_axis(reader, op)
-    quant = _quant_type(reader, op, (1, 2), kind, axis)
-    wanted = op.integer("output_dtype", 0)
-    if wanted and dtype_of_number(wanted) != quant.express:
+    name, block_size = op.input(0), op.integer("block_size", 0)
+    data_type, constant = reader.type_of(op, name), reader.is_constant(name)
+    axis = None if block_size else _scale_axis(reader, op)
+    quant = _quant_type(reader, op, (1, 2), data_type, axis)
+    output_number = op.integer("output_dtype", 0)
+    if output_number and dtype_of_number(output_number) != quant.express:
         raise KeepOperator
     if not constant:
         # `inferred_quant_type` knows per-tensor types only, so that an input with several scales
         # still has plain integers here. It takes the type in place if nothing else uses it.
-        lists = axis is not None or blocks > 0
-        if kind.quant is None and lists and reader.try_set_quant_type(op, name, quant):
+        has_several_scales = axis is not None or block_size > 0
+        if (
+            data_type.quant is None
+            and has_several_scales
+            and reader.try_set_quant_type(op, name, quant)
+        ):
             x = reader.value(op, name)
         else:
             x = _as_quantized(reader, op, name, quant)
@@ -109,18 +115,24 @@ def dequantize(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _quant_type(
-    reader: OnnxReader, op: OnnxOp, at: tuple[int, int], kind: TensorType, axis: int | None
+    reader: OnnxReader,
+    op: OnnxOp,
+    indices: tuple[int, int],
+    data_type: TensorType,
+    axis: int | None,
 ) -> QuantType:
-    scale, zero = op.input(at[0]), op.input(at[1])
+    scale, zero = op.input(indices[0]), op.input(indices[1])
     if size := op.integer("block_size", 0):
-        along = op.integer("axis", 1)
-        if not -kind.rank <= along < kind.rank:
-            raise op.error(f"axis {along}, but its operand has {kind.rank} axes")
-        return reader.block_quant_type(scale, zero, kind, along % kind.rank, size)
+        block_axis = op.integer("axis", 1)
+        if not -data_type.rank <= block_axis < data_type.rank:
+            raise op.error(f"axis {block_axis}, but its operand has {data_type.rank} axes")
+        return reader.block_quant_type(scale, zero, data_type, block_axis % data_type.rank, size)
     if axis is None:
-        return reader.quant_type(scale, zero, kind.dtype)
+        return reader.quant_type(scale, zero, data_type.dtype)
     # Rank 1 has one axis, whatever the attribute says.
-    return reader.quant_type(scale, zero, kind.dtype, kind.shape, axis if kind.rank != 1 else 0)
+    return reader.quant_type(
+        scale, zero, data_type.dtype, data_type.shape, axis if data_type.rank != 1 else 0
+    )
 
 
 # -- quantized operators ------------------------------------------------------------------------
@@ -137,14 +149,14 @@ def _quantized_operand(
     assert layout is not None
     data, scale, zero = layout.operands[index]
     name = op.input(data)
-    kind = reader.type_of(op, name)
+    data_type = reader.type_of(op, name)
     if dynamic_ops.any_computed(reader, op, scale, zero):
-        quant, qparams = _runtime_quant_type(reader, op, (scale, zero), kind.dtype, axis)
+        quant, qparams = _runtime_quant_type(reader, op, (scale, zero), data_type.dtype, axis)
         return {
             slot: dynamic_ops.as_quantized(reader, op, name, quant),
             **_parameter_operands(f"{slot}.", qparams),
         }
-    quant = _quant_type(reader, op, (scale, zero), kind, axis)
+    quant = _quant_type(reader, op, (scale, zero), data_type, axis)
     if reader.is_constant(name):
         x = reader.value(op, name, clipped.with_clip_bounds(reader, name, quant))
         return {slot: clipped.with_clip_origin(reader, name, x)}
@@ -158,24 +170,32 @@ def _as_quantized(reader: OnnxReader, op: OnnxOp, name: str, quant: QuantType) -
     would; the ledger says so.
     """
     value = reader.value(op, name)
-    known = value.type.quant
-    if known is not None:
+    producer_type = value.type.quant
+    if producer_type is not None:
         # Bounds that a Clip gave to the producer are no part of what the consumer states.
-        within = quant if known.bounds == quant.bounds else replace(quant, bounds=known.bounds)
-        if known.has_same_mapping(within) or _differ_in_parameter_shape(known, within):
+        with_producer_bounds = (
+            quant
+            if producer_type.bounds == quant.bounds
+            else replace(quant, bounds=producer_type.bounds)
+        )
+        if producer_type.has_same_mapping(with_producer_bounds) or _differ_in_parameter_shape(
+            producer_type, with_producer_bounds
+        ):
             return value
-    if known is not None:
-        reader.note(Change.EXACT, name, f"holds {known}, and {op.location} reads it as {quant}")
+    if producer_type is not None:
+        reader.note(
+            Change.EXACT, name, f"holds {producer_type}, and {op.location} reads it as {quant}"
+        )
     return dynamic_ops.as_quantized(reader, op, name, quant)
 
 
-def _differ_in_parameter_shape(known: QuantType, other: QuantType) -> bool:
+def _differ_in_parameter_shape(producer_type: QuantType, other: QuantType) -> bool:
     """Returns whether two types differ only in the shape of the arrays of their parameters."""
-    if known.granularity is None or known.dynamic or other.dynamic:
+    if producer_type.granularity is None or producer_type.dynamic or other.dynamic:
         return False
-    if replace(known, scale=other.scale, zero=other.zero) != other:
+    if replace(producer_type, scale=other.scale, zero=other.zero) != other:
         return False
-    pairs = (known.scales(), other.scales()), (known.zeros(), other.zeros())
+    pairs = (producer_type.scales(), other.scales()), (producer_type.zeros(), other.zeros())
     return all(np.array_equal(np.ravel(a), np.ravel(b)) for a, b in pairs)
 
 
@@ -184,19 +204,23 @@ def _parameter_operands(prefix: str, qparams: dict[str, Value]) -> dict[str, Val
 
 
 def _runtime_quant_type(
-    reader: OnnxReader, op: OnnxOp, at: tuple[int, int], storage: DType, axis: int | None = None
+    reader: OnnxReader,
+    op: OnnxOp,
+    indices: tuple[int, int],
+    storage: DType,
+    axis: int | None = None,
 ) -> tuple[QuantType, dict[str, Value]]:
     """Returns the type of integers with computed parameters, and these.
 
     Raises KeepOperator for parameters of other element types.
     """
-    qparams = {"scale": reader.value(op, op.input(at[0]))}
-    if op.input(at[1]):
-        qparams["zero"] = reader.value(op, op.input(at[1]))
+    qparams = {"scale": reader.value(op, op.input(indices[0]))}
+    if op.input(indices[1]):
+        qparams["zero"] = reader.value(op, op.input(indices[1]))
     express = qparams["scale"].type.dtype
     # ONNX's own operators accept f16 scales, those of onnxruntime's domain f32 only.
-    wanted = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
-    if any(v.type.quant or v.type.dtype != wanted[n] for n, v in qparams.items()):
+    parameter_types = {"scale": F16 if express == F16 and op.domain == "" else F32, "zero": storage}
+    if any(v.type.quant or v.type.dtype != parameter_types[n] for n, v in qparams.items()):
         raise KeepOperator(
             "its scale is no f32, or its zero point of another type than its quantized values"
         )
@@ -207,7 +231,7 @@ def _runtime_quant_type(
 
 
 def _result_quant_type(
-    reader: OnnxReader, op: OnnxOp, kind: DType
+    reader: OnnxReader, op: OnnxOp, default_storage: DType
 ) -> tuple[QuantType, dict[str, Value]]:
     """Returns the result's quantized type, and its parameters where they are computed.
 
@@ -217,7 +241,7 @@ def _result_quant_type(
     assert layout is not None
     assert layout.result_qparams is not None
     scale, zero = layout.result_qparams
-    storage = reader.type_of(op, op.input(zero)).dtype if op.input(zero) else kind
+    storage = reader.type_of(op, op.input(zero)).dtype if op.input(zero) else default_storage
     if dynamic_ops.any_computed(reader, op, scale, zero):
         return _runtime_quant_type(reader, op, layout.result_qparams, storage)
     return reader.quant_type(op.input(scale), op.input(zero), storage), {}
@@ -227,24 +251,30 @@ def _raw_bias(reader: OnnxReader, op: OnnxOp, index: int) -> dict[str, Value]:
     if not (name := op.input(index)):
         return {}
     value = reader.value(op, name)
+    # The schemas require int32 here; onnxruntime refuses the model otherwise.
     if value.type.dtype.name != "i32" or value.type.quant:
         raise op.error(f"its bias {name!r} is {value.type.element}, it takes i32")
     return {"bias": value}
 
 
 def _add_quantized(
-    reader: OnnxReader, op: OnnxOp, kind: str, operands: dict[str, Value], attrs: dict[str, Attr]
+    reader: OnnxReader,
+    op: OnnxOp,
+    float_op: str,
+    operands: dict[str, Value],
+    attrs: dict[str, Attr],
 ) -> None:
     """Adds the node in integer form: the op infers the shape, the operator states the type."""
+    # Without a zero point of the result, it is stored as the first quantized operand is.
     first = next(v for v in operands.values() if v.type.quant)
     quant, qparams = _result_quant_type(reader, op, first.type.dtype)
-    node = reader.add(op, kind, {**operands, **qparams}, attrs)
+    node = reader.add(op, float_op, {**operands, **qparams}, attrs)
     reader.graph.set_type(node.result, node.result.type.with_element(quant))
 
 
-def _has_several_scales(reader: OnnxReader, op: OnnxOp, place: int) -> bool:
+def _has_several_scales(reader: OnnxReader, op: OnnxOp, index: int) -> bool:
     """Returns whether the scale operand at that index is a list of several."""
-    return reader.type_of(op, op.input(place)).shape not in ((), (1,))
+    return reader.type_of(op, op.input(index)).shape not in ((), (1,))
 
 
 def conv(reader: OnnxReader, op: OnnxOp) -> None:
@@ -258,6 +288,7 @@ def conv(reader: OnnxReader, op: OnnxOp) -> None:
     if len(x) != len(w) or not 3 <= len(x) <= 5 or (channels_last and len(x) != 4):
         raise KeepOperator
     attrs = conv_attrs(op, x[1:-1] if channels_last else x[2:], w)
+    # Operands of QLinearConv: x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias.
     operands = {
         **_quantized_operand(reader, op, 0, "x"),
         # One scale for each output channel; ONNX has no other granularity for w.
@@ -277,6 +308,8 @@ def _column_axis(reader: OnnxReader, op: OnnxOp, transposed: bool) -> int | None
     """Returns the axis of per-column scales of `b`, None for a single scale."""
     if not _has_several_scales(reader, op, 4):
         return None
+    # Columns are the last axis of `b`, or the one before it when it is transposed; a vector has
+    # one.
     rank = reader.type_of(op, op.input(3)).rank
     return max(rank - 2 if transposed else rank - 1, 0)
 
@@ -365,12 +398,12 @@ def softmax(reader: OnnxReader, op: OnnxOp) -> None:
     op.allow_only("axis", "opset")
     operands = _quantized_operand(reader, op, 0, "x")
     # `opset` is an attribute of QLinearSoftmax: the operator set of the Softmax that it replaces.
-    old = op.integer("opset", 13) < 13
-    axis = op.integer("axis", 1 if old else -1)
+    is_before_13 = op.integer("opset", 13) < 13
+    axis = op.integer("axis", 1 if is_before_13 else -1)
     rank = operands["x"].type.rank
     if not -rank <= axis < rank:
         raise op.error(f"axis {axis}, but its operand has {rank} axes")
-    if old and any(d != 1 for d in operands["x"].type.shape[axis % rank + 1 :]):
+    if is_before_13 and any(d != 1 for d in operands["x"].type.shape[axis % rank + 1 :]):
         _flattened_softmax(reader, op, operands, axis % rank)
         return
     _add_quantized(reader, op, "softmax", operands, {"axis": axis % rank})
@@ -381,23 +414,24 @@ def _flattened_softmax(
 ) -> None:
     """Adds flatten, softmax and reshape, as Softmax before opset 13 computes."""
     x, name = operands["x"], op.outputs[0]
+    # A reshape infers one open size only.
     sizes = [d if isinstance(d, int) else -1 for d in x.type.shape]
     if sizes.count(-1) > 1:
         raise KeepOperator(
             f"before opset 13 it takes all axes from {axis} on as one, of open sizes"
         )
     quant, qparams = _result_quant_type(reader, op, x.type.dtype)
-    flat = reader.add(
+    flattened = reader.add(
         op, "flatten", {"x": x}, {"axis": axis}, names=[reader.unused_name(f"{name}.rows")]
     )
     softmax_name = reader.unused_name(f"{name}.shares")
-    softmax_operands = {**operands, "x": flat.result, **qparams}
+    softmax_operands = {**operands, "x": flattened.result, **qparams}
     softmax_node = reader.add(op, "softmax", softmax_operands, {"axis": 1}, names=[softmax_name])
     reader.graph.set_type(softmax_node.result, softmax_node.result.type.with_element(quant))
     shape = Array.of(np.array(sizes, np.int64))
     shape_value = reader.graph.constant(shape, name=reader.unused_name(f"{name}.shape"))
-    last = reader.add(op, "reshape", {"x": softmax_node.result, "shape": shape_value})
-    reader.graph.set_type(last.result, x.type.with_element(quant))
+    reshaped = reader.add(op, "reshape", {"x": softmax_node.result, "shape": shape_value})
+    reader.graph.set_type(reshaped.result, x.type.with_element(quant))
 
 
 def average_pool(reader: OnnxReader, op: OnnxOp) -> None:
@@ -407,14 +441,14 @@ def average_pool(reader: OnnxReader, op: OnnxOp) -> None:
     channels_last = op.integer("channels_last", 0) != 0
     if not 3 <= len(x) <= 5 or (channels_last and len(x) != 4):
         raise KeepOperator
-    n, sizes = len(x) - 2, x[1:-1] if channels_last else x[2:]
-    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * n)
+    axes, sizes = len(x) - 2, x[1:-1] if channels_last else x[2:]
+    kernel, stride = op.integers("kernel_shape", ()), op.integers("strides", (1,) * axes)
     pad, ceil = (
-        explicit_pads(op, sizes, kernel, stride, (1,) * n, n, pool=True),
+        explicit_pads(op, sizes, kernel, stride, (1,) * axes, axes, pool=True),
         op.integer("ceil_mode", 0),
     )
     if not ceil:
-        check_window_fits(sizes, kernel, stride, pad, (1,) * n)
+        check_window_fits(sizes, kernel, stride, pad, (1,) * axes)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
@@ -423,7 +457,7 @@ def average_pool(reader: OnnxReader, op: OnnxOp) -> None:
         "count_pad": op.integer("count_include_pad", 0) != 0,
         **_layout_attr(channels_last),
     }
-    _add_quantized(reader, op, f"avg_pool{n}d", _quantized_operand(reader, op, 0, "x"), attrs)
+    _add_quantized(reader, op, f"avg_pool{axes}d", _quantized_operand(reader, op, 0, "x"), attrs)
 
 
 def global_average_pool(reader: OnnxReader, op: OnnxOp) -> None:

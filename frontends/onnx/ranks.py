@@ -23,15 +23,16 @@ def infer_rank(
 
     The ranks of constants are in `known_rank`.
     """
-    alike, producer_of = {name}, producers(nodes)
+    same_rank, producer_of = {name}, producers(nodes)
     for node in nodes:
-        if node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in alike:
+        if node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in same_rank:
             continue
-        found = _required_rank(node, lambda given: _weight_rank(given, producer_of, known_rank))
-        if found is not None:
-            return found, node.op_type
+        rank = _required_rank(node, lambda weights: _weight_rank(weights, producer_of, known_rank))
+        if rank is not None:
+            return rank, node.op_type
         if node.op_type in _RANK_PRESERVING:
-            alike.add(node.output[0])
+            # The file's order is topological, else the rank stays unknown.
+            same_rank.add(node.output[0])
     return None
 
 
@@ -44,10 +45,11 @@ def _weight_rank(
     name: str, producer_of: Mapping[str, onnx.NodeProto], known_rank: Callable[[str], int | None]
 ) -> int | None:
     """Returns the rank of weights, looking through operators that preserve it."""
+    # A bound, since a damaged file may have a cycle here.
     for _ in range(len(_RANK_PRESERVING)):
-        found, node = known_rank(name), producer_of.get(name)
-        if found is not None or node is None or node.op_type not in _RANK_PRESERVING:
-            return found
+        rank, node = known_rank(name), producer_of.get(name)
+        if rank is not None or node is None or node.op_type not in _RANK_PRESERVING:
+            return rank
         name = node.input[0]
     return None
 
@@ -56,9 +58,9 @@ def _required_rank(node: onnx.NodeProto, weight_rank: Callable[[str], int | None
     """Returns the rank that an operator requires of its first operand; None if it is free."""
     if node.op_type in _FIXED_RANK:
         return _FIXED_RANK[node.op_type]
-    at = _RANK_OF_WEIGHTS.get(node.op_type)
-    if at is not None:
-        return weight_rank(node.input[at]) if at < len(node.input) else None
+    weight_index = _RANK_OF_WEIGHTS.get(node.op_type)
+    if weight_index is not None:
+        return weight_rank(node.input[weight_index]) if weight_index < len(node.input) else None
     sizes = next((a.ints for a in node.attribute if a.name == "kernel_shape"), None)
     pools = ("MaxPool", "AveragePool", "LpPool")
     return len(sizes) + 2 if sizes and node.op_type in pools else None

@@ -27,7 +27,7 @@ from qir.ir.ops import spec
 from qir.ir.origin import Lineage, Origin
 from qir.ir.types import Array, Granularity, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
-from qir.passes.fold.fold_shapes import MADE_TO
+from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND
 from qir.target import target
 
 from .constant_evaluation import evaluated, refine_created_shape
@@ -79,8 +79,8 @@ class OnnxReader:
         self.read_body = read_body
         self.outer = outer
         name = proto.name if isinstance(proto.name, str) else ""
-        rules = "" if outer else target("onnxruntime").profile
-        self.graph = Graph("body", "") if outer else Graph(name or "main", rules)
+        profile = "" if outer else target("onnxruntime").profile
+        self.graph = Graph("body", "") if outer else Graph(name or "main", profile)
         self.dims: Dimensions = outer.dims if outer else Dimensions()
         self.read_counts: dict[str, int] = {}
         """Number of uses of each tensor; a graph output counts as one."""
@@ -114,9 +114,9 @@ class OnnxReader:
         self._evaluated: dict[Value, NDArray[np.generic] | None] = {}
         # From IR version 4 on, an initializer that is an input too may be replaced by the caller.
         # Nothing may be folded from its default then.
-        later = self.file.proto.ir_version >= DEFAULTS_SINCE_IR_VERSION
+        has_overridable_inputs = self.file.proto.ir_version >= DEFAULTS_SINCE_IR_VERSION
         self._overridable_inputs = (
-            frozenset(i.name for i in self.proto.input) if later else frozenset()
+            frozenset(i.name for i in self.proto.input) if has_overridable_inputs else frozenset()
         )
         self._inspected: set[str] = set()
         """Constants whose elements a handler looked at, so that they are fixed in the graph."""
@@ -129,6 +129,7 @@ class OnnxReader:
 
     def resolve(self, name: str) -> str:
         """Returns the tensor's own name for any of its names."""
+        # Most graphs have no aliases: this is called for every name.
         return self._aliases.get(name, name) if self._aliases else name
 
     def store(self, name: str, tensor: StoredTensor) -> None:
@@ -145,35 +146,37 @@ class OnnxReader:
     def array(self, name: str) -> Array | None:
         """Returns a constant without adding a node; None for a computed tensor."""
         name = self.resolve(name)
+        # The elements may decide how an operator is read, so the default cannot be replaced any
+        # more.
         self._inspected.add(name)
         return self._array(name)
 
     def _array(self, name: str) -> Array | None:
         """Returns the same for callers that look at its type only, which fixes nothing."""
-        if (found := self._arrays.get(name)) is not None:
-            return found
+        if (cached := self._arrays.get(name)) is not None:
+            return cached
         if (stored := self._stored.get(name)) is None:
             return None if self.outer is None or name in self._values else self.outer.array(name)
         self._used.add(name)
-        found = stored if isinstance(stored, Array) else self.file.array(stored, name)
-        self._arrays[name] = found
-        return found
+        cached = stored if isinstance(stored, Array) else self.file.array(stored, name)
+        self._arrays[name] = cached
+        return cached
 
     def constant_dtype(self, name: str) -> DType:
         """Returns a constant's element type; raises KeepOperator for a computed tensor."""
-        found = self._array(self.resolve(name))
-        if found is None:
+        array = self._array(self.resolve(name))
+        if array is None:
             raise KeepOperator
-        return found.type.dtype
+        return array.type.dtype
 
     def constant_data(self, name: str) -> NDArray[np.generic]:
         """Returns a constant's elements; raises NotConstant for a computed tensor.
 
         While `evaluates` is set, what depends only on constants and known sizes is computed.
         """
-        found = self.array(name)
-        if found is not None:
-            return found.data
+        array = self.array(name)
+        if array is not None:
+            return array.data
         value = self._values.get(self.resolve(name))
         data = evaluated(value, self._evaluated) if self.evaluates and value is not None else None
         if data is None:
@@ -182,8 +185,8 @@ class OnnxReader:
 
     def lazy_data(self, name: str) -> ArrayData:
         """Returns a constant's elements, perhaps not loaded yet; raises NotConstant as above."""
-        found = self.array(name)
-        return self.constant_data(name) if found is None else found.contents
+        array = self.array(name)
+        return self.constant_data(name) if array is None else array.contents
 
     def unquantized_constants(self) -> dict[str, Value]:
         """Returns constants that have the file's name and type, and no second quantized type."""
@@ -210,14 +213,14 @@ class OnnxReader:
         name = self.resolve(name)
         if name not in self._stored and (value := self._values.get(name)) is not None:
             return value.type
-        found = self._array(name)
-        return found.type if found else self.value(op, name).type
+        array = self._array(name)
+        return array.type if array else self.value(op, name).type
 
     def value(self, op: OnnxOp, name: str, quant: QuantType | None = None) -> Value:
         """Returns an operand; adds a constant's node if needed, with the quantized type given."""
         name = self.resolve(name)
-        if name not in self._stored and (found := self._values.get(name)) is not None:
-            return found
+        if name not in self._stored and (bound := self._values.get(name)) is not None:
+            return bound
         if quant is None and (constant := self._constants.get((name, None))) is not None:
             return constant
         if (array := self._array(name)) is not None:
@@ -229,8 +232,8 @@ class OnnxReader:
     def quant_type_of(self, op: OnnxOp, name: str) -> QuantType | None:
         """Returns the quantized type of a computed operand; None for floats and constants."""
         name = self.resolve(name)
-        if name not in self._stored and (found := self._values.get(name)) is not None:
-            return found.type.quant
+        if name not in self._stored and (bound := self._values.get(name)) is not None:
+            return bound.type.quant
         return None if self.is_constant(name) else self.value(op, name).type.quant
 
     def value_to_move(self, op: OnnxOp, name: str) -> Value:
@@ -253,16 +256,16 @@ class OnnxReader:
         key = (name, quant)
         if key not in self._constants:
             # A tensor that is read with a second quantized type becomes a second constant.
-            free = name if not self.graph.has(name) else self.unused_name(name)
+            node_name = name if not self.graph.has(name) else self.unused_name(name)
             value = self.graph.add(
                 "constant",
                 None,
                 {"data": array},
                 types=(array.type,),
-                name=free,
+                name=node_name,
                 origins=(Origin("onnx", "Constant", name),),
             ).result
-            if free != name:
+            if node_name != name:
                 self.graph.set_lineage(value, Lineage(name))
             self._constants[key] = value
         return self._constants[key]
@@ -288,6 +291,7 @@ class OnnxReader:
             quant = self.quant_type(*qparams, type_.dtype)
         except KeepOperator:
             return None
+        # E.g. a Transpose in between would move the axis of the scales.
         return quant if quant.granularity is None else None
 
     def annotated_quant_type(self, name: str) -> QuantType | None:
@@ -299,8 +303,8 @@ class OnnxReader:
     def is_quantized(self, name: str) -> bool:
         """Returns whether a tensor of the file has a quantized type in the graph."""
         name = self.resolve(name)
-        if (found := self._values.get(name)) is not None:
-            return found.type.quant is not None
+        if (bound := self._values.get(name)) is not None:
+            return bound.type.quant is not None
         return any(n == name and quant is not None for n, quant in self._constants)
 
     def has_qparams(self, name: str) -> bool:
@@ -311,8 +315,8 @@ class OnnxReader:
         """Gives an integer input its quantized type in place; False if it has other uses."""
         value = self.value(op, name)
         # Consumers that see other parameters, or plain integers, recode the value.
-        own = ("foreign",) if self.outer else ("input", "foreign")
-        if value.uses or value.type.quant or value.node.op not in own:
+        typable_ops = ("foreign",) if self.outer else ("input", "foreign")
+        if value.uses or value.type.quant or value.node.op not in typable_ops:
             return False
         self.graph.set_type(value, value.type.with_element(quant))
         return True
@@ -332,14 +336,17 @@ class OnnxReader:
             name in self.qparam_names
             and (quant := self.inferred_quant_type(name, value.type)) is not None
         ):
-            kind = value.type.with_element(quant)
+            quantized_type = value.type.with_element(quant)
             if _moves_float_values(value):  # its operand stays plain integers for other consumers
-                made = self.graph.add(
-                    "recode", {"x": value}, types=[kind], name=self.unused_name(f"{name}_meant")
+                recode = self.graph.add(
+                    "recode",
+                    {"x": value},
+                    types=[quantized_type],
+                    name=self.unused_name(f"{name}_meant"),
                 )
-                value = made.result
+                value = recode.result
             else:
-                self.graph.set_type(value, kind)
+                self.graph.set_type(value, quantized_type)
         self._values[name] = value
 
     def add(
@@ -357,25 +364,26 @@ class OnnxReader:
 
         `names` has a name for each result, also for those that the file leaves unnamed.
         """
-        named = [n for n in op.outputs if n]
+        # An absent result has no value; the node has as many results as the file names.
+        result_names = [n for n in op.outputs if n]
         try:
             node = self.graph.add(
                 kind,
                 operands,
                 attrs,
                 types=types,
-                name=named if names is None else names,
+                name=result_names if names is None else names,
                 origins=[op.origin()],
                 bodies=bodies,
             )
         except (TypeRuleError, GraphError, OpError, ParseError) as error:
             raise op.error(str(error)) from error
-        if kind in MADE_TO:
+        if kind in SHAPED_BY_OPERAND:
             refine_created_shape(self.graph, node, self._evaluated, self._overridable_inputs)
         # Type inference does not relate a computed scale to the type that it belongs to.
         if kind == "fused" or _has_parameter_slots(tuple(operands)):
             self.nodes_to_verify.update([node, *(value.node for value in node.operands.values())])
-        for name, value in zip(named if names is None else names, node.results, strict=True):
+        for name, value in zip(result_names if names is None else names, node.results, strict=True):
             self.bind(name, value)
         return node
 
@@ -390,48 +398,53 @@ class OnnxReader:
         Raises KeepOperator for parameters that the language cannot express.
         """
         key = (self.resolve(scale), self.resolve(zero), storage, shape, axis)
-        if (found := self._quant_types.get(key)) is None:
-            found = self._quant_types[key] = self._make_quant_type(
+        if (cached := self._quant_types.get(key)) is None:
+            cached = self._quant_types[key] = self._make_quant_type(
                 scale, zero, storage, shape, axis
             )
-        return found
+        return cached
 
     def _make_quant_type(
         self, scale: str, zero: str, storage: DType, shape: object, axis: int
     ) -> QuantType:
-        scales, kind = self._checked_scales(scale)
+        scales, express = self._checked_scales(scale)
         zeros = self._checked_zero_points(zero, storage, scales)
         if not isinstance(shape, tuple) or not _is_per_axis(scales, shape, axis):
             if scales.size != 1:
                 raise KeepOperator(_why_axis_is_open(scales, shape, axis))
-            flat, offset = scales.reshape(()), zeros.reshape(())
-            return uniform(storage, flat, offset, express=kind)
+            scale_value, zero_value = scales.reshape(()), zeros.reshape(())
+            return uniform(storage, scale_value, zero_value, express=express)
         axis %= len(shape)
         return uniform(
-            storage, scales, zeros, axis=axis, express=kind, name=scale.removesuffix("_scale")
+            storage, scales, zeros, axis=axis, express=express, name=scale.removesuffix("_scale")
         )
 
     def block_quant_type(
-        self, scale: str, zero: str, kind: TensorType, axis: int, size: int
+        self, scale: str, zero: str, data_type: TensorType, axis: int, size: int
     ) -> QuantType:
         """Returns the quantized type with one scale for each block of elements along an axis.
 
         Raises KeepOperator where the shapes of scales and data do not fit.
         """
-        scales, express = self._checked_scales(scale, kind.rank)
-        granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(kind.rank)))
-        wanted = granularity.grid(kind.shape)
-        if scales.ndim != kind.rank or size < 1:
-            raise KeepOperator(f"blocks of {size} of {kind.rank} axes have scales of {scales.ndim}")
-        if any(isinstance(w, int) and w != s for w, s in zip(wanted, scales.shape, strict=True)):
-            raise KeepOperator(f"it has {scales.shape} scales for {kind} in blocks of {size}")
-        zeros = self._checked_zero_points(zero, kind.dtype, scales)
+        scales, express = self._checked_scales(scale, data_type.rank)
+        # Blocks of `size` along the axis, single elements along all others.
+        granularity = Granularity(
+            tuple((i, size if i == axis else 1) for i in range(data_type.rank))
+        )
+        grid = granularity.grid(data_type.shape)
+        if scales.ndim != data_type.rank or size < 1:
+            raise KeepOperator(
+                f"blocks of {size} of {data_type.rank} axes have scales of {scales.ndim}"
+            )
+        if any(isinstance(w, int) and w != s for w, s in zip(grid, scales.shape, strict=True)):
+            raise KeepOperator(f"it has {scales.shape} scales for {data_type} in blocks of {size}")
+        zeros = self._checked_zero_points(zero, data_type.dtype, scales)
         zero_points: Array | tuple[int, ...] = ()
         if zeros.any():
             stored = self.array(zero)
-            integers = zeros.astype(kind.dtype.carrier) if stored is None else stored.contents
+            integers = zeros.astype(data_type.dtype.carrier) if stored is None else stored.contents
             zero_points = Array(
-                reshape(integers, zeros.shape), TensorType(zeros.shape, kind.dtype), zero
+                reshape(integers, zeros.shape), TensorType(zeros.shape, data_type.dtype), zero
             )
         stored_scales = self.array(scale)
         scale_array = (
@@ -439,20 +452,23 @@ class OnnxReader:
             if stored_scales is None
             else Array(stored_scales.contents, stored_scales.type, scale)
         )
-        return QuantType(kind.dtype, express, scale_array, zero_points, granularity)
+        return QuantType(data_type.dtype, express, scale_array, zero_points, granularity)
 
-    def _checked_scales(self, name: str, most: int = 1) -> tuple[NDArray[np.floating], DType]:
+    def _checked_scales(self, name: str, most_axes: int = 1) -> tuple[NDArray[np.floating], DType]:
         data = self.constant_data(name)
-        kind = dtype_of(data)
-        if kind.name not in ("f32", "f16") or data.ndim > most or not data.size:
+        scale_type = dtype_of(data)
+        # No quantized type of the language has another element type of scales in ONNX models.
+        if scale_type.name not in ("f32", "f16") or data.ndim > most_axes or not data.size:
             raise KeepOperator
-        scales: NDArray[np.floating] = data.astype(kind.carrier, copy=False)
-        fine = np.isfinite(scales) & ((scales > 0) | (most > 1))  # blocks have any sign, or none
-        if not fine.all():
-            bad, count = scales[~fine].reshape(-1)[0], scales.size
-            which = f"scale {bad}" if count == 1 else f"scale {bad}, one of {count},"
+        scales: NDArray[np.floating] = data.astype(scale_type.carrier, copy=False)
+        is_valid = np.isfinite(scales) & (
+            (scales > 0) | (most_axes > 1)
+        )  # blocks have any sign, or none
+        if not is_valid.all():
+            invalid, count = scales[~is_valid].reshape(-1)[0], scales.size
+            which = f"scale {invalid}" if count == 1 else f"scale {invalid}, one of {count},"
             raise KeepOperator(f"its {which} is not positive and finite")
-        return scales, kind
+        return scales, scale_type
 
     def _checked_zero_points(
         self, name: str, storage: DType, scales: NDArray[np.floating]
@@ -464,8 +480,10 @@ class OnnxReader:
         zeros = self.constant_data(name)
         if zeros.size != scales.size:
             raise KeepOperator(f"it has {zeros.size} zero points for {scales.size} scales")
+        # The zero point has the type of the quantized values, by the schema.
         if zeros.dtype != storage.carrier:
             raise KeepOperator
+        # float8 has a zero point for its type alone: it is 0.
         if storage.is_float and zeros.astype(np.float32).any():
             raise KeepOperator
         low, high = storage.bounds if storage.is_integer else (0, 0)
@@ -500,12 +518,12 @@ def _why_axis_is_open(scales: NDArray[np.floating], shape: object, axis: int) ->
     sizes = shape if isinstance(shape, tuple) and scales.ndim == 1 else ()
     if not -len(sizes) <= axis < len(sizes) or isinstance(sizes[axis], int):
         return ""
-    text = f"it has {scales.size} scales along axis {axis}, whose size the file leaves open"
-    return f"{text}; {scales.size} there would do"
+    reason = f"it has {scales.size} scales along axis {axis}, whose size the file leaves open"
+    return f"{reason}; {scales.size} there would do"
 
 
 def _moves_float_values(value: Value) -> bool:
     """Returns whether its node moves elements of an operand that is not quantized."""
     slots = spec(value.node.op).traits.same_params
-    parts = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in slots]
-    return any(part.type.quant is None for part in parts)
+    moved = [v for slot, v in value.node.operands.items() if slot.partition(".")[0] in slots]
+    return any(part.type.quant is None for part in moved)

@@ -22,76 +22,84 @@ _UNSPECIFIED_PARAMETERS = frozenset({"affine", "scaled_tanh"})
 
 def result_names(reader: OnnxReader, op: OnnxOp, names: Sequence[str]) -> list[str]:
     """Returns a name for each result: the file's, or a generated one where the file has none."""
-    given = [*op.proto.output, *[""] * len(names)]
-    stem = next((n for n in given if n), op.proto.name or op.type)
+    file_names = [*op.proto.output, *[""] * len(names)]
+    stem = next((n for n in file_names if n), op.proto.name or op.type)
     return [
-        n or reader.unused_name(f"{stem}.{ours}") for n, ours in zip(given, names, strict=False)
+        n or reader.unused_name(f"{stem}.{default_name}")
+        for n, default_name in zip(file_names, names, strict=False)
     ]
 
 
-def keep_unless_one_float_type(reader: OnnxReader, op: OnnxOp, places: Sequence[int]) -> None:
+def keep_unless_one_float_type(reader: OnnxReader, op: OnnxOp, indices: Sequence[int]) -> None:
     """Raises KeepOperator unless the present operands are floats of one type."""
-    kinds = [reader.type_of(op, op.input(i)) for i in places if op.input(i)]
-    if any(k.quant or k.dtype.name not in _FLOATS for k in kinds):
+    types = [reader.type_of(op, op.input(i)) for i in indices if op.input(i)]
+    if any(operand_type.quant or operand_type.dtype.name not in _FLOATS for operand_type in types):
         raise KeepOperator
-    if len({k.dtype.name for k in kinds}) > 1:
+    if len({operand_type.dtype.name for operand_type in types}) > 1:
         raise KeepOperator
 
 
 def _layer(reader: OnnxReader, op: OnnxOp) -> None:
-    kind = op.type.lower()
+    op_name = op.type.lower()
     keep_unless_one_float_type(reader, op, [0, 1, 2, 3, 5, 6, 7])
-    rows = reader.type_of(op, op.input(1)).shape
-    if len(rows) != 3 or not isinstance(rows[1], int) or not all(op.input(i) for i in range(3)):
+    # W is [directions, gates * hidden, input].
+    weight_shape = reader.type_of(op, op.input(1)).shape
+    if (
+        len(weight_shape) != 3
+        or not isinstance(weight_shape[1], int)
+        or not all(op.input(i) for i in range(3))
+    ):
         raise KeepOperator
     attrs: dict[str, Attr] = {
         "direction": op.text("direction", "forward"),
         "batch_first": op.integer("layout", 0) != 0,
         "clip": op.floating("clip", 0.0) if op.attribute("clip") else None,
-        **_activations(op, kind),
+        **_activations(op, op_name),
     }
     clip = attrs["clip"]
     if attrs["direction"] not in DIRECTIONS or (isinstance(clip, float) and not clip > 0):
         raise KeepOperator
-    if kind == "lstm":
+    if op_name == "lstm":
         attrs["input_forget"] = op.integer("input_forget", 0) != 0
-    if kind == "gru":
+    if op_name == "gru":
         attrs["linear_before_reset"] = op.integer("linear_before_reset", 0) != 0
     operands = {s: reader.value(op, n) for s, n in zip(_SLOTS, op.inputs, strict=False) if n}
-    results = ("y", "h", "c") if kind == "lstm" else ("y", "h")
-    reader.add(op, kind, operands, attrs, names=result_names(reader, op, results))
+    results = ("y", "h", "c") if op_name == "lstm" else ("y", "h")
+    reader.add(op, op_name, operands, attrs, names=result_names(reader, op, results))
 
 
-def _activations(op: OnnxOp, kind: str) -> dict[str, Attr]:
+def _activations(op: OnnxOp, op_name: str) -> dict[str, Attr]:
     """Returns the activations, with an alpha and a beta for each.
 
     The lists of a file have numbers only for activations that use them. Raises KeepOperator for an
     unknown activation, or too many numbers.
     """
-    found = op.attribute("activations")
-    texts = [s.decode("utf-8", "replace") for s in found.strings] if found else []
+    attribute = op.attribute("activations")
+    texts = [s.decode("utf-8", "replace") for s in attribute.strings] if attribute else []
     names = tuple(ACTIVATION_NAMES.get(text.lower(), "") for text in texts)
-    count = len(DEFAULT_ACTIVATIONS[kind]) * len(
+    count = len(DEFAULT_ACTIVATIONS[op_name]) * len(
         DIRECTIONS.get(op.text("direction", "forward"), ())
     )
     if "" in names or len(names) not in (0, count):
         raise KeepOperator
-    out: dict[str, Attr] = {"activations": names}
-    for which, slot in (("alpha", 0), ("beta", 1)):
-        held = op.attribute(f"activation_{which}")
-        given = list(held.floats) if held else []
+    attrs: dict[str, Attr] = {"activations": names}
+    for parameter_kind, slot in (("alpha", 0), ("beta", 1)):
+        parameter = op.attribute(f"activation_{parameter_kind}")
+        stated = list(parameter.floats) if parameter else []
         numbers: list[float] = []
         for name in names:
-            usual = ACTIVATIONS[name][slot]
-            if usual is not None and not given and name in _UNSPECIFIED_PARAMETERS:
+            default = ACTIVATIONS[name][slot]
+            if default is not None and not stated and name in _UNSPECIFIED_PARAMETERS:
                 raise KeepOperator
-            own = None if usual is None else given.pop(0) if given else usual
-            numbers.append(0.0 if own is None else float(np.float32(own)))
-        if given:
+            # A list holds numbers only for activations that have the parameter: each takes the next
+            # one.
+            number = None if default is None else stated.pop(0) if stated else default
+            numbers.append(0.0 if number is None else float(np.float32(number)))
+        if stated:
             raise KeepOperator
-        used = any(ACTIVATIONS[name][slot] is not None for name in names)
-        out[which] = tuple(numbers) if used else ()
-    return out
+        is_used = any(ACTIVATIONS[name][slot] is not None for name in names)
+        attrs[parameter_kind] = tuple(numbers) if is_used else ()
+    return attrs
 
 
 OPS: dict[str, Callable[[OnnxReader, OnnxOp], None]] = {

@@ -32,33 +32,34 @@ def _can_be_ordered(kind: DType) -> bool:
     return kind.is_float or kind.is_integer
 
 
-def _keep_unless(reader: OnnxReader, op: OnnxOp, fits: Callable[[DType], bool]) -> None:
-    if not fits(reader.type_of(op, op.input(0)).dtype):
+def _keep_unless(reader: OnnxReader, op: OnnxOp, is_supported: Callable[[DType], bool]) -> None:
+    if not is_supported(reader.type_of(op, op.input(0)).dtype):
         raise KeepOperator
 
 
-def _reduce(kind: str, fits: Callable[[DType], bool], since: int = 18) -> Handler:
+def _reduce(op_name: str, is_supported: Callable[[DType], bool], since: int = 18) -> Handler:
     """Returns the handler of a reduction; before opset `since` its axes are an attribute."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
-        _keep_unless(reader, op, fits)
+        _keep_unless(reader, op, is_supported)
         if op.opset < since:
             axes = op.integers("axes", ())
         else:
             name = op.input(1)
             axes = tuple(int(a) for a in reader.constant_data(name).reshape(-1)) if name else ()
+            # No axes mean all axes, unless this attribute says none.
             if not axes and op.integer("noop_with_empty_axes", 0):
                 if op.type not in _IDENTITY_OVER_NO_AXES:
                     raise KeepOperator
                 reader.alias(op.outputs[0], op.input(0))
                 return
         attrs: dict[str, Attr] = {"axes": axes, "keep": op.integer("keepdims", 1) != 0}
-        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
+        reader.add(op, op_name, {"x": reader.value(op, op.input(0))}, attrs)
 
     return read
 
 
-def _arg_reduce(kind: str) -> Handler:
+def _arg_reduce(op_name: str) -> Handler:
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         _keep_unless(reader, op, _can_be_ordered)
         attrs: dict[str, Attr] = {
@@ -66,7 +67,7 @@ def _arg_reduce(kind: str) -> Handler:
             "keep": op.integer("keepdims", 1) != 0,
             "last": op.integer("select_last_index", 0) != 0,
         }
-        reader.add(op, kind, {"x": reader.value(op, op.input(0))}, attrs)
+        reader.add(op, op_name, {"x": reader.value(op, op.input(0))}, attrs)
 
     return read
 
@@ -90,6 +91,7 @@ def _cumulative(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _top_k(reader: OnnxReader, op: OnnxOp) -> None:
     _keep_unless(reader, op, _can_be_ordered)
+    # The node has both results.
     if len(op.outputs) != 2 or not all(op.outputs):
         raise KeepOperator
     attrs: dict[str, Attr] = {
@@ -101,26 +103,27 @@ def _top_k(reader: OnnxReader, op: OnnxOp) -> None:
     reader.add(op, "top_k", {"x": reader.value(op, op.input(0))}, attrs)
 
 
-def _norm(kind: str, *slots: str) -> Handler:
+def _norm(op_name: str, *slots: str) -> Handler:
     """Returns the handler of a normalization; one that returns its statistics is kept."""
 
     def read(reader: OnnxReader, op: OnnxOp) -> None:
         keep_unless_floats(reader, op)
         if len(op.outputs) > 1 or op.integer("stash_type", 1) != 1:
             raise KeepOperator
-        grouped = kind == "group_norm" and op.opset < 21
-        names = zip(("x", *(() if grouped else slots)), op.inputs, strict=False)
+        has_group_parameters = op_name == "group_norm" and op.opset < 21
+        # Before opset 21 gamma and beta are per group: they are repeated below.
+        names = zip(("x", *(() if has_group_parameters else slots)), op.inputs, strict=False)
         operands = {s: reader.value(op, n) for s, n in names if n}
         attrs: dict[str, Attr] = {"eps": op.floating("epsilon", 1e-5)}
-        if kind == "group_norm":
+        if op_name == "group_norm":
             attrs["groups"] = op.integer("num_groups", 0)
-            if grouped:
+            if has_group_parameters:
                 _spread_over_channels(reader, op, operands)
-        elif kind != "instance_norm":
+        elif op_name != "instance_norm":
             attrs["axis"] = op.integer("axis", -1)
             if any(v.type.rank > operands["x"].type.rank for v in operands.values()):
                 raise KeepOperator
-        reader.add(op, kind, operands, attrs)
+        reader.add(op, op_name, operands, attrs)
 
     return read
 
@@ -130,17 +133,17 @@ def _spread_over_channels(reader: OnnxReader, op: OnnxOp, operands: dict[str, Va
     count, shape = op.integer("num_groups", 0), operands["x"].type.shape
     channels = shape[1] if len(shape) > 1 else None
     for slot, name in zip(("gamma", "beta"), op.inputs[1:], strict=True):
-        held = reader.array(name)
-        if held is None or not isinstance(channels, int):
+        parameter = reader.array(name)
+        if parameter is None or not isinstance(channels, int):
             raise KeepOperator(
                 "its numbers by group are computed, or nothing says how many channels"
             )
-        if count < 1 or channels % count or held.data.shape != (count,):
-            raise op.error(f"{channels} channels, {count} groups, {held.type} for {name!r}")
-        data = np.repeat(held.data, channels // count)
-        kind = held.type.with_shape((channels,))
+        if count < 1 or channels % count or parameter.data.shape != (count,):
+            raise op.error(f"{channels} channels, {count} groups, {parameter.type} for {name!r}")
+        data = np.repeat(parameter.data, channels // count)
+        channel_type = parameter.type.with_shape((channels,))
         operands[slot] = reader.add_constant(
-            reader.unused_name(f"{name}_by_channel"), Array(data, kind), None
+            reader.unused_name(f"{name}_by_channel"), Array(data, channel_type), None
         )
 
 

@@ -30,6 +30,7 @@ def _resize(reader: OnnxReader, op: OnnxOp) -> None:
         attrs["extrapolation"] = op.floating("extrapolation_value", 0.0)
     operands = {"x": reader.value_to_move(op, op.input(0))}
     scales = reader.constant_data(op.input(2)).astype(np.float64) if op.input(2) else np.zeros(0)
+    # Scales and sizes exclude each other; an empty list counts as absent.
     if scales.size:
         attrs["scales"] = tuple(scales.reshape(-1).tolist())
     else:
@@ -42,12 +43,17 @@ def _resize(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _upsample(reader: OnnxReader, op: OnnxOp) -> None:
     """Upsample, and Resize of opset 10, which computes like it."""
-    given = op.attribute("scales")
-    if not given and (rank := reader.type_of(op, op.input(1)).rank) != 1:
+    attribute = op.attribute("scales")
+    if not attribute and (rank := reader.type_of(op, op.input(1)).rank) != 1:
         raise op.error(f"its scales have {rank} axes")
-    scales = list(given.floats) if given else reader.constant_data(op.input(1)).reshape(-1).tolist()
-    whole = all(s >= 1 or np.frexp(s)[0] == 0.5 for s in scales)
-    if op.text("mode", "nearest") == "nearest" and not whole:
+    scales = (
+        list(attribute.floats)
+        if attribute
+        else reader.constant_data(op.input(1)).reshape(-1).tolist()
+    )
+    # frexp returns a mantissa of exactly 0.5 for powers of two.
+    are_exact = all(s >= 1 or np.frexp(s)[0] == 0.5 for s in scales)
+    if op.text("mode", "nearest") == "nearest" and not are_exact:
         # For scales that are no power of two and below 1, onnxruntime picks the next element, the
         # standard the one before.
         raise KeepOperator

@@ -22,22 +22,22 @@ def write(folder: Path) -> Sequence[Path]:
 
 
 def _model(
-    nodes: Sequence[onnx.NodeProto], arrays: Mapping[str, object], out: Sequence[int]
+    nodes: Sequence[onnx.NodeProto], arrays: Mapping[str, object], output_shape: Sequence[int]
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "sample",
         [helper.make_tensor_value_info("x", _F32, [1, 3, 8, 8])],
-        [helper.make_tensor_value_info("y", _F32, out)],
+        [helper.make_tensor_value_info("y", _F32, output_shape)],
         [numpy_helper.from_array(np.asarray(data), name) for name, data in arrays.items()],
     )
     imports = [helper.make_opsetid("", 21)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def _node(op: str, inputs: str, out: str, **attrs: object) -> onnx.NodeProto:
-    node = helper.make_node(op, inputs.split(), [out], f"/{out}/{op}")
-    node.attribute.extend(helper.make_attribute(name, held) for name, held in attrs.items())
+def _node(op: str, inputs: str, output: str, **attrs: object) -> onnx.NodeProto:
+    node = helper.make_node(op, inputs.split(), [output], f"/{output}/{op}")
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attrs.items())
     return node
 
 
@@ -68,10 +68,10 @@ def _qdq() -> onnx.ModelProto:
         _node("QuantizeLinear", "r ys yz", "yq"),
         _node("DequantizeLinear", "yq ys yz", "y"),
     ]
-    codes = np.random.default_rng(1).integers(-127, 128, (4, 3, 1, 1)).astype(np.int8)
+    weights = np.random.default_rng(1).integers(-127, 128, (4, 3, 1, 1)).astype(np.int8)
     arrays = {
         **{"xs": np.float32(0.03), "xz": np.uint8(128), "ys": np.float32(0.02), "yz": np.uint8(0)},
-        **{"wq": codes, "ws": np.full(4, 0.01, np.float32), "wz": np.zeros(4, np.int8)},
+        **{"wq": weights, "ws": np.full(4, 0.01, np.float32), "wz": np.zeros(4, np.int8)},
     }
     return _model(nodes, arrays, [1, 4, 8, 8])
 

@@ -36,6 +36,7 @@ def _first_operand(reader: OnnxReader, op: OnnxOp) -> Value:
 
 def _squeeze(reader: OnnxReader, op: OnnxOp) -> None:
     x, axes = reader.value_to_move(op, op.input(0)), _ints(reader, op, "axes", 1, 13)
+    # Without axes, all axes of size 1 go: none may be open.
     if not axes and dims.known_shape(x.type.shape) is None:
         raise KeepOperator
     add_moving_op(reader, op, "squeeze", {"x": x}, {"axes": axes or ()})
@@ -78,10 +79,11 @@ def _slice_at_computed_bounds(reader: OnnxReader, op: OnnxOp) -> None:
     """Slice with computed bounds, as `slice_at`."""
     bounds = {slot: reader.value(op, op.input(i + 1)) for i, slot in enumerate(("starts", "ends"))}
     counts = [v.type.shape[0] for v in bounds.values() if v.type.rank == 1]
-    count = next((n for n in counts if isinstance(n, int)), None)
+    count = next((size for size in counts if isinstance(size, int)), None)
     if count is None:
         raise KeepOperator
     axes, steps = _axes_and_steps(reader, op, count)
+    # `slice_at` goes forward only.
     if min(steps, default=1) < 0:
         raise KeepOperator
     attrs: dict[str, Attr] = {"axes": axes, "steps": steps if op.input(4) else ()}
@@ -96,13 +98,14 @@ def _split(reader: OnnxReader, op: OnnxOp) -> None:
     if not all(op.outputs) or not -x.type.rank <= axis < x.type.rank:
         raise KeepOperator
     if sizes is None:
-        whole = x.type.shape[axis]
-        if not isinstance(whole, int) or not count:
+        total = x.type.shape[axis]
+        if not isinstance(total, int) or not count:
             raise KeepOperator
-        each = -(-whole // count)
-        sizes = (*(each,) * (count - 1), whole - each * (count - 1))
+        # Parts are equal but for the last, which may be smaller (since opset 18).
+        part_size = -(-total // count)
+        sizes = (*(part_size,) * (count - 1), total - part_size * (count - 1))
         if sizes[-1] < 0 and reader.outer is not None:  # perhaps a branch that is never taken
-            raise KeepOperator(f"{whole} elements in {count} parts of {each}")
+            raise KeepOperator(f"{total} elements in {count} parts of {part_size}")
     if len(sizes) != count:
         raise op.error(f"gives {count} parts of {len(sizes)} sizes")
     add_moving_op(reader, op, "split", {"x": x}, {"sizes": sizes, "axis": axis})
@@ -116,6 +119,7 @@ def _gather(reader: OnnxReader, op: OnnxOp) -> None:
 
 def _expand(reader: OnnxReader, op: OnnxOp) -> None:
     shape = reader.value(op, op.input(1))
+    # The length of the shape operand is the rank of the result, which must be known.
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
         raise KeepOperator
     add_moving_op(
@@ -162,10 +166,11 @@ def _range(reader: OnnxReader, op: OnnxOp) -> None:
 
 
 def _constant_of_shape(reader: OnnxReader, op: OnnxOp) -> None:
-    given, shape = op.attribute("value"), reader.value(op, op.input(0))
+    attribute, shape = op.attribute("value"), reader.value(op, op.input(0))
+    # The standard's default is a float32 zero.
     value = Array.of(np.zeros(1, np.float32))
-    if given is not None:
-        value = reader.file.array(given.t, "value")
+    if attribute is not None:
+        value = reader.file.array(attribute.t, "value")
     if shape.constant is None and not isinstance(shape.type.shape[0], int):
         raise KeepOperator
     reader.add(op, "constant_of_shape", {"shape": shape}, {"value": value})

@@ -35,23 +35,26 @@ def explicit_pads(
     if not len(size) == len(kernel) == len(stride) == len(dilation) == axes or min(stride) < 1:
         raise op.error(f"kernel, strides and dilations take {axes} numbers, 1 or more")
     low, high = [], []
-    for dim, k, s, d in zip(size, kernel, stride, dilation, strict=True):
-        if pool and k > 1 and d > 1:
+    for axis_size, window, step, spacing in zip(size, kernel, stride, dilation, strict=True):
+        if pool and window > 1 and spacing > 1:
             raise KeepOperator(
                 f"onnxruntime leaves dilations out of {mode}, the standard counts them"
             )
-        if isinstance(dim, int):
-            total = (-(-dim // s) - 1) * s + (k - 1) * d + 1 - dim
-            if shifts and (pool or d == 1) and total + (mode == "SAME_LOWER") < -1:
+        if isinstance(axis_size, int):
+            # SAME: the result has ceil(size / stride) positions.
+            total = (-(-axis_size // step) - 1) * step + (window - 1) * spacing + 1 - axis_size
+            if shifts and (pool or spacing == 1) and total + (mode == "SAME_LOWER") < -1:
                 raise KeepOperator(f"onnxruntime lets windows of {mode} begin within the data")
             total = max(total, 0)
-        elif s == 1:
-            total = (k - 1) * d
+        elif step == 1:
+            # With a stride of 1 the total does not depend on the size.
+            total = (window - 1) * spacing
         else:
             raise KeepOperator
-        small, large = total // 2, total - total // 2
-        low.append(small if mode == "SAME_UPPER" else large)
-        high.append(large if mode == "SAME_UPPER" else small)
+        smaller, larger = total // 2, total - total // 2
+        # Of an odd total, UPPER has the larger part at the end.
+        low.append(smaller if mode == "SAME_UPPER" else larger)
+        high.append(larger if mode == "SAME_UPPER" else smaller)
     return (*low, *high)
 
 
@@ -67,10 +70,16 @@ def check_window_fits(
 
     Its integer division rounds the negative room toward zero: one position more than the standard.
     """
-    n = len(sizes)
-    if not len(kernel) == len(stride) == len(dilation) == n or len(pad) != 2 * n:
+    axes = len(sizes)
+    if not len(kernel) == len(stride) == len(dilation) == axes or len(pad) != 2 * axes:
         return  # which the op's own rule reports
-    for size, k, s, d, *ends in zip(sizes, kernel, stride, dilation, pad[:n], pad[n:], strict=True):
-        if isinstance(size, int) and s > 0 and (room := size + sum(ends) - (k - 1) * d - 1) < 0:
-            if room % s:
-                raise KeepOperator(f"a window is larger than its padded side of {size + sum(ends)}")
+    for size, window, step, spacing, *pads in zip(
+        sizes, kernel, stride, dilation, pad[:axes], pad[axes:], strict=True
+    ):
+        if (
+            isinstance(size, int)
+            and step > 0
+            and (free := size + sum(pads) - (window - 1) * spacing - 1) < 0
+        ):
+            if free % step:
+                raise KeepOperator(f"a window is larger than its padded side of {size + sum(pads)}")

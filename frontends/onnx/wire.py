@@ -39,92 +39,103 @@ def split_message(path: Path) -> SplitMessage | None:
 
 def _split_mapped(data: mmap.mmap) -> SplitMessage | None:
     graphs: list[tuple[int, int]] = []
-    around: list[bytes] = []
-    for field, kind, start, at, end in _fields(data, 0, len(data)):
-        if field == _FUNCTIONS or (field == _GRAPH and kind != _LENGTH_DELIMITED):
+    other_fields: list[bytes] = []
+    for field, wire_type, start, content, end in _fields(data, 0, len(data)):
+        if field == _FUNCTIONS or (field == _GRAPH and wire_type != _LENGTH_DELIMITED):
             return None
+        # protobuf merges fields that occur several times; all but the graph are left to it.
         if field == _GRAPH:
-            graphs.append((at, end))
+            graphs.append((content, end))
         else:
-            around.append(data[start:end])
+            other_fields.append(data[start:end])
     if len(graphs) != 1:
         return None
     parts: list[bytes] = []
-    places: dict[int, tuple[int, int]] = {}
-    first, last = graphs[0]
-    kept, count = first, 0
-    for field, kind, start, at, end in _fields(data, first, last):
+    spans: dict[int, tuple[int, int]] = {}
+    graph_start, graph_end = graphs[0]
+    copied_to, count = graph_start, 0
+    for field, wire_type, start, content, end in _fields(data, graph_start, graph_end):
         if field != _INITIALIZER:
             continue
-        if kind != _LENGTH_DELIMITED:
+        if wire_type != _LENGTH_DELIMITED:
             return None
-        if end - at >= _MIN_LARGE_BYTES and (found := _split_tensor(data, at, end)) is not None:
-            head, place = found
-            parts += [data[kept:start], _field_bytes(_INITIALIZER, head)]
-            places[count] = place
-            kept = end
+        # What lies between large tensors is copied as it is.
+        if (
+            end - content >= _MIN_LARGE_BYTES
+            and (split := _split_tensor(data, content, end)) is not None
+        ):
+            tensor_message, span = split
+            parts += [data[copied_to:start], _field_bytes(_INITIALIZER, tensor_message)]
+            spans[count] = span
+            copied_to = end
         count += 1
-    parts.append(data[kept:last])
-    return SplitMessage(b"".join((*around, _field_bytes(_GRAPH, b"".join(parts)))), places)
+    parts.append(data[copied_to:graph_end])
+    return SplitMessage(b"".join((*other_fields, _field_bytes(_GRAPH, b"".join(parts)))), spans)
 
 
-def _split_tensor(data: mmap.mmap, first: int, last: int) -> tuple[bytes, tuple[int, int]] | None:
+def _split_tensor(
+    data: mmap.mmap, start_of_message: int, end_of_message: int
+) -> tuple[bytes, tuple[int, int]] | None:
     """Returns a TensorProto without `raw_data`, and its span; None for small or other data."""
-    place: tuple[int, int] | None = None
-    rest: list[bytes] = []
-    for field, kind, start, at, end in _fields(data, first, last):
+    span: tuple[int, int] | None = None
+    other_fields: list[bytes] = []
+    for field, wire_type, start, content, end in _fields(data, start_of_message, end_of_message):
         if field != _RAW:
+            # The data are in another field (float_data, ...), which only protobuf decodes.
             if end - start >= _MIN_LARGE_BYTES:
                 return None
-            rest.append(data[start:end])
-        elif place is not None or kind != _LENGTH_DELIMITED:
+            other_fields.append(data[start:end])
+        elif span is not None or wire_type != _LENGTH_DELIMITED:
             return None
         else:
-            place = at, end - at
-    if place is None or place[1] < _MIN_LARGE_BYTES // 2:
+            span = content, end - content
+    if span is None or span[1] < _MIN_LARGE_BYTES // 2:
         return None
-    return b"".join(rest), place
+    return b"".join(other_fields), span
 
 
-def _fields(data: mmap.mmap, at: int, last: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _fields(
+    data: mmap.mmap, offset: int, end_of_message: int
+) -> Iterator[tuple[int, int, int, int, int]]:
     """Yields (field number, wire type, start, content start, content end) of each field."""
-    left = _MOST_FIELDS
-    while at < last:
-        start = at
-        key = data[at]
-        at += 1
+    fields_left = _MOST_FIELDS
+    while offset < end_of_message:
+        start = offset
+        # The first byte of most keys and sizes is all of them: read without a call.
+        key = data[offset]
+        offset += 1
         if key > 127:
-            key, at = _varint(data, start)
-        kind = key & 7
-        left -= 1
-        if key < 8 or not left:
+            key, offset = _varint(data, start)
+        wire_type = key & 7
+        fields_left -= 1
+        if key < 8 or not fields_left:
             raise ValueError("a field without a number, or more of them than models have")
-        if kind == _LENGTH_DELIMITED:
-            size = data[at]
-            at += 1
+        if wire_type == _LENGTH_DELIMITED:
+            size = data[offset]
+            offset += 1
             if size > 127:
-                size, at = _varint(data, at - 1)
-            end = at + size
-        elif kind == 0:
-            _, end = _varint(data, at)
-        elif kind in (1, 5):
-            end = at + (8 if kind == 1 else 4)
+                size, offset = _varint(data, offset - 1)
+            end = offset + size
+        elif wire_type == 0:
+            _, end = _varint(data, offset)
+        elif wire_type in (1, 5):
+            end = offset + (8 if wire_type == 1 else 4)
         else:
             raise ValueError("a wire type that messages of today do not have")
-        if end > last:
+        if end > end_of_message:
             raise ValueError("a field ends outside its message")
-        yield key >> 3, kind, start, at, end
-        at = end
+        yield key >> 3, wire_type, start, offset, end
+        offset = end
 
 
-def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+def _varint(data: mmap.mmap, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
+            return value, offset
         shift += 7
         if shift > 63:
             raise ValueError("a number of more than 64 bits")
@@ -136,9 +147,9 @@ def _field_bytes(field: int, content: bytes) -> bytes:
 
 
 def _varint_bytes(value: int) -> bytes:
-    out = bytearray()
+    encoded = bytearray()
     while value > 127:
-        out.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    encoded.append(value)
+    return bytes(encoded)

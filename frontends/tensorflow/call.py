@@ -35,7 +35,9 @@ class NodeCall:
     ) -> None:
         self.reader = reader
         self.node = node
-        self.operands = operands
+        self._operands = operands
+        self.used = 0
+        """How many operands were asked for, in their order; more of them are none of the op's."""
 
     # -- results --------------------------------------------------------------------------------
 
@@ -49,8 +51,8 @@ class NodeCall:
         self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
     ) -> tuple[Value, ...]:
         """Adds an op and returns its results."""
-        held = {slot: value for slot, value in operands.items() if value is not None}
-        return self.reader.add(self.node, op, held, attrs or {}).results
+        present = {slot: value for slot, value in operands.items() if value is not None}
+        return self.reader.add(self.node, op, present, attrs or {}).results
 
     def add_typed(
         self,
@@ -71,6 +73,7 @@ class NodeCall:
     def constant(self, data: Numbers, what: str = "constant") -> Value:
         """Adds a constant, named after the node and `what`."""
         name = self.reader.names(self.node, what)
+        # `ascontiguousarray` turns rank 0 into rank 1, which the reshape undoes.
         return self.reader.graph.constant(np.ascontiguousarray(data).reshape(data.shape), name=name)
 
     def int64_constant(self, sizes: Sequence[int], what: str = "sizes") -> Value:
@@ -83,16 +86,28 @@ class NodeCall:
 
     # -- operands -------------------------------------------------------------------------------
 
+    @property
+    def count(self) -> int:
+        """The number of operands."""
+        return len(self._operands)
+
+    @property
+    def operands(self) -> Sequence[Value]:
+        """All operands, of an op with any number of them."""
+        self.used = self.count
+        return self._operands
+
     def __getitem__(self, index: int) -> Value:
         """Returns an operand."""
-        if index >= len(self.operands):
-            raise KeepNode(f"it has {len(self.operands)} inputs")
-        return self.operands[index]
+        if index >= self.count:
+            raise KeepNode(f"it has {self.count} inputs")
+        self.used = max(self.used, index + 1)
+        return self._operands[index]
 
     def all_operands(self, count: int) -> Sequence[Value]:
         """Returns all operands; raises KeepNode unless there are `count` of them."""
-        if len(self.operands) != count:
-            raise KeepNode(f"it has {len(self.operands)} inputs, and takes {count}")
+        if self.count != count:
+            raise KeepNode(f"it has {self.count} inputs, and takes {count}")
         return self.operands
 
     def shape(self, index: int) -> tuple[Dim, ...]:
@@ -105,10 +120,10 @@ class NodeCall:
 
     def constant_elements(self, index: int) -> Numbers:
         """Returns the elements of an operand that no input changes; raises KeepNode for others."""
-        found = self.reader.known.elements(self[index])
-        if found is None:
+        elements = self.reader.known.elements(self[index])
+        if elements is None:
             raise KeepNode(f"its input {index} is computed while the network runs")
-        return found
+        return elements
 
     def integers(self, index: int) -> tuple[int, ...]:
         """Returns a constant operand of integers, a scalar or a vector, as a tuple."""
@@ -153,8 +168,8 @@ class NodeCall:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Returns an attribute that is a list of strings."""
-        held = self.node.attrs[name].list.s if self.has(name) else ()
-        return tuple(str(text, "utf-8", "replace") for text in held)
+        encoded = self.node.attrs[name].list.s if self.has(name) else ()
+        return tuple(str(text, "utf-8", "replace") for text in encoded)
 
     def integer_list(self, name: str) -> tuple[int, ...]:
         """Returns an attribute that is a list of integers; empty without it."""
@@ -163,10 +178,10 @@ class NodeCall:
     def dtype(self, name: str) -> DType:
         """Returns a type attribute; raises KeepNode for a type that the language lacks."""
         number = self.attr(name).type
-        found = dtype_of_number(number)
-        if found is None:
+        element_type = dtype_of_number(number)
+        if element_type is None:
             raise KeepNode(f"its {name} is {type_name(number)}")
-        return found
+        return element_type
 
     def shape_attribute(self, name: str) -> tuple[int, ...] | None:
         """Returns a shape attribute; None if it is missing or of unknown rank."""

@@ -15,10 +15,11 @@ def error_cause(error: Exception) -> str:
     lines = [line.strip() for line in _ANSI_COLORS.sub("", str(error)).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    for at, line in enumerate(lines[:-1]):
-        if found := _LAYER_TRACE.search(line):
-            return f"{found[1]}: {lines[at + 1]}"[:_MAX_LENGTH]
+    for index, line in enumerate(lines[:-1]):
+        if match := _LAYER_TRACE.search(line):
+            return f"{match[1]}: {lines[index + 1]}"[:_MAX_LENGTH]
+    # AutoGraph puts a traceback of the user's code before the message.
     if lines[0] != "in user code:":
         return lines[0][:_MAX_LENGTH]
-    named = [line for line in lines if _NAMED_ERROR.match(line)]
-    return (named or lines)[-1][:_MAX_LENGTH]
+    error_lines = [line for line in lines if _NAMED_ERROR.match(line)]
+    return (error_lines or lines)[-1][:_MAX_LENGTH]

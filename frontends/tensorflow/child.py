@@ -25,14 +25,15 @@ FrozenGraph = tuple[bytes, dict[str, list[tuple[str, str]]]]
 
 def freeze_function(concrete: Any, results: Sequence[str] = ()) -> FrozenGraph:
     """Freezes a concrete function."""
-    made = convert_variables_to_constants_v2(
+    # Control flow stays functional (While, If), as `loops` and `branches` read it.
+    frozen = convert_variables_to_constants_v2(
         concrete, lower_control_flow=False, aggressive_inlining=True
     )
-    inputs = [(t.op.name, t.name) for t in made.inputs if t.dtype != tf.resource]
-    tensors = [t.name for t in made.outputs]
+    inputs = [(t.op.name, t.name) for t in frozen.inputs if t.dtype != tf.resource]
+    tensors = [t.name for t in frozen.outputs]
     names = list(results) if len(results) == len(tensors) else _default_output_names(tensors)
     outputs = list(zip(names, tensors, strict=True))
-    return made.graph.as_graph_def().SerializeToString(), {"inputs": inputs, "outputs": outputs}
+    return frozen.graph.as_graph_def().SerializeToString(), {"inputs": inputs, "outputs": outputs}
 
 
 def _default_output_names(tensors: Sequence[str]) -> list[str]:
@@ -44,20 +45,47 @@ def _default_output_names(tensors: Sequence[str]) -> list[str]:
 def freeze_keras(model: Any) -> FrozenGraph:
     """Freezes a Keras model in inference mode; raises ValueError if it was never built."""
     if not getattr(model, "inputs", None):
-        raise ValueError("the model has no known inputs; call it once, or build it with a shape")
+        return _freeze_subclass(model)
     specs = [tf.TensorSpec(x.shape, x.dtype, name=x.name.split(":")[0]) for x in model.inputs]
 
-    given = _input_structure(model)
+    structure = _input_structure(model)
 
     def call(*xs: Any) -> Any:
-        nested = isinstance(given, (list, tuple, dict))
-        held = tf.nest.pack_sequence_as(given, list(xs)) if nested else xs[0]
-        return model(held, training=False)
+        is_nested = isinstance(structure, (list, tuple, dict))
+        arguments = tf.nest.pack_sequence_as(structure, list(xs)) if is_nested else xs[0]
+        return model(arguments, training=False)
 
+    # Keras may give two outputs one name: then default names are used.
     names = getattr(model, "output_names", None) or ()
     if len({str(n) for n in names}) < len(names):
         names = ()
     return freeze_function(tf.function(call).get_concrete_function(*specs), [str(n) for n in names])
+
+
+def _freeze_subclass(model: Any) -> FrozenGraph:
+    """Freezes a model whose own `call` was called once, for the shapes of that; its batch is open.
+
+    Keras records the shapes of the first argument, by which it exports such a model.
+    """
+    shapes = getattr(model, "_build_shapes_dict", None)
+    if not shapes or not getattr(model, "_called", True):
+        raise ValueError("the model has no known inputs; call it once, or build it with a shape")
+    given = _specs(next(iter(shapes.values())), "input", model)
+
+    def call(*xs: Any) -> Any:
+        return model(tf.nest.pack_sequence_as(given, list(xs)), training=False)
+
+    return freeze_function(tf.function(call).get_concrete_function(*tf.nest.flatten(given)))
+
+
+def _specs(shape: Any, name: str, model: Any) -> Any:
+    """Returns tensors for a shape, or for each in a list, tuple or dict of shapes."""
+    if isinstance(shape, dict):
+        return {key: _specs(shape[key], str(key), model) for key in shape}
+    if any(isinstance(each, (list, tuple, dict)) for each in shape):
+        return [_specs(each, f"{name}_{i}", model) for i, each in enumerate(shape)]
+    dtype = getattr(model, "input_dtype", None) or tf.keras.config.floatx()
+    return tf.TensorSpec((None, *shape[1:]), dtype, name=name)
 
 
 def _input_structure(model: Any) -> Any:
@@ -77,17 +105,19 @@ def freeze_saved_model(folder: Path, name: str = "") -> FrozenGraph:
     signatures = dict(loaded.signatures)
     if not signatures:
         raise ValueError("it has no signature; save it with signatures={'serving_default': f}")
-    wanted = name or (next(iter(signatures)) if len(signatures) == 1 else _DEFAULT_SIGNATURE)
-    if wanted not in signatures:
-        raise _unknown_signature(wanted, folder, signatures)
-    concrete = signatures[wanted]
+    signature_name = name or (
+        next(iter(signatures)) if len(signatures) == 1 else _DEFAULT_SIGNATURE
+    )
+    if signature_name not in signatures:
+        raise _unknown_signature(signature_name, folder, signatures)
+    concrete = signatures[signature_name]
     return freeze_function(concrete, sorted(concrete.structured_outputs))
 
 
-def _unknown_signature(wanted: str, folder: Path, signatures: Collection[str]) -> ValueError:
+def _unknown_signature(name: str, folder: Path, signatures: Collection[str]) -> ValueError:
     names = sorted(signatures)
-    known = f"its signatures are {', '.join(names)}"
-    return ValueError(f"{known}; none is {wanted}: name one, as in {folder.name}#{names[0]}")
+    listed = f"its signatures are {', '.join(names)}"
+    return ValueError(f"{listed}; none is {name}: name one, as in {folder.name}#{names[0]}")
 
 
 def _freeze_by_session(folder: Path, error: Exception, name: str) -> FrozenGraph:

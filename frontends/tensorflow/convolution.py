@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.node import Value
 
@@ -12,7 +13,7 @@ from .windows import FIRST, LAST, add_transpose, explicit_pads, image_layout, sa
 
 
 def _conv2d(call: NodeCall) -> Value:
-    (x, w), where = call.all_operands(2), image_layout(call)
+    x, w, where = call[0], call[1], image_layout(call)
     height, width, each, _ = _known_sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
@@ -39,7 +40,7 @@ def _known_sizes(call: NodeCall, index: int) -> tuple[int, ...]:
 
 
 def _depthwise(call: NodeCall) -> Value:
-    (x, w), where = call.all_operands(2), image_layout(call)
+    x, w, where = call[0], call[1], image_layout(call)
     height, width, channels, times = _known_sizes(call, 1)
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
@@ -66,36 +67,84 @@ def _depthwise(call: NodeCall) -> Value:
 def _transposed_conv(call: NodeCall) -> Value:
     """Reads Conv2DBackpropInput: output sizes, filter [height, width, out, in], and the data."""
     x, w, where = call[2], call[1], image_layout(call)
-    height, width, _, _ = _known_sizes(call, 1)
+    kernel = _known_sizes(call, 1)[:2]
     stride = where.sides(call, "strides")
     dilation = where.sides(call, "dilations", (1, 1, 1, 1))
-    wanted = call.reader.known.sizes(call[0])
-    if wanted is None:
-        raise KeepNode("the sizes of its result are computed while the network runs")
-    made = [wanted.tolist()[axis] for axis in where.axes]
-    if not all(isinstance(size, int) for size in made):
-        raise KeepNode("the sizes of its result are not known; state the sizes of the input")
-    padding = explicit_pads(call, where, made, (height, width), stride, dilation)
-    more = []
-    for i, axis in enumerate(where.axes):
-        size = x.type.shape[axis]
-        if not isinstance(size, int):
-            raise KeepNode("the sizes of its data are not known; state the sizes of the input")
-        span = ((height, width)[i] - 1) * dilation[i] + 1
-        more.append(made[i] - ((size - 1) * stride[i] + span - padding[i] - padding[i + 2]))
-    if min(more) < 0:
-        raise KeepNode(f"its result of {made} does not follow from its data")
+    sides, more = _transposed_pads(call, where.axes, kernel, stride, dilation)
     if where.layout == LAST:
         x = call.add("transpose", {"x": x}, {"perm": (0, 3, 1, 2)})
     attrs: dict[str, Attr] = {
         "stride": stride,
-        "pad": padding,
+        "pad": sides,
         "dilation": dilation,
-        "output_pad": tuple(more),
+        "output_pad": more,
     }
     weights = add_transpose(call, w, (3, 2, 0, 1), "weights")
     y = call.add("conv_transpose2d", {"x": x, "w": weights}, attrs)
     return y if where.layout == FIRST else call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 1)})
+
+
+def _transposed_pads(
+    call: NodeCall,
+    axes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the padding of a transposed convolution, and what its result has beyond it.
+
+    They follow from the sizes of its result, the first operand. A stride times an open size is
+    known well enough.
+    """
+    wanted = call.reader.known.sizes(call[0])
+    if wanted is None:
+        raise KeepNode("the sizes of its result are computed while the network runs")
+    made = wanted.tolist()
+    padding = call.text("padding", "VALID")
+    fronts, backs, more = [], [], []
+    for i, axis in enumerate(axes):
+        span = (kernel[i] - 1) * dilation[i] + 1
+        size = dims.add(dims.multiply(dims.add(call.shape(2)[axis], -1), stride[i]), span)
+        extra = dims.subtract(size, made[axis])
+        if not isinstance(extra, int):
+            raise KeepNode("the sizes of its result are not known; state the sizes of the input")
+        if padding == "EXPLICIT":
+            held = call.integer_list("explicit_paddings")
+            front, back = held[2 * axis], held[2 * axis + 1]
+        else:
+            total = max(extra, 0) if padding == "SAME" else 0
+            front, back = total // 2, total - total // 2
+        fronts.append(front)
+        backs.append(back)
+        more.append(front + back - extra)
+    if min(more) < 0:
+        raise KeepNode(
+            f"its result of {[made[axis] for axis in axes]} does not follow from its data"
+        )
+    return (*fronts, *backs), tuple(more)
+
+
+def _transposed_conv3d(call: NodeCall) -> Value:
+    """Reads Conv3DBackpropInputV2, whose filter is [depth, height, width, out, in]."""
+    x, w, last = call[2], call[1], call.text("data_format", "NDHWC") == "NDHWC"
+    axes = (1, 2, 3) if last else (2, 3, 4)
+    stride, dilation = (
+        tuple((call.integer_list(name) or (1,) * 5)[axis] for axis in axes)
+        for name in ("strides", "dilations")
+    )
+    kernel = _known_sizes(call, 1)[:3]
+    sides, more = _transposed_pads(call, axes, kernel, stride, dilation)
+    if last:
+        x = call.add("transpose", {"x": x}, {"perm": (0, 4, 1, 2, 3)})
+    attrs: dict[str, Attr] = {
+        "stride": stride,
+        "pad": sides,
+        "dilation": dilation,
+        "output_pad": more,
+    }
+    weights = add_transpose(call, w, (4, 3, 0, 1, 2), "weights")
+    y = call.add("conv_transpose3d", {"x": x, "w": weights}, attrs)
+    return call.add("transpose", {"x": y}, {"perm": (0, 2, 3, 4, 1)}) if last else y
 
 
 def _conv3d(call: NodeCall) -> Value:
@@ -182,6 +231,7 @@ OPS: dict[str, Callable[[NodeCall], Value]] = {
     "DepthwiseConv2dNative": _depthwise,
     "Conv2DBackpropInput": _transposed_conv,
     "Conv3D": _conv3d,
+    "Conv3DBackpropInputV2": _transposed_conv3d,
     "MaxPool": _pool2d("max_pool2d"),
     "AvgPool": _pool2d("avg_pool2d"),
     "MaxPool3D": _pool3d("max_pool3d"),

@@ -12,7 +12,7 @@ from qir.ir.dtype import I64, DType, dtype
 from qir.ir.node import Value
 from qir.ir.types import Array, TensorType
 
-from .call import NodeCall
+from .call import KeepNode, NodeCall
 from .known import MAX_KNOWN_ELEMENTS
 from .movement import as_i64
 
@@ -22,8 +22,8 @@ def _output_dtype(call: NodeCall) -> DType:
 
 
 def _size_query(call: NodeCall, op: str, x: Value) -> Value:
-    made, to = call.add(op, {"x": x}), _output_dtype(call)
-    return made if to == I64 else call.add("cast", {"x": made}, {"to": to})
+    size, to = call.add(op, {"x": x}), _output_dtype(call)
+    return size if to == I64 else call.add("cast", {"x": size}, {"to": to})
 
 
 def _shape(call: NodeCall) -> Value:
@@ -48,14 +48,17 @@ def _range(call: NodeCall) -> Value:
 
 def _fill(call: NodeCall) -> Value:
     shape, value = call[0], call[1]
-    held, sizes = value.constant, call.reader.known.elements(shape)
-    if held is None:
+    constant, sizes = value.constant, call.reader.known.elements(shape)
+    if constant is None:
         return call.add("expand", {"x": value, "shape": as_i64(call, shape)})
-    one = held.data.reshape(1)
+    element = constant.data.reshape(1)
+    # Small tensors become constants, which passes can fold.
     if sizes is not None and prod(int(s) for s in sizes) <= MAX_KNOWN_ELEMENTS:
-        return call.constant(np.broadcast_to(one, tuple(int(s) for s in sizes)).copy(), "filled")
+        return call.constant(
+            np.broadcast_to(element, tuple(int(s) for s in sizes)).copy(), "filled"
+        )
     return _constant_of_shape(
-        call, as_i64(call, shape), Array(one, TensorType((1,), held.type.dtype))
+        call, as_i64(call, shape), Array(element, TensorType((1,), constant.type.dtype))
     )
 
 
@@ -66,17 +69,37 @@ def _constant_of_shape(call: NodeCall, shape: Value, value: Array) -> Value:
 
 def _like(number: int) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
-        kind = call[0].type.dtype
-        one = Array(np.asarray([number]).astype(kind.carrier), TensorType((1,), kind))
-        return _constant_of_shape(call, call.add("shape", {"x": call[0]}), one)
+        element_type = call[0].type.dtype
+        element = Array(
+            np.asarray([number]).astype(element_type.carrier), TensorType((1,), element_type)
+        )
+        return _constant_of_shape(call, call.add("shape", {"x": call[0]}), element)
 
     return read
 
 
+def _broadcast_args(call: NodeCall) -> Value:
+    """Reads the shape that two shapes are broadcast to: where one has 1, the size of the other."""
+    lengths = [size for i in (0, 1) for size in call.shape(i) if isinstance(size, int)]
+    if len(lengths) != 2:
+        raise KeepNode("the number of its sizes is not known")
+    most = max(lengths)
+    parts = []
+    for value, length in zip(call.operands, lengths, strict=True):
+        if length != most:
+            ones = np.ones(most - length, value.type.dtype.carrier)
+            joined = {"xs.0": call.constant(ones, "ones"), "xs.1": value}
+            value = call.add("concat", joined, {"axis": 0})
+        parts.append(value)
+    one = call.scalar_like(1, parts[0])
+    is_one = call.add("equal", {"a": parts[1], "b": one})
+    return call.add("where", {"condition": is_one, "a": parts[0], "b": parts[1]})
+
+
 def _linear_space(call: NodeCall) -> Value:
     start, stop, (count,) = call.constant_elements(0), call.constant_elements(1), call.integers(2)
-    found = np.linspace(start.item(), stop.item(), count)
-    return call.constant(found.astype(call[0].type.dtype.carrier), "numbers")
+    numbers = np.linspace(start.item(), stop.item(), count)
+    return call.constant(numbers.astype(call[0].type.dtype.carrier), "numbers")
 
 
 def _inverse_permutation(call: NodeCall) -> Value:
@@ -94,6 +117,7 @@ OPS: dict[str, Callable[[NodeCall], Value | Sequence[Value]]] = {
     "Fill": _fill,
     "ZerosLike": _like(0),
     "OnesLike": _like(1),
+    "BroadcastArgs": _broadcast_args,
     "LinSpace": _linear_space,
     "InvertPermutation": _inverse_permutation,
 }

@@ -87,25 +87,29 @@ def tensor_elements(proto: Any, place: str) -> NDArray[np.generic]:
     shape = shape_of(proto.tensor_shape)
     if shape is None or min(shape, default=0) < 0:
         raise InputError(f"{place} is a constant whose shape is open")
-    kind, count = dtype(name).carrier, math.prod(shape)
-    if count * kind.itemsize > _MAX_BYTES:
+    numpy_type, count = dtype(name).carrier, math.prod(shape)
+    if count * numpy_type.itemsize > _MAX_BYTES:
         raise InputError(f"{place} has the shape {list(shape)}, more than any file holds")
     if proto.tensor_content:
-        if len(proto.tensor_content) != count * kind.itemsize:
-            held = len(proto.tensor_content)
-            raise InputError(f"{place} has the shape {list(shape)} and {held} bytes of elements")
-        return np.frombuffer(proto.tensor_content, kind).reshape(shape)
+        if len(proto.tensor_content) != count * numpy_type.itemsize:
+            byte_count = len(proto.tensor_content)
+            raise InputError(
+                f"{place} has the shape {list(shape)} and {byte_count} bytes of elements"
+            )
+        return np.frombuffer(proto.tensor_content, numpy_type).reshape(shape)
     values = np.asarray(getattr(proto, _VALUE_FIELDS[number]))
+    # No elements at all stand for zeros, as the default of a protobuf field.
     if values.size > count or (not values.size and count):
         if values.size:
             raise InputError(f"{place} has {values.size} elements for the shape {list(shape)}")
-        return np.zeros(shape, kind)
-    found: NDArray[np.generic]
+        return np.zeros(shape, numpy_type)
+    elements: NDArray[np.generic]
     if _VALUE_FIELDS[number] == "half_val":
+        # `half_val` has the bits of float16 and bfloat16 as integers.
         bits = values.astype(np.uint16)
-        found = bits.view(ml_dtypes.bfloat16 if name == "bf16" else np.float16)
+        elements = bits.view(ml_dtypes.bfloat16 if name == "bf16" else np.float16)
     else:
-        found = values.astype(kind)
-    if found.size < count:
-        found = np.concatenate([found, np.repeat(found[-1:], count - found.size)])
-    return found.reshape(shape)
+        elements = values.astype(numpy_type)
+    if elements.size < count:
+        elements = np.concatenate([elements, np.repeat(elements[-1:], count - elements.size)])
+    return elements.reshape(shape)

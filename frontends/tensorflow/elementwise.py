@@ -25,11 +25,16 @@ def _binary(op: str) -> Handler:
     return lambda call: call.add(op, dict(zip("ab", call.all_operands(2), strict=True)))
 
 
+def _extreme(op: str) -> Handler:
+    """Returns the converter of a minimum or maximum of two operands."""
+    return lambda call: call.add(op, dict(zip(("xs.0", "xs.1"), call.all_operands(2), strict=True)))
+
+
 def _variadic(op: str) -> Handler:
-    """Returns the converter of a variadic op: minimum, maximum, sum."""
+    """Returns the converter of a sum of any number of operands."""
 
     def read(call: NodeCall) -> Value:
-        if len(call.operands) == 1:
+        if call.count == 1:
             return call[0]
         return call.add(op, {f"xs.{i}": value for i, value in enumerate(call.operands)})
 
@@ -44,11 +49,13 @@ def _truncating_div(call: NodeCall) -> Value:
     """Reads Div and TruncateDiv, which divide integers toward zero."""
     a, b = call[0], call[1]
     if a.type.dtype.is_float:
-        made = call.add("div", {"a": a, "b": b})
-        return call.add("trunc", {"x": made}) if call.node.op == "TruncateDiv" else made
-    size = call.add("floor_div", {"a": call.add("abs", {"x": a}), "b": call.add("abs", {"x": b})})
+        quotient = call.add("div", {"a": a, "b": b})
+        return call.add("trunc", {"x": quotient}) if call.node.op == "TruncateDiv" else quotient
+    magnitude = call.add(
+        "floor_div", {"a": call.add("abs", {"x": a}), "b": call.add("abs", {"x": b})}
+    )
     signs = call.add("mul", {"a": call.add("sign", {"x": a}), "b": call.add("sign", {"x": b})})
-    return call.add("mul", {"a": size, "b": signs})
+    return call.add("mul", {"a": magnitude, "b": signs})
 
 
 def _remainder(call: NodeCall) -> Value:
@@ -56,12 +63,12 @@ def _remainder(call: NodeCall) -> Value:
     return call.add("mod", {"a": call[0], "b": call[1]}, {"fmod": True})
 
 
-def _zero_where_zero(call: NodeCall, of: Value, made: Value) -> Value:
+def _zero_where_zero(call: NodeCall, divisor: Value, result: Value) -> Value:
     """Returns zero where `of` is zero, else `made`."""
     # NaN is not equal to 0, so it keeps its result.
-    zero = call.scalar_like(0, of)
-    condition = call.add("equal", {"a": of, "b": zero})
-    return call.add("where", {"condition": condition, "a": zero, "b": made})
+    zero = call.scalar_like(0, divisor)
+    condition = call.add("equal", {"a": divisor, "b": zero})
+    return call.add("where", {"condition": condition, "a": zero, "b": result})
 
 
 def _div_no_nan(call: NodeCall) -> Value:
@@ -96,10 +103,10 @@ def _elu(call: NodeCall) -> Value:
 
 def _clip(call: NodeCall) -> Value:
     x = call[0]
-    constant = x.type.dtype.is_float and all(
+    has_constant_bounds = x.type.dtype.is_float and all(
         v.constant is not None and v.type.rank == 0 for v in (call[1], call[2])
     )
-    if constant:
+    if has_constant_bounds:
         attrs: dict[str, Attr] = {
             "min": float(call.constant_elements(1).item()),
             "max": float(call.constant_elements(2).item()),
@@ -126,9 +133,9 @@ def _is_finite(call: NodeCall) -> Value:
 def _select(call: NodeCall) -> Value:
     """Reads Select, whose condition may be a vector that selects entries of the first axis."""
     condition, a, b = call[0], call[1], call[2]
-    rows = a.type.rank - condition.type.rank
-    if call.node.op == "Select" and condition.type.rank == 1 and rows > 0:
-        axes = tuple(range(1, rows + 1))
+    missing_axes = a.type.rank - condition.type.rank
+    if call.node.op == "Select" and condition.type.rank == 1 and missing_axes > 0:
+        axes = tuple(range(1, missing_axes + 1))
         condition = call.add("unsqueeze", {"x": condition}, {"axes": axes})
     return call.add("where", {"condition": condition, "a": a, "b": b})
 
@@ -137,6 +144,7 @@ def _bitwise(op: str, direction: str = "") -> Handler:
     def read(call: NodeCall) -> Value:
         attrs: dict[str, Attr] = {"direction": direction} if direction else {}
         if direction == "right" and not call[0].type.dtype.name.startswith("u"):
+            # `bit_shift` of the language shifts zeros in from the left.
             raise KeepNode("signed integers are shifted with their sign")
         return call.add(op, {"a": call[0], "b": call[1]}, attrs)
 
@@ -147,6 +155,7 @@ def _placeholder_with_default(call: NodeCall) -> Value:
     """Reads PlaceholderWithDefault as its default."""
     if call[0].constant is None:
         raise KeepNode("its default is no constant")
+    # Its default is what TensorFlow computes with where no caller feeds it.
     return call[0]
 
 
@@ -200,8 +209,8 @@ _PAIRS = {
     "LogicalOr": "logical_or",
 }
 OPS: dict[str, Handler] = {
-    **{theirs: _unary(ours) for theirs, ours in _FUNCTIONS.items()},
-    **{theirs: _binary(ours) for theirs, ours in _PAIRS.items()},
+    **{name: _unary(op) for name, op in _FUNCTIONS.items()},
+    **{name: _binary(op) for name, op in _PAIRS.items()},
     "IsInf": _unary("is_inf", negative=True, positive=True),
     "IsFinite": _is_finite,
     "Add": _add,
@@ -216,8 +225,8 @@ OPS: dict[str, Handler] = {
     "Xdivy": _zero_if_x_is_zero("", "div"),
     "Xlogy": _zero_if_x_is_zero("log", "mul"),
     "Xlog1py": _zero_if_x_is_zero("log1p", "mul"),
-    "Maximum": _variadic("max"),
-    "Minimum": _variadic("min"),
+    "Maximum": _extreme("max"),
+    "Minimum": _extreme("min"),
     "AddN": _variadic("sum"),
     "AccumulateNV2": _variadic("sum"),
     "Relu6": _relu6,

@@ -22,7 +22,7 @@ from qir.errors import PluginError
 from qir.inspect.pipe import Plain, pack, receive
 from qir.ir.dims import Dim
 from qir.ir.dtype import dtype
-from qir.ir.node import Node as Made
+from qir.ir.node import Node as IrNode
 from qir.ir.node import Value
 from qir.ir.types import TensorType
 from qir.ledger import Change
@@ -62,15 +62,15 @@ def keep(
     if node.op in FRAME_OPS:
         raise KeepNode("it is control flow of TensorFlow 1 that is no loop")
     # Attributes that start with _ are annotations such as _output_shapes, not of the op itself.
-    own = sorted(name for name in node.attrs if not name.startswith("_"))
-    attrs: Any = tuple((name, _attribute_value(name, node.attrs[name])) for name in own)
+    attr_names = sorted(name for name in node.attrs if not name.startswith("_"))
+    attrs: Any = tuple((name, _attribute_value(name, node.attrs[name])) for name in attr_names)
     types, operand_types = _infer_types(node.op, attrs, operands)
     attrs += (
         ((OPERAND_TYPES, ("list.type", operand_types)),)
         if set(operand_types) & QUANTIZED_STORAGE.keys()
         else ()
     )
-    made = reader.graph.add(
+    foreign = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(operands)},
         {"framework": "tensorflow", "op": node.op, "attrs": attrs},
@@ -78,13 +78,13 @@ def keep(
         name=reader.names(node, node.op),
         origins=[reader.origin(node)],
     )
-    reader.unnamed.update(made.results)
-    said = f"kept as TensorFlow's {node.op}; TensorFlow runs it" + (why and f" ({why})")
-    reader.ledger.add(Change.EXACT, "read tensorflow", node.name, said)
-    return made.results
+    reader.unnamed.update(foreign.results)
+    message = f"kept as TensorFlow's {node.op}; TensorFlow runs it" + (why and f" ({why})")
+    reader.ledger.add(Change.EXACT, "read tensorflow", node.name, message)
+    return foreign.results
 
 
-def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
+def run(node: IrNode, operands: Mapping[str, Array]) -> tuple[Array, ...]:
     """Computes a foreign node; raises PluginError if TensorFlow lacks the op or fails."""
     arrays: list[Plain] = [np.asarray(operands[f"xs.{i}"], order="C") for i in range(len(operands))]
     is_constant: list[Plain] = [
@@ -93,31 +93,33 @@ def run(node: Made, operands: Mapping[str, Array]) -> tuple[Array, ...]:
     attrs: Any = node.attrs["attrs"]
     op = str(node.attrs["op"])
     try:
-        found = _ask_child(("run", op, attrs, arrays, [], is_constant))
+        results = _ask_child(("run", op, attrs, arrays, [], is_constant))
     except KeepNode as why:
         raise PluginError(f"{node.name}: TensorFlow does not run {op}: {why}") from why
-    assert isinstance(found, list)
-    return tuple(np.asarray(each) for each in found)
+    assert isinstance(results, list)
+    return tuple(np.asarray(result) for result in results)
 
 
-def _attribute_value(name: str, held: Any) -> Plain:
+def _attribute_value(name: str, attr_value: Any) -> Plain:
     """Returns an attribute as (field of AttrValue, value)."""
-    field = held.WhichOneof("value")
+    field = attr_value.WhichOneof("value")
     if field in _SINGLE:
-        return field, _SINGLE[field](getattr(held, field))
+        return field, _SINGLE[field](getattr(attr_value, field))
     # Bytes that are not UTF-8 survive as surrogates.
     if field == "s":
-        return field, held.s.decode("utf-8", "surrogateescape")
-    if field == "shape" and not held.shape.unknown_rank:
-        return field, tuple(int(dim.size) for dim in held.shape.dim)
+        return field, attr_value.s.decode("utf-8", "surrogateescape")
+    if field == "shape" and not attr_value.shape.unknown_rank:
+        return field, tuple(int(dim.size) for dim in attr_value.shape.dim)
     if field == "list":
         for part in _SINGLE:
-            if rows := getattr(held.list, part):
-                return f"list.{part}", tuple(_SINGLE[part](row) for row in rows)
-        if held.list.s:
-            return "list.s", tuple(row.decode("utf-8", "surrogateescape") for row in held.list.s)
+            if items := getattr(attr_value.list, part):
+                return f"list.{part}", tuple(_SINGLE[part](item) for item in items)
+        if attr_value.list.s:
+            return "list.s", tuple(
+                item.decode("utf-8", "surrogateescape") for item in attr_value.list.s
+            )
         # The type of an empty list is not in the message; any list field is accepted.
-        if not held.list.ListFields():
+        if not attr_value.list.ListFields():
             return "list.i", ()
     raise KeepNode(f"its attribute {name} has no form that is kept")
 
@@ -126,8 +128,8 @@ def _infer_types(
     op: str, attrs: Plain, operands: Sequence[Value]
 ) -> tuple[list[TensorType], tuple[int, ...]]:
     """Returns the result types that TensorFlow infers, and the element types of the operands."""
-    (one, taken), (two, _) = (
-        _infer_with_sizes(op, attrs, operands, stands) for stands in _PLACEHOLDER_SIZES
+    (first_types, operand_types), (second_types, _) = (
+        _infer_with_sizes(op, attrs, operands, first_size) for first_size in _PLACEHOLDER_SIZES
     )
     symbols = {
         _PLACEHOLDER_SIZES[0] + i: size
@@ -135,10 +137,12 @@ def _infer_types(
         if size is not None
     }
     types = []
-    for (name, first), (_, second) in zip(one, two, strict=True):
-        shape = tuple(_merged_size(a, b, symbols) for a, b in zip(first, second, strict=True))
+    for (name, first_shape), (_, second_shape) in zip(first_types, second_types, strict=True):
+        shape = tuple(
+            _merged_size(a, b, symbols) for a, b in zip(first_shape, second_shape, strict=True)
+        )
         types.append(TensorType(shape, dtype(name)))
-    return types, taken
+    return types, operand_types
 
 
 def _open_sizes(operands: Sequence[Value]) -> list[Dim]:
@@ -155,19 +159,26 @@ def _merged_size(a: int, b: int, symbols: Mapping[int, Dim]) -> Dim:
 
 
 def _infer_with_sizes(
-    op: str, attrs: Plain, operands: Sequence[Value], stands: int
+    op: str, attrs: Plain, operands: Sequence[Value], first_size: int
 ) -> tuple[list[tuple[str, tuple[int, ...]]], tuple[int, ...]]:
-    numbers: dict[Any, Any] = {size: stands + i for i, size in enumerate(_open_sizes(operands))}
-    given: list[Plain] = []
+    # Distinct open sizes get distinct numbers, so that each is found again in the result.
+    replacements: dict[Any, Any] = {
+        size: first_size + i for i, size in enumerate(_open_sizes(operands))
+    }
+    operand_values: list[Plain] = []
     for value in operands:
-        held = value.constant
-        shape = [-1 if s is None else numbers.get(s, s) for s in value.type.shape]
-        known = held is not None and held.contents.size <= _MAX_SHAPE_ELEMENTS
-        given.append(np.asarray(held.data) if held is not None and known else tuple(shape))
-    kinds: list[Plain] = [str(value.type.dtype) for value in operands]
-    found, taken = cast("Any", _ask_child(("types", op, attrs, given, kinds, [])))
-    types = [(str(name), tuple(shape)) for name, shape in found]
-    return types, tuple(taken)
+        constant = value.constant
+        shape = [-1 if s is None else replacements.get(s, s) for s in value.type.shape]
+        is_small = constant is not None and constant.contents.size <= _MAX_SHAPE_ELEMENTS
+        operand_values.append(
+            np.asarray(constant.data) if constant is not None and is_small else tuple(shape)
+        )
+    element_types: list[Plain] = [str(value.type.dtype) for value in operands]
+    inferred, operand_types = cast(
+        "Any", _ask_child(("types", op, attrs, operand_values, element_types, []))
+    )
+    types = [(str(name), tuple(shape)) for name, shape in inferred]
+    return types, tuple(operand_types)
 
 
 # -- the child ------------------------------------------------------------------------------------
@@ -184,6 +195,7 @@ def _ask_child(question: Plain) -> Plain:
             child.stdin.flush()
             answer = receive(child.stdout)
         except (EOFError, BrokenPipeError):
+            # Some ops abort the process on operands that they do not expect.
             status = child.wait()
             _CHILDREN.clear()
             raise KeepNode(f"TensorFlow ended with status {status}") from None
@@ -202,6 +214,7 @@ def _child() -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # The child answers on stdout; logs and GPUs are of no use to it.
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
         )
     ]

@@ -48,112 +48,116 @@ def _bytes(value: Any) -> Any:
 
 
 def _build_graph(
-    op: str, attrs: Any, operands: Any, kinds: Any, held: Any
+    op: str, attrs: Any, operands: Any, element_types: Any, are_constants: Any
 ) -> tuple[Any, list[int], list[int]]:
     """Returns a GraphDef of one node, the operands to feed, and the element types of all operands.
 
     Without `kinds` all operands are arrays, and `held` says which are constants.
     """
-    known = op_def_registry.get(op)
-    if known is None:
+    op_def = op_def_registry.get(op)
+    if op_def is None:
         raise ValueError(f"TensorFlow {tf.__version__} has no such op")
-    if known.is_stateful:
+    if op_def.is_stateful:
         raise ValueError("it has a state")
     node = tf.compat.v1.NodeDef(name="kept", op=op)
     for name, (field, value) in attrs:
         if not name.startswith("_"):
             _set_attribute(node.attr[name], field, value)
-    taken = _operand_types(known, node.attr)
-    if len(taken) != len(operands):
-        raise ValueError(f"it takes {len(taken)} operands, not {len(operands)}")
-    proto, fed = tf.compat.v1.GraphDef(), []
+    operand_types = _operand_types(op_def, node.attr)
+    if len(operand_types) != len(operands):
+        raise ValueError(f"it takes {len(operand_types)} operands, not {len(operands)}")
+    proto, fed_indices = tf.compat.v1.GraphDef(), []
     proto.versions.producer = _PRODUCER_VERSION
-    for i, (array, number) in enumerate(zip(operands, taken, strict=True)):
-        constant = isinstance(array, np.ndarray) and (bool(kinds) or held[i])
-        made = proto.node.add(name=f"x{i}", op="Const" if constant else "Placeholder")
-        made.attr["dtype"].type = number
+    for i, (array, number) in enumerate(zip(operands, operand_types, strict=True)):
+        # Shape inference needs the elements of constants such as axes and sizes.
+        is_constant = isinstance(array, np.ndarray) and (bool(element_types) or are_constants[i])
+        operand_node = proto.node.add(name=f"x{i}", op="Const" if is_constant else "Placeholder")
+        operand_node.attr["dtype"].type = number
         sizes = array.shape if isinstance(array, np.ndarray) else array
-        if constant:
-            tensor = made.attr["value"].tensor
+        if is_constant:
+            tensor = operand_node.attr["value"].tensor
             tensor.dtype, tensor.tensor_content = number, array.tobytes()
             tensor.tensor_shape.CopyFrom(tf.TensorShape(sizes).as_proto())
         else:
             open_or_known = [None if s < 0 else s for s in sizes]
-            made.attr["shape"].shape.CopyFrom(tf.TensorShape(open_or_known).as_proto())
-            fed.append(i)
+            operand_node.attr["shape"].shape.CopyFrom(tf.TensorShape(open_or_known).as_proto())
+            fed_indices.append(i)
         node.input.append(f"x{i}")
     proto.node.append(node)
-    return proto, fed, taken
+    return proto, fed_indices, operand_types
 
 
-def _operand_types(known: Any, attrs: Any) -> list[int]:
+def _operand_types(op_def: Any, attrs: Any) -> list[int]:
     """Returns the element types of an op's operands, by its OpDef."""
     stated: dict[str, Any] = {
-        a.name: attrs[a.name] if a.name in attrs else a.default_value for a in known.attr
+        a.name: attrs[a.name] if a.name in attrs else a.default_value for a in op_def.attr
     }
-    out: list[int] = []
-    for arg in known.input_arg:
+    numbers: list[int] = []
+    for arg in op_def.input_arg:
         if arg.type_list_attr:
-            out += stated[arg.type_list_attr].list.type
+            numbers += stated[arg.type_list_attr].list.type
             continue
         number = stated[arg.type_attr].type if arg.type_attr else arg.type
-        out += [number] * (stated[arg.number_attr].i if arg.number_attr else 1)
-    return out
+        # An operand may stand for N tensors of one type.
+        numbers += [number] * (stated[arg.number_attr].i if arg.number_attr else 1)
+    return numbers
 
 
-def answer(what: str, op: str, attrs: Any, operands: Any, kinds: Any, held: Any) -> Any:
+def answer(
+    what: str, op: str, attrs: Any, operands: Any, element_types: Any, are_constants: Any
+) -> Any:
     """Returns result and operand types for "types", else the results."""
-    proto, fed, taken = _build_graph(op, attrs, operands, kinds, held)
+    proto, fed, operand_types = _build_graph(op, attrs, operands, element_types, are_constants)
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.import_graph_def(proto, name="")
-    made = graph.get_operation_by_name("kept").outputs
+    outputs = graph.get_operation_by_name("kept").outputs
     if what == "types":
-        ranks = [tensor.shape.rank for tensor in made]
+        ranks = [tensor.shape.rank for tensor in outputs]
         shapes = (
-            [tensor.shape for tensor in made]
+            [tensor.shape for tensor in outputs]
             if None not in ranks
-            else _shapes_by_running(graph, made, operands, fed, taken)
+            else _shapes_by_running(graph, outputs, operands, fed, operand_types)
         )
-        return [_type_of_tensor(*pair) for pair in zip(made, shapes, strict=True)], taken
-    return [_as_plain_array(array) for array in _run(graph, made, operands, fed, taken)]
+        return [_type_of_tensor(*pair) for pair in zip(outputs, shapes, strict=True)], operand_types
+    return [_as_plain_array(array) for array in _run(graph, outputs, operands, fed, operand_types)]
 
 
-def _run(graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]) -> Any:
-    feeds = {f"x{i}:0": _as_tensorflow_array(operands[i], taken[i]) for i in fed}
+def _run(graph: Any, outputs: Any, operands: Any, fed: list[int], operand_types: list[int]) -> Any:
+    feeds = {f"x{i}:0": _as_tensorflow_array(operands[i], operand_types[i]) for i in fed}
     with tf.compat.v1.Session(graph=graph) as session:
-        return session.run(list(made), feeds)
+        return session.run(list(outputs), feeds)
 
 
 def _shapes_by_running(
-    graph: Any, made: Any, operands: Any, fed: list[int], taken: list[int]
+    graph: Any, outputs: Any, operands: Any, fed: list[int], operand_types: list[int]
 ) -> Any:
     """Returns result shapes that TensorFlow does not infer, by running the op on zeros.
 
     Raises ValueError if zeros would take much memory.
     """
-    given = list(operands)
+    arguments = list(operands)
     for i in fed:
         if min(operands[i], default=0) < 0 or math.prod(operands[i]) > _MAX_ZEROS:
             raise ValueError("the rank of its result is not known before it runs")
-        given[i] = np.zeros(operands[i], _array_dtype(taken[i]))
-    return [array.shape for array in _run(graph, made, given, fed, taken)]
+        arguments[i] = np.zeros(operands[i], _array_dtype(operand_types[i]))
+    return [array.shape for array in _run(graph, outputs, arguments, fed, operand_types)]
 
 
 def _array_dtype(number: int) -> Any:
     """Returns the dtype of arrays; quantized types of TensorFlow are records of one field."""
-    kind = np.dtype(tf.as_dtype(number).as_numpy_dtype)
-    return kind[0] if kind.names else kind
+    numpy_type = np.dtype(tf.as_dtype(number).as_numpy_dtype)
+    return numpy_type[0] if numpy_type.names else numpy_type
 
 
 def _as_tensorflow_array(array: Any, number: int) -> Any:
     """Returns an array of the dtype that TensorFlow expects."""
-    kind = np.dtype(tf.as_dtype(number).as_numpy_dtype)
-    return array.view(kind) if kind.names else array
+    numpy_type = np.dtype(tf.as_dtype(number).as_numpy_dtype)
+    return array.view(numpy_type) if numpy_type.names else array
 
 
-def _as_plain_array(found: Any) -> Any:
-    array = np.asarray(found, order="C")
+def _as_plain_array(result: Any) -> Any:
+    array = np.asarray(result, order="C")
     return array.view(array.dtype[0]) if array.dtype.names else array
 
 
@@ -170,14 +174,14 @@ def main() -> None:
     """Answers questions until the input ends."""
     while True:
         try:
-            asked: Any = receive(sys.stdin.buffer)
+            question: Any = receive(sys.stdin.buffer)
         except EOFError:
             return
         try:
-            said = answer(*asked)
+            reply = answer(*question)
         except Exception as error:  # TensorFlow raises what it likes
-            said = " ".join(str(error).split())[:300] or type(error).__name__
-        STREAM.write(pack(said))
+            reply = " ".join(str(error).split())[:300] or type(error).__name__
+        STREAM.write(pack(reply))
         STREAM.flush()
 
 

@@ -51,14 +51,14 @@ def read_frozen_folder(path: Path, signature: str) -> FrozenModel | None:
         return None  # TensorFlow says what is wrong with it
     if len(saved.meta_graphs) != 1:
         return None
-    graph, known = saved.meta_graphs[0].graph_def, saved.meta_graphs[0].signature_def
-    variables = any(node.op.startswith(("Var", "Restore")) for node in graph.node)
+    graph, signatures = saved.meta_graphs[0].graph_def, saved.meta_graphs[0].signature_def
+    has_variables = any(node.op.startswith(("Var", "Restore")) for node in graph.node)
     signature = signature or _DEFAULT_SIGNATURE
-    if signature not in known or graph.library.function or variables or not graph.node:
+    if signature not in signatures or graph.library.function or has_variables or not graph.node:
         return None
-    sides = known[signature]
-    inputs = {parse_place(info.name)[0]: name for name, info in sides.inputs.items()}
-    outputs = {name: parse_place(sides.outputs[name].name) for name in sorted(sides.outputs)}
+    chosen = signatures[signature]
+    inputs = {parse_place(info.name)[0]: name for name, info in chosen.inputs.items()}
+    outputs = {name: parse_place(chosen.outputs[name].name) for name in sorted(chosen.outputs)}
     return FrozenModel(source_from(graph, str(path)), inputs, outputs)
 
 
@@ -67,8 +67,8 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
 
     Without a name, the signature is `serving_default`, or the only one.
     """
-    if path.is_dir() and (found := read_frozen_folder(path, signature)) is not None:
-        return found
+    if path.is_dir() and (frozen := read_frozen_folder(path, signature)) is not None:
+        return frozen
     if path.is_dir():
         _check_folder(path, signature)
     elif path.suffix.lower() == ".keras" and path.is_file() and not is_zipfile(path):
@@ -78,6 +78,7 @@ def freeze_file(path: Path, signature: str = "") -> FrozenModel:
         command = [sys.executable, "-m", f"{__package__}.child", str(path.resolve()), folder]
         command += [signature] if signature else []
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        # TensorFlow may abort on a damaged file: only the child dies.
         ended = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
         if ended.returncode:
             raise InputError(f"{path}: {_failure_text(path, ended)}")
@@ -92,10 +93,10 @@ def _failure_text(path: Path, ended: subprocess.CompletedProcess[str]) -> str:
         memory = "; memory may not suffice" if number == signal.SIGKILL else ""
         return f"TensorFlow was killed (signal {number}) when it loaded it{memory}"
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    said = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
-    if path.is_dir() and _DAMAGED_CHECKPOINT.search(said):
-        return f"TensorFlow does not read its weights, the files in variables/: {said}"
-    return f"TensorFlow does not load it: {said}"
+    message = lines[-1] if ended.returncode == 1 and lines else f"status {ended.returncode}"
+    if path.is_dir() and _DAMAGED_CHECKPOINT.search(message):
+        return f"TensorFlow does not read its weights, the files in variables/: {message}"
+    return f"TensorFlow does not load it: {message}"
 
 
 def freeze_object(model: object) -> FrozenModel:
@@ -105,8 +106,8 @@ def freeze_object(model: object) -> FrozenModel:
     from . import child
 
     try:
-        keras = hasattr(model, "layers")
-        graph, names = child.freeze_keras(model) if keras else child.freeze_function(model)
+        is_keras = hasattr(model, "layers")
+        graph, names = child.freeze_keras(model) if is_keras else child.freeze_function(model)
     except Exception as error:  # the user's own layers run here
         raise InputError(f"{name}: TensorFlow does not freeze it: {error_cause(error)}") from error
     return _frozen_model(graph, names, name)
@@ -120,8 +121,8 @@ def _frozen_model(graph: bytes, names: dict[str, list[tuple[str, str]]], file: s
 
 def _require_tensorflow(source: str) -> None:
     if find_spec("tensorflow") is None:
-        said = 'is frozen by TensorFlow first, which is missing: pip install "qir[tensorflow]"'
-        raise InputError(f"{source}: {said}")
+        message = 'is frozen by TensorFlow first, which is missing: pip install "qir[tensorflow]"'
+        raise InputError(f"{source}: {message}")
 
 
 def _check_folder(path: Path, signature: str) -> None:
@@ -138,17 +139,18 @@ def _check_folder(path: Path, signature: str) -> None:
             names
             and (signature or (_DEFAULT_SIGNATURE if len(names) > 1 else names[0])) not in names
         ):
-            said = (
+            message = (
                 f"its signatures are {', '.join(names)}; none is {signature or _DEFAULT_SIGNATURE}"
             )
-            raise InputError(f"{path}: {said}: name one, as in {path.name}#{names[0]}")
+            raise InputError(f"{path}: {message}: name one, as in {path.name}#{names[0]}")
     variables = path / "variables"
     if not variables.is_dir() and _has_variables(path):
         raise InputError(f"{path}: the folder lacks variables/, which holds the model's weights")
+    # A link may lead to any file of the system, which TensorFlow would read.
     for file in (variables, *(variables.iterdir() if variables.is_dir() else ())):
         if not file.resolve().is_relative_to(path.resolve()):
-            where = file.relative_to(path)
-            raise InputError(f"{path}: {where} leads out of the folder; put a copy in its place")
+            location = file.relative_to(path)
+            raise InputError(f"{path}: {location} leads out of the folder; put a copy in its place")
 
 
 def _check_tags(path: Path, tags: Sequence[str]) -> None:
@@ -156,9 +158,11 @@ def _check_tags(path: Path, tags: Sequence[str]) -> None:
     if not tags:
         raise InputError(f"{path}: its saved_model.pb holds no graph")
     if len(tags) > 1 and _SERVING_TAG not in tags:
-        named = ", ".join(tag or "none" for tag in tags)
-        said = f"holds {len(tags)} graphs (tags: {named}), none of them with the tag {_SERVING_TAG}"
-        raise InputError(f"{path}: {said}; save the one that is meant alone")
+        listed = ", ".join(tag or "none" for tag in tags)
+        message = (
+            f"holds {len(tags)} graphs (tags: {listed}), none of them with the tag {_SERVING_TAG}"
+        )
+        raise InputError(f"{path}: {message}; save the one that is meant alone")
 
 
 def _has_variables(folder: Path) -> bool:

@@ -91,20 +91,20 @@ class TensorFlowFrontend(Frontend):
 
     def load(self, source: object, ledger: Ledger) -> Graph:
         """Reads a model; raises InputError for a damaged file or an unsupported op."""
-        given = Path(str(source))
-        path = self.file_of(given)
-        signature = "" if path == given else str(given).rpartition("#")[2]
+        stated = Path(str(source))
+        path = self.file_of(stated)
+        signature = "" if path == stated else str(stated).rpartition("#")[2]
         if path.name == _SAVED_MODEL_FILE:
             path = path.parent
         if signature and not path.is_dir():
-            raise InputError(f"{given}: only SavedModel folders have signatures")
+            raise InputError(f"{stated}: only SavedModel folders have signatures")
         if path.is_dir() or path.suffix.lower() != ".pb":
             return _read_graph(freeze_file(path, signature), path.stem, ledger)
-        found = open_graph(path)
-        outputs = outputs_of(found)
+        opened = open_graph(path)
+        outputs = outputs_of(opened)
         if not outputs:
             raise InputError(f"{path}: is a graph without outputs: each node feeds another")
-        return _read_graph(FrozenModel(found, {}, outputs), path.stem, ledger)
+        return _read_graph(FrozenModel(opened, {}, outputs), path.stem, ledger)
 
     def load_object(
         self, source: object, ledger: Ledger, inputs: Sequence[object] | None = None
@@ -137,12 +137,12 @@ def _read_graph(model: FrozenModel, name: str, ledger: Ledger) -> Graph:
     with pause_garbage_collection():
         graph = GraphDefReader(model.source, name, ledger, model.inputs).read(model.outputs)
         graph.prune()
-        for step in _FLOAT_PASSES if graph.profile == "native" else ():
-            step.run(graph, ledger)
+        for float_pass in _FLOAT_PASSES if graph.profile == "native" else ():
+            float_pass.run(graph, ledger)
         graph.prune()
         _name_origins(graph)
-    if found := errors(graph):
-        raise InputError(f"{model.source.name}: {found[0]}")
+    if problems := errors(graph):
+        raise InputError(f"{model.source.name}: {problems[0]}")
     return graph
 
 

@@ -95,15 +95,24 @@ def looks_like_graph(path: Path) -> bool:
     """Returns whether the first bytes of a file are those of a GraphDef: a node with its name."""
     try:
         with path.open("rb") as stream:
-            head = stream.read(12)
+            first_bytes = stream.read(12)
     except OSError:
         return True  # opening it will report the error
-    if not head or head[0] in (0x12, 0x22):  # functions, or versions, before the nodes
+    if not first_bytes or first_bytes[0] in (
+        0x12,
+        0x22,
+    ):  # functions, or versions, before the nodes
         return True
-    at = 1
-    while at < len(head) and head[at] & 0x80:
-        at += 1
-    return head[0] == 0x0A and head[at + 1 : at + 2] in (b"\x0a", b"\x12", b"\x1a", b"")
+    offset = 1
+    # Skips the varint of the node's length; its first field is the name, the op or an input.
+    while offset < len(first_bytes) and first_bytes[offset] & 0x80:
+        offset += 1
+    return first_bytes[0] == 0x0A and first_bytes[offset + 1 : offset + 2] in (
+        b"\x0a",
+        b"\x12",
+        b"\x1a",
+        b"",
+    )
 
 
 def open_graph(path: Path) -> GraphSource:
@@ -128,33 +137,35 @@ def source_from(proto: Any, name: str) -> GraphSource:
         inliner.add(_node(node, name), 0)
     for node in source.nodes.values():
         node.inputs = [source.resolve(place) for place in node.inputs]
-        lost = next((operand for operand, _ in node.inputs if operand not in source.nodes), None)
-        if lost is not None:
-            raise InputError(f"{name}: {node.name} reads {lost!r}, which the file lacks")
+        missing = next((operand for operand, _ in node.inputs if operand not in source.nodes), None)
+        if missing is not None:
+            raise InputError(f"{name}: {node.name} reads {missing!r}, which the file lacks")
     _check_acyclic(source)
     return source
 
 
 def _check_acyclic(source: GraphSource) -> None:
     """Raises InputError for a cycle other than the back edges of NextIteration."""
-    before = {
+    predecessors = {
         node.name: [*(name for name, _ in node.inputs), *node.control_inputs]
         for node in source.nodes.values()
     }
-    turns = {node.name for node in source.nodes.values() if node.op == "NextIteration"}
+    back_edges = {node.name for node in source.nodes.values() if node.op == "NextIteration"}
     try:
-        TopologicalSorter({n: set(held) - turns for n, held in before.items()}).prepare()
+        TopologicalSorter(
+            {n: set(names) - back_edges for n, names in predecessors.items()}
+        ).prepare()
     except CycleError as error:
-        said = f"node {error.args[1][0]} hangs on its own result"
-        raise InputError(f"{source.name}: {said}") from error
+        message = f"node {error.args[1][0]} hangs on its own result"
+        raise InputError(f"{source.name}: {message}") from error
 
 
 def _node(proto: Any, file: str) -> GraphDefNode:
     if not proto.name or not proto.op:
         raise InputError(f"{file}: node {proto.name or '?'} has no name or no op")
     inputs = [parse_place(text) for text in proto.input if not text.startswith("^")]
-    waits = tuple(text[1:] for text in proto.input if text.startswith("^"))
-    return GraphDefNode(proto.name, proto.op, inputs, proto.attr, proto.device, waits)
+    control_inputs = tuple(text[1:] for text in proto.input if text.startswith("^"))
+    return GraphDefNode(proto.name, proto.op, inputs, proto.attr, proto.device, control_inputs)
 
 
 def parse_place(text: str) -> ResultPlace:
@@ -177,20 +188,23 @@ class _Inliner:
             raise InputError(f"{source.name}: two nodes are named {node.name}")
         if len(source.nodes) >= _MAX_NODES:
             raise InputError(f"{source.name}: has more than {_MAX_NODES} nodes")
-        called = node.attrs["f"].func.name if node.op in CALL_OPS else node.op
-        function = source.functions.get(called)
+        function_name = node.attrs["f"].func.name if node.op in CALL_OPS else node.op
+        function = source.functions.get(function_name)
         if function is None:
             if node.op in CALL_OPS:
-                said = f"{node.op} {node.name} calls {called!r}, a function that the file lacks"
-                raise InputError(f"{source.name}: {said}")
+                message = (
+                    f"{node.op} {node.name} calls {function_name!r}, a function that the file lacks"
+                )
+                raise InputError(f"{source.name}: {message}")
             source.nodes[node.name] = node
             return
         if depth >= _MAX_DEPTH:
             outer = node.name.partition("/")[0]
             raise InputError(f"{source.name}: {outer} calls functions more than {depth} deep")
+        # A node whose op is the name of a function is a call as well.
         inner, results = function_nodes(source, function, node)
-        for one in inner:
-            self.add(one, depth + 1)
+        for inner_node in inner:
+            self.add(inner_node, depth + 1)
         for index, place in enumerate(results):
             self.results[node.name, index] = place
 
@@ -199,31 +213,32 @@ def function_nodes(
     source: GraphSource, function: Any, call: GraphDefNode
 ) -> tuple[list[GraphDefNode], list[ResultPlace]]:
     """Returns the nodes of a function, instantiated for one call, and its results."""
-    given = {arg.name: place for arg, place in zip(function.signature.input_arg, call.inputs)}  # noqa: B905
+    arguments = {arg.name: place for arg, place in zip(function.signature.input_arg, call.inputs)}  # noqa: B905
     ops = {n.name: n for n in function.node_def}
     attrs = call.attrs["f"].func.attr if call.op in CALL_OPS else call.attrs
 
     def place(text: str) -> ResultPlace:
-        name, _, rest = text.partition(":")
-        if not rest and name in given:
-            return given[name]
+        name, _, result_and_index = text.partition(":")
+        if not result_and_index and name in arguments:
+            return arguments[name]
         if name not in ops:
-            said = f"reads {text!r}, which function {function.signature.name} lacks"
-            raise InputError(f"{source.name}: {call.name} {said}")
-        result, _, index = rest.partition(":")
-        known = _result_names(source, ops[name].op)
-        first = known.index(result) if result in known else 0
+            message = f"reads {text!r}, which function {function.signature.name} lacks"
+            raise InputError(f"{source.name}: {call.name} {message}")
+        result, _, index = result_and_index.partition(":")
+        result_names = _result_names(source, ops[name].op)
+        first = result_names.index(result) if result in result_names else 0
         return f"{call.name}/{name}", first + (int(index) if index.isdecimal() else 0)
 
     nodes = []
     for proto in function.node_def:
         inputs = [place(text) for text in proto.input if not text.startswith("^")]
-        held = dict(proto.attr)
-        for key, value in held.items():
+        attrs_of_node = dict(proto.attr)
+        for key, value in attrs_of_node.items():
+            # An attribute may refer to an attribute of the call, as `T` to the call's own `T`.
             if value.WhichOneof("value") == "placeholder" and value.placeholder in attrs:
-                held[key] = attrs[value.placeholder]
+                attrs_of_node[key] = attrs[value.placeholder]
         nodes.append(
-            GraphDefNode(f"{call.name}/{proto.name}", proto.op, inputs, held, proto.device)
+            GraphDefNode(f"{call.name}/{proto.name}", proto.op, inputs, attrs_of_node, proto.device)
         )
     results = [place(function.ret[arg.name]) for arg in function.signature.output_arg]
     return nodes, results
@@ -236,13 +251,13 @@ def function_source(
     name = call.attrs[attribute].func.name if attribute in call.attrs else ""
     function = source.functions.get(name)
     if function is None:
-        said = f"{call.op} {call.name} runs {name!r}, a function that the file lacks"
-        raise InputError(f"{source.name}: {said}")
+        message = f"{call.op} {call.name} runs {name!r}, a function that the file lacks"
+        raise InputError(f"{source.name}: {message}")
     args: list[ResultPlace] = [(f"{call.name}/{attribute}/{i}", 0) for i in range(len(call.inputs))]
-    held = call.attrs[attribute].func.attr
+    attrs = call.attrs[attribute].func.attr
     inner = GraphSource(source.name, {}, source.functions, {})
     inliner = _Inliner(inner)
-    nodes, results = function_nodes(source, function, GraphDefNode(call.name, "", args, held))
+    nodes, results = function_nodes(source, function, GraphDefNode(call.name, "", args, attrs))
     for node in nodes:
         inliner.add(node, 0)
     for node in inner.nodes.values():
@@ -267,19 +282,19 @@ def outputs_of(source: GraphSource) -> dict[str, ResultPlace]:
     for node in source.nodes.values():
         for name, _ in node.inputs:
             readers.setdefault(name, []).append(node.name)
-    followers = {name: list(found) for name, found in readers.items()}
+    dependents = {name: list(reader_names) for name, reader_names in readers.items()}
     for node in source.nodes.values():
         # A constant in a branch of TensorFlow 1 depends on the condition by a control input only.
         if node.op == "Const":
             for name in node.control_inputs:
-                followers.setdefault(name, []).append(node.name)
+                dependents.setdefault(name, []).append(node.name)
     waiting = [n.name for n in source.nodes.values() if n.op.startswith("Placeholder")]
     inputs = set(waiting)
     reached = set(waiting)
     while waiting:
-        more = [name for name in followers.get(waiting.pop(), ()) if name not in reached]
-        reached.update(more)
-        waiting += more
+        reached_now = [name for name in dependents.get(waiting.pop(), ()) if name not in reached]
+        reached.update(reached_now)
+        waiting += reached_now
     unread = [
         node
         for node in source.nodes.values()
@@ -288,13 +303,16 @@ def outputs_of(source: GraphSource) -> dict[str, ResultPlace]:
         and node.op not in ("NoOp", "Assert")
         and not _only_names_result(source, node)
     ]
-    following = [node for node in unread if node.name in reached]
-    last = {(node.name, 0): node.name for node in following or unread if node.op != "Const"}
+    dependent = [node for node in unread if node.name in reached]
+    names_by_result = {
+        (node.name, 0): node.name for node in dependent or unread if node.op != "Const"
+    }
+    # Users know the call, and not the node inside its function.
     for name, index in source.inlined_results:
         place = source.resolve((name, index))
-        if place in last:
-            last[place] = f"{name}:{index}" if index else name
-    return {name: place for place, name in last.items()}
+        if place in names_by_result:
+            names_by_result[place] = f"{name}:{index}" if index else name
+    return {name: place for place, name in names_by_result.items()}
 
 
 def _only_names_result(source: GraphSource, node: GraphDefNode) -> bool:
@@ -304,41 +322,46 @@ def _only_names_result(source: GraphSource, node: GraphDefNode) -> bool:
     """
     if node.op != "Identity" or not node.inputs:
         return node.op == "Switch"
-    of = node.inputs[0][0]
-    loop = source.nodes.get(of)
-    if loop is not None and loop.op == "Switch":
+    operand_name = node.inputs[0][0]
+    operand = source.nodes.get(operand_name)
+    if operand is not None and operand.op == "Switch":
         return True
     if node.name.endswith("/pred_id"):  # `tf.cond` of TensorFlow 1 names its condition so
         return True
-    return loop is not None and loop.op in LOOP_OPS | BRANCH_OPS and node.name.startswith(f"{of}/")
+    return (
+        operand is not None
+        and operand.op in LOOP_OPS | BRANCH_OPS
+        and node.name.startswith(f"{operand_name}/")
+    )
 
 
 def topological_order(
-    source: GraphSource, outputs: Sequence[ResultPlace], given: Collection[str] = ()
+    source: GraphSource, outputs: Sequence[ResultPlace], read_before: Collection[str] = ()
 ) -> Iterator[GraphDefNode]:
     """Yields the nodes that outputs depend on, operands first; raises InputError for a cycle.
 
     Nodes in `given` are read already, and neither yielded nor followed.
     """
-    done: set[str] = set(given)
+    finished: set[str] = set(read_before)
     for output, _ in outputs:
+        # A stack, not recursion: graphs are deeper than Python's limit.
         waiting: list[tuple[str, Iterator[ResultPlace]]] = []
         path: set[str] = set()
         name: str | None = output
         while True:
-            if name is not None and name not in done:
+            if name is not None and name not in finished:
                 if name in path:
                     raise InputError(f"{source.name}: node {name} hangs on its own result")
                 path.add(name)
                 waiting.append((name, iter(source.nodes[name].inputs)))
             if not waiting:
                 break
-            here, left = waiting[-1]
-            name = next((operand for operand, _ in left), None)
+            current, operands_left = waiting[-1]
+            name = next((operand for operand, _ in operands_left), None)
             if name is None:
                 waiting.pop()
-                path.discard(here)
-                done.add(here)
-                yield source.nodes[here]
-            elif name not in source.nodes and name not in done:
-                raise InputError(f"{source.name}: {here} reads {name!r}, which the file lacks")
+                path.discard(current)
+                finished.add(current)
+                yield source.nodes[current]
+            elif name not in source.nodes and name not in finished:
+                raise InputError(f"{source.name}: {current} reads {name!r}, which the file lacks")

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from qir.errors import QirError
 from qir.ir import dims
 from qir.ir.node import Node, Value
-from qir.passes.fold.fold_shapes import SHAPE_QUERIES, SIZED_BY_OPERANDS, reckoned, whole
+from qir.passes.fold.fold_shapes import (
+    SHAPE_QUERIES,
+    SIZED_BY_OPERANDS,
+    all_integers,
+    computed_sizes,
+)
 from qir.reference.interpreter import run_node
 
 MAX_KNOWN_ELEMENTS = 1 << 12
@@ -24,62 +29,90 @@ class KnownValues:
     """Evaluates values on demand, and caches the results; sizes may be symbolic."""
 
     def __init__(self) -> None:
-        self._found: dict[Value, NDArray[np.generic] | None] = {}
+        self._cached: dict[Value, NDArray[np.generic] | None] = {}
 
     def elements(self, value: Value) -> NDArray[np.generic] | None:
         """Returns the elements of a value; None where they depend on inputs or open sizes."""
         array = value.constant
         if array is not None:
             return None if array.type.quant else array.data
-        found = self.sizes(value)
-        return None if found is None or found.dtype == object else found
+        elements = self.sizes(value)
+        return None if elements is None or elements.dtype == object else elements
 
     def sizes(self, value: Value) -> NDArray[np.generic] | None:
         """Returns the elements of a value, symbolic ones as objects; None for unknown values."""
         waiting = [value]
         while waiting:
-            last = waiting[-1]
-            if last in self._found:
+            current = waiting[-1]
+            if current in self._cached:
                 waiting.pop()
                 continue
-            asked = () if last.node.op in SHAPE_QUERIES else last.node.operands.values()
-            missing = [v for v in asked if v not in self._found]
-            if missing and self._small(last.node):
+            # Shape queries need the type of their operand alone.
+            prerequisites = (
+                () if current.node.op in SHAPE_QUERIES else current.node.operands.values()
+            )
+            missing = [v for v in prerequisites if v not in self._cached]
+            if missing and self._may_evaluate(current.node):
                 waiting += missing
                 continue
-            made = self._computed(last.node)
-            for i, result in enumerate(last.node.results):
-                self._found[result] = None if made is None or i >= len(made) else made[i]
-        return self._found[value]
+            results = self._evaluate(current.node)
+            for i, result in enumerate(current.node.results):
+                self._cached[result] = None if results is None or i >= len(results) else results[i]
+        return self._cached[value]
 
-    def _small(self, node: Node) -> bool:
+    def _may_evaluate(self, node: Node) -> bool:
         """Returns whether a node may be evaluated: its results are not known to be large."""
         if node.op in ("input", "constant", "foreign") or node.bodies:
             return False
         sizes = [dims.known_shape(value.type.shape) for value in node.results]
         return all(size is None or math.prod(size) <= MAX_KNOWN_ELEMENTS for size in sizes)
 
-    def _computed(self, node: Node) -> list[NDArray[np.generic]] | None:
+    def _evaluate(self, node: Node) -> list[NDArray[np.generic]] | None:
         if node.op == "constant":
             array = node.result.constant
-            small = (
+            is_small = (
                 array is not None
                 and array.type.quant is None
                 and array.contents.size <= MAX_KNOWN_ELEMENTS
             )
-            return [array.data] if array is not None and small else None
-        if not self._small(node):
+            return [array.data] if array is not None and is_small else None
+        if not self._may_evaluate(node):
             return None
-        held = {slot: self._found.get(value) for slot, value in node.operands.items()}
-        plain = {slot: data for slot, data in held.items() if data is not None}
-        open_ones = any(data.dtype == object for data in plain.values())
-        if node.op in SHAPE_QUERIES or open_ones:
-            return self._reckoned(node)
-        if len(plain) < len(held) or node.op in SIZED_BY_OPERANDS:
-            return None if len(plain) < len(held) else self._grown(node, plain)
-        return self._run(node, plain)
+        data_by_slot = {slot: self._cached.get(value) for slot, value in node.operands.items()}
+        if node.op == "min" and (bound := self._clamped(node)) is not None:
+            return [bound]
+        known_data = {slot: data for slot, data in data_by_slot.items() if data is not None}
+        is_symbolic = any(data.dtype == object for data in known_data.values())
+        if node.op in SHAPE_QUERIES or is_symbolic:
+            return self._evaluate_symbolically(node)
+        # Open results may be of any size: `SIZED_BY_OPERANDS` is checked by the operands.
+        if len(known_data) < len(data_by_slot) or node.op in SIZED_BY_OPERANDS:
+            return (
+                None
+                if len(known_data) < len(data_by_slot)
+                else self._evaluate_sized(node, known_data)
+            )
+        return self._run(node, known_data)
 
-    def _grown(
+    def _clamped(self, node: Node) -> NDArray[np.generic] | None:
+        """Returns a number that a value is clamped to from both sides, as Keras does to sizes."""
+        for low in node.operands.values():
+            if low.node.op != "max":
+                continue
+            others = [value for value in node.operands.values() if value is not low]
+            if len(others) != 1 or (top := self._number(others[0])) is None:
+                continue
+            floors = [self._number(value) for value in low.node.operands.values()]
+            if any(f is not None and np.greater_equal(f, top).all() for f in floors):
+                return top
+        return None
+
+    def _number(self, value: Value) -> NDArray[np.generic] | None:
+        """Returns the data of a value; None where they are unknown or symbolic."""
+        data = self._cached.get(value)
+        return None if data is None or data.dtype == object else data
+
+    def _evaluate_sized(
         self, node: Node, operands: dict[str, NDArray[np.generic]]
     ) -> list[NDArray[np.generic]] | None:
         """Evaluates an op of `SIZED_BY_OPERANDS`, unless its result is large."""
@@ -94,16 +127,16 @@ class KnownValues:
             return None
         return self._run(node, operands)
 
-    def _reckoned(self, node: Node) -> list[NDArray[np.generic]] | None:
-        parts = {
+    def _evaluate_symbolically(self, node: Node) -> list[NDArray[np.generic]] | None:
+        operand_data = {
             value: data.astype(object)
             for value in node.operands.values()
-            if (data := self._found.get(value)) is not None
+            if (data := self._cached.get(value)) is not None
         }
-        found = reckoned(node, parts, MAX_KNOWN_ELEMENTS)
+        results = computed_sizes(node, operand_data, MAX_KNOWN_ELEMENTS)
         return [
-            sizes.astype(value.type.dtype.carrier) if whole(sizes) else sizes
-            for sizes, value in zip(found, node.results, strict=False)
+            sizes.astype(value.type.dtype.carrier) if all_integers(sizes) else sizes
+            for sizes, value in zip(results, node.results, strict=False)
         ]
 
     def _run(

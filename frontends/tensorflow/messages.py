@@ -70,30 +70,31 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
         if name == _ONEOF:
             message.oneof_decl.add(name="value")
         for text in fields.split(","):
-            field, number, kind = text.split()
-            _add(message, field, int(number), kind)
+            field, number, field_type = text.split()
+            _add(message, field, int(number), field_type)
     return file
 
 
-def _add(message: Any, name: str, number: int, kind: str) -> None:
+def _add(message: Any, name: str, number: int, field_type: str) -> None:
     field = message.field.add(name=name, number=number, label=_Field.LABEL_OPTIONAL)
     if message.name == _ONEOF:
         field.oneof_index = 0
-    if kind[0] in "*%":
+    if field_type[0] in "*%":
         field.label = _Field.LABEL_REPEATED
-    if kind[0] == "%":
-        words = "".join(word.title() for word in name.split("_"))
-        entry = message.nested_type.add(name=f"{words}Entry")
+    # protobuf's maps are repeated messages of key and value, with an option.
+    if field_type[0] == "%":
+        entry_name = "".join(word.title() for word in name.split("_"))
+        entry = message.nested_type.add(name=f"{entry_name}Entry")
         entry.options.map_entry = True
         _add(entry, "key", 1, "string")
-        _add(entry, "value", 2, kind[1:])
-        kind = f"{message.name}.{entry.name}"
-    kind = kind.lstrip("*")
-    if kind in _SCALARS:
-        field.type = _SCALARS[kind]
+        _add(entry, "value", 2, field_type[1:])
+        field_type = f"{message.name}.{entry.name}"
+    field_type = field_type.lstrip("*")
+    if field_type in _SCALARS:
+        field.type = _SCALARS[field_type]
     else:
         field.type = _Field.TYPE_MESSAGE
-        field.type_name = f".{_PACKAGE}.{kind}"
+        field.type_name = f".{_PACKAGE}.{field_type}"
 
 
 _POOL = descriptor_pool.DescriptorPool()

@@ -18,19 +18,21 @@ def _reshape(call: NodeCall) -> Value:
     return add_reshape(call, call[0], call[1])
 
 
-def add_reshape(call: NodeCall, x: Value, wanted: Value) -> Value:
+def add_reshape(call: NodeCall, x: Value, shape: Value) -> Value:
     """Adds a reshape; open sizes become 0 (copy) or a single -1 where possible.
 
     A constant shape is easier for passes and targets than a computed one.
     """
-    found = call.reader.known.sizes(wanted)
-    sizes: list[object] = [None] * _known_length(wanted) if found is None else found.tolist()
+    known_sizes = call.reader.known.sizes(shape)
+    sizes: list[object] = (
+        [None] * _known_length(shape) if known_sizes is None else known_sizes.tolist()
+    )
     if all(isinstance(size, int) for size in sizes):
-        known = [size for size in sizes if isinstance(size, int)]
-        attrs: dict[str, Attr] = {"allow_zero": True} if 0 in known else {}
-        return call.add("reshape", {"x": x, "shape": call.int64_constant(known, "shape")}, attrs)
+        numbers = [size for size in sizes if isinstance(size, int)]
+        attrs: dict[str, Attr] = {"allow_zero": True} if 0 in numbers else {}
+        return call.add("reshape", {"x": x, "shape": call.int64_constant(numbers, "shape")}, attrs)
     if -1 not in sizes and 0 not in sizes:
-        row = [
+        entries = [
             # 0 copies the size of the same axis of x; a single remaining open size may be -1.
             size
             if isinstance(size, int)
@@ -39,9 +41,9 @@ def add_reshape(call: NodeCall, x: Value, wanted: Value) -> Value:
             else -1
             for i, size in enumerate(sizes)
         ]
-        if row.count(-1) < 2:
-            return call.add("reshape", {"x": x, "shape": call.int64_constant(row, "shape")})
-    return call.add("reshape", {"x": x, "shape": as_i64(call, wanted)})
+        if entries.count(-1) < 2:
+            return call.add("reshape", {"x": x, "shape": call.int64_constant(entries, "shape")})
+    return call.add("reshape", {"x": x, "shape": as_i64(call, shape)})
 
 
 def _known_length(value: Value) -> int:
@@ -58,10 +60,10 @@ def as_i64(call: NodeCall, value: Value) -> Value:
 
 def _exact_shape_operand(call: NodeCall, index: int) -> Value:
     """Returns a shape operand without -1, constant if it is known."""
-    found = call.reader.known.elements(call[index])
+    elements = call.reader.known.elements(call[index])
     return (
         as_i64(call, call[index])
-        if found is None
+        if elements is None
         else call.int64_constant(call.integers(index), "shape")
     )
 
@@ -79,22 +81,22 @@ def _expand_dims(call: NodeCall) -> Value:
 
 def _squeeze(call: NodeCall) -> Value:
     x, rank = call[0], call.rank(0)
-    named = call.integer_list("squeeze_dims")
-    if not named:
+    listed = call.integer_list("squeeze_dims")
+    if not listed:
         # Without squeeze_dims, all axes of size 1 are removed, so that their sizes must be known.
         if not all(isinstance(size, int) for size in x.type.shape):
             raise KeepNode("which of its axes have size 1 is not known")
-        named = tuple(i for i, size in enumerate(x.type.shape) if size == 1)
-    axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in named))
+        listed = tuple(i for i, size in enumerate(x.type.shape) if size == 1)
+    axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in listed))
     return call.add("squeeze", {"x": x}, {"axes": axes}) if axes else x
 
 
 def _concat(call: NodeCall) -> Value:
     parts = list(call.operands)
     # Concat has the axis first, ConcatV2 last.
-    at = 0 if call.node.op == "Concat" else len(parts) - 1
-    axis = call.axis(at, parts[1 - bool(at)].type.rank)
-    del parts[at]
+    axis_index = 0 if call.node.op == "Concat" else len(parts) - 1
+    axis = call.axis(axis_index, parts[1 - bool(axis_index)].type.rank)
+    del parts[axis_index]
     if len(parts) == 1:
         return parts[0]
     return call.add("concat", {f"xs.{i}": part for i, part in enumerate(parts)}, {"axis": axis})
@@ -131,6 +133,7 @@ def _split_at(call: NodeCall) -> Sequence[Value]:
     x, sizes = call[0], list(call.integers(1))
     axis = call.axis(2, x.type.rank)
     size = x.type.shape[axis]
+    # One size may be -1: what the others leave.
     if -1 in sizes:
         if not isinstance(size, int):
             raise KeepNode("the size of its last part is not known")
@@ -147,6 +150,7 @@ def _pad(call: NodeCall) -> Value:
     if call.node.op == "MirrorPad":
         attrs["mode"] = "reflect" if call.text("mode") == "REFLECT" else "symmetric"
     elif call.node.op == "PadV2":
+        # PadV2 has the padding value as third operand.
         attrs["value"] = float(call.constant_elements(2).item())
     return call.add("pad", {"x": call[0]}, attrs)
 
@@ -171,9 +175,11 @@ def _roll(call: NodeCall) -> Value:
         size = x.type.shape[axis]
         if not isinstance(size, int):
             raise KeepNode("the size of the axis that it rolls is not known")
-        at = -shift % size
-        if at:
-            first, last = call.add_many("split", {"x": x}, {"sizes": (at, size - at), "axis": axis})
+        position = -shift % size
+        if position:
+            first, last = call.add_many(
+                "split", {"x": x}, {"sizes": (position, size - position), "axis": axis}
+            )
             x = call.add("concat", {"xs.0": last, "xs.1": first}, {"axis": axis})
     return x
 
@@ -187,7 +193,7 @@ def _depth_to_space(op: str) -> Callable[[NodeCall], Value]:
     return read
 
 
-def _shape_with_one_open(call: NodeCall, x: Value) -> list[int]:
+def _sizes_with_one_open(call: NodeCall, x: Value) -> list[int]:
     """Returns the sizes of a value, with -1 for at most one open size."""
     sizes = [size if isinstance(size, int) else -1 for size in x.type.shape]
     if sizes.count(-1) > 1:
@@ -203,9 +209,11 @@ def _space_to_batch(call: NodeCall) -> Value:
         call.constant_elements(2).astype(np.int64).tolist(),
     )
     rank, count = x.type.rank, len(blocks)
-    fronts, backs = ([0, *(p[i] for p in pairs), *[0] * (rank - count - 1)] for i in (0, 1))
-    x = call.add("pad", {"x": x}, {"pads": (*fronts, *backs)})
-    sizes = _shape_with_one_open(call, x)
+    pads_before, pads_after = (
+        [0, *(pair[i] for pair in pairs), *[0] * (rank - count - 1)] for i in (0, 1)
+    )
+    x = call.add("pad", {"x": x}, {"pads": (*pads_before, *pads_after)})
+    sizes = _sizes_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it splits are not known")
     # [batch, h, w, ...] -> [batch, h / b, b, w / b, b, ...] -> [b, b, batch, h / b, w / b, ...].
@@ -214,12 +222,16 @@ def _space_to_batch(call: NodeCall) -> Value:
         split += [size // block, block]
     inner = [2 * i + 2 for i in range(count)]
     outer = [2 * i + 1 for i in range(count)]
-    rest = list(range(2 * count + 1, 2 * count + 1 + rank - count - 1))
+    remaining = list(range(2 * count + 1, 2 * count + 1 + rank - count - 1))
     x = call.add("reshape", {"x": x, "shape": call.int64_constant([*split, *sizes[count + 1 :]])})
-    x = call.add("transpose", {"x": x}, {"perm": (*inner, 0, *outer, *rest)})
+    x = call.add("transpose", {"x": x}, {"perm": (*inner, 0, *outer, *remaining)})
     batch = sizes[0] * prod(blocks) if sizes[0] >= 0 else -1
-    made = [batch, *(s // b for s, b in zip(sizes[1:], blocks, strict=False)), *sizes[count + 1 :]]
-    return call.add("reshape", {"x": x, "shape": call.int64_constant(made)})
+    result_sizes = [
+        batch,
+        *(s // b for s, b in zip(sizes[1:], blocks, strict=False)),
+        *sizes[count + 1 :],
+    ]
+    return call.add("reshape", {"x": x, "shape": call.int64_constant(result_sizes)})
 
 
 def _batch_to_space(call: NodeCall) -> Value:
@@ -230,15 +242,15 @@ def _batch_to_space(call: NodeCall) -> Value:
         call.constant_elements(2).astype(np.int64).tolist(),
     )
     rank, count = x.type.rank, len(blocks)
-    sizes = _shape_with_one_open(call, x)
+    sizes = _sizes_with_one_open(call, x)
     if -1 in sizes[1 : count + 1]:
         raise KeepNode("the sizes that it joins are not known")
     batch = sizes[0] // prod(blocks) if sizes[0] >= 0 else -1
     x = call.add("reshape", {"x": x, "shape": call.int64_constant([*blocks, batch, *sizes[1:]])})
     # [b, b, batch / b^2, h, w, ...] -> [batch / b^2, h, b, w, b, ...] -> crop.
     pairs = [axis for i in range(count) for axis in (count + 1 + i, i)]
-    rest = list(range(2 * count + 1, count + rank))
-    x = call.add("transpose", {"x": x}, {"perm": (count, *pairs, *rest)})
+    remaining = list(range(2 * count + 1, count + rank))
+    x = call.add("transpose", {"x": x}, {"perm": (count, *pairs, *remaining)})
     joined = [s * b for s, b in zip(sizes[1:], blocks, strict=False)]
     x = call.add(
         "reshape", {"x": x, "shape": call.int64_constant([batch, *joined, *sizes[count + 1 :]])}

@@ -24,6 +24,7 @@ def _batch_norm(call: NodeCall) -> Sequence[Value]:
         "axis": 1 if layout.startswith("NC") else x.type.rank - 1,
     }
     operands = {"x": x, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
+    # In inference mode, the further results are the running statistics.
     return call.add("batch_norm", operands, attrs), mean, var
 
 
@@ -32,6 +33,7 @@ def _softmax(op: str) -> Callable[[NodeCall], Value]:
 
 
 def _lrn(call: NodeCall) -> Value:
+    # LRN normalizes over channels, which are last in TensorFlow and second in the op.
     x = call.add("transpose", {"x": call[0]}, {"perm": (0, 3, 1, 2)})
     size = 2 * call.integer("depth_radius", 5) + 1
     attrs: dict[str, Attr] = {
@@ -47,8 +49,8 @@ def _lrn(call: NodeCall) -> Value:
 def _bias(call: NodeCall) -> Value:
     x, bias = call[0], call[1]
     if call.text("data_format", "NHWC") == FIRST and x.type.rank > 2:
-        axes = tuple(range(1, x.type.rank - 1))
-        bias = call.add("unsqueeze", {"x": bias}, {"axes": axes})
+        spatial_axes = tuple(range(1, x.type.rank - 1))
+        bias = call.add("unsqueeze", {"x": bias}, {"axes": spatial_axes})
     return add_bias(call, x, bias)
 
 

@@ -18,6 +18,7 @@ from . import (
     reduction,
     resizing,
     slicing,
+    spectra,
 )
 from .call import NodeCall
 
@@ -35,4 +36,5 @@ OPS: dict[str, Callable[[NodeCall], loops.ValueOrList | Sequence[loops.ValueOrLi
     **reduction.OPS,
     **resizing.OPS,
     **slicing.OPS,
+    **spectra.OPS,
 }

@@ -21,9 +21,9 @@ def _matmul(call: NodeCall) -> Value:
 
 def add_bias(call: NodeCall, x: Value, bias: Value) -> Value:
     """Adds a bias: a constant vector becomes the addend of the gemm before it, else an add."""
-    node, held = x.node, bias.constant
-    if node.op == "gemm" and "c" not in node.operands and held is not None:
-        if held.type.shape == x.type.shape[1:] and held.type.dtype == x.type.dtype:
+    node, constant = x.node, bias.constant
+    if node.op == "gemm" and "c" not in node.operands and constant is not None:
+        if constant.type.shape == x.type.shape[1:] and constant.type.dtype == x.type.dtype:
             return call.add("gemm", {**node.operands, "c": bias}, node.attrs)
     return call.add("add", {"a": x, "b": bias})
 

@@ -37,14 +37,15 @@ def _fake_quant(call: NodeCall) -> Value:
     """Reads FakeQuantWithMinMaxArgs, Vars and VarsPerChannel."""
     bits, narrow = call.integer("num_bits", 8), call.flag("narrow_range")
     if call.node.op == "FakeQuantWithMinMaxArgs":
-        ends = [call.number("min", -6.0)], [call.number("max", 6.0)]
-        low, high = (np.asarray(end, F) for end in ends)
+        stated = [call.number("min", -6.0)], [call.number("max", 6.0)]
+        low, high = (np.asarray(limit, F) for limit in stated)
     else:
         low, high = (call.constant_elements(i).astype(F).reshape(-1) for i in (1, 2))
+    # `narrow_range` leaves out the lowest integer.
     bounds = (int(narrow), 2**bits - 1)
     scale, zero = nudged_qparams(low, high, *bounds)
-    channels = call.node.op == "FakeQuantWithMinMaxVarsPerChannel"
-    axis = call.rank(0) - 1 if channels else None
+    is_per_channel = call.node.op == "FakeQuantWithMinMaxVarsPerChannel"
+    axis = call.rank(0) - 1 if is_per_channel else None
     return _quantize_dequantize(call, _quant_type(f"u{bits}", scale, zero, axis, bounds))
 
 
@@ -56,20 +57,24 @@ def _quant_type(
     bounds: tuple[int, int],
 ) -> QuantType:
     """Returns the quantized type, per channel if an axis is given."""
-    kind = dtype(storage)
+    storage_type = dtype(storage)
     if axis is None:
-        return QuantType(kind, F32, (float(scale[0]),), (int(zero[0]),), bounds=bounds)
+        return QuantType(storage_type, F32, (float(scale[0]),), (int(zero[0]),), bounds=bounds)
     scales = Array(scale, TensorType(scale.shape, F32))
-    zeros = zero.astype(kind.carrier)
-    zero_array = Array(zeros, TensorType(zeros.shape, kind)) if zeros.any() else ()
-    return QuantType(kind, F32, scales, zero_array, Granularity(((axis, 1),)), bounds=bounds)
+    zeros = zero.astype(storage_type.carrier)
+    zero_array = Array(zeros, TensorType(zeros.shape, storage_type)) if zeros.any() else ()
+    return QuantType(
+        storage_type, F32, scales, zero_array, Granularity(((axis, 1),)), bounds=bounds
+    )
 
 
 def _quantize_dequantize(call: NodeCall, quant: QuantType, rounding: str = "") -> Value:
     """Adds quantize and dequantize."""
     x = call[0]
-    kind = x.type.with_element(quant)
-    quantized = call.add_typed("quantize", {"x": x}, {"round": rounding} if rounding else {}, kind)
+    quantized_type = x.type.with_element(quant)
+    quantized = call.add_typed(
+        "quantize", {"x": x}, {"round": rounding} if rounding else {}, quantized_type
+    )
     return call.add("dequantize", {"x": quantized})
 
 
@@ -84,29 +89,31 @@ def _quantize_and_dequantize(call: NodeCall) -> Value:
     )
     signed, narrow = call.flag("signed_input", True), call.flag("narrow_range")
     low, high = (call.constant_elements(i).astype(F).reshape(-1) for i in (1, 2))
-    least = -(1 << (bits - 1)) + narrow if signed else 0
-    most = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
+    lowest = -(1 << (bits - 1)) + narrow if signed else 0
+    highest = (1 << (bits - 1)) - 1 if signed else (1 << bits) - 1
     axis = call.integer("axis", -1)
-    scale = symmetric_scales(low, high, least, most)
+    scale = symmetric_scales(low, high, lowest, highest)
     rounding = {"HALF_TO_EVEN": "even", "HALF_UP": "half_up"}[
         call.text("round_mode", "HALF_TO_EVEN")
     ]
     zero = np.zeros(scale.shape, np.int64)
     storage = f"{'i' if signed else 'u'}{bits}"
-    quant = _quant_type(storage, scale, zero, axis if axis >= 0 else None, (least, most))
+    quant = _quant_type(storage, scale, zero, axis if axis >= 0 else None, (lowest, highest))
     return _quantize_dequantize(call, quant, rounding)
 
 
-def symmetric_scales(low: Floats, high: Floats, least: int, most: int) -> Floats:
+def symmetric_scales(low: Floats, high: Floats, lowest: int, highest: int) -> Floats:
     """Returns the scale of the side that needs the larger one, as QuantizeAndDequantizeV2 does."""
     with np.errstate(all="ignore"):
-        of_low = np.where(F(least) * low > 0, F(least) / low, np.finfo(F).max)
-        of_high = np.where(F(most) * high > 0, F(most) / high, np.finfo(F).max)
-        below = low / F(least) if least else np.zeros_like(low)
-        found: Floats = np.where(of_low < of_high, below, high / F(most)).astype(F)
-    if not np.all(found > 0):
+        levels_per_low = np.where(F(lowest) * low > 0, F(lowest) / low, np.finfo(F).max)
+        levels_per_high = np.where(F(highest) * high > 0, F(highest) / high, np.finfo(F).max)
+        scale_of_low = low / F(lowest) if lowest else np.zeros_like(low)
+        scales: Floats = np.where(
+            levels_per_low < levels_per_high, scale_of_low, high / F(highest)
+        ).astype(F)
+    if not np.all(scales > 0):
         raise KeepNode("one of its ranges is empty")
-    return found
+    return scales
 
 
 OPS: dict[str, Callable[[NodeCall], Value]] = {

@@ -41,49 +41,56 @@ class RangeEnds:
     def as_quantize_v2_widens(self) -> RangeEnds:
         """The range as QuantizeV2 widens it: to include zero, and to a minimum width of 1 %."""
         low = np.minimum(F(0), self.low)
-        room = np.maximum(F(1), self.absmax) * F(0.01)
-        return RangeEnds(low, np.maximum(np.maximum(F(0), self.high), low + room))
+        min_width = np.maximum(F(1), self.absmax) * F(0.01)
+        return RangeEnds(low, np.maximum(np.maximum(F(0), self.high), low + min_width))
 
     def scaled_type(self, storage: str, axis: int | None = None) -> QuantType:
         """Returns the symmetric type of this range."""
         return self._declared_type(storage, (self.absmax / F(LEVELS[storage])).astype(F), axis)
 
     def sided_type(self, storage: str, axis: int | None, *, narrow: bool) -> QuantType:
-        """Returns the type of mode SCALED in TensorFlow's own kernel: the side that needs the
-        larger
-        scale gives it."""
-        least, most = dtype(storage).bounds
-        scale = self.high / F(most)
-        if least:
-            scale = np.maximum(scale, np.abs(self.low) / F(-least))
-        kind = self._declared_type(storage, scale.astype(F), axis)
-        return replace(kind, bounds=(least + 1, most)) if narrow else kind
+        """Returns the type of mode SCALED in TensorFlow's own kernel.
+
+        The side of the range that needs the larger scale gives it.
+        """
+        lowest, highest = dtype(storage).bounds
+        scale = self.high / F(highest)
+        if lowest:
+            scale = np.maximum(scale, np.abs(self.low) / F(-lowest))
+        quant = self._declared_type(storage, scale.astype(F), axis)
+        return replace(quant, bounds=(lowest + 1, highest)) if narrow else quant
 
     def min_first_type(self, storage: str, axis: int | None = None, *, first: bool) -> QuantType:
         """Returns the type of modes MIN_FIRST and MIN_COMBINED: steps from the minimum.
 
         MIN_FIRST shifts the steps so that one of them is exactly zero.
         """
-        step, begin = ((self.high - self.low) / F(255)).astype(F), dtype(storage).bounds[0]
-        plus, zero = self.low, begin
+        step, lowest = ((self.high - self.low) / F(255)).astype(F), dtype(storage).bounds[0]
+        offset_values, zero = self.low, lowest
         if first:
+            # The minimum is moved to the next multiple of the step.
             ratio = self.low / step
-            whole = np.copysign(np.floor(np.abs(ratio) + F(0.5)), ratio).astype(F)
-            plus, zero = whole * step - F(begin) * step, 0
-        kind = self._declared_type(storage, step, axis, level=255.0)
+            steps_to_zero = np.copysign(np.floor(np.abs(ratio) + F(0.5)), ratio).astype(F)
+            offset_values, zero = steps_to_zero * step - F(lowest) * step, 0
+        quant = self._declared_type(storage, step, axis, level=255.0)
         zeros: tuple[int, ...] | Array = (zero,) if zero else ()
         if zero and axis is not None and step.size > 1:
-            held = np.full(step.shape, zero, kind.storage.carrier)
-            zeros = Array(held, TensorType(held.shape, kind.storage))
-        offset = tuple(float(v) for v in plus)
-        return replace(kind, zero=zeros, plus=offset if plus.size <= 8 else _float_array(plus))
+            zero_array = np.full(step.shape, zero, quant.storage.carrier)
+            zeros = Array(zero_array, TensorType(zero_array.shape, quant.storage))
+        offsets = tuple(float(v) for v in offset_values)
+        return replace(
+            quant,
+            zero=zeros,
+            plus=offsets if offset_values.size <= 8 else _float_array(offset_values),
+        )
 
     def _declared_type(
         self, storage: str, scales: Floats, axis: int | None, level: float | None = None
     ) -> QuantType:
         level = level or LEVELS[storage]
-        ends = [tuple(float(v) for v in end) for end in (self.low, self.high)]
-        declared = DeclaredBounds(ends[0], ends[1], level)
+        limits = [tuple(float(v) for v in limit) for limit in (self.low, self.high)]
+        declared = DeclaredBounds(limits[0], limits[1], level)
+        # Long lists are arrays, which a file stores apart from the text.
         if self.low.size > 8:
             declared = DeclaredBounds(_float_array(self.low), _float_array(self.high), level)
         if axis is None or scales.size == 1:
@@ -98,10 +105,10 @@ def _float_array(numbers: Floats) -> Array:
     return Array(numbers, TensorType(numbers.shape, F32))
 
 
-def range_of(call: NodeCall, at: int) -> RangeEnds:
+def range_of(call: NodeCall, index: int) -> RangeEnds:
     """Returns the constant range of two operands; raises KeepNode for an empty one."""
     low, high = (
-        np.atleast_1d(call.constant_elements(i)).astype(F).reshape(-1) for i in (at, at + 1)
+        np.atleast_1d(call.constant_elements(i)).astype(F).reshape(-1) for i in (index, index + 1)
     )
     if not (np.isfinite(low) & np.isfinite(high)).all() or not np.maximum(-low, high).all():
         raise KeepNode("one of its ranges is empty")
@@ -110,33 +117,34 @@ def range_of(call: NodeCall, at: int) -> RangeEnds:
 
 def storage_of(call: NodeCall, name: str) -> str:
     """Returns the storage of a quantized type attribute."""
-    found = QUANTIZED_STORAGE.get(call.attr(name).type)
-    if found not in LEVELS:
+    storage = QUANTIZED_STORAGE.get(call.attr(name).type)
+    if storage not in LEVELS:
         raise KeepNode(f"its {name} is no type of quantized values that is read")
-    return found
+    return storage
 
 
-def range_results(call: NodeCall, found: RangeEnds) -> list[Value]:
+def range_results(call: NodeCall, range_ends: RangeEnds) -> list[Value]:
     """Returns the two further results of a quantized op: minimum and maximum."""
-    single = found.low.size == 1
-    ends = [(end[0] if single else end) for end in (found.low, found.high)]
-    return [call.constant(np.asarray(end, F), "range") for end in ends]
+    # TensorFlow has scalars for one range, vectors for one a channel.
+    is_single = range_ends.low.size == 1
+    limits = [(limit[0] if is_single else limit) for limit in (range_ends.low, range_ends.high)]
+    return [call.constant(np.asarray(limit, F), "range") for limit in limits]
 
 
-def as_quantized(x: Value, kind: QuantType, call: NodeCall) -> Value:
+def as_quantized(x: Value, quant: QuantType, call: NodeCall) -> Value:
     """Returns a quantized value as the type that its consumer assumes, recoded if it differs."""
-    held = x.type.quant
-    if held is None or str(held.storage) not in LEVELS:
+    current = x.type.quant
+    if current is None or str(current.storage) not in LEVELS:
         raise KeepNode("its data are not quantized by constant ranges")
-    said = replace(kind, bounds=held.bounds)
-    if held.has_same_mapping(said):
+    wanted = replace(quant, bounds=current.bounds)
+    if current.has_same_mapping(wanted):
         return x
-    return call.add_typed("recode", {"x": x}, {}, x.type.with_element(said))
+    return call.add_typed("recode", {"x": x}, {}, x.type.with_element(wanted))
 
 
 def as_scaled(call: NodeCall, x: Value, stated: RangeEnds) -> Value:
     """Returns a quantized value as the symmetric type of the range that its consumer is given."""
-    held = x.type.quant
-    if held is None or str(held.storage) not in LEVELS:
+    current = x.type.quant
+    if current is None or str(current.storage) not in LEVELS:
         raise KeepNode("its data are not quantized by constant ranges")
-    return as_quantized(x, stated.scaled_type(str(held.storage)), call)
+    return as_quantized(x, stated.scaled_type(str(current.storage)), call)

@@ -28,14 +28,15 @@ def inferred_shape(source: GraphSource, name: str) -> tuple[int, ...] | None:
     for node in source.nodes.values():
         for index, (operand, _) in enumerate(node.inputs):
             readers.setdefault(operand, []).append((node, index))
-    waiting, seen = deque([name]), {name}
+    waiting, visited = deque([name]), {name}
     while waiting:
         for node, index in readers.get(waiting.popleft(), ()):
-            found = _layer_operand_shape(source, node, index)
-            if found is not None:
-                return found
-            if node.op in _SHAPE_KEEPING and node.name not in seen:
-                seen.add(node.name)
+            shape = _layer_operand_shape(source, node, index)
+            if shape is not None:
+                return shape
+            # Breadth first: the nearest layer decides.
+            if node.op in _SHAPE_KEEPING and node.name not in visited:
+                visited.add(node.name)
                 waiting.append(node.name)
     return None
 
@@ -44,20 +45,24 @@ def _layer_operand_shape(
     source: GraphSource, node: GraphDefNode, index: int
 ) -> tuple[int, ...] | None:
     """Returns the shape of a layer's operand; its last size follows from the filter."""
-    legacy = node.op.startswith("QuantizedConv2D") or node.op.startswith("QuantizedDepthwise")
+    is_legacy = node.op.startswith("QuantizedConv2D") or node.op.startswith("QuantizedDepthwise")
     rank = (
-        4 if legacy else 2 if node.op.startswith("QuantizedMatMul") else _LAYER_RANKS.get(node.op)
+        4
+        if is_legacy
+        else 2
+        if node.op.startswith("QuantizedMatMul")
+        else _LAYER_RANKS.get(node.op)
     )
     if rank is None or len(node.inputs) < 2:
         return None
-    held = source.nodes.get(node.inputs[1][0])
-    while held is not None and held.op == "Identity":
-        held = source.nodes.get(held.inputs[0][0])
-    if held is None or held.op != "Const":
+    filter_node = source.nodes.get(node.inputs[1][0])
+    while filter_node is not None and filter_node.op == "Identity":
+        filter_node = source.nodes.get(filter_node.inputs[0][0])
+    if filter_node is None or filter_node.op != "Const":
         return None
-    weights = shape_of(held.attrs["value"].tensor.tensor_shape)
+    weights = shape_of(filter_node.attrs["value"].tensor.tensor_shape)
     if weights is None or len(weights) != rank:
         return None
-    depthwise = "Depthwise" in node.op
-    made = weights[-1] * weights[-2] if depthwise else weights[-1]
-    return (*(-1,) * (rank - 1), weights[-2] if index == 0 else made)
+    is_depthwise = "Depthwise" in node.op
+    output_channels = weights[-1] * weights[-2] if is_depthwise else weights[-1]
+    return (*(-1,) * (rank - 1), weights[-2] if index == 0 else output_channels)

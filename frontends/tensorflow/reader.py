@@ -14,15 +14,16 @@ from qir.ir import dims
 from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
 from qir.ir.graph import Graph
-from qir.ir.node import Node as Made
+from qir.ir.node import Node as IrNode
 from qir.ir.node import Stage, Value
 from qir.ir.origin import Origin
 from qir.ir.types import Array, TensorType
 from qir.ledger import Ledger
-from qir.passes.fold.fold_shapes import MADE_TO, made_to
+from qir.passes.fold.fold_shapes import SHAPED_BY_OPERAND, requested_shape
 
 from . import branches, foreign, kernels, loops
 from .call import KeepNode, NodeCall
+from .dilations import replace_dilations
 from .elements import dtype_of_number, is_type_number, shape_of, tensor_elements, type_name
 from .frames import LOOP_OP, replace_frames
 from .graphdef import (
@@ -36,11 +37,17 @@ from .graphdef import (
 from .known import KnownValues
 from .operators import OPS
 from .ranks import inferred_shape
+from .spectra import READS_PAIRS, ComplexPair
 from .switches import BRANCH_OP, replace_switches
 
 _CONTROL_OPS = LOOP_OPS | BRANCH_OPS | {LOOP_OP, BRANCH_OP}
-_LIST_OPS = frozenset((*loops.OPS, "Identity"))
-"""Ops that may have lists of tensors as operands."""
+_LIST_OPS = frozenset((*loops.OPS, *READS_PAIRS, "Identity"))
+"""Ops that may have lists of tensors, or complex ones, as operands."""
+
+_KEPT_OPS = frozenset((*kernels.OPS, "DenseBincount"))
+"""Ops that are kept as foreign where their converter refuses them."""
+_SKIPS_OPERANDS = frozenset((*kernels.OPS, *loops.OPS))
+"""Ops with operands that say nothing new, such as ranges and shapes."""
 
 
 class GraphDefReader:
@@ -68,16 +75,20 @@ class GraphDefReader:
     def read(self, outputs: Mapping[str, ResultPlace]) -> Graph:
         """Reads the nodes that the outputs depend on; raises InputError for what cannot be read."""
         places = {name: self.source.resolve(place) for name, place in outputs.items()}
-        for name, (held, _) in places.items():
-            if held not in self.source.nodes:
+        for name, (node_name, _) in places.items():
+            if node_name not in self.source.nodes:
                 raise InputError(f"{self.source.name}: output {name} names no node of the file")
         # The control flow of TensorFlow 1 is rewritten to ops with bodies first.
         replace_switches(self.source)
         self.loops = replace_frames(self.source)
+        replace_dilations(self.source)
+        # Only what the outputs depend on is read: training ops, savers and the like are left out.
         nodes = list(topological_order(self.source, list(places.values())))
         reached = {node.name for node in nodes}
-        # Inputs have the order of the file, whatever reads them first.
-        for node in self.source.nodes.values():
+        # Inputs have the order of the signature, then of the file, whatever reads them first.
+        signed = [name for name in self.inputs if name in self.source.nodes]
+        for node_name in dict.fromkeys([*signed, *self.source.nodes]):
+            node = self.source.nodes[node_name]
             if node.op in ("Placeholder", "PlaceholderV2") and node.name in reached:
                 self.results[node.name, 0] = self._input(node)
         for node in nodes:
@@ -91,8 +102,8 @@ class GraphDefReader:
 
         Its arguments are in `results` already.
         """
-        given = {name for name, _ in self.results}
-        for node in topological_order(self.source, places, given):
+        read_before = {name for name, _ in self.results}
+        for node in topological_order(self.source, places, read_before):
             self._read(node)
         return [self.results[place] for place in places]
 
@@ -100,6 +111,7 @@ class GraphDefReader:
         if node.op == "Const":
             self.results[node.name, 0] = self._constant(node)
             return
+        # A wrong number would fail in a converter, without the name of the node.
         if "T" in node.attrs and node.attrs["T"].WhichOneof("value") == "type":
             number = node.attrs["T"].type  # loops have a list of types there
             if not is_type_number(number):
@@ -110,23 +122,24 @@ class GraphDefReader:
         operands = [self.operand(node, place) for place in node.inputs]
         call = NodeCall(self, node, operands)  # type: ignore[arg-type]
         if node.op not in _LIST_OPS and not all(isinstance(operand, Value) for operand in operands):
-            raise self.error(node, "reads a list of tensors, which it cannot")
+            raise self.error(node, f"reads {_kind(operands)}, which it cannot")
         handler = OPS.get(node.op)
         if handler is None:
             reason = "is no op that is read; cut it off, or freeze a part without it"
             self._set_results(node, self._keep(node, operands, reason))
             return
         try:
-            made = handler(call)
+            results = handler(call)
+            if call.used < call.count and node.op not in _SKIPS_OPERANDS:
+                raise KeepNode(f"it has {call.count} inputs, and takes {call.used}")
         except (KeepNode, TypeRuleError) as why:
-            # Only quantized kernels are kept as foreign where their converter refuses them.
-            if node.op not in kernels.OPS:
+            if node.op not in _KEPT_OPS:
                 raise self.error(node, f"is not read: {why}") from why
-            made = self._keep(node, operands, "is not read", str(why))
+            results = self._keep(node, operands, "is not read", str(why))
         except (ArithmeticError, LookupError, ValueError) as error:  # a damaged file says anything
             reason = f"is not read: its operands and attributes do not fit ({error!r})"
             raise self.error(node, reason) from error
-        self._set_results(node, list(made) if isinstance(made, Sequence) else [made])
+        self._set_results(node, list(results) if isinstance(results, Sequence) else [results])
 
     def _keep(
         self,
@@ -139,7 +152,7 @@ class GraphDefReader:
 
         Raises InputError with the reason if TensorFlow cannot run it.
         """
-        values = [held for held in operands if isinstance(held, Value)]
+        values = [operand for operand in operands if isinstance(operand, Value)]
         try:
             return foreign.keep(self, node, values, reason)
         except KeepNode as why:
@@ -147,10 +160,10 @@ class GraphDefReader:
             raise self.error(node, message) from why
 
     def _set_results(self, node: GraphDefNode, results: Sequence[loops.ValueOrList]) -> None:
-        for index, held in enumerate(results):
-            self.results[node.name, index] = held
-            if isinstance(held, Value):
-                self._name(held, f"{node.name}:{index}" if index else node.name)
+        for index, result in enumerate(results):
+            self.results[node.name, index] = result
+            if isinstance(result, Value):
+                self._name(result, f"{node.name}:{index}" if index else node.name)
 
     def _read_control(self, node: GraphDefNode) -> list[loops.ValueOrList]:
         try:
@@ -164,45 +177,47 @@ class GraphDefReader:
     def operand(self, node: GraphDefNode, place: ResultPlace) -> loops.ValueOrList:
         """Returns an operand, which may be a list of tensors."""
         if place not in self.results:
-            said = f"reads result {place[1]} of {place[0]}, which is not read"
-            raise self.error(node, said)
+            message = f"reads result {place[1]} of {place[0]}, which is not read"
+            raise self.error(node, message)
         return self.results[place]
 
     def _result(self, place: ResultPlace) -> Value:
         if place not in self.results:
             raise InputError(f"{self.source.name}: {place[0]} has no result {place[1]}")
-        found = self.results[place]
-        if not isinstance(found, Value):
-            raise InputError(f"{self.source.name}: output {place[0]} is a list of tensors")
-        return found
+        result = self.results[place]
+        if not isinstance(result, Value):
+            said = f"output {place[0]} is {_kind([result])}"
+            raise InputError(f"{self.source.name}: {said}")
+        return result
 
     def _input(self, node: GraphDefNode) -> Value:
         number = node.attrs["dtype"].type
-        kind = dtype_of_number(number)
-        if kind is None:
+        element_type = dtype_of_number(number)
+        if element_type is None:
             raise self.error(node, f"is an input of {type_name(number)}, which is not read")
-        stated = shape_of(node.attrs["shape"].shape) if "shape" in node.attrs else None
-        stated = inferred_shape(self.source, node.name) if stated is None else stated
-        if stated is None:
+        sizes = shape_of(node.attrs["shape"].shape) if "shape" in node.attrs else None
+        # Without a rank, consumers may require one: a convolution has images of rank 4.
+        sizes = inferred_shape(self.source, node.name) if sizes is None else sizes
+        if sizes is None:
             raise self.error(node, "is an input of unknown rank; freeze the graph with its shape")
-        if min(stated, default=0) < -1:
-            raise self.error(node, f"is an input of the shape {list(stated)}; open sizes are -1")
-        made = self.graph.add(
+        if min(sizes, default=0) < -1:
+            raise self.error(node, f"is an input of the shape {list(sizes)}; open sizes are -1")
+        input_node = self.graph.add(
             "input",
-            types=[TensorType(self._dims(node, stated), kind)],
+            types=[TensorType(self._dims(node, sizes), element_type)],
             name=self.inputs.get(node.name, node.name),
             origins=[self.origin(node)],
         )
-        return made.result
+        return input_node.result
 
-    def _dims(self, node: GraphDefNode, stated: Sequence[int]) -> tuple[Dim, ...]:
+    def _dims(self, node: GraphDefNode, sizes: Sequence[int]) -> tuple[Dim, ...]:
         """Returns sizes with a symbol for each open one: N for the batch."""
         stem = re.sub(r"\W", "_", node.name)
         stem = stem if stem[:1].isalpha() else f"s{stem}"
-        names = ("N", *(f"{stem}_{i}" for i in range(1, len(stated))))
+        names = ("N", *(f"{stem}_{i}" for i in range(1, len(sizes))))
         return tuple(
             size if size >= 0 else dims.symbol(name)
-            for size, name in zip(stated, names, strict=False)
+            for size, name in zip(sizes, names, strict=False)
         )
 
     def _constant(self, node: GraphDefNode) -> Value:
@@ -210,10 +225,10 @@ class GraphDefReader:
         if proto is None:
             raise self.error(node, "is a constant without a value")
         data = tensor_elements(proto, f"{self.source.name}: Const {node.name}")
-        stated = node.attrs["dtype"].type if "dtype" in node.attrs else proto.dtype
-        if stated != proto.dtype:
-            said = f"states {type_name(stated)} and holds {type_name(proto.dtype)}"
-            raise self.error(node, said)
+        declared = node.attrs["dtype"].type if "dtype" in node.attrs else proto.dtype
+        if declared != proto.dtype:
+            message = f"states {type_name(declared)} and holds {type_name(proto.dtype)}"
+            raise self.error(node, message)
         return self.graph.constant(Array.of(data, node.name), name=node.name)
 
     # -- what converters ask for ----------------------------------------------------------------
@@ -225,14 +240,14 @@ class GraphDefReader:
         operands: Mapping[str, Value],
         attrs: Mapping[str, Attr],
         types: Sequence[TensorType] | None = None,
-    ) -> Made:
+    ) -> IrNode:
         """Adds an op that stems from a node of the source."""
         origins, name = [self.origin(node)], self.names(node, op)
-        made = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
-        self.unnamed.update(made.results)
-        if op in MADE_TO and None in made.result.type.shape:
-            self._state_sizes(made)
-        return made
+        ir_node = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
+        self.unnamed.update(ir_node.results)
+        if op in SHAPED_BY_OPERAND and None in ir_node.result.type.shape:
+            self._set_known_sizes(ir_node)
+        return ir_node
 
     def add_control(
         self,
@@ -244,39 +259,41 @@ class GraphDefReader:
         """Adds an op that holds bodies; returns its results."""
         name = self.names(node, op)
         origins = [self.origin(node)]
-        made = self.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
-        self.unnamed.update(made.results)
-        return made.results
+        control = self.graph.add(op, operands, name=name, origins=origins, bodies=bodies)
+        self.unnamed.update(control.results)
+        return control.results
 
     def add_group(
         self,
         node: GraphDefNode,
         stages: Sequence[Stage],
         operands: Mapping[str, Value],
-        kind: TensorType,
+        result_type: TensorType,
     ) -> Value:
         """Adds what one fused kernel of the source computes."""
         origins, name = [self.origin(node)], self.names(node, "group")
         # One stage alone is a plain op, no group.
         if len(stages) > 1:
-            made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins)
+            group = self.graph.add_chain(stages, operands, result_type, name=name, origins=origins)
         else:
-            (one,) = stages
-            types = [kind]
-            made = self.graph.add(
-                one.op, operands, one.attrs, types=types, name=name, origins=origins
+            (stage,) = stages
+            types = [result_type]
+            group = self.graph.add(
+                stage.op, operands, stage.attrs, types=types, name=name, origins=origins
             )
-        self.unnamed.add(made.result)
-        return made.result
+        self.unnamed.add(group.result)
+        return group.result
 
-    def _state_sizes(self, made: Made) -> None:
+    def _set_known_sizes(self, ir_node: IrNode) -> None:
         """Writes sizes into a type that follow from constants and from shapes."""
-        sizes = self.known.sizes(made.operands["shape"])
-        shape = None if sizes is None else made_to(made, sizes.astype(object))
-        kind = made.result.type
-        if shape is not None and len(shape) == kind.rank:
-            more = tuple(n if o is None else o for o, n in zip(kind.shape, shape, strict=True))
-            self.graph.set_type(made.result, kind.with_shape(more))
+        sizes = self.known.sizes(ir_node.operands["shape"])
+        shape = None if sizes is None else requested_shape(ir_node, sizes.astype(object))
+        result_type = ir_node.result.type
+        if shape is not None and len(shape) == result_type.rank:
+            refined = tuple(
+                n if o is None else o for o, n in zip(result_type.shape, shape, strict=True)
+            )
+            self.graph.set_type(ir_node.result, result_type.with_shape(refined))
 
     def names(self, node: GraphDefNode, what: str) -> str:
         """Returns a name for a value that the source does not name."""
@@ -291,8 +308,15 @@ class GraphDefReader:
         """Names a value after its node, unless it has a name of the source already."""
         if value in self.unnamed and not self.graph.has(name):
             self.unnamed.discard(value)
+            # Converters add several ops; the last one has the name of the source's node.
             self.graph.rename(value, name)
 
     def error(self, node: GraphDefNode, what: str) -> InputError:
         """Returns an error for a node, in one line."""
         return InputError(f"{self.source.name}: {node.op} {node.name} {what}")
+
+
+def _kind(held: Sequence[loops.ValueOrList]) -> str:
+    """Returns what values are that are no single tensors."""
+    pairs = any(isinstance(each, ComplexPair) for each in held)
+    return "complex numbers" if pairs else "a list of tensors"

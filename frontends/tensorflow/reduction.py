@@ -30,9 +30,10 @@ def _reduce_booleans(op: str) -> Callable[[NodeCall], Value]:
         axes = call.axes(1, x.type.rank)
         if not axes:
             return x
-        whole = call.add("cast", {"x": x}, {"to": _I32})
-        made = call.add(op, {"x": whole}, {"axes": axes, "keep": call.flag("keep_dims")})
-        return call.add("not_equal", {"a": made, "b": call.scalar_like(0, made)})
+        # The language reduces numbers only: booleans become 0 and 1.
+        integers = call.add("cast", {"x": x}, {"to": _I32})
+        reduced = call.add(op, {"x": integers}, {"axes": axes, "keep": call.flag("keep_dims")})
+        return call.add("not_equal", {"a": reduced, "b": call.scalar_like(0, reduced)})
 
     return read
 
@@ -40,9 +41,9 @@ def _reduce_booleans(op: str) -> Callable[[NodeCall], Value]:
 def _arg_reduce(op: str) -> Callable[[NodeCall], Value]:
     def read(call: NodeCall) -> Value:
         axis = call.axis(1, call.rank(0))
-        made = call.add(op, {"x": call[0]}, {"axis": axis, "keep": False})
-        to = call.dtype("output_type") if call.has("output_type") else made.type.dtype
-        return made if to == made.type.dtype else call.add("cast", {"x": made}, {"to": to})
+        reduced = call.add(op, {"x": call[0]}, {"axis": axis, "keep": False})
+        to = call.dtype("output_type") if call.has("output_type") else reduced.type.dtype
+        return reduced if to == reduced.type.dtype else call.add("cast", {"x": reduced}, {"to": to})
 
     return read
 
@@ -67,9 +68,9 @@ def _top_k(call: NodeCall) -> Sequence[Value]:
         "largest": True,
         "sorted": call.flag("sorted", True),
     }
-    values, places = call.add_many("top_k", {"x": call[0]}, attrs)
+    values, indices = call.add_many("top_k", {"x": call[0]}, attrs)
     to = call.dtype("index_type") if call.has("index_type") else _I32
-    return values, call.add("cast", {"x": places}, {"to": to})
+    return values, call.add("cast", {"x": indices}, {"to": to})
 
 
 _I32 = dtype("i32")

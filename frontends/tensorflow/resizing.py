@@ -10,15 +10,17 @@ from qir.ir.node import Value
 from .call import NodeCall
 
 
-def _coordinate_attrs(call: NodeCall, nearest: bool) -> dict[str, Attr]:
+def _coordinate_attrs(call: NodeCall, is_nearest: bool) -> dict[str, Attr]:
     if call.flag("align_corners"):
-        place, rounding = "align_corners", "round_prefer_ceil"
+        coordinates, rounding = "align_corners", "round_prefer_ceil"
     elif call.flag("half_pixel_centers"):
-        place, rounding = "tf_half_pixel_for_nn" if nearest else "half_pixel", "floor"
+        # TensorFlow's nearest neighbour with half-pixel centers is floor((i + 0.5) * scale),
+        # without the last - 0.5.
+        coordinates, rounding = "tf_half_pixel_for_nn" if is_nearest else "half_pixel", "floor"
     else:
-        place, rounding = "asymmetric", "floor"
-    found: dict[str, Attr] = {"coordinates": place}
-    return {**found, "rounding": rounding} if nearest else found
+        coordinates, rounding = "asymmetric", "floor"
+    attrs: dict[str, Attr] = {"coordinates": coordinates}
+    return {**attrs, "rounding": rounding} if is_nearest else attrs
 
 
 def _nearest(call: NodeCall) -> Value:

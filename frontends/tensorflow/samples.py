@@ -23,22 +23,22 @@ class _Builder:
 
     def node(self, op: str, name: str, *inputs: str) -> Any:
         """Adds a node and returns its message."""
-        made = self.proto.node.add(op=op, name=name, input=inputs)
-        made.attr["T"].type = _FLOAT
-        return made
+        node_proto = self.proto.node.add(op=op, name=name, input=inputs)
+        node_proto.attr["T"].type = _FLOAT
+        return node_proto
 
     def input(self, name: str, *shape: int) -> None:
         """Adds an input."""
-        made = self.proto.node.add(op="Placeholder", name=name)
-        made.attr["dtype"].type = _FLOAT
+        node_proto = self.proto.node.add(op="Placeholder", name=name)
+        node_proto.attr["dtype"].type = _FLOAT
         for size in shape:
-            made.attr["shape"].shape.dim.add(size=size)
+            node_proto.attr["shape"].shape.dim.add(size=size)
 
     def constant(self, name: str, data: NDArray[np.generic]) -> None:
         """Adds a constant, of float32 or int32."""
-        made = self.proto.node.add(op="Const", name=name)
-        tensor = made.attr["value"].tensor
-        tensor.dtype = made.attr["dtype"].type = _FLOAT if data.dtype == np.float32 else _INT
+        node_proto = self.proto.node.add(op="Const", name=name)
+        tensor = node_proto.attr["value"].tensor
+        tensor.dtype = node_proto.attr["dtype"].type = _FLOAT if data.dtype == np.float32 else _INT
         tensor.tensor_shape.SetInParent()
         for size in data.shape:
             tensor.tensor_shape.dim.add(size=size)

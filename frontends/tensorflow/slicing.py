@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qir.ir.attrs import Attr
+from qir.ir.dims import Dim, Sym
 from qir.ir.node import Value
 
 from .call import KeepNode, NodeCall
@@ -13,6 +14,16 @@ from .movement import as_i64
 
 _TO_THE_END = 2**63 - 1
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A cut of one axis: the entry in the operands, and which of them say where it starts, ends."""
+
+    entry: int
+    start: int | None
+    stop: int | None
+    step: int
 
 
 @dataclass
@@ -25,6 +36,8 @@ class _SliceParts:
     axes: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
+    computed: dict[int, _Computed] = field(default_factory=dict)
+    """By axis: a cut with a bound that is computed while the network runs."""
 
     @property
     def attrs(self) -> dict[str, Attr]:
@@ -45,6 +58,8 @@ def _strided_slice(call: NodeCall) -> Value:
     x, cuts = call[0], _parse_strided_slice(call)
     if cuts.axes:
         x = call.add("slice", {"x": x}, cuts.attrs)
+    if cuts.computed:
+        x = _slice_at(call, x, cuts)
     if cuts.gone:
         x = call.add("squeeze", {"x": x}, {"axes": tuple(cuts.gone)})
     if cuts.new:
@@ -52,9 +67,26 @@ def _strided_slice(call: NodeCall) -> Value:
     return x
 
 
+def _slice_at(call: NodeCall, x: Value, cuts: _SliceParts) -> Value:
+    """Adds a slice whose bounds are computed."""
+    rows = []
+    for index, name in ((1, "start"), (2, "stop")):
+        held = as_i64(call, call[index])
+        parts = [
+            call.add("gather", {"x": held, "indices": call.int64_constant([c.entry])}, {"axis": 0})
+            if getattr(c, name) is None
+            else call.int64_constant([getattr(c, name)])
+            for c in cuts.computed.values()
+        ]
+        joined = {f"xs.{i}": part for i, part in enumerate(parts)}
+        rows.append(parts[0] if len(parts) == 1 else call.add("concat", joined, {"axis": 0}))
+    attrs = {"axes": (*cuts.computed,), "steps": tuple(c.step for c in cuts.computed.values())}
+    return call.add("slice_at", {"x": x, "starts": rows[0], "ends": rows[1]}, attrs)
+
+
 def _parse_strided_slice(call: NodeCall) -> _SliceParts:
     """Parses bounds and masks, entry by entry."""
-    begin, end, strides = (call.integers(i) for i in (1, 2, 3))
+    begin, end, strides = _bounds(call, 1), _bounds(call, 2), call.integers(3)
     first, last, ellipsis, new, shrink = (call.integer(name) for name in _MASKS)
     plain = [i for i in range(len(begin)) if not ((ellipsis | new) >> i) & 1]
     left = call.rank(0) - len(plain)
@@ -70,16 +102,41 @@ def _parse_strided_slice(call: NodeCall) -> _SliceParts:
             place += 1
         elif shrink & bit:
             at = begin[i]
+            if not isinstance(at, int):
+                raise KeepNode(f"its index {i} is computed while the network runs")
             cuts.cut(axis, at, at + 1 if at != -1 else _TO_THE_END, 1)
             cuts.gone.append(axis)
             axis += 1
         else:
             step = strides[i]
             start = (0 if step > 0 else -1) if first & bit else begin[i]
-            stop = (_TO_THE_END if step > 0 else -_TO_THE_END) if last & bit else end[i]
-            cuts.cut(axis, start, stop, step)
+            to_the_end = last & bit or (step > 0 and _is_size(end[i], call.shape(0)[axis]))
+            stop = (_TO_THE_END if step > 0 else -_TO_THE_END) if to_the_end else end[i]
+            if isinstance(start, int) and isinstance(stop, int):
+                cuts.cut(axis, start, stop, step)
+            else:
+                first_known, last_known = (
+                    side if isinstance(side, int) else None for side in (start, stop)
+                )
+                cuts.computed[axis] = _Computed(i, first_known, last_known, step)
             axis, place = axis + 1, place + 1
     return cuts
+
+
+def _bounds(call: NodeCall, index: int) -> list[Dim]:
+    """Returns bounds: numbers, open sizes, None for those that nothing is known of."""
+    found = call.reader.known.sizes(call[index])
+    if found is not None:
+        return list(found.reshape(-1).tolist())
+    (count,) = call.shape(index)
+    if not isinstance(count, int):
+        raise KeepNode("the number of its bounds is not known")
+    return [None] * count
+
+
+def _is_size(bound: Dim, size: Dim) -> bool:
+    """Returns whether a bound is the open size of its axis."""
+    return isinstance(bound, Sym) and bound == size
 
 
 def _slice(call: NodeCall) -> Value:

@@ -22,17 +22,18 @@ _ELSE, _THEN = 0, 1
 def replace_switches(source: GraphSource) -> None:
     """Replaces all conditionals, inner ones first."""
     nodes = source.nodes
-    left = [n for n in nodes.values() if n.op == "Merge" and not _begins_loop(source, n)]
-    while left:
-        ready = [n for n in left if len(n.inputs) == 2 and not _has_inner_merge(source, n)]
+    merges = [n for n in nodes.values() if n.op == "Merge" and not _begins_loop(source, n)]
+    while merges:
+        ready = [n for n in merges if len(n.inputs) == 2 and not _has_inner_merge(source, n)]
         conditions = {n.name: _condition(source, n) for n in ready}
         if not ready:
-            said = f"Merge {left[0].name} joins no two branches of one Switch"
-            raise InputError(f"{source.name}: {said}")
+            message = f"Merge {merges[0].name} joins no two branches of one Switch"
+            raise InputError(f"{source.name}: {message}")
         first = conditions[ready[0].name]
+        # All results of one conditional become one node.
         group = [n for n in ready if conditions[n.name] == first]
         _replace_merges(source, first, group)
-        left = [n for n in left if n not in group]
+        merges = [n for n in merges if n not in group]
 
 
 def _begins_loop(source: GraphSource, merge: GraphDefNode) -> bool:
@@ -43,13 +44,13 @@ def _begins_loop(source: GraphSource, merge: GraphDefNode) -> bool:
 
 
 def _controlling_nodes(
-    source: GraphSource, place: ResultPlace, *, waits: bool
+    source: GraphSource, place: ResultPlace, *, follows_control: bool
 ) -> list[tuple[GraphDefNode, int]]:
     """Returns the Switch and Merge results that a result depends on first.
 
     With `waits`, control inputs are followed too. The Switch nodes of loops are looked through.
     """
-    found, seen, todo = [], {place}, [place]
+    controlling, visited, todo = [], {place}, [place]
     while todo:
         name, index = todo.pop()
         node = source.nodes.get(name)
@@ -57,23 +58,31 @@ def _controlling_nodes(
             continue
         is_ring = node.op == "Merge" and _begins_loop(source, node)
         if node.op == "Merge" and not is_ring:
-            found.append((node, index))
+            controlling.append((node, index))
             continue
         if node.op == "Switch" and len(node.inputs) == 2:
+            # A Switch of a loop passes values on: the LoopCond tells it from a conditional.
             condition = source.nodes.get(node.inputs[1][0])
             if condition is None or condition.op != "LoopCond":
-                found.append((node, index))
+                controlling.append((node, index))
                 continue
-        more = [*node.inputs, *((each, 0) for each in node.control_inputs if waits)]
-        todo += [each for each in more if each not in seen]
-        seen.update(more)
-    return found
+        more = [
+            *node.inputs,
+            *((input_name, 0) for input_name in node.control_inputs if follows_control),
+        ]
+        todo += [input_name for input_name in more if input_name not in visited]
+        visited.update(more)
+    return controlling
 
 
 def _has_inner_merge(source: GraphSource, merge: GraphDefNode) -> bool:
     """Returns whether this Merge depends on another one that is not replaced yet."""
-    ends = [end for place in merge.inputs for end in _controlling_nodes(source, place, waits=False)]
-    return any(node.op == "Merge" for node, _ in ends)
+    controlling = [
+        end
+        for place in merge.inputs
+        for end in _controlling_nodes(source, place, follows_control=False)
+    ]
+    return any(node.op == "Merge" for node, _ in controlling)
 
 
 def _condition(source: GraphSource, merge: GraphDefNode) -> ResultPlace:
@@ -82,19 +91,22 @@ def _condition(source: GraphSource, merge: GraphDefNode) -> ResultPlace:
     Raises InputError if its inputs are not the two branches of one condition.
     """
     conditions: set[ResultPlace] = set()
-    for side, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
-        ends = _controlling_nodes(source, place, waits=False) or _controlling_nodes(
-            source, place, waits=True
-        )
+    for branch, place in zip((_ELSE, _THEN), merge.inputs, strict=True):
+        # A branch that returns a constant depends on its Switch by a control input only.
+        controlling = _controlling_nodes(
+            source, place, follows_control=False
+        ) or _controlling_nodes(source, place, follows_control=True)
         conditions |= {
-            _through_identities(source, node.inputs[1]) for node, _ in ends if node.op == "Switch"
+            _through_identities(source, node.inputs[1])
+            for node, _ in controlling
+            if node.op == "Switch"
         }
-        if any(index != side for _, index in ends):
+        if any(index != branch for _, index in controlling):
             conditions.clear()
             break
     if len(conditions) != 1:
-        said = f"Merge {merge.name} joins no two branches of one Switch"
-        raise InputError(f"{source.name}: {said}")
+        message = f"Merge {merge.name} joins no two branches of one Switch"
+        raise InputError(f"{source.name}: {message}")
     return conditions.pop()
 
 
@@ -109,13 +121,13 @@ def _replace_merges(
     source: GraphSource, condition: ResultPlace, merges: list[GraphDefNode]
 ) -> None:
     nodes = source.nodes
-    ends = [
+    controlling = [
         end
         for m in merges
         for place in m.inputs
-        for end in _controlling_nodes(source, place, waits=False)
+        for end in _controlling_nodes(source, place, follows_control=False)
     ]
-    switches = list({node.name: node for node, _ in ends}.values())
+    switches = list({node.name: node for node, _ in controlling}.values())
     inner = replace(source, nodes=dict(nodes), branches=dict(source.branches))
     then, orelse = (
         FunctionBody(

@@ -59,19 +59,24 @@ def require_intact(path: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            # Reads all members; `torch.jit.load` and `torch.export.load` would go on with wrong
+            # weights.
             damaged = archive.testzip()
     except _ARCHIVE_ERRORS as error:
-        said = str(error) or type(error).__name__
-        raise InputError(f"{path}: is a damaged archive: {said}; copy or write it again") from error
+        message = str(error) or type(error).__name__
+        raise InputError(
+            f"{path}: is a damaged archive: {message}; copy or write it again"
+        ) from error
     if damaged is not None:
-        said = "does not have the checksum that the archive states"
-        raise InputError(f"{path}: is damaged: {damaged} {said}; copy or write the file again")
+        message = "does not have the checksum that the archive states"
+        raise InputError(f"{path}: is damaged: {damaged} {message}; copy or write the file again")
 
 
 def open_archive(path: Path) -> ExportedProgram:
     """Loads a `.pt2` file; raises InputError if it is damaged or would have to be unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
+            # All members are checked before PyTorch opens any.
             for member in archive.namelist():
                 _check_member(path, archive, member)
     except InputError:
@@ -87,9 +92,9 @@ def open_archive(path: Path) -> ExportedProgram:
             with path.open("rb") as file:  # by path, torch.export.load requires the suffix .pt2
                 return torch.export.load(io.BytesIO(file.read()))
     except Exception as error:  # PyTorch raises what it likes for a damaged file
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"{path}: PyTorch {torch.__version__} cannot read it: {said[0]}"
+            f"{path}: PyTorch {torch.__version__} cannot read it: {lines[0]}"
         ) from error
 
 
@@ -114,19 +119,20 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
             ) from error
 
 
-def _entries(held: Any) -> Iterator[tuple[str, object]]:
+def _entries(content: Any) -> Iterator[tuple[str, object]]:
     """Yields all keys and values of nested JSON."""
-    if isinstance(held, dict):
-        for key, value in held.items():
+    if isinstance(content, dict):
+        for key, value in content.items():
             yield key, value
             yield from _entries(value)
-    elif isinstance(held, list):
-        for value in held:
+    elif isinstance(content, list):
+        for value in content:
             yield from _entries(value)
 
 
 def _is_size_expression(text: str) -> bool:
     """Returns whether a text is arithmetic on symbols and integers, safe for SymPy to evaluate."""
+    # Only the name of a symbol is left: its assumptions are keyword arguments.
     text = _SYMBOL_WITH_ASSUMPTIONS.sub(r"\1", text)
     words = _WORD.findall(text)
     known = all(w in _SIZE_FUNCTIONS or _SYMBOL.fullmatch(w) for w in words)

@@ -17,7 +17,7 @@ from qir.errors import InputError
 from .muting import muted_logger
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
-_FOLDERS = tuple(str(Path(held).parent) for held in (torch.__file__, contextlib.__file__, __file__))
+_FOLDERS = tuple(str(Path(file).parent) for file in (torch.__file__, contextlib.__file__, __file__))
 """Folders of frames in a traceback that are not the user's code."""
 DATA_DEPENDENT_CONTROL_FLOW = (
     "branches or loops by data; say it with torch.where, torch.cond or while_loop, or read a part"
@@ -36,8 +36,10 @@ def call_pytorch(make: Callable[[], Any], name: str, what: str) -> Any:
             raise InputError(
                 f"{name}: {DATA_DEPENDENT_CONTROL_FLOW}{user_line_of(error)}"
             ) from error
-        said = first_line(error)
-        raise InputError(f"{name}: {what} does not take it: {said}{user_line_of(error)}") from error
+        message = first_line(error)
+        raise InputError(
+            f"{name}: {what} does not take it: {message}{user_line_of(error)}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -64,10 +66,11 @@ def first_line(error: BaseException) -> str:
 
 def user_line_of(error: BaseException) -> str:
     """Returns the last frame of the user's code in a traceback, in parentheses."""
+    # Frames of generated code have a name in angle brackets.
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((*_FOLDERS, "<"))]
-    if not own or own[-1].lineno is None:
+    user_frames = [f for f in frames if not f.filename.startswith((*_FOLDERS, "<"))]
+    if not user_frames or user_frames[-1].lineno is None:
         return ""
-    frame = own[-1]
-    code = linecache.getline(frame.filename, own[-1].lineno or 0).strip()
+    frame = user_frames[-1]
+    code = linecache.getline(frame.filename, user_frames[-1].lineno or 0).strip()
     return f' (File "{frame.filename}", line {frame.lineno}: {code})'

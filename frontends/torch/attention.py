@@ -12,8 +12,10 @@ from .call import KeepCall, OverloadCall
 
 def _attention(call: OverloadCall) -> Value:
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
+    # Other ranks and dropout are decomposed, into the products and the softmax.
     if q.type.rank != 4 or call.number("dropout_p"):
         raise KeepCall
+    # Keys of fewer heads broadcast over queries, unless grouped queries are asked for.
     if not call.flag("enable_gqa") and q.type.shape[1] != k.type.shape[1]:
         raise KeepCall
     attrs: dict[str, Attr] = {"causal": call.flag("is_causal")}

@@ -64,8 +64,8 @@ class OverloadCall:
     @property
     def result(self) -> torch.Tensor:
         """The fake tensor of the single result: its shape and element type."""
-        found: torch.Tensor = self.node.meta["val"]
-        return found
+        fake: torch.Tensor = self.node.meta["val"]
+        return fake
 
     def is_result_used(self, place: int) -> bool:
         """Returns whether the result at that index is used."""
@@ -84,8 +84,8 @@ class OverloadCall:
         self, op: str, operands: Mapping[str, Value | None], attrs: Mapping[str, Attr] | None = None
     ) -> tuple[Value, ...]:
         """Adds an op and returns its results."""
-        given = {slot: value for slot, value in operands.items() if value is not None}
-        return self.reader.add(self.node, op, given, attrs or {}).results
+        present = {slot: value for slot, value in operands.items() if value is not None}
+        return self.reader.add(self.node, op, present, attrs or {}).results
 
     def add_typed(
         self,
@@ -115,42 +115,43 @@ class OverloadCall:
             return self.add(
                 "expand", {"x": x, "shape": self.reader.graph.constant(int64_array(known))}
             )
-        made = self.add("expand", {"x": x, "shape": self.add("shape", {"x": like})})
+        expanded = self.add("expand", {"x": x, "shape": self.add("shape", {"x": like})})
+        # The type rule of `expand` knows no sizes from a computed shape; PyTorch states them.
         if None not in shape:
-            self.reader.graph.set_type(made, made.type.with_shape(shape))
-        return made
+            self.reader.graph.set_type(expanded, expanded.type.with_shape(shape))
+        return expanded
 
     # -- operands -------------------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
         """Returns a tensor argument."""
-        found = self.optional(name)
-        if found is None:
+        operand = self.optional(name)
+        if operand is None:
             raise KeepCall
-        return found
+        return operand
 
     def optional(self, name: str) -> Value | None:
         """Returns a tensor argument, or None where it is left out."""
-        held = self.arguments[name]
-        return None if held is None else self._operand(held)
+        argument = self.arguments[name]
+        return None if argument is None else self._operand(argument)
 
     def quantized_value(self, name: str) -> Value:
         """Returns a tensor argument, of a quantized type if it has one."""
         return self.reader.tensor(self.arguments[name])
 
-    def _operand(self, held: Any) -> Value:
+    def _operand(self, argument: Any) -> Value:
         """Returns a tensor; quantized values as plain integers, unless the op only moves elements.
 
         aten operators compute on the integers of PT2E programs, not on the floats they represent.
         """
-        found = self.reader.tensor(held)
-        if found.type.quant is None or self.keeps_quantized_type:
-            return found
-        return self.add("recode", {"x": found})
+        value = self.reader.tensor(argument)
+        if value.type.quant is None or self.keeps_quantized_type:
+            return value
+        return self.add("recode", {"x": value})
 
     def values(self, name: str) -> list[Value]:
         """Returns the tensors of a list argument."""
-        return [self._operand(held) for held in self.arguments[name]]
+        return [self._operand(argument) for argument in self.arguments[name]]
 
     def scalar(self, value: Value) -> Value:
         """Returns a tensor of one element reshaped to rank 0."""
@@ -159,8 +160,8 @@ class OverloadCall:
 
     def fake_tensor(self, name: str) -> torch.Tensor:
         """Returns the fake tensor of an argument: its shape and element type."""
-        found: torch.Tensor = self.arguments[name].meta["val"]
-        return found
+        fake: torch.Tensor = self.arguments[name].meta["val"]
+        return fake
 
     def rank(self, name: str) -> int:
         """Returns the rank of a tensor argument."""
@@ -177,38 +178,45 @@ class OverloadCall:
     def promoted_dtype(self, *names: str) -> torch.dtype:
         """Returns the element type that PyTorch promotes these arguments to."""
         arguments = [self.arguments[name] for name in names]
-        types = [h.meta["val"] if isinstance(h, fx.Node) else h for h in arguments]
-        types = [float(k) if isinstance(k, torch.SymFloat) else k for k in types]
-        if any(isinstance(k, (torch.SymInt, torch.SymBool)) for k in types):
+        types = [
+            argument.meta["val"] if isinstance(argument, fx.Node) else argument
+            for argument in arguments
+        ]
+        # `result_type` counts a tensor's rank and a Python number's class, so a symbolic float is
+        # replaced by a plain one of the same class.
+        types = [
+            float(operand) if isinstance(operand, torch.SymFloat) else operand for operand in types
+        ]
+        if any(isinstance(operand, (torch.SymInt, torch.SymBool)) for operand in types):
             raise KeepCall
-        found: torch.dtype = torch.result_type(types[0], types[-1])
-        return found
+        dtype: torch.dtype = torch.result_type(types[0], types[-1])
+        return dtype
 
     def cast_to(self, argument: Any, kind: torch.dtype) -> Value:
         """Returns an argument in an element type."""
         dtype = known_dtype(kind)
         if isinstance(argument, fx.Node):
-            found = self._operand(argument)
-            if found.type.dtype == dtype:
-                return found
-            return self.add("cast", {"x": found}, {"to": dtype})
+            value = self._operand(argument)
+            if value.type.dtype == dtype:
+                return value
+            return self.add("cast", {"x": value}, {"to": dtype})
         return self.reader.number(self.node, argument, dtype)
 
     # -- attributes -----------------------------------------------------------------------------
 
     def integer(self, name: str) -> int:
         """Returns an integer argument; raises KeepCall for a symbolic one."""
-        held = self.arguments[name]
-        if not isinstance(held, int):
+        argument = self.arguments[name]
+        if not isinstance(argument, int):
             raise KeepCall
-        return int(held)
+        return int(argument)
 
     def number(self, name: str) -> float:
         """Returns a number as a float; raises KeepCall for a symbolic one."""
-        held = self.arguments[name]
-        if not isinstance(held, (int, float)):
+        argument = self.arguments[name]
+        if not isinstance(argument, (int, float)):
             raise KeepCall
-        return float(held)
+        return float(argument)
 
     def flag(self, name: str) -> bool:
         """Returns a boolean argument."""
@@ -216,31 +224,31 @@ class OverloadCall:
 
     def integers(self, name: str, count: int = 0) -> tuple[int, ...]:
         """Returns a list of integers; a single one is repeated `count` times, as PyTorch does."""
-        held = self.arguments[name]
-        if held is None:
+        argument = self.arguments[name]
+        if argument is None:
             return ()
-        items = [held] if isinstance(held, int) else list(held)
+        items = [argument] if isinstance(argument, int) else list(argument)
         if not all(isinstance(item, int) for item in items):
             raise KeepCall
         return tuple(items) * (count if len(items) == 1 and count else 1)
 
     def axis(self, name: str, rank: int) -> int:
         """Returns an axis, negative ones counted from the end."""
-        found = self.integer(name)
-        return found + rank if found < 0 else found
+        index = self.integer(name)
+        return index + rank if index < 0 else index
 
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
         """Returns axes, negative ones counted from the end; all axes where none is named."""
-        named = self.integers(name) or tuple(range(rank))
-        return tuple(a + rank if a < 0 else a for a in named)
+        listed = self.integers(name) or tuple(range(rank))
+        return tuple(axis + rank if axis < 0 else axis for axis in listed)
 
 
 def known_dtype(kind: torch.dtype) -> DType:
     """Returns the language's element type; raises KeepCall if it has none."""
-    found = dtype_of(kind)
-    if found is None:
+    dtype = dtype_of(kind)
+    if dtype is None:
         raise KeepCall
-    return found
+    return dtype
 
 
 def type_of(fake: torch.Tensor, place: str) -> TensorType:
@@ -248,10 +256,10 @@ def type_of(fake: torch.Tensor, place: str) -> TensorType:
 
     Raises InputError for an element type that the language lacks.
     """
-    found = dtype_of(fake.dtype)
-    if found is None:
+    dtype = dtype_of(fake.dtype)
+    if dtype is None:
         raise InputError(f"{place}: the language has no element type {fake.dtype}")
-    return TensorType(shape_of(fake.shape), found)
+    return TensorType(shape_of(fake.shape), dtype)
 
 
 def are_known(sizes: Sequence[Size]) -> bool:

@@ -21,17 +21,21 @@ def call_signature_of(exported: ExportedProgram) -> str:
     that are not tensors have the values of the example inputs.
     """
     signature, spec = exported.graph_signature, exported.call_spec
-    given = [each.arg for each in signature.input_specs if each.kind.name == "USER_INPUT"]
-    kept = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-    made = [each.arg for each in signature.output_specs if each.kind in kept]
+    arguments = [
+        spec_of.arg for spec_of in signature.input_specs if spec_of.kind.name == "USER_INPUT"
+    ]
+    output_kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    results = [spec_of.arg for spec_of in signature.output_specs if spec_of.kind in output_kinds]
     if spec.in_spec is None or spec.out_spec is None:
         return ""
     try:
-        whole: Any = _tree(spec.in_spec, iter(map(_leaf, given)))
-        found = CallSignature(whole[0], whole[1], _tree(spec.out_spec, iter(map(_leaf, made))))
+        arguments_tree: Any = _tree(spec.in_spec, iter(map(_leaf, arguments)))
+        signature_found = CallSignature(
+            arguments_tree[0], arguments_tree[1], _tree(spec.out_spec, iter(map(_leaf, results)))
+        )
     except (TypeError, ValueError, StopIteration):
         return ""
-    return "" if found.plain else str(found)
+    return "" if signature_found.plain else str(signature_found)
 
 
 def _leaf(argument: Any) -> Tree:
@@ -42,21 +46,22 @@ def _leaf(argument: Any) -> Tree:
     raise ValueError("an argument is neither a tensor nor a literal")
 
 
-def _tree(spec: Any, rest: Iterator[Tree]) -> Tree:
+def _tree(spec: Any, leaves: Iterator[Tree]) -> Tree:
     """Converts a TreeSpec of PyTorch; raises ValueError for a class without named parts."""
     if spec.is_leaf():
-        return next(rest)
-    held = [_tree(part, rest) for part in spec.children()]
+        return next(leaves)
+    parts = [_tree(part, leaves) for part in spec.children()]
     kind, context = spec.type, spec.context
     if kind in (tuple, torch.Size):
-        return tuple(held)
+        return tuple(parts)
     if kind is list:
-        return held
+        return parts
+    # The context of a named tuple is its class; that of a dict is its keys.
     if isinstance(context, type) and hasattr(context, "_fields"):
         context = context._fields
     names = context[0] if _is_names_and_more(context) else context
     if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
-        return dict(zip(names, held, strict=True))
+        return dict(zip(names, parts, strict=True))
     raise ValueError(f"{kind} has no named parts")
 
 

@@ -1,4 +1,7 @@
-"""Control flow: `torch.cond` becomes `if`, `while_loop` becomes `loop`, with closed bodies."""
+"""Calls of submodules: `torch.cond` becomes `if`, `while_loop` becomes `loop`, with closed bodies.
+
+What `torch.no_grad` and a switched-off `torch.autocast` wrap is read in its place.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from qir.ir.node import Value
 from qir.ir.types import TensorType
 
 from . import sizes
-from .program import TorchProgram
+from .program import TorchProgram, mutates_views
 
 if TYPE_CHECKING:
     from .reader import ProgramReader
@@ -69,6 +72,37 @@ def while_loop(reader: ProgramReader, node: fx.Node) -> list[Value]:
     operands |= {f"vs.{i}": value for i, value in enumerate(first)}
     operands |= {f"xs.{i}": value for i, value in enumerate(outside.values())}
     return _add_control(reader, node, "loop", operands, {"body": graph})
+
+
+def without_gradients(reader: ProgramReader, node: fx.Node) -> list[Value]:
+    """Reads the calls in a `torch.no_grad()` or `torch.enable_grad()` block, which compute the
+    same."""
+    _, body, *given = node.args
+    return _in_place(reader, node, body, given)
+
+
+def without_autocast(reader: ProgramReader, node: fx.Node) -> list[Value]:
+    """Reads the calls in a `torch.autocast` block that is switched off."""
+    _, _, enabled, _, body, *given = node.args
+    if enabled:
+        said = "computes in fewer bits by torch.autocast; export it without autocast"
+        raise reader.error(node, said)
+    return _in_place(reader, node, body, given)
+
+
+def _in_place(
+    reader: ProgramReader, node: fx.Node, body: object, given: Sequence[Any]
+) -> list[Value]:
+    """Reads the calls of a submodule in the place of the node that calls it."""
+    module = _submodule(reader, body)
+    if mutates_views(module.graph):
+        raise reader.error(node, "changes a tensor from outside in a block; change a copy of it")
+    values = {
+        held: sizes.size_value(reader, held) if sizes.is_size(held) else reader.tensor(held)
+        for held in given
+        if isinstance(held, fx.Node) and reader.stored_tensor(held) is None
+    }
+    return _inline(reader, reader.graph, module, given, values)
 
 
 def _submodule(reader: ProgramReader, held: Any) -> fx.GraphModule:
@@ -143,5 +177,10 @@ def _add_control(
     return list(made.results)
 
 
-CONTROL = {torch.ops.higher_order.cond: cond, torch.ops.higher_order.while_loop: while_loop}
-"""Converters of control flow, by operator."""
+CONTROL = {
+    torch.ops.higher_order.cond: cond,
+    torch.ops.higher_order.while_loop: while_loop,
+    torch.ops.higher_order.wrap_with_autocast: without_autocast,
+    torch.ops.higher_order.wrap_with_set_grad_enabled: without_gradients,
+}
+"""Converters of control flow and of blocks, by operator."""

@@ -21,23 +21,23 @@ def _with_batch_axis(call: OverloadCall, axes: int) -> tuple[Value, bool]:
 
 def _convolution(axes: int) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        pads = call["padding"]
-        if pads == "valid":
-            sides = (0,) * axes * 2
-        elif pads == "same":
-            sides = _same_padding(call, axes)
+        padding = call["padding"]
+        if padding == "valid":
+            pads = (0,) * axes * 2
+        elif padding == "same":
+            pads = _same_padding(call, axes)
         else:
-            sides = call.integers("padding", axes) * 2
-        x, alone = _with_batch_axis(call, axes)
+            pads = call.integers("padding", axes) * 2
+        x, added = _with_batch_axis(call, axes)
         attrs: dict[str, Attr] = {
             "stride": call.integers("stride", axes),
-            "pad": sides,
+            "pad": pads,
             "dilation": call.integers("dilation", axes),
             "groups": call.integer("groups"),
         }
         operands = {"x": x, "w": call.value("weight"), "bias": call.optional("bias")}
-        made = call.add(f"conv{axes}d", operands, attrs)
-        return call.add("squeeze", {"x": made}, {"axes": (0,)}) if alone else made
+        result = call.add(f"conv{axes}d", operands, attrs)
+        return call.add("squeeze", {"x": result}, {"axes": (0,)}) if added else result
 
     return read
 
@@ -52,7 +52,7 @@ def _same_padding(call: OverloadCall, axes: int) -> tuple[int, ...]:
 
 def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
-        x, alone = _with_batch_axis(call, axes)
+        x, added = _with_batch_axis(call, axes)
         attrs: dict[str, Attr] = {
             "stride": call.integers("stride", axes),
             "pad": call.integers("padding", axes) * 2,
@@ -61,8 +61,8 @@ def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
             "groups": call.integer("groups"),
         }
         operands = {"x": x, "w": call.value("weight"), "bias": call.optional("bias")}
-        made = call.add(f"conv_transpose{axes}d", operands, attrs)
-        return call.add("squeeze", {"x": made}, {"axes": (0,)}) if alone else made
+        result = call.add(f"conv_transpose{axes}d", operands, attrs)
+        return call.add("squeeze", {"x": result}, {"axes": (0,)}) if added else result
 
     return read
 
@@ -70,6 +70,7 @@ def _transposed(axes: int) -> Callable[[OverloadCall], Value]:
 def _any_convolution(call: OverloadCall) -> Value:
     """Reads `aten.convolution`, into which PyTorch decomposes all convolutions."""
     axes = call.fake_tensor("weight").dim() - 2
+    # Other ranks, and weights without elements, are kept as PyTorch's own operator.
     if axes not in (1, 2, 3) or prod(call.fake_tensor("weight").shape) == 0:
         raise KeepCall
     return (_transposed if call.flag("transposed") else _convolution)(axes)(call)

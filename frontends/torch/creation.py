@@ -20,25 +20,26 @@ def _filled(number: float | None, like: bool = False) -> Callable[[OverloadCall]
     """Returns the converter of an op that fills a tensor with `number`, or with its fill value."""
 
     def read(call: OverloadCall) -> Value:
-        held = number
-        if held is None:
-            held = call["fill_value" if "fill_value" in call.arguments else "value"]
-        if not isinstance(held, (bool, int, float)):
+        fill = number
+        if fill is None:
+            fill = call["fill_value" if "fill_value" in call.arguments else "value"]
+        if not isinstance(fill, (bool, int, float)):
             raise KeepCall
-        kind = known_dtype(call.result.dtype)
+        dtype = known_dtype(call.result.dtype)
+        # A number such as -inf may not fit the type: it is cast as PyTorch casts it.
         with np.errstate(all="ignore"):
-            one = np.asarray([held]).astype(kind.carrier)
+            filled = np.asarray([fill]).astype(dtype.carrier)
         shape = call.result.shape
         if all(isinstance(size, int) for size in shape):
-            data = np.broadcast_to(one[0], tuple(shape)).copy()
-            array = Array(data, TensorType(data.shape, kind))
+            data = np.broadcast_to(filled[0], tuple(shape)).copy()
+            array = Array(data, TensorType(data.shape, dtype))
             return call.reader.graph.constant(array, name=call.reader.names(call.node, "filled"))
         if like:
-            wanted = call.add("shape", {"x": call.value("self")})
+            shape_value = call.add("shape", {"x": call.value("self")})
         else:
-            wanted = sizes.exact_shape_operand(call.reader, call.node, call["size"])
-        value = Array(one, TensorType((1,), kind))
-        return call.add("constant_of_shape", {"shape": wanted}, {"value": value})
+            shape_value = sizes.exact_shape_operand(call.reader, call.node, call["size"])
+        value = Array(filled, TensorType((1,), dtype))
+        return call.add("constant_of_shape", {"shape": shape_value}, {"value": value})
 
     return read
 
@@ -49,12 +50,13 @@ def _range(call: OverloadCall) -> Value:
     end = call["end"]
     if all(isinstance(v, (int, float)) for v in (start, end, step)):
         return _constant(call, torch.arange(start, end, step, dtype=call.result.dtype))
+    # Symbolic bounds are sizes, which are i64 tensors.
     if call.result.dtype != torch.int64:
         raise KeepCall
     operands = {}
-    for slot, held_one in (("start", start), ("limit", end), ("step", step)):
-        row = call.reader.size_value(held_one)
-        operands[slot] = call.add("squeeze", {"x": row}, {"axes": (0,)})
+    for slot, number in (("start", start), ("limit", end), ("step", step)):
+        size = call.reader.size_value(number)
+        operands[slot] = call.add("squeeze", {"x": size}, {"axes": (0,)})
     return call.add("range", operands)
 
 
@@ -65,20 +67,27 @@ def _linear_space(call: OverloadCall) -> Value:
 
 def _constant(call: OverloadCall, data: torch.Tensor) -> Value:
     """Returns a constant of a tensor that PyTorch computed while reading."""
-    held = Array(array_of(data), TensorType(tuple(data.shape), known_dtype(call.result.dtype)))
-    return call.reader.graph.constant(held, name=call.reader.names(call.node, "range"))
+    array = Array(array_of(data), TensorType(tuple(data.shape), known_dtype(call.result.dtype)))
+    return call.reader.graph.constant(array, name=call.reader.names(call.node, "range"))
 
 
 def _evaluate(call: OverloadCall) -> Value:
     """Evaluates an operator without tensor operands, such as a window function."""
     target: Any = call.node.target
-    given = {name: held for name, held in call.arguments.items() if name != "device"}
-    places = [f for f in target._schema.arguments if f.name in given]
-    positional = [given[f.name] for f in places if not f.kwarg_only]
-    if not all(isinstance(held, (int, float, bool)) for held in positional):
+    # The device is left out: constants are evaluated on the CPU.
+    arguments = {name: argument for name, argument in call.arguments.items() if name != "device"}
+    parameters = [
+        parameter for parameter in target._schema.arguments if parameter.name in arguments
+    ]
+    positional = [arguments[parameter.name] for parameter in parameters if not parameter.kwarg_only]
+    if not all(isinstance(argument, (int, float, bool)) for argument in positional):
         raise KeepCall
-    named = {f.name: given[f.name] for f in places if f.kwarg_only and given[f.name] is not None}
-    return _constant(call, target(*positional, **named))
+    keywords = {
+        parameter.name: arguments[parameter.name]
+        for parameter in parameters
+        if parameter.kwarg_only and arguments[parameter.name] is not None
+    }
+    return _constant(call, target(*positional, **keywords))
 
 
 def _fill_by_tensor(call: OverloadCall) -> Value:

@@ -29,19 +29,20 @@ def read(reader: ProgramReader, node: fx.Node) -> Any:
     """Reads a call as its decomposition; raises KeepCall if some operator in it is unknown too."""
     if reader.depth >= _MAX_DEPTH or not str(node.target).startswith("aten."):
         raise KeepCall
-    leaves, shape = tree_flatten((node.args, node.kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, fx.Node)]
-    operands = [leaves[i] for i in places]
+    # The tree is flattened, since operands may be inside lists (as those of `cat`).
+    leaves, tree = tree_flatten((node.args, node.kwargs))
+    node_places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, fx.Node)]
+    operands = [leaves[i] for i in node_places]
     function, before_dispatch = _decomposition_of(node.target)
 
-    def called(*given: Any) -> Any:
-        held = list(leaves)
-        for place, value in zip(places, given, strict=True):
-            held[place] = value
-        args, kwargs = tree_unflatten(held, shape)
+    def called(*tensors: Any) -> Any:
+        arguments = list(leaves)
+        for place, value in zip(node_places, tensors, strict=True):
+            arguments[place] = value
+        args, kwargs = tree_unflatten(arguments, tree)
         return function(*args, **kwargs)
 
-    module = _trace(called, [held.meta["val"] for held in operands], before_dispatch)
+    module = _trace(called, [operand.meta["val"] for operand in operands], before_dispatch)
     return _inline(reader, node, module, operands)
 
 
@@ -54,6 +55,7 @@ def _decomposition_of(target: Any) -> tuple[Callable[..., Any], bool]:
     plain = _functional_overload(target) if target._schema.is_mutable else target
     if plain._can_decompose():
         return plain, False
+    # `decomposition_table` holds Python functions for operators that are not composite in C++.
     if plain not in decomposition_table:
         raise KeepCall
     return decomposition_table[plain], True
@@ -62,43 +64,44 @@ def _decomposition_of(target: Any) -> tuple[Callable[..., Any], bool]:
 def _functional_overload(target: Any) -> Any:
     """Returns the functional variant of an in-place operator."""
     packet = getattr(torch.ops.aten, target._schema.name.partition("::")[2].removesuffix("_"), None)
-    found = getattr(packet, target._overloadname, None)
-    if found is None:
+    overload = getattr(packet, target._overloadname, None)
+    if overload is None:
         raise KeepCall
-    return found
+    return overload
 
 
 def _trace(
-    called: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
+    function: Callable[..., Any], fakes: Sequence[Any], before_dispatch: bool
 ) -> fx.GraphModule:
     """Returns the calls of a function; raises KeepCall if it cannot be traced or fixes sizes."""
-    mode: Any = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
+    mode: Any = next((fake.fake_mode for fake in fakes if hasattr(fake, "fake_mode")), None)
+    # Without an operand that is a fake tensor, sizes of the program are not known to the trace.
     if mode is None:
         raise KeepCall
-    known = len(mode.shape_env.guards) if mode.shape_env else 0
-    trace: Any = make_fx(called, pre_dispatch=before_dispatch, tracing_mode="real")
+    guard_count = len(mode.shape_env.guards) if mode.shape_env else 0
+    trace: Any = make_fx(function, pre_dispatch=before_dispatch, tracing_mode="real")
     try:
         with torch.no_grad(), mode:
-            made: fx.GraphModule = trace(*fakes)
+            module: fx.GraphModule = trace(*fakes)
     except Exception as error:  # PyTorch raises what it likes
         raise KeepCall from error
     # An equality guard means that the trace holds for one size only.
-    found = mode.shape_env.guards[known:] if mode.shape_env else []
-    if any(getattr(guard.expr, "rel_op", "") == "==" for guard in found):
+    new_guards = mode.shape_env.guards[guard_count:] if mode.shape_env else []
+    if any(getattr(guard.expr, "rel_op", "") == "==" for guard in new_guards):
         raise KeepCall
-    return made
+    return module
 
 
 def _inline(
     reader: ProgramReader, node: fx.Node, module: fx.GraphModule, operands: Sequence[fx.Node]
 ) -> Any:
     """Reads the calls of a traced decomposition in place of a call."""
-    placeholders = [held for held in module.graph.nodes if held.op == "placeholder"]
+    placeholders = [operand for operand in module.graph.nodes if operand.op == "placeholder"]
     operand_of = dict(zip(placeholders, operands, strict=True))
     stored = {
-        p.name: found
-        for p, held in operand_of.items()
-        if (found := reader.stored_tensor(held)) is not None
+        placeholder.name: tensor
+        for placeholder, operand in operand_of.items()
+        if (tensor := reader.stored_tensor(operand)) is not None
     }
     program = TorchProgram(module.graph, stored, lambda name: operator.attrgetter(name)(module))
     inner = type(reader)(
@@ -109,12 +112,13 @@ def _inline(
         graph=reader.graph,
         depth=reader.depth + 1,
     )
-    for place, held in operand_of.items():
-        if sizes.is_size(held):
-            inner.size_values[place.name] = reader.size_value(held)
+    for place, operand in operand_of.items():
+        if sizes.is_size(operand):
+            inner.size_values[place.name] = reader.size_value(operand)
         elif place.name not in stored:
-            inner.results[place.name] = reader.tensor(held)
+            inner.results[place.name] = reader.tensor(operand)
     try:
+        # Nodes of the decomposition inherit where the call stands in the user's model.
         for call in module.graph.nodes:
             if call.op == "output":
                 return _results(inner, call.args[0])
@@ -123,13 +127,15 @@ def _inline(
                     {k: node.meta[k] for k in ("nn_module_stack", "stack_trace") if k in node.meta}
                 )
                 inner.read(call)
+    # The outer call is kept as foreign then, which says more than an error about its parts.
     except InputError as error:
+        # The outer call is kept as foreign then, which says more than an error about its parts.
         raise KeepCall from error
     raise KeepCall
 
 
-def _results(inner: ProgramReader, held: Any) -> Any:
+def _results(inner: ProgramReader, results: Any) -> Any:
     """Returns the values of results; None for a result that is None."""
-    if isinstance(held, (list, tuple)):
-        return [None if one is None else inner.tensor(one) for one in held]
-    return inner.tensor(held)
+    if isinstance(results, (list, tuple)):
+        return [None if result is None else inner.tensor(result) for result in results]
+    return inner.tensor(results)

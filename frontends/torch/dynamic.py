@@ -21,22 +21,24 @@ def _dynamic_linear(call: OverloadCall) -> Value:
     """Reads linear_dynamic; `script.quantized` replaced its packed weights by (weight, bias)."""
     x = call.value("X")
     weight, bias = call["W_prepack"]
-    data, numbers = quantize_by_own_range(call, x, seven_bits=call.flag("reduce_range"))
+    data, qparams = quantize_by_own_range(call, x, seven_bits=call.flag("reduce_range"))
     operands = {
         "x": data,
+        # The reader dequantized the weight: the kernel takes the quantized operand of that
+        # dequantize.
         "w": call.reader.tensor(weight).node.operands["x"],
         "bias": None if bias is None else call.reader.tensor(bias),
-        **numbers,
+        **qparams,
     }
     return call.add("linear", operands)
 
 
 def _quantized_table(call: OverloadCall, name: str, storage: str) -> Value:
     """Returns an embedding table; each row has a scale and a float zero point."""
-    found = [call.reader.stored_tensor(node) for node in call[name]]
-    rows, *numbers = [held for held in found if held is not None]
-    held = [array_of(data).astype(np.float32) for _, data in numbers]
-    scale, zero = (Array(data, TensorType(data.shape, F32)) for data in held)
+    stored = [call.reader.stored_tensor(node) for node in call[name]]
+    rows, *numbers = [arrays for arrays in stored if arrays is not None]
+    arrays = [array_of(data).astype(np.float32) for _, data in numbers]
+    scale, zero = (Array(data, TensorType(data.shape, F32)) for data in arrays)
     kind = QuantType(dtype(storage), F32, scale, zero, Granularity(((0, 1),)))
     return call.reader.constant(*rows, kind)
 

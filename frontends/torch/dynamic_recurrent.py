@@ -45,20 +45,26 @@ def _layers(kind: str) -> Callable[[OverloadCall], list[Value]]:
         states = call.values("hx") if kind == "lstm" else [call.value("hx")]
         last_states: list[list[Value]] = [[] for _ in states]
         for begin in range(0, len(cells), directions):
+            # Both directions of a layer quantize the same data, so one node serves them.
             quantized, qparams = quantize_by_own_range(call, x, seven_bits=cells[begin][4])
             data = call.add("dequantize", {"x": quantized, **qparams})
-            sides = []
-            for way in range(directions):
-                own = [_slice_state(call, state, begin + way) for state in states]
+            results_by_direction = []
+            for direction in range(directions):
+                initial_states = [_slice_state(call, state, begin + direction) for state in states]
                 y, *last = _one_direction(
-                    call, kind, data, cells[begin + way], own, backwards=way == 1
+                    call,
+                    kind,
+                    data,
+                    cells[begin + direction],
+                    initial_states,
+                    backwards=direction == 1,
                 )
-                sides.append(call.add("squeeze", {"x": y}, {"axes": (1,)}))
-                for held, end in zip(last_states, last, strict=True):
-                    held.append(end)
-            x = _concat(call, sides, 2)
+                results_by_direction.append(call.add("squeeze", {"x": y}, {"axes": (1,)}))
+                for states_of_layers, last_state in zip(last_states, last, strict=True):
+                    states_of_layers.append(last_state)
+            x = _concat(call, results_by_direction, 2)
         x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)}) if batch_first else x
-        return [x, *(_concat(call, held, 0) for held in last_states)]
+        return [x, *(_concat(call, states_of_layers, 0) for states_of_layers in last_states)]
 
     return read
 
@@ -83,11 +89,11 @@ def _one_direction(
     attrs: dict[str, Attr] = {"direction": "reverse" if backwards else "forward"}
     if kind == "gru":
         attrs["linear_before_reset"] = True
-    made = call.add_many(kind, operands, attrs)
+    results = call.add_many(kind, operands, attrs)
     bounds = SEVEN_BIT_RANGE if seven_bits else None
     state = QuantType(STORAGE, F32, None, None, bounds=bounds, scale_dtype=F64)
-    call.reader.graph.set_inner(made[0].node, "h", state)
-    return made
+    call.reader.graph.set_inner(results[0].node, "h", state)
+    return results
 
 
 def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
@@ -111,12 +117,13 @@ def _reordered_weights(call: OverloadCall, kind: str, weight: Any) -> Value:
 
 def _reordered_biases(call: OverloadCall, kind: str, biases: Sequence[Any]) -> Value:
     """Returns the biases of both products, concatenated."""
-    found = [call.reader.stored_tensor(bias) for bias in biases]
-    both = [data.detach().numpy() for held in found if held is not None for data in held[1:]]
-    if len(both) != 2:
+    stored = [call.reader.stored_tensor(bias) for bias in biases]
+    arrays = [data.detach().numpy() for pair in stored if pair is not None for data in pair[1:]]
+    if len(arrays) != 2:
         raise KeepCall("its biases are computed")
-    data = np.concatenate([one[_gate_rows(kind, len(one))] for one in both])[None]
-    name = call.reader.graph.fresh(f"{found[0][0]}.gates" if found[0] else "bias")
+    # PyTorch adds both biases in sequence, so they are not summed here.
+    data = np.concatenate([array[_gate_rows(kind, len(array))] for array in arrays])[None]
+    name = call.reader.graph.fresh(f"{stored[0][0]}.gates" if stored[0] else "bias")
     return call.reader.graph.constant(Array(data, TensorType(data.shape, F32), name), name=name)
 
 
@@ -129,8 +136,8 @@ def _gate_rows(kind: str, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 def _slice_state(call: OverloadCall, state: Value, index: int) -> Value:
     if state.type.shape[0] == 1:
         return state
-    cut = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}
-    return call.add("slice", {"x": state}, cut)
+    attrs = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}
+    return call.add("slice", {"x": state}, attrs)
 
 
 def _concat(call: OverloadCall, parts: Sequence[Value], axis: int) -> Value:

@@ -31,25 +31,27 @@ def dtype_of(kind: torch.dtype) -> DType | None:
     return None if name is None else dtype(name)
 
 
-def torch_dtype(kind: DType) -> torch.dtype:
+def torch_dtype(element_type: DType) -> torch.dtype:
     """Returns PyTorch's element type; raises InputError if it has none."""
-    for found, name in DTYPE_NAMES.items():
-        if name == str(kind):
-            return found
-    raise InputError(f"PyTorch has no {kind}")
+    for torch_type, name in DTYPE_NAMES.items():
+        if name == str(element_type):
+            return torch_type
+    raise InputError(f"PyTorch has no {element_type}")
 
 
 def array_of(tensor: torch.Tensor) -> NDArray[np.generic]:
     """Returns a tensor as an array that shares its memory if possible."""
-    held = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    if held.dtype == torch.bfloat16:
-        return held.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return held.numpy()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # NumPy has no bfloat16, so `Tensor.numpy` refuses it: its bits go over as int16.
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
 
 
 def tensor_of(data: NDArray[np.generic]) -> torch.Tensor:
     """Returns the elements as a tensor of PyTorch."""
-    held = np.asarray(data, order="C")  # np.ascontiguousarray turns rank 0 into rank 1
-    if held.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(held if held.flags.writeable else held.copy())
+    contiguous = np.asarray(data, order="C")  # np.ascontiguousarray turns rank 0 into rank 1
+    if contiguous.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(contiguous.view(np.int16)).view(torch.bfloat16)
+    # `from_numpy` shares memory, and warns of arrays that are read-only.
+    return torch.from_numpy(contiguous if contiguous.flags.writeable else contiguous.copy())

@@ -25,7 +25,7 @@ def _unary(op: str, **names: str) -> Handler:
 
     def read(call: OverloadCall) -> Value:
         first = "self" if "self" in call.arguments else "input"
-        attrs: dict[str, Attr] = {ours: call.number(theirs) for ours, theirs in names.items()}
+        attrs: dict[str, Attr] = {attr: call.number(argument) for attr, argument in names.items()}
         return call.add(op, {"x": _in_result_dtype(call, first)}, attrs)
 
     return read
@@ -95,9 +95,15 @@ def _truncating_div(call: OverloadCall, a: Value, b: Value) -> Value:
     """Divides integers toward zero: the quotient of the magnitudes, times both signs."""
     if not call.result.dtype.is_signed:
         return call.add("floor_div", {"a": a, "b": b})
-    whole = call.add("floor_div", {s: call.add("abs", {"x": v}) for s, v in (("a", a), ("b", b))})
-    signs = call.add("mul", {s: call.add("sign", {"x": v}) for s, v in (("a", a), ("b", b))})
-    return call.add("mul", {"a": whole, "b": signs})
+    # `floor_div` rounds toward negative infinity, which differs for quotients below 0.
+    quotient = call.add(
+        "floor_div",
+        {slot: call.add("abs", {"x": operand}) for slot, operand in (("a", a), ("b", b))},
+    )
+    signs = call.add(
+        "mul", {slot: call.add("sign", {"x": operand}) for slot, operand in (("a", a), ("b", b))}
+    )
+    return call.add("mul", {"a": quotient, "b": signs})
 
 
 def _fmod(call: OverloadCall) -> Value:
@@ -142,28 +148,31 @@ def _logical(op: str) -> Handler:
     return read
 
 
-def _bitwise(op: str, truth: str) -> Handler:
+def _bitwise(op: str, logical_op: str) -> Handler:
     """Returns the converter of a bitwise op, which is the logical one on booleans."""
 
     def read(call: OverloadCall) -> Value:
         a, b = call.promote("self", "other")
-        return call.add(truth if call.result.dtype == torch.bool else op, {"a": a, "b": b})
+        return call.add(logical_op if call.result.dtype == torch.bool else op, {"a": a, "b": b})
 
     return read
 
 
 def _not(call: OverloadCall) -> Value:
-    truth = call.fake_tensor("self").dtype == torch.bool
-    if not truth and str(call.node.target) == "aten.logical_not.default":
+    is_bool = call.fake_tensor("self").dtype == torch.bool
+    if not is_bool and str(call.node.target) == "aten.logical_not.default":
         return call.add("logical_not", {"x": call.promote("self", kind=torch.bool)[0]})
-    return call.add("logical_not" if truth else "bit_not", {"x": call.value("self")})
+    return call.add("logical_not" if is_bool else "bit_not", {"x": call.value("self")})
 
 
 def _clip(call: OverloadCall) -> Value:
-    named = ("min", "min_val"), ("max", "max_val")
-    low, high = (next((call[n] for n in names if n in call.arguments), None) for names in named)
-    numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
-    if not call.result.dtype.is_floating_point or not numbers:
+    argument_names = ("min", "min_val"), ("max", "max_val")
+    low, high = (
+        next((call[name] for name in names if name in call.arguments), None)
+        for names in argument_names
+    )
+    are_numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
+    if not call.result.dtype.is_floating_point or not are_numbers:
         # The bounds of `clip` are float attributes: they fit neither integers nor computed bounds.
         return _clamp_by_min_max(call, low, high)
     attrs: dict[str, Attr] = {}
@@ -235,17 +244,18 @@ def _prelu(call: OverloadCall) -> Value:
     slope, x = call.value("weight"), call.value("self")
     if x.type.rank > 2 and slope.type.shape != (1,):
         # PyTorch's slopes are those of axis 1; `prelu` broadcasts them from the last axis.
-        sides = {"axes": tuple(range(1, x.type.rank - 1))}
+        axes = {"axes": tuple(range(1, x.type.rank - 1))}
         # The axes are added before the dequantize, so that groups still match a dequantized slope.
         if slope.node.op == "dequantize":
-            wide = call.add("unsqueeze", {"x": slope.node.operands["x"]}, sides)
-            slope = call.add("dequantize", {"x": wide})
+            with_axes = call.add("unsqueeze", {"x": slope.node.operands["x"]}, axes)
+            slope = call.add("dequantize", {"x": with_axes})
         else:
-            slope = call.add("unsqueeze", {"x": slope}, sides)
+            slope = call.add("unsqueeze", {"x": slope}, axes)
     return call.add("prelu", {"x": x, "slope": slope})
 
 
 def _where(call: OverloadCall) -> Value:
+    # PyTorch accepts u8 conditions too.
     condition = call.promote("condition", kind=torch.bool)[0]
     a, b = call.promote("self", "other", kind=call.result.dtype)
     return call.add("where", {"condition": condition, "a": a, "b": b})
@@ -253,8 +263,8 @@ def _where(call: OverloadCall) -> Value:
 
 def _masked_fill(call: OverloadCall) -> Value:
     x = call.value("self")
-    filled = call.promote("value", kind=call.result.dtype)[0]
-    return call.add("where", {"condition": call.value("mask"), "a": filled, "b": x})
+    replacement = call.promote("value", kind=call.result.dtype)[0]
+    return call.add("where", {"condition": call.value("mask"), "a": replacement, "b": x})
 
 
 def _identity(call: OverloadCall) -> Value:
@@ -262,6 +272,7 @@ def _identity(call: OverloadCall) -> Value:
 
 
 def _cast(call: OverloadCall) -> Value:
+    # A copy to another device or memory format keeps the elements, so only the type matters.
     return call.promote("self", kind=call.result.dtype)[0]
 
 
@@ -278,11 +289,11 @@ def _addc(op: str) -> Handler:
 
     def read(call: OverloadCall) -> Value:
         x, a, b = call.promote("self", "tensor1", "tensor2", kind=call.result.dtype)
-        made = call.add(op, {"a": a, "b": b})
+        product = call.add(op, {"a": a, "b": b})
         if call["value"] != 1:
             factor = call.promote("value", kind=call.result.dtype)[0]
-            made = call.add("mul", {"a": made, "b": factor})
-        return call.add("add", {"a": x, "b": made})
+            product = call.add("mul", {"a": product, "b": factor})
+        return call.add("add", {"a": x, "b": product})
 
     return read
 
@@ -290,10 +301,11 @@ def _addc(op: str) -> Handler:
 def _glu(call: OverloadCall) -> Value:
     x = call.value("self")
     axis = call.axis("dim", x.type.rank)
-    wide = x.type.shape[axis]
-    if not isinstance(wide, int):
+    size = x.type.shape[axis]
+    if not isinstance(size, int):
         raise KeepCall
-    halves = call.add_many("split", {"x": x}, {"sizes": (wide // 2, wide // 2), "axis": axis})
+    halves = call.add_many("split", {"x": x}, {"sizes": (size // 2, size // 2), "axis": axis})
+    # The first half is gated by the sigmoid of the second.
     return call.add("mul", {"a": halves[0], "b": call.add("sigmoid", {"x": halves[1]})})
 
 
@@ -319,8 +331,8 @@ OPS: dict[str, Handler] = {
     "abs.default": _dtype_keeping_unary("abs"),
     "square.default": _dtype_keeping_unary("square"),
     **{
-        f"{theirs}.{form}": _binary(ours)
-        for theirs, ours in _COMPARISONS.items()
+        f"{name}.{form}": _binary(op)
+        for name, op in _COMPARISONS.items()
         for form in ("Tensor", "Scalar")
     },
     "add.Tensor": _add_with_alpha("add"),

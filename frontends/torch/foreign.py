@@ -32,16 +32,16 @@ def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
     node, reader = call.node, call.reader
     target: Any = node.target
     if target.namespace != _NAMESPACE:
-        said = why or "an operator that only its library can run"
-        raise reader.error(node, f"calls {target}: {said}")
+        message = why or "an operator that only its library can run"
+        raise reader.error(node, f"calls {target}: {message}")
     fakes: Any = node.meta.get("val")
-    many = isinstance(fakes, (list, tuple))
-    results: list[Any] = list(fakes) if many else [fakes]
+    has_many = isinstance(fakes, (list, tuple))
+    results: list[Any] = list(fakes) if has_many else [fakes]
     if not results or not all(isinstance(fake, torch.Tensor) for fake in results):
         raise reader.error(node, f"calls {target}, whose results are no tensors")
     if unknown := next((f.dtype for f in results if dtype_of(f.dtype) is None), None):
-        said = f"gives {str(unknown).removeprefix('torch.')}, which is no element type of QIR"
-        raise reader.error(node, f"{said}; leave that part out of the model")
+        message = f"gives {str(unknown).removeprefix('torch.')}, which is no element type of QIR"
+        raise reader.error(node, f"{message}; leave that part out of the model")
     types = [type_of(fake, f"{reader.graph.name}: {node.name}") for fake in results]
     operands: list[Value] = []
     try:
@@ -50,7 +50,7 @@ def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
         )
     except TypeError as error:
         raise reader.error(node, f"calls {target} with {error}") from error
-    made = reader.graph.add(
+    foreign = reader.graph.add(
         "foreign",
         {f"xs.{i}": value for i, value in enumerate(operands)},
         {"framework": "torch", "op": str(target), "attrs": (("arguments", text),), "why": why},
@@ -58,74 +58,82 @@ def keep(call: OverloadCall, why: str = "") -> Value | list[Value]:
         name=[reader.graph.fresh(node.name) for _ in types],
         origins=[reader.origin(node)],
     )
-    said = f"kept as torch {target}{f': {why}' if why else ''}; PyTorch runs it"
-    reader.ledger.add(Change.EXACT, "read torch", node.name, said)
-    return list(made.results) if many else made.result
+    message = f"kept as torch {target}{f': {why}' if why else ''}; PyTorch runs it"
+    reader.ledger.add(Change.EXACT, "read torch", node.name, message)
+    return list(foreign.results) if has_many else foreign.result
 
 
-def _argument_to_json(call: OverloadCall, held: Any, operands: list[Value]) -> Any:
+def _argument_to_json(call: OverloadCall, argument: Any, operands: list[Value]) -> Any:
     """Returns an argument as JSON; tensors and sizes are operands by number."""
-    if isinstance(held, fx.Node):
-        value = call.reader.tensor(held)
-        is_size = not isinstance(held.meta["val"], torch.Tensor)
+    if isinstance(argument, fx.Node):
+        value = call.reader.tensor(argument)
+        is_size = not isinstance(argument.meta["val"], torch.Tensor)
         operands.append(value)
         return {"size" if is_size else "operand": len(operands) - 1}
-    if isinstance(held, (list, tuple)):
-        return [_argument_to_json(call, item, operands) for item in held]
-    if isinstance(held, float) and not math.isfinite(held):
-        return {"float": str(held)}
-    if isinstance(held, torch.dtype):
-        return {"dtype": str(held).removeprefix("torch.")}
-    if held is None or isinstance(held, (bool, int, float, str)):
-        return held
-    if isinstance(held, (torch.device, torch.layout, torch.memory_format)):
+    if isinstance(argument, (list, tuple)):
+        return [_argument_to_json(call, item, operands) for item in argument]
+    # JSON has no infinities and NaN.
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return {"float": str(argument)}
+    if isinstance(argument, torch.dtype):
+        return {"dtype": str(argument).removeprefix("torch.")}
+    if argument is None or isinstance(argument, (bool, int, float, str)):
+        return argument
+    if isinstance(argument, (torch.device, torch.layout, torch.memory_format)):
         return None  # the default: CPU memory, strided layout
-    raise TypeError(f"an argument of type {type(held).__name__}")
+    raise TypeError(f"an argument of type {type(argument).__name__}")
 
 
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
     """Computes a foreign node; raises PluginError if PyTorch lacks the operator or fails."""
     name = str(node.attrs["op"])
-    namespace, _, rest = name.partition(".")
-    packet, _, overload = rest.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    if namespace != _NAMESPACE or packet in _UNSAFE or not isinstance(found, torch._ops.OpOverload):
+    namespace, _, packet_and_overload = name.partition(".")
+    packet, _, overload = packet_and_overload.partition(".")
+    overload_found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    # A model file names the operator, so only aten's own and harmless ones are run.
+    if (
+        namespace != _NAMESPACE
+        or packet in _UNSAFE
+        or not isinstance(overload_found, torch._ops.OpOverload)
+    ):
         raise PluginError(f"{node.name}: PyTorch {torch.__version__} has no operator {name}")
-    given = [tensor_of(operands[f"xs.{i}"]) for i in range(len(operands))]
-    held: Any = node.attrs["attrs"]
+    tensors = [tensor_of(operands[f"xs.{i}"]) for i in range(len(operands))]
+    stored: Any = node.attrs["attrs"]
     try:
-        arguments = json.loads(str(dict(held)["arguments"]))
-        named = {n: _argument_from_json(v, given) for n, v in arguments.items()}
-        for formal in found._schema.arguments:
-            written = formal.alias_info is not None and formal.alias_info.is_write
-            if written and isinstance(named[formal.name], torch.Tensor):
+        arguments = json.loads(str(dict(stored)["arguments"]))
+        values = {n: _argument_from_json(v, tensors) for n, v in arguments.items()}
+        for parameter in overload_found._schema.arguments:
+            is_written = parameter.alias_info is not None and parameter.alias_info.is_write
+            if is_written and isinstance(values[parameter.name], torch.Tensor):
                 # In-place operators write to a copy: the arrays belong to the caller.
-                named[formal.name] = named[formal.name].clone()
-        positional = [named[a.name] for a in found._schema.arguments if not a.kwarg_only]
-        more = {a.name: named[a.name] for a in found._schema.arguments if a.kwarg_only}
+                values[parameter.name] = values[parameter.name].clone()
+        positional = [values[a.name] for a in overload_found._schema.arguments if not a.kwarg_only]
+        keywords = {
+            a.name: values[a.name] for a in overload_found._schema.arguments if a.kwarg_only
+        }
         with torch.no_grad():
-            made = found(*positional, **more)
+            returned = overload_found(*positional, **keywords)
     except InputError:
         raise
     except Exception as error:  # PyTorch raises what it likes
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PluginError(f"{node.name}: PyTorch does not run {name}: {said}") from error
-    results = made if isinstance(made, (list, tuple)) else [made]
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PluginError(f"{node.name}: PyTorch does not run {name}: {message}") from error
+    results = returned if isinstance(returned, (list, tuple)) else [returned]
     return tuple(array_of(result) for result in results)
 
 
-def _argument_from_json(held: Any, given: list[torch.Tensor]) -> Any:
-    match held:
+def _argument_from_json(argument: Any, tensors: list[torch.Tensor]) -> Any:
+    match argument:
         case {"operand": int(index)}:
-            return given[index]
+            return tensors[index]
         case {"size": int(index)}:
-            return int(given[index].reshape(()).item())
+            return int(tensors[index].reshape(()).item())
         case {"float": str(text)} if text in ("inf", "-inf", "nan"):
             return float(text)
         case {"dtype": str(name)} if isinstance(kind := getattr(torch, name, None), torch.dtype):
             return kind
         case list():
-            return [_argument_from_json(item, given) for item in held]
+            return [_argument_from_json(item, tensors) for item in argument]
         case dict():
-            raise PluginError(f"an argument is {held}, which is none that QIR writes")
-    return held
+            raise PluginError(f"an argument is {argument}, which is none that QIR writes")
+    return argument

@@ -34,10 +34,10 @@ class TorchFrontend(Frontend):
         return any(f"{c.__module__}.{c.__qualname__}" in _ROOTS for c in type(source).__mro__)
 
     def states_shapes(self, path: Path) -> bool:
-        """Returns whether a file states the shapes of its inputs: exported programs, and files of
-        QIR.
+        """Returns whether a file states the shapes of its inputs.
 
-        For other TorchScript they are guessed from the first layers, which accept several ranks.
+        Exported programs and files of QIR do. For other TorchScript they are guessed from the first
+        layers, which accept several ranks.
         """
         from .signature import states_types
 
@@ -53,10 +53,9 @@ class TorchFrontend(Frontend):
         """Reads a program; `inputs` are examples, or shapes for a TorchScript archive.
 
         A quantized module is traced by TorchScript, any other exported, both with the example
-        inputs.
-        Quantized kernels become groups under the profile of PyTorch's current engine. Raises
-        InputError
-        for a module without example inputs, and for one that PyTorch cannot export.
+        inputs. Quantized kernels become groups under the profile of PyTorch's current engine.
+        Raises InputError for a module without example inputs, and for one that PyTorch cannot
+        export.
         """
         _require_torch()
         from .reader import read
@@ -64,24 +63,26 @@ class TorchFrontend(Frontend):
         from .sources import open_source
         from .trained_norms import fold_trained_norms
 
-        found = open_source(source, inputs)
+        opened = open_source(source, inputs)
         with pause_garbage_collection():
-            graph = read(found.program, found.name, ledger, shares_memory=found.shares_memory)
-            graph.profile = found.profile or graph.profile
-            if found.observers_removed:
-                said = (
-                    f"{found.observers_removed} observers are left out; calibrate the float model"
+            graph = read(opened.program, opened.name, ledger, shares_memory=opened.shares_memory)
+            graph.profile = opened.profile or graph.profile
+            if opened.observers_removed:
+                message = (
+                    f"{opened.observers_removed} observers are left out; calibrate the float model"
                 )
-                ledger.add(Change.EXACT, "read torch", found.name, said)
+                ledger.add(Change.EXACT, "read torch", opened.name, message)
             fold_trained_norms(graph, ledger)
-            for said in found.notes:
-                ledger.add(Change.DROPPED, "read torch", found.name, said)
-            if found.has_quantized_kernels:
-                Group(found.profile).run(graph, ledger)
+            for message in opened.notes:
+                ledger.add(Change.DROPPED, "read torch", opened.name, message)
+            # Float ops between dequantize and quantize stand for one kernel: grouped, they round
+            # once.
+            if opened.has_quantized_kernels:
+                Group(opened.profile).run(graph, ledger)
             if isinstance(source, (str, Path)):
                 restore_names(graph, Path(source))
         if wrong := errors(graph):
-            raise InputError(f"{found.name}: {wrong[0]}")
+            raise InputError(f"{opened.name}: {wrong[0]}")
         return graph
 
     def load_trusted(
@@ -97,11 +98,13 @@ class TorchFrontend(Frontend):
 
         if not is_pickled(path):
             return self.load_object(path, ledger, inputs)
-        made = load_unsafe(path)
-        if inputs is None and any(c.__name__ == "Module" for c in type(made).__mro__):
-            said = "a module is exported with inputs; give their shapes or examples"
-            raise ShapesNeeded(f"{path}: {said}: --shape n,3,224,224, --data, or inputs=(x, ...)")
-        return self.load_object(made, ledger, inputs)
+        module = load_unsafe(path)
+        if inputs is None and any(c.__name__ == "Module" for c in type(module).__mro__):
+            message = "a module is exported with inputs; give their shapes or examples"
+            raise ShapesNeeded(
+                f"{path}: {message}: --shape n,3,224,224, --data, or inputs=(x, ...)"
+            )
+        return self.load_object(module, ledger, inputs)
 
     def samples(self, folder: Path) -> Sequence[Path]:
         """Writes a convolutional, an attention and a recurrent network; returns their paths."""

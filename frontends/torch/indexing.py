@@ -36,35 +36,37 @@ def _gather(call: OverloadCall) -> Value:
 
 def _index(call: OverloadCall) -> Value:
     """Reads `x[:, i]`, `x[i, j]`, `x[:, i, :, j]` and `x[mask]`."""
-    x, held = call.value("self"), call["indices"]
-    named = [(i, node) for i, node in enumerate(held) if node is not None]
-    if len(named) == 1 and named[0][0] == 0 and is_mask(named[0][1]):
-        return _select_by_mask(call, x, call.reader.tensor(named[0][1]))
-    if any(is_mask(node) for _, node in named):
+    x, index_list = call.value("self"), call["indices"]
+    indexed = [(i, node) for i, node in enumerate(index_list) if node is not None]
+    if len(indexed) == 1 and indexed[0][0] == 0 and is_mask(indexed[0][1]):
+        return _select_by_mask(call, x, call.reader.tensor(indexed[0][1]))
+    if any(is_mask(node) for _, node in indexed):
         raise KeepCall("it takes elements by a mask and by indices")
-    if len(named) == 1:
-        axis, node = named[0]
+    if len(indexed) == 1:
+        axis, node = indexed[0]
         operands = {"x": x, "indices": call.reader.tensor(node)}
         return call.add("gather", operands, {"axis": axis})
-    parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in named])
+    parts = broadcast_indices(call, [call.reader.tensor(node) for _, node in indexed])
     rank = parts[0].type.rank
     # `gather_nd` reads rows of indices into the leading axes, so the indexed axes come first.
     rows = [call.add("unsqueeze", {"x": part}, {"axes": (rank,)}) for part in parts]
     indices = call.add("concat", {f"xs.{i}": r for i, r in enumerate(rows)}, {"axis": rank})
-    axes = [axis for axis, _ in named]
-    rest = [axis for axis in range(x.type.rank) if axis not in axes]
-    made = call.add("gather_nd", {"x": permute(call, x, [*axes, *rest]), "indices": indices})
+    axes = [axis for axis, _ in indexed]
+    other_axes = [axis for axis in range(x.type.rank) if axis not in axes]
+    elements = call.add(
+        "gather_nd", {"x": permute(call, x, [*axes, *other_axes]), "indices": indices}
+    )
     # PyTorch leaves the indexed axes where they were if they are adjacent; else they come first.
     before = axes[0] if axes == list(range(axes[0], axes[0] + len(axes))) else 0
-    ahead = [*range(rank, rank + before), *range(rank)]
-    return permute(call, made, [*ahead, *range(rank + before, made.type.rank)])
+    leading = [*range(rank, rank + before), *range(rank)]
+    return permute(call, elements, [*leading, *range(rank + before, elements.type.rank)])
 
 
 def _select_by_mask(call: OverloadCall, x: Value, mask: Value) -> Value:
     """Returns the entries of the leading axes where a mask is true."""
     # `nonzero` has a row for each axis, `gather_nd` reads a row for each element.
-    places = call.add("transpose", {"x": call.add("nonzero", {"x": mask})}, {"perm": (1, 0)})
-    return call.add("gather_nd", {"x": x, "indices": places})
+    positions = call.add("transpose", {"x": call.add("nonzero", {"x": mask})}, {"perm": (1, 0)})
+    return call.add("gather_nd", {"x": x, "indices": positions})
 
 
 def _masked_select(call: OverloadCall) -> Value:
@@ -94,12 +96,14 @@ def broadcast_indices(call: OverloadCall, parts: list[Value]) -> list[Value]:
         part if str(part.type.dtype) == "i64" else call.add("cast", {"x": part}, {"to": I64})
         for part in parts
     ]
-    whole = parts[0]
+    broadcast = parts[0]
     for part in parts[1:]:
-        if part.type.shape != whole.type.shape:
+        if part.type.shape != broadcast.type.shape:
             zeros = call.add("sub", {"a": part, "b": part})
-            whole = call.add("add", {"a": whole, "b": zeros})  # broadcasts to the shape of both
-    return [call.expand_like(part, whole) for part in parts]
+            broadcast = call.add(
+                "add", {"a": broadcast, "b": zeros}
+            )  # broadcasts to the shape of both
+    return [call.expand_like(part, broadcast) for part in parts]
 
 
 def is_mask(node: fx.Node) -> bool:
@@ -117,23 +121,27 @@ def _unfold(call: OverloadCall) -> Value:
     starts = np.arange(0, count - size + 1, step, dtype=np.int64)
     # Row i has the indices of window i.
     indices = call.reader.graph.constant(starts[:, None] + np.arange(size))
-    made = call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
-    kept = [a for a in range(made.type.rank) if a != axis + 1]
-    return permute(call, made, [*kept, axis + 1])
+    windows = call.add("gather", {"x": x, "indices": indices}, {"axis": axis})
+    # `gather` leaves the window where its axis was; PyTorch puts it last.
+    other_axes = [a for a in range(windows.type.rank) if a != axis + 1]
+    return permute(call, windows, [*other_axes, axis + 1])
 
 
 def _diagonal(call: OverloadCall) -> Value:
     x, offset = call.value("self"), call.integer("offset")
     axes = [call.axis(name, x.type.rank) for name in ("dim1", "dim2")]
-    high, wide = (x.type.shape[axis] for axis in axes)
-    if not isinstance(high, int) or not isinstance(wide, int):
+    height, width = (x.type.shape[axis] for axis in axes)
+    if not isinstance(height, int) or not isinstance(width, int):
         raise KeepCall("it takes a diagonal of unknown length")
-    rows = np.arange(max(0, -offset), min(high, wide - offset), dtype=np.int64)
+    # A positive offset starts to the right of the main diagonal, a negative one below it.
+    rows = np.arange(max(0, -offset), min(height, width - offset), dtype=np.int64)
     # The indices of each element on the diagonal.
     indices = call.reader.graph.constant(np.stack([rows, rows + offset], -1))
-    rest = [axis for axis in range(x.type.rank) if axis not in axes]
-    made = call.add("gather_nd", {"x": permute(call, x, [*axes, *rest]), "indices": indices})
-    return permute(call, made, [*range(1, made.type.rank), 0])
+    other_axes = [axis for axis in range(x.type.rank) if axis not in axes]
+    elements = call.add(
+        "gather_nd", {"x": permute(call, x, [*axes, *other_axes]), "indices": indices}
+    )
+    return permute(call, elements, [*range(1, elements.type.rank), 0])
 
 
 def _repeat_interleave(call: OverloadCall) -> Value:
@@ -181,8 +189,10 @@ def _replace_part(
         attrs = {"starts": (first,), "ends": (last,), "axes": (axis,), "steps": (1,)}
         return [call.add("slice", {"x": x}, attrs)] if first < last else []
 
+    # An empty range writes nothing.
     if start >= end:
         return x
+    # What lies before the part, the part, and what lies after it.
     parts = [*kept(0, start), part, *kept(end, count)]
     if len(parts) == 1:
         return part
@@ -191,11 +201,11 @@ def _replace_part(
 
 def _copy(call: OverloadCall) -> Value:
     """Reads `x[...] = y`: y in the shape and element type of x."""
-    made = call.cast_to(call["src"], call.result.dtype)
+    source = call.cast_to(call["src"], call.result.dtype)
     if tuple(call.fake_tensor("src").shape) == tuple(call.result.shape):
-        return made
+        return source
     shape = call.add("shape", {"x": call.value("self")})
-    return call.add("expand", {"x": made, "shape": shape})
+    return call.add("expand", {"x": source, "shape": shape})
 
 
 def _tril_or_triu(upper: bool) -> Callable[[OverloadCall], Value]:

@@ -14,12 +14,12 @@ from .call import KeepCall, OverloadCall, Size
 _TO_THE_END = 2**63 - 1
 
 
-def _reshape_to(call: OverloadCall, wanted: Sequence[Size]) -> Value:
+def _reshape_to(call: OverloadCall, sizes_requested: Sequence[Size]) -> Value:
     x = call.value("self")
-    empty = any(size == 0 for size in wanted if isinstance(size, int))
-    shape = sizes.shape_operand(call.reader, call.node, wanted)
+    has_empty = any(size == 0 for size in sizes_requested if isinstance(size, int))
+    shape = sizes.shape_operand(call.reader, call.node, sizes_requested)
     # Without `allow_zero`, a 0 in the shape means that the axis keeps its size.
-    return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": empty})
+    return call.add("reshape", {"x": x, "shape": shape}, {"allow_zero": has_empty})
 
 
 def _reshape(name: str) -> Callable[[OverloadCall], Value]:
@@ -28,6 +28,7 @@ def _reshape(name: str) -> Callable[[OverloadCall], Value]:
 
 def _reshape_to_result(call: OverloadCall) -> Value:
     """Reshapes to the inferred result shape, of which at most one size may be symbolic."""
+    # -1 stands for the one symbolic size; next to an empty axis it would be ambiguous.
     shape = [int(s) if isinstance(s, int) else -1 for s in call.result.shape]
     if shape.count(-1) > 1 or {-1, 0} <= set(shape):
         raise KeepCall
@@ -39,6 +40,7 @@ def _flatten(call: OverloadCall) -> Value:
     first, last = (call.axis(n, x.type.rank) for n in ("start_dim", "end_dim"))
     if first == last:
         return x
+    # The form between convolutions and linear layers has an op of its own, which backends know.
     if x.type.rank and first == 1 and last == x.type.rank - 1:
         return call.add("flatten", {"x": x}, {"axis": 1})
     return _reshape_to_result(call)
@@ -66,12 +68,13 @@ def _t(call: OverloadCall) -> Value:
 
 def _squeeze(call: OverloadCall) -> Value:
     x = call.value("self")
-    named = "dim" in call.arguments
-    axes = call.axes("dim", x.type.rank) if named else tuple(range(x.type.rank))
-    gone = tuple(a for a in axes if x.type.shape[a] == 1)
+    has_axes = "dim" in call.arguments
+    axes = call.axes("dim", x.type.rank) if has_axes else tuple(range(x.type.rank))
+    # PyTorch ignores named axes whose size is not 1; a symbolic size could be 1 at run time.
+    removed = tuple(a for a in axes if x.type.shape[a] == 1)
     if not all(isinstance(x.type.shape[a], int) for a in axes):
         raise KeepCall
-    return call.add("squeeze", {"x": x}, {"axes": gone}) if gone else x
+    return call.add("squeeze", {"x": x}, {"axes": removed}) if removed else x
 
 
 def _unsqueeze(call: OverloadCall) -> Value:
@@ -80,16 +83,17 @@ def _unsqueeze(call: OverloadCall) -> Value:
 
 
 def _concat(call: OverloadCall) -> Value:
-    parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
+    parts = [call.cast_to(tensor, call.result.dtype) for tensor in call["tensors"]]
     rank = call.result.dim()
     parts = [part for part in parts if part.type.rank == rank]  # PyTorch skips empty 1-D tensors
     axis = call.axis("dim", rank)
+    parts = [part for part in parts if part.type.shape[axis] != 0] or parts[:1]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
 
 def _stack(call: OverloadCall) -> Value:
     axis = call.axis("dim", call.result.dim())
-    parts = [call.cast_to(held, call.result.dtype) for held in call["tensors"]]
+    parts = [call.cast_to(tensor, call.result.dtype) for tensor in call["tensors"]]
     parts = [call.add("unsqueeze", {"x": part}, {"axes": (axis,)}) for part in parts]
     return call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
 
@@ -126,6 +130,7 @@ def _slice(call: OverloadCall) -> Value:
     if isinstance(start, int) and isinstance(end, int):
         attrs = {"starts": (start,), "ends": (end,), "axes": (axis,), "steps": (step,)}
         return call.add("slice", {"x": x}, attrs)
+    # A start or end that depends on a symbolic size is an operand.
     bounds = {"starts": call.reader.size_value(start), "ends": call.reader.size_value(end)}
     return call.add("slice_at", {"x": x, **bounds}, {"axes": (axis,), "steps": (step,)})
 
@@ -152,13 +157,13 @@ def _select(call: OverloadCall) -> Value:
 
 
 def _expand(call: OverloadCall) -> Value:
-    x, wanted = call.value("self"), list(call["size"])
-    new = len(wanted) - x.type.rank
+    x, requested = call.value("self"), list(call["size"])
+    added_axes = len(requested) - x.type.rank
     # -1 keeps the size, and so does expanding to 1.
-    kept = [1 if size == -1 and i >= new else size for i, size in enumerate(wanted)]
+    target = [1 if size == -1 and i >= added_axes else size for i, size in enumerate(requested)]
     if tuple(x.type.shape) == tuple(call.result.shape):
         return x
-    shape = sizes.exact_shape_operand(call.reader, call.node, kept)
+    shape = sizes.exact_shape_operand(call.reader, call.node, target)
     return call.add("expand", {"x": x, "shape": shape})
 
 
@@ -173,12 +178,12 @@ def _repeat(call: OverloadCall) -> Value:
         call.value("self"),
         call.integers("repeats" if "repeats" in call.arguments else "dims"),
     )
-    new = len(repeats) - x.type.rank
-    if new < 0:
-        repeats, new = (1,) * -new + repeats, 0
-    if new:
+    added_axes = len(repeats) - x.type.rank
+    if added_axes < 0:
+        repeats, added_axes = (1,) * -added_axes + repeats, 0
+    if added_axes:
         # The axes that the tensor does not have come first.
-        x = call.add("unsqueeze", {"x": x}, {"axes": tuple(range(new))})
+        x = call.add("unsqueeze", {"x": x}, {"axes": tuple(range(added_axes))})
     return call.add("tile", {"x": x}, {"repeats": repeats})
 
 
@@ -187,11 +192,11 @@ def _pads_of_all_axes(call: OverloadCall, rank: int) -> tuple[int, ...]:
 
     PyTorch has a pair for each axis, from the last axis on.
     """
-    held = call.integers("pad" if "pad" in call.arguments else "padding")
-    fronts, backs = [0] * rank, [0] * rank
-    for i in range(len(held) // 2):
-        fronts[rank - 1 - i], backs[rank - 1 - i] = held[2 * i], held[2 * i + 1]
-    return (*fronts, *backs)
+    pads = call.integers("pad" if "pad" in call.arguments else "padding")
+    before, after = [0] * rank, [0] * rank
+    for i in range(len(pads) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = pads[2 * i], pads[2 * i + 1]
+    return (*before, *after)
 
 
 def _pad(call: OverloadCall) -> Value:
@@ -199,6 +204,7 @@ def _pad(call: OverloadCall) -> Value:
     value = call.arguments.get("value") or 0.0
     if not isinstance(value, (int, float)):
         raise KeepCall
+    # Padding with the zero point pads with zero: the tensor stays quantized.
     x = call.quantized_value("self")
     quant = x.type.quant
     if mode == "constant" and quant is not None and _is_zero_point(quant, value):
@@ -216,9 +222,14 @@ def _pad(call: OverloadCall) -> Value:
 
 
 def _is_zero_point(quant: QuantType, value: float) -> bool:
-    """Whether a stored integer means zero, in a type of one known scale."""
-    plain = quant.kind == "uniform" and not quant.dynamic and quant.granularity is None
-    return plain and not quant.has_float_zero and quant.plus is None and int(quant.zeros()) == value
+    """Returns whether a stored integer means zero, in a type of one known scale."""
+    is_per_tensor = quant.kind == "uniform" and not quant.dynamic and quant.granularity is None
+    return (
+        is_per_tensor
+        and not quant.has_float_zero
+        and quant.plus is None
+        and int(quant.zeros()) == value
+    )
 
 
 def _pad_circular(call: OverloadCall, x: Value) -> Value:
@@ -226,16 +237,19 @@ def _pad_circular(call: OverloadCall, x: Value) -> Value:
     pads = _pads_of_all_axes(call, x.type.rank)
     if min(pads) < 0:
         raise KeepCall
-    for axis, (front, back) in enumerate(
+    for axis, (before, after) in enumerate(
         zip(pads[: x.type.rank], pads[x.type.rank :], strict=True)
     ):
-        parts, whole = [x], x
-        ends = {"axes": (axis,), "steps": (1,)}
-        if front:
-            last = {"starts": (-front,), "ends": (_TO_THE_END,), **ends}
-            parts.insert(0, call.add("slice", {"x": whole}, last))
-        if back:
-            parts.append(call.add("slice", {"x": whole}, {"starts": (0,), "ends": (back,), **ends}))
+        # Both ends are taken from the tensor before this axis was padded.
+        parts, unpadded = [x], x
+        attrs = {"axes": (axis,), "steps": (1,)}
+        if before:
+            last_elements = {"starts": (-before,), "ends": (_TO_THE_END,), **attrs}
+            parts.insert(0, call.add("slice", {"x": unpadded}, last_elements))
+        if after:
+            parts.append(
+                call.add("slice", {"x": unpadded}, {"starts": (0,), "ends": (after,), **attrs})
+            )
         if len(parts) > 1:
             x = call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
     return x
@@ -274,10 +288,12 @@ def _roll(call: OverloadCall) -> Value:
         if not isinstance(count, int):
             raise KeepCall
         # Rolled by s, the last s elements come first.
-        at = -shift % count
-        if at:
-            cut = call.add_many("split", {"x": x}, {"sizes": (at, count - at), "axis": axis})
-            x = call.add("concat", {"xs.0": cut[1], "xs.1": cut[0]}, {"axis": axis})
+        position = -shift % count
+        if position:
+            halves = call.add_many(
+                "split", {"x": x}, {"sizes": (position, count - position), "axis": axis}
+            )
+            x = call.add("concat", {"xs.0": halves[1], "xs.1": halves[0]}, {"axis": axis})
     return x
 
 

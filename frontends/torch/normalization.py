@@ -19,36 +19,40 @@ def _constant_vector(call: OverloadCall, like: Value, number: float, count: int)
 
 
 def _channel_count(x: Value) -> int:
-    found = x.type.shape[1]
-    if not isinstance(found, int):
+    channels = x.type.shape[1]
+    if not isinstance(channels, int):
         raise KeepCall
-    return found
+    return channels
 
 
 def _batch_statistics(call: OverloadCall, x: Value) -> tuple[Value, Value]:
     """Returns mean and variance of each channel of the data."""
     axes = tuple(axis for axis in range(x.type.rank) if axis != 1)
-    kept = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
-    square = call.add("squared_difference", {"a": x, "b": kept})
-    mean = call.add("squeeze", {"x": kept}, {"axes": axes})
+    mean_kept = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
+    square = call.add("squared_difference", {"a": x, "b": mean_kept})
+    mean = call.add("squeeze", {"x": mean_kept}, {"axes": axes})
+    # Batch norm divides by the count itself, without Bessel's correction.
     return mean, call.add("reduce_mean", {"x": square}, {"axes": axes, "keep": False})
 
 
 def _batch_norm(call: OverloadCall) -> Value:
     x = call.value("input")
     training = any(call.arguments.get(name) for name in ("training", "use_input_stats"))
-    own = call.optional("running_mean") is None
-    if training and not own:
+    uses_batch = call.optional("running_mean") is None
+    # In training mode, the running statistics are updated too: a graph has no state for them.
+    if training and not uses_batch:
         raise KeepCall("it normalizes by the statistics of the batch, and keeps these")
-    rows = _channel_count(x)
+    channels = _channel_count(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
     mean, var = (
-        _batch_statistics(call, x) if own else map(call.value, ("running_mean", "running_var"))
+        _batch_statistics(call, x)
+        if uses_batch
+        else map(call.value, ("running_mean", "running_var"))
     )
     operands = {
         "x": x,
-        "gamma": _constant_vector(call, x, 1, rows) if gamma is None else gamma,
-        "beta": _constant_vector(call, x, 0, rows) if beta is None else beta,
+        "gamma": _constant_vector(call, x, 1, channels) if gamma is None else gamma,
+        "beta": _constant_vector(call, x, 0, channels) if beta is None else beta,
         "mean": mean,
         "var": var,
     }
@@ -63,10 +67,10 @@ def _decomposed_batch_norm(call: OverloadCall) -> list[Value]:
 
 def _weight_norm(call: OverloadCall) -> Value:
     """Scales a weight to the norm `g` along all axes but one."""
-    weight, kept = call.value("v"), call.integer("dim")
-    if kept < 0:
+    weight, kept_axis = call.value("v"), call.integer("dim")
+    if kept_axis < 0:
         raise KeepCall("it has one length for all of the weight")
-    axes = tuple(axis for axis in range(weight.type.rank) if axis != kept)
+    axes = tuple(axis for axis in range(weight.type.rank) if axis != kept_axis)
     length = call.add("reduce_l2", {"x": weight}, {"axes": axes, "keep": True})
     scale = call.add("div", {"a": call.value("g"), "b": length})
     return call.add("mul", {"a": weight, "b": scale})
@@ -85,6 +89,7 @@ def _layer_norm(call: OverloadCall) -> Value:
 def _rms_norm(call: OverloadCall) -> Value:
     x, sizes = call.value("input"), call.integers("normalized_shape")
     eps = call["eps"]
+    # PyTorch's default is the machine epsilon of the element type.
     if eps is None:
         eps = torch.finfo(call.result.dtype).eps
     gamma = call.optional("weight")
@@ -96,12 +101,12 @@ def _rms_norm(call: OverloadCall) -> Value:
 
 def _group_norm(call: OverloadCall) -> Value:
     x = call.value("input")
-    rows = _channel_count(x)
+    channels = _channel_count(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
     operands = {
         "x": x,
-        "gamma": _constant_vector(call, x, 1, rows) if gamma is None else gamma,
-        "beta": _constant_vector(call, x, 0, rows) if beta is None else beta,
+        "gamma": _constant_vector(call, x, 1, channels) if gamma is None else gamma,
+        "beta": _constant_vector(call, x, 0, channels) if beta is None else beta,
     }
     attrs = {"groups": call.integer("num_groups"), "eps": call.number("eps")}
     return call.add("group_norm", operands, attrs)
@@ -109,14 +114,15 @@ def _group_norm(call: OverloadCall) -> Value:
 
 def _instance_norm(call: OverloadCall) -> Value:
     x = call.value("input")
+    # With running statistics, it computes what batch norm computes.
     if not call.flag("use_input_stats"):
         return _batch_norm(call)
-    rows = _channel_count(x)
+    channels = _channel_count(x)
     gamma, beta = call.optional("weight"), call.optional("bias")
     operands = {
         "x": x,
-        "gamma": _constant_vector(call, x, 1, rows) if gamma is None else gamma,
-        "beta": _constant_vector(call, x, 0, rows) if beta is None else beta,
+        "gamma": _constant_vector(call, x, 1, channels) if gamma is None else gamma,
+        "beta": _constant_vector(call, x, 0, channels) if beta is None else beta,
     }
     return call.add("instance_norm", operands, {"eps": call.number("eps")})
 

@@ -41,40 +41,42 @@ class ObserverRecord:
     """The rule that turns a range into scale and zero point, as in `qir quantize --scales`."""
 
 
-def observed(given: object) -> ObserverRecord:
+def observed(observer: object) -> ObserverRecord:
     """Returns the scheme of an observer, a fake quantization module, or a factory of one.
 
     An observer whose search QIR lacks, such as HistogramObserver, gives the scale and zero point
     that
     it has found. Raises Refused for one that finds none.
     """
-    held: Any = given if isinstance(given, nn.Module) else _instantiate(given)
-    if isinstance(held, FakeQuantizeBase):
-        held = getattr(held, "activation_post_process", held)
-    name = type(held).__name__
+    observer_module: Any = observer if isinstance(observer, nn.Module) else _instantiate(observer)
+    # Fake quantization modules hold their observer; those with learned scales may hold none.
+    if isinstance(observer_module, FakeQuantizeBase):
+        observer_module = getattr(observer_module, "activation_post_process", observer_module)
+    name = type(observer_module).__name__
     kinds = (ao.UniformQuantizationObserverBase, ao.FixedQParamsObserver, ao.PlaceholderObserver)
-    if not isinstance(held, kinds):
+    if not isinstance(observer_module, kinds):
         raise Refused(f"{name} finds no scale and zero point; name another observer")
-    storage = _storage(held, name)
-    if held.qscheme == torch.per_channel_affine_float_qparams:
+    storage = _storage(observer_module, name)
+    if observer_module.qscheme == torch.per_channel_affine_float_qparams:
         raise Refused(
             f"{name}: a scheme has no real zero points; quantize in PyTorch and read that"
         )
-    if isinstance(held, ao.PlaceholderObserver):
+    # A placeholder states the type only: ranges are found at run time (dynamic quantization).
+    if isinstance(observer_module, ao.PlaceholderObserver):
         return ObserverRecord(Scheme(storage), "torch.observer")
-    bounds = (int(held.quant_min), int(held.quant_max))
-    scales = RULE_BY_LEAST_SCALE.get(float(getattr(held, "eps", 0.0)), "torch.observer")
-    if isinstance(held, (ao.FixedQParamsObserver, ao.HistogramObserver)):
-        return ObserverRecord(_scheme_of_fixed_qparams(held, storage, bounds), scales)
-    channels = hasattr(held, "ch_axis")
-    made = Scheme(
+    bounds = (int(observer_module.quant_min), int(observer_module.quant_max))
+    scales = RULE_BY_LEAST_SCALE.get(float(getattr(observer_module, "eps", 0.0)), "torch.observer")
+    if isinstance(observer_module, (ao.FixedQParamsObserver, ao.HistogramObserver)):
+        return ObserverRecord(_scheme_of_fixed_qparams(observer_module, storage, bounds), scales)
+    is_per_channel = hasattr(observer_module, "ch_axis")
+    scheme = Scheme(
         storage,
-        symmetric=held.qscheme in _SYMMETRIC,
-        granularity="channel" if channels else "tensor",
+        symmetric=observer_module.qscheme in _SYMMETRIC,
+        granularity="channel" if is_per_channel else "tensor",
         bounds=bounds,
-        range="minmax" if channels else _range_rule(held),
+        range="minmax" if is_per_channel else _range_rule(observer_module),
     )
-    return ObserverRecord(made, scales)
+    return ObserverRecord(scheme, scales)
 
 
 def observed_by(config: QConfig) -> dict[str, ObserverRecord | None]:
@@ -83,7 +85,9 @@ def observed_by(config: QConfig) -> dict[str, ObserverRecord | None]:
     Raises Refused as `observed` does.
     """
     return {
-        role: None if _is_float(made := _instantiate(getattr(config, role))) else observed(made)
+        role: None
+        if _is_float(observer := _instantiate(getattr(config, role)))
+        else observed(observer)
         for role in ("activation", "weight")
     }
 
@@ -95,36 +99,36 @@ def _instantiate(factory: object) -> Any:
     return make()
 
 
-def _is_float(held: object) -> bool:
-    floats = isinstance(held, (nn.Identity, ao.NoopObserver))
-    placed = isinstance(held, ao.PlaceholderObserver)
-    return floats or (placed and getattr(held, "dtype", None) == torch.float32)
+def _is_float(observer: object) -> bool:
+    is_identity = isinstance(observer, (nn.Identity, ao.NoopObserver))
+    is_placeholder = isinstance(observer, ao.PlaceholderObserver)
+    return is_identity or (is_placeholder and getattr(observer, "dtype", None) == torch.float32)
 
 
-def _storage(held: Any, name: str) -> DType:
-    if held.dtype not in _STORAGE:
-        raise Refused(f"{name} of {held.dtype} finds no integers; name one of quint8 or qint8")
-    return dtype(_STORAGE[held.dtype])
+def _storage(observer: Any, name: str) -> DType:
+    if observer.dtype not in _STORAGE:
+        raise Refused(f"{name} of {observer.dtype} finds no integers; name one of quint8 or qint8")
+    return dtype(_STORAGE[observer.dtype])
 
 
-def _range_rule(held: Any) -> str:
+def _range_rule(observer: Any) -> str:
     """Returns the range rule; a moving average has its averaging constant."""
-    if isinstance(held, ao.MovingAverageMinMaxObserver):
-        return f"average:{held.averaging_constant:g}"
+    if isinstance(observer, ao.MovingAverageMinMaxObserver):
+        return f"average:{observer.averaging_constant:g}"
     return "minmax"
 
 
-def _scheme_of_fixed_qparams(held: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
+def _scheme_of_fixed_qparams(observer: Any, storage: DType, bounds: tuple[int, int]) -> Scheme:
     """Returns the scheme with the scale and zero point of an observer."""
-    if isinstance(held, ao.HistogramObserver) and bool(torch.isinf(held.min_val).any()):
+    if isinstance(observer, ao.HistogramObserver) and bool(torch.isinf(observer.min_val).any()):
         raise Refused(
             "HistogramObserver has seen no data, and QIR has no rule of its numbers: run data "
             "through it first, or take range rule mse"
         )
-    scale, zero = held.calculate_qparams()
+    scale, zero = observer.calculate_qparams()
     return Scheme(
         storage,
-        symmetric=held.qscheme in _SYMMETRIC,
+        symmetric=observer.qscheme in _SYMMETRIC,
         bounds=bounds,
         scale=float(scale),
         zero=int(zero),

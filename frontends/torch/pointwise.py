@@ -62,13 +62,13 @@ def _known_array(
     call: OverloadCall, name: str
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     """Returns a number or a stored tensor as an array; raises KeepCall for a computed one."""
-    held = call[name]
-    if isinstance(held, fx.Node):
-        found = call.reader.stored_tensor(held)
-        if found is None:
+    argument = call[name]
+    if isinstance(argument, fx.Node):
+        stored = call.reader.stored_tensor(argument)
+        if stored is None:
             raise KeepCall(f"its {name} is computed")
-        return array_of(found[1]).reshape(-1)
-    return np.atleast_1d(np.asarray(held))
+        return array_of(stored[1]).reshape(-1)
+    return np.atleast_1d(np.asarray(argument))
 
 
 def _quantized_operand(call: OverloadCall, name: str, scale: str, zero: str) -> Value:
@@ -82,32 +82,34 @@ def _quantized_operand(call: OverloadCall, name: str, scale: str, zero: str) -> 
 
 def _packed_weights(call: OverloadCall, op: str) -> Value:
     """Returns the weights, which the program stores in oneDNN's packed layout."""
-    found = call.reader.stored_tensor(call["qw"])
-    if found is None or found[1].dtype != torch.int8:
+    stored = call.reader.stored_tensor(call["qw"])
+    if stored is None or stored[1].dtype != torch.int8:
         raise KeepCall("its weights are not stored as int8")
-    name, data = found
+    name, data = stored
+    # A packed tensor has an opaque oneDNN layout (`_mkldnn`): `to_dense` restores the elements.
     if data.layout != torch.strided:
         data = data.to_dense()
         data = data.t().contiguous() if op == "linear" else data
     scales, zeros = _known_array(call, "w_scale"), _known_array(call, "w_zero_point")
+    # oneDNN's int8 weights are symmetric: it takes no zero points for them.
     if zeros.any():
         raise KeepCall("its weights have zero points")
-    kind = quant_type(known_dtype(torch.int8), scales, np.zeros(1, np.int64), axis=0)
+    quant = quant_type(known_dtype(torch.int8), scales, np.zeros(1, np.int64), axis=0)
     if scales.size == 1:
-        kind = quant_type(known_dtype(torch.int8), scales, zeros)
-    return call.reader.constant(name, data, kind)
+        quant = quant_type(known_dtype(torch.int8), scales, zeros)
+    return call.reader.constant(name, data, quant)
 
 
-def _activation(name: str | None, numbers: list[float], algorithm: str) -> Stage | None:
+def _activation(name: str | None, parameters: list[float], algorithm: str) -> Stage | None:
     """Returns the activation as a stage of the group; None without one."""
     attrs: dict[str, Attr] = {}
     if name in (None, "", "none"):
         return None
     op = _ACTIVATIONS.get(str(name), "")
     if name == "hardtanh":
-        op, attrs = "clip", {"min": float(numbers[0]), "max": float(numbers[1])}
+        op, attrs = "clip", {"min": float(parameters[0]), "max": float(parameters[1])}
     elif name == "leaky_relu":
-        op, attrs = "leaky_relu", {"alpha": float(numbers[0])}
+        op, attrs = "leaky_relu", {"alpha": float(parameters[0])}
     elif name == "gelu":
         op, attrs = "gelu", {"approximate": "tanh"} if algorithm == "tanh" else {}
     if not op:
@@ -133,22 +135,28 @@ def _kernel(op: str, *, joins: bool) -> Callable[[OverloadCall], Value]:
         attrs = _window_attrs(call) if op == "conv2d" else {}
         full = spec(op).complete_attrs(attrs)
         stages = [Stage(op, full, tuple(operands))]
-        (real,) = infer_result_types(op, operands, full)
+        # A product of quantized operands has a float type, until the epilogue ends the group.
+        (float_type,) = infer_result_types(op, operands, full)
         names = _LINEAR_ARGUMENTS if op == "linear" else _CONVOLUTION_ARGUMENTS
-        asked = (
+        activation_arguments = (
             (names.activation, names.parameters, names.algorithm) if joins else _UNARY_ARGUMENTS[op]
         )
+        # `sum` adds in place, to the tensor that the call overwrites; `add` adds another operand.
         if joins and call[names.binary] != "none":
             if call[names.binary] not in ("sum", "add"):
                 raise KeepCall(f"it joins by {call[names.binary]}")
-            other = _quantized_operand(call, names.other, names.other_scale, names.other_zero)
+            operand = _quantized_operand(call, names.other, names.other_scale, names.other_zero)
             stages.append(Stage("add", spec("add").complete_attrs({}), ("b",), flow="a"))
-            operands["1.b"] = other
-        last = _activation(call[asked[0]], call[asked[1]] or [], call[asked[2]] or "")
-        if last is not None:
-            stages.append(last)
-        made = real.with_element(_result_type(call) or F32)
-        return call.add_group(stages, operands, made)
+            operands["1.b"] = operand
+        activation = _activation(
+            call[activation_arguments[0]],
+            call[activation_arguments[1]] or [],
+            call[activation_arguments[2]] or "",
+        )
+        if activation is not None:
+            stages.append(activation)
+        result_type = float_type.with_element(_result_type(call) or F32)
+        return call.add_group(stages, operands, result_type)
 
     return read
 

@@ -34,6 +34,7 @@ def _max_pool(axes: int) -> Callable[[OverloadCall], Value]:
 def _avg_pool(axes: int) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
         x = call.value("self")
+        # A divisor of its own replaces the count of elements: decomposed by PyTorch.
         if x.type.rank != axes + 2 or call.arguments.get("divisor_override") is not None:
             raise KeepCall
         attrs = _window_attrs(call, axes) | {"count_pad": call.flag("count_include_pad")}
@@ -47,6 +48,7 @@ def _adaptive(axes: int) -> Callable[[OverloadCall], Value]:
         x = call.value("self")
         if x.type.rank != axes + 2:
             raise KeepCall
+        # None keeps the size of the axis, which the language writes as -1.
         size = tuple(-1 if s is None else s for s in _output_size(call, axes))
         if all(s == 1 for s in size):
             return call.add("global_avg_pool", {"x": x})
@@ -56,8 +58,8 @@ def _adaptive(axes: int) -> Callable[[OverloadCall], Value]:
 
 
 def _output_size(call: OverloadCall, axes: int) -> tuple[int, ...]:
-    held = call["output_size"]
-    items = [held] * axes if isinstance(held, int) else list(held)
+    requested = call["output_size"]
+    items = [requested] * axes if isinstance(requested, int) else list(requested)
     if not all(item is None or isinstance(item, int) for item in items):
         raise KeepCall
     return tuple(items) * (axes if len(items) == 1 else 1)

@@ -11,6 +11,7 @@ from .call import KeepCall, OverloadCall
 
 def _linear(call: OverloadCall) -> Value:
     operands = {"x": call.value("input"), "w": call.value("weight"), "bias": call.optional("bias")}
+    # A vector without a batch is decomposed by PyTorch.
     if operands["x"].type.rank == 1:  # type: ignore[union-attr]
         raise KeepCall
     return call.add("linear", operands)
@@ -29,19 +30,20 @@ def _product_with_addend(first: str, second: str) -> Callable[[OverloadCall], Va
 
     def read(call: OverloadCall) -> Value:
         a, b = call.value(first), call.value(second)
+        # `gemm` has alpha and beta as attributes; it takes matrices only, no batches.
         if a.type.rank == 2:
             attrs = {"alpha": call.number("alpha"), "beta": call.number("beta")}
             return call.add("gemm", {"a": a, "b": b, "c": call.value("self")}, attrs)
-        made = call.add("matmul", {"a": a, "b": b})
+        product = call.add("matmul", {"a": a, "b": b})
         addend = call.value("self")
         for name in ("alpha", "beta"):
             if call["alpha" if name == "alpha" else "beta"] != 1:
                 factor = call.promote(name, kind=call.result.dtype)[0]
                 if name == "alpha":
-                    made = call.add("mul", {"a": made, "b": factor})
+                    product = call.add("mul", {"a": product, "b": factor})
                 else:
                     addend = call.add("mul", {"a": addend, "b": factor})
-        return call.add("add", {"a": addend, "b": made})
+        return call.add("add", {"a": addend, "b": product})
 
     return read
 
@@ -60,9 +62,9 @@ def _bilinear(call: OverloadCall) -> Value:
     if len(axes) != a.type.rank - 1:
         raise KeepCall
     equation = f"{axes}i,kij,{axes}j->{axes}k"
-    made = call.add("einsum", {"xs.0": a, "xs.1": w, "xs.2": b}, {"equation": equation})
+    product = call.add("einsum", {"xs.0": a, "xs.1": w, "xs.2": b}, {"equation": equation})
     bias = call.optional("bias")
-    return made if bias is None else call.add("add", {"a": made, "b": bias})
+    return product if bias is None else call.add("add", {"a": product, "b": bias})
 
 
 def _distances(call: OverloadCall) -> Value:
@@ -71,10 +73,11 @@ def _distances(call: OverloadCall) -> Value:
     if op is None:
         raise KeepCall(f"its norm is {call['p']}")
     a, b = call.value("x1"), call.value("x2")
+    # [..., n, 1, d] - [..., 1, m, d] gives all pairs.
     a = call.add("unsqueeze", {"x": a}, {"axes": (a.type.rank - 1,)})
     b = call.add("unsqueeze", {"x": b}, {"axes": (b.type.rank - 2,)})
-    apart = call.add("sub", {"a": a, "b": b})
-    return call.add(op, {"x": apart}, {"axes": (apart.type.rank - 1,), "keep": False})
+    difference = call.add("sub", {"a": a, "b": b})
+    return call.add(op, {"x": difference}, {"axes": (difference.type.rank - 1,), "keep": False})
 
 
 def _matrix_op(op: str) -> Callable[[OverloadCall], Value]:

@@ -23,6 +23,7 @@ def profile_name(engine: str) -> str:
     """
     stated = {
         name: profile(name).head.versions
+        # The newest release first, which `profile_of` falls back to.
         for name in sorted(profile_names(), key=_release, reverse=True)
         if name.startswith("torch-") and name.endswith(f".{engine}")
     }
@@ -45,8 +46,8 @@ def engine_chosen(name: str) -> Iterator[None]:
     backend: Any = torch.backends.quantized
     before = backend.engine
     if name and name not in backend.supported_engines:
-        known = ", ".join(backend.supported_engines)
-        raise InputError(f"computes by engine {name}; this PyTorch has {known}")
+        supported = ", ".join(backend.supported_engines)
+        raise InputError(f"computes by engine {name}; this PyTorch has {supported}")
     backend.engine = name or before
     try:
         yield

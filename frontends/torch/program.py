@@ -59,13 +59,15 @@ def as_program(exported: ExportedProgram) -> TorchProgram:
         if spec.kind == InputKind.USER_INPUT:
             continue
         target = spec.target or ""
-        held = exported.state_dict.get(target)
-        held = exported.constants.get(target) if held is None else held
-        if isinstance(held, torch.Tensor):
-            stored[spec.arg.name] = target, held
-    given = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+        # Parameters and persistent buffers are in the state dict; other buffers and lifted
+        # constants are not.
+        tensor = exported.state_dict.get(target)
+        tensor = exported.constants.get(target) if tensor is None else tensor
+        if isinstance(tensor, torch.Tensor):
+            stored[spec.arg.name] = target, tensor
+    user_outputs = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
     specs = enumerate(exported.graph_signature.output_specs)
-    updated = {i: str(spec.target) for i, spec in specs if spec.kind not in given}
+    updated = {i: str(spec.target) for i, spec in specs if spec.kind not in user_outputs}
 
     def attribute(name: str) -> object:
         return operator.attrgetter(name)(exported.graph_module)
@@ -92,23 +94,27 @@ def mutates_views(graph: fx.Graph) -> bool:
     """Returns whether an in-place op changes memory that a view, used later, shares."""
     last = _last_uses(graph)
     views: dict[str, set[str]] = {}  # by name: all tensors that may share its memory
-    same: dict[str, str] = {}  # by call that returns its operand: that operand
-    for place, node in enumerate(graph.nodes):
-        read = [same.get(operand.name, operand.name) for operand in node.all_input_nodes]
-        if node.target is operator.getitem and read[0] in views:
-            _note_shared_memory(views, node.name, *read)
+    aliases: dict[str, str] = {}  # by call that returns its operand: that operand
+    for index, node in enumerate(graph.nodes):
+        operands = [aliases.get(operand.name, operand.name) for operand in node.all_input_nodes]
+        if node.target is operator.getitem and operands[0] in views:
+            _note_shared_memory(views, node.name, *operands)
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         if returns_its_operand(node):
-            same[node.name] = read[0]
+            aliases[node.name] = operands[0]
         elif not node.target._schema.is_mutable:
             if _may_alias(node.target):
-                _note_shared_memory(views, node.name, *read)
+                _note_shared_memory(views, node.name, *operands)
         elif (changed := written_operand(node)) is not None:
-            root = same[node.name] = same.get(changed.name, changed.name)
-            others = views.get(root, set()) - {root}
-            later = others and any(last[n] > place for n in last if same.get(n, n) in others)
-            if changed.op == "placeholder" or later:
+            root = aliases[node.name] = aliases.get(changed.name, changed.name)
+            other_views = views.get(root, set()) - {root}
+            used_later = other_views and any(
+                last[n] > index for n in last if aliases.get(n, n) in other_views
+            )
+            # An input that changes is visible to the caller; a view that is read later would see
+            # the change.
+            if changed.op == "placeholder" or used_later:
                 return True
         else:
             return True
@@ -152,8 +158,16 @@ def written_operand(node: fx.Node) -> fx.Node | None:
     """
     target: Any = node.target
     formals = target._schema.arguments
-    found = [i for i, f in enumerate(formals) if f.alias_info is not None and f.alias_info.is_write]
-    if len(found) != 1 or found[0] >= len(node.args) or len(target._schema.returns) != 1:
+    written_indices = [
+        i
+        for i, formal in enumerate(formals)
+        if formal.alias_info is not None and formal.alias_info.is_write
+    ]
+    if (
+        len(written_indices) != 1
+        or written_indices[0] >= len(node.args)
+        or len(target._schema.returns) != 1
+    ):
         return None
-    operand = node.args[found[0]]
+    operand = node.args[written_indices[0]]
     return operand if isinstance(operand, fx.Node) else None

@@ -33,11 +33,11 @@ Such a quantize must not be merged into a kernel: PyTorch computes it separately
 
 def _known_qparam(call: OverloadCall, name: str) -> Numbers | None:
     """Returns a constant scale or zero point, or several; None for computed ones."""
-    held = call[name]
-    if isinstance(held, fx.Node):
-        found = call.reader.stored_tensor(held)
-        return None if found is None else np.atleast_1d(array_of(found[1]))
-    return np.atleast_1d(np.asarray(held))
+    argument = call[name]
+    if isinstance(argument, fx.Node):
+        stored = call.reader.stored_tensor(argument)
+        return None if stored is None else np.atleast_1d(array_of(stored[1]))
+    return np.atleast_1d(np.asarray(argument))
 
 
 def quant_type(
@@ -87,23 +87,24 @@ def _stated_quant_type(call: OverloadCall, axis: int | None = None) -> QuantType
 
 
 def _storage(call: OverloadCall) -> DType:
-    held = call["dtype"]
-    found = known_dtype(held if isinstance(held, torch.dtype) else call.result.dtype)
-    if not found.is_integer:
-        raise KeepCall(f"{found} holds no quantized integers")
-    return found
+    stated = call["dtype"]
+    storage = known_dtype(stated if isinstance(stated, torch.dtype) else call.result.dtype)
+    if not storage.is_integer:
+        raise KeepCall(f"{storage} holds no quantized integers")
+    return storage
 
 
 def _bounds(call: OverloadCall) -> tuple[int, int] | None:
-    ends = [_known_qparam(call, name) for name in ("quant_min", "quant_max")]
-    if any(end is None for end in ends):
+    limits = [_known_qparam(call, name) for name in ("quant_min", "quant_max")]
+    if any(limit is None for limit in limits):
         raise KeepCall("its bounds are computed")
-    low, high = (int(end.item()) for end in ends if end is not None)
+    low, high = (int(limit.item()) for limit in limits if limit is not None)
     return low, high
 
 
 def set_export_profile(call: OverloadCall) -> None:
     """Sets the graph's profile to that of exported programs, unless an engine's is set."""
+    # `native` is the default of a new graph, which no program chose.
     if not call.reader.graph.profile or call.reader.graph.profile == "native":
         call.reader.graph.profile = profile_name(PT2E)
 
@@ -122,14 +123,14 @@ def _quantize_channels(call: OverloadCall) -> Value:
     return _quantize_as(call, _stated_quant_type(call, _axis(call)))
 
 
-def _quantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
+def _quantize_as(call: OverloadCall, quant: QuantType | None) -> Value:
     x = call.value("input")
-    if kind is not None:
+    if quant is not None:
         # Passes never take a quantize with a `round` attribute for the end of a kernel.
         attrs: dict[str, Attr] = (
             {"round": "even"} if call.node.meta.get(IS_EXPLICIT_QUANTIZE) else {}
         )
-        return call.add_typed("quantize", {"x": x}, x.type.with_element(kind), attrs)
+        return call.add_typed("quantize", {"x": x}, x.type.with_element(quant), attrs)
     if _known_qparam(call, "scale" if "scale" in call.arguments else "scales") is not None:
         raise KeepCall("its scale is known and its zero point is not")
     if "scales" in call.arguments:
@@ -149,14 +150,14 @@ def _runtime_quant_type(call: OverloadCall) -> QuantType:
 
 def _runtime_qparams(call: OverloadCall) -> dict[str, Value]:
     """Returns computed scale and zero point as operands of rank 0."""
-    found = {}
+    qparams = {}
     for slot, name in (("scale", "scale"), ("zero", "zero_point")):
         value = call.value(name)
         # `_choose_qparams` added the axes of PyTorch's result; the operands here are scalars.
         if value.node.op == "unsqueeze" and not value.node.operands["x"].type.rank:
             value = value.node.operands["x"]
-        found[slot] = call.scalar(value) if value.type.rank else value
-    return found
+        qparams[slot] = call.scalar(value) if value.type.rank else value
+    return qparams
 
 
 def _dequantize(call: OverloadCall) -> Value:
@@ -169,32 +170,33 @@ def _dequantize_channels(call: OverloadCall) -> Value:
     return _dequantize_as(call, _stated_quant_type(call, _axis(call)))
 
 
-def _dequantize_as(call: OverloadCall, kind: QuantType | None) -> Value:
+def _dequantize_as(call: OverloadCall, quant: QuantType | None) -> Value:
     if call.arguments.get("out_dtype") not in (None, torch.float32):
         raise KeepCall("its result is not float32")
-    if kind is None:
+    if quant is None:
         if "scales" in call.arguments:
             raise KeepCall("its scales are computed")
         x = call.quantized_value("input")
         if x.type.quant is None or not x.type.quant.dynamic:
             raise KeepCall("its data are not quantized by computed numbers")
-        given = {f"x.{slot}": value for slot, value in _runtime_qparams(call).items()}
-        return call.add("dequantize", {"x": x, **given})
-    return call.add("dequantize", {"x": as_quantized(call, "input", kind)})
+        qparams = {f"x.{slot}": value for slot, value in _runtime_qparams(call).items()}
+        return call.add("dequantize", {"x": x, **qparams})
+    return call.add("dequantize", {"x": as_quantized(call, "input", quant)})
 
 
-def as_quantized(call: OverloadCall, name: str, kind: QuantType) -> Value:
+def as_quantized(call: OverloadCall, name: str, quant: QuantType) -> Value:
     """Returns an argument as that quantized type: a typed constant, or a recode of integers."""
     node = call[name]
+    # Weights that `convert_pt2e` folded are stored as integers.
     stored = call.reader.stored_tensor(node)
     if stored is not None:
-        return call.reader.quantized_constant(node, kind)
+        return call.reader.quantized_constant(node, quant)
     x = call.quantized_value(name)
-    if x.type.quant is not None and x.type.quant.has_same_mapping(kind):
+    if x.type.quant is not None and x.type.quant.has_same_mapping(quant):
         return x
-    if x.type.dtype != kind.storage:
-        raise KeepCall(f"its data are {x.type.dtype}, not {kind.storage}")
-    return call.add_typed("recode", {"x": x}, x.type.with_element(kind))
+    if x.type.dtype != quant.storage:
+        raise KeepCall(f"its data are {x.type.dtype}, not {quant.storage}")
+    return call.add_typed("recode", {"x": x}, x.type.with_element(quant))
 
 
 RULE_BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symmetric"}
@@ -204,6 +206,8 @@ RULE_BY_LEAST_SCALE = {2.0**-23: "torch.observer", 2.0**-12: "torch.qnnpack.symm
 def _choose_qparams(call: OverloadCall) -> list[Value]:
     """Reads choose_qparams: scale and zero point from the range of the data."""
     bounds = call.integer("quant_min"), call.integer("quant_max")
+    # PyTorch passes eps with each call; it names the rule, since QIR has a rule for each of the
+    # two.
     rule = RULE_BY_LEAST_SCALE.get(call.number("eps"))
     if rule is None:
         raise KeepCall(f"its least scale {call.number('eps'):g} is neither 2^-23 nor 2^-12")
@@ -211,11 +215,11 @@ def _choose_qparams(call: OverloadCall) -> list[Value]:
     attrs: dict[str, Attr] = {"rule": rule, "storage": storage}
     if bounds != storage.bounds:
         attrs["bounds"] = bounds
-    kinds = [known_dtype(fake.dtype) for fake in call.node.meta["val"]]
-    attrs |= {"scale_type": kinds[0], "zero_type": kinds[1]}
+    dtypes = [known_dtype(fake.dtype) for fake in call.node.meta["val"]]
+    attrs |= {"scale_type": dtypes[0], "zero_type": dtypes[1]}
     set_export_profile(call)
-    made = call.add_many("choose_qparams", {"x": call.value("input")}, attrs)
-    return [_with_axes_of(call, v, f) for v, f in zip(made, call.node.meta["val"], strict=True)]
+    results = call.add_many("choose_qparams", {"x": call.value("input")}, attrs)
+    return [_with_axes_of(call, v, f) for v, f in zip(results, call.node.meta["val"], strict=True)]
 
 
 def _with_axes_of(call: OverloadCall, value: Value, fake: torch.Tensor) -> Value:
@@ -237,20 +241,21 @@ def _fake_quantize_channels(call: OverloadCall) -> Value:
 
 def _fake_quantize_with_mask(call: OverloadCall) -> list[Value | None]:
     """Reads the forms for training, which also return the mask of unclamped elements."""
+    # The mask serves the gradient: only a program of training reads it.
     if any(user.users and user.args[1] != 0 for user in call.node.users):
         raise KeepCall("its mask is read")
     enabled = call.arguments.get("fake_quant_enabled")
     if enabled is not None:
-        held = call.reader.stored_tensor(enabled)
-        if held is None:
+        stored = call.reader.stored_tensor(enabled)
+        if stored is None:
             raise KeepCall("whether it is enabled is computed")
         # A disabled fake quantization returns its data.
-        if not int(held[1].item()):
+        if not int(stored[1].item()):
             x = call.value("self")
             return [x, None]
     axis = call.axis("axis", call.rank("self")) if "axis" in call.arguments else None
-    made = _quantize_dequantize(call, "scale", "zero_point", axis)
-    return [made, None]
+    value = _quantize_dequantize(call, "scale", "zero_point", axis)
+    return [value, None]
 
 
 def _quantize_dequantize(call: OverloadCall, scale: str, zero: str, axis: int | None) -> Value:
@@ -260,14 +265,15 @@ def _quantize_dequantize(call: OverloadCall, scale: str, zero: str, axis: int | 
     scales, zeros = _known_qparam(call, scale), _known_qparam(call, zero)
     if scales is None or zeros is None:
         raise KeepCall("its scale or zero point is computed")
+    # The storage only has to hold quant_max - quant_min: fake quantization never stores integers.
     bits = next((b for b in (8, 16, 32) if bounds[1] - bounds[0] < 2**b), None)
     if bits is None:
         raise KeepCall(f"its integers reach from {bounds[0]} to {bounds[1]}")
     storage = dtype(f"{'i' if bounds[0] < 0 else 'u'}{bits}")
-    kind = quant_type(storage, scales, zeros, axis=axis, bounds=bounds)
+    quant = quant_type(storage, scales, zeros, axis=axis, bounds=bounds)
     x = call.value("self")
-    made = call.add_typed("quantize", {"x": x}, x.type.with_element(kind))
-    return call.add("dequantize", {"x": made})
+    quantized = call.add_typed("quantize", {"x": x}, x.type.with_element(quant))
+    return call.add("dequantize", {"x": quantized})
 
 
 _PT2E_OPS: dict[str, Callable[[OverloadCall], Any]] = {

@@ -23,10 +23,13 @@ _QUANTIZING_FUNCTIONS = (
 def is_quantized(module: nn.Module) -> bool:
     """Returns whether a module uses quantized tensors, as one does after `convert`."""
     for part in module.modules():
+        # A float model may contain FloatFunctional, though it is defined in torch.ao.nn.quantized.
         if type(part).__name__ == _FUNCTIONAL:
             continue
         if any(kind.__module__.startswith(_QUANTIZED) for kind in type(part).__mro__):
             return True
+        # `convert_fx` leaves functional quantized calls in the graph, without a quantized
+        # submodule.
         if isinstance(part, torch.fx.GraphModule) and any(
             map(_is_quantized_call, part.graph.nodes)
         ):
@@ -68,13 +71,13 @@ def without_observers(module: nn.Module) -> tuple[nn.Module, int]:
     for path, part in list(module.named_modules(remove_duplicate=False)):
         if path and _is_instance_by_name(part, _OBSERVERS | _FAKES):
             owner, _, name = path.rpartition(".")
-            fakes = _is_instance_by_name(part, _FAKES)
+            is_fake_quantize = _is_instance_by_name(part, _FAKES)
             setattr(
                 module.get_submodule(owner),
                 name,
-                _FixedFakeQuantize(part) if fakes else nn.Identity(),
+                _FixedFakeQuantize(part) if is_fake_quantize else nn.Identity(),
             )
-            count += not fakes
+            count += not is_fake_quantize
     return module, count
 
 
@@ -98,6 +101,7 @@ def with_functional_as_modules(module: nn.Module) -> nn.Module:
     if not paths:
         return module
     module = copy.deepcopy(module)
+    # The empty path is the module itself, which has no owner to replace it in.
     for path in filter(None, paths):
         owner, _, name = path.rpartition(".")
         setattr(module.get_submodule(owner), name, _CallableFunctional(module.get_submodule(path)))
@@ -116,8 +120,8 @@ class _CallableFunctional(nn.Module):
 
         functional: Any = FloatFunctional()
         functional.activation_post_process = self.activation_post_process
-        made: torch.Tensor = getattr(functional, function)(*args)
-        return made
+        result: torch.Tensor = getattr(functional, function)(*args)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         if name in _FLOAT_FUNCTIONS:
@@ -134,15 +138,15 @@ class _FixedFakeQuantize(nn.Module):
     scale: torch.Tensor
     zero_point: torch.Tensor
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, fake_quantize: Any) -> None:
         super().__init__()
-        self.enabled = bool(made.fake_quant_enabled[0])
-        self.register_buffer("scale", made.scale.detach().float())
-        zeros = made.zero_point.detach()
+        self.enabled = bool(fake_quantize.fake_quant_enabled[0])
+        self.register_buffer("scale", fake_quantize.scale.detach().float())
+        zeros = fake_quantize.zero_point.detach()
         self.register_buffer("zero_point", zeros if zeros.is_floating_point() else zeros.int())
-        observer = made.activation_post_process
+        observer = fake_quantize.activation_post_process
         self.low, self.high = int(observer.quant_min), int(observer.quant_max)
-        self.axis = int(made.ch_axis) if made.is_per_channel else None
+        self.axis = int(fake_quantize.ch_axis) if fake_quantize.is_per_channel else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.enabled:
@@ -151,6 +155,7 @@ class _FixedFakeQuantize(nn.Module):
             return torch.fake_quantize_per_tensor_affine(
                 x, self.scale, self.zero_point, self.low, self.high
             )
+        # Quantized types of a graph have integer zero points: float ones are plain arithmetic.
         if self.zero_point.is_floating_point():
             return self._by_real_zeros(x)
         return torch.fake_quantize_per_channel_affine(

@@ -101,62 +101,67 @@ class ProgramReader:
         if node.name in self.stored_tensors:
             return  # a parameter, which becomes a constant when it is first used
         fake = node.meta.get("val")
+        # Export keeps numbers and None among the arguments as placeholders, usually without users.
         if not isinstance(fake, torch.Tensor):
             if node.users:
                 raise self.error(node, f"is {type(fake).__name__}, inputs must be tensors")
             return
-        made = self.graph.add(
+        node_added = self.graph.add(
             "input",
             types=[type_of(fake, f"input {node.name}")],
             name=node.name,
             origins=[Origin("torch", "Input", node.name)],
         )
-        self.results[node.name] = made.result
+        self.results[node.name] = node_added.result
 
     def _read_attribute(self, node: fx.Node) -> None:
-        held = self.program.attribute(str(node.target))
-        if isinstance(held, torch.Tensor):  # else a submodule, which `control` reads
-            self.stored_tensors[node.name] = str(node.target), held
+        attribute = self.program.attribute(str(node.target))
+        if isinstance(attribute, torch.Tensor):  # else a submodule, which `control` reads
+            self.stored_tensors[node.name] = str(node.target), attribute
 
     def constant(self, name: str, tensor: torch.Tensor, quant: QuantType | None = None) -> Value:
         """Adds a stored tensor as a constant; raises InputError for one that no array holds."""
-        kind = dtype_of(tensor.dtype)
-        if kind is None or tensor.layout != torch.strided:
-            said = f"{tensor.dtype}, {str(tensor.layout).removeprefix('torch.')}"
-            raise InputError(f"{self.graph.name}: parameter {name} is {said}, which is not read")
+        dtype = dtype_of(tensor.dtype)
+        if dtype is None or tensor.layout != torch.strided:
+            message = f"{tensor.dtype}, {str(tensor.layout).removeprefix('torch.')}"
+            raise InputError(f"{self.graph.name}: parameter {name} is {message}, which is not read")
         data = array_of(tensor)
         if self.shares_memory:
             data.flags.writeable = False
-        made = Array(data, TensorType(data.shape, quant or kind), name)
-        return self.graph.constant(made, name=name)
+        array = Array(data, TensorType(data.shape, quant or dtype), name)
+        return self.graph.constant(array, name=name)
 
     def _read_output(self, node: fx.Node) -> None:
         operands: dict[str, Value] = {}
         updated = self.program.state_updates
         results: Any = node.args[0]
-        for i, held in enumerate(results):
+        for i, result in enumerate(results):
+            # Export appends updated buffers (such as BatchNorm's running mean) to the outputs of
+            # the user.
             if i in updated:
-                said = f"{updated[i]} is not updated: a graph has no state"
-                self.ledger.add(Change.DROPPED, STEP, updated[i], said)
+                message = f"{updated[i]} is not updated: a graph has no state"
+                self.ledger.add(Change.DROPPED, STEP, updated[i], message)
                 continue
-            if held is None:
+            if result is None:
                 continue
-            if not isinstance(held, fx.Node):
-                raise self.error(node, f"gives back {held!r}, results must be tensors")
-            name = held.name if held.name not in operands else self.graph.fresh(held.name)
-            operands[name] = self.tensor(held)
+            if not isinstance(result, fx.Node):
+                raise self.error(node, f"gives back {result!r}, results must be tensors")
+            name = result.name if result.name not in operands else self.graph.fresh(result.name)
+            operands[name] = self.tensor(result)
         self.graph.add("output", operands, {"call": self.program.call_signature})
 
     def _read_call(self, node: fx.Node) -> None:
+        # `getitem` picks one result of an operator that returns several.
         if node.target is operator.getitem:
-            made: Any = node.args[0]
-            value = self.results[made.name][node.args[1]]
+            outcome: Any = node.args[0]
+            value = self.results[outcome.name][node.args[1]]
             self.results[node.name] = value
             self._rename_to(value, node.name)
             return
         if sizes.is_size(node):
             return  # sizes are computed only where something uses them, by `sizes.size_value`
         target: Any = node.target
+        # Higher-order operators (`cond`, `while_loop`) have subgraphs as arguments, and no schema.
         if target in CONTROL:
             self.results[node.name] = CONTROL[target](self, node)
             return
@@ -166,19 +171,21 @@ class ProgramReader:
         if str(target).removeprefix("aten.").startswith(_ASSERTIONS):
             return
         call = OverloadCall(self, node, moves=_functional_name(target) in KEEPS_QUANTIZED_TYPE)
+        # A converter may add nodes before it finds that it cannot express the call: these are
+        # removed.
         count = len(self.graph)
         try:
-            made = self._convert(call, str(target))
+            outcome = self._convert(call, str(target))
         except (KeepCall, TypeRuleError) as why:
             self._remove_added(count)
-            made = self._decompose_or_keep(call, str(why))
-        self.results[node.name] = made
+            outcome = self._decompose_or_keep(call, str(why))
+        self.results[node.name] = outcome
         # Later nodes may still name the operand of an in-place op: they read its result.
         operand = node.args[0] if returns_its_operand(node) else written_operand(node)
         if isinstance(operand, fx.Node):
-            self._record_in_place(operand.name, node.name, made)
-        if isinstance(made, Value):
-            self._rename_to(made, node.name)
+            self._record_in_place(operand.name, node.name, outcome)
+        if isinstance(outcome, Value):
+            self._rename_to(outcome, node.name)
 
     def _decompose_or_keep(self, call: OverloadCall, why: str) -> Any:
         """Reads an unknown operator as its decomposition in PyTorch, else keeps it as foreign.
@@ -196,34 +203,36 @@ class ProgramReader:
             return foreign.keep(call, why)
         return results
 
-    def _record_in_place(self, operand: str, result: str, made: Any) -> None:
+    def _record_in_place(self, operand: str, result: str, value: Any) -> None:
         """Lets later uses of a tensor, by any of its names, see the result of an in-place op."""
         if operand in self.stored_tensors and operand not in self.aliases:
             name = self.stored_tensors[operand][0]
-            said = f"{name} is not updated: a graph has no state"
-            self.ledger.add(Change.DROPPED, STEP, name, said)
+            message = f"{name} is not updated: a graph has no state"
+            self.ledger.add(Change.DROPPED, STEP, name, message)
+        # All names share one list, so that a later in-place op updates every earlier alias at once.
         names = self.aliases.setdefault(operand, [operand])
         names.append(result)
         self.aliases[result] = names
-        self.results.update(dict.fromkeys(names, made))
+        self.results.update(dict.fromkeys(names, value))
 
     def _convert(self, call: OverloadCall, name: str) -> Any:
         """Returns the values of a call by its converter; raises KeepCall without one."""
         handler = OPS.get(_functional_name(call.node.target))
         if handler is None:
             raise KeepCall(f"{name} is no operator of the language")
-        made = handler(call)
-        self._check_results(call.node, made)
-        return made
+        values = handler(call)
+        self._check_results(call.node, values)
+        return values
 
-    def _check_results(self, node: fx.Node, made: Any) -> None:
+    def _check_results(self, node: fx.Node, results: Any) -> None:
         """Checks that converted results have the types that PyTorch inferred."""
         fakes = node.meta["val"]
         for value, fake in zip(
-            made if isinstance(made, (list, tuple)) else [made],
+            results if isinstance(results, (list, tuple)) else [results],
             fakes if isinstance(fakes, (list, tuple)) else [fakes],
             strict=True,
         ):
+            # None stands for a result that nothing uses, such as the indices of a max pool.
             if value is not None:
                 self._check_type(value, fake)
 
@@ -232,21 +241,22 @@ class ProgramReader:
 
         Raises KeepCall where they disagree: the converter does not cover this case then.
         """
-        kind, shape = value.type, shape_of(fake.shape)
-        if kind.dtype != dtype_of(fake.dtype) or kind.rank != len(shape):
+        value_type, shape = value.type, shape_of(fake.shape)
+        if value_type.dtype != dtype_of(fake.dtype) or value_type.rank != len(shape):
             raise KeepCall
-        if not all(map(dims.may_be_equal, kind.shape, shape)):
+        if not all(map(dims.may_be_equal, value_type.shape, shape)):
             raise KeepCall
         # Where the type rule leaves a size open, PyTorch may know it.
-        refined = tuple(b if a is None else a for a, b in zip(kind.shape, shape, strict=True))
-        if refined != kind.shape:
-            self.graph.set_type(value, kind.with_shape(refined))
+        refined = tuple(b if a is None else a for a, b in zip(value_type.shape, shape, strict=True))
+        if refined != value_type.shape:
+            self.graph.set_type(value, value_type.with_shape(refined))
 
     def _remove_added(self, count: int) -> None:
         """Removes what a converter added before it gave up; computed sizes stay for other uses."""
-        kept = {value.node for value in self.size_values.values()}
+        size_nodes = {value.node for value in self.size_values.values()}
+        # From the last to the first, so that consumers go before their producers.
         for node in reversed(list(self.graph)[count:]):
-            used = node in kept or any(value.uses for value in node.results)
+            used = node in size_nodes or any(value.uses for value in node.results)
             if not used and node.op != "constant":
                 self.graph.remove(node)
 
@@ -264,27 +274,29 @@ class ProgramReader:
         op: str,
         operands: Mapping[str, Value],
         attrs: Mapping[str, Attr],
-        kind: TensorType | None = None,
+        result_type: TensorType | None = None,
     ) -> Node:
         """Adds an op with the origin of an fx node; `kind` is the type of its single result."""
         origins, name = [self.origin(node)], self.names(node, op)
-        types = None if kind is None else [kind]
-        made = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
-        self.unnamed.update(made.results)
-        return made
+        types = None if result_type is None else [result_type]
+        node_added = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)
+        self.unnamed.update(node_added.results)
+        return node_added
 
     def add_group(
         self,
         node: fx.Node,
         stages: Sequence[Stage],
         operands: Mapping[str, Value],
-        kind: TensorType,
+        result_type: TensorType,
     ) -> Value:
         """Adds a group of ops that stems from a node of the program."""
         origins, name = [self.origin(node)], self.names(node, stages[0].op)
-        made = self.graph.add_chain(stages, operands, kind, name=name, origins=origins).result
-        self.unnamed.add(made)
-        return made
+        value = self.graph.add_chain(
+            stages, operands, result_type, name=name, origins=origins
+        ).result
+        self.unnamed.add(value)
+        return value
 
     def names(self, node: fx.Node, op: str) -> str:
         """Returns a name for a value that the program does not name."""
@@ -292,14 +304,23 @@ class ProgramReader:
 
     def origin(self, node: fx.Node) -> Origin:
         """Returns the origin of a node: its overload, and the module path and layer class."""
+        # The stack lists the modules around a node, outermost first: the last is the node's own,
+        # and the first layer of torch.nn names the layer that the user wrote.
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
         operands = tuple(
             (f"{i}", a.name) for i, a in enumerate(node.args) if isinstance(a, fx.Node)
         )
         module = path.removeprefix("L['self'].").removeprefix("L['self']")
-        layer = next((str(c) for _, c in stack.values() if _is_pytorch_layer(str(c))), "")
-        return Origin("torch", _called(node), node.name, module, 0, operands, layer)
+        layer = next(
+            (
+                str(layer_class)
+                for _, layer_class in stack.values()
+                if _is_pytorch_layer(str(layer_class))
+            ),
+            "",
+        )
+        return Origin("torch", _called_overload(node), node.name, module, 0, operands, layer)
 
     def tensor(self, node: fx.Node) -> Value:
         """Returns the value of a node; a parameter becomes a constant on first use."""
@@ -311,10 +332,10 @@ class ProgramReader:
             if node.name not in self.stored_tensors:
                 raise KeepCall
             self.results[node.name] = self.constant(*self.stored_tensors[node.name])
-        found = self.results[node.name]
-        if not isinstance(found, Value):
+        value = self.results[node.name]
+        if not isinstance(value, Value):
             raise KeepCall
-        return found
+        return value
 
     def stored_tensor(self, node: Any) -> tuple[str, torch.Tensor] | None:
         """Returns name and tensor of a parameter or buffer; None for other nodes.
@@ -330,39 +351,42 @@ class ProgramReader:
 
         Raises KeepCall where it is stored in another element type.
         """
-        found = self.stored_tensor(node)
-        if found is None or dtype_of(found[1].dtype) != quant.storage:
+        stored = self.stored_tensor(node)
+        if stored is None or dtype_of(stored[1].dtype) != quant.storage:
             raise KeepCall(f"its data are not stored as {quant.storage}")
         # Layers that share a tensor may read it by different quantized types.
-        same = [v for v in self.quantized_constants.get(found[0], []) if v.type.quant == quant]
-        if not same:
-            same = [self.constant(*found, quant)]
-            self.quantized_constants.setdefault(found[0], []).extend(same)
-        return same[0]
+        constants = [
+            v for v in self.quantized_constants.get(stored[0], []) if v.type.quant == quant
+        ]
+        if not constants:
+            constants = [self.constant(*stored, quant)]
+            self.quantized_constants.setdefault(stored[0], []).extend(constants)
+        return constants[0]
 
     def size_value(self, size: int | fx.Node) -> Value:
         """Returns a size as an i64 tensor of one element."""
         return sizes.size_value(self, size)
 
-    def number(self, node: fx.Node, number: object, kind: DType) -> Value:
+    def number(self, node: fx.Node, number: object, dtype: DType) -> Value:
         """Returns a number as a constant of an element type."""
         if not isinstance(number, (bool, int, float)):
             raise KeepCall
         with np.errstate(all="ignore"):
-            data = np.asarray(number).astype(kind.carrier)
+            data = np.asarray(number).astype(dtype.carrier)
         return self.graph.constant(
-            Array(data, TensorType((), kind)), name=self.names(node, "number")
+            Array(data, TensorType((), dtype)), name=self.names(node, "number")
         )
 
     def error(self, node: fx.Node, what: str) -> InputError:
         """Returns an error for a node, with the line of the user's code it comes from."""
+        # The last "File" line of the trace is the innermost call in the user's code.
         trace = (node.meta.get("stack_trace") or "").strip().splitlines()
         line = next((s.strip() for s in reversed(trace) if s.strip().startswith("File")), "")
         where = f" ({line})" if line else ""
         return InputError(f"{self.graph.name}: {node.name} {what}{where}")
 
 
-def _called(node: fx.Node) -> str:
+def _called_overload(node: fx.Node) -> str:
     """Returns the overload that a module called: of `relu(x, inplace=True)` that of `relu`."""
     _, _, function = (node.meta.get("torch_fn") or ("", ""))[1].rpartition(".")
     place = f"aten.{function}_."

@@ -41,9 +41,14 @@ def _layers(kind: str, activation: str = "") -> Callable[[OverloadCall], list[Va
     def read(call: OverloadCall) -> list[Value]:
         x, params = call.value("input"), call.values("params")
         directions = 2 if call.flag("bidirectional") else 1
-        biased, count = call.flag("has_biases"), call.integer("num_layers")
-        each = 4 if biased else 2
-        if x.type.rank != 3 or len(params) != each * directions * count or call.flag("train"):
+        has_biases, count = call.flag("has_biases"), call.integer("num_layers")
+        params_per_direction = 4 if has_biases else 2
+        # A rank of 2 is a single sequence; `train` adds dropout; a projection adds a parameter.
+        if (
+            x.type.rank != 3
+            or len(params) != params_per_direction * directions * count
+            or call.flag("train")
+        ):
             raise KeepCall
         batch_first = call.flag("batch_first")
         if batch_first:
@@ -56,17 +61,23 @@ def _layers(kind: str, activation: str = "") -> Callable[[OverloadCall], list[Va
             attrs["activations"] = (activation,) * directions
         last: list[list[Value]] = [[] for _ in states]
         for layer in range(count):
-            own = params[layer * directions * each : (layer + 1) * directions * each]
-            x, ends = _layer(call, kind, x, own, states, layer, directions, attrs)
-            for held, end in zip(last, ends, strict=True):
-                held.append(end)
+            layer_params = params[
+                layer * directions * params_per_direction : (layer + 1)
+                * directions
+                * params_per_direction
+            ]
+            x, ends = _layer(call, kind, x, layer_params, states, layer, directions, attrs)
+            for states_of_layers, last_state in zip(last, ends, strict=True):
+                states_of_layers.append(last_state)
         if batch_first:
             x = call.add("transpose", {"x": x}, {"perm": (1, 0, 2)})
         joined = [
-            held[0]
+            states_of_layers[0]
             if count == 1
-            else call.add("concat", {f"xs.{i}": v for i, v in enumerate(held)}, {"axis": 0})
-            for held in last
+            else call.add(
+                "concat", {f"xs.{i}": v for i, v in enumerate(states_of_layers)}, {"axis": 0}
+            )
+            for states_of_layers in last
         ]
         return [x, *joined]
 
@@ -84,22 +95,25 @@ def _layer(
     attrs: dict[str, Attr],
 ) -> tuple[Value, tuple[Value, ...]]:
     """Adds one layer; returns the results of all steps, and the last states."""
-    each = len(params) // directions
+    params_per_direction = len(params) // directions
     arranged = [_reorder_gates(call, kind, value) for value in params]
     operands: dict[str, Value | None] = {
         "x": x,
-        "w": _stack_directions(call, arranged[0::each]),
-        "r": _stack_directions(call, arranged[1::each]),
+        "w": _stack_directions(call, arranged[0::params_per_direction]),
+        "r": _stack_directions(call, arranged[1::params_per_direction]),
     }
-    if each == 4:
-        biases = [(arranged[4 * way + 2], arranged[4 * way + 3]) for way in range(directions)]
-        both = [call.add("concat", {"xs.0": a, "xs.1": b}, {"axis": 0}) for a, b in biases]
-        operands["bias"] = _stack_directions(call, both)
+    if params_per_direction == 4:
+        biases = [
+            (arranged[4 * direction + 2], arranged[4 * direction + 3])
+            for direction in range(directions)
+        ]
+        joined_biases = [call.add("concat", {"xs.0": a, "xs.1": b}, {"axis": 0}) for a, b in biases]
+        operands["bias"] = _stack_directions(call, joined_biases)
     for slot, state in zip(("h0", "c0"), states, strict=False):
         bounds = {"starts": (layer * directions,), "ends": ((layer + 1) * directions,)}
-        cut = {**bounds, "axes": (0,), "steps": (1,)}
-        one = state.type.shape[0] == directions
-        operands[slot] = state if one else call.add("slice", {"x": state}, cut)
+        slice_attrs = {**bounds, "axes": (0,), "steps": (1,)}
+        is_all = state.type.shape[0] == directions
+        operands[slot] = state if is_all else call.add("slice", {"x": state}, slice_attrs)
     y, *ends = call.add_many(kind, operands, attrs)
     # y is [steps, directions, batch, hidden]; PyTorch concatenates directions along the last axis.
     if directions == 1:

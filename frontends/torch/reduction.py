@@ -19,9 +19,10 @@ def _reduce(op: str, name: str = "dim") -> Callable[[OverloadCall], Value]:
     """Returns the converter of a reduction, computed in the result's type: integer sums in i64."""
 
     def read(call: OverloadCall) -> Value:
+        # PyTorch sums integers and booleans in int64.
         x = call.promote("self", kind=call.result.dtype)[0]
-        named = name in call.arguments
-        axes = call.axes(name, x.type.rank) if named else tuple(range(x.type.rank))
+        has_axes = name in call.arguments
+        axes = call.axes(name, x.type.rank) if has_axes else tuple(range(x.type.rank))
         if not axes:
             return x
         attrs: dict[str, Attr] = {"axes": axes, "keep": bool(call.arguments.get("keepdim", False))}
@@ -38,6 +39,7 @@ def _variance(root: bool) -> Callable[[OverloadCall], Value]:
         axes = (
             call.axes("dim", x.type.rank) if "dim" in call.arguments else tuple(range(x.type.rank))
         )
+        # Bessel's correction: the sum is divided by count - 1, unless the call says otherwise.
         correction = call.arguments.get("correction", 1)
         if "unbiased" in call.arguments:
             correction = int(call.flag("unbiased"))
@@ -48,15 +50,16 @@ def _variance(root: bool) -> Callable[[OverloadCall], Value]:
                 raise KeepCall
             count *= size
         correction = 1 if correction is None else correction
+        # The divisor would be 0 or less, where PyTorch returns infinity or NaN.
         if count <= correction:
             raise KeepCall
         mean = call.add("reduce_mean", {"x": x}, {"axes": axes, "keep": True})
         square = call.add("squared_difference", {"a": x, "b": mean})
         keep = bool(call.arguments.get("keepdim", False))
-        made = call.add("reduce_sum", {"x": square}, {"axes": axes, "keep": keep})
-        over = call.reader.number(call.node, float(count - correction), x.type.dtype)
-        made = call.add("div", {"a": made, "b": over})
-        return call.add("sqrt", {"x": made}) if root else made
+        sum_of_squares = call.add("reduce_sum", {"x": square}, {"axes": axes, "keep": keep})
+        divisor = call.reader.number(call.node, float(count - correction), x.type.dtype)
+        sum_of_squares = call.add("div", {"a": sum_of_squares, "b": divisor})
+        return call.add("sqrt", {"x": sum_of_squares}) if root else sum_of_squares
 
     return read
 
@@ -104,6 +107,7 @@ def _arg_reduce(op: str) -> Callable[[OverloadCall], Value]:
         if call["dim"] is None:
             if call.flag("keepdim") and x.type.rank:
                 raise KeepCall
+            # Without an axis, the index is that in the flattened tensor.
             flat = call.add(
                 "reshape", {"x": x, "shape": call.reader.graph.constant(int64_array([-1]))}
             )
@@ -136,18 +140,19 @@ def _cumulative(op: str) -> Callable[[OverloadCall], Value]:
 
 def _diff(call: OverloadCall) -> Value:
     """Reads differences of neighbors along an axis, repeated `n` times."""
-    held = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
-    kind, truth = call.result.dtype, call.result.dtype == torch.bool
-    parts = [call.cast_to(part, kind) for part in held]
+    tensors = [call[name] for name in ("prepend", "self", "append") if call[name] is not None]
+    kind, is_bool = call.result.dtype, call.result.dtype == torch.bool
+    parts = [call.cast_to(part, kind) for part in tensors]
     axis = call.axis("dim", call.rank("self"))
     x = parts[0]
     if len(parts) > 1:
         x = call.add("concat", {f"xs.{i}": p for i, p in enumerate(parts)}, {"axis": axis})
     for _ in range(call.integer("n")):
-        ends = {"axes": (axis,), "steps": (1,)}
-        later = call.add("slice", {"x": x}, {"starts": (1,), "ends": (_TO_THE_END,), **ends})
-        early = call.add("slice", {"x": x}, {"starts": (0,), "ends": (-1,), **ends})
-        x = call.add("logical_xor" if truth else "sub", {"a": later, "b": early})
+        attrs = {"axes": (axis,), "steps": (1,)}
+        # x[1:] - x[:-1] along the axis.
+        later = call.add("slice", {"x": x}, {"starts": (1,), "ends": (_TO_THE_END,), **attrs})
+        earlier = call.add("slice", {"x": x}, {"starts": (0,), "ends": (-1,), **attrs})
+        x = call.add("logical_xor" if is_bool else "sub", {"a": later, "b": earlier})
     return x
 
 

@@ -15,45 +15,49 @@ def _resize(axes: int, mode: str) -> Callable[[OverloadCall], Value]:
     def read(call: OverloadCall) -> Value:
         x = call.value("input" if "input" in call.arguments else "self")
         spatial = tuple(range(2, 2 + axes))
-        wanted = [call.result.shape[axis] for axis in spatial]
+        sizes_requested = [call.result.shape[axis] for axis in spatial]
         if x.type.rank != axes + 2:
             raise KeepCall
+        # ATen's nearest is floor(index * scale); `nearest_exact` looks at pixel centers.
         attrs: dict[str, Attr] = {"axes": spatial, "coordinates": "asymmetric", "rounding": "floor"}
         if mode == "exact":
             attrs |= {"coordinates": "half_pixel", "rounding": "round_prefer_ceil"}
         elif mode != "nearest":
-            one = 1 in wanted or not are_known(wanted)
-            half = "pytorch_half_pixel" if one else "half_pixel"  # differ in sizes of 1
-            coordinates = "align_corners" if call.flag("align_corners") else half
+            may_be_one = 1 in sizes_requested or not are_known(sizes_requested)
+            half_pixel = (
+                "pytorch_half_pixel" if may_be_one else "half_pixel"
+            )  # differ in sizes of 1
+            coordinates = "align_corners" if call.flag("align_corners") else half_pixel
             attrs = {"axes": spatial, "coordinates": coordinates, "mode": mode}
         operands = {"x": x}
         if scales := _stated_scales(call, axes):
             attrs["scales"] = scales
-        elif are_known(wanted):
-            numbers = int64_array([int(size) for size in wanted])
+        elif are_known(sizes_requested):
+            sizes_array = int64_array([int(size) for size in sizes_requested])
             name = call.reader.names(call.node, "sizes")
-            operands["sizes"] = call.reader.graph.constant(numbers, name=name)
+            operands["sizes"] = call.reader.graph.constant(sizes_array, name=name)
         else:
             operands["sizes"] = sizes.exact_shape_operand(
                 call.reader, call.node, call["output_size"]
             )
-        nearest = mode in ("nearest", "exact")
-        return call.add("resize_nearest" if nearest else "resize", operands, attrs)
+        is_nearest = mode in ("nearest", "exact")
+        return call.add("resize_nearest" if is_nearest else "resize", operands, attrs)
 
     return read
 
 
 def _stated_scales(call: OverloadCall, axes: int) -> tuple[float, ...]:
     """Returns the scale factors that PyTorch uses for coordinates; empty if it uses the sizes."""
-    held = call.arguments.get("scale_factors")
-    if held is None:
-        held = [call.arguments.get(name) for name in ("scales_h", "scales_w")[-axes:]]
-        held = None if any(s is None for s in held) else held
-    if held is None:
+    factors = call.arguments.get("scale_factors")
+    # Factors that a call states are used for coordinates, not the quotient of the sizes.
+    if factors is None:
+        factors = [call.arguments.get(name) for name in ("scales_h", "scales_w")[-axes:]]
+        factors = None if any(s is None for s in factors) else factors
+    if factors is None:
         return ()
-    if not all(isinstance(factor, (int, float)) for factor in held):
+    if not all(isinstance(factor, (int, float)) for factor in factors):
         raise KeepCall
-    return tuple(float(factor) for factor in held)
+    return tuple(float(factor) for factor in factors)
 
 
 OPS = {

@@ -30,8 +30,8 @@ class _Layer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q = torch.quantize_per_tensor(x, 0.02, 128, torch.quint8)
-        made: torch.Tensor = torch.ops.quantized.linear(q, self._packed_params, 0.05, 100)
-        return made.dequantize()
+        result: torch.Tensor = torch.ops.quantized.linear(q, self._packed_params, 0.05, 100)
+        return result.dequantize()
 
 
 def write(folder: Path) -> Sequence[Path]:
@@ -70,8 +70,8 @@ def write(folder: Path) -> Sequence[Path]:
 def _int8() -> torch.jit.ScriptModule:
     """Returns a traced module with a quantized layer."""
     weights = torch.linspace(-1, 1, 24).reshape(4, 6)
-    held = torch.quantize_per_tensor(weights, 0.01, 0, torch.qint8)
-    made: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
-        _Layer(held).eval(), torch.zeros(2, 6), check_trace=False
+    quantized = torch.quantize_per_tensor(weights, 0.01, 0, torch.qint8)
+    traced: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
+        _Layer(quantized).eval(), torch.zeros(2, 6), check_trace=False
     )
-    return made
+    return traced

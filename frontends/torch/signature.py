@@ -22,11 +22,12 @@ def restore_names(graph: Graph, path: Path) -> None:
     if len(inputs) == len(graph.inputs):
         for value, name in zip(graph.inputs, inputs, strict=True):
             _rename(graph, value.name, name)
-    made = list(graph.outputs.values())
-    if len(outputs) == len(made):
+    results = list(graph.outputs.values())
+    if len(outputs) == len(results):
+        # The names are slots of the output node, which is replaced as a whole.
         call = graph.output.attrs
         graph.remove(graph.output)
-        graph.add("output", dict(zip(outputs, made, strict=True)), call)
+        graph.add("output", dict(zip(outputs, results, strict=True)), call)
 
 
 def stated_engine(path: Path) -> str:
@@ -42,8 +43,9 @@ def states_types(path: Path) -> bool:
 def _rename(graph: Graph, old: str, new: str) -> None:
     if old == new:
         return
-    if (free := graph.fresh(new)) != new:
-        graph.rename(graph[new], free)
+    # Another value has the name: it moves away first.
+    if (fresh_name := graph.fresh(new)) != new:
+        graph.rename(graph[new], fresh_name)
     graph.rename(graph[old], new)
 
 
@@ -52,18 +54,18 @@ def _qir_record(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [n for n in archive.namelist() if n.partition("/")[2] == _MEMBER]
-            told = json.loads(archive.read(members[0])) if members else {}
+            record = json.loads(archive.read(members[0])) if members else {}
     except (OSError, ValueError, zipfile.BadZipFile):
         return {}
-    return told if isinstance(told, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _stated_names(path: Path) -> tuple[list[str], list[str]]:
     """Returns names of inputs and outputs; empty if the file states none, or duplicates."""
-    told = _qir_record(path)
+    record = _qir_record(path)
     try:
-        inputs, outputs = (list(map(str, told.get(key, ()))) for key in ("inputs", "outputs"))
+        inputs, outputs = (list(map(str, record.get(key, ()))) for key in ("inputs", "outputs"))
     except TypeError:
         return [], []
-    once = len(set(inputs)) == len(inputs) and len(set(outputs)) == len(outputs)
-    return (inputs, outputs) if once and all((*inputs, *outputs)) else ([], [])
+    are_unique = len(set(inputs)) == len(inputs) and len(set(outputs)) == len(outputs)
+    return (inputs, outputs) if are_unique and all((*inputs, *outputs)) else ([], [])

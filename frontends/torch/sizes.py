@@ -32,13 +32,13 @@ def is_size(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymBool, torch.SymFloat))
 
 
-def size_value(reader: ProgramReader, held: Size) -> Value:
+def size_value(reader: ProgramReader, size: Size) -> Value:
     """Returns a size as an i64 tensor of one element; one node serves all uses."""
-    if isinstance(held, int):
-        return reader.graph.constant(int64_array([held]))
-    if held.name not in reader.size_values:
-        reader.size_values[held.name] = _compute_size(reader, held)
-    return reader.size_values[held.name]
+    if isinstance(size, int):
+        return reader.graph.constant(int64_array([size]))
+    if size.name not in reader.size_values:
+        reader.size_values[size.name] = _compute_size(reader, size)
+    return reader.size_values[size.name]
 
 
 def _compute_size(reader: ProgramReader, node: fx.Node) -> Value:
@@ -56,28 +56,31 @@ def _compute_size(reader: ProgramReader, node: fx.Node) -> Value:
     if target not in _ARITHMETIC:
         raise reader.error(node, f"{target} computes a size, which is not read")
     op = _ARITHMETIC[target]
-    a, b = (size_value(reader, held) for held in node.args)  # type: ignore[arg-type]
+    a, b = (size_value(reader, size) for size in node.args)  # type: ignore[arg-type]
+    # `max` and `min` of the language take any number of operands.
     slots = ("xs.0", "xs.1") if op in ("max", "min") else ("a", "b")
     return reader.add(node, op, dict(zip(slots, (a, b), strict=True)), {}).result
 
 
-def shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+def shape_operand(reader: ProgramReader, node: fx.Node, sizes: Sequence[Size]) -> Value:
     """Returns the shape operand of a reshape.
 
     A single symbolic size is written -1, so that the shape is a constant.
     """
-    open_ones = [i for i, size in enumerate(wanted) if not isinstance(size, int)]
-    known = [size for size in wanted if isinstance(size, int)]
-    if not open_ones or (len(open_ones) == 1 and not {-1, 0} & set(known)):
-        numbers = [size if isinstance(size, int) else -1 for size in wanted]
+    open_axes = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
+    known = [size for size in sizes if isinstance(size, int)]
+    # In a reshape, 0 copies the size of the operand and -1 is inferred, so sizes 0 and -1 rule it
+    # out.
+    if not open_axes or (len(open_axes) == 1 and not {-1, 0} & set(known)):
+        numbers = [size if isinstance(size, int) else -1 for size in sizes]
         return reader.graph.constant(int64_array(numbers), name=reader.names(node, "shape"))
-    return exact_shape_operand(reader, node, wanted)
+    return exact_shape_operand(reader, node, sizes)
 
 
-def exact_shape_operand(reader: ProgramReader, node: fx.Node, wanted: Sequence[Size]) -> Value:
+def exact_shape_operand(reader: ProgramReader, node: fx.Node, sizes: Sequence[Size]) -> Value:
     """Returns a shape operand without -1; symbolic sizes are computed."""
-    if all(isinstance(size, int) for size in wanted):
-        numbers = [size for size in wanted if isinstance(size, int)]
+    if all(isinstance(size, int) for size in sizes):
+        numbers = [size for size in sizes if isinstance(size, int)]
         return reader.graph.constant(int64_array(numbers), name=reader.names(node, "shape"))
-    parts = {f"xs.{i}": size_value(reader, size) for i, size in enumerate(wanted)}
+    parts = {f"xs.{i}": size_value(reader, size) for i, size in enumerate(sizes)}
     return reader.add(node, "concat", parts, {"axis": 0}).result

@@ -91,20 +91,24 @@ def open_source(source: object, inputs: Sequence[object] | None) -> OpenedSource
     if inputs is None:
         raise InputError(f"{name}: a module is exported with example inputs; give inputs=(x, ...)")
     _require_plain(source, name)
-    shaped = [_example_of_shape(held) for held in inputs]
-    given = tuple(held.tensor if isinstance(held, Example) else held for held in shaped)
+    shaped = [_example_of_shape(item) for item in inputs]
+    examples = tuple(item.tensor if isinstance(item, Example) else item for item in shaped)
     with _in_inference_mode(source, name):
+        # Eager-mode quantized layers hold packed weights, which torch.export cannot represent.
         if is_quantized(source):
-            return _read_script(_trace(source, given, name), name, given)
+            return _read_script(_trace(source, examples, name), name, examples)
         module, observers = without_observers(with_functional_as_modules(source))
         try:
-            exported = _export(module, given, name, shaped)
+            exported = _export(module, examples, name, shaped)
         except InputError:
-            if uses_quantized_tensors(script := _trace(module, given, name)):
-                return _read_script(script, name, given)
+            # A functional call (`torch.quantize_per_tensor`) in `forward` shows only in the trace:
+            # export fails on it with an error that names no quantization.
+            if uses_quantized_tensors(script := _trace(module, examples, name)):
+                return _read_script(script, name, examples)
             raise
+        # Export may also succeed, with a quantize operator that no fake tensor can describe.
         if any(makes_quantized_tensor(node) for node in exported.graph.nodes):
-            return _read_script(_trace(module, given, name), name, given)
+            return _read_script(_trace(module, examples, name), name, examples)
         return OpenedSource(
             as_program(functionalized_if_needed(exported)),
             name,
@@ -117,14 +121,15 @@ def open_source(source: object, inputs: Sequence[object] | None) -> OpenedSource
 
 
 def _open_file(path: Path, inputs: Sequence[object] | None) -> OpenedSource:
-    held = _members(path)
-    if held is not None or _first_bytes(path) == _ZIP_MAGIC:
+    members = _members(path)
+    # A truncated archive has the magic bytes and no member list; `require_intact` names the damage.
+    if members is not None or _first_bytes(path) == _ZIP_MAGIC:
         require_intact(path)
-    if held is None or not _has_members(held, *_SCRIPT_MEMBERS):
+    if members is None or not _has_members(members, *_SCRIPT_MEMBERS):
         if path.suffix.lower() != ".pt2" and (
-            held is None or not _has_members(held, _EXPORT_MEMBER)
+            members is None or not _has_members(members, _EXPORT_MEMBER)
         ):
-            raise InputError(_why_pickle_is_refused(path, held))
+            raise InputError(_why_pickle_is_refused(path, members))
         if inputs is not None:
             raise UsageError(
                 f"{path}: an exported program states its own inputs; leave out inputs= or --shape"
@@ -147,26 +152,28 @@ def _first_bytes(path: Path) -> bytes:
 def _open_script_archive(path: Path, inputs: Sequence[object] | None) -> OpenedSource:
     """Opens a TorchScript archive; packed weights are unpacked by the current engine."""
     extra: dict[str, str | bytes] = {_QIR_MEMBER: ""}
+    # The loader would write PyTorch's deprecation warning from C++, past every filter.
     if _code_mentions_quantized(path):
         mute_quantized_tensor_warning()
     try:
-        opened: Any = torch.jit.load
-        module: Any = opened(str(path), map_location="cpu", _extra_files=extra)
+        load: Any = torch.jit.load
+        module: Any = load(str(path), map_location="cpu", _extra_files=extra)
     except Exception as error:  # PyTorch raises what it likes for a damaged file
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        first_line = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
         if "ipex" in str(error):  # of torch_ipex::, ipex_prepack:: and the classes of their weights
             why = "IPEX froze it into operators of its own, with packed weights"
             raise InputError(f"{path}: {why}; save the module from before ipex.optimize") from error
         raise InputError(
-            f"{path}: PyTorch {torch.__version__} cannot read this TorchScript: {said.strip()}"
+            f"{path}: PyTorch {torch.__version__} cannot read this TorchScript:"
+            f" {first_line.strip()}"
         ) from error
     try:
         return _read_script(module.eval(), path.stem, inputs, extra[_QIR_MEMBER])
     except QirError:
         raise
     except Exception as error:  # what a damaged archive holds fails where it is first looked at
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{path}: is damaged or not read: {said.strip()}") from error
+        first_line = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        raise InputError(f"{path}: is damaged or not read: {first_line.strip()}") from error
 
 
 def _code_mentions_quantized(path: Path) -> bool:
@@ -181,9 +188,11 @@ def _code_mentions_quantized(path: Path) -> bool:
 
 def is_pickled(path: Path) -> bool:
     """Returns whether opening a file would run code that it names."""
-    held = _members(path)
-    if path.suffix.lower() != ".pt2" and (held is None or not _has_members(held, _EXPORT_MEMBER)):
-        return held is None or not _has_members(held, *_SCRIPT_MEMBERS)
+    members = _members(path)
+    if path.suffix.lower() != ".pt2" and (
+        members is None or not _has_members(members, _EXPORT_MEMBER)
+    ):
+        return members is None or not _has_members(members, *_SCRIPT_MEMBERS)
     try:
         open_archive(path)
     except InputError:
@@ -210,17 +219,18 @@ def _why_pickle_is_refused(path: Path, members: Sequence[str] | None) -> str:
     """Returns the error text for a pickle: why it is not opened, and what to do instead."""
     if members is None:
         with path.open("rb") as file:
+            # Every pickle since protocol 2 starts with the PROTO opcode, 0x80.
             if file.read(1) != b"\x80":
                 return f"{path}: is neither a TorchScript archive nor an exported program"
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
     except Exception:  # more than tensors, or damaged: either way it is not opened
         return (
             f"{path}: a pickled module or a damaged file; unpickling runs code that the file names,"
             f" so it is not done. If you trust it: qir convert {path} --trust --shape n,3,224,224"
             " -o model.qir, or qir.load(path, trust=True, inputs=(x, ...))"
         )
-    kind = "a state dict" if isinstance(held, dict) else f"a {type(held).__name__}"
+    kind = "a state dict" if isinstance(content, dict) else f"a {type(content).__name__}"
     return (
         f"{path}: holds {kind} and no program; build the module, load the state dict into it,"
         " and pass the module: qir.load(module, inputs=(x, ...))"
@@ -242,12 +252,13 @@ def _read_script(
     """
     assumed: tuple[str, ...] = ()
     if inputs is not None:
-        program, reader = script_program(module, name, _given_examples(name, inputs))
+        program, reader = script_program(module, name, _examples_of(name, inputs))
     elif types:
         text = types.decode() if isinstance(types, bytes) else types
         program, reader = script_program(module, name, stated_examples(text, name))
     else:
         program, reader, assumed = _read_script_by_guessed_inputs(module, name)
+    # `run_decompositions`, which would rewrite such a program, takes exported programs alone.
     if mutates_views(program.graph):
         raise InputError(
             f"{name}: changes a tensor of which it also has a view; read it through torch.export:"
@@ -273,6 +284,8 @@ def _read_script_by_guessed_inputs(
         try:
             with muted_logger("torch._subclasses.fake_tensor"):
                 program, reader = script_program(module, name, inputs)
+                # A branch that was taken by a guessed size would be baked in, so the user must
+                # state it.
                 if branching := branching_axes(reader.builder):
                     raise ShapesNeeded(
                         f"{name}: branches by the sizes of {min(branching)[0]}, which it does not"
@@ -280,33 +293,34 @@ def _read_script_by_guessed_inputs(
                     )
                 closed: frozenset[Axis] = frozenset()
                 # Fixing one axis may make another one fixed, so this repeats until nothing changes.
-                while found := fixed_axes(reader.builder) - closed:
-                    closed |= found
+                while newly_closed := fixed_axes(reader.builder) - closed:
+                    closed |= newly_closed
                     inputs = with_fixed_axes(inputs, reader.builder.open_axes, closed)
                     program, reader = script_program(module, name, inputs)
             return program, reader, assumptions(reader.builder, closed)
         except ShapesNeeded:
             raise
         except InputError as error:
+            # Of several guesses, the first failure is reported.
             failed = failed or error
     raise ShapesNeeded(
         f"{failed}; with inputs of a guessed shape; give others: {HOW_TO_GIVE_SHAPES}"
     )
 
 
-def _given_examples(name: str, inputs: Sequence[object]) -> list[Example]:
+def _examples_of(name: str, inputs: Sequence[object]) -> list[Example]:
     """Returns examples of inputs that are given as tensors, arrays or shapes."""
-    found = []
-    for held in inputs:
-        if isinstance(held, torch.Tensor):
-            found.append(Example(held))
-        elif isinstance(held, np.ndarray):
-            found.append(Example(torch.from_numpy(held)))
-        elif isinstance(held, (list, tuple)) and all(isinstance(n, (int, str)) for n in held):
-            found.append(example_of_shape(held))
+    examples = []
+    for item in inputs:
+        if isinstance(item, torch.Tensor):
+            examples.append(Example(item))
+        elif isinstance(item, np.ndarray):
+            examples.append(Example(torch.from_numpy(item)))
+        elif isinstance(item, (list, tuple)) and all(isinstance(n, (int, str)) for n in item):
+            examples.append(example_of_shape(item))
         else:
-            raise InputError(f"{name}: {type(held).__name__} is no tensor, array or shape")
-    return found
+            raise InputError(f"{name}: {type(item).__name__} is no tensor, array or shape")
+    return examples
 
 
 # -- modules --------------------------------------------------------------------------------------
@@ -330,41 +344,44 @@ def _in_inference_mode(module: nn.Module, name: str) -> Iterator[None]:
 
 def _require_plain(module: nn.Module, name: str) -> None:
     """Raises InputError for torchao's tensor subclasses, which hide their elements."""
-    for path, held in module.named_parameters():
-        if type(held).__module__.startswith("torchao."):
+    for path, parameter in module.named_parameters():
+        if type(parameter).__module__.startswith("torchao."):
             raise InputError(
-                f"{name}: {path} is of torchao's type {type(held).__name__}, which is not read;"
+                f"{name}: {path} is of torchao's type {type(parameter).__name__}, which is not"
+                " read;"
                 " give the float module and quantize it here, or quantize it by torchao's PT2E"
             )
 
 
-def _example_of_shape(held: object) -> object:
+def _example_of_shape(item: object) -> object:
     """Returns an example for a shape, whose names are open sizes; another object itself."""
-    sizes = held if isinstance(held, (list, tuple)) and held else ()
-    shape = bool(sizes) and all(isinstance(size, (int, str)) for size in sizes)
-    return example_of_shape(sizes) if shape else held
+    sizes = item if isinstance(item, (list, tuple)) and item else ()
+    is_shape = bool(sizes) and all(isinstance(size, (int, str)) for size in sizes)
+    return example_of_shape(sizes) if is_shape else item
 
 
 def _export(
     module: nn.Module, inputs: tuple[Any, ...], name: str, shaped: Sequence[object]
 ) -> ExportedProgram:
     """Exports a module; sizes with a name in a shape are dynamic."""
-    axes = [held.open_axes if isinstance(held, Example) else () for held in shaped]
-    sizes = tuple(dict.fromkeys(each, Dim.AUTO) for each in axes) if any(axes) else None
+    axes = [item.open_axes if isinstance(item, Example) else () for item in shaped]
+    sizes = tuple(dict.fromkeys(open_axes, Dim.AUTO) for open_axes in axes) if any(axes) else None
 
     def export() -> ExportedProgram:
         return torch.export.export(module, inputs, dynamic_shapes=sizes)
 
-    made: ExportedProgram = call_pytorch(export, name, "torch.export")
-    return made
+    exported: ExportedProgram = call_pytorch(export, name, "torch.export")
+    return exported
 
 
 def _trace(module: nn.Module, inputs: tuple[Any, ...], name: str) -> torch.jit.ScriptModule:
     def trace() -> Any:
         with torch.no_grad():
+            # `check_trace` would run the module twice more; `strict=False` allows dicts and lists
+            # as results.
             return torch.jit.trace(  # type: ignore[no-untyped-call]
                 module, inputs, check_trace=False, strict=False
             )
 
-    made: torch.jit.ScriptModule = call_pytorch(trace, name, "torch.jit.trace")
-    return made
+    traced: torch.jit.ScriptModule = call_pytorch(trace, name, "torch.jit.trace")
+    return traced

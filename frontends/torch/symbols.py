@@ -38,14 +38,14 @@ def _dim(expression: Any) -> Dim:
         return _combine(dims.multiply, [_dim(expression.base)] * int(expression.exp))
     if type(expression).__name__ in ("FloorDiv", "CleanDiv"):
         numerator, divisor = expression.args
-        whole = _dim(numerator)
-        if divisor.is_Integer and whole is not None:
-            return dims.divide(whole, int(divisor))
+        dividend = _dim(numerator)
+        if divisor.is_Integer and dividend is not None:
+            return dims.divide(dividend, int(divisor))
     return None
 
 
 def _combine(combine: Callable[[Dim, Dim], Dim], parts: Sequence[Dim]) -> Dim:
-    found = parts[0]
+    total = parts[0]
     for part in parts[1:]:
-        found = None if found is None or part is None else combine(found, part)
-    return found
+        total = None if total is None or part is None else combine(total, part)
+    return total

@@ -35,37 +35,40 @@ def fold_trained_norms(graph: Graph, ledger: Ledger) -> int:
 
 
 def _fold(graph: Graph, norm: Node, ledger: Ledger) -> bool:
-    divided, bias = _without_bias(norm.operands["x"])
-    if divided.node.op != "div" or not _has_constant_parameters(norm):
+    quotient, bias = _without_bias(norm.operands["x"])
+    if quotient.node.op != "div" or not _has_constant_parameters(norm):
         return False
-    layer, factor = (divided.node.operands[slot].node for slot in ("a", "b"))
+    layer, factor = (quotient.node.operands[slot].node for slot in ("a", "b"))
     if layer.op not in ("linear", *CONVOLUTIONS, *TRANSPOSED_CONVOLUTIONS) or _has_other_uses(
         norm, layer
     ):
         return False
+    # Each check is one part of the formula above: layer / factor, w * factor, factor = gamma / std.
     scaled = _weights_times_factor(layer)
     factor = _before_reshapes(factor.result).node
     if scaled is None or not _is_factor(factor, norm):
         return False
-    product, weights, by = scaled
-    if _before_reshapes(by).node is not factor or (
+    product, weights, scaled_by = scaled
+    if _before_reshapes(scaled_by).node is not factor or (
+        # `fuse_conv_bn_weights` scales axis 1 of transposed weights, which with groups is not the
+        # channel.
         layer.op in TRANSPOSED_CONVOLUTIONS and layer.attrs["groups"] != 1
     ):
         return False
-    folded, shifts = _fold_parameters(layer, norm, weights, bias)
-    made = graph.constant(
+    folded, folded_bias = _fold_parameters(layer, norm, weights, bias)
+    folded_weights = graph.constant(
         Array.of(folded.numpy(), weights.name),
         name=graph.fresh(f"{weights.name}.folded"),
         before=product,
     )
-    graph.set_lineage(made, weights.lineage.then("scaled"))
-    graph.replace(product.result, made)
-    store_bias(graph, layer, shifts.numpy())
+    graph.set_lineage(folded_weights, weights.lineage.then("scaled"))
+    graph.replace(product.result, folded_weights)
+    store_bias(graph, layer, folded_bias.numpy())
     name, origins = norm.name, (*layer.origins, *norm.origins)
     graph.substitute(norm, layer.result)
     graph.set_origins(layer, origins)
-    said = f"folded into {layer.name}'s weights, as torch.ao's convert does after training"
-    ledger.add(Change.REGROUPED, "read torch", name, said)
+    message = f"folded into {layer.name}'s weights, as torch.ao's convert does after training"
+    ledger.add(Change.REGROUPED, "read torch", name, message)
     return True
 
 
@@ -73,8 +76,8 @@ def _without_bias(x: Value) -> tuple[Value, Value | None]:
     """Returns the operand of a bias addition and the bias; a value without one as it is."""
     node = x.node
     if node.op == "add":
-        for data, other in (("a", "b"), ("b", "a")):
-            bias = _before_reshapes(node.operands[other])
+        for data, bias_slot in (("a", "b"), ("b", "a")):
+            bias = _before_reshapes(node.operands[bias_slot])
             if bias.constant is not None and bias.type.rank == 1:
                 return node.operands[data], bias
     return x, None
@@ -94,10 +97,11 @@ def _has_constant_parameters(norm: Node) -> bool:
 def _has_other_uses(norm: Node, layer: Node) -> bool:
     """Returns whether values between a layer and its norm have other uses, or the layer a bias."""
     node = norm.operands["x"].node
+    # Walks from the norm's operand up to the layer, along the operand that is data.
     while node.result.only_use is not None:
         if node is layer:
-            _, _, own = operands(layer)
-            return own is not None and (own.constant is None or bool(own.constant.data.any()))
+            _, _, bias = operands(layer)
+            return bias is not None and (bias.constant is None or bool(bias.constant.data.any()))
         data = next(v for v in node.operands.values() if v.type.rank and _leads_to(v, layer))
         node = data.node
     return True
@@ -117,8 +121,8 @@ def _weights_times_factor(layer: Node) -> tuple[Node, Value, Value] | None:
     if product.op != "mul" or product.result.only_use is None:
         return None
     a, b = product.operands["a"], product.operands["b"]
-    weights, by = (a, b) if a.constant is not None else (b, a)
-    return (product, weights, by) if weights.constant is not None else None
+    weights, factor = (a, b) if a.constant is not None else (b, a)
+    return (product, weights, factor) if weights.constant is not None else None
 
 
 def _is_factor(node: Node, norm: Node) -> bool:
@@ -135,9 +139,9 @@ def _is_factor(node: Node, norm: Node) -> bool:
     return bool(np.float32(eps.constant.data) == np.float32(norm.attrs["eps"]))  # type: ignore[arg-type]
 
 
-def _are_equal_constants(left: Value, right: Value) -> bool:
-    held, other = left.constant, right.constant
-    return held is not None and other is not None and np.array_equal(held.data, other.data)
+def _are_equal_constants(a: Value, b: Value) -> bool:
+    first, second = a.constant, b.constant
+    return first is not None and second is not None and np.array_equal(first.data, second.data)
 
 
 def _fold_parameters(
@@ -145,15 +149,17 @@ def _fold_parameters(
 ) -> tuple[Tensor, Tensor]:
     """Returns weights and bias as torch.ao computes them."""
     gamma, beta, mean, var = (_tensor(norm.operands[slot]) for slot in _NORM)
-    own = torch.zeros_like(mean) if bias is None else _tensor(bias)
+    layer_bias = torch.zeros_like(mean) if bias is None else _tensor(bias)
     w, eps = _tensor(weights), norm.attrs["eps"]
     assert isinstance(eps, float)
     if layer.op == "linear":
-        made = fuse_linear_bn_weights(w, own, mean, var, eps, gamma, beta)
+        fused = fuse_linear_bn_weights(w, layer_bias, mean, var, eps, gamma, beta)
     else:
-        turned = layer.op in TRANSPOSED_CONVOLUTIONS
-        made = fuse_conv_bn_weights(w, own, mean, var, eps, gamma, beta, transpose=turned)
-    return made[0].detach(), made[1].detach()
+        is_transposed = layer.op in TRANSPOSED_CONVOLUTIONS
+        fused = fuse_conv_bn_weights(
+            w, layer_bias, mean, var, eps, gamma, beta, transpose=is_transposed
+        )
+    return fused[0].detach(), fused[1].detach()
 
 
 def _tensor(value: Value) -> Tensor:

@@ -17,19 +17,19 @@ def load_unsafe(path: Path) -> nn.Module | ExportedProgram:
 
     Raises InputError for a file without a program, and for classes that are not found.
     """
-    archive = path.suffix.lower() == ".pt2"
-    open_it: Any = torch.export.load if archive else _unpickle
+    is_export = path.suffix.lower() == ".pt2"
+    load: Any = torch.export.load if is_export else _unpickle
     try:
-        made = open_it(str(path))
+        loaded = load(str(path))
     except (ImportError, AttributeError) as error:
-        said = f"{error}; put the file that defines the class on PYTHONPATH"
-        raise InputError(f"{path}: its classes are not found: {said}") from error
+        message = f"{error}; put the file that defines the class on PYTHONPATH"
+        raise InputError(f"{path}: its classes are not found: {message}") from error
     except Exception as error:  # whatever the file's own code raises
-        said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-        raise InputError(f"{path}: PyTorch does not load it: {said.strip()}") from error
-    if isinstance(made, (nn.Module, ExportedProgram)):
-        return made
-    kind = "a state dict" if isinstance(made, dict) else f"a {type(made).__name__}"
+        message = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+        raise InputError(f"{path}: PyTorch does not load it: {message.strip()}") from error
+    if isinstance(loaded, (nn.Module, ExportedProgram)):
+        return loaded
+    kind = "a state dict" if isinstance(loaded, dict) else f"a {type(loaded).__name__}"
     raise InputError(
         f"{path}: holds {kind} and no program; build the module, load the state dict into it,"
         " and pass the module: qir.load(module, inputs=(x, ...))"

@@ -40,6 +40,7 @@ def _window(call: OverloadCall, kernel: str) -> dict[str, Attr]:
 def _grid_sample(call: OverloadCall) -> Value:
     operands = {"x": call.value("input"), "grid": call.value("grid")}
     attrs: dict[str, Attr] = {
+        # Index by ATen's enums GridSamplerInterpolation and GridSamplerPadding.
         "mode": _MODES[call.integer("interpolation_mode")],
         "outside": _OUTSIDE[call.integer("padding_mode")],
         "align_corners": call.flag("align_corners"),
@@ -56,6 +57,7 @@ def _max_pool_with_indices(axes: int) -> Callable[[OverloadCall], list[Value]]:
             raise KeepCall
         attrs: dict[str, Attr] = {
             "kernel": call.integers("kernel_size", axes),
+            # An empty stride means the kernel's size.
             "stride": call.integers("stride", axes) or call.integers("kernel_size", axes),
             "pad": call.integers("padding", axes) * 2,
             "dilation": call.integers("dilation", axes),
@@ -68,24 +70,25 @@ def _max_pool_with_indices(axes: int) -> Callable[[OverloadCall], list[Value]]:
 
 
 def _max_unpool(call: OverloadCall) -> Value:
-    x, places = call.value("self"), call.value("indices")
+    x, indices = call.value("self"), call.value("indices")
     size = call.result.shape
     if not all(isinstance(s, int) for s in size):
         raise KeepCall("it makes an image of unknown size")
     attrs: dict[str, Attr] = {"size": tuple(map(int, size)), "counted": "plane"}
-    return call.add("max_unpool", {"x": x, "places": places}, attrs)
+    return call.add("max_unpool", {"x": x, "places": indices}, attrs)
 
 
 def _adaptive_max(axes: int) -> Callable[[OverloadCall], list[Value | None]]:
     """Returns the converter of an adaptive max pool; raises KeepCall if its indices are used."""
 
     def read(call: OverloadCall) -> list[Value | None]:
-        x, held = call.value("self"), call["output_size"]
+        x, requested = call.value("self"), call["output_size"]
         if x.type.rank != axes + 2 or call.is_result_used(1):
             raise KeepCall("it says where the greatest elements are")
         size = call.integers("output_size", axes)
-        if len(size) != axes or held is None:
+        if len(size) != axes or requested is None:
             raise KeepCall
+        # Size 1 along all axes is a global pool, which every backend has.
         if all(s == 1 for s in size):
             return [call.add("global_max_pool", {"x": x}), None]
         return [call.add("adaptive_max_pool", {"x": x}, {"size": size}), None]
@@ -97,6 +100,7 @@ def _embedding_bag(call: OverloadCall) -> list[Value | None]:
     """Reads `embedding_bag`; raises KeepCall if other results than the bags are used."""
     if any(call.is_result_used(place) for place in (1, 2, 3)) or call.flag("scale_grad_by_freq"):
         raise KeepCall("it says which bags its rows are of")
+    # By the numbers of ATen's EmbeddingBagMode.
     mode = ("sum", "mean", "max")[call.integer("mode")]
     operands = {
         "w": call.value("weight"),

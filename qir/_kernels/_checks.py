@@ -17,6 +17,8 @@ LARGEST_WINDOW = 2**24
 """Most elements of a window that is pooled: each is looked at, in padding too."""
 LARGEST_MEAN = 2**20
 """Most quantized values of a mean: sums of as many float32 values are exact in float64."""
+LARGEST_CODE_MEAN = 2**22
+"""Most quantized values of a mean that is summed in 32 bits."""
 LONGEST = 64
 """Most numbers in one operand, so that an endless iterator ends."""
 
@@ -161,6 +163,14 @@ def table_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]
     return flat.view(np.uint8)
 
 
+def pairs_of(step: str, table: NDArray[np.uint8 | np.int8]) -> NDArray[np.uint8]:
+    """Returns the 65536 bytes of a table of pairs."""
+    flat = np.ascontiguousarray(table).reshape(-1)
+    if flat.dtype.itemsize != 1 or flat.size != 1 << 16:
+        raise ValueError(f"{step}: table has {flat.size} {flat.dtype}, 65536 bytes are needed")
+    return flat.view(np.uint8)
+
+
 def reals_of(step: str, table: ArrayLike) -> NDArray[np.float32]:
     """Returns a table of 256 floats."""
     numbers = floats_of(step, "table", table)
@@ -267,3 +277,52 @@ def permutation(
         (*[1] * missing, *sizes),
         (*range(missing), *(place + missing for place in places)),
     )
+
+
+EPILOGUE: dict[str, object] = {
+    "factor": None,
+    "steps": None,
+    "share": None,
+    "bias": None,
+    "bias_fused": False,
+    "unit": 1.0,
+    "summand": None,
+    "summand_type": "u8",
+    "summand_zero": 0,
+    "summand_most": 127,
+    "summand_scale": 1.0,
+    "summand_fused": False,
+    "least": -math.inf,
+    "most": math.inf,
+    "last": 1.0,
+    "divide": False,
+    "offset": 0.0,
+}
+"""The parameters of an epilogue, and what they are where they are not given."""
+
+
+def epilogue_of(step: str, given: Iterable[tuple[str, object]], columns: int) -> dict[str, object]:
+    """Returns all parameters of an epilogue, which is given as pairs of names and values."""
+    try:
+        named = {str(name): value for name, value in given}
+    except (TypeError, ValueError):
+        raise ValueError(f"{step}: epilogue is {shown(given)}, not names and values") from None
+    if unknown := sorted(named.keys() - EPILOGUE.keys()):
+        raise ValueError(f"{step}: an epilogue has no {unknown[0]!r}")
+    found = EPILOGUE | named
+    for what in ("factor", "steps", "share", "bias"):
+        if found[what] is None:
+            continue
+        array = floats_of(step, what, found[what])  # type: ignore[arg-type]
+        if array.size not in (1, columns):
+            raise ValueError(f"{step}: {what} has {array.size} numbers for {columns} columns")
+        found[what] = np.ascontiguousarray(np.broadcast_to(array, columns))
+    if found["factor"] is None:
+        raise ValueError(f"{step}: an epilogue needs a factor")
+    if found["share"] is not None and found["steps"] is None:
+        raise ValueError(f"{step}: share is that of steps, and there are none")
+    for what in ("unit", "summand_scale", "least", "most", "last", "offset"):
+        found[what] = float(real_of(step, what, found[what]))
+    for what in ("bias_fused", "summand_fused", "divide"):
+        found[what] = bool(found[what])
+    return found

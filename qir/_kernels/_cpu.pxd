@@ -28,6 +28,61 @@ cdef extern from "step.h" nogil:
     void qir_step_run(const qir_step *, void *const *buffers, void *scratch, int threads)
     size_t qir_round_up(size_t value, size_t to)
 
+cdef extern from "quantizers/quantizers.h" nogil:
+    cdef struct qir_quantizer:
+        int bounded, divide, fused, shifted, away, wraps, nan_far
+        float least, most, factor, before
+        int32_t zero, low, high, nan
+        int refuses
+        size_t size
+        int x, y
+    int qir_quantizer_make(uint32_t isa, const qir_quantizer *, qir_step *, int **)
+
+cdef extern from "tables/tables.h" nogil:
+    cdef struct qir_runs:
+        size_t run, body
+        const uint8_t *table[2]
+    cdef struct qir_pair_shape:
+        size_t outer, rows, inner
+        int a_shared, b_shared
+    int qir_run_lookup_make(const qir_runs *, size_t size, int x, int y, qir_step *)
+    int qir_pair_lookup_make(
+        const qir_runs *, const qir_pair_shape *, int a, int b, int y, qir_step *
+    )
+
+cdef extern from "epilogue/epilogue.h" nogil:
+    cdef struct qir_epilogue:
+        const float *steps
+        const float *share
+        const float *factor
+        const float *bias
+        float unit
+        int bias_fused, summand, summand_fused
+        int32_t summand_zero, summand_most
+        uint8_t summand_flip
+        float summand_scale
+        int bounded
+        float least, most
+        int divide
+        float last
+        int shifted
+        float offset
+        int to_float
+        qir_code code
+
+cdef extern from "means/means.h" nogil:
+    cdef struct qir_means:
+        size_t n, h, w, c, oh, ow, kh, kw, sh, sw, pt, pl
+        int32_t x_zero
+        uint8_t x_flip
+        size_t body
+        const float *factor
+        qir_epilogue ends[2]
+        float bias[2]
+        int biased[2]
+        int x, y
+    int qir_means_make(uint32_t isa, const qir_means *, qir_step *)
+
 cdef extern from "conv/conv.h" nogil:
     cdef struct qir_conv_shape:
         size_t n, h, w, c, oh, ow, oc, kh, kw, sh, sw, dh, dw, pt, pl, groups
@@ -41,6 +96,8 @@ cdef extern from "conv/conv.h" nogil:
         uint8_t x_flip
         qir_code code
         int to_float
+        const qir_epilogue *epilogue
+        int pairs
     int qir_conv_make(uint32_t isa, const qir_conv_shape *, const qir_conv_operands *, qir_step *)
     cdef struct qir_dynamic:
         int zero, scale
@@ -157,7 +214,9 @@ cdef extern from "rows/rows.h" nogil:
     int qir_layer_norm_make(
         uint32_t isa, size_t rows, const qir_layer_norm *, int x, int y, qir_step *
     )
-    int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int x, int y, qir_step *)
+    int qir_row_softmax_make(
+        uint32_t isa, size_t rows, size_t width, int in_f32, int x, int y, qir_step *
+    )
 
 cdef extern from "layout/layout.h" nogil:
     int QIR_MAX_RANK

@@ -23,12 +23,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from qir._kernels._environment import SettingError as SettingError
 from qir._kernels._environment import default_threads as default_threads
 from qir._kernels._floats import UNARY as UNARY
-from qir._kernels._floats import Floats
+from qir._kernels._products import Products as Products
 from qir._kernels._tensors import FUNCTIONS as FUNCTIONS
 from qir._kernels._tensors import KINDS as KINDS
 from qir._kernels._tensors import OPERATIONS as OPERATIONS
@@ -58,7 +58,7 @@ def checksum(data: bytes | memoryview) -> int:
 class DataFault(ValueError):
     """A step met data that it cannot take, such as an index outside of an axis."""
 
-class Plan(Floats):
+class Plan(Products):
     """A compiled sequence of steps over buffers in one arena."""
 
     def __init__(
@@ -110,87 +110,6 @@ class Plan(Floats):
         """y = (x - zero) * scale in f32.
 
         With nchw, x of `shape` (n, h, w, c) is written as n, c, h, w.
-        """
-
-    def conv2d(
-        self,
-        name: str,
-        x: int,
-        y: int,
-        weight: NDArray[np.int8],
-        bias: NDArray[np.int32] | None,
-        multiplier: NDArray[np.float32],
-        *,
-        shape: tuple[int, int, int, int],
-        stride: tuple[int, int] = (1, 1),
-        pad: tuple[int, int, int, int] = (0, 0, 0, 0),
-        dilation: tuple[int, int] = (1, 1),
-        groups: int = 1,
-        x_type: _Codes = "u8",
-        x_zero: int = 0,
-        y_type: _Codes | Literal["f32"] = "u8",
-        y_zero: int = 0,
-        low: int | None = None,
-        high: int | None = None,
-    ) -> None:
-        """Convolves x of `shape` (n, h, w, c) with weight (out, c / groups, kh, kw), zero point 0.
-
-        multiplier has one value, or one for each output channel. pad is top, left, bottom, right
-        and contributes x_zero. Depthwise convolutions (groups == c == out) take a kernel of their
-        own.
-        y_type "f32" gives f32(acc + bias) * multiplier and has no y_zero, low, high.
-        """
-
-    def linear(
-        self,
-        name: str,
-        x: int,
-        y: int,
-        weight: NDArray[np.int8],
-        bias: NDArray[np.int32] | None,
-        multiplier: NDArray[np.float32],
-        *,
-        rows: int,
-        x_type: _Codes = "u8",
-        x_zero: int = 0,
-        y_type: _Codes | Literal["f32"] = "u8",
-        y_zero: int = 0,
-        low: int | None = None,
-        high: int | None = None,
-    ) -> None:
-        """x (rows, k) times weight (n, k) transposed; otherwise as conv2d."""
-
-    def matmul(
-        self,
-        name: str,
-        a: int,
-        b: int,
-        y: int,
-        *,
-        sizes: tuple[int, ...],
-        a_at: ArrayLike,
-        b_at: ArrayLike,
-        y_at: ArrayLike,
-        a_row: int,
-        b_steps: tuple[int, ...],
-        y_row: int,
-        multiplier: float,
-        a_type: _Codes = "u8",
-        a_zero: int = 0,
-        b_type: _Codes = "u8",
-        b_zero: int = 0,
-        y_type: _Codes | Literal["f32"] = "u8",
-        y_zero: int = 0,
-        low: int | None = None,
-        high: int | None = None,
-    ) -> None:
-        """Products of matrices that are both computed: sizes are (m, k, n) of each.
-
-        Matrix t has element (i, p) of a at `a_at[t] + i * a_row + p`, (p, j) of b at
-        `b_at[t] + p * b_steps[0] + j * b_steps[1]`, and (i, j) of y at `y_at[t] + i * y_row + j`.
-
-        y = clamp(rne(f32(sum of (a - a_zero) * (b - b_zero)) * multiplier) + y_zero, low, high);
-        where y_type is f32 it is the product alone.
         """
 
     def add(
@@ -374,8 +293,10 @@ class Plan(Floats):
         `qir.reference.lanes` says.
         """
 
-    def real_softmax(self, name: str, x: int, y: int, *, rows: int, width: int) -> None:
-        """y = exp(x - max) / sum of these for rows of float32.
+    def real_softmax(
+        self, name: str, x: int, y: int, *, rows: int, width: int, in_f32: bool = False
+    ) -> None:
+        """y = exp(x - max) / sum of these for rows of float32, whose exponentials are `in_f32`.
 
         Computed in float64 and rounded once; within one unit of the last place of the exact result.
         """

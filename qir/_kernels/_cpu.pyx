@@ -12,9 +12,10 @@ import numpy as np
 
 from qir._kernels._calls import call_of
 from qir._kernels._checks import (
-    LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of, external_of, flip_of,
-    floats_of, integer, item_of, joined, limits, number_of, of_length, offsets_of, permutation,
-    real_of, reals_of, scale_of, split_planes, table_of, whole, windows,
+    LARGEST_CODE_MEAN, LARGEST_MEAN, LARGEST_STEP, LARGEST_WINDOW, code_in, entries_of,
+    epilogue_of, external_of, flip_of, floats_of, integer, item_of, joined, limits, number_of,
+    of_length, offsets_of, pairs_of, permutation, real_of, reals_of, scale_of, split_planes,
+    table_of, whole, windows,
 )
 from qir._kernels._environment import (
     InstructionSets, SettingError, default_threads, usable_cores,
@@ -100,12 +101,13 @@ cdef qir_average average_of(
 include "_running.pxi"
 include "_tensors.pxi"
 include "_floats.pxi"
+include "_products.pxi"
 
 
 # ---- plans -----------------------------------------------------------------------------------
 
 
-cdef class Plan(Floats):
+cdef class Plan(Products):
     # ---- quantize and dequantize ----
 
     def quantize(
@@ -136,132 +138,6 @@ cdef class Plan(Floats):
         source.code = code_of(name, x_type, zero, None, None)
         made = qir_dequantize_make(self.bits, &planes, &source, x, y, &step)
         self.append(name, "dequantize", step, made, 5 * size, (y,))
-
-    # ---- accumulate and round once ----
-
-    def conv2d(
-        self, str name, x, y, weight, bias, multiplier, *, shape,
-        stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1,
-        str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None,
-    ):
-        self.convolve(
-            name, "conv2d", x, y, weight, bias, multiplier, shape, stride, pad, dilation, groups,
-            x_type, x_zero, y_type, y_zero, low, high,
-        )
-
-    def linear(
-        self, str name, x, y, weight, bias, multiplier, *, rows,
-        str x_type="u8", x_zero=0, str y_type="u8", y_zero=0, low=None, high=None,
-    ):
-        weight = np.asarray(weight)
-        rows = integer(name, "rows", rows, 0)
-        if weight.ndim != 2:
-            raise ValueError(f"{name}: weight of shape {weight.shape} is not (n, k)")
-        self.convolve(
-            name, "linear", x, y, weight.reshape(*weight.shape, 1, 1), bias, multiplier,
-            (rows, 1, 1, weight.shape[1]), (1, 1), (0, 0, 0, 0), (1, 1), 1,
-            x_type, x_zero, y_type, y_zero, low, high,
-        )
-
-    cdef int convolve(
-        self, str name, str kind, x, y, weight, bias, multiplier, shape, stride, pad,
-        dilation, groups, str x_type, x_zero, str y_type, y_zero, low, high,
-    ) except -1:
-        cdef qir_conv_shape s
-        cdef qir_conv_operands o
-        cdef qir_step step
-        cdef const int8_t[::1] weights
-        cdef const int32_t[::1] biases
-        cdef const float[::1] multipliers
-        n, h, w, c = of_length(name, "shape", shape, 4, 0)
-        stride = of_length(name, "stride", stride, 2, 1, LARGEST_STEP)
-        pad = of_length(name, "pad", pad, 4, 0, LARGEST_STEP)
-        dilation = of_length(name, "dilation", dilation, 2, 1, LARGEST_STEP)
-        groups = integer(name, "groups", groups, 1)
-        weight = np.asarray(weight)
-        if weight.ndim != 4 or weight.dtype != np.int8 or 0 in weight.shape:
-            raise ValueError(
-                f"{name}: weight is {weight.dtype} {weight.shape}, not int8 (out, in, kh, kw)"
-            )
-        oc, cg, kh, kw = weight.shape
-        if c != cg * groups or oc % groups:
-            raise ValueError(
-                f"{name}: x has {c} channels, weight {weight.shape} in {groups} groups"
-                f" takes {cg * groups}"
-            )
-        oh, ow = windows(name, (h, w), (kh, kw), stride, pad, dilation)
-        o.to_float = y_type == "f32"
-        read, wrote = n * h * w * c, n * oh * ow * oc * (4 if o.to_float else 1)
-        x, y = self.needs(name, "x", x, read), self.needs(name, "y", y, wrote)
-        s.n, s.h, s.w, s.c, s.oh, s.ow, s.oc, s.kh, s.kw = n, h, w, c, oh, ow, oc, kh, kw
-        (s.sh, s.sw), (s.dh, s.dw), (s.pt, s.pl) = stride, dilation, pad[:2]
-        s.groups = groups
-        weights = np.ascontiguousarray(weight).reshape(-1)
-        multipliers = floats_of(name, "multiplier", multiplier)
-        if multipliers.shape[0] not in (1, oc):
-            raise ValueError(f"{name}: {multipliers.shape[0]} multipliers for {oc} output channels")
-        o.bias = NULL
-        if bias is not None:
-            bias = np.asarray(bias)
-            if bias.dtype != np.int32 or bias.size != oc:
-                raise ValueError(f"{name}: bias is {bias.size} {bias.dtype}, not {oc} int32")
-            biases = np.ascontiguousarray(bias).reshape(-1)
-            o.bias = &biases[0]
-        o.x, o.y = x, y
-        o.weight = &weights[0]
-        o.multiplier, o.multiplier_count = &multipliers[0], multipliers.shape[0]
-        o.x_zero = code_in(name, "x_zero", x_type, x_zero)
-        o.x_flip = flip_of(name, x_type)
-        o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
-        if groups == c == oc and not o.to_float and groups > 1 and read:
-            kind = "depthwise"
-            made = qir_depthwise_make(self.bits, &s, &o, &step)
-        else:
-            made = qir_conv_make(self.bits, &s, &o, &step)
-        size, traffic = weights.shape[0], read + wrote + weights.shape[0]
-        return self.append(name, kind, step, made, traffic, (y,), None, n * oh * ow * size)
-
-    def matmul(
-        self, str name, a, b, y, *, sizes, a_at, b_at, y_at, a_row, b_steps, y_row, multiplier,
-        str a_type="u8", a_zero=0, str b_type="u8", b_zero=0,
-        str y_type="u8", y_zero=0, low=None, high=None,
-    ):
-        cdef qir_matmul_shape s
-        cdef qir_matmul_operands o
-        cdef qir_step step
-        cdef const size_t[::1] offsets
-        s.m, s.k, s.n = m, k, n = of_length(name, "sizes", sizes, 3, 0)
-        a_row = integer(name, "a_row", a_row, 0)
-        value, column = of_length(name, "b_steps", b_steps, 2, 0)
-        y_row = integer(name, "y_row", y_row, 0)
-        if m > 1 and y_row < n:
-            raise ValueError(f"{name}: rows of {n} results overlap at a stride of {y_row}")
-        at = offsets_of(name, a_at, b_at, y_at)
-        some = m * n > 0  # else no tasks
-        s.batches = at.shape[1] if some else 0
-        starts = at.max(axis=1).tolist() if s.batches else None
-        o.to_float = y_type == "f32"
-        o.a, o.b, o.y = a, b, y
-        if starts is not None:
-            a_end = starts[0] + (m - 1) * a_row + k
-            b_end = starts[1] + (k - 1) * value + (n - 1) * column + 1 if k else 0
-            y_end = (starts[2] + (m - 1) * y_row + n) * (4 if o.to_float else 1)
-            o.a, o.b = self.needs(name, "a", a, a_end), self.needs(name, "b", b, b_end)
-            o.y = self.needs(name, "y", y, y_end)
-            s.a_end = a_end
-        offsets = at.reshape(-1)
-        s.a_at = s.b_at = s.y_at = NULL
-        if s.batches:
-            s.a_at, s.b_at = &offsets[0], &offsets[s.batches]
-            s.y_at = &offsets[2 * s.batches]
-        s.a_row, s.b_value, s.b_column, s.y_row = a_row, value, column, y_row
-        o.a_zero, o.a_flip = code_in(name, "a_zero", a_type, a_zero), flip_of(name, a_type)
-        o.b_zero, o.b_flip = code_in(name, "b_zero", b_type, b_zero), flip_of(name, b_type)
-        o.multiplier = real_of(name, "multiplier", multiplier)
-        o.code = code_of(name, "u8" if o.to_float else y_type, y_zero, low, high)
-        made = qir_matmul_make(self.bits, &s, &o, &step)
-        read, work = s.batches * (m * k + k * n + m * n), s.batches * m * k * n
-        self.append(name, "matmul", step, made, read, (y,), None, work)
 
     # ---- elementwise ----
 
@@ -444,12 +320,12 @@ cdef class Plan(Floats):
         made = qir_layer_norm_make(self.bits, rows, &s, x, y, &step)
         self.append(name, "layer_norm", step, made, 2 * size, (y,))
 
-    def real_softmax(self, str name, x, y, *, rows, width):
+    def real_softmax(self, str name, x, y, *, rows, width, in_f32=False):
         cdef qir_step step
         rows, width = whole(name, "rows and width", (rows, width), 0)
         size = 4 * rows * width
         x, y = self.needs(name, "x", x, size), self.needs(name, "y", y, size)
-        made = qir_row_softmax_make(self.bits, rows, width, x, y, &step)
+        made = qir_row_softmax_make(self.bits, rows, width, bool(in_f32), x, y, &step)
         self.append(name, "real_softmax", step, made, 2 * size, (y,))
 
     # ---- bytes ----

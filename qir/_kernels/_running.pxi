@@ -8,6 +8,7 @@ PLANS = WeakSet()
 FAULTS = {
     "gather": "an index is outside of its axis",
     "choose": "x holds NaN, and no range has an end there",
+    "quantize_by": "x holds NaN, which has no quantized value in its profile",
 }
 """What the fault of a step of each kind is."""
 

@@ -24,6 +24,8 @@ def form_obstacle(node: Node, row: OpCapability, name: str) -> str:
     data = [v for slot, v in node.operands.items() if slot.split(".")[0] in row.slots]
     if any(value.type.dtype != F32 for value in (*node.results, *data)):
         return "it does not compute in f32"
+    if any(0 in value.type.shape for value in (*node.results, *data)):
+        return "it reads or gives a tensor without elements, which has no range"
     return _bias_obstacle(node, row, name)
 
 

@@ -189,10 +189,12 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
 def random_inputs(
     graph: Graph, seed: int, batch: int, sizes: Mapping[str, int]
 ) -> dict[str, Tensor]:
-    """Inputs drawn by a seed: normal floats, integers over all their range.
+    """Inputs drawn by a seed: normal floats, indices of entries that there are, 0 or 1 in masks,
+    and other integers over all their range.
 
     Raises UsageError where a size is neither known nor given.
     """
+    from qir.analysis.index_inputs import index_limit, is_mask
     from qir.ir import dims
 
     random = np.random.default_rng(seed)
@@ -217,6 +219,11 @@ def random_inputs(
             out[value.name] = random.standard_normal(shape, np.float32).astype(kind.carrier)
         elif kind.is_integer:
             low, high = kind.bounds
+            limit = index_limit(value)
+            if limit is not None:
+                low, high = 0, min(high, max(limit, 1) - 1)
+            elif kind.bits >= 32 and is_mask(value):
+                low, high = 0, 1
             integers = random.integers(
                 max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True
             )

@@ -160,7 +160,9 @@ def file_bytes(path: Path) -> int:
     return sum(stored.stat().st_size for stored in stored_files if stored.is_file())
 
 
-def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> None:
+def claim_model(
+    path: Path, target: str, form: str | None, *, force: bool, quantized: bool = False
+) -> None:
     """Raises UsageError unless a model of that target and form may be written there."""
     from qir.atomic import claim
     from qir.errors import UsageError
@@ -180,6 +182,8 @@ def claim_model(path: Path, target: str, form: str | None, *, force: bool) -> No
         known = ", ".join(backend.formats) or "none"
         raise UsageError(f"target {target} has no form {form!r}; its forms: {known}")
     backend.form_of(path, form)
+    if quantized:
+        backend.require_quantized_form(path, form)
     claim(*backend.files(path)[1:], force=force)
 
 

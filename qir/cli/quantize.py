@@ -213,7 +213,7 @@ def quantize(
         require_kind(backend, kind)
         form = form or usual_format(backend, kind)
     # What can be refused is refused here, before calibration takes its time.
-    claim_model(output, target, form, force=force)
+    claim_model(output, target, form, force=force, quantized=True)
     claim_files(ledger_file, force=force)
     parse_rule(recipe.range_rule)
     known_scales(recipe.scales)

@@ -35,7 +35,7 @@ class OtherRuntime(Probe):
                 stderr=subprocess.DEVNULL,
             )
             # The child ends with the probe, or with this process at the latest.
-            weakref.finalize(self, _end, self.child)
+            weakref.finalize(self, pipe.close, self.child)
 
     def ask(self, question: pipe.Plain) -> Tensor:
         """Returns the array that the program answers; raises OpError where it has none, or has
@@ -48,21 +48,11 @@ class OtherRuntime(Probe):
         self.begin()
         child = self.child
         assert child is not None
-        assert child.stdin is not None
-        assert child.stdout is not None
         try:
-            child.stdin.write(pipe.pack(question))
-            child.stdin.flush()
-            answer = pipe.receive(child.stdout)
-        except (EOFError, BrokenPipeError):
+            answer = pipe.ask(child, question)
+        except EOFError:
             self.child = None
             raise OpError(f"{self.python} ended: {child.wait()}") from None
         if isinstance(answer, str):
             raise OpError(answer[:160])
         return answer
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    assert child.stdin is not None
-    child.stdin.close()
-    child.wait(60)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import IO, Any, TypeAlias, Union
@@ -53,10 +54,37 @@ def receive(stream: IO[bytes]) -> Plain:
     )
 
 
-def serve(answer: Callable[[Any], Plain], stream: IO[bytes]) -> None:
+def ask(child: subprocess.Popen[bytes], question: Plain) -> Plain:
+    """Returns the answer of a child process that serves; raises EOFError where it has ended."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdin.write(pack(question))
+        child.stdin.flush()
+    except BrokenPipeError as error:
+        raise EOFError("the process has ended") from error
+    return receive(child.stdout)
+
+
+def close(child: subprocess.Popen[bytes]) -> None:
+    """Ends a child process that serves, by ending its input."""
+    assert child.stdin is not None
+    child.stdin.close()
+    child.wait(60)
+
+
+REFUSALS = (LookupError, RuntimeError, TypeError, ValueError)
+"""Errors by which a kernel refuses a question."""
+
+
+def serve(
+    answer: Callable[[Any], Plain],
+    stream: IO[bytes],
+    refusals: tuple[type[Exception], ...] = REFUSALS,
+) -> None:
     """Answers each message of standard input until it ends, by a value or a text of why not.
 
-    What a kernel refuses is such a text; an error of any other kind is the program's own, and ends
+    An error among `refusals` is such a text; one of any other kind is the program's own, and ends
     it.
     """
     while True:
@@ -66,8 +94,8 @@ def serve(answer: Callable[[Any], Plain], stream: IO[bytes]) -> None:
             return
         try:
             reply = answer(question)
-        except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            reply = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        except refusals as error:
+            reply = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         stream.write(pack(reply))
         stream.flush()
 

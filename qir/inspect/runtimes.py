@@ -106,7 +106,8 @@ def _known_names(known: Sequence[Probe], word: str) -> str:
     backend, _, setting = word.partition(".")
     names = sorted({p.name for p in known if backend in (p.backend, p.name.partition(".")[0])})
     if setting and names:
-        return _fitting_names([*(n for n in {p.backend for p in known} if n == backend), *names])
+        known_backends = {p.backend for p in known}
+        return _fitting_names(sorted({backend, *names} if backend in known_backends else names))
     hint = "; qir doctor --all lists the settings of each" if known else ""
     return (_fitting_names(sorted({p.backend for p in known})) or "none") + hint
 

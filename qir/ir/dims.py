@@ -125,6 +125,11 @@ def add(a: Dim, b: Dim) -> Dim:
     return _build(terms)
 
 
+def subtract(a: Dim, b: Dim) -> Dim:
+    """a - b, unknown if either is."""
+    return add(a, multiply(-1, b))
+
+
 def multiply(a: Dim, b: Dim) -> Dim:
     """a * b, unknown if either is, 0 if either is 0."""
     if isinstance(a, int) and isinstance(b, int):

@@ -480,8 +480,9 @@ class Graph(Structure):
         """Infers the types of all values again, after one was changed; returns how many changed.
 
         Inputs and constants keep their types, quantized results their quantization parameters.
-        Raises TypeRuleError, naming the node, where an op does not take its operands; then nothing
-        is changed.
+        Sizes that ops compute from shapes stay unknown: run the pass `fold-shapes`, then infer
+        again. Raises TypeRuleError, naming the node, where an op does not take its operands; then
+        nothing is changed.
         """
         return infer_types(self)
 

@@ -121,7 +121,7 @@ def in_scale_units(
 ) -> Floats:
     """Returns x / scale, or (x - low) * levels / span, before the zero point is added."""
     q = rule.quantize
-    by = _quantize_factor(numbers, to, rule)
+    by = quantize_factor(numbers, to, rule)
     with np.errstate(all="ignore"):
         values: Floats = x.astype(by.dtype)
         if numbers.plus is not None and not _counts_from_low_end(rule):
@@ -129,7 +129,7 @@ def in_scale_units(
         if q.by == "low_end":
             return _above_low(values, by, numbers, to, rule)
         if q.clip == "range_first":
-            values = _clip_range(values, by, numbers, to, rule)
+            values = clip_range(values, by, numbers, to, rule)
         if q.by == "divide":
             return np.asarray(values / by)
         if q.by == "span" and q.zero not in ("pair", "pair_once"):
@@ -154,7 +154,7 @@ def _counts_from_low_end(rule: Rule) -> bool:
     return rule.quantize.by == "span" or rule.quantize.zero in ("pair", "pair_once")
 
 
-def _quantize_factor(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Floats:
+def quantize_factor(numbers: AffineParameters, to: AnyMap, rule: Rule) -> Floats:
     """Returns the scale, reciprocal or gain that the rule's `by` uses."""
     q = rule.quantize
     if q.by in ("divide", "reciprocal", "low_end"):
@@ -183,7 +183,7 @@ def _range_of(
     return np.asarray(low + plus), np.asarray(high + plus)
 
 
-def _clip_range(
+def clip_range(
     values: Floats, by: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule
 ) -> Floats:
     """Clips floats to the range; by a gain, to the dequantized ends of the integers."""
@@ -258,7 +258,7 @@ def _scale_input(
     with np.errstate(all="ignore"):
         if q.zero == "pair_once":
             out = out - np.asarray(
-                _range_of(numbers, to, out.dtype)[0] * _quantize_factor(numbers, to, rule)
+                _range_of(numbers, to, out.dtype)[0] * quantize_factor(numbers, to, rule)
             )
             zero = np.asarray(to.low, np.int64)
         elif q.zero == "pair":
@@ -280,7 +280,7 @@ def _scale_fused(
         values = x.astype(F32)
         if numbers.plus is not None:
             values = values - numbers.plus.astype(F32)
-        parts = (values, _quantize_factor(numbers, to, rule).astype(F32), numbers.zero.astype(F32))
+        parts = (values, quantize_factor(numbers, to, rule).astype(F32), numbers.zero.astype(F32))
         return fma(*np.broadcast_arrays(*parts))
 
 
@@ -288,7 +288,7 @@ def _paired_zero(
     like: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule
 ) -> NDArray[np.int64]:
     """Returns qmin - round(low end / scale), the zero point that the rounded low end implies."""
-    by = _quantize_factor(numbers, to, rule)
+    by = quantize_factor(numbers, to, rule)
     low = _range_of(numbers, to, like.dtype)[0]
     steps = low / by if rule.quantize.by == "divide" else low * by
     whole = ROUNDINGS[rule.quantize.round](np.asarray(steps, like.dtype)).astype(F64)
@@ -486,17 +486,26 @@ def requantize(
 
 def in_result_units(reals: Floats, scale: Floats, gain: Floats, rule: Rule) -> Floats:
     """Divides floats by the result's scale, in the order and way of the rule."""
+    by, divides = result_factor(scale, gain, rule, reals.dtype)
+    with np.errstate(all="ignore"):
+        return np.asarray(reals / by if divides else reals * by)
+
+
+def result_factor(
+    scale: Floats, gain: Floats, rule: Rule, kind: np.dtype[np.floating]
+) -> tuple[Floats, bool]:
+    """Returns what brings floats to the result's scale, and whether they are divided by it."""
     with np.errstate(all="ignore"):
         match rule.requant.order:
             case "gy/gx/gw" | "(x*w)*gy":
-                return np.asarray(reals * gain.astype(reals.dtype))
+                return gain.astype(kind), False
             case "(x*w)*(1/y)" | "x*w*(1/y)":
-                return np.asarray(reals * (reals.dtype.type(1) / scale.astype(reals.dtype)))
+                return np.asarray(kind.type(1) / scale.astype(kind)), False
             case "x*w/y" if rule.requant.scales == "inverted":
                 one = F32.type(1)
-                return np.asarray(reals / (one / (one / scale.astype(F32))).astype(reals.dtype))
+                return (one / (one / scale.astype(F32))).astype(kind), True
             case _:
-                return np.asarray(reals / scale.astype(reals.dtype))
+                return scale.astype(kind), True
 
 
 def round_saturate(scaled: Floats, zero: NDArray[np.generic], y: Affine, rule: Rule) -> Integers:

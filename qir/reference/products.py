@@ -239,6 +239,17 @@ def _sum_products(kernel: ProductKernel, arrays: Operands) -> tuple[Sum, _Sums]:
     return (_add_offset_term(kernel, total, arrays, sums) if has_offset else total), sums
 
 
+def sum_of_bias(kernel: ProductKernel, bias: Integers | None, channels: int) -> Sum:
+    """Returns a row of sums of no products, one a channel, with the bias next to or in them."""
+    traits = spec(kernel.op).traits
+    accumulate.check(kernel.rule)
+    x = kernel.affine(traits.data)
+    w = _packed_weight_params(kernel, kernel.affine(traits.weight or ""))
+    acc = np.zeros((1, channels), np.int32)
+    made = Sum(acc, x, w, kernel.rule, 1, _alpha(kernel))
+    return made if bias is None else _add_bias(kernel, made, bias, _Sums(acc, x, w, False))
+
+
 def _add_offset_term(kernel: ProductKernel, total: Sum, arrays: Operands, sums: _Sums) -> Sum:
     """Returns the sums with what the offset of the data adds to them next to the bias."""
     slot = spec(kernel.op).traits.weight or ""

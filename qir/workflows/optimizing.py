@@ -21,7 +21,7 @@ from qir.rewrite.runner.journal import Journal
 @checked
 def optimize_model(
     graph: Graph,
-    passes: str | Iterable[Pass],
+    passes: str | Iterable[Pass | str],
     output: str | Path,
     *,
     target: str = DEFAULT_TARGET,

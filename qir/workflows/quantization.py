@@ -27,8 +27,8 @@ from qir.inspect.targets import usual_format
 from qir.ir.graph import Graph
 from qir.ledger import Ledger
 from qir.mixed_precision import Goal, SearchResult, search_recipe
-from qir.passes.quantize.quantize_dynamic import NO_MATRIX, NO_PRODUCT
-from qir.passes.quantize.round_weights import FEW
+from qir.passes.quantize.quantize_dynamic import NOT_A_MATRIX_PRODUCT, NOT_A_PRODUCT
+from qir.passes.quantize.round_weights import MAX_SAMPLES
 from qir.qir_files import SUFFIX
 from qir.quantizing import ON_SAMPLES, known_corrections
 from qir.recipe import Recipe
@@ -150,6 +150,8 @@ def quantize_model(
         name or graph.name,
         progress,
     )
+    if work.output.suffix.lower() != SUFFIX:
+        named_target(work.recipe.target).require_quantized_form(work.output, format)
     if dynamic or weights is not None:
         plan = work.plan(dynamic=dynamic, weights=weights)
         _require_work(work.name, plan)
@@ -312,7 +314,7 @@ class _Work:
         recipe, samples = self.recipe, None
         needy = any(name in ON_SAMPLES for name in known_corrections(recipe.corrections))
         if needy and self.data is not None:
-            samples = self.data.first(self.graph, FEW)
+            samples = self.data.first(self.graph, MAX_SAMPLES)
         return pipeline.quantize(
             self.graph,
             statistics,
@@ -389,6 +391,6 @@ def _reason(plan: Plan) -> str:
     """Returns why nothing of a model becomes integer: what keeps products, else the commonest
     reason."""
     floats = [d.reason for d in plan.decisions if d.becomes == "float"]
-    ranked = Counter(said for said in floats if said not in (NO_PRODUCT, NO_MATRIX))
+    ranked = Counter(said for said in floats if said not in (NOT_A_PRODUCT, NOT_A_MATRIX_PRODUCT))
     ranked = ranked or Counter(floats)
     return ranked.most_common(1)[0][0] if ranked else "it has no ops"

@@ -7,8 +7,13 @@ import numpy as np
 import onnx
 import pytest
 
+import qir as package
 from qir.calibration import Statistics
+from qir.errors import UsageError
+from qir.recipe import Recipe
+from qir.workflows import SampleData, quantize_model
 from tests.cli.command import assert_one_line, qir
+from tests.cli.models import network
 from tests.cli.test_bad_input import listing
 
 CALIBRATE = ("calibrate", "model.onnx", "--data", "samples.npy")
@@ -127,3 +132,25 @@ def test_a_kernel_of_another_shape_is_told_in_plain_sizes(folder: Path) -> None:
     outcome = qir("show", folder / "wrong.onnx")
     assert_one_line(outcome, 2)
     assert "kernel_shape is 2x5, but w 6x3x3x3" in outcome.err
+
+
+@pytest.mark.parametrize("form", [(), ("--format", "float")])
+def test_a_form_for_floats_is_refused_before_data_are_read(
+    tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    onnx.save(network(), tmp_path / "m.onnx")
+    (tmp_path / "x.npy").write_text("no data")
+    out = tmp_path / "o.pt2"
+    words: list[str | Path] = ["quantize", tmp_path / "m.onnx", "--data", tmp_path / "x.npy", *form]
+    done = qir(*words, "--target", "pytorch-fbgemm", "-o", out)
+    said = "target pytorch-fbgemm writes quantized models as .pt files (torchscript)"
+    assert done.status == 2
+    assert said in done.err
+    with pytest.raises(UsageError, match="format float is for float models"):
+        quantize_model(
+            package.load(tmp_path / "m.onnx"),
+            out,
+            Recipe(target="pytorch-fbgemm"),
+            data=SampleData(tmp_path / "x.npy"),
+            format=form[1] if form else None,
+        )

@@ -233,7 +233,8 @@ def older(isa: str) -> Iterator[ProcessPoolExecutor]:
 def forget(features: Sequence[str]) -> None:
     """Takes features of the processor from what cpuinfo found, before anybody asks for them.
 
-    Its record has a byte for each, in the order of its header; those of 32 bits stand apart.
+    Its record has a byte for each, in the order of its header; those of 32 bits stand apart. Two
+    libraries of torch 2.15 have a copy: torch reads the first one among those of torch._C.
     """
     torch.backends.cpu.get_cpu_capability()  # cpuinfo looks
     folder = os.path.dirname(torch.__file__)
@@ -241,7 +242,7 @@ def forget(features: Sequence[str]) -> None:
         _, _, rest = file.read().partition("struct cpuinfo_x86_isa {")
     body = re.sub(r"#if CPUINFO_ARCH_X86\n.*?#endif", "", rest.partition("};")[0], flags=re.DOTALL)
     names = re.findall(r"bool (\w+);", body)
-    library = ctypes.CDLL(os.path.join(folder, "lib", "libc10.so"))
+    library = ctypes.CDLL(torch._C.__file__)
     record = (ctypes.c_ubyte * len(names)).in_dll(library, "cpuinfo_isa")
     assert set(record) <= {0, 1}
     for name in features:

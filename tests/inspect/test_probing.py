@@ -339,6 +339,8 @@ def test_every_profile_is_told_with_the_version_that_is_here() -> None:
 def test_names_that_nothing_has_are_refused() -> None:
     with pytest.raises(UsageError, match="no probe 'nobody'; known: "):
         chosen(["nobody"])
+    with pytest.raises(UsageError, match=r"known: mxnet$"):
+        chosen(["mxnet.onednn"])
     assert {p.name for p in chosen(["onnxruntime"])} == {"onnxruntime.all", "onnxruntime.none"}
     assert probing.chosen(["onnxruntime.all", "onnxruntime"])[0].name == "onnxruntime.all"
 

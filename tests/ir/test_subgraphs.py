@@ -98,6 +98,15 @@ def test_sizes_that_only_a_frontend_knew_stay_until_an_input_changes() -> None:
     assert graph.infer_types() == 0
 
 
+def test_fold_shapes_then_infer_types_knows_sizes_computed_from_a_new_input_shape() -> None:
+    graph = parse(SHAPES, {"v": np.ones((), np.float32)})
+    graph.set_type(graph["x"], typed("4x6xf32"))
+    graph.infer_types()
+    graph = qir.optimize(graph, "fold-shapes")
+    graph.infer_types()
+    assert str(graph["z"].type) == "4x6xf32"
+
+
 def test_types_that_an_op_does_not_take_change_nothing() -> None:
     graph = network()
     graph.set_type(graph["x"], typed("1x5x8x8xf32"))

@@ -29,9 +29,11 @@ def wrapped(acc: Ints) -> Floats:
     return acc.astype(np.uint64).astype(np.uint32).view(np.int32).astype(F32)
 
 
-def fma(a: NDArray[np.generic], b: float, c: NDArray[np.generic] | float) -> Floats:
-    """f32(a * b + c) with one rounding, for a of few bits: by rounding to odd in float64."""
-    product = a.astype(np.float64) * np.float64(F32(b))  # exact
+def fma(
+    a: NDArray[np.generic], b: NDArray[np.generic] | float, c: NDArray[np.generic] | float
+) -> Floats:
+    """f32(a * b + c) with one rounding: by rounding to odd in float64."""
+    product = a.astype(np.float64) * np.asarray(b, F32).astype(np.float64)  # exact
     addend = np.broadcast_to(np.asarray(c, F32).astype(np.float64), product.shape)
     total = product + addend
     virtual = total - product

@@ -64,17 +64,19 @@ def powers(x: Floats) -> Floats:
         return np.asarray((terms / terms.sum(1, keepdims=True)).astype(F32))
 
 
+@pytest.mark.parametrize("in_f32", [False, True])
 @pytest.mark.parametrize("isa", ISAS)
-def test_softmax_of_floats_is_within_a_unit_of_the_last_place(isa: str) -> None:
+def test_softmax_of_floats_is_within_a_unit_of_the_last_place(isa: str, in_f32: bool) -> None:
     rng = np.random.default_rng(43)
     for width in WIDTHS:
         x = (rng.normal(0, 1, (9, width)) * 10.0 ** rng.uniform(-3, 3, (9, 1))).astype(F32)
         x[1, : width // 2] = -np.inf
         x[2, : width // 2] = -10_000
-        got = one("real_softmax", [x], x.shape, F32, isa=isa, threads=2, rows=9, width=width)
+        how = {"rows": 9, "width": width, "in_f32": in_f32}
+        got = one("real_softmax", [x], x.shape, F32, isa=isa, threads=2, **how)
         apart = np.abs(got.view(np.int32).astype(np.int64) - powers(x).view(np.int32))
         assert apart.max() <= 1, width
-        scalar = one("real_softmax", [x], x.shape, F32, isa="scalar", rows=9, width=width)
+        scalar = one("real_softmax", [x], x.shape, F32, isa="scalar", **how)
         assert got.tobytes() == scalar.tobytes(), width
 
 
@@ -82,9 +84,10 @@ def test_softmax_of_floats_is_within_a_unit_of_the_last_place(isa: str) -> None:
 @pytest.mark.parametrize(
     "odd", [[np.nan, 1, 2], [np.inf, 1, 2], [-np.inf] * 3, [np.inf, -np.inf, 0]]
 )
-def test_rows_without_a_softmax_are_no_numbers(isa: str, odd: list[float]) -> None:
+@pytest.mark.parametrize("in_f32", [False, True])
+def test_rows_without_a_softmax_are_no_numbers(isa: str, odd: list[float], in_f32: bool) -> None:
     x = np.array([odd, [1, 2, 3]], F32)
-    got = one("real_softmax", [x], x.shape, F32, isa=isa, rows=2, width=3)
+    got = one("real_softmax", [x], x.shape, F32, isa=isa, rows=2, width=3, in_f32=in_f32)
     assert np.isnan(got[0]).all()
     assert np.allclose(got[1], powers(x[1:])[0], rtol=1e-6)
 

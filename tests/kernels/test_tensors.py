@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from qir._kernels import _cpu
 from qir._kernels._cpu import EXTERNAL, DataFault, Plan
 
-from .one import one
+from .one import ISAS, one
 
 TYPES = {"bool": np.dtype("?")} | {
     name: np.dtype({"f": "float", "i": "int", "u": "uint"}[name[0]] + name[1:])
@@ -113,6 +114,55 @@ def test_functions_are_those_of_the_c_library_rounded_once(op: str) -> None:
     wanted = np.array([function(v) for v in x.tolist()]).astype(np.float32)
     got = one("function", [x], x.shape, np.float32, op=op, size=x.size)
     assert np.array_equal(got, wanted)
+
+
+def to_the(power: float) -> float:
+    return math.inf if power > 709 else math.exp(power)
+
+
+def gate(v: float) -> float:
+    small = math.exp(-abs(v))
+    return (small if v < 0 else 1) / (1 + small)
+
+
+def soft(v: float) -> float:
+    return math.log1p(math.exp(-abs(v))) + (v if v > 0 or v != v else 0)
+
+
+A, B = 1.25, 0.75
+QUICK: dict[str, Callable[[float], float]] = {
+    "exp": to_the,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "gelu": lambda v: v * 0.5 * math.erfc(v * -0.7071067811865476),
+    "elu": lambda v: v if v > 0 else A * math.expm1(v),
+    "selu": lambda v: B * (v if v > 0 else A * math.expm1(v)),
+    "softplus": soft,
+    "log_sigmoid": lambda v: -soft(-v),
+    "sigmoid": gate,
+    "silu": lambda v: v * gate(A * v),
+    "mish": lambda v: v * math.tanh(soft(v)),
+    "gelu_tanh": lambda v: v * gate(2 * (0.7978845608028654 * (v + 0.044715 * v * v * v))),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("op", QUICK)
+def test_quick_functions_give_the_bytes_of_the_c_library(op: str, isa: str) -> None:
+    """Of numbers of every size, also where results are no normal numbers, and special ones."""
+    seed = int(os.environ.get("SEED", "0"))
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    odd = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0, -1.0]
+    sizes = np.exp(rng.uniform(-100, 5, 2000)) * rng.choice([-1, 1], 2000)
+    x = np.concatenate([odd, sizes, rng.normal(0, 3, 2000), rng.uniform(-110, 110, 2000)])
+    x = x.astype(np.float32)
+    with np.errstate(over="ignore"):
+        wanted = np.array([QUICK[op](v) for v in x.tolist()]).astype(np.float32)
+    got = one("function", [x], x.shape, np.float32, isa=isa, op=op, size=x.size, a=A, b=B)
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    there = ~np.isnan(wanted)
+    assert got[there].tobytes() == wanted[there].tobytes(), x[there][got[there] != wanted[there]]
 
 
 @pytest.mark.parametrize(("of", "to"), [*itertools.permutations(_cpu.KINDS, 2)])

@@ -177,7 +177,7 @@ def _mxnet(row: Row, graph: Graph) -> Measurement:
     feeds = _feeds(graph)
     with tempfile.TemporaryDirectory() as folder:
         session = MxnetSession(mxnet.files(graph, Path(folder)))
-        theirs = mxnet.of_mxnet(session.run(feeds, every=True))
+        theirs = mxnet.of_mxnet(session.run(feeds, all_nodes=True))
         logits = next(iter(session(**feeds).values()))
     (x,) = feeds.values()
     ours = {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qir.backends.ipex.probe import Ipex, told
+from qir.backends.ipex.probe import Ipex, program_of
 from qir.inspect import pipe
 from qir.inspect.pipe import pack
 from tests.differential.ipex_programs import (
@@ -64,7 +64,7 @@ def kernels(only: Sequence[str]) -> None:
     with subprocess.Popen(words, **named, **both) as child:  # type: ignore[call-overload]
         for family in (name for name in FAMILIES if not only or name in only):
             for program in some(family):
-                child.stdin.write(pack(told(program.graph, program.feeds)))
+                child.stdin.write(pack(program_of(program.graph, program.feeds)))
                 child.stdin.flush()
                 held[program.key] = str(pipe.receive(child.stdout))
     MADE.write_text("".join(f"{key} {said}\n" for key, said in sorted(held.items())))
@@ -72,7 +72,7 @@ def kernels(only: Sequence[str]) -> None:
 
 def digest(program: Program) -> str:
     """What was asked, in short."""
-    return hashlib.sha256(pack(told(program.graph, program.feeds))).hexdigest()[:16]
+    return hashlib.sha256(pack(program_of(program.graph, program.feeds))).hexdigest()[:16]
 
 
 def recorded(only: Sequence[str]) -> tuple[dict[str, Codes], dict[str, str]]:

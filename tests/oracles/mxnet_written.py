@@ -23,7 +23,7 @@ def main(folder: str) -> None:
     for name, network in NETWORKS.items():
         with tempfile.TemporaryDirectory() as place:
             path = files(quantized(network(), data()), Path(place))
-            found = of_mxnet(MxnetSession(path).run({"data": data()}, every=True))
+            found = of_mxnet(MxnetSession(path).run({"data": data()}, all_nodes=True))
             entries[f"{name}.digest"] = np.array(digest(path))
         entries.update({f"{name}.tensor.{key}": array for key, array in found.items()})
         print(name, len(found), "tensors")

@@ -45,7 +45,8 @@ class Reckoning:
         size = row.type.shape[0] if row.type.rank == 1 else None
         if row.type.dtype == BOOL or not isinstance(size, int) or not size:
             return
-        op = rng.choice("gather slice concat add sub mul div cast where prod split scalar".split())
+        names = "gather slice concat add sub mul div mod cast where prod split scalar"
+        op = rng.choice(names.split())
         attrs: dict[str, Attr] = {}
         operands = {"x": row}
         if op == "gather":
@@ -61,10 +62,11 @@ class Reckoning:
         elif op == "concat":
             other = rng.choice([r for r in self.rows if r.type.element == row.type.element])
             operands, attrs = {"xs.0": row, "xs.1": other}, {"axis": 0}
-        elif op in ("add", "sub", "mul", "div"):
+        elif op in ("add", "sub", "mul", "div", "mod"):
             kind = row.type.dtype.carrier
             number = self.graph.constant(np.array([rng.choice([1, 2, 3, -1])], kind), name="k")
             operands = {"a": row, "b": number}
+            attrs = {"fmod": rng.random() < 0.5} if op == "mod" else {}
             op = "floor_div" if op == "div" else op
         elif op == "cast":
             attrs = {"to": rng.choice([I32, I64])}

@@ -14,7 +14,7 @@ from qir.ir.graph import Graph
 from qir.ir.scheme import parse_scheme
 from qir.ir.text import parse
 from qir.ledger import Ledger
-from qir.passes.quantize.round_weights import RoundWeights, chosen_codes
+from qir.passes.quantize.round_weights import RoundWeights, choose_rounding
 from qir.rewrite import run_passes
 from tests.passes.test_correct_bias import convolved, layer
 
@@ -49,7 +49,7 @@ def test_few_weights_get_the_best_of_all_roundings_or_near_it() -> None:
         x = correlated(rng, 40, 6).astype(np.float64)
         moments = x.T @ x / len(x)
         near = np.rint(w).astype(np.int64)
-        made = chosen_codes(moments[None], w[None], near[None], np.ones((1, 1)), 7)[0]
+        made = choose_rounding(moments[None], w[None], near[None], np.ones((1, 1)), 7)[0]
         assert (np.abs(made - w) < 1).all()
 
         def cost(codes: Reals, w: Reals = w, x: Reals = x) -> float:

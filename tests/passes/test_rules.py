@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qir import pipeline
 from qir.analysis.scheme_assignment import assign_schemes
 from qir.analysis.user_rules import UserRule
 from qir.errors import ParseError, SchemeError
@@ -102,3 +103,17 @@ def test_an_activation_after_an_op_that_is_kept_float_names_that_op() -> None:
     assert reasons["r"] == "its input comes from %c, which stays float"
     plan, _ = assign_schemes(graph(), table, "channel", [UserRule.parse("op=relu: float")])
     assert {d.node: d.reason for d in plan.decisions}["r"] == "a rule keeps it float"
+
+
+def test_a_tensor_without_elements_is_not_quantized() -> None:
+    made = parse("""
+graph main {
+  %x = input() : 2x8xf32
+  %e = slice(%x) {starts = (8,), ends = (9,), axes = (1,), steps = (1,)} : 2x0xf32
+  %y = concat(xs.0=%x, xs.1=%e) {axis = 1} : 2x8xf32
+  output(y=%y)
+}
+""")
+    decisions = {d.node: d for d in pipeline.plan(made, target="onnxruntime").decisions}
+    assert decisions["y"].becomes == "float"
+    assert "without elements" in decisions["y"].reason

@@ -161,7 +161,7 @@ def test_the_command_line_knows_it(site: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_part_of_the_suite_runs_through_it() -> None:
     words = ["-q", "-n", "0", "--through", "loopback"]
-    parts = ["tests/reference/test_scales_of_rows.py"]
+    parts = ["tests/reference/test_row_scales.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *parts],
         cwd=Path(__file__).parents[2],

@@ -54,7 +54,7 @@ def test_sizes_are_drawn_from_every_threshold_of_the_reference() -> None:
         for name, value in vars(sys.modules[module]).items()
         if re.fullmatch("_?[A-Z][A-Z_]+", name) and type(value) is int and value >= 64
     }
-    assert {"product._DEPTH", "conv._COLUMNS", "pool._BLOCK"} <= found
+    assert {"product._TILE_DEPTH", "conv._COLUMNS", "pool._MAX_BLOCK_ELEMENTS"} <= found
     assert {name for name in found - NOT_SIZES if name not in drawn} == set()
 
 
@@ -80,6 +80,6 @@ def test_a_product_that_adds_a_term_twice_is_found(
             slice(i - (i > 0 and size != step), min(i + step, size)) for i in range(0, size, step)
         ]
 
-    monkeypatch.setattr(product, "_cuts", overlapping)
+    monkeypatch.setattr(product, "_tile_slices", overlapping)
     with pytest.raises(Broken, match=rf"^{op}\("):
         _check(op, 0)  # of a depth just beyond a tile

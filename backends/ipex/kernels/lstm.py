@@ -23,11 +23,11 @@ from qir.reference.method import Float32Array, Integers, MethodCall, float32
 Whole = NDArray[np.int64]
 Arrays = Mapping[str, Integers]
 Results = tuple[TensorType, ...]
-_PLAIN = {"activations": (), "clip": None, "input_forget": False}
+_SUPPORTED_ATTRS = {"activations": (), "clip": None, "input_forget": False}
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Direction:
     """One direction's weights, and what its sums are divided by and added to."""
 
     w: Whole
@@ -37,49 +37,62 @@ class _Way:
 
     def gates(self, x: Whole, h: Whole) -> list[Float32Array]:
         """Returns what the curves read, in the order i, o, f, c."""
+        # Both products are summed as integers, then dequantized by one division.
         sums = (x @ self.w.T + h @ self.r.T).astype(float32) / self.unit + self.bias
         return np.split(sums, 4, axis=-1)
 
 
 def float_cell(call: MethodCall, arrays: Arrays, results: Results) -> tuple[Integers, ...]:
     """Returns the quantized values of all states; the last state and the cell in float."""
-    of = _checked(call, arrays, results)
+    data_type = _checked_type(call, arrays, results)
     x = arrays["x"].astype(np.int64)
     x = x.swapaxes(0, 1) if call.attrs["batch_first"] else x
-    made = []
-    for number, back in enumerate(DIRECTIONS[str(call.attrs["direction"])]):
-        steps = x[::-1] if back else x
-        every, h, c = _run(_way(call, arrays, of, number), steps, of, _starts(call, arrays, number))
-        made.append((every[::-1] if back else every, h, c))
-    every, h, c = (
-        np.stack(part, axis) for part, axis in zip(zip(*made, strict=True), (1, 0, 0), strict=True)
+    directions = []
+    for index, is_reverse in enumerate(DIRECTIONS[str(call.attrs["direction"])]):
+        steps = x[::-1] if is_reverse else x
+        all_states, h, c = _run(
+            _direction(call, arrays, data_type, index),
+            steps,
+            data_type,
+            _initial_states(call, arrays, index),
+        )
+        directions.append((all_states[::-1] if is_reverse else all_states, h, c))
+    all_states, h, c = (
+        np.stack(stacked, axis)
+        for stacked, axis in zip(zip(*directions, strict=True), (1, 0, 0), strict=True)
     )
     if call.attrs["batch_first"]:
-        every, h, c = every.transpose(2, 0, 1, 3), h.swapaxes(0, 1), c.swapaxes(0, 1)
-    return every.astype(of.carrier), h, c
+        all_states, h, c = all_states.transpose(2, 0, 1, 3), h.swapaxes(0, 1), c.swapaxes(0, 1)
+    return all_states.astype(data_type.carrier), h, c
 
 
 def _run(
-    way: _Way, steps: Whole, of: Affine, starts: tuple[Float32Array | None, Float32Array | None]
+    direction: _Direction,
+    steps: Whole,
+    data_type: Affine,
+    initial: tuple[Float32Array | None, Float32Array | None],
 ) -> tuple[Whole, Float32Array, Float32Array]:
     """Returns all states as quantized values, the last as floats, and the cell."""
     gain, zero, shape = (
-        float32(1) / float32(of.scale),
-        float32(of.zero),
-        (steps.shape[1], way.r.shape[1]),
+        float32(1) / float32(data_type.scale),
+        float32(data_type.zero),
+        (steps.shape[1], direction.r.shape[1]),
     )
 
-    def coded(x: Float32Array) -> Whole:
-        codes: Whole = np.clip(np.rint(x * gain + zero), of.low, of.high).astype(np.int64)
-        return codes
+    def quantize_state(x: Float32Array) -> Whole:
+        integers: Whole = np.clip(np.rint(x * gain + zero), data_type.low, data_type.high).astype(
+            np.int64
+        )
+        return integers
 
-    h, c = (np.zeros(shape, float32) if start is None else start for start in starts)
-    state, every = coded(h), np.zeros((len(steps), *shape), np.int64)
+    h, c = (np.zeros(shape, float32) if start is None else start for start in initial)
+    state, all_states = quantize_state(h), np.zeros((len(steps), *shape), np.int64)
     for number, x in enumerate(steps):
-        i, o, f, new = way.gates(x, state)
-        c = fma(_logistic(i), _tanh(new), _logistic(f) * c)
-        every[number] = state = coded(_tanh(c) * _logistic(o))
-    return every, ((state - int(of.zero)).astype(float32) / gain).astype(float32), c
+        i, o, f, candidate = direction.gates(x, state)
+        c = fma(_logistic(i), _tanh(candidate), _logistic(f) * c)
+        # The state is quantized after each step, in the type of x.
+        all_states[number] = state = quantize_state(_tanh(c) * _logistic(o))
+    return all_states, ((state - int(data_type.zero)).astype(float32) / gain).astype(float32), c
 
 
 def _logistic(x: Float32Array) -> Float32Array:
@@ -90,65 +103,69 @@ def _tanh(x: Float32Array) -> Float32Array:
     return np.tanh(x.astype(np.float64)).astype(float32)
 
 
-def _starts(
-    call: MethodCall, arrays: Arrays, number: int
+def _initial_states(
+    call: MethodCall, arrays: Arrays, index: int
 ) -> tuple[Float32Array | None, Float32Array | None]:
     """Returns the first state and cell of a direction, where given."""
     axis = 1 if call.attrs["batch_first"] else 0
     h, c = (
-        np.take(arrays[s], number, axis).astype(float32) if s in arrays else None for s in _FIRST
+        np.take(arrays[s], index, axis).astype(float32) if s in arrays else None
+        for s in _STATE_SLOTS
     )
     return h, c
 
 
-_FIRST = ("h0", "c0")
+_STATE_SLOTS = ("h0", "c0")
 
 
-def _way(call: MethodCall, arrays: Arrays, of: Affine, number: int) -> _Way:
-    w, r = (arrays[slot][number].astype(np.int64) for slot in ("w", "r"))
+def _direction(call: MethodCall, arrays: Arrays, data_type: Affine, index: int) -> _Direction:
+    w, r = (arrays[slot][index].astype(np.int64) for slot in ("w", "r"))
     bias = np.zeros(len(w), float32)
     if "bias" in arrays:
         bias = np.asarray(
-            arrays["bias"][number].astype(float32).reshape(-1, len(w)).sum(0, dtype=float32)
+            arrays["bias"][index].astype(float32).reshape(-1, len(w)).sum(0, dtype=float32)
         )
     scales = call.affine("w").scale
     unit = (float32(1) / np.broadcast_to(scales, len(w)).astype(float32)) * (
-        float32(1) / float32(of.scale)
+        float32(1) / float32(data_type.scale)
     )
-    shift = (w.sum(1) + r.sum(1)).astype(float32) * float32(of.zero)
-    return _Way(w, r, unit, bias - shift / unit)
+    # The zero point of x and of the state, times the weights' sums, is subtracted by the bias.
+    zero_point_sums = (w.sum(1) + r.sum(1)).astype(float32) * float32(data_type.zero)
+    return _Direction(w, r, unit, bias - zero_point_sums / unit)
 
 
-def _checked(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
-    """Returns the quantized type of x and of the states; raises OpError for a layer that the kernel
-    does not have."""
-    for name, plain in _PLAIN.items():
-        if call.attrs[name] != plain:
-            raise OpError(f"{call.op}: float_cell takes {name} = {plain!r} alone")
+def _checked_type(call: MethodCall, arrays: Arrays, results: Results) -> Affine:
+    """Returns the quantized type of x and of the states.
+
+    Raises OpError for a layer that the kernel does not have.
+    """
+    for name, default in _SUPPORTED_ATTRS.items():
+        if call.attrs[name] != default:
+            raise OpError(f"{call.op}: float_cell takes {name} = {default!r} alone")
     for slot in ("lengths", "peephole", "proj"):
         if slot in arrays:
             raise OpError(f"{call.op}: float_cell takes no {slot}")
-    for slot in ("bias", *_FIRST):
+    for slot in ("bias", *_STATE_SLOTS):
         if slot in arrays and call.types[slot].quant is not None:
             raise OpError(f"{call.op}: float_cell takes {slot} as floats")
-    kinds = [kind.quant for kind in results]
-    if kinds[0] is None or any(kinds[1:]):
+    result_types = [kind.quant for kind in results]
+    if result_types[0] is None or any(result_types[1:]):
         raise OpError(
             f"{call.op}: float_cell quantizes all states, and gives the last ones as floats"
         )
-    of, (w, r) = call.affine("x"), (call.affine(slot) for slot in ("w", "r"))
-    if not of.same_map(affine_of(kinds[0])) or of.axis is not None:
+    data_type, (w, r) = call.affine("x"), (call.affine(slot) for slot in ("w", "r"))
+    if not data_type.same_map(affine_of(result_types[0])) or data_type.axis is not None:
         raise OpError(f"{call.op}: float_cell has one map for x and all states")
     if w.axis not in (None, 1) or np.any(w.zero) or not w.same_map(r):
         raise OpError(f"{call.op}: float_cell has one scale a gate's row, the same for w and r")
-    return of
+    return data_type
 
 
-def _one_result(call: MethodCall, arrays: Arrays) -> Integers:
+def _refuse_single_result(call: MethodCall, arrays: Arrays) -> Integers:
     raise OpError(f"{call.op}: float_cell gives all results of an lstm whose x is quantized")
 
 
 METHODS: Mapping[str, PluginMethod] = {
-    "float_cell": PluginMethod(_one_result, ("lstm",), every_result=float_cell),
+    "float_cell": PluginMethod(_refuse_single_result, ("lstm",), every_result=float_cell),
 }
 """The methods of this module, by the name that profiles use."""

@@ -25,8 +25,7 @@ from qir.reference.method import (
 
 
 def sums_in_turn(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
-    """Returns a product of floats in float32, one term after the other, each added in one
-    rounding."""
+    """Computes a float product in float32, term by term, each added with one rounding."""
     a, b = (dequantize(arrays[slot], call.map(slot), call.rule) for slot in ("a", "b"))
     a = a.swapaxes(-1, -2) if call.attrs["trans_a"] else a
     b = b.swapaxes(-1, -2) if call.attrs["trans_b"] else b
@@ -37,8 +36,8 @@ def sums_in_turn(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
 
 
 def by_one_factor(x: Integers, x_map: Affine, out: Affine) -> Integers:
-    """Quantized values about 0 times the quotient of the scales, one float32, halves to even."""
-    return _scaled("by_one_factor", x.astype(np.int64), x_map, out)
+    """Requantizes integers around 0 by one float32 factor, ties to even."""
+    return _rescaled("by_one_factor", x.astype(np.int64), x_map, out)
 
 
 def summed_rows(
@@ -65,35 +64,36 @@ def summed_rows(
     rows = indices.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(w):
         raise OpError("embedding_bag: a row is not there")
-    flat, starts = rows.reshape(-1), bag_starts("embedding_bag", rows, offsets, last)
+    flat_rows, starts = rows.reshape(-1), bag_starts("embedding_bag", rows, offsets, last)
     if any(start == end for start, end in pairwise(starts)):
         raise OpError("embedding_bag: for a bag of nothing the runtime hands on what was in memory")
     if once:
-        sums = [np.sum(w[flat[a:b]], 0, dtype=np.int64) for a, b in pairwise(starts)]
-        return _scaled("embedding_bag", np.array(sums).reshape(-1, w.shape[1]), w_map, out)
-    about_zero("embedding_bag", w_map, out)
+        sums = [np.sum(w[flat_rows[a:b]], 0, dtype=np.int64) for a, b in pairwise(starts)]
+        return _rescaled("embedding_bag", np.array(sums).reshape(-1, w.shape[1]), w_map, out)
+    require_zero_zero_points("embedding_bag", w_map, out)
     total = np.zeros((len(starts) - 1, w.shape[1]), float32)
     for row, (start, end) in enumerate(pairwise(starts)):
-        for code in w[flat[start:end]]:
-            total[row] = fma(code.astype(float32), float32(w_map.scale), total[row])
-    made = saturate(np.rint(total * (float32(1) / float32(out.scale))).astype(np.int64), out)
+        for row_values in w[flat_rows[start:end]]:
+            total[row] = fma(row_values.astype(float32), float32(w_map.scale), total[row])
+    result = saturate(np.rint(total * (float32(1) / float32(out.scale))).astype(np.int64), out)
+    # The kernel copies the row of a bag of one, unless the scales differ by more than 0.0001.
     if not float(out.scale) - float(w_map.scale) > 0.0001:
-        alone = np.flatnonzero(np.diff(starts) == 1)
-        made[alone] = w[flat[np.asarray(starts)[alone]]]
-    return made
+        single_row_bags = np.flatnonzero(np.diff(starts) == 1)
+        result[single_row_bags] = w[flat_rows[np.asarray(starts)[single_row_bags]]]
+    return result
 
 
-def about_zero(name: str, *maps: Affine) -> None:
+def require_zero_zero_points(name: str, *types: Affine) -> None:
     """Raises OpError for scales along an axis, or a zero point that is not 0."""
-    require_per_tensor(name, *maps)
-    if any(np.any(of.zero) for of in maps):
+    require_per_tensor(name, *types)
+    if any(np.any(affine.zero) for affine in types):
         raise OpError(f"{name}: the runtime's kernel takes no zero point but 0")
 
 
-def _scaled(name: str, whole: NDArray[np.int64], of: Affine, out: Affine) -> Integers:
-    about_zero(name, of, out)
-    factor = float32(float32(of.scale) / float32(out.scale))
-    return saturate(np.rint(whole.astype(float32) * factor).astype(np.int64), out)
+def _rescaled(name: str, integers: NDArray[np.int64], affine: Affine, out: Affine) -> Integers:
+    require_zero_zero_points(name, affine, out)
+    factor = float32(float32(affine.scale) / float32(out.scale))
+    return saturate(np.rint(integers.astype(float32) * factor).astype(np.int64), out)
 
 
 def blocks_of_terms(
@@ -105,28 +105,29 @@ def blocks_of_terms(
     if "bias" in arrays and call.types["bias"].quant is not None:
         raise OpError(f"{call.op}: the runtime takes a float bias")
     rows, terms = arrays["w"].shape
-    x, size = arrays["x"].astype(float32).reshape(-1, terms), _block(call, terms)
-    steps, whole = _weights(call, arrays["w"])
+    x, size = arrays["x"].astype(float32).reshape(-1, terms), _block_size(call, terms)
+    weight_scales, centred_weights = _scales_and_centred_weights(call, arrays["w"])
     total = np.zeros((len(x), rows), float32) + arrays.get("bias", np.zeros(rows, float32)).astype(
         float32
     )
+    # One integer sum for each block, dequantized and added in one rounding.
     for start in range(0, terms, size):
-        part = slice(start, start + size)
-        seen = x[:, part] if scales == "block" else x
-        seen = seen if scales != "tensor" else seen.reshape(1, -1)
-        codes, step = _coded(x[:, part], seen, affine=affine)
-        sums = (codes @ whole[:, part].T).astype(float32)
-        total = fma(sums * step, steps[:, start], total)
+        terms_of_block = slice(start, start + size)
+        ranged = x[:, terms_of_block] if scales == "block" else x
+        ranged = ranged if scales != "tensor" else ranged.reshape(1, -1)
+        integers, data_scale = _quantize_rows(x[:, terms_of_block], ranged, affine=affine)
+        sums = (integers @ centred_weights[:, terms_of_block].T).astype(float32)
+        total = fma(sums * data_scale, weight_scales[:, start], total)
     return total.reshape(*arrays["x"].shape[:-1], rows)
 
 
-def _block(call: MethodCall, terms: int) -> int:
+def _block_size(call: MethodCall, terms: int) -> int:
     """Returns how many terms are summed as integers: those of a scale of weights, else 128, 64 or
     32."""
     quant = call.types["w"].quant
-    held = {} if quant is None or quant.granularity is None else dict(quant.granularity.blocks)
-    size = held.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
-    if not size or terms % size or size % 32 or held.get(0) != 1:
+    blocks = {} if quant is None or quant.granularity is None else dict(quant.granularity.blocks)
+    size = blocks.get(1, next((n for n in (128, 64, 32) if terms % n == 0), 0))
+    if not size or terms % size or size % 32 or blocks.get(0) != 1:
         raise OpError(
             f"{call.op}: the runtime multiplies integers in blocks of 32, 64 or 128 terms, with a "
             "scale for each row of w, or each row of a block; others it multiplies as floats"
@@ -134,28 +135,32 @@ def _block(call: MethodCall, terms: int) -> int:
     return size
 
 
-def _weights(call: MethodCall, w: Integers) -> tuple[Float32Array, NDArray[np.int64]]:
+def _scales_and_centred_weights(
+    call: MethodCall, w: Integers
+) -> tuple[Float32Array, NDArray[np.int64]]:
     """Returns the scale of each element of the weights, and its quantized value less the zero
     point."""
-    held = call.map("w").over(w.shape)
-    if held.plus is not None:
+    weight_map = call.map("w").over(w.shape)
+    if weight_map.plus is not None:
         raise OpError(f"{call.op}: the runtime knows no weights with an offset")
-    zeros = np.asarray(held.zero).astype(np.int64)
-    return np.broadcast_to(held.scale.astype(float32), w.shape), w.astype(np.int64) - zeros
+    zeros = np.asarray(weight_map.zero).astype(np.int64)
+    return np.broadcast_to(weight_map.scale.astype(float32), w.shape), w.astype(np.int64) - zeros
 
 
-def _coded(
-    x: Float32Array, seen: Float32Array, *, affine: bool
+def _quantize_rows(
+    x: Float32Array, ranged: Float32Array, *, affine: bool
 ) -> tuple[NDArray[np.int64], Float32Array]:
     """Quantized values about 0, and the scale of each row, from the range of what is seen."""
-    low, high = (end(seen, 1, keepdims=True) for end in (np.min, np.max))
+    low, high = (end(ranged, 1, keepdims=True) for end in (np.min, np.max))
     if not affine:
-        step = np.maximum(-low, high) / float32(127)
-        return np.clip(np.rint(x * (float32(1) / step)), -128, 127).astype(np.int64), step
+        scale = np.maximum(-low, high) / float32(127)
+        return np.clip(np.rint(x * (float32(1) / scale)), -128, 127).astype(np.int64), scale
     low, high = np.minimum(low, float32(0)), np.maximum(high, float32(0))
-    step = (high - low) / float32(255)
-    zero = np.clip(np.rint(-low / step), 0, 255)
-    return (np.clip(np.rint(x * (float32(1) / step) + zero), 0, 255) - zero).astype(np.int64), step
+    scale = (high - low) / float32(255)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    return (np.clip(np.rint(x * (float32(1) / scale) + zero), 0, 255) - zero).astype(
+        np.int64
+    ), scale
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -37,33 +37,35 @@ def parameters_path(symbol: Path) -> Path:
     return symbol.with_name(symbol.stem.removesuffix("-symbol") + "-0000.params")
 
 
-def write(path: Path, symbol: str, held: Parameters) -> None:
+def write(path: Path, symbol: str, parameters: Parameters) -> None:
     """Writes a symbol and its parameters, each by rename once both are whole."""
-    with replacing(path) as draft, replacing(parameters_path(path)) as more:
+    with replacing(path) as draft, replacing(parameters_path(path)) as parameter_draft:
         draft.write_text(symbol, encoding="utf-8")
-        with more.open("wb") as stream:
-            for part in parameter_bytes(held):
+        with parameter_draft.open("wb") as stream:
+            for part in parameter_bytes(parameters):
                 stream.write(part)
 
 
 def copy(source: tuple[Path, Path], path: Path) -> None:
     """Copies the two files of a model, each by rename once both are whole."""
-    places = path, parameters_path(path)
-    if all(p.exists() and p.samefile(old) for p, old in zip(places, source, strict=True)):
+    targets = path, parameters_path(path)
+    if all(p.exists() and p.samefile(old) for p, old in zip(targets, source, strict=True)):
         return
-    with replacing(places[0]) as draft, replacing(places[1]) as more:
+    with replacing(targets[0]) as draft, replacing(targets[1]) as more:
         shutil.copyfile(source[0], draft)
         shutil.copyfile(source[1], more)
 
 
-def parameter_bytes(held: Parameters) -> Iterator[bytes]:
+def parameter_bytes(parameters: Parameters) -> Iterator[bytes]:
     """Yields the bytes of a `.params` file: dense arrays of version V2, then their names."""
-    yield struct.pack("<QQQ", _MAGIC, 0, len(held))
-    for data in held.values():
+    # The list header: a magic number, a reserved zero, and the count of arrays.
+    yield struct.pack("<QQQ", _MAGIC, 0, len(parameters))
+    for data in parameters.values():
         shape = data.shape
+        # Each array: version, storage type 0 (dense), rank and sizes; then the device and the type.
         yield struct.pack(f"<Iii{len(shape)}q", _V2, 0, len(shape), *shape)
         yield struct.pack("<iii", 1, 0, FLAGS[data.dtype])
         yield np.ascontiguousarray(data).tobytes()
-    yield struct.pack("<Q", len(held))
-    for name in held:
+    yield struct.pack("<Q", len(parameters))
+    for name in parameters:
         yield struct.pack("<Q", len(name.encode())) + name.encode()

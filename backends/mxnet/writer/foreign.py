@@ -25,26 +25,27 @@ def write(writer: SymbolWriter, ranges: Ranges, node: Node) -> None:
     try:
         entry = _write(writer, ranges, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
-        said = "its slots and attrs are not those of an operator with these operands"
-        raise PluginError(f"mxnet {node.attrs['op']!s}: {said}") from error
+        reason = "its slots and attrs are not those of an operator with these operands"
+        raise PluginError(f"mxnet {node.attrs['op']!s}: {reason}") from error
     for number, value in enumerate(node.results):
         writer.entries[value] = entry[0], number
 
 
 def _write(writer: SymbolWriter, ranges: Ranges, node: Node) -> Entry:
-    slots, held = node.attrs["slots"], cast("Any", node.attrs["attrs"])
+    slots, stated = node.attrs["slots"], cast("Any", node.attrs["attrs"])
     assert isinstance(slots, tuple)
-    (_, pairs), (_, inner) = held
+    # `attrs` holds the text attributes, and the subgraphs as JSON.
+    (_, pairs), (_, subgraphs) = stated
     attrs: dict[str, object] = {str(name): str(text) for name, text in pairs}
     operands = [
         _operand(writer, ranges, value, str(kind))
         for value, kind in zip(node.variadic("xs"), slots, strict=True)
     ]
     name, count = node.results[0].name, len(node.results)
-    made = writer.emit(str(node.attrs["op"]), operands, attrs, name=name, results=count)
-    if inner:
-        writer.symbol.nodes[made[0]]["subgraphs"] = json.loads(str(inner))
-    return made
+    entry = writer.emit(str(node.attrs["op"]), operands, attrs, name=name, results=count)
+    if subgraphs:
+        writer.symbol.nodes[entry[0]]["subgraphs"] = json.loads(str(subgraphs))
+    return entry
 
 
 def _operand(writer: SymbolWriter, ranges: Ranges, value: Value, kind: str) -> Entry:

@@ -44,7 +44,7 @@ PROFILE = "mxnet-1.9"
 OP_WRITERS: dict[str, OpWriter] = {
     op: row
     for family in (attention, elementwise, indexing, layers, movement, pooling, recurrent)
-    for op, row in family.ROWS.items()
+    for op, row in family.OPS.items()
 }
 
 
@@ -67,14 +67,14 @@ def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy:
         return
     integers = any(quantized.on_integers(node) for node in graph)
     if format == "int8" and not integers:
-        said = "nothing is quantized, so there is no int8 form"
-        raise Refused(f"{graph.name}: {said}; quantize it first, or write --format float")
+        reason = "nothing is quantized, so there is no int8 form"
+        raise Refused(f"{graph.name}: {reason}; quantize it first, or write --format float")
     if format == "float" and integers:
-        said = "it holds quantized values; write --format int8"
-        raise Refused(f"{graph.name}: {said}, or write the float model that it was made of")
-    made = to_model(converted(graph, ledger, integers=integers), ledger)
+        reason = "it holds quantized values; write --format int8"
+        raise Refused(f"{graph.name}: {reason}, or write the float model that it was made of")
+    model = to_model(converted(graph, ledger, integers=integers), ledger)
     ledger.check(lossy=lossy)
-    files.write(path, made.symbol, made.parameters)
+    files.write(path, model.symbol, model.parameters)
 
 
 def _source_files(graph: Graph) -> tuple[Path, Path] | None:
@@ -84,29 +84,30 @@ def _source_files(graph: Graph) -> tuple[Path, Path] | None:
         return None
     try:
         reader = frontend_for(source)
-        found = list(reader.files(source)) if reader.name == "mxnet" else []
+        model_files = list(reader.files(source)) if reader.name == "mxnet" else []
     except InputError:
         return None
-    return (found[0], found[1]) if len(found) == 2 else None
+    return (model_files[0], model_files[1]) if len(model_files) == 2 else None
 
 
 def converted(graph: Graph, ledger: Ledger, *, integers: bool = False) -> Graph:
     """Returns the graph as MXNet computes it: grouped, NCHW, constants folded."""
-    every = (attrs for n in graph for attrs in (n.attrs, *(s.attrs for s in n.stages)))
-    last = any(attrs.get("layout") == "NHWC" for attrs in every)
-    made = run_passes(graph, [Layout("nchw")], ledger) if last else graph.copy()
-    replace_missing_ops(made)
+    all_attrs = (attrs for n in graph for attrs in (n.attrs, *(s.attrs for s in n.stages)))
+    is_nhwc = any(attrs.get("layout") == "NHWC" for attrs in all_attrs)
+    converted_graph = run_passes(graph, [Layout("nchw")], ledger) if is_nhwc else graph.copy()
+    replace_missing_ops(converted_graph)
     if integers:
         # Grouping is undone where MXNet has no operator: of its entries only the unverified ones
         # stay true.
-        aside = Ledger()
-        signed.signed(made, ledger)
-        made = run_passes(made, [Group(PROFILE)], aside)
-        for entry in aside:
+        group_ledger = Ledger()
+        signed.store_signed(converted_graph, ledger)
+        converted_graph = run_passes(converted_graph, [Group(PROFILE)], group_ledger)
+        for entry in group_ledger:
             if entry.change is Change.UNVERIFIED:
                 ledger.add(entry.change, entry.step, entry.subject, entry.reason)
-        _open_unsupported(made, ledger)
-    return run_passes(made, [FoldConstants(), FoldShapes()], ledger)
+        _open_unsupported(converted_graph, ledger)
+    # Folding comes last: constants that only opened kernels read are known then.
+    return run_passes(converted_graph, [FoldConstants(), FoldShapes()], ledger)
 
 
 def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
@@ -126,6 +127,7 @@ def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
         change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
         ledger.add(change, STEP, name, f"float between integers: {why}")
     graph.prune()
+    # Opening a kernel adds dequantizes of its weights, which are folded to floats here.
     for node in list(graph):
         # such as weights with a scale for each channel, and 32-bit biases: MXNet has no operator
         if node.op not in ("quantize", "dequantize") or not (
@@ -140,9 +142,9 @@ def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
 
 def _unsupported_type(node: Node, why: str, ledger: Ledger) -> Refused:
     """Returns the error for a quantized type that MXNet lacks, and records it."""
-    name, said = node.results[0].name, f"{node.op}: {why}"
-    ledger.add(Change.REFUSED, STEP, name, said)
-    return Refused(f"{name}: {said}; quantize with --target mxnet-onednn")
+    name, reason = node.results[0].name, f"{node.op}: {why}"
+    ledger.add(Change.REFUSED, STEP, name, reason)
+    return Refused(f"{name}: {reason}; quantize with --target mxnet-onednn")
 
 
 def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:
@@ -173,13 +175,13 @@ def _require_float_input(writer: SymbolWriter, node: Node, kind: TensorType) -> 
 
 def write_float_node(writer: SymbolWriter, node: Node) -> list[Entry]:
     """Returns the results of a float node."""
-    row = OP_WRITERS.get(node.op)
-    if row is None:
+    op_writer = OP_WRITERS.get(node.op)
+    if op_writer is None:
         raise writer.refuse(node, f"MXNet 1.9 has no operator for it; {REMEDY}")
     if node.attrs.get("layout", "NCHW") != "NCHW":
         raise writer.refuse(node, "its channels are last; run the pass layout with to = nchw")
-    made = row(writer, node)
-    return [made] if isinstance(made, tuple) else list(made)
+    entries = op_writer(writer, node)
+    return [entries] if isinstance(entries, tuple) else list(entries)
 
 
 def finished_model(writer: SymbolWriter) -> ModelFiles:
@@ -187,11 +189,11 @@ def finished_model(writer: SymbolWriter) -> ModelFiles:
     graph = writer.graph
     for name, value in graph.outputs.items():
         if not value.type.shape and not value.type.dtype.is_opaque:
-            said = "a number alone is an array of one element in MXNet"
-            writer.ledger.add(Change.DROPPED, STEP, name, said)
+            reason = "a number alone is an array of one element in MXNet"
+            writer.ledger.add(Change.DROPPED, STEP, name, reason)
         if str(value.type.dtype) == "bool":
-            said = "truth values are floats, 0 and 1, in MXNet"
-            writer.ledger.add(Change.DROPPED, STEP, name, said)
+            reason = "truth values are floats, 0 and 1, in MXNet"
+            writer.ledger.add(Change.DROPPED, STEP, name, reason)
     heads = _output_entries(writer)
     return ModelFiles(writer.symbol.json(heads), writer.parameters)
 
@@ -203,14 +205,19 @@ def _output_entries(writer: SymbolWriter) -> list[Entry]:
     for name, value in writer.graph.outputs.items():
         entry = writer.entry(value)
         node = writer.symbol.nodes[entry[0]]
+        # An output that is an input, a parameter or another output gets a copy of its own.
         if entry in heads or (node["op"] == "null" and node["name"] != name):
-            copied = writer.fresh(name.removesuffix("_output"))
-            entry = writer.emit("_copy", [entry], name=copied)
+            copy_name = writer.fresh(name.removesuffix("_output"))
+            entry = writer.emit("_copy", [entry], name=copy_name)
         heads.append(entry)
     numbers = [index for index, _ in heads]
     for name, (index, result) in zip(writer.graph.outputs, heads, strict=True):
         node = writer.symbol.nodes[index]
-        given = f"{node['name']}_output{result if numbers.count(index) > 1 or result else ''}"
-        if node["op"] != "null" and given != name:
+        # MXNet names an output after its node, with the number of the result where there are
+        # several.
+        default_name = (
+            f"{node['name']}_output{result if numbers.count(index) > 1 or result else ''}"
+        )
+        if node["op"] != "null" and default_name != name:
             node.setdefault("attrs", {})[f"__output{result}__"] = name
     return heads

@@ -13,14 +13,14 @@ from .symbol import Entry
 from .writer import OpWriter, SymbolWriter, float_attr, int_attr, int_tuple
 
 
-def numbers(node: Node, name: str) -> tuple[int, ...]:
+def int_list_attr(node: Node, name: str) -> tuple[int, ...]:
     """Returns an attribute that is a list of integers."""
     return int_tuple(node.attrs, name)
 
 
 def paddings(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the padding before and after the data, axis by axis."""
-    pad = numbers(node, "pad")
+    pad = int_list_attr(node, "pad")
     return pad[: len(pad) // 2], pad[len(pad) // 2 :]
 
 
@@ -35,6 +35,7 @@ def padded(
     axes = len(pads[0])
     if axes not in (2, 3):
         raise writer.refuse(node, "it pads one side more than the other along one axis")
+    # Pad's widths: (before, after) of every axis, batch and channels included.
     width = (0, 0, 0, 0, *(side for pair in zip(*pads, strict=True) for side in pair))
     attrs = {"mode": "constant", "pad_width": width, "constant_value": value}
     return writer.add_intermediate(node, "Pad", [x], attrs)
@@ -45,8 +46,8 @@ def _attributes(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, ob
     return {
         "kernel": tuple(kernel),
         "num_filter": filters,
-        "stride": numbers(node, "stride"),
-        "dilate": numbers(node, "dilation"),
+        "stride": int_list_attr(node, "stride"),
+        "dilate": int_list_attr(node, "dilation"),
         "num_group": int_attr(node.attrs, "groups"),
         "no_bias": "bias" not in node.operands,
     }
@@ -54,8 +55,8 @@ def _attributes(node: Node, filters: int, kernel: Sequence[int]) -> dict[str, ob
 
 def _convolution(writer: SymbolWriter, node: Node) -> Entry:
     w = node.operands["w"].type.shape
-    filters, *rest = writer.sizes(node, node.operands["w"])
-    attrs = _attributes(node, filters, rest[1:])
+    filters, *filter_sizes = writer.sizes(node, node.operands["w"])
+    attrs = _attributes(node, filters, filter_sizes[1:])
     before, after = paddings(node)
     x = writer.operand(node)
     if before != after:
@@ -65,15 +66,17 @@ def _convolution(writer: SymbolWriter, node: Node) -> Entry:
     return writer.add_result(node, "Convolution", operands, {**attrs, "pad": before})
 
 
-def _transposed(writer: SymbolWriter, node: Node) -> Entry:
-    _, each, *kernel = writer.sizes(node, node.operands["w"])
+def _transposed_convolution(writer: SymbolWriter, node: Node) -> Entry:
+    _, channels_per_group, *kernel = writer.sizes(node, node.operands["w"])
     groups = int_attr(node.attrs, "groups")
-    attrs = _attributes(node, each * groups, kernel)
+    attrs = _attributes(node, channels_per_group * groups, kernel)
     before, after = paddings(node)
-    extra = numbers(node, "output_pad")
+    extra = int_list_attr(node, "output_pad")
     if before != after:  # less is cut off at the end, as if more were added there
+        # Deconvolution crops by `pad` on both sides; `adj` adds at the end, which undoes the
+        # excess.
         extra = tuple(e + b - a for e, a, b in zip(extra, after, before, strict=True))
-        if any(not 0 <= e < s for e, s in zip(extra, numbers(node, "stride"), strict=True)):
+        if any(not 0 <= e < s for e, s in zip(extra, int_list_attr(node, "stride"), strict=True)):
             raise writer.refuse(node, "it pads one side more than the other")
     slots = [s for s in ("x", "w", "bias") if s in node.operands]
     return writer.add_result(
@@ -96,45 +99,49 @@ def _linear(writer: SymbolWriter, node: Node) -> Entry:
     )
 
 
-def _turns(node: Node) -> dict[str, object]:
+def _transpose_attrs(node: Node) -> dict[str, object]:
     return {f"transpose_{s}": node.attrs[f"trans_{s}"] for s in "ab"}
 
 
 def _matmul(writer: SymbolWriter, node: Node) -> Entry:
     a, b = node.operands["a"], node.operands["b"]
     bias = node.operands.get("bias")
-    constant = b.constant is not None and b.type.rank == 2 and not node.attrs["trans_a"]
-    if constant and a.type.rank >= 2:
-        return _by_layer(writer, node, a, b, bias)
+    has_constant_matrix = b.constant is not None and b.type.rank == 2 and not node.attrs["trans_a"]
+    if has_constant_matrix and a.type.rank >= 2:
+        return _as_fully_connected(writer, node, a, b, bias)
     emit = writer.add_result if bias is None else writer.add_intermediate
     operands = [writer.entry(a), writer.entry(b)]
     if a.type.rank == b.type.rank == 1 or (
         b.type.rank == 2 and (a.type.rank == 2 or not node.attrs["trans_a"])
     ):
-        made = emit(node, "dot", operands, _turns(node))
+        product = emit(node, "dot", operands, _transpose_attrs(node))
     elif a.type.rank == b.type.rank and a.type.shape[:-2] == b.type.shape[:-2]:
-        made = emit(node, "_linalg_gemm2", operands, _turns(node))
+        product = emit(node, "_linalg_gemm2", operands, _transpose_attrs(node))
     else:
         raise writer.refuse(node, "its operands have other batches; expand one of them before")
     return (
-        made
+        product
         if bias is None
-        else writer.add_result(node, "broadcast_add", [made, writer.entry(bias)])
+        else writer.add_result(node, "broadcast_add", [product, writer.entry(bias)])
     )
 
 
-def _by_layer(writer: SymbolWriter, node: Node, a: Value, b: Value, bias: Value | None) -> Entry:
+def _as_fully_connected(
+    writer: SymbolWriter, node: Node, a: Value, b: Value, bias: Value | None
+) -> Entry:
     """Writes a product with constant weights as a fully connected layer."""
     data = writer.constant_operand(node, "b")
-    turned = data if node.attrs["trans_b"] else np.ascontiguousarray(data.T)
-    w = writer.constant(f"{b.name}_weight", turned, node)
-    layered = bias is not None and bias.type.rank == 1 and bias.type.shape[0] == len(turned)
-    attrs = {"num_hidden": len(turned), "flatten": False, "no_bias": not layered}
-    if bias is None or layered:
-        more = [writer.entry(bias)] if bias is not None else []
-        return writer.add_result(node, "FullyConnected", [writer.entry(a), w, *more], attrs)
-    made = writer.add_intermediate(node, "FullyConnected", [writer.entry(a), w], attrs)
-    return writer.add_result(node, "broadcast_add", [made, writer.entry(bias)])
+    columns = data if node.attrs["trans_b"] else np.ascontiguousarray(data.T)
+    w = writer.constant(f"{b.name}_weight", columns, node)
+    fuses_bias = bias is not None and bias.type.rank == 1 and bias.type.shape[0] == len(columns)
+    attrs = {"num_hidden": len(columns), "flatten": False, "no_bias": not fuses_bias}
+    if bias is None or fuses_bias:
+        bias_operands = [writer.entry(bias)] if bias is not None else []
+        return writer.add_result(
+            node, "FullyConnected", [writer.entry(a), w, *bias_operands], attrs
+        )
+    product = writer.add_intermediate(node, "FullyConnected", [writer.entry(a), w], attrs)
+    return writer.add_result(node, "broadcast_add", [product, writer.entry(bias)])
 
 
 def _gemm(writer: SymbolWriter, node: Node) -> Entry:
@@ -142,18 +149,18 @@ def _gemm(writer: SymbolWriter, node: Node) -> Entry:
     c = node.operands.get("c")
     b = node.operands["b"]
     if alpha == 1 and (c is None or beta == 1) and b.constant and not node.attrs["trans_a"]:
-        return _by_layer(writer, node, node.operands["a"], b, c)
+        return _as_fully_connected(writer, node, node.operands["a"], b, c)
     emit = writer.add_result if c is None and alpha == 1 else writer.add_intermediate
-    made = emit(node, "dot", [writer.operand(node, s) for s in "ab"], _turns(node))
+    product = emit(node, "dot", [writer.operand(node, s) for s in "ab"], _transpose_attrs(node))
     if alpha != 1:
         emit = writer.add_result if c is None else writer.add_intermediate
-        made = emit(node, "_mul_scalar", [made], {"scalar": alpha})
+        product = emit(node, "_mul_scalar", [product], {"scalar": alpha})
     if c is None:
-        return made
-    other = writer.entry(c)
+        return product
+    addend = writer.entry(c)
     if beta != 1:
-        other = writer.add_intermediate(node, "_mul_scalar", [other], {"scalar": beta})
-    return writer.add_result(node, "broadcast_add", [made, other])
+        addend = writer.add_intermediate(node, "_mul_scalar", [addend], {"scalar": beta})
+    return writer.add_result(node, "broadcast_add", [product, addend])
 
 
 def _batch_norm(writer: SymbolWriter, node: Node) -> Entry:
@@ -170,13 +177,13 @@ def _batch_norm(writer: SymbolWriter, node: Node) -> Entry:
     return writer.add_result(node, "BatchNorm", operands, attrs, results=3)
 
 
-def _last_axis(writer: SymbolWriter, node: Node) -> None:
+def _require_last_axis(writer: SymbolWriter, node: Node) -> None:
     if node.attrs["axis"] not in (-1, node.operands["x"].type.rank - 1):
         raise writer.refuse(node, "it normalizes over several axes; reshape them to one")
 
 
 def _layer_norm(writer: SymbolWriter, node: Node) -> Entry:
-    _last_axis(writer, node)
+    _require_last_axis(writer, node)
     operands = [writer.operand(node, s) for s in ("x", "gamma")]
     if "beta" in node.operands:
         operands.append(writer.operand(node, "beta"))
@@ -188,14 +195,14 @@ def _layer_norm(writer: SymbolWriter, node: Node) -> Entry:
 
 
 def _rms_norm(writer: SymbolWriter, node: Node) -> Entry:
-    _last_axis(writer, node)
+    _require_last_axis(writer, node)
     x = writer.operand(node)
     squares = writer.add_intermediate(node, "square", [x])
     mean = writer.add_intermediate(node, "mean", [squares], {"axis": -1, "keepdims": True})
-    above = writer.add_intermediate(node, "_plus_scalar", [mean], {"scalar": node.attrs["eps"]})
-    length = writer.add_intermediate(node, "rsqrt", [above])
-    made = writer.add_intermediate(node, "broadcast_mul", [x, length])
-    return writer.add_result(node, "broadcast_mul", [made, writer.operand(node, "gamma")])
+    plus_eps = writer.add_intermediate(node, "_plus_scalar", [mean], {"scalar": node.attrs["eps"]})
+    inverse_norm = writer.add_intermediate(node, "rsqrt", [plus_eps])
+    normalized = writer.add_intermediate(node, "broadcast_mul", [x, inverse_norm])
+    return writer.add_result(node, "broadcast_mul", [normalized, writer.operand(node, "gamma")])
 
 
 def _instance_norm(writer: SymbolWriter, node: Node) -> Entry:
@@ -208,38 +215,39 @@ def _group_norm(writer: SymbolWriter, node: Node) -> Entry:
     x, groups = node.operands["x"], int_attr(node.attrs, "groups")
     ones = writer.constant("gamma", np.ones(groups, np.float32), node)
     zeros = writer.constant("beta", np.zeros(groups, np.float32), node)
+    # GroupNorm's gamma and beta are per group in MXNet 1.9, per channel here.
     attrs = {"num_groups": groups, "eps": node.attrs["eps"]}
-    made = writer.add_intermediate(
+    normalized = writer.add_intermediate(
         node, "GroupNorm", [writer.operand(node), ones, zeros], attrs, results=3
     )
     shape = (1, -1, *(1,) * (x.type.rank - 2))
-    rows = [
+    channel_params = [
         writer.add_intermediate(node, "Reshape", [writer.operand(node, s)], {"shape": shape})
         for s in ("gamma", "beta")
     ]
-    made = writer.add_intermediate(node, "broadcast_mul", [made, rows[0]])
-    return writer.add_result(node, "broadcast_add", [made, rows[1]])
+    normalized = writer.add_intermediate(node, "broadcast_mul", [normalized, channel_params[0]])
+    return writer.add_result(node, "broadcast_add", [normalized, channel_params[1]])
 
 
 def _lrn(writer: SymbolWriter, node: Node) -> Entry:
     names: Mapping[str, str] = {"nsize": "size", "alpha": "alpha", "beta": "beta", "knorm": "bias"}
-    held: dict[str, Attr] = {theirs: node.attrs[ours] for theirs, ours in names.items()}
-    return writer.add_result(node, "LRN", [writer.operand(node)], held, results=2)
+    lrn_attrs: dict[str, Attr] = {theirs: node.attrs[ours] for theirs, ours in names.items()}
+    return writer.add_result(node, "LRN", [writer.operand(node)], lrn_attrs, results=2)
 
 
 def _lp_normalize(writer: SymbolWriter, node: Node) -> Entry:
     axis = {"axis": node.attrs["axis"], "keepdims": True}
     x = writer.operand(node)
     if node.attrs["p"] == 1:
-        length = writer.add_intermediate(
+        norm = writer.add_intermediate(
             node, "sum", [writer.add_intermediate(node, "abs", [x])], axis
         )
     else:
         total = writer.add_intermediate(
             node, "sum", [writer.add_intermediate(node, "square", [x])], axis
         )
-        length = writer.add_intermediate(node, "sqrt", [total])
-    return writer.add_result(node, "broadcast_div", [x, length])
+        norm = writer.add_intermediate(node, "sqrt", [total])
+    return writer.add_result(node, "broadcast_div", [x, norm])
 
 
 def _softmax(op: str) -> OpWriter:
@@ -249,9 +257,9 @@ def _softmax(op: str) -> OpWriter:
     return write
 
 
-ROWS: dict[str, OpWriter] = {
+OPS: dict[str, OpWriter] = {
     **{f"conv{axes}d": _convolution for axes in (1, 2, 3)},
-    **{f"conv_transpose{axes}d": _transposed for axes in (1, 2, 3)},
+    **{f"conv_transpose{axes}d": _transposed_convolution for axes in (1, 2, 3)},
     "linear": _linear,
     "matmul": _matmul,
     "gemm": _gemm,

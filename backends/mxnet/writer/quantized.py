@@ -40,23 +40,24 @@ def fused_stages(node: Node) -> list[KernelStage]:
     """Returns the ops of a kernel in order; a single op is a kernel of one."""
     if not node.stages:
         return [_as_linear(KernelStage(node.op, node.attrs, node.operands))]
-    made = []
+    stages = []
     for index, stage in enumerate(node.stages):
         names = zip(stage.slots, stage.group_slots(index), strict=True)
-        made.append(KernelStage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
-    return [_as_linear(made[0]), *made[1:]]
+        stages.append(KernelStage(stage.op, stage.attrs, {s: node.operands[g] for s, g in names}))
+    return [_as_linear(stages[0]), *stages[1:]]
 
 
 def _as_linear(stage: KernelStage) -> KernelStage:
     """Returns a product of constant weights as the linear layer that it is."""
     attrs = stage.attrs
+    # A transposed left operand has no FullyConnected form.
     if stage.op not in ("gemm", "matmul") or attrs["trans_a"] or "b" not in stage.operands:
         return stage
     if stage.op == "gemm" and (attrs["alpha"], attrs["beta"]) != (1.0, 1.0):
         return stage
     names = {"a": "x", "b": "w", "c": "bias", "bias": "bias"}
-    held = {names[slot]: value for slot, value in stage.operands.items() if slot in names}
-    return KernelStage("linear", attrs, held, transposed=not attrs["trans_b"])
+    operands = {names[slot]: value for slot, value in stage.operands.items() if slot in names}
+    return KernelStage("linear", attrs, operands, transposed=not attrs["trans_b"])
 
 
 def on_integers(node: Node) -> bool:
@@ -70,17 +71,17 @@ def on_integers(node: Node) -> bool:
 def unsupported_reason(node: Node) -> str:
     """Returns why MXNet has no quantized operator for a kernel; empty where it has one."""
     if node.op in ("quantize", "dequantize"):
-        kinds = [v.type.quant for v in (*node.operands.values(), *node.results) if v.type.quant]
-        return next((why for kind in kinds if (why := _unsupported_type_reason(kind))), "")
-    first, *rest = fused_stages(node)
-    rule = _REASONS.get(first.op)
-    if rule is None:
-        return f"MXNet has no {first.op} on integers"
-    data = [v.type.quant for s, v in first.operands.items() if s not in ("w", "bias")]
+        types = [v.type.quant for v in (*node.operands.values(), *node.results) if v.type.quant]
+        return next((why for kind in types if (why := _unsupported_type_reason(kind))), "")
+    anchor, *epilogue = fused_stages(node)
+    reason_for = _REASONS.get(anchor.op)
+    if reason_for is None:
+        return f"MXNet has no {anchor.op} on integers"
+    data = [v.type.quant for s, v in anchor.operands.items() if s not in ("w", "bias")]
     for kind in [*data, *(v.type.quant for v in node.results)]:
         if kind is not None and (why := _unsupported_type_reason(kind)):
             return why
-    return rule(node, first, rest)
+    return reason_for(node, anchor, epilogue)
 
 
 def _unsupported_type_reason(kind: QuantType) -> str:
@@ -101,8 +102,8 @@ def _unsupported_type_reason(kind: QuantType) -> str:
     return ""
 
 
-def _layer_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    x, w, bias = (first.operands.get(s) for s in ("x", "w", "bias"))
+def _layer_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    x, w, bias = (anchor.operands.get(s) for s in ("x", "w", "bias"))
     result = node.result.type.quant
     assert x is not None
     assert w is not None
@@ -112,93 +113,98 @@ def _layer_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -
         return "its weights are computed"
     if w.type.quant is not None:
         axis = w.type.quant.axis
-        stored = w.type.quant.storage == I8 and not np.any(np.asarray(w.type.quant.zeros()))
-        if not stored or (w.type.quant.granularity is not None and axis != int(first.transposed)):
+        is_plain_int8 = w.type.quant.storage == I8 and not np.any(np.asarray(w.type.quant.zeros()))
+        if not is_plain_int8 or (
+            w.type.quant.granularity is not None and axis != int(anchor.transposed)
+        ):
             return "its weights are not int8 without zero points, by channel or tensor"
     if bias is not None and bias.type.rank != 1:
         return "its bias has several axes"
-    if first.op == "linear" and w.type.rank != 2:
+    if anchor.op == "linear" and w.type.rank != 2:
         return "its weights are no matrix"
-    ops = [stage.op for stage in rest]
-    if first.op == "linear":
+    # The operators of MKLDNN's subgraph property fuse these endings.
+    ops = [stage.op for stage in epilogue]
+    if anchor.op == "linear":
         if ops not in ([], ["relu"]):
             return f"MXNet's layer does not end in {' and '.join(ops)}"
     elif ops not in ([], ["relu"], ["clip"], ["add"], ["add", "relu"]) or result is None:
         return f"MXNet's convolution does not end in {' and '.join(ops) or 'float'}"
-    if any(s.op == "clip" and s.attrs["min"] != 0 for s in rest):
+    if any(s.op == "clip" and s.attrs["min"] != 0 for s in epilogue):
         return "MXNet fuses clips that begin at 0"
-    wanted = U8 if ops and ops[-1] != "add" else I8
-    if result is not None and result.storage != wanted:
-        return f"MXNet's layer gives {wanted} here, not {result.storage}"
-    for stage in rest:
+    # An activation at the end gives uint8, everything else int8.
+    expected = U8 if ops and ops[-1] != "add" else I8
+    if result is not None and result.storage != expected:
+        return f"MXNet's layer gives {expected} here, not {result.storage}"
+    for stage in epilogue:
         for value in stage.operands.values():
             kind = value.type.quant
             if kind is None or (why := _unsupported_type_reason(kind)):
                 return "what it adds is float" if kind is None else why
             if ops[-1] == "add" and kind.storage == U8:
                 return DEFECT
-    if first.op == "conv2d":
-        before, after = _pads(first)
+    if anchor.op == "conv2d":
+        before, after = _pads(anchor)
         gaps = [b - a for a, b in zip(before, after, strict=True)]
-        if any(gap % d for gap, d in zip(gaps, _int_attr_tuple(first, "dilation"), strict=True)):
+        if any(gap % d for gap, d in zip(gaps, _int_attr_tuple(anchor, "dilation"), strict=True)):
             return "it pads one side more than the other, by no multiple of its dilation"
     return ""
 
 
-def _join_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    kinds = [v.type.quant for v in first.operands.values()]
+def _join_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    types = [v.type.quant for v in anchor.operands.values()]
     result = node.result.type.quant
-    if rest or result is None or any(kind is None for kind in kinds):
+    if epilogue or result is None or any(kind is None for kind in types):
         return "it reads or makes floats"
-    wanted = I8 if any(k and k.storage == I8 for k in kinds) else U8
-    if result.storage != wanted:
-        return f"MXNet gives {wanted} here, not {result.storage}"
-    if first.op != "concat":
-        shapes = {v.type.shape for v in first.operands.values()}
+    expected = I8 if any(k and k.storage == I8 for k in types) else U8
+    if result.storage != expected:
+        return f"MXNet gives {expected} here, not {result.storage}"
+    if anchor.op != "concat":
+        shapes = {v.type.shape for v in anchor.operands.values()}
         return "" if len(shapes) == 1 else "its operands have different shapes"
-    ends = [range_of(kind) for kind in kinds if kind is not None]
-    union = min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
+    # MXNet's concat computes the union of the operands' ranges, in which 0 always is.
+    ranges = [range_of(kind) for kind in types if kind is not None]
+    union = min(0.0, *(low for low, _ in ranges)), max(0.0, *(high for _, high in ranges))
     low, high = range_of(result)
     if max(map(abs, union)) != max(abs(low), abs(high)):
         return "MXNet's concat has the range in which those of its operands are"
     return ""
 
 
-def _same_type_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    x, result = first.operands["x"].type, node.result.type.quant
-    if rest or x.quant is None or result is None or not x.quant.has_same_mapping(result):
+def _same_type_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    x, result = anchor.operands["x"].type, node.result.type.quant
+    if epilogue or x.quant is None or result is None or not x.quant.has_same_mapping(result):
         return "its result has another scale than its data"
-    if first.op.endswith(("_pool", "_pool2d")) and x.rank != 4:
+    if anchor.op.endswith(("_pool", "_pool2d")) and x.rank != 4:
         return f"MXNet pools integers along two axes, its data have {x.rank} in all"
-    if first.op.endswith("_pool2d"):
-        before, after = _pads(first)
-        if before != after or any(d != 1 for d in _int_attr_tuple(first, "dilation")):
+    if anchor.op.endswith("_pool2d"):
+        before, after = _pads(anchor)
+        if before != after or any(d != 1 for d in _int_attr_tuple(anchor, "dilation")):
             return "MXNet's pools pad both sides alike and have no dilation"
-    if first.op == "flatten" and first.attrs["axis"] != 1:
+    if anchor.op == "flatten" and anchor.attrs["axis"] != 1:
         return "MXNet flattens from axis 1 on"
     return ""
 
 
-def _batch_norm_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    constant = all(v.constant is not None for s, v in first.operands.items() if s != "x")
-    x, result = first.operands["x"].type.quant, node.result.type.quant
-    if rest or x is None or result is None or result.storage != I8 or not constant:
+def _batch_norm_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    constant = all(v.constant is not None for s, v in anchor.operands.items() if s != "x")
+    x, result = anchor.operands["x"].type.quant, node.result.type.quant
+    if epilogue or x is None or result is None or result.storage != I8 or not constant:
         return "MXNet's batch norm reads integers and gives int8"
-    return "" if first.attrs["axis"] == 1 else "MXNet's batch norm is along axis 1"
+    return "" if anchor.attrs["axis"] == 1 else "MXNet's batch norm is along axis 1"
 
 
-def _product_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    kinds = [*(v.type.quant for v in first.operands.values()), node.result.type.quant]
-    shapes = {v.type.shape for v in first.operands.values()}
-    if rest or len(shapes) != 1 or any(k is None or k.storage != I8 for k in kinds[:2]):
+def _product_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    types = [*(v.type.quant for v in anchor.operands.values()), node.result.type.quant]
+    shapes = {v.type.shape for v in anchor.operands.values()}
+    if epilogue or len(shapes) != 1 or any(k is None or k.storage != I8 for k in types[:2]):
         return "MXNet multiplies int8 tensors of one shape"
-    return "" if kinds[2] is None or kinds[2].storage == I8 else "MXNet's product is int8"
+    return "" if types[2] is None or types[2].storage == I8 else "MXNet's product is int8"
 
 
-def _embedding_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    w, result = first.operands["w"].type.quant, node.result.type.quant
+def _embedding_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    w, result = anchor.operands["w"].type.quant, node.result.type.quant
     if (
-        rest
+        epilogue
         or w is None
         or result is None
         or not w.has_same_mapping(result)
@@ -208,8 +214,8 @@ def _embedding_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage
     return _unsupported_type_reason(w)
 
 
-def _recode_reason(node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> str:
-    before, after = first.operands["x"].type.quant, node.result.type.quant
+def _recode_reason(node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]) -> str:
+    before, after = anchor.operands["x"].type.quant, node.result.type.quant
     if before is None or after is None or before.storage != after.storage:
         return "MXNet reads the bits of integers as no other type"
     return ""
@@ -241,10 +247,15 @@ def range_of(kind: QuantType) -> tuple[float, float]:
         low, high = (np.asarray(_end_data(e)) for e in (declared.low, declared.high))
         return float(low.reshape(-1)[0]), float(high.reshape(-1)[0])
     scale, level = np.asarray(kind.scales(), np.float32), np.float32(RANGE_DIVISORS[kind.storage])
-    reach = np.float32(scale * level)
-    near = (reach, np.nextafter(reach, np.float32(0)), np.nextafter(reach, np.float32(np.inf)))
-    reach = next((r for r in near if np.float32(r / level) == scale), reach)
-    return (0.0 if kind.storage == U8 else -float(reach)), float(reach)
+    maximum = np.float32(scale * level)
+    # scale * level may round: try the float32 neighbours for one that gives the scale again.
+    candidates = (
+        maximum,
+        np.nextafter(maximum, np.float32(0)),
+        np.nextafter(maximum, np.float32(np.inf)),
+    )
+    maximum = next((r for r in candidates if np.float32(r / level) == scale), maximum)
+    return (0.0 if kind.storage == U8 else -float(maximum)), float(maximum)
 
 
 def _end_data(end: object) -> object:
@@ -288,7 +299,7 @@ class Ranges:
 
 def write(ranges: Ranges, node: Node) -> None:
     """Writes a kernel that MXNet has."""
-    first, *rest = fused_stages(node)
+    anchor, *epilogue = fused_stages(node)
     if node.op == "dequantize":
         x = node.operands["x"]
         operands = [ranges.writer.entry(x), *ranges.ends_of(x)]
@@ -299,11 +310,11 @@ def write(ranges: Ranges, node: Node) -> None:
     if node.op == "recode":  # the same integers, with another range beside them
         ranges.writer.entries[node.result] = ranges.writer.entry(node.operands["x"])
         return
-    made = _WRITERS[first.op](ranges, node, first, rest)
+    entry = _WRITERS[anchor.op](ranges, node, anchor, epilogue)
     if node.result.type.quant is None:
-        ranges.writer.entries[node.result] = made
+        ranges.writer.entries[node.result] = entry
     else:
-        ranges.set_results(node.result, made)
+        ranges.set_results(node.result, entry)
 
 
 def _result_type(node: Node) -> QuantType:
@@ -312,10 +323,12 @@ def _result_type(node: Node) -> QuantType:
     return kind
 
 
-def _quantize(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
+def _quantize(
+    ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
+) -> Entry:
     kind = _result_type(node)
     attrs = {"out_type": "uint8" if kind.storage == U8 else "int8", **calibration_attrs(kind)}
-    x = ranges.writer.entry(first.operands["x"])
+    x = ranges.writer.entry(anchor.operands["x"])
     return ranges.writer.add_result(node, "_contrib_quantize_v2", [x], attrs, results=3)
 
 
@@ -337,158 +350,172 @@ class _LayerSubgraph:
 
 
 def _convolution(
-    ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
+    ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
 ) -> Entry:
-    writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    weights = _float_weights(writer, node, first)
-    weights, pad = _with_even_padding(first, weights)
-    weights, groups = _as_one_group(weights, int_attr(first.attrs, "groups"))
-    bias = _bias_entry(writer, node, first)
-    inside = _LayerSubgraph(node)
-    data = inside.variable(x.name)
+    writer, x, w = ranges.writer, anchor.operands["x"], anchor.operands["w"]
+    weights = _float_weights(writer, node, anchor)
+    weights, pad = _with_even_padding(anchor, weights)
+    weights, groups = _as_one_group(weights, int_attr(anchor.attrs, "groups"))
+    bias = _bias_entry(writer, node, anchor)
+    # The fused operator holds the float layer as a subgraph, of which MXNet reads the attributes.
+    subgraph = _LayerSubgraph(node)
+    data = subgraph.variable(x.name)
     operands = [writer.entry(x), _parameter(writer, w, weights, node)]
-    inner = [data, inside.variable(w.name)]
+    inner_operands = [data, subgraph.variable(w.name)]
     if bias is not None:
         operands.append(bias)
-        inner.append(inside.variable(f"{node.result.name}_bias"))
+        inner_operands.append(subgraph.variable(f"{node.result.name}_bias"))
     attrs = {
         "kernel": weights.shape[2:],
         "num_filter": len(weights),
-        "stride": _int_attr_tuple(first, "stride"),
+        "stride": _int_attr_tuple(anchor, "stride"),
         "pad": pad,
-        "dilate": _int_attr_tuple(first, "dilation"),
+        "dilate": _int_attr_tuple(anchor, "dilation"),
         "num_group": groups,
         "no_bias": bias is None,
     }
-    made = inside.symbol.add("Convolution", f"{node.result.name}_conv", inner, attrs)
-    said: dict[str, object] = {"quantized": "true", **calibration_attrs(_result_type(node))}
-    more: list[Entry] = list(ranges.ends_of(x))
-    for index, stage in enumerate(rest):
+    inner_result = subgraph.symbol.add(
+        "Convolution", f"{node.result.name}_conv", inner_operands, attrs
+    )
+    fused_attrs: dict[str, object] = {"quantized": "true", **calibration_attrs(_result_type(node))}
+    range_operands: list[Entry] = list(ranges.ends_of(x))
+    # Ranges follow all tensors: those of the data, then that of the summand.
+    for index, stage in enumerate(epilogue):
         if stage.op == "add":
             (other,) = stage.operands.values()
             operands.append(writer.entry(other))
-            more += ranges.ends_of(other)
-            pair = [made, inside.variable(f"{other.name}_sum")]
-            made = inside.symbol.add("elemwise_add", f"{node.result.name}_sum", pair)
-            said["with_sum"] = "true"
+            range_operands += ranges.ends_of(other)
+            pair = [inner_result, subgraph.variable(f"{other.name}_sum")]
+            inner_result = subgraph.symbol.add("elemwise_add", f"{node.result.name}_sum", pair)
+            fused_attrs["with_sum"] = "true"
         else:
-            made = inside.function(stage, made)
-            said["with_postsum_act" if index else "with_act"] = "true"
+            inner_result = subgraph.function(stage, inner_result)
+            fused_attrs["with_postsum_act" if index else "with_act"] = "true"
     return writer.emit(
         "_sg_mkldnn_conv",
-        [*operands, *more],
-        said,
+        [*operands, *range_operands],
+        fused_attrs,
         name=node.result.name,
         results=3,
-        subgraph=inside.symbol,
+        subgraph=subgraph.symbol,
     )
 
 
-def _linear(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
-    writer, x, w = ranges.writer, first.operands["x"], first.operands["w"]
-    stored = _integer_parameters(first)
-    operands, more = [writer.entry(x)], list(ranges.ends_of(x))
+def _linear(
+    ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
+) -> Entry:
+    writer, x, w = ranges.writer, anchor.operands["x"], anchor.operands["w"]
+    # Integer weights and biases need their ranges as operands, after that of the data.
+    stored = _integer_parameters(anchor)
+    operands, range_operands = [writer.entry(x)], list(ranges.ends_of(x))
     if stored:
         operands += [writer.entry(v) for v in stored]
-        more += [end for v in stored for end in ranges.ends_of(v)]
+        range_operands += [end for v in stored for end in ranges.ends_of(v)]
     else:
-        bias = _bias_entry(writer, node, first)
-        operands.append(_parameter(writer, w, _float_weights(writer, node, first), node))
+        bias = _bias_entry(writer, node, anchor)
+        operands.append(_parameter(writer, w, _float_weights(writer, node, anchor), node))
         operands += [] if bias is None else [bias]
-    inside = _LayerSubgraph(node)
-    inner = [inside.variable(x.name), inside.variable(w.name)]
-    if "bias" in first.operands:
-        inner.append(inside.variable(f"{node.result.name}_bias"))
+    subgraph = _LayerSubgraph(node)
+    inner_operands = [subgraph.variable(x.name), subgraph.variable(w.name)]
+    if "bias" in anchor.operands:
+        inner_operands.append(subgraph.variable(f"{node.result.name}_bias"))
     attrs: dict[str, object] = {
-        "num_hidden": w.type.shape[int(first.transposed)],
-        "no_bias": "bias" not in first.operands,
+        "num_hidden": w.type.shape[int(anchor.transposed)],
+        "no_bias": "bias" not in anchor.operands,
     }
     if x.type.rank != 2:
         attrs["flatten"] = False
-    made = inside.symbol.add("FullyConnected", f"{node.result.name}_fc", inner, attrs)
-    for stage in rest:
-        made = inside.function(stage, made)
-    said: dict[str, object] = {"quantized": "True"}
+    inner_result = subgraph.symbol.add(
+        "FullyConnected", f"{node.result.name}_fc", inner_operands, attrs
+    )
+    for stage in epilogue:
+        inner_result = subgraph.function(stage, inner_result)
+    fused_attrs: dict[str, object] = {"quantized": "True"}
     if not stored:
-        said["channel_wise_quantize"] = "True"
-    if rest:
-        said["with_eltwise"] = "True"
+        fused_attrs["channel_wise_quantize"] = "True"
+    if epilogue:
+        fused_attrs["with_eltwise"] = "True"
     kind = node.result.type.quant
-    said |= {"enable_float_output": "True"} if kind is None else calibration_attrs(kind)
+    fused_attrs |= {"enable_float_output": "True"} if kind is None else calibration_attrs(kind)
     return writer.emit(
         "_sg_mkldnn_fully_connected",
-        [*operands, *more],
-        said,
+        [*operands, *range_operands],
+        fused_attrs,
         name=node.result.name,
         results=1 if kind is None else 3,
-        subgraph=inside.symbol,
+        subgraph=subgraph.symbol,
     )
 
 
-def _integer_parameters(first: KernelStage) -> list[Value]:
+def _integer_parameters(anchor: KernelStage) -> list[Value]:
     """Returns weights and bias that MXNet's file can hold as integers: int8 with one scale each."""
-    held = [first.operands[slot] for slot in ("w", "bias") if slot in first.operands]
-    kinds = [value.type.quant for value in held]
-    whole = all(k is not None and k.granularity is None and k.storage == I8 for k in kinds)
-    return held if whole and not first.transposed else []
+    parameters = [anchor.operands[slot] for slot in ("w", "bias") if slot in anchor.operands]
+    types = [value.type.quant for value in parameters]
+    are_plain_int8 = all(k is not None and k.granularity is None and k.storage == I8 for k in types)
+    return parameters if are_plain_int8 and not anchor.transposed else []
 
 
-def _parameter(writer: SymbolWriter, w: Value, reals: Floats, node: Node) -> Entry:
+def _parameter(writer: SymbolWriter, w: Value, floats: Floats, node: Node) -> Entry:
     name = w.name.removesuffix(".q")
-    return writer.parameter(writer.fresh(name), reals, node)
+    return writer.parameter(writer.fresh(name), floats, node)
 
 
-def _float_weights(writer: SymbolWriter, node: Node, first: KernelStage) -> Floats:
+def _float_weights(writer: SymbolWriter, node: Node, anchor: KernelStage) -> Floats:
     """Returns float weights, and reports how MXNet quantizes them."""
-    w = first.operands["w"]
+    w = anchor.operands["w"]
     assert w.constant is not None
-    held = np.ascontiguousarray(w.constant.data.T) if first.transposed else w.constant.data
+    integers = np.ascontiguousarray(w.constant.data.T) if anchor.transposed else w.constant.data
     if w.type.quant is None:
-        return held.astype(np.float32)
-    found = float_weights(held.astype(np.int8), w.type.quant)
+        return integers.astype(np.float32)
+    recovered = float_weights(integers.astype(np.int8), w.type.quant)
     name = node.result.name
-    if found.moved or found.scales:
-        said = f"MXNet quantizes float weights when it loads them: {found.moved} integers move, "
-        said += f"{found.scales} channels get another scale"
-        writer.ledger.add(Change.NUDGED, STEP, name, said, codes=float(max(found.steps, 1)))
+    if recovered.moved or recovered.scales:
+        reason = (
+            f"MXNet quantizes float weights when it loads them: {recovered.moved} integers move, "
+        )
+        reason += f"{recovered.scales} channels get another scale"
+        writer.ledger.add(Change.NUDGED, STEP, name, reason, codes=float(max(recovered.steps, 1)))
     else:
-        said = "the weights that MXNet quantizes when it loads them become the same integers"
-        writer.ledger.add(Change.EXACT, STEP, name, said, basis="test")
-    return found.reals
+        reason = "the weights that MXNet quantizes when it loads them become the same integers"
+        writer.ledger.add(Change.EXACT, STEP, name, reason, basis="test")
+    return recovered.reals
 
 
-def _bias_entry(writer: SymbolWriter, node: Node, first: KernelStage) -> Entry | None:
-    value = first.operands.get("bias")
+def _bias_entry(writer: SymbolWriter, node: Node, anchor: KernelStage) -> Entry | None:
+    value = anchor.operands.get("bias")
     if value is None:
         return None
     data = value.constant
     assert data is not None
     if value.type.quant is None and value.type.dtype.is_float:
         return writer.entry(value)
-    x, w = first.operands["x"].type.quant, first.operands["w"].type.quant
+    x, w = anchor.operands["x"].type.quant, anchor.operands["w"].type.quant
     assert x is not None
     if w is None:
         raise writer.refuse(node, "its bias is integer, its weights are float")
-    made, moved = float_bias(data.data.astype(np.int32), x, w)
+    floats, moved = float_bias(data.data.astype(np.int32), x, w)
     if moved:
-        said = f"{moved} integers of its bias move by the rounding of floats"
-        writer.ledger.add(Change.NUDGED, STEP, node.result.name, said, codes=1.0)
+        reason = f"{moved} integers of its bias move by the rounding of floats"
+        writer.ledger.add(Change.NUDGED, STEP, node.result.name, reason, codes=1.0)
     name = value.name.removesuffix(".raw").removesuffix(".q")
-    return writer.parameter(writer.fresh(name), made, node)
+    return writer.parameter(writer.fresh(name), floats, node)
 
 
-def _with_even_padding(first: KernelStage, weights: Floats) -> tuple[Floats, tuple[int, ...]]:
+def _with_even_padding(anchor: KernelStage, weights: Floats) -> tuple[Floats, tuple[int, ...]]:
     """Returns weights and padding that is the same on both sides.
 
     Where one side has more, the kernel grows by rows of zeros on the other side, which begin in
     padding.
     """
-    before, after = _pads(first)
-    grow = [(0, 0), (0, 0)]
-    for a, b, d in zip(before, after, _int_attr_tuple(first, "dilation"), strict=True):
+    before, after = _pads(anchor)
+    kernel_padding = [(0, 0), (0, 0)]
+    # The kernel grows by the difference in units of its dilation, with weights of zero.
+    for a, b, d in zip(before, after, _int_attr_tuple(anchor, "dilation"), strict=True):
         gap = (b - a) // d
-        grow.append((max(gap, 0), max(-gap, 0)))
-    return np.pad(weights, grow), tuple(max(a, b) for a, b in zip(before, after, strict=True))
+        kernel_padding.append((max(gap, 0), max(-gap, 0)))
+    return np.pad(weights, kernel_padding), tuple(
+        max(a, b) for a, b in zip(before, after, strict=True)
+    )
 
 
 def _as_one_group(weights: Floats, groups: int) -> tuple[Floats, int]:
@@ -497,28 +524,30 @@ def _as_one_group(weights: Floats, groups: int) -> tuple[Floats, int]:
     MXNet quantizes grouped weights by the scales of other channels: it passes one scale a channel
     to oneDNN's reorder, with a mask that reads one a group.
     """
-    each = len(weights) // groups
-    if groups == 1 or each == 1:
+    per_group = len(weights) // groups
+    if groups == 1 or per_group == 1:
         return weights, groups
     width = weights.shape[1]
-    made = np.zeros((len(weights), width * groups, *weights.shape[2:]), weights.dtype)
+    expanded = np.zeros((len(weights), width * groups, *weights.shape[2:]), weights.dtype)
     for group in range(groups):
-        rows = slice(group * each, (group + 1) * each)
-        made[rows, group * width : (group + 1) * width] = weights[rows]
-    return made, 1
+        rows = slice(group * per_group, (group + 1) * per_group)
+        expanded[rows, group * width : (group + 1) * width] = weights[rows]
+    return expanded, 1
 
 
 def _binary(op: str) -> Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]:
-    def write(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
-        parts = list(first.operands.values())
-        ends = [end for part in parts for end in ranges.ends_of(part)]
-        operands = [*(ranges.writer.entry(p) for p in parts), *ends]
+    def write(
+        ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
+    ) -> Entry:
+        parts = list(anchor.operands.values())
+        range_operands = [end for part in parts for end in ranges.ends_of(part)]
+        operands = [*(ranges.writer.entry(p) for p in parts), *range_operands]
         kind = node.result.type.quant
         attrs: dict[str, object] = {"enable_float_output": "True"}
         if kind is not None:
             attrs = calibration_attrs(kind)
         if op == "concat":
-            attrs = {"dim": first.attrs["axis"], "num_args": len(parts)}
+            attrs = {"dim": anchor.attrs["axis"], "num_args": len(parts)}
         count = 1 if kind is None else 3
         return ranges.writer.add_result(
             node, f"_contrib_quantized_{op}", operands, attrs, results=count
@@ -528,49 +557,55 @@ def _binary(op: str) -> Callable[[Ranges, Node, KernelStage, Sequence[KernelStag
 
 
 def _embedding(
-    ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
+    ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
 ) -> Entry:
-    writer, w = ranges.writer, first.operands["w"]
-    operands = [writer.entry(first.operands["indices"]), writer.entry(w), *ranges.ends_of(w)]
+    writer, w = ranges.writer, anchor.operands["w"]
+    operands = [writer.entry(anchor.operands["indices"]), writer.entry(w), *ranges.ends_of(w)]
     count, width = writer.sizes(node, w)
     attrs = {"input_dim": count, "output_dim": width}
     return writer.add_result(node, "_contrib_quantized_embedding", operands, attrs, results=3)
 
 
 def _unary(
-    ranges: Ranges, node: Node, first: KernelStage, op: str, attrs: dict[str, object]
+    ranges: Ranges, node: Node, anchor: KernelStage, op: str, attrs: dict[str, object]
 ) -> Entry:
-    x = first.operands["x"]
+    x = anchor.operands["x"]
     operands = [ranges.writer.entry(x), *ranges.ends_of(x)]
     return ranges.writer.add_result(node, f"_contrib_quantized_{op}", operands, attrs, results=3)
 
 
-def _pool(ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]) -> Entry:
-    if first.op == "global_avg_pool":
-        attrs = pooling.whole(node, "avg")
+def _pool(
+    ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
+) -> Entry:
+    if anchor.op == "global_avg_pool":
+        attrs = pooling.global_pool_attributes(node, "avg")
     else:
-        attrs = pooling.attributes(ranges.writer, node, first.op.partition("_")[0])
-    return _unary(ranges, node, first, "pooling", attrs)
+        attrs = pooling.pool_attributes(ranges.writer, node, anchor.op.partition("_")[0])
+    return _unary(ranges, node, anchor, "pooling", attrs)
 
 
 def _batch_norm(
-    ranges: Ranges, node: Node, first: KernelStage, rest: Sequence[KernelStage]
+    ranges: Ranges, node: Node, anchor: KernelStage, epilogue: Sequence[KernelStage]
 ) -> Entry:
     writer = ranges.writer
-    operands = [writer.entry(first.operands[s]) for s in ("x", "gamma", "beta")]
-    operands += [writer.state(first.operands[s]) for s in ("mean", "var")]
-    operands += ranges.ends_of(first.operands["x"])
-    attrs = {"eps": first.attrs["eps"], "fix_gamma": False, **calibration_attrs(_result_type(node))}
+    operands = [writer.entry(anchor.operands[s]) for s in ("x", "gamma", "beta")]
+    operands += [writer.state(anchor.operands[s]) for s in ("mean", "var")]
+    operands += ranges.ends_of(anchor.operands["x"])
+    attrs = {
+        "eps": anchor.attrs["eps"],
+        "fix_gamma": False,
+        **calibration_attrs(_result_type(node)),
+    }
     return writer.add_result(node, "_contrib_quantized_batch_norm", operands, attrs, results=3)
 
 
-def _pads(first: KernelStage) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    pad = _int_attr_tuple(first, "pad")
+def _pads(stage: KernelStage) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    pad = _int_attr_tuple(stage, "pad")
     return pad[: len(pad) // 2], pad[len(pad) // 2 :]
 
 
-def _int_attr_tuple(first: KernelStage, name: str) -> tuple[int, ...]:
-    return int_tuple(first.attrs, name) if name in first.attrs else ()
+def _int_attr_tuple(stage: KernelStage, name: str) -> tuple[int, ...]:
+    return int_tuple(stage.attrs, name) if name in stage.attrs else ()
 
 
 _WRITERS: Mapping[str, Callable[[Ranges, Node, KernelStage, Sequence[KernelStage]], Entry]] = {

@@ -15,11 +15,11 @@ from .writer import OpWriter, SymbolWriter
 
 _GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn": (0,)}
 """Where each gate of MXNet's is among the language's: i f c o for i o f c, r z h for z r h."""
-_SLOTS = ("h0", "c0")
+_STATE_SLOTS = ("h0", "c0")
 Weights = NDArray[Any]
 
 
-def _flat(node: Node, writer: SymbolWriter, size: int) -> Weights:
+def _flat_parameters(node: Node, writer: SymbolWriter, size: int) -> Weights:
     """Returns the parameters of a layer as one vector: all weights, then all biases."""
     gates = len(_GATES[node.op])
 
@@ -29,12 +29,13 @@ def _flat(node: Node, writer: SymbolWriter, size: int) -> Weights:
     w, r = writer.constant_operand(node, "w"), writer.constant_operand(node, "r")
     bias: Weights = np.zeros((len(w), 2 * gates * size), w.dtype)
     if "bias" in node.operands:
-        held = writer.constant_operand(node, "bias")
-        bias[:, : held.shape[1]] = held
-    ways = range(len(w))
-    parts = [ordered(each[way]) for way in ways for each in (w, r)]
-    parts += [ordered(half) for way in ways for half in np.split(bias[way], 2)]
-    return np.concatenate(parts)
+        stated_bias = writer.constant_operand(node, "bias")
+        bias[:, : stated_bias.shape[1]] = stated_bias
+    directions = range(len(w))
+    # MXNet's flat vector: weights of all directions (w then r), then biases in the same order.
+    vectors = [ordered(each[way]) for way in directions for each in (w, r)]
+    vectors += [ordered(half) for way in directions for half in np.split(bias[way], 2)]
+    return np.concatenate(vectors)
 
 
 def _layer(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
@@ -47,47 +48,51 @@ def _layer(writer: SymbolWriter, node: Node) -> Sequence[Entry]:
             node, "MXNet's RNN has steps first, no clip, and goes forward or both ways"
         )
     mode = _mode(writer, node)
-    ways = 2 if attrs["direction"] == "bidirectional" else 1
+    directions = 2 if attrs["direction"] == "bidirectional" else 1
     size = writer.size(node, node.operands["r"], 2)
-    flat = writer.constant(f"{node.results[0].name}_parameters", _flat(node, writer, size), node)
-    operands = [writer.operand(node), flat]
-    states = _SLOTS if kind == "lstm" else _SLOTS[:1]
+    parameters = writer.constant(
+        f"{node.results[0].name}_parameters", _flat_parameters(node, writer, size), node
+    )
+    operands = [writer.operand(node), parameters]
+    states = _STATE_SLOTS if kind == "lstm" else _STATE_SLOTS[:1]
     for slot in states:
         if slot in node.operands:
             operands.append(writer.operand(node, slot))
         else:  # MXNet infers the batch of zeros
-            zeros = {"shape": (ways, 0, size), "dtype": "float32"}
+            zeros = {"shape": (directions, 0, size), "dtype": "float32"}
             operands.append(writer.add_intermediate(node, "_zeros", [], zeros))
-    given = {
+    rnn_attrs = {
         "mode": mode,
         "state_size": size,
         "num_layers": 1,
-        "bidirectional": ways == 2,
+        "bidirectional": directions == 2,
         "state_outputs": True,
     }
-    index, _ = writer.add_intermediate(node, "RNN", operands, given, results=1 + len(states))
+    index, _ = writer.add_intermediate(node, "RNN", operands, rnn_attrs, results=1 + len(states))
     # MXNet concatenates the directions on the last axis: [steps, batch, ways * hidden]
-    split = writer.add_intermediate(node, "Reshape", [(index, 0)], {"shape": (0, 0, -4, ways, -1)})
-    turned = {"axes": (0, 2, 1, 3)}
-    first = writer.add_result(node, "transpose", [split], turned)
-    return [first, *((index, 1 + i) for i in range(len(states)))]
+    split = writer.add_intermediate(
+        node, "Reshape", [(index, 0)], {"shape": (0, 0, -4, directions, -1)}
+    )
+    axes_attr = {"axes": (0, 2, 1, 3)}
+    outputs = writer.add_result(node, "transpose", [split], axes_attr)
+    return [outputs, *((index, 1 + i) for i in range(len(states)))]
 
 
 def _mode(writer: SymbolWriter, node: Node) -> str:
-    found = node.attrs["activations"]
-    assert isinstance(found, tuple)
+    activations = node.attrs["activations"]
+    assert isinstance(activations, tuple)
     if node.op == "rnn":
-        kinds = {str(kind) for kind in found} or {"tanh"}
-        if len(kinds) == 1 and kinds <= {"tanh", "relu"}:
-            return f"rnn_{kinds.pop()}"
+        functions = {str(kind) for kind in activations} or {"tanh"}
+        if len(functions) == 1 and functions <= {"tanh", "relu"}:
+            return f"rnn_{functions.pop()}"
     elif node.op == "gru":
         if not node.attrs["linear_before_reset"]:
             raise writer.refuse(node, "MXNet's GRU resets after its product (linear_before_reset)")
-        if set(found) <= {"sigmoid", "tanh"}:
+        if set(activations) <= {"sigmoid", "tanh"}:
             return "gru"
-    elif set(found) <= {"sigmoid", "tanh"} and not node.attrs["input_forget"]:
+    elif set(activations) <= {"sigmoid", "tanh"} and not node.attrs["input_forget"]:
         return "lstm"
     raise writer.refuse(node, "MXNet's RNN has other functions")
 
 
-ROWS: dict[str, OpWriter] = dict.fromkeys(("lstm", "gru", "rnn"), _layer)
+OPS: dict[str, OpWriter] = dict.fromkeys(("lstm", "gru", "rnn"), _layer)

@@ -17,20 +17,20 @@ STEP = "write mxnet"
 _MIDDLE = 128
 
 
-def signed(graph: Graph, ledger: Ledger) -> None:
+def store_signed(graph: Graph, ledger: Ledger) -> None:
     """Stores u8 values with the zero point 128 as i8; the same float values, the same steps."""
-    for value in movable(graph, _around_128, kernels=True):
+    for value in movable(graph, _has_zero_point_128, kernels=True):
         kind = value.type.quant
         assert kind is not None
         bounds = kind.bounds and (kind.bounds[0] - _MIDDLE, kind.bounds[1] - _MIDDLE)
-        made = uniform(I8, kind.scales(), np.int64(0), bounds=bounds)
-        made = replace(made, express=kind.express, scale_dtype=kind.scale_dtype)
-        graph.set_type(value, value.type.with_element(made))
-        said = "stored as i8 without its zero point of 128; its float values stay"
-        ledger.add(Change.REGROUPED, STEP, value.name, said)
+        signed_type = uniform(I8, kind.scales(), np.int64(0), bounds=bounds)
+        signed_type = replace(signed_type, express=kind.express, scale_dtype=kind.scale_dtype)
+        graph.set_type(value, value.type.with_element(signed_type))
+        reason = "stored as i8 without its zero point of 128; its float values stay"
+        ledger.add(Change.REGROUPED, STEP, value.name, reason)
 
 
-def _around_128(value: Value) -> bool:
+def _has_zero_point_128(value: Value) -> bool:
     kind = value.type.quant
     if kind is None or kind.storage != U8 or kind.kind != "uniform" or kind.dynamic:
         return False

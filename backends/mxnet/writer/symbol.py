@@ -45,6 +45,7 @@ class SymbolBuilder:
         return len(self.nodes) - 1, 0
 
     def graph(self, heads: Sequence[Entry]) -> dict[str, Any]:
+        # node_row_ptr: the first entry number of each node, counting the results of all before it.
         """Returns the graph as MXNet's JSON has it."""
         starts = [0]
         for count in self._results:
@@ -58,8 +59,8 @@ class SymbolBuilder:
 
     def json(self, heads: Sequence[Entry]) -> str:
         """Returns the text of a `-symbol.json` file."""
-        made = self.graph(heads) | {"attrs": {"mxnet_version": ["int", _VERSION]}}
-        return json.dumps(made, indent=2) + "\n"
+        document = self.graph(heads) | {"attrs": {"mxnet_version": ["int", _VERSION]}}
+        return json.dumps(document, indent=2) + "\n"
 
 
 def text(value: object) -> str:

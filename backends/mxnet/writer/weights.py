@@ -42,18 +42,23 @@ def float_weights(integers: Integers, kind: QuantType) -> FloatWeights:
     The integer that MXNet computes for that end, 127 or -128 except for rounding, becomes that end.
     """
     rows = integers.reshape(len(integers), -1)
-    reach = _reach(kind, len(rows))
-    made: Floats = rows.astype(_F) * (reach / _INT8_DIVISOR).astype(_F)[:, None]
-    for far in (reach, -reach):
-        ends, _ = quantize_as_mxnet(far[:, None])
-        made = np.where((rows == ends) & (rows != 0), far[:, None], made).astype(_F)
-    again, found = quantize_as_mxnet(made)
-    far = np.abs(again.astype(np.int32) - rows.astype(np.int32))
+    maxima = _channel_maxima(kind, len(rows))
+    floats: Floats = rows.astype(_F) * (maxima / _INT8_DIVISOR).astype(_F)[:, None]
+    # Integers that mean the largest weight get that float itself, so that MXNet finds the same
+    # range.
+    for distance in (maxima, -maxima):
+        end_integers, _ = quantize_as_mxnet(distance[:, None])
+        floats = np.where((rows == end_integers) & (rows != 0), distance[:, None], floats).astype(
+            _F
+        )
+    # Quantize again as MXNet will, and count what differs.
+    requantized, found_maxima = quantize_as_mxnet(floats)
+    distance = np.abs(requantized.astype(np.int32) - rows.astype(np.int32))
     return FloatWeights(
-        made.reshape(integers.shape),
-        int((far > 0).sum()),
-        int(far.max(initial=0)),
-        int(((found != reach) & (rows != 0).any(axis=1)).sum()),
+        floats.reshape(integers.shape),
+        int((distance > 0).sum()),
+        int(distance.max(initial=0)),
+        int(((found_maxima != maxima) & (rows != 0).any(axis=1)).sum()),
     )
 
 
@@ -62,26 +67,26 @@ def float_bias(integers: NDArray[np.int32], data: QuantType, kind: QuantType) ->
 
     Its unit is the product of the scales of data and weights.
     """
-    gain = _data_gain(data) * (_INT8_DIVISOR / _reach(kind, len(integers))).astype(_F)
-    made = (integers.astype(np.float64) / gain.astype(np.float64)).astype(_F)
-    return made, int((np.rint(made * gain).astype(np.int64) != integers).sum())
+    gain = _data_gain(data) * (_INT8_DIVISOR / _channel_maxima(kind, len(integers))).astype(_F)
+    floats = (integers.astype(np.float64) / gain.astype(np.float64)).astype(_F)
+    return floats, int((np.rint(floats * gain).astype(np.int64) != integers).sum())
 
 
 def _data_gain(data: QuantType) -> np.float32:
     level = _INT8_DIVISOR if data.low < 0 else _F(255.5)
     if (declared := declared_range(data)) is None:
         return _F(1) / _F(data.scales())
-    low, high = (_numbers(end) for end in (declared.low, declared.high))
+    low, high = (_float_list(end) for end in (declared.low, declared.high))
     return _F(level / max(abs(low[0]), abs(high[0])))
 
 
-def quantize_as_mxnet(reals: Floats) -> tuple[Integers, Floats]:
+def quantize_as_mxnet(floats: Floats) -> tuple[Integers, Floats]:
     """Returns the integers that MXNet computes for rows of weights, and the largest weight of
     each row."""
-    reach = np.abs(reals).max(axis=1, initial=0).astype(_F)
+    maxima = np.abs(floats).max(axis=1, initial=0).astype(_F)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = np.rint(reals * (_INT8_DIVISOR / reach)[:, None])
-    return np.clip(np.nan_to_num(found), -128, 127).astype(np.int8), reach
+        rounded = np.rint(floats * (_INT8_DIVISOR / maxima)[:, None])
+    return np.clip(np.nan_to_num(rounded), -128, 127).astype(np.int8), maxima
 
 
 def declared_range(kind: QuantType) -> DeclaredBounds | None:
@@ -89,22 +94,22 @@ def declared_range(kind: QuantType) -> DeclaredBounds | None:
 
     Such are TensorFlow's, whose ranges have 127 and 255 steps.
     """
-    held = kind.declared
+    declared = kind.declared
     return (
-        held
-        if held is not None and held.level in (None, RANGE_DIVISORS.get(kind.storage))
+        declared
+        if declared is not None and declared.level in (None, RANGE_DIVISORS.get(kind.storage))
         else None
     )
 
 
-def _reach(kind: QuantType, rows: int) -> Floats:
+def _channel_maxima(kind: QuantType, rows: int) -> Floats:
     """Returns what 127.5 steps of each channel mean: the declared range, where there is one."""
     if (declared := declared_range(kind)) is not None:
-        low, high = (_numbers(end) for end in (declared.low, declared.high))
+        low, high = (_float_list(end) for end in (declared.low, declared.high))
         return np.broadcast_to(np.maximum(np.abs(low), np.abs(high)), (rows,)).astype(_F)
     scales = np.asarray(kind.scales(), _F).reshape(-1)
     return np.broadcast_to(scales * _INT8_DIVISOR, (rows,)).astype(_F)
 
 
-def _numbers(end: Any) -> Floats:
+def _float_list(end: Any) -> Floats:
     return np.asarray(end.data if isinstance(end, Array) else end, _F).reshape(-1)

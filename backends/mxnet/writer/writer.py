@@ -63,6 +63,7 @@ class SymbolWriter:
         shape = value.type.shape
         attrs: dict[str, object] = {}
         if shape:
+            # MXNet reads 0 as an unknown size.
             attrs["__shape__"] = tuple(size if isinstance(size, int) else 0 for size in shape)
         kind = self.carrier(value.type.dtype, value.node)
         if kind != np.float32:
@@ -144,12 +145,12 @@ class SymbolWriter:
 
     def fresh(self, name: str) -> str:
         """Returns an unused name."""
-        made, number = name, 0
-        while made in self._names:
-            number += 1
-            made = f"{name}{number}"
-        self._names.add(made)
-        return made
+        unique, suffix = name, 0
+        while unique in self._names:
+            suffix += 1
+            unique = f"{name}{suffix}"
+        self._names.add(unique)
+        return unique
 
     # -- operands and sizes ----------------------------------------------------------------------
 
@@ -159,12 +160,12 @@ class SymbolWriter:
 
     def size(self, node: Node, value: Value, axis: int) -> int:
         """Returns a size; raises Refused where it is unknown."""
-        found = value.type.shape[axis]
-        if not isinstance(found, int):
+        size = value.type.shape[axis]
+        if not isinstance(size, int):
             raise self.refuse(
                 node, f"it needs the size of axis {axis} of {value.name}; {FIXED_SIZES}"
             )
-        return found
+        return size
 
     def sizes(self, node: Node, value: Value) -> tuple[int, ...]:
         """Returns a shape; raises Refused where a size is unknown."""
@@ -190,23 +191,23 @@ FIXED_SIZES = "give inputs of fixed sizes"
 
 def int_attr(attrs: Mapping[str, Attr], name: str) -> int:
     """Returns an attribute that is an integer."""
-    found = attrs[name]
-    assert isinstance(found, int)
-    return found
+    value = attrs[name]
+    assert isinstance(value, int)
+    return value
 
 
 def float_attr(attrs: Mapping[str, Attr], name: str) -> float:
     """Returns an attribute that is a number."""
-    found = attrs[name]
-    assert isinstance(found, (int, float))
-    return float(found)
+    value = attrs[name]
+    assert isinstance(value, (int, float))
+    return float(value)
 
 
 def int_tuple(attrs: Mapping[str, Attr], name: str) -> tuple[int, ...]:
     """Returns an attribute that is a list of integers."""
-    found = attrs[name]
-    assert isinstance(found, tuple)
-    return tuple(v for v in found if isinstance(v, int))
+    value = attrs[name]
+    assert isinstance(value, tuple)
+    return tuple(v for v in value if isinstance(v, int))
 
 
 def scalar_constant(value: Value) -> float | None:
@@ -216,5 +217,6 @@ def scalar_constant(value: Value) -> float | None:
         return None
     if value.type.dtype not in (F32,) and not value.type.dtype.is_integer:
         return None
-    found = data.data.reshape(-1)[0]
-    return float(found) if abs(float(found)) < 2**53 else None
+    # Integers up to 2^53 are exact in a double, which is how attributes are stored as text.
+    element = data.data.reshape(-1)[0]
+    return float(element) if abs(float(element)) < 2**53 else None

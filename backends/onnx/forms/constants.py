@@ -15,7 +15,7 @@ from ..writer import custom
 from ..writer.writer import STEP
 from . import qcdq
 
-_SAID = "quantized when written: QuantizeLinear has no such type"
+_QUANTIZED_NOTE = "quantized when written: QuantizeLinear has no such type"
 
 
 def quantize_constants(graph: Graph, ledger: Ledger) -> int:
@@ -49,24 +49,26 @@ def _needs_function_to_quantize(node: Node) -> bool:
     ):
         return False
     quantize_unsupported, dequantize_unsupported = (
-        custom.needs_function(quant, kind.shape, constant=held) for held in (False, True)
+        custom.needs_function(quant, kind.shape, constant=is_constant)
+        for is_constant in (False, True)
     )
     return quantize_unsupported and not dequantize_unsupported
 
 
 def _quantize_constant(graph: Graph, node: Node, ledger: Ledger) -> bool:
     """Replaces one quantize by its integers; returns whether the reference could compute them."""
-    held, old = node.operands["x"].constant, node.result
-    assert held is not None
-    found = compute_constants(node, {"x": held.data}, profile_name_of(graph, node))
-    if not found:
+    constant, old = node.operands["x"].constant, node.result
+    assert constant is not None
+    results = compute_constants(node, {"x": constant.data}, profile_name_of(graph, node))
+    if not results:
         return False
     name = old.name
+    # The old value gives its name up, so that the integers have the name of the source's tensor.
     graph.rename(old, graph.fresh(f"{name}.made"))
-    array = Array(np.ascontiguousarray(found[0]), old.type, name)
-    made = graph.constant(array, name=name, before=node)
-    graph.set_origins(made.node, node.origins)
-    graph.set_lineage(made, old.lineage)
-    graph.replace(old, made)
-    ledger.add(Change.EXACT, STEP, name, _SAID)
+    array = Array(np.ascontiguousarray(results[0]), old.type, name)
+    quantized = graph.constant(array, name=name, before=node)
+    graph.set_origins(quantized.node, node.origins)
+    graph.set_lineage(quantized, old.lineage)
+    graph.replace(old, quantized)
+    ledger.add(Change.EXACT, STEP, name, _QUANTIZED_NOTE)
     return True

@@ -71,7 +71,7 @@ def converted(
         run_time_ranges.use_onnx_rule(each, ledger)
     # A default may be replaced at run time, so that nothing may be folded from it: see
     # `give_back`.
-    held = fix_defaults(out, ledger)
+    defaults = fix_defaults(out, ledger)
     if channels_last(out, "onnx"):
         # ONNX's operators are NCHW; onnxruntime itself changes the layout when it loads the
         # model.
@@ -83,8 +83,10 @@ def converted(
             whole_range.widen_bounds(each, ledger)
             other_kernels.fit_kernels(each, ledger, lossy=lossy)
     _run_everywhere(OpenGroups(_FLOAT_CHAINS, chains=True), out, ledger)
+    # Kernels that fail in every run are opened even without a form.
     if not standard:
         open_failing_groups(out, ledger)
+    # No runtime has QONNX's operators: only a copy in the same form keeps them.
     if standard or form is not None:
         qonnx.open_qonnx_groups(out, ledger)
     if standard or form in ("qdq", "integer"):
@@ -95,6 +97,7 @@ def converted(
     if form in ("qdq", "qoperator"):
         # Dynamic quantization is found before raw sums are raised: both start from MatMulInteger.
         _run_everywhere(LiftDynamic(), out, ledger)
+    # After groups are opened, parameters may depend on constants alone.
     _fold_parameters(out, ledger)
     if form in ("qdq", "qoperator"):
         _run_everywhere(RaiseInteger(), out, ledger)
@@ -112,8 +115,11 @@ def converted(
         effects.report_wide_ops(out, ledger)
     for each in graphs_with_bodies(out):
         effects.report_accuracy_levels(each, ledger)
-    give_back(out, held, ledger)
+    give_back(out, defaults, ledger)
     return out
+
+
+# From here on a default may be replaced at run time again.
 
 
 def _open_groups(graph: Graph, ledger: Ledger) -> None:
@@ -153,12 +159,12 @@ def _convert_products(out: Graph, form: str | None, ledger: Ledger, *, standard:
             ledger.add(Change.EXACT, STEP, out.name, _NO_SUMS)
         _report_overflowing(out, ledger, biased=False)
     if form == "nbits":
-        made = [
+        counts = [
             use_matmul_nbits(each, ledger, standard=standard) for each in graphs_with_bodies(out)
         ]
-        if not any(count for count, _ in made):
-            left = [why for _, each in made for why in each]
-            why = f"no product here becomes few bits; {left[0]}" if left else _NO_BITS
+        if not any(count for count, _ in counts):
+            reasons = [why for _, each in counts for why in each]
+            why = f"no product here becomes few bits; {reasons[0]}" if reasons else _NO_BITS
             raise Refused(f"{out.name}: {why}")
 
 
@@ -169,9 +175,13 @@ def _report_raw_sums(graph: Graph, ledger: Ledger) -> None:
     for each in graphs_with_bodies(graph):
         for node in each:
             if node.op in PLAIN_INTEGER_PRODUCTS and node.name not in reported:
-                found = nearest(patterns, node)
-                at = f"at %{found.at.name} " if found.at else ""
-                why = found.reason if found.match is None else "its profile rounds in other places"
+                near_match = nearest(patterns, node)
+                at = f"at %{near_match.at.name} " if near_match.at else ""
+                why = (
+                    near_match.reason
+                    if near_match.match is None
+                    else "its profile rounds in other places"
+                )
                 ledger.add(Change.EXACT, STEP, node.name, f"stays a sum of raw integers: {at}{why}")
 
 
@@ -180,17 +190,17 @@ def _report_overflowing(graph: Graph, ledger: Ledger, *, biased: bool) -> None:
     for each in graphs_with_bodies(graph):
         for node in each:
             if _is_float_product_of_bytes(node) and (
-                said := overflow_text(each, node, biased=biased)
+                reason := overflow_text(each, node, biased=biased)
             ):
-                ledger.add(Change.EXACT, STEP, node.name, f"stays float: {said}")
+                ledger.add(Change.EXACT, STEP, node.name, f"stays float: {reason}")
 
 
 def _is_float_product_of_bytes(node: Node) -> bool:
     """Returns whether a node is a float product of dequantized 8-bit values."""
     if node.op not in SLOTS:
         return False
-    made = [node.operands[slot].node for slot in SLOTS[node.op][:2]]
-    quants = [m.operands["x"].type.quant for m in made if m.op == "dequantize"]
+    producers = [node.operands[slot].node for slot in SLOTS[node.op][:2]]
+    quants = [m.operands["x"].type.quant for m in producers if m.op == "dequantize"]
     return len(quants) == 2 and all(q is not None and q.storage.bits <= 8 for q in quants)
 
 
@@ -223,31 +233,34 @@ def _run_everywhere(step: Pass, graph: Graph, ledger: Ledger) -> int:
 
 def _fold_parameters(graph: Graph, ledger: Ledger) -> None:
     """Folds scales and zero points that depend on constants alone into the types."""
-    found = False
+    any_constant = False
     for _, each in graph.walk():
         if any(_computed_parameters(n) for n in each):
             _fold_parameter_branches(each, ledger)
             parameters = {v: None for n in each for v in _computed_parameters(n)}
             _replace_by_constants(each, _producers(parameters, _constant_floats(each)))
-            found |= any(v.constant is not None for n in each for v in _computed_parameters(n))
-    if found:
+            any_constant |= any(
+                v.constant is not None for n in each for v in _computed_parameters(n)
+            )
+    if any_constant:
         FoldParameters().run(graph, ledger)
 
 
 def _fold_parameter_branches(graph: Graph, ledger: Ledger) -> None:
     """Inlines the constant branches on which scales and zero points depend."""
-    seen: set[Node] = set()
+    visited: set[Node] = set()
+    # A depth-first walk to all nodes on which some parameter depends.
     waiting = [v.node for n in graph for v in _computed_parameters(n)]
     while waiting:
         node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in visited:
+            visited.add(node)
             waiting += [v.node for v in node.operands.values()]
-    chosen = [n for n in graph if n in seen and n.op == "if"]
-    if chosen:
-        conditions = [n.operands["cond"] for n in chosen]
+    branches = [n for n in graph if n in visited and n.op == "if"]
+    if branches:
+        conditions = [n.operands["cond"] for n in branches]
         _replace_by_constants(graph, _producers(conditions, _constant_floats(graph)))
-        FoldControl().fold(graph, chosen, ledger)
+        FoldControl().fold(graph, branches, ledger)
 
 
 def _computed_parameters(node: Node) -> list[Value]:
@@ -266,14 +279,14 @@ def _constant_floats(graph: Graph) -> set[Value]:
     """Returns the plain values that depend on constants alone."""
     constants: set[Value] = set()
     for node in graph:
-        plain = not any(v.type.quant for v in node.results)
+        is_unquantized = not any(v.type.quant for v in node.results)
         if node.op == "constant" or (
             node.op not in ("input", "foreign", "fused", "output")
             and not node.bodies
             and node.operands
             and all(v in constants for v in node.operands.values())
         ):
-            constants.update(node.results if plain else ())
+            constants.update(node.results if is_unquantized else ())
     return constants
 
 

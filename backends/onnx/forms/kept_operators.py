@@ -16,12 +16,12 @@ _STANDARD_QLINEAR = frozenset({"QLinearConv", "QLinearMatMul"})
 
 def keeping(which: Callable[[Node], bool]) -> AbstractContextManager[None]:
     """Returns a context in which passes leave the chosen nodes unchanged."""
-    outer = asked()
+    previous = asked()
 
-    def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
-        return not any(map(which, nodes)) and outer(step, rewrite, nodes)
+    def ask(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+        return not any(map(which, nodes)) and previous(step, rewrite, nodes)
 
-    return asking(watch)
+    return asking(ask)
 
 
 def is_quantized_operator(node: Node) -> bool:
@@ -41,12 +41,12 @@ def is_float_group(node: Node) -> bool:
     if node.op != "fused" or not node.bodies:
         return False
     inside = list(_inside(node))
-    near: list[Value] = [*node.operands.values(), *node.results]
-    if any(v.type.quant for v in (*near, *(v for n in inside for v in n.results))):
+    neighbours: list[Value] = [*node.operands.values(), *node.results]
+    if any(v.type.quant for v in (*neighbours, *(v for n in inside for v in n.results))):
         return False
-    read = any(v.node.op == "dequantize" for v in node.operands.values())
+    reads_dequantized = any(v.node.op == "dequantize" for v in node.operands.values())
     # Opened, such a product could be quantized.
-    return not (read and any(n.op in PRODUCTS for n in inside))
+    return not (reads_dequantized and any(n.op in PRODUCTS for n in inside))
 
 
 def _inside(node: Node) -> Iterator[Node]:
@@ -75,5 +75,6 @@ def _was_read_as_operator(node: Node, *, standard: bool) -> bool:
         return False
     if not any(value.type.quant for value in node.results):
         return False
+    # onnxruntime's quantized operators start with Q too, and ONNX's own two are these.
     op = node.origins[0].op.rpartition(".")[2]
     return not standard or not op.startswith("Q") or op in _STANDARD_QLINEAR

@@ -29,9 +29,10 @@ def fit_kernels(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
     """
     for node in list(graph):
         if overflow := saturation_note(graph, node):  # said of the storage that the kernel has
-            said = f"written as float ops between quantized values{overflow}"
-            ledger.add(Change.APPROXIMATED, STEP, node.name, said)
+            reason = f"written as float ops between quantized values{overflow}"
+            ledger.add(Change.APPROXIMATED, STEP, node.name, reason)
             expand(graph, node)
+    # Order: sums are split first, as a layer that adds a tensor has no int32 bias to round.
     SplitSums(MAX_LOSSY_STEPS if lossy else 1).run(graph, ledger)
     StoreWeights(rescaled=True).run(graph, ledger)
     RoundBiases().run(graph, ledger)
@@ -41,13 +42,13 @@ def fit_kernels(graph: Graph, ledger: Ledger, *, lossy: bool = False) -> None:
 
 def _has_mixed_signs(node: Node) -> bool:
     """Returns whether a layer reads i8 and makes u8, or the reverse."""
-    op, held = node.op, {slot: slot for slot in node.operands}
+    op, slot_map = node.op, {slot: slot for slot in node.operands}
     if node.stages:
         first = node.stages[0]
-        op, held = first.op, dict(zip(first.slots, first.group_slots(0), strict=True))
+        op, slot_map = first.op, dict(zip(first.slots, first.group_slots(0), strict=True))
     traits = spec(op).traits
     if traits.weight is None or len(node.results) != 1:
         return False
-    read = node.operands.get(held.get(traits.data, ""))
-    quants = [v.type.quant for v in (read, node.result) if v is not None]
+    data = node.operands.get(slot_map.get(traits.data, ""))
+    quants = [v.type.quant for v in (data, node.result) if v is not None]
     return {q.storage.name for q in quants if q is not None} == {"u8", "i8"}

@@ -19,7 +19,12 @@ def clip_origin(node: Node) -> Origin | None:
 
 
 def quantize(
-    writer: OnnxWriter, node: Node, real: str, given: tuple[str | None, str | None], *, zero: bool
+    writer: OnnxWriter,
+    node: Node,
+    source: str,
+    source_names: tuple[str | None, str | None],
+    *,
+    zero: bool,
 ) -> bool:
     """Writes a quantize into bounds as QuantizeLinear and Clip; returns False where the source
     had no Clip."""
@@ -27,31 +32,36 @@ def quantize(
     quant = value.type.quant
     if clip is None or quant is None or quant.bounds is None:
         return False
-    whole = value.type.with_element(replace(quant, bounds=None))
+    # QuantizeLinear saturates at the storage's ends; Clip then applies the narrower bounds.
+    unbounded = value.type.with_element(replace(quant, bounds=None))
     out = writer.name(value)
-    made = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
-    writer.quantize(real, whole, made, node, value.lineage.tensor, given, zero=zero)
-    _write_clip(writer, node, made, out, quant, clip)
+    unclipped = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
+    writer.quantize(
+        source, unbounded, unclipped, node, value.lineage.tensor, source_names, zero=zero
+    )
+    _write_clip(writer, node, unclipped, out, quant, clip)
     return True
 
 
 def _write_clip(
-    writer: OnnxWriter, node: Node, made: str, out: str, quant: QuantType, clip: Origin
+    writer: OnnxWriter, node: Node, source: str, out: str, quant: QuantType, clip: Origin
 ) -> None:
-    given = dict(clip.operands)
-    names = [made]
-    for slot, end, all_of in zip(
+    source_names = dict(clip.operands)
+    operands = [source]
+    for slot, end, storage_end in zip(
         ("min", "max"), quant.bounds or (), quant.storage.bounds, strict=True
     ):
         # A bound that clamps nothing is left out, unless the source had it.
-        if end == all_of and slot not in given:
-            names.append("")
+        if end == storage_end and slot not in source_names:
+            operands.append("")
             continue
-        held = np.array(end, quant.storage.carrier)
-        names.append(writer.parameter(held, f"{out}_{slot}", given.get(slot), quant.storage))
-    while not names[-1]:
-        names.pop()
-    writer.emit("Clip", names, [out], origins=[clip])
+        bound = np.array(end, quant.storage.carrier)
+        operands.append(
+            writer.parameter(bound, f"{out}_{slot}", source_names.get(slot), quant.storage)
+        )
+    while not operands[-1]:
+        operands.pop()
+    writer.emit("Clip", operands, [out], origins=[clip])
 
 
 def clip_constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
@@ -61,10 +71,11 @@ def clip_constant(writer: OnnxWriter, node: Node, value: Value) -> bool:
     if array is None or clip is None or quant is None or quant.bounds is None:
         return False
     if not writer.is_alias(value):
+        # The clipped constant has the source's tensor name, unless another writer took it.
         out = writer.fresh(f"{value.name}_clipped") if _is_name_taken(writer, value) else value.name
         name = writer.fresh(dict(clip.operands).get("input", f"{out}_unclipped"))
-        plain = Array(array.contents, TensorType(array.type.shape, quant.storage))
-        writer.main.add_initializer(name, plain)
+        unclipped = Array(array.contents, TensorType(array.type.shape, quant.storage))
+        writer.main.add_initializer(name, unclipped)
         _write_clip(writer, node, name, out, quant, clip)
         writer.alias(value, out)
     return True

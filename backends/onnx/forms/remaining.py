@@ -50,16 +50,16 @@ class _DequantizeSource:
 def report_remaining(model: onnx.ModelProto, form: str, ledger: Ledger, *, standard: bool) -> None:
     """Adds an entry per reason to the ledger: which ops stay float between quantized values, and
     how many."""
-    found: dict[str, Counter[str]] = {}
-    for node, sides, ends in _float_ops_in_bodies(model.graph):
-        why = _reason(node, sides, ends, form, standard=standard)
+    counts: dict[str, Counter[str]] = {}
+    for node, sources, is_quantized_after in _float_ops_in_bodies(model.graph):
+        why = _reason(node, sources, is_quantized_after, form, standard=standard)
         if why:
-            found.setdefault(why, Counter())[node.op_type] += 1
-    for why, ops in found.items():
+            counts.setdefault(why, Counter())[node.op_type] += 1
+    for why, ops in counts.items():
         count = ops.total()
         listed = ", ".join(f"{n} {op}" for op, n in ops.items())
-        said = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} float ({listed})"
-        ledger.add(Change.EXACT, STEP, f"format {form}", said)
+        message = f"{why}: {count} op{'s stay' if count > 1 else ' stays'} float ({listed})"
+        ledger.add(Change.EXACT, STEP, f"format {form}", message)
 
 
 def _float_ops_in_bodies(
@@ -68,8 +68,8 @@ def _float_ops_in_bodies(
     """Yields the float ops of a graph and its subgraphs."""
     yield from _float_ops(graph)
     for node in graph.node:
-        for held in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
-            yield from _float_ops_in_bodies(held)
+        for subgraph in (a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH):
+            yield from _float_ops_in_bodies(subgraph)
 
 
 def _float_ops(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_DequantizeSource], bool]]:
@@ -77,19 +77,20 @@ def _float_ops(graph: onnx.GraphProto) -> Iterator[tuple[NodeProto, list[_Dequan
     quantized."""
     types = {t.name: _ELEMENT_TYPES.get(t.data_type, "") for t in graph.initializer}
     types |= {i.name: _ELEMENT_TYPES.get(i.type.tensor_type.elem_type, "") for i in graph.input}
-    held = {t.name for t in graph.initializer}
+    constants = {t.name for t in graph.initializer}
     quantized = {n.input[0] for n in graph.node if _is_quantize(n) and n.input}
-    known: dict[str, _DequantizeSource] = {}
+    dequantized: dict[str, _DequantizeSource] = {}
     for node in graph.node:
         if _is_dequantize(node):
-            known[node.output[0]] = _dequantize_source(node, types, held)
+            dequantized[node.output[0]] = _dequantize_source(node, types, constants)
             continue
         if _is_quantize(node):
             types[node.output[0]] = _storage_of(node, types)
             continue
-        sides = [known[name] for name in node.input if name in known]
-        if sides and node.op_type not in _SIZE_OPERATORS and not _is_cast_to_16_bits(node):
-            yield node, sides, any(name in quantized for name in node.output)
+        sources = [dequantized[name] for name in node.input if name in dequantized]
+        # Shape and Size read no elements, so they are no float op that a form could change.
+        if sources and node.op_type not in _SIZE_OPERATORS and not _is_cast_to_16_bits(node):
+            yield node, sources, any(name in quantized for name in node.output)
 
 
 def _is_cast_to_16_bits(node: NodeProto) -> bool:
@@ -119,34 +120,43 @@ def _storage_of(node: NodeProto, types: Mapping[str, str]) -> str:
 
 
 def _dequantize_source(
-    node: NodeProto, types: Mapping[str, str], held: set[str]
+    node: NodeProto, types: Mapping[str, str], constants: set[str]
 ) -> _DequantizeSource:
     if node.domain == custom.DOMAIN:
-        return _DequantizeSource("another map", False, node.input[0] in held)
+        return _DequantizeSource("another map", False, node.input[0] in constants)
     zero = node.input[2] if len(node.input) > 2 else ""
     kind = types.get(node.input[0]) or types.get(zero, "")
-    return _DequantizeSource(kind, node.input[1] not in held, node.input[0] in held)
+    return _DequantizeSource(kind, node.input[1] not in constants, node.input[0] in constants)
 
 
 def _reason(
-    node: NodeProto, sides: list[_DequantizeSource], ends: bool, form: str, *, standard: bool
+    node: NodeProto,
+    sources: list[_DequantizeSource],
+    is_quantized_after: bool,
+    form: str,
+    *,
+    standard: bool,
 ) -> str:
     """Returns why an op is not in the form; empty where the form does not concern it."""
     if form == "integer":
         return _NEEDS_BYTES if node.op_type in _PRODUCTS else ""
     if form == "nbits":
-        weights = not standard and any(c.constant and c.kind != "i32" for c in sides)
+        weights = not standard and any(c.constant and c.kind != "i32" for c in sources)
         return _NEEDS_LOW_BITS if node.op_type in _PRODUCTS and weights else ""
     if form != "qoperator":
         return ""
-    kinds = sorted({c.kind for c in sides if c.kind} - _BYTE_STORAGES - {"i32"})
+    kinds = sorted({c.kind for c in sources if c.kind} - _BYTE_STORAGES - {"i32"})
     if kinds:
         return f"no quantized operator takes {' or '.join(kinds)}"
-    if any(c.computed for c in sides):
+    if any(c.computed for c in sources):
         return "quantized operators take no scales that a model computes at run time"
     if node.op_type not in (
         *(_STANDARD_QLINEAR if standard else _MICROSOFT_QLINEAR).split(),
         *_MOVE_OPERATORS,
     ):
         return f"{'ONNX' if standard else 'onnxruntime'} has no quantized operator for them"
-    return "" if not ends else "no quantized operator fits their parameters, attributes or bias"
+    return (
+        ""
+        if not is_quantized_after
+        else "no quantized operator fits their parameters, attributes or bias"
+    )

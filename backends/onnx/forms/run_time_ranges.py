@@ -33,18 +33,20 @@ def use_onnx_rule(graph: Graph, ledger: Ledger) -> int:
 def _use_onnx_rule(graph: Graph, node: Node, ledger: Ledger) -> bool:
     """Replaces the rule of one node, unless primitive operators can compute it."""
     attrs = node.attrs
+    # Rules that primitive operators compute stay as they are, at the cost of more nodes.
     if node.op != "choose_qparams" or attrs["rule"] not in set(RULES) - RULES_BY_OPERATORS:
         return False
     if str(attrs["storage"]) != "u8" or attrs["keep"] or attrs["symmetric"] is True:
         return False
     scale = node.results[0]
-    said = f"{_ONNX_RULE} chooses scale and zero point in the place of {attrs['rule']}"
+    reason = f"{_ONNX_RULE} chooses scale and zero point in the place of {attrs['rule']}"
     graph.set_attrs(node, rule=_ONNX_RULE, bounds=(), scale_type=F32)
     graph.set_type(scale, scale.type.with_element(F32))
+    # Types that named another scale type must agree with the float32 scale.
     for user in scale.users:
         for value in (*user.operands.values(), *user.results):
             _set_scale_type_f32(graph, value)
-    ledger.add(Change.APPROXIMATED, STEP, node.name, said)
+    ledger.add(Change.APPROXIMATED, STEP, node.name, reason)
     return True
 
 
@@ -64,6 +66,6 @@ def _keep_state_float(graph: Graph, node: Node, ledger: Ledger) -> bool:
         return False
     for slot in inner:
         graph.set_inner(node, slot, None)
-    said = f"ONNX's {node.op.upper()} does not quantize its state in each step: it stays float"
-    ledger.add(Change.APPROXIMATED, STEP, node.name, said)
+    reason = f"ONNX's {node.op.upper()} does not quantize its state in each step: it stays float"
+    ledger.add(Change.APPROXIMATED, STEP, node.name, reason)
     return True

@@ -47,8 +47,8 @@ def files_to_copy(
     if occupied := next(
         (p for p in data_files if not _is_free(source.parent / p, path.parent / p)), None
     ):
-        said = f"written anew, not copied: {str(occupied)!r} in its folder is another file"
-        ledger.add(Change.EXACT, STEP, graph.name, said)
+        reason = f"written anew, not copied: {str(occupied)!r} in its folder is another file"
+        ledger.add(Change.EXACT, STEP, graph.name, reason)
         return []
     return [*((source.parent / place, path.parent / place) for place in data_files), (source, path)]
 
@@ -66,17 +66,19 @@ def _is_accepted(graph: Graph, source: Path, dialect: Dialect) -> bool:
     """Returns whether the target accepts the file's format, operator set and domains."""
     opset = source_opset(graph)
     with source.open("rb") as stream:
-        head = stream.read(2)
+        first_bytes = stream.read(2)
     # The first field of every ModelProto is its ir_version: byte 8 is field 1, a varint.
-    version = head[1] if len(head) == 2 and head[0] == 8 else 128  # 128: a version of two bytes
-    read = any((o.framework, o.op) == ("onnx", "Output") for o in graph.output.origins)
-    if not read or version > 127 or (opset is not None and opset > dialect.newest):
+    version = (
+        first_bytes[1] if len(first_bytes) == 2 and first_bytes[0] == 8 else 128
+    )  # 128: a version of two bytes
+    was_read = any((o.framework, o.op) == ("onnx", "Output") for o in graph.output.origins)
+    if not was_read or version > 127 or (opset is not None and opset > dialect.newest):
         return False
     if not dialect.standard:
         return version <= _NEWEST_IR
     domains = {qonnx.domain_and_operator(n)[0] for _, each in graph.walk() for n in each}
-    known = all(not d or d == DOMAIN or d.startswith("ai.onnx") for d in domains)
-    return known and not _has_microsoft_operators(source)
+    only_standard = all(not d or d == DOMAIN or d.startswith("ai.onnx") for d in domains)
+    return only_standard and not _has_microsoft_operators(source)
 
 
 def _has_microsoft_operators(source: Path) -> bool:
@@ -84,10 +86,10 @@ def _has_microsoft_operators(source: Path) -> bool:
     read."""
     with (
         source.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
         # Parsing a large model takes seconds: the text of the domain rules most files out.
-        if held.find(MICROSOFT.encode()) < 0:
+        if mapped.find(MICROSOFT.encode()) < 0:
             return False
     model = onnx.load(str(source), load_external_data=False)
     return any(
@@ -108,22 +110,24 @@ def _external_data_files(source: Path) -> list[PurePosixPath] | None:
     """Returns the files of external data; None where a name leads outside the model's folder."""
     with (
         source.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
-        if held.find(b"location") < 0:
+        if mapped.find(b"location") < 0:
             return []
+    # Mapped first: parsing is needed only where a tensor names a file.
     model = onnx.load(str(source), load_external_data=False)
     tensors = filter(uses_external_data, (*_get_all_tensors(model), *_sparse(model.graph)))
-    said = [e.value for t in tensors for e in t.external_data if e.key == "location"]
-    places = dict.fromkeys(map(PurePosixPath, said))
-    return list(places) if all(_is_next_to(source.parent, place) for place in said) else None
+    locations = [e.value for t in tensors for e in t.external_data if e.key == "location"]
+    places = dict.fromkeys(map(PurePosixPath, locations))
+    # A path that leaves the folder could overwrite or expose files of others.
+    return list(places) if all(_is_next_to(source.parent, place) for place in locations) else None
 
 
 def _sparse(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yields the parts of the sparse tensors of a graph and of those within it."""
     attributes = [a for node in graph.node for a in node.attribute]
-    held = (t for a in attributes for t in (a.sparse_tensor, *a.sparse_tensors))
-    for each in (*graph.sparse_initializer, *held):
+    sparse_attributes = (t for a in attributes for t in (a.sparse_tensor, *a.sparse_tensors))
+    for each in (*graph.sparse_initializer, *sparse_attributes):
         yield from (each.values, each.indices)
     for inner in (g for a in attributes for g in (a.g, *a.graphs)):
         yield from _sparse(inner)
@@ -135,13 +139,13 @@ def _is_next_to(folder: Path, place: str) -> bool:
     if "\0" in place or not parts.parts or parts.is_absolute() or ".." in parts.parts:
         return False
     try:
-        home = folder.resolve()
-        file = (home / parts).resolve()
+        model_folder = folder.resolve()
+        file = (model_folder / parts).resolve()
         # A second hard link means that another program may own the file.
-        alone = file.is_file() and file.stat().st_nlink == 1
+        is_single_file = file.is_file() and file.stat().st_nlink == 1
     except (OSError, RuntimeError):  # links in a circle, names that are too long
         return False
-    return alone and file.is_relative_to(home)
+    return is_single_file and file.is_relative_to(model_folder)
 
 
 def _is_free(old: Path, new: Path) -> bool:

@@ -29,8 +29,10 @@ def widen_bounds(graph: Graph, ledger: Ledger) -> None:
         quant = value.type.quant
         assert quant is not None
         graph.set_type(value, value.type.with_element(replace(quant, bounds=None)))
-        said = f"values beyond {quant.low}..{quant.high} are not clamped: ONNX uses the whole range"
-        ledger.add(Change.APPROXIMATED, STEP, value.name, said)
+        reason = (
+            f"values beyond {quant.low}..{quant.high} are not clamped: ONNX uses the whole range"
+        )
+        ledger.add(Change.APPROXIMATED, STEP, value.name, reason)
 
 
 def _has_unsupported_bounds(node: Node) -> bool:
@@ -46,4 +48,8 @@ def _has_no_function(graph: Graph, node: Node) -> bool:
     """Returns whether no function of primitive operators quantizes as the profile does."""
     quant = node.result.type.quant
     assert quant is not None
-    return bool(custom.beyond(profile(profile_name_of(graph, node)).resolve(quantize_query(quant))))
+    return bool(
+        custom.unsupported_rule_reason(
+            profile(profile_name_of(graph, node)).resolve(quantize_query(quant))
+        )
+    )

@@ -46,8 +46,8 @@ def has_changed_meaning(proto: onnx.NodeProto, version: int, opset: int) -> bool
 
 def nodes_inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yields every node of a node's subgraphs, and of theirs."""
-    for given in proto.attribute:
-        for graph in [*([given.g] if given.HasField("g") else []), *given.graphs]:
+    for attr in proto.attribute:
+        for graph in [*([attr.g] if attr.HasField("g") else []), *attr.graphs]:
             for node in graph.node:
                 yield node
                 yield from nodes_inside(node)
@@ -55,6 +55,7 @@ def nodes_inside(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 def _write_hardmax(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
     """Writes a Hardmax over all axes from `axis` on, between Flatten and Reshape."""
+    # Since opset 13 Hardmax works along one axis: flatten, take it along axis 1, reshape.
     x, y = proto.input[0], proto.output[0]
     axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
     sizes, flat, rows = (writer.fresh(f"{y}_{word}") for word in ("sizes", "flat", "rows"))
@@ -65,8 +66,8 @@ def _write_hardmax(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> Non
     proto.attribute.append(helper.make_attribute("axis", 1))
     writer.nodes.append(proto)
     writer.emit("Reshape", [rows, sizes], [y])
-    said = f"Hardmax is written as opset {writer.opset} has it, of rows laid out and back"
-    writer.ledger.add(Change.EXACT, STEP, node.name, said)
+    reason = f"Hardmax is written as opset {writer.opset} has it, of rows laid out and back"
+    writer.ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
 def _write_resize(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
@@ -77,60 +78,69 @@ def _write_resize(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None
     written as two.
     """
     x, y = proto.input[0], proto.output[0]
-    given = {a.name: a for a in proto.attribute}
-    mode = given["mode"].s.decode() if "mode" in given else "nearest"
-    name, known = _scale_operand(writer, node, proto)
+    attrs_by_name = {a.name: a for a in proto.attribute}
+    mode = attrs_by_name["mode"].s.decode() if "mode" in attrs_by_name else "nearest"
+    name, scales = _scale_operand(writer, node, proto)
     attrs: dict[str, str] = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
     if mode != "nearest":
+        # Other modes interpolate, so one Resize covers growing and shrinking axes.
         writer.emit("Resize", [x, "", name], [y], attrs)
-    elif known is not None and ((known >= 1).all() or (known <= 1).all()):
-        rounding = "floor" if (known >= 1).all() else "ceil"
+    elif scales is not None and ((scales >= 1).all() or (scales <= 1).all()):
+        rounding = "floor" if (scales >= 1).all() else "ceil"
         writer.emit("Resize", [x, "", name], [y], {**attrs, "nearest_mode": rounding})
+    # Split the scales: max(scale, 1) grows first, min(scale, 1) shrinks after it.
     else:
-        more, less, grown = (writer.fresh(f"{y}_{word}") for word in ("more", "less", "grown"))
+        upscales, downscales, grown = (
+            writer.fresh(f"{y}_{word}") for word in ("more", "less", "grown")
+        )
         one = writer.constant(np.ones(1, np.float32), f"{y}_one")
-        writer.emit("Max", [name, one], [more])
-        writer.emit("Min", [name, one], [less])
-        _write_upscale(writer, [x, more, less], grown, {**attrs, "nearest_mode": "floor"})
-        writer.emit("Resize", [grown, "", less], [y], {**attrs, "nearest_mode": "ceil"})
-    said = f"{proto.op_type} is written as opset {writer.opset} has it, of the same places"
-    writer.ledger.add(Change.EXACT, STEP, node.name, said)
+        writer.emit("Max", [name, one], [upscales])
+        writer.emit("Min", [name, one], [downscales])
+        _write_upscale(writer, [x, upscales, downscales], grown, {**attrs, "nearest_mode": "floor"})
+        writer.emit("Resize", [grown, "", downscales], [y], {**attrs, "nearest_mode": "ceil"})
+    reason = f"{proto.op_type} is written as opset {writer.opset} has it, of the same places"
+    writer.ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
-def _write_upscale(writer: OnnxWriter, given: list[str], y: str, attrs: Mapping[str, str]) -> None:
+def _write_upscale(
+    writer: OnnxWriter, operands: list[str], y: str, attrs: Mapping[str, str]
+) -> None:
     """Writes a Resize of x by the scales above 1.
 
     onnxruntime returns x unchanged where all sizes stay. A Resize that also shrinks another axis
     would not. So x is resized with an extra leading axis that grows, which is removed again.
     """
-    x, more, less = given
+    x, upscales, downscales = operands
     words = ("least", "whole", "before", "by", "row", "rows")
-    least, whole, before, by, row, rows = (writer.fresh(f"{y}_{word}") for word in words)
+    least, floored, leading, all_scales, unsqueezed, resized = (
+        writer.fresh(f"{y}_{word}") for word in words
+    )
     two = writer.constant(np.full(1, 2, np.float32), f"{y}_two")
-    writer.emit("ReduceMin", [less], [least])
-    writer.emit("Floor", [least], [whole])
-    writer.emit("Sub", [two, whole], [before])
-    writer.emit("Concat", [before, more], [by], {"axis": 0})
+    writer.emit("ReduceMin", [downscales], [least])
+    writer.emit("Floor", [least], [floored])
+    # 2 - floor(least): more than 1 exactly where some other axis shrinks, else 1.
+    writer.emit("Sub", [two, floored], [leading])
+    writer.emit("Concat", [leading, upscales], [all_scales], {"axis": 0})
     if writer.opset < 13:
-        writer.emit("Unsqueeze", [x], [row], {"axes": (0,)})
+        writer.emit("Unsqueeze", [x], [unsqueezed], {"axes": (0,)})
     else:
         axes = writer.constant(np.zeros(1, np.int64), f"{y}_axes")
-        writer.emit("Unsqueeze", [x, axes], [row])
-    writer.emit("Resize", [row, "", by], [rows], attrs)
+        writer.emit("Unsqueeze", [x, axes], [unsqueezed])
+    writer.emit("Resize", [unsqueezed, "", all_scales], [resized], attrs)
     first = writer.constant(np.array(0), f"{y}_first")
-    writer.emit("Gather", [rows, first], [y], {"axis": 0})
+    writer.emit("Gather", [resized, first], [y], {"axis": 0})
 
 
 def _scale_operand(
     writer: OnnxWriter, node: Node, proto: onnx.NodeProto
 ) -> tuple[str, NDArray[np.float32] | None]:
     """Returns the name of the scales, and their values where they are constant."""
-    for given in proto.attribute:
-        if given.name == "scales":
-            numbers = np.array(given.floats, np.float32)
-            return writer.constant(numbers, f"{proto.output[0]}_scales"), numbers
-    held = node.variadic("xs")[1].constant
-    return proto.input[1], None if held is None else np.asarray(held.data, np.float32)
+    for attr in proto.attribute:
+        if attr.name == "scales":
+            values = np.array(attr.floats, np.float32)
+            return writer.constant(values, f"{proto.output[0]}_scales"), values
+    constant = node.variadic("xs")[1].constant
+    return proto.input[1], None if constant is None else np.asarray(constant.data, np.float32)
 
 
 def _write_dropout(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
@@ -141,11 +151,12 @@ def _write_dropout(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> Non
     assert isinstance(version, int)
     sizes = writer.fresh(f"{mask}_sizes")
     writer.emit("Shape", [x], [sizes])
-    like = node.variadic("xs")[0].type.dtype if version < 10 else BOOL
-    none = helper.make_tensor("none", element_type(like), (1,), [0])
-    writer.nodes.append(helper.make_node("ConstantOfShape", [sizes], [mask], value=none))
-    said = "Dropout is written as what it gives: the mask that older sets have here is all false"
-    writer.ledger.add(Change.EXACT, STEP, node.name, said)
+    # Until opset 9 the mask had the type of the data.
+    mask_type = node.variadic("xs")[0].type.dtype if version < 10 else BOOL
+    false_value = helper.make_tensor("none", element_type(mask_type), (1,), [0])
+    writer.nodes.append(helper.make_node("ConstantOfShape", [sizes], [mask], value=false_value))
+    reason = "Dropout is written as what it gives: the mask that older sets have here is all false"
+    writer.ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
 def _write_group_normalization(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:
@@ -155,21 +166,24 @@ def _write_group_normalization(writer: OnnxWriter, node: Node, proto: onnx.NodeP
     shape = node.variadic("xs")[0].type.shape
     channels = shape[1] if len(shape) > 1 else None
     if not isinstance(channels, int) or not groups or channels % groups:
-        what = f"its {groups} groups are of channels whose number nobody knows"
-        raise writer.refuse(node, f"{proto.op_type} of opset {node.attrs['version']!s}: {what}")
+        problem = f"its {groups} groups are of channels whose number nobody knows"
+        raise writer.refuse(node, f"{proto.op_type} of opset {node.attrs['version']!s}: {problem}")
     y = proto.output[0]
     column = writer.constant(np.array([groups, 1]), f"{y}_column")
-    wide = writer.constant(np.array([groups, channels // groups]), f"{y}_wide")
+    grid = writer.constant(np.array([groups, channels // groups]), f"{y}_wide")
     flat = writer.constant(np.array([channels]), f"{y}_flat")
-    for at in (1, 2):
-        one, more, each = (writer.fresh(f"{proto.input[at]}_{w}") for w in ("one", "more", "each"))
-        writer.emit("Reshape", [proto.input[at], column], [one])
-        writer.emit("Expand", [one, wide], [more])
-        writer.emit("Reshape", [more, flat], [each])
-        proto.input[at] = each
+    # [groups] -> [groups, 1] -> [groups, channels / groups] -> [channels]: repeat per channel.
+    for position in (1, 2):
+        reshaped, expanded, per_channel = (
+            writer.fresh(f"{proto.input[position]}_{w}") for w in ("one", "more", "each")
+        )
+        writer.emit("Reshape", [proto.input[position], column], [reshaped])
+        writer.emit("Expand", [reshaped, grid], [expanded])
+        writer.emit("Reshape", [expanded, flat], [per_channel])
+        proto.input[position] = per_channel
     writer.nodes.append(proto)
-    said = f"{proto.op_type} is written as opset {writer.opset} has it, of each channel's numbers"
-    writer.ledger.add(Change.EXACT, STEP, node.name, said)
+    reason = f"{proto.op_type} is written as opset {writer.opset} has it, of each channel's numbers"
+    writer.ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
 def _refuse_scan(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> None:

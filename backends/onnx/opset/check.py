@@ -32,20 +32,21 @@ def check(model: onnx.ModelProto, opset: int) -> None:
     """Raises Refused for an operator or attribute that the model's operator set lacks."""
     _check(model.graph.node, opset)
     for function in model.functions:
-        own = {o.domain: o.version for o in function.opset_import}
-        _check(function.node, own.get("", opset))
+        imports = {o.domain: o.version for o in function.opset_import}
+        _check(function.node, imports.get("", opset))
 
 
 def _check(nodes: Iterable[onnx.NodeProto], opset: int) -> None:
     for node in nodes:
+        # Without attributes there is nothing to check in another domain.
         if not node.attribute and node.domain:
             continue
         known = None if node.domain else _schema_attributes(node.op_type, opset)
-        for one in node.attribute:
-            if known is not None and one.name not in known:
-                said = f"{node.op_type} of opset {opset} has no attribute {one.name!r}"
+        for attr in node.attribute:
+            if known is not None and attr.name not in known:
+                said = f"{node.op_type} of opset {opset} has no attribute {attr.name!r}"
                 raise Refused(f"{_node_name(node)}: {said}; a newer opset would do"[:239])
-            for body in (*([one.g] if one.HasField("g") else ()), *one.graphs):
+            for body in (*([attr.g] if attr.HasField("g") else ()), *attr.graphs):
                 _check(body.node, opset)
         if known is None and not node.domain:
             raise Refused(f"{_node_name(node)}: opset {opset} has no operator {node.op_type}"[:239])
@@ -73,20 +74,20 @@ def check_kernels(model: onnx.ModelProto, opset: int, source: int, ledger: Ledge
     for node in _all_nodes(model.graph.node):
         if node.domain or node.op_type not in WITHOUT_KERNEL:
             continue
-        said = (
+        problem = (
             f"onnxruntime 1.31 has no kernel for {node.op_type} "
             f"of opset {WITHOUT_KERNEL_SINCE} and newer"
         )
         if source < WITHOUT_KERNEL_SINCE:
             raise Refused(
-                f"{_node_name(node)}: {said}; --opset {WITHOUT_KERNEL_SINCE - 1} has one"[:239]
+                f"{_node_name(node)}: {problem}; --opset {WITHOUT_KERNEL_SINCE - 1} has one"[:239]
             )
-        ledger.add(Change.EXACT, STEP, _node_name(node), f"{said}, as in the source")
+        ledger.add(Change.EXACT, STEP, _node_name(node), f"{problem}, as in the source")
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for one in node.attribute:
-            for body in (*([one.g] if one.HasField("g") else ()), *one.graphs):
+        for attr in node.attribute:
+            for body in (*([attr.g] if attr.HasField("g") else ()), *attr.graphs):
                 yield from _all_nodes(body.node)

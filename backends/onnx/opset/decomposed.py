@@ -63,23 +63,24 @@ _Decompose: TypeAlias = "Callable[[OperatorSequence, dict[str, str]], _LastOpera
 def from_opset(first: int, own: OperatorWriter, decompose: _Decompose) -> OperatorWriter:
     """Returns a writer of one operator from an operator set on, and of its decomposition before."""
 
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         if writer.opset >= first:
             own(writer, work, ins)
             return
-        said = f"{work.op}, which opset {writer.opset} has not, by operators that each round"
-        writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
+        reason = f"{work.op}, which opset {writer.opset} has not, by operators that each round"
+        writer.ledger.add(Change.REGROUPED, STEP, work.out, reason)
         kind = work.kind.dtype
         if kind.bits > 16:
             op, *operands = decompose(OperatorSequence(writer, work, kind), ins)
             writer.emit(op, operands, [work.out], origins=work.origins)
             return
+        # 16-bit floats: compute in float32 and round once, as the single operator does.
         steps = OperatorSequence(writer, work, F32)
-        wide = {slot: steps.do("Cast", name, to=element_type(F32)) for slot, name in ins.items()}
-        made = steps.do(*decompose(steps, wide))
-        writer.emit("Cast", [made], [work.out], {"to": element_type(kind)}, origins=work.origins)
+        upcast = {slot: steps.do("Cast", name, to=element_type(F32)) for slot, name in ins.items()}
+        result = steps.do(*decompose(steps, upcast))
+        writer.emit("Cast", [result], [work.out], {"to": element_type(kind)}, origins=work.origins)
 
-    return row
+    return write
 
 
 def _gelu(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
@@ -90,8 +91,9 @@ def _gelu(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
         curve = steps.do("Tanh", steps.do("Mul", inner, steps.constant(math.sqrt(2 / math.pi))))
     else:
         curve = steps.do("Erf", steps.do("Div", x, steps.constant(math.sqrt(2))))
-    wide = steps.do("Mul", x, steps.do("Add", curve, steps.constant(1.0)))
-    return "Mul", wide, steps.constant(0.5)
+    product = steps.do("Mul", x, steps.do("Add", curve, steps.constant(1.0)))
+    # 0.5 * x * (1 + erf(x / sqrt 2)), or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)).
+    return "Mul", product, steps.constant(0.5)
 
 
 def _mish(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
@@ -104,15 +106,20 @@ def _hard_swish(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
 
 def _normalized(steps: OperatorSequence, x: str, squares: str) -> str:
     """Returns x divided by the root of the mean of squares."""
-    wide = steps.do("Add", squares, steps.constant(steps.work.float_attr("eps")))
-    return steps.do("Div", x, steps.do("Sqrt", wide))
+    variance = steps.do("Add", squares, steps.constant(steps.work.float_attr("eps")))
+    return steps.do("Div", x, steps.do("Sqrt", variance))
 
 
 def _layer_norm(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
-    apart = steps.do("Sub", ins["x"], steps.reduced("ReduceMean", ins["x"], steps.normalized_axes))
-    squares = steps.reduced("ReduceMean", steps.do("Mul", apart, apart), steps.normalized_axes)
-    last = "Mul", _normalized(steps, apart, squares), ins["gamma"]
-    return ("Add", steps.do(*last), ins["beta"]) if "beta" in ins else last
+    centered = steps.do(
+        "Sub", ins["x"], steps.reduced("ReduceMean", ins["x"], steps.normalized_axes)
+    )
+    # (x - mean) / sqrt(mean((x - mean)^2) + eps) * gamma + beta
+    squares = steps.reduced(
+        "ReduceMean", steps.do("Mul", centered, centered), steps.normalized_axes
+    )
+    scaled = "Mul", _normalized(steps, centered, squares), ins["gamma"]
+    return ("Add", steps.do(*scaled), ins["beta"]) if "beta" in ins else scaled
 
 
 def _rms_norm(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
@@ -124,14 +131,18 @@ def _rms_norm(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
 
 def _group_norm(steps: OperatorSequence, ins: dict[str, str]) -> _LastOperator:
     work, groups = steps.work, steps.work.int_attr("groups")
-    ones, none = (np.full(groups, v, steps.kind.carrier) for v in (1, 0))
-    numbers = [steps.writer.constant(a, f"{work.out}_groups") for a in (ones, none)]
-    apart = steps.do("Reshape", ins["x"], steps.int_list(0, groups, -1))
-    normal = steps.do("InstanceNormalization", apart, *numbers, epsilon=work.float_attr("eps"))
-    whole = steps.do("Reshape", normal, steps.do("Shape", ins["x"]))
+    # InstanceNormalization with unit scale normalizes each group once groups are its channels.
+    ones, zeros = (np.full(groups, v, steps.kind.carrier) for v in (1, 0))
+    scale_and_bias = [steps.writer.constant(a, f"{work.out}_groups") for a in (ones, zeros)]
+    grouped = steps.do("Reshape", ins["x"], steps.int_list(0, groups, -1))
+    normalized = steps.do(
+        "InstanceNormalization", grouped, *scale_and_bias, epsilon=work.float_attr("eps")
+    )
+    ungrouped = steps.do("Reshape", normalized, steps.do("Shape", ins["x"]))
+    # gamma and beta are per channel: [channels, 1, 1 ...] broadcasts over the spatial axes.
     column = steps.int_list(-1, *(1,) * (work.kind.rank - 2))
     gamma, beta = (steps.do("Reshape", ins[slot], column) for slot in ("gamma", "beta"))
-    return "Add", steps.do("Mul", whole, gamma), beta
+    return "Add", steps.do("Mul", ungrouped, gamma), beta
 
 
 DECOMPOSITIONS: dict[str, tuple[int, _Decompose]] = {

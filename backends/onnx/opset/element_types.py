@@ -72,13 +72,14 @@ def first_opset(node: Node) -> int:
 def _first_opset_of(name: str, kind: str) -> int:
     """Returns the first operator set in which an operator accepts an element type that older
     ones do not."""
-    before = 0
+    older = 0
     for opset in range(_OLDEST, onnx.defs.onnx_opset_version() + 1):
         try:
             schema = onnx.defs.get_schema(name, opset, "")
         except onnx.defs.SchemaError:  # it is newer
             continue
         if f"tensor({kind})" in schema.inputs[0].types:
-            return opset if before else 0
-        before = opset
+            # Accepted by the oldest schema that is written: no operator set is too old.
+            return opset if older else 0
+        older = opset
     return 0

@@ -22,14 +22,15 @@ def would_be_quantized(value: Value) -> bool:
     added or multiplied into the layer.
     """
     node = value.node
-    while (before := _fused_producer(node)) is not None:
-        node = before
+    # Walk back over what the optimizer merges, to the layer that it would then see.
+    while (producer := _fused_producer(node)) is not None:
+        node = producer
     slots = _LAYER_SLOTS.get(node.op)
     if slots is None or node.stages:
         return False
     data, *rest = (node.operands.get(slot) for slot in slots)
-    real = any(v is not None and v.node.op != "dequantize" for v in rest)
-    return real and data is not None and _is_dequantized(data)
+    has_float_parameters = any(v is not None and v.node.op != "dequantize" for v in rest)
+    return has_float_parameters and data is not None and _is_dequantized(data)
 
 
 def _fused_producer(node: Node) -> Node | None:
@@ -38,8 +39,9 @@ def _fused_producer(node: Node) -> Node | None:
     if is_fusible_activation(node) or _keeps_elements(node):
         return next(iter(node.operands.values())).node
     if node.op in _FOLDED_OPS:
-        found = [v.node for v in node.operands.values() if v.constant is None]
-        return found[0] if len(found) == 1 else None
+        computed = [v.node for v in node.operands.values() if v.constant is None]
+        # With two computed operands it is an addition of the model, not of a constant.
+        return computed[0] if len(computed) == 1 else None
     return None
 
 
@@ -55,5 +57,5 @@ def _keeps_elements(node: Node) -> bool:
     moved too."""
     if node.op in ("input", "constant", "output", "foreign", "fused"):
         return False
-    found = spec(node.op).traits
-    return found.value_preserving and found.same_params == ("x",)
+    traits = spec(node.op).traits
+    return traits.value_preserving and traits.same_params == ("x",)

@@ -37,24 +37,25 @@ def report_threads(graph: Graph, ledger: Ledger) -> None:
 def report_accuracy_levels(graph: Graph, ledger: Ledger) -> None:
     """Reports the products of float data that the optimizer makes MatMulNBits, which rounds the
     data."""
+    # Products that the older versions round are among those of newer ones.
     always = rounded_products(graph)
     for node in rounded_products(graph, wide=True):
-        said = _LEVEL if node in always else _SINCE + _LEVEL
-        ledger.add(Change.EXACT, STEP, node.name, said)
+        reason = _LEVEL if node in always else _SINCE + _LEVEL
+        ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
 def report_wide_ops(graph: Graph, ledger: Ledger) -> None:
     """Reports how many ops on integers of more than 8 bits the runtime computes in float32."""
     if sums := float_sums(graph, BYTE_BITS):
         bits = max(s.bits for s in sums)
-        said = f"quantized values of {bits} bits: {float_sums_text(sums, 'the runtime')}"
-        ledger.add(Change.REGROUPED, STEP, sums[0].node, said)
+        reason = f"quantized values of {bits} bits: {float_sums_text(sums, 'the runtime')}"
+        ledger.add(Change.REGROUPED, STEP, sums[0].node, reason)
 
 
 def report_releases(graph: Graph, profile: str, ledger: Ledger) -> None:
     """Reports the quantized ops that other versions of onnxruntime compute differently."""
-    for found in disagreements(graph, profile, tuple(profiles())):
-        ledger.add(Change.UNVERIFIED, STEP, found.node, found.said)
+    for difference in disagreements(graph, profile, tuple(profiles())):
+        ledger.add(Change.UNVERIFIED, STEP, difference.node, difference.said)
 
 
 def report_declared_ranges(graph: Graph, ledger: Ledger) -> None:
@@ -62,5 +63,5 @@ def report_declared_ranges(graph: Graph, ledger: Ledger) -> None:
     quants = ((v.name, v.type.quant) for _, each in graph.walk() for n in each for v in n.results)
     names = [name for name, quant in quants if quant is not None and quant.declared is not None]
     if names:
-        more = f", and that of {len(names) - 1} more," if len(names) > 1 else ""
-        ledger.add(Change.EXACT, STEP, names[0], f"the range its type declares{more} {_RANGE}")
+        others = f", and that of {len(names) - 1} more," if len(names) > 1 else ""
+        ledger.add(Change.EXACT, STEP, names[0], f"the range its type declares{others} {_RANGE}")

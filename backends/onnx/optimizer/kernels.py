@@ -37,30 +37,33 @@ _WRITTEN_AS_FLOAT = " on quantized values is written as float ops between quanti
 _NO_KERNEL_OPS = CONVERSION_OPS | STRUCTURAL_OPS | {"foreign"}
 
 
-def kernel_verdicts(table: Capability, graph: Graph, named: str, write: Write) -> Iterator[Verdict]:
+def kernel_verdicts(
+    table: Capability, graph: Graph, profile_name: str, write: Write
+) -> Iterator[Verdict]:
     """Yields a verdict for every op: by the profile where it groups, else by the capability table.
 
     An op on quantized types is integer where it is written as a quantized operator. Bodies are
     judged as the graph is. A graph that the verifier rejects is judged by the table alone.
     """
-    found = list(verdicts(table, graph))
+    table_verdicts = list(verdicts(table, graph))
     parts = _graphs_with_integers(graph)
+    # An invalid graph cannot be grouped, so only the table has an answer.
     if parts and errors(graph):
         parts = {}
     written = _WrittenModel(graph, write)
     judges = {
-        path: _GraphVerdicts(part, _PredictedKernels(part, named), written)
+        path: _GraphVerdicts(part, _PredictedKernels(part, profile_name), written)
         for path, part in parts.items()
     }
-    for verdict in found:
+    for verdict in table_verdicts:
         judge = judges.get(verdict.path)
-        yield verdict if judge is None or verdict.defect else judge.judged(verdict)
+        yield verdict if judge is None or verdict.defect else judge.verdict_of(verdict)
 
 
 def _graphs_with_integers(graph: Graph) -> dict[str, Graph]:
     """Returns the graph and those of its bodies that have quantized values, by path."""
-    wanted = {id(each) for each in graphs_with_bodies(graph) if any(map(_is_quantized, each))}
-    return {path: part for path, part in graph.walk() if id(part) in wanted}
+    quantized = {id(each) for each in graphs_with_bodies(graph) if any(map(_is_quantized, each))}
+    return {path: part for path, part in graph.walk() if id(part) in quantized}
 
 
 class _GraphVerdicts:
@@ -71,7 +74,7 @@ class _GraphVerdicts:
         self.kernels = kernels
         self.written = written
 
-    def judged(self, verdict: Verdict) -> Verdict:
+    def verdict_of(self, verdict: Verdict) -> Verdict:
         """Returns the verdict on an op, given that of the capability table."""
         node = self.nodes.get(verdict.node)
         if node is None or node.bodies:
@@ -79,7 +82,8 @@ class _GraphVerdicts:
         if _is_where_with_scalar(node):
             return replace(verdict, taken="integer", reason="")
         if not _is_quantized(node):
-            return self.kernels.judged(node, verdict)
+            return self.kernels.verdict_of(node, verdict)
+        # What the table refuses or has no entry for may still be written as a quantized operator.
         known = verdict.taken != "refused" and node.op not in PLAIN_INTEGER_PRODUCTS
         if known or not (
             self.written.is_written_quantized(node) or self.kernels.kernel_of(node) is not None
@@ -89,8 +93,8 @@ class _GraphVerdicts:
 
 
 def _is_quantized(node: Node) -> bool:
-    coded = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    return coded or node.op in PLAIN_INTEGER_PRODUCTS
+    has_quantized = any(v.type.quant for v in (*node.operands.values(), *node.results))
+    return has_quantized or node.op in PLAIN_INTEGER_PRODUCTS
 
 
 def _is_where_with_scalar(node: Node) -> bool:
@@ -99,14 +103,14 @@ def _is_where_with_scalar(node: Node) -> bool:
     if node.op != "where":
         return False
     sides = [node.operands[slot] for slot in ("a", "b")]
-    maps = [
+    types = [
         source_quant_type(v)
         for v in sides
         if v.constant is None or v.type.rank or v.type.quant is not None
     ]
-    maps.append(stored_quant_type(node.result))
-    kept = (m is not None and m.storage == U8 and m.granularity is None for m in maps)
-    return len(maps) == 2 and all(kept)
+    types.append(stored_quant_type(node.result))
+    are_plain_bytes = (m is not None and m.storage == U8 and m.granularity is None for m in types)
+    return len(types) == 2 and all(are_plain_bytes)
 
 
 def _has_float_weights(node: Node) -> bool:
@@ -150,6 +154,7 @@ class _WrittenModel:
         """Returns whether a node is written as a quantized operator."""
         if self.names is None:
             self.names = self._names_written_as_float()
+        # An output of the model names the tensor in the ledger, in the place of the node.
         outputs = {u.slot for v in node.results for u in v.uses if u.node.op == "output"}
         return not self.failed and not self.names & {node.name, *outputs}
 
@@ -165,41 +170,47 @@ class _WrittenModel:
 class _PredictedKernels:
     """The kernels that onnxruntime fuses of a graph, and the ops that it leaves in float."""
 
-    def __init__(self, graph: Graph, named: str) -> None:
-        self.profile = profile(named)
+    def __init__(self, graph: Graph, profile_name: str) -> None:
+        self.profile = profile(profile_name)
         self.grouped = graph.copy()
         try:
+            # The steps by which onnxruntime sees the model: QDQ form, additions apart, then its
+            # groups.
             ExpandQdq().run(self.grouped, Ledger())
             separate_additions(self.grouped, Ledger())
-            Group(named).run(self.grouped, Ledger())
+            Group(profile_name).run(self.grouped, Ledger())
         except QirError:  # reported when it is grouped; else the table decides
             self.grouped = Graph(graph.name)
         self.names: dict[str, Node] = {}
         self.origins: dict[tuple[str, Origin], Node] = {}
-        kept = {n.name for n in graph if _has_float_weights(n)}
+        kept_float = {n.name for n in graph if _has_float_weights(n)}
         for node in self.grouped:
-            if kept.intersection((node.name, *(stage.name for stage in node.stages))):
+            if kept_float.intersection((node.name, *(stage.name for stage in node.stages))):
                 continue
             if node.op not in _NO_KERNEL_OPS and not node.bodies and _is_quantized(node):
                 self._keep(node)
             elif node.op in INTEGER_SUM_LAYERS and not node.stages:
-                self._keep_dynamic_product(node, Group(named))
-        self.left = {left.node: left.reason for left in ops_left_float(self.grouped)}
-        self.known = {op for row in self.profile.groups for op in row.chain}
+                self._keep_dynamic_product(node, Group(profile_name))
+        self.float_reasons = {
+            float_op.node: float_op.reason for float_op in ops_left_float(self.grouped)
+        }
+        self.grouped_ops = {op for group in self.profile.groups for op in group.chain}
 
     def _keep_dynamic_product(self, node: Node, group: Group) -> None:
         """Records a product whose parameters a run computes, with the activations fused to it."""
-        rows: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
+        chains: list[tuple[tuple[Node, ...], Node | None]] = [((node,), None)]
         ops: tuple[Node, ...] = (node,)
+        # With its activations and the quantize after them, or the product alone with a float
+        # result.
         use = node.result.only_use
         while use is not None and is_fusible_activation(use.node):
             ops, use = (*ops, use.node), use.node.result.only_use
         if use is not None and use.node.op == "quantize":
-            rows.append((ops, use.node))
-        for row, end in rows:
-            match = match_chain(row, end, computed_parameters=True)
+            chains.append((ops, use.node))
+        for chain, last in chains:
+            match = match_chain(chain, last, computed_parameters=True)
             if match is not None and group.allows(match, self.grouped):
-                for each in row:
+                for each in chain:
                     self._keep(each)
 
     def _keep(self, node: Node) -> None:
@@ -214,24 +225,25 @@ class _PredictedKernels:
         readers = (use.node for v in node.results for use in v.uses if use.node.op == "quantize")
         names = [node.name, f"{node.name}.codes", *(reader.name for reader in readers)]
         for kernel in (self.names[name] for name in names if name in self.names):
+            # A name may be of another op that the kernel absorbed; a gemm absorbs matmul and add.
             if kernel.op == node.op or kernel.stages or kernel.op == "gemm":
                 return kernel
         ops = (node.op, "gemm") if node.op in ("matmul", "add", "transpose") else (node.op,)
-        found = [self.origins.get((op, o)) for op in ops for o in node.origins]
-        return next((kernel for kernel in found if kernel is not None), None)
+        kernels = [self.origins.get((op, o)) for op in ops for o in node.origins]
+        return next((kernel for kernel in kernels if kernel is not None), None)
 
-    def judged(self, node: Node, verdict: Verdict) -> Verdict:
+    def verdict_of(self, node: Node, verdict: Verdict) -> Verdict:
         """Returns the verdict on an op between dequantize and quantize."""
         kernel = None if _has_float_weights(node) else self.kernel_of(node)
         if kernel is not None:
-            inside = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
-            return replace(verdict, taken="integer", reason=inside)
+            kernel_reason = verdict.reason if verdict.reason.startswith("in the kernel of ") else ""
+            return replace(verdict, taken="integer", reason=kernel_reason)
         if verdict.reason == COMPUTES_IN_FLOAT and _is_product_of_integers(node):
-            said = f"{self.profile.name} has it in float32: {_why_float(node)}"
-            return replace(verdict, reason=said)
-        reason = self.left.get(node.name)
-        if reason is None or verdict.reason == COMPUTES_IN_FLOAT or node.op not in self.known:
+            reason_text = f"{self.profile.name} has it in float32: {_why_float(node)}"
+            return replace(verdict, reason=reason_text)
+        reason = self.float_reasons.get(node.name)
+        if reason is None or verdict.reason == COMPUTES_IN_FLOAT or node.op not in self.grouped_ops:
             return verdict
         product = spec(node.op).traits.weight is not None
-        said = f"{self.profile.name} has it in float32: {reason}"
-        return replace(verdict, taken="refused" if product else "float", reason=said)
+        reason_text = f"{self.profile.name} has it in float32: {reason}"
+        return replace(verdict, taken="refused" if product else "float", reason=reason_text)

@@ -1,8 +1,9 @@
-"""Quantizes i8 values again after ops that move them, as the optimizer would.
+"""Quantizes values again after ops that move them, as the optimizer would.
 
-From operator set 21 on, onnxruntime's QDQ propagation does that itself, but its quantizes state a
-type that contradicts their zero point, and the model fails to load. It leaves values alone that are
-quantized there already.
+From operator set 21 on, onnxruntime's QDQ propagation does that itself, but its quantizes of i8
+values state a type that contradicts their zero point, and the model fails to load. Where the body
+of a loop or branch reads what was moved, it ends the process (PropagateDQForward counts that reader
+among the inputs of its node). It leaves values alone that are quantized there already.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ _MAX_DISTANCE = 256
 
 def add_moved_quantizes(writer: OnnxWriter, results: Iterable[str]) -> None:
     """Adds quantizes after such moves to the graph that a writer has; `results` are its outputs."""
-    if writer.opset >= FIRST_TYPED_QUANTIZE:
-        _QuantizePropagation(writer, frozenset(results)).run()
+    captured = frozenset(
+        name for node in writer.nodes for held in nodes_inside(node) for name in held.input
+    )
+    if writer.opset >= FIRST_TYPED_QUANTIZE or captured:
+        _QuantizePropagation(writer, frozenset(results), captured).run()
 
 
 @dataclass
@@ -41,33 +45,37 @@ class _QuantizePropagation:
 
     writer: OnnxWriter
     results: frozenset[str]
+    captured: frozenset[str]
+    """Tensors that nodes of subgraphs read."""
     readers: dict[str, list[onnx.NodeProto | None]] = field(default_factory=dict)
     """The nodes that read a tensor; None stands for an output, and for a node of a subgraph."""
     sources: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    """The DequantizeLinear of i8 values from which a float tensor comes."""
+    """The DequantizeLinear from which a float tensor comes: of i8 values, or of any that are
+    captured after a move."""
     moved: list[str] = field(default_factory=list)
+    moved_to_bodies: list[str] = field(default_factory=list)
     bypassed: set[str] = field(default_factory=set)
     """Float tensors whose move now reads the integers instead."""
 
     def run(self) -> None:
         writer = self.writer
         nodes = writer.nodes
-        if not any(map(self._is_i8_dequantize, nodes)):
+        if not any(map(self._is_source, nodes)):
             return
         self._collect_readers(nodes)
+        # The list is written anew: moves, quantizes and dequantizes take the place of plain moves.
         writer.nodes = []
         for node in nodes:
             source = self._source(node)
-            if source is not None and _is_move(node) and not self._is_quantized_after(node):
+            if source is not None and _is_move(node) and self._must_be_quantized(node, source):
                 self._write_move(node, source)
                 continue
             writer.nodes.append(node)
-            if self._is_i8_dequantize(node):
+            if self._is_source(node):
                 self.sources[node.output[0]] = node
-            elif source is not None and self._is_removed(node, source):
+            elif source is not None and (_is_move(node) or self._is_removed(node, source)):
                 self.sources[node.output[0]] = source
-        if self.moved:
-            self._report()
+        self._report()
         if self.bypassed:
             self._remove_unused()
 
@@ -75,22 +83,38 @@ class _QuantizePropagation:
         """Removes the dequantizes that nothing reads any more."""
         writer = self.writer
         read = {name for node in writer.nodes for name in node.input}
-        idle = {n for n in self.bypassed - read if all(self.readers[n])}
-        writer.nodes = [n for n in writer.nodes if n.output[0] not in idle]
-        writer.value_infos = [i for i in writer.value_infos if i.name not in idle]
+        # An entry None is an output or a subgraph's reader, which is not in `nodes`.
+        unused = {n for n in self.bypassed - read if all(self.readers[n])}
+        writer.nodes = [n for n in writer.nodes if n.output[0] not in unused]
+        writer.value_infos = [i for i in writer.value_infos if i.name not in unused]
 
     def _collect_readers(self, nodes: list[onnx.NodeProto]) -> None:
         for node in nodes:
             for name in node.input:
                 self.readers.setdefault(name, []).append(node)
-            for name in (name for held in nodes_inside(node) for name in held.input):
+            for name in (name for inner_node in nodes_inside(node) for name in inner_node.input):
                 self.readers.setdefault(name, []).append(None)
         for name in self.results:
             self.readers.setdefault(name, []).append(None)
 
     # -- which ----------------------------------------------------------------------------------
 
+    def _is_source(self, node: onnx.NodeProto) -> bool:
+        if self._is_i8_dequantize(node):
+            return True
+        plain = node.op_type == "DequantizeLinear" and not node.domain
+        return plain and bool(self.captured) and self._scalar_constant(node.input[1]) is not None
+
+    def _must_be_quantized(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
+        """Returns whether the optimizer must find a quantize after a move."""
+        if node.output[0] in self.captured:
+            return True
+        return self._is_i8_dequantize(source) and not self._is_quantized_after(node)
+
     def _is_i8_dequantize(self, node: onnx.NodeProto) -> bool:
+        """Returns whether a node dequantizes i8 values, where quantizes have a type."""
+        if self.writer.opset < FIRST_TYPED_QUANTIZE:
+            return False
         if node.op_type != "DequantizeLinear" or node.domain or len(node.input) < 3:
             return False
         zero = self._scalar_constant(node.input[2])
@@ -98,8 +122,10 @@ class _QuantizePropagation:
 
     def _scalar_constant(self, name: str) -> onnx.TensorProto | None:
         """Returns a constant that onnxruntime considers a scalar: of rank 0, or of one element."""
-        held = self.writer.main.initializers.get(name)
-        return held if held is not None and list(held.dims) in ([], [1]) else None
+        initializer = self.writer.main.initializers.get(name)
+        return (
+            initializer if initializer is not None and list(initializer.dims) in ([], [1]) else None
+        )
 
     def _source(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         names = node.input[:2] if node.op_type in ("Add", "Mul") else node.input[:1]
@@ -111,6 +137,7 @@ class _QuantizePropagation:
         first = node
         while True:
             readers = self.readers.get(node.output[0], [])
+            # The optimizer finds a quantize there, and adds none of its own.
             if readers and all(r is not None and _is_quantize(r) for r in readers):
                 return node is first or (len(readers) == 1 and self._has_scalar_scale(readers[0]))
             after = readers[0] if len(readers) == 1 else None
@@ -125,17 +152,17 @@ class _QuantizePropagation:
     def _is_removed(self, node: onnx.NodeProto, source: onnx.NodeProto) -> bool:
         """Returns whether the optimizer may remove a node as an identity."""
         if node.op_type in _NEUTRAL_OPERANDS and not node.domain:
-            held = next(
+            constant = next(
                 (h for name in node.input if (h := self._scalar_constant(name)) is not None), None
             )
             return (
-                held is not None
-                and numpy_helper.to_array(held).item() == _NEUTRAL_OPERANDS[node.op_type]
+                constant is not None
+                and numpy_helper.to_array(constant).item() == _NEUTRAL_OPERANDS[node.op_type]
             )
         if node.op_type == "Cast":
             scale = self._scalar_constant(source.input[1])
-            wanted = next((a.i for a in node.attribute if a.name == "to"), None)
-            return scale is not None and wanted == scale.data_type
+            target = next((a.i for a in node.attribute if a.name == "to"), None)
+            return scale is not None and target == scale.data_type
         return node.op_type in ("Identity", "Expand", "Dropout") and not node.domain
 
     # -- how ------------------------------------------------------------------------------------
@@ -147,49 +174,62 @@ class _QuantizePropagation:
         themselves are moved.
         """
         writer, out = self.writer, node.output[0]
-        codes, pair = writer.fresh(f"{out}_codes"), [self._as_scalar(n) for n in source.input[1:]]
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
-        writer.nodes.append(made)
-        direct = source.output[0] == node.input[0]
-        if not direct or (self._requantizes_exactly(source) and not writer.moves_integers):
-            made.output[0] = writer.fresh(f"{out}_moved")
-            writer.emit("QuantizeLinear", [made.output[0], *pair], [codes])
+        # The pair is written as scalars, since the axis of a one-element list may move.
+        quantized, parameters = (
+            writer.fresh(f"{out}_codes"),
+            [self._as_scalar(n) for n in source.input[1:]],
+        )
+        move = onnx.NodeProto()
+        move.CopyFrom(node)
+        writer.nodes.append(move)
+        reads_dequantize = source.output[0] == node.input[0]
+        # Otherwise the floats in between make no difference, and the move reads the integers.
+        if not reads_dequantize or (
+            self._requantizes_exactly(source) and not writer.moves_integers
+        ):
+            move.output[0] = writer.fresh(f"{out}_moved")
+            writer.emit("QuantizeLinear", [move.output[0], *parameters], [quantized])
         else:
             self.bypassed.add(node.input[0])
-            made.input[0], made.output[0] = source.input[0], codes
-        writer.emit("DequantizeLinear", [codes, *pair], [out])
+            move.input[0], move.output[0] = source.input[0], quantized
+        writer.emit("DequantizeLinear", [quantized, *parameters], [out])
         self.sources[out] = writer.nodes[-1]
-        self.moved.append(out)
+        (self.moved_to_bodies if out in self.captured else self.moved).append(out)
 
     def _requantizes_exactly(self, source: onnx.NodeProto) -> bool:
         """Returns whether every integer, dequantized, quantizes to itself: no float is infinite
         or 0."""
-        held = self._scalar_constant(source.input[1])
-        if held is None:
+        constant = self._scalar_constant(source.input[1])
+        if constant is None:
             return True
-        scale = np.abs(numpy_helper.to_array(held))
-        known = np.finfo(scale.dtype)
-        return bool(known.tiny <= scale <= known.max / _MAX_DISTANCE)
+        # Below tiny or above max / 256, some integer dequantizes to 0 or infinity.
+        scale = np.abs(numpy_helper.to_array(constant))
+        limits = np.finfo(scale.dtype)
+        return bool(limits.tiny <= scale <= limits.max / _MAX_DISTANCE)
 
     def _as_scalar(self, name: str) -> str:
         """Returns a parameter of one element as a scalar: the axis may be gone after the move."""
-        held = self._scalar_constant(name)
-        if held is None or not held.dims:
+        constant = self._scalar_constant(name)
+        if constant is None or not constant.dims:
             return name
-        data = np.asarray(numpy_helper.to_array(held)).reshape(())
+        data = np.asarray(numpy_helper.to_array(constant)).reshape(())
         return self.writer.parameter(data, name, None)
 
     def _report(self) -> None:
-        count = len(self.moved)
-        what = "a move of i8 values has" if count == 1 else f"{count} moves of i8 values have"
-        said = (
-            f"{what} quantized values after {'it' if count == 1 else 'them'} too, with the "
-            "same parameters"
-        )
         first = FIRST_TYPED_QUANTIZE
-        why = f"from set {first} on, those of onnxruntime 1.31's optimizer would end in an error"
-        self.writer.ledger.add(Change.EXACT, STEP, self.moved[0], f"{said}: {why}")
+        for held, what, why in (
+            (self.moved, "i8 values", f"from set {first} on, those of onnxruntime 1.31's optimizer"
+             " would end in an error"),
+            (self.moved_to_bodies, "values to the body of a loop or branch",
+             "onnxruntime's optimizer would end the process"),
+        ):  # fmt: skip
+            if not held:
+                continue
+            one = len(held) == 1
+            moves = f"a move of {what} has" if one else f"{len(held)} moves of {what} have"
+            them = "it" if one else "them"
+            said = f"{moves} quantized values after {them} too, with the same parameters: {why}"
+            self.writer.ledger.add(Change.EXACT, STEP, held[0], said)
 
 
 def _is_move(node: onnx.NodeProto) -> bool:

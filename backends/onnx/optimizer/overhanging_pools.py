@@ -25,38 +25,41 @@ def pad_windows(graph: Graph, ledger: Ledger) -> None:
     for node in list(graph):
         if node.op not in AVERAGES or node.results[0].type.quant is None:
             continue
-        over = _overhang(node.attrs, node.operands.get("x"), node.results[0])
-        if not over or not all(isinstance(o, int) for o in over):
+        overhang = _overhang(node.attrs, node.operands.get("x"), node.results[0])
+        if not overhang or not all(isinstance(o, int) for o in overhang):
             continue
-        pad, n = _int_tuple(node.attrs, "pad"), len(over)
-        ends = [p + (o or 0) for p, o in zip(pad[n:], over, strict=True)]
+        # The overhang becomes padding at the end, and ceil mode is off: the windows stay the same.
+        pad, n = _int_tuple(node.attrs, "pad"), len(overhang)
+        ends = [p + (o or 0) for p, o in zip(pad[n:], overhang, strict=True)]
         graph.set_attrs(node, pad=(*pad[:n], *ends), ceil=False)
-        said = "what its last windows count beyond the padding is written as padding"
-        ledger.add(Change.EXACT, STEP, node.name, said)
+        reason = "what its last windows count beyond the padding is written as padding"
+        ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
 def keeping_pools(ledger: Ledger) -> AbstractContextManager[None]:
     """Returns a context in which passes leave such pools quantized, as the ledger reports."""
-    outer, reported = asked(), set[str]()
+    previous, reported = asked(), set[str]()
 
-    def watch(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
+    def ask(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
         pool = next((n for n in nodes if has_overhang(n)), None)
         if pool is None:
-            return outer(step, rewrite, nodes)
+            return previous(step, rewrite, nodes)
         if pool.name not in reported:
             reported.add(pool.name)
-            said = "stays as it is: quantized pools count all of a window that exceeds the padding"
-            ledger.add(Change.EXACT, STEP, pool.name, f"{said}, float pools do not")
+            reason = (
+                "stays as it is: quantized pools count all of a window that exceeds the padding"
+            )
+            ledger.add(Change.EXACT, STEP, pool.name, f"{reason}, float pools do not")
         return False
 
-    return asking(watch)
+    return asking(ask)
 
 
 def has_overhang(node: Node) -> bool:
     """Returns whether a pool has windows that exceed the padded input, or may have."""
     if node.stages:
-        head, value = node.stages[0], node.stage_operands(0).get("x")
-        return head.op in AVERAGES and bool(_overhang(head.attrs, value, node.results[0]))
+        anchor, value = node.stages[0], node.stage_operands(0).get("x")
+        return anchor.op in AVERAGES and bool(_overhang(anchor.attrs, value, node.results[0]))
     return node.op in AVERAGES and bool(
         _overhang(node.attrs, node.operands.get("x"), node.results[0])
     )
@@ -70,15 +73,18 @@ def _overhang(attrs: Mapping[str, Attr], x: Value | None, y: Value) -> Sequence[
     kernel, stride, pad = (_int_tuple(attrs, name) for name in ("kernel", "stride", "pad"))
     n = len(kernel)
     axes = range(1, n + 1) if attrs.get("layout") == "NHWC" else range(2, n + 2)
-    found: list[int | None] = []
+    overhangs: list[int | None] = []
     for i, axis in enumerate(axes):
         size, count = x.type.shape[axis], y.type.shape[axis]
         if isinstance(size, int) and isinstance(count, int):
-            reach = (count - 1) * stride[i] + kernel[i]
-            found.append(max(reach - size - pad[i] - pad[i + n], 0))
+            # The last window ends at (count - 1) * stride + kernel, from the start of the first
+            # padding.
+            span = (count - 1) * stride[i] + kernel[i]
+            overhangs.append(max(span - size - pad[i] - pad[i + n], 0))
         else:
-            found.append(0 if stride[i] == 1 else None)
-    return found if any(o is None or o for o in found) else ()
+            # With stride 1 there is no overhang, whatever the sizes.
+            overhangs.append(0 if stride[i] == 1 else None)
+    return overhangs if any(o is None or o for o in overhangs) else ()
 
 
 def _int_tuple(attrs: Mapping[str, Attr], name: str) -> tuple[int, ...]:

@@ -32,16 +32,18 @@ def must_stay(writer: OnnxWriter, node: Node) -> bool:
     return pool is not None
 
 
-def keep_pads(writer: OnnxWriter, node: Node, made: Iterable[onnx.NodeProto]) -> None:
+def keep_pads(writer: OnnxWriter, node: Node, written: Iterable[onnx.NodeProto]) -> None:
     """Adds the empty third input to Pads of a foreign operator."""
-    held = {writer.name(v): v for v in node.variadic("xs")}
-    for pad in made:
+    operands = {writer.name(v): v for v in node.variadic("xs")}
+    for pad in written:
         modes = [a.s for a in pad.attribute if a.name == "mode"]
+        # Below opset 11 pads are attributes, and there is no third input to add.
         if pad.op_type != "Pad" or modes not in ([], [b"constant"]) or writer.opset < 11:
             continue
-        given = [held.get(name) for name in pad.input[1:]]
-        arrays = [v.constant for v in given if v is not None]
-        if len(given) > 2 or len(arrays) < len(given) or not _are_zeros(arrays[1:]):
+        values = [operands.get(name) for name in pad.input[1:]]
+        arrays = [v.constant for v in values if v is not None]
+        # Pads with axes, computed operands or another value than 0 are none that PadFusion merges.
+        if len(values) > 2 or len(arrays) < len(values) or not _are_zeros(arrays[1:]):
             continue
         if must_stay(writer, node):
             pad.input[2:] = [""]
@@ -53,16 +55,16 @@ def _are_zeros(arrays: Iterable[Array | None]) -> bool:
 
 def _pool_consumer(node: Node) -> Node | None:
     """Returns the pool that reads a node's result, also through ops that the optimizer removes."""
-    todo = [node]
-    while todo:
-        for use in todo.pop().results[0].uses:
+    pending = [node]
+    while pending:
+        for use in pending.pop().results[0].uses:
             reader = use.node
             ops = [stage.op for stage in reader.stages] or [reader.op]
             foreign = reader.attrs.get("op") if reader.op == "foreign" else None
             if foreign in _POOL_OPERATORS or any(op.startswith(_POOL_OPS) for op in ops):
                 return reader
             if _may_be_removed(reader):
-                todo.append(reader)
+                pending.append(reader)
     return None
 
 
@@ -70,5 +72,7 @@ def _may_be_removed(node: Node) -> bool:
     """Returns whether an op only moves elements, or may be an identity."""
     if node.op not in _NEUTRAL_OPERANDS:
         return node.op in ("cast", "transpose", "expand")
-    held = [v.constant for v in node.operands.values()]
-    return any(a is not None and bool(np.all(a.data == _NEUTRAL_OPERANDS[node.op])) for a in held)
+    constants = [v.constant for v in node.operands.values()]
+    return any(
+        a is not None and bool(np.all(a.data == _NEUTRAL_OPERANDS[node.op])) for a in constants
+    )

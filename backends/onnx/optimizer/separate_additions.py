@@ -15,7 +15,7 @@ from qir.ledger import Change, Ledger
 from ..writer.writer import STEP
 
 _PRODUCT_SLOTS = {"matmul": ("a", "b"), "linear": ("x", "w")}
-_SAID = (
+_SUM_NOTE = (
     "is added by Sum: of an Add onnxruntime's optimizer makes a Gemm, and computes the product in "
     "float32 or on data that it rounds once more"
 )
@@ -32,12 +32,14 @@ def separate_additions(graph: Graph, ledger: Ledger) -> int:
         if not _is_dynamic_product(node):
             continue
         if "bias" in node.operands:
-            made = _split_bias(graph, node)
-        elif last := _only_addition(node):
-            made = _add_by_sum(graph, last, last.operands["a"], last.operands["b"])
+            addition = _split_bias(graph, node)
+        elif following := _only_addition(node):
+            addition = _add_by_sum(
+                graph, following, following.operands["a"], following.operands["b"]
+            )
         else:
             continue
-        ledger.add(Change.EXACT, STEP, made.name, _SAID)
+        ledger.add(Change.EXACT, STEP, addition.name, _SUM_NOTE)
         count += 1
     return count
 
@@ -62,12 +64,12 @@ def _is_dynamic_product(node: Node) -> bool:
 def _has_computed_scale(value: Value) -> bool:
     """Returns whether a value is integers with one computed scale, which no dequantize of the
     source reads."""
-    codes = _integers_of(value)
-    kept = value.node.op == "dequantize" and any(
+    quantized = _integers_of(value)
+    is_from_source = value.node.op == "dequantize" and any(
         o.op == "DequantizeLinear" for o in value.node.origins
     )
-    quant = codes.type.quant if codes is not None else None
-    return quant is not None and quant.dynamic and quant.granularity is None and not kept
+    quant = quantized.type.quant if quantized is not None else None
+    return quant is not None and quant.dynamic and quant.granularity is None and not is_from_source
 
 
 def _integers_of(value: Value) -> Value | None:
@@ -84,8 +86,11 @@ def _only_addition(node: Node) -> Node | None:
         return None
     other = use.node.operands["b" if use.slot == "a" else "a"]
     rank = node.result.type.rank
-    fits = other.type.element == F32 and (other.type.rank == 1 or other.type.rank == rank == 2)
-    return use.node if fits and use.node.result.type.quant is None else None
+    # MatMulAddFusion takes a bias of rank 1, or one of the product's own rank 2.
+    is_fusible = other.type.element == F32 and (
+        other.type.rank == 1 or other.type.rank == rank == 2
+    )
+    return use.node if is_fusible and use.node.result.type.quant is None else None
 
 
 def _split_bias(graph: Graph, node: Node) -> Node:
@@ -110,6 +115,6 @@ def _add_by_sum(graph: Graph, last: Node, *parts: Value) -> Node:
     """Replaces an addition by a sum."""
     operands = {f"xs.{i}": part for i, part in enumerate(parts)}
     origins = last.origins if last.op == "add" else ()
-    made = graph.add("sum", operands, before=last, origins=origins, profile=last.profile)
-    graph.substitute(last, made.result)
-    return made
+    total = graph.add("sum", operands, before=last, origins=origins, profile=last.profile)
+    graph.substitute(last, total.result)
+    return total

@@ -29,19 +29,20 @@ def join_activations(graph: Graph, prepared: Preparation) -> int:
             or last.stages
         ):
             continue
+        # clip(relu(x), low, high) = clip(x, max(low, 0), high)
         if first.op == "relu" and last.op == "clip":
-            least = last.attrs.get("min")
-            least = max(least, 0.0) if isinstance(least, float) else 0.0
-            graph.set_attrs(last, **{**last.attrs, "min": least})
+            lower = last.attrs.get("min")
+            lower = max(lower, 0.0) if isinstance(lower, float) else 0.0
+            graph.set_attrs(last, **{**last.attrs, "min": lower})
             graph.set_operand(last, "x", first.operands["x"])
-            gone, said = first, "relu is part of the clip after it"
+            removed, reason = first, "relu is part of the clip after it"
         elif _is_redundant_before_quantize(last):
             graph.replace(last.result, first.result)
-            gone, said = last, f"{last.op} clamps nothing, and is dropped"
+            removed, reason = last, f"{last.op} clamps nothing, and is dropped"
         else:
             continue
-        graph.remove(gone)
-        prepared.ledger.add(Change.EXACT, prepared.name, gone.name, said)
+        graph.remove(removed)
+        prepared.ledger.add(Change.EXACT, prepared.name, removed.name, reason)
         count += 1
     return count
 

@@ -37,6 +37,7 @@ def fold_constants(graph: Graph, prepared: Preparation) -> int:
     if not quantizes_float_constants(prepared.profile):
         return 0
     count, ledger = 0, prepared.ledger
+    # Shapes first, so that what is computed from sizes can be folded in the second loop.
     for node in list(graph):
         count += node.op == "shape" and _fold_shape(graph, node, prepared)
     for node in list(graph):
@@ -47,8 +48,8 @@ def fold_constants(graph: Graph, prepared: Preparation) -> int:
         if fold(graph, node, ledger, prepared.name):
             count += 1
             if has_floats and not exact:
-                said = f"the runtime's {node.op} of constants may differ in the last bit"
-                ledger.add(Change.UNVERIFIED, prepared.name, name, said)
+                reason = f"the runtime's {node.op} of constants may differ in the last bit"
+                ledger.add(Change.UNVERIFIED, prepared.name, name, reason)
     return count + (graph.prune() if count else 0)
 
 
@@ -60,10 +61,11 @@ def _fold_shape(graph: Graph, node: Node, prepared: Preparation) -> bool:
     start, end = (node.attrs[name] for name in ("start", "end"))
     assert isinstance(start, int)
     assert end is None or isinstance(end, int)
+    # The folded constant takes the name over; the old value is renamed out of the way.
     name = node.result.name
     graph.rename(node.result, graph.fresh(f"{name}.folded"))
-    held = Array.of(np.asarray(sizes[start:end], np.int64), name)
-    graph.replace(node.result, graph.constant(held, name=name, before=node))
+    constant = Array.of(np.asarray(sizes[start:end], np.int64), name)
+    graph.replace(node.result, graph.constant(constant, name=name, before=node))
     prepared.ledger.add(Change.EXACT, prepared.name, name, "sizes are known")
     return True
 

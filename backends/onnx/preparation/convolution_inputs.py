@@ -39,10 +39,11 @@ def join_scales(graph: Graph, prepared: Preparation) -> int:
         return 0
     count = 0
     for node in [n for n in graph if n.op in CONVOLUTIONS | TRANSPOSED_CONVOLUTIONS]:
+        # Several ops in a row are fused one after another, each rounded on its own.
         while last := _fusible_consumer(node):
             _fuse(graph, node, last)
-            said = f"its float weights absorb the {last.op} after it"
-            prepared.ledger.add(Change.REGROUPED, prepared.name, node.name, said)
+            reason = f"its float weights absorb the {last.op} after it"
+            prepared.ledger.add(Change.REGROUPED, prepared.name, node.name, reason)
             count += 1
     return count
 
@@ -55,18 +56,21 @@ def join_pads(graph: Graph, prepared: Preparation) -> int:
     count = 0
     for node in [n for n in graph if n.op in CONVOLUTIONS]:
         pad = node.operands["x"].node
-        more = _spatial_pads(pad)
-        if more is None or node.stages or node.schemes or node.profile != pad.profile:
+        added_pads = _spatial_pads(pad)
+        # Another profile on one of the two means another runtime's arithmetic: nothing is merged.
+        if added_pads is None or node.stages or node.schemes or node.profile != pad.profile:
             continue
-        held = node.attrs["pad"]
-        assert isinstance(held, tuple)
-        both = zip(held, more, strict=True)
-        graph.set_attrs(node, pad=tuple(int(a) + b for a, b in both if isinstance(a, int)))
+        own_pads = node.attrs["pad"]
+        assert isinstance(own_pads, tuple)
+        pairs = zip(own_pads, added_pads, strict=True)
+        graph.set_attrs(node, pad=tuple(int(a) + b for a, b in pairs if isinstance(a, int)))
         graph.set_operand(node, "x", pad.operands["x"])
         graph.set_origins(node, [*pad.origins, *node.origins])
         graph.remove(pad)
-        said = "zeros around its data are its own pads, if the file says neither axes nor auto_pad"
-        prepared.ledger.add(Change.UNVERIFIED, prepared.name, node.name, said)
+        reason = (
+            "zeros around its data are its own pads, if the file says neither axes nor auto_pad"
+        )
+        prepared.ledger.add(Change.UNVERIFIED, prepared.name, node.name, reason)
         count += 1
     return count
 
@@ -80,12 +84,14 @@ def _spatial_pads(pad: Node) -> tuple[int, ...] | None:
         return None
     if len(pad.operands) > 1 or not isinstance(value, float) or not isinstance(pads, tuple):
         return None
-    wholes = [p for p in pads if isinstance(p, int)]
-    half = len(wholes) // 2
-    around = (*wholes[2:half], *wholes[half + 2 :])
-    others = (*wholes[:2], *wholes[half : half + 2])
-    zeros = value == 0 and not np.signbit(value)
-    return around if zeros and min(wholes) >= 0 and not any(others) else None
+    # pads are [begin of each axis, end of each axis]; the first two axes are batch and channels.
+    int_pads = [p for p in pads if isinstance(p, int)]
+    half = len(int_pads) // 2
+    spatial = (*int_pads[2:half], *int_pads[half + 2 :])
+    non_spatial = (*int_pads[:2], *int_pads[half : half + 2])
+    # -0.0 is no neutral element: x + -0.0 keeps the sign of a zero, which padding does not.
+    is_positive_zero = value == 0 and not np.signbit(value)
+    return spatial if is_positive_zero and min(int_pads) >= 0 and not any(non_spatial) else None
 
 
 def _fusible_consumer(node: Node) -> Node | None:
@@ -94,37 +100,40 @@ def _fusible_consumer(node: Node) -> Node | None:
     if use is None or use.node.op not in _FUSED_CONSUMERS or use.slot not in ("a", "x"):
         return None
     last = use.node
-    plain = not any(n.stages or n.schemes for n in (node, last)) and last.profile == node.profile
-    if not plain or last.result.type.shape != node.result.type.shape:
+    is_plain = not any(n.stages or n.schemes for n in (node, last)) and last.profile == node.profile
+    if not is_plain or last.result.type.shape != node.result.type.shape:
         return None
     w, bias = node.operands["w"], node.operands.get("bias")
-    given = [last.operands[slot] for slot in _FUSED_CONSUMERS[last.op]]
-    if not all(_is_float_constant(v) for v in (w, *given)) or not (
+    constants = [last.operands[slot] for slot in _FUSED_CONSUMERS[last.op]]
+    if not all(_is_float_constant(v) for v in (w, *constants)) or not (
         bias is None or _is_float_constant(bias)
     ):
         return None
     if last.op == "batch_norm":
         return last
-    fits = node.op in CONVOLUTIONS and _is_per_channel(w, given[0], one=last.op == "mul")
+    # A batch norm is fused into transposed convolutions too, a product or sum is not.
+    fits = node.op in CONVOLUTIONS and _is_per_channel(
+        w, constants[0], allow_scalar=last.op == "mul"
+    )
     return last if fits else None
 
 
 def _is_float_constant(value: Value) -> bool:
-    held = value.constant is not None and not value.node.attrs["default"]
-    return held and value.type.element == F32
+    is_fixed = value.constant is not None and not value.node.attrs["default"]
+    return is_fixed and value.type.element == F32
 
 
-def _is_per_channel(w: Value, other: Value, *, one: bool) -> bool:
+def _is_per_channel(w: Value, other: Value, *, allow_scalar: bool) -> bool:
     """Returns whether a constant has one value per channel, or one for all if `one` allows it."""
-    shape, many = other.type.shape, (w.type.shape[0], *(1,) * (w.type.rank - 2))
-    return shape in (many, (1, *many)) or (one and not shape)
+    shape, channel_shape = other.type.shape, (w.type.shape[0], *(1,) * (w.type.rank - 2))
+    return shape in (channel_shape, (1, *channel_shape)) or (allow_scalar and not shape)
 
 
 def _fuse(graph: Graph, node: Node, last: Node) -> None:
     w, b = node.operands["w"], node.operands.get("bias")
-    given = [_float_data(last.operands[slot]) for slot in _FUSED_CONSUMERS[last.op]]
+    constants = [_float_data(last.operands[slot]) for slot in _FUSED_CONSUMERS[last.op]]
     weights, bias = _fused_parameters(
-        last, _float_data(w), None if b is None else _float_data(b), given, node
+        last, _float_data(w), None if b is None else _float_data(b), constants, node
     )
     graph.set_operand(node, "w", _new_constant(graph, weights, w, node))
     if bias is not None:
@@ -134,31 +143,34 @@ def _fuse(graph: Graph, node: Node, last: Node) -> None:
 
 
 def _fused_parameters(
-    last: Node, w: Floats, bias: Floats | None, given: list[Floats], node: Node
+    last: Node, w: Floats, bias: Floats | None, constants: list[Floats], node: Node
 ) -> tuple[Floats, Floats | None]:
     """Returns new weights and a new bias; every step is rounded to float32."""
+    # conv(x) + c: only the bias changes. conv(x) * g: weights and bias are scaled.
     if last.op == "add":
-        return w, given[0].reshape(-1) if bias is None else bias + given[0].reshape(-1)
+        return w, constants[0].reshape(-1) if bias is None else bias + constants[0].reshape(-1)
     if last.op == "mul":
-        gain = given[0].reshape(-1)
+        gain = constants[0].reshape(-1)
         return _scaled_weights(w, gain, node), None if bias is None else bias * gain
-    gamma, beta, mean, var = given
+    gamma, beta, mean, var = constants
     eps = last.attrs["eps"]
     assert isinstance(eps, float)
+    # As onnxruntime's ConvBNFusion: gain = gamma / sqrt(var + eps), in float32 throughout.
     gain = gamma / np.sqrt(var + np.float32(eps))
-    moved = beta - mean * gain if bias is None else (bias - mean) * gain + beta
-    return _scaled_weights(w, gain, node), moved
+    shifted = beta - mean * gain if bias is None else (bias - mean) * gain + beta
+    return _scaled_weights(w, gain, node), shifted
 
 
 def _scaled_weights(w: Floats, gain: Floats, node: Node) -> Floats:
     """Returns weights times one number for each result channel, or one for all."""
-    ones, groups = (1,) * (w.ndim - 2), node.attrs["groups"]
+    spatial_ones, groups = (1,) * (w.ndim - 2), node.attrs["groups"]
+    # Weights of a convolution are [out, in / groups, ...], transposed ones [in, out / groups, ...].
     if node.op not in TRANSPOSED_CONVOLUTIONS:
-        return w * gain.reshape(-1, 1, *ones)
+        return w * gain.reshape(-1, 1, *spatial_ones)
     assert isinstance(groups, int)
-    each = (groups, w.shape[0] // groups, *w.shape[1:])
-    parts = w.reshape(each) * gain.reshape(groups, 1, w.shape[1], *ones)
-    return parts.reshape(w.shape)
+    grouped_shape = (groups, w.shape[0] // groups, *w.shape[1:])
+    scaled = w.reshape(grouped_shape) * gain.reshape(groups, 1, w.shape[1], *spatial_ones)
+    return scaled.reshape(w.shape)
 
 
 def _float_data(value: Value) -> Floats:
@@ -166,9 +178,9 @@ def _float_data(value: Value) -> Floats:
     return value.constant.data.astype(np.float32)
 
 
-def _new_constant(graph: Graph, reals: Floats, of: Value, before: Node) -> Value:
-    name = graph.fresh(of.name)
-    made = Array(np.ascontiguousarray(reals, np.float32), TensorType(reals.shape, F32), name)
-    value = graph.constant(made, name=name, before=before)
-    graph.set_origins(value.node, of.node.origins)
+def _new_constant(graph: Graph, floats: Floats, source: Value, before: Node) -> Value:
+    name = graph.fresh(source.name)
+    array = Array(np.ascontiguousarray(floats, np.float32), TensorType(floats.shape, F32), name)
+    value = graph.constant(array, name=name, before=before)
+    graph.set_origins(value.node, source.node.origins)
     return value

@@ -18,25 +18,26 @@ def merge_equal_quantizes(graph: Graph, prepared: Preparation) -> int:
     """Keeps one of several quantizes that make the same integers of one value; returns how many
     go."""
     count = 0
-    kept: dict[Value, list[Node]] = {}
+    by_operand: dict[Value, list[Node]] = {}
     for node in [n for n in graph if n.op == "quantize" and len(n.operands) == 1]:
-        firsts = kept.setdefault(node.operands["x"], [])
-        first = next((f for f in firsts if _have_same_result(f, node)), None)
+        kept_quantizes = by_operand.setdefault(node.operands["x"], [])
+        first = next((f for f in kept_quantizes if _have_same_result(f, node)), None)
         if first is None:
-            firsts.append(node)
+            kept_quantizes.append(node)
+        # A quantize that makes an output keeps it.
         elif not any(use.node.op == "output" for use in node.result.uses):
             graph.replace(node.result, first.result)
             graph.remove(node)
-            said = "an equal quantize of the same value is merged with this one"
-            prepared.ledger.add(Change.EXACT, prepared.name, first.name, said)
+            reason = "an equal quantize of the same value is merged with this one"
+            prepared.ledger.add(Change.EXACT, prepared.name, first.name, reason)
             count += 1
     return count
 
 
 def _have_same_result(one: Node, other: Node) -> bool:
     a, b = one.result.type.quant, other.result.type.quant
-    alike = dict(one.attrs) == dict(other.attrs) and one.profile == other.profile
-    return a is not None and b is not None and alike and a.has_same_mapping(b)
+    same_attributes = dict(one.attrs) == dict(other.attrs) and one.profile == other.profile
+    return a is not None and b is not None and same_attributes and a.has_same_mapping(b)
 
 
 def merge_pairs(graph: Graph, prepared: Preparation) -> int:
@@ -55,17 +56,20 @@ def _move_pairs_out_of_transposes(graph: Graph) -> int:
     count = 0
     for last in [node for node in graph if node.op == "transpose"]:
         while (pair := _pair_between_transposes(last)) is not None:
-            codes, first = pair
-            quant = codes.result.type.quant
+            quantize, first = pair
+            quant = quantize.result.type.quant
             assert quant is not None
-            made, turned = last.operands["x"].node, first.attrs["perm"]
+            dequantize, first_perm = last.operands["x"].node, first.attrs["perm"]
             graph.set_operand(last, "x", put_pair(graph, first.operands["x"], quant, first))
-            again = last.attrs["perm"]
-            assert isinstance(turned, tuple)
-            assert isinstance(again, tuple)
-            graph.set_attrs(last, perm=tuple(turned[i] for i in again if isinstance(i, int)))
-            for gone in (made, codes, first):
-                graph.remove(gone)
+            last_perm = last.attrs["perm"]
+            assert isinstance(first_perm, tuple)
+            assert isinstance(last_perm, tuple)
+            # perm(last) after perm(first): axis i of the result is first[last[i]] of the operand.
+            graph.set_attrs(
+                last, perm=tuple(first_perm[i] for i in last_perm if isinstance(i, int))
+            )
+            for removed in (dequantize, quantize, first):
+                graph.remove(removed)
             count += 1
     return count
 
@@ -73,16 +77,16 @@ def _move_pairs_out_of_transposes(graph: Graph) -> int:
 def _pair_between_transposes(last: Node) -> tuple[Node, Node] | None:
     """Returns the quantize, and the transpose before it, whose integers only a transpose reads
     as floats."""
-    back = last.operands["x"].node
-    if back.op != "dequantize" or back.result.only_use is None:
+    dequantize = last.operands["x"].node
+    if dequantize.op != "dequantize" or dequantize.result.only_use is None:
         return None
-    codes = back.operands["x"].node
-    if codes.op != "quantize" or codes.result.only_use is None:
+    quantize = dequantize.operands["x"].node
+    if quantize.op != "quantize" or quantize.result.only_use is None:
         return None
-    first = codes.operands["x"].node
+    first = quantize.operands["x"].node
     if first.op != "transpose" or first.result.only_use is None:
         return None
-    return (codes, first) if has_one_scale(codes.result.type.quant) else None
+    return (quantize, first) if has_one_scale(quantize.result.type.quant) else None
 
 
 def _merge_consecutive_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
@@ -108,14 +112,14 @@ def _merge_consecutive_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
             continue
         if first_type.storage != second_type.storage or first_type.storage not in (I8, U8):
             continue
-        both = (
+        merged_type = (
             first_type
             if first_type.has_same_mapping(second_type)
             else _common_type(first_type, second_type)
         )
-        if both is None:
+        if merged_type is None:
             continue
-        graph.set_type(first.result, first.result.type.with_element(both))
+        graph.set_type(first.result, first.result.type.with_element(merged_type))
         graph.replace(second.result, first.result)
         graph.remove(second)
         graph.remove(between)
@@ -131,27 +135,31 @@ def _remove_redundant_pairs(graph: Graph, ledger: Ledger, name: str) -> int:
         use, between = last.result.only_use, last.operands["x"].node
         if use is None or between.op != "dequantize" or last.attrs["round"]:
             continue
-        codes, quant = between.operands["x"], last.result.type.quant
-        first = codes.type.quant
+        quantized, quant = between.operands["x"], last.result.type.quant
+        first = quantized.type.quant
         if (
             first is None
             or quant is None
             or not (has_one_scale(first) and first.has_same_mapping(quant))
         ):
             continue
-        shown = use.node.op == "output"
-        if shown and (codes.node.op == "input" or any(u.node.op == "output" for u in codes.uses)):
+        # An output's value keeps its name: the integers take it over, unless they are one
+        # themselves.
+        is_output = use.node.op == "output"
+        if is_output and (
+            quantized.node.op == "input" or any(u.node.op == "output" for u in quantized.uses)
+        ):
             continue
-        made, lineage = last.result.name, last.result.lineage
-        graph.replace(last.result, codes)
+        name_of_output, lineage = last.result.name, last.result.lineage
+        graph.replace(last.result, quantized)
         graph.remove(last)
         if not between.used:
             graph.remove(between)
-        if shown:
-            graph.rename(codes, made)
-            graph.set_lineage(codes, lineage)
-        said = "a dequantize and a quantize with equal parameters are removed"
-        ledger.add(Change.EXACT, name, codes.node.name, said)
+        if is_output:
+            graph.rename(quantized, name_of_output)
+            graph.set_lineage(quantized, lineage)
+        reason = "a dequantize and a quantize with equal parameters are removed"
+        ledger.add(Change.EXACT, name, quantized.node.name, reason)
         count += 1
     return count
 
@@ -160,14 +168,16 @@ def _common_type(one: QuantType, other: QuantType) -> QuantType | None:
     """Returns the type of the range that two types have in common, computed in float32; None if
     none."""
     f32 = np.float32
+    # Ends of each range in steps from the zero point, with the scale in float32.
     ends = [
         (q.low - int(q.zeros()), q.high - int(q.zeros()), f32(q.scales())) for q in (one, other)
     ]
-    least = max(f32(low) * scale for low, _, scale in ends)
-    most = min(f32(high) * scale for _, high, scale in ends)
-    if not most > least:
+    lowest = max(f32(low) * scale for low, _, scale in ends)
+    highest = min(f32(high) * scale for _, high, scale in ends)
+    if not highest > lowest:
         return None
-    scale = f32(most - least) / f32(one.high - one.low)
-    exact = f32(f32(one.low) - f32(least / scale))
-    zero = int(np.floor(np.abs(exact) + f32(0.5)) * np.sign(exact))
+    scale = f32(highest - lowest) / f32(one.high - one.low)
+    # zero = low - round(least / scale), rounded half away from zero as std::round does.
+    exact_zero = f32(f32(one.low) - f32(lowest / scale))
+    zero = int(np.floor(np.abs(exact_zero) + f32(0.5)) * np.sign(exact_zero))
     return uniform(one.storage, np.asarray(scale), np.asarray(min(max(zero, one.low), one.high)))

@@ -53,8 +53,8 @@ def quantize_parameters(graph: Graph, prepared: Preparation) -> int:
         layer = _quantizable_layer(node)
         if layer is None:
             continue
-        if said := _invalid_constant_reason(layer):
-            ledger.add(Change.UNVERIFIED, prepared.name, node.name, f"{said}: not predicted")
+        if problem := _invalid_constant_reason(layer):
+            ledger.add(Change.UNVERIFIED, prepared.name, node.name, f"{problem}: not predicted")
             continue
         if layer.weights.constant is not None:
             if layer.weights.node.attrs["default"] is True:
@@ -97,10 +97,11 @@ def _has_fitting_weights(node: Node, weights: Value, bias: Value | None) -> bool
         return False
     if _is_per_tensor(kind):
         return True
-    first = node.op.startswith("conv") and node.op not in TRANSPOSED_CONVOLUTIONS
-    first = first or node.attrs.get("trans_b") is True
-    along = 0 if first else 1
-    return kind.axis == along and not kind.dynamic and _scale_shape(kind) == bias.type.shape
+    results_first = node.op.startswith("conv") and node.op not in TRANSPOSED_CONVOLUTIONS
+    results_first = results_first or node.attrs.get("trans_b") is True
+    # Weights of a transposed convolution and of a Gemm without transB have results on axis 1.
+    axis = 0 if results_first else 1
+    return kind.axis == axis and not kind.dynamic and _scale_shape(kind) == bias.type.shape
 
 
 def _is_per_tensor(quant: QuantType) -> bool:
@@ -114,10 +115,11 @@ def _scale_shape(quant: QuantType) -> tuple[int, ...]:
 def _invalid_constant_reason(layer: _Layer) -> str:
     """Returns why constants cannot be quantized, such as NaN; empty where they can."""
     for name, value in (("weights", layer.weights), ("biases", layer.bias)):
-        held = value.constant if value is not None else None
-        if held is not None and np.isnan(held.data).any():
+        constant = value.constant if value is not None else None
+        # NaN has no integer, and the optimizer's result for infinities differs by version.
+        if constant is not None and np.isnan(constant.data).any():
             return f"some of its {name} are no numbers"
-        if held is not None and name == "weights" and np.isinf(held.data).any():
+        if constant is not None and name == "weights" and np.isinf(constant.data).any():
             return "some of its weights are infinite"
     return ""
 
@@ -143,53 +145,59 @@ def _quantize_weights(graph: Graph, layer: _Layer, prepared: Preparation) -> Non
     assert value.constant is not None
     rule, floats = profile.resolve(Query("constant")), value.constant.data
     quant = weight_type(floats, rule)
-    held = quantize(floats, affine_of(quant), rule)
+    integers = quantize(floats, affine_of(quant), rule)
+    # As for unsigned_values: onnxruntime's QDQS8ToU8Transformer adds 128 to both.
     if value.node.attrs["default"] and UNSIGNED in profile.prepare:
         quant = uniform(U8, quant.scales(), np.asarray(quant.zeros()) + 128)
-        held = (held.astype(np.int16) + 128).astype(np.uint8)
-    codes = Array(held, value.type.with_element(quant), f"{value.name}.codes")
-    coded = graph.constant(codes, name=graph.fresh(f"{value.name}.codes"), before=node)
-    made = graph.add("dequantize", {"x": coded}, before=node)
-    graph.set_origins(made.result.node, value.node.origins)
-    graph.set_operand(node, LAYER_SLOTS[node.op][1], made.result)
-    said = "its float weights are quantized"
-    prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
+        integers = (integers.astype(np.int16) + 128).astype(np.uint8)
+    array = Array(integers, value.type.with_element(quant), f"{value.name}.codes")
+    constant = graph.constant(array, name=graph.fresh(f"{value.name}.codes"), before=node)
+    dequantized = graph.add("dequantize", {"x": constant}, before=node)
+    graph.set_origins(dequantized.result.node, value.node.origins)
+    graph.set_operand(node, LAYER_SLOTS[node.op][1], dequantized.result)
+    reason = "its float weights are quantized"
+    prepared.ledger.add(Change.NUDGED, prepared.name, node.name, reason, codes=0.5)
 
 
 def weight_type(floats: NDArray[np.generic], rule: Rule) -> QuantType:
     """Returns the quantized type of float weights; zeros alone get a scale of 1."""
-    least, most = floats.min(initial=0), floats.max(initial=0)
+    lowest, highest = floats.min(initial=0), floats.max(initial=0)
     low, high = I8.bounds
-    scale, zero = choose(least, most if most > least else high - low, I8, rule.choose)
+    # A range of zeros alone gets 255, so that the scale is 1.
+    scale, zero = choose(lowest, highest if highest > lowest else high - low, I8, rule.choose)
     return uniform(I8, np.asarray(scale), np.asarray(zero))
 
 
 def _quantize_bias(graph: Graph, layer: _Layer, prepared: Preparation) -> None:
     """Quantizes a bias in units of the product of both scales."""
-    node, bias, (_, slot, added) = layer.node, layer.bias, LAYER_SLOTS[layer.node.op]
+    node, bias, (_, slot, bias_slot) = layer.node, layer.bias, LAYER_SLOTS[layer.node.op]
     assert bias is not None
     assert bias.constant is not None
     x, w = layer.data, node.operands[slot].node.operands["x"].type.quant
     assert w is not None
+    # Scales that a run computes: the rounding to multiples stays in the graph, in float.
     if x.dynamic or w.dynamic:
-        made = _rounded_bias(graph, layer, bias)
-        said = "its float bias is quantized by the given scales"
+        dequantized = _rounded_bias(graph, layer, bias)
+        reason = "its float bias is quantized by the given scales"
     else:
         rule, floats = prepared.profile.resolve(query_for_node(node)), bias.constant.data
+        # The unit of the accumulator: scale of the data times scale of the weights, in float32.
         unit = np.asarray(np.float32(x.scales()) * np.asarray(w.scales(), np.float32))
-        codes = _int32_like_x86(
+        integers = _int32_like_x86(
             floats, unit, quantize_bias(floats, affine_of(x), affine_of(w), rule)
         )
-        many = not _is_per_tensor(w)
-        quant = uniform(I32, unit if many else unit.reshape(()), axis=0 if many else None)
+        per_channel = not _is_per_tensor(w)
+        quant = uniform(
+            I32, unit if per_channel else unit.reshape(()), axis=0 if per_channel else None
+        )
         name = graph.fresh(f"{bias.name}.codes")
-        array = Array(codes, bias.type.with_element(quant), name)
-        coded = graph.constant(array, name=name, before=node)
-        graph.set_origins(coded.node, bias.node.origins)
-        made = graph.add("dequantize", {"x": coded}, before=node).result
-        said = "its float bias is quantized"
-    graph.set_operand(node, added, made)
-    prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
+        array = Array(integers, bias.type.with_element(quant), name)
+        constant = graph.constant(array, name=name, before=node)
+        graph.set_origins(constant.node, bias.node.origins)
+        dequantized = graph.add("dequantize", {"x": constant}, before=node).result
+        reason = "its float bias is quantized"
+    graph.set_operand(node, bias_slot, dequantized)
+    prepared.ledger.add(Change.NUDGED, prepared.name, node.name, reason, codes=0.5)
 
 
 def _int32_like_x86(
@@ -208,15 +216,15 @@ def _rounded_bias(graph: Graph, layer: _Layer, bias: Value) -> Value:
     scales = [_scale_of(graph, node.operands[slot].node, node) for slot in LAYER_SLOTS[node.op][:2]]
     unit = graph.add("mul", {"a": scales[0], "b": scales[1]}, before=node).result
     steps = graph.add("div", {"a": bias, "b": unit}, before=node).result
-    whole = graph.add("round", {"x": steps}, before=node).result
-    return graph.add("mul", {"a": whole, "b": unit}, before=node).result
+    rounded = graph.add("round", {"x": steps}, before=node).result
+    return graph.add("mul", {"a": rounded, "b": unit}, before=node).result
 
 
-def _scale_of(graph: Graph, made: Node, before: Node) -> Value:
+def _scale_of(graph: Graph, dequantize: Node, before: Node) -> Value:
     """Returns the scale of a dequantize: an operand, or a constant of the type."""
-    if given := made.operands.get("x.scale"):
-        return given
-    quant = made.operands["x"].type.quant
+    if companion := dequantize.operands.get("x.scale"):
+        return companion
+    quant = dequantize.operands["x"].type.quant
     assert quant is not None
-    held = np.asarray(quant.scales(), np.float32)
-    return graph.constant(Array.of(held, ""), name=graph.fresh("scale"), before=before)
+    scales = np.asarray(quant.scales(), np.float32)
+    return graph.constant(Array.of(scales, ""), name=graph.fresh("scale"), before=before)

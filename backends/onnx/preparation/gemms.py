@@ -27,12 +27,12 @@ def join_gemms(graph: Graph, prepared: Preparation) -> int:
     count = 0
     for node in list(graph):
         if last := _fusible_transpose(node):
-            made, said = _fuse_transpose(graph, node, last), "gemm and transpose are one gemm"
+            gemm, reason = _fuse_transpose(graph, node, last), "gemm and transpose are one gemm"
         elif added := fusible_addition(node):
-            made, said = _fuse_addition(graph, node, *added), "matmul and add are one gemm"
+            gemm, reason = _fuse_addition(graph, node, *added), "matmul and add are one gemm"
         else:
             continue
-        prepared.ledger.add(Change.REGROUPED, prepared.name, made.name, said)
+        prepared.ledger.add(Change.REGROUPED, prepared.name, gemm.name, reason)
         count += 1
     return count
 
@@ -42,9 +42,9 @@ def _fusible_transpose(node: Node) -> Node | None:
     use = node.result.only_use if node.op == "gemm" and "c" not in node.operands else None
     if use is None or use.node.op != "transpose" or use.node.attrs["perm"] != (1, 0):
         return None
-    plain = not any(n.stages or n.schemes for n in (node, use.node))
-    coded = any(v.node.op == "dequantize" for v in node.operands.values())
-    return use.node if plain and coded and use.node.profile == node.profile else None
+    is_plain = not any(n.stages or n.schemes for n in (node, use.node))
+    reads_dequantized = any(v.node.op == "dequantize" for v in node.operands.values())
+    return use.node if is_plain and reads_dequantized and use.node.profile == node.profile else None
 
 
 def _fuse_transpose(graph: Graph, node: Node, last: Node) -> Node:
@@ -67,6 +67,8 @@ def fusible_addition(node: Node) -> tuple[Node, Value] | None:
     if node.op != "matmul" or node.stages or node.schemes or "bias" in node.operands:
         return None
     a, b, use = node.operands["a"], node.operands["b"], node.result.only_use
+    # Without a dequantize next to it, the product stays float and how it is grouped does not
+    # matter.
     if "dequantize" not in (a.node.op, b.node.op) or a.type.element != F32:
         return None
     if use is None or use.node.op != "add" or use.node.stages or use.node.schemes:
@@ -81,21 +83,23 @@ def _has_gemm_shapes(node: Node, a: Value, b: Value, other: Value) -> bool:
     """Returns whether the shapes are those of a gemm."""
     if b.type.rank != 2 or any(node.attrs.get(flag) is True for flag in ("trans_a", "trans_b")):
         return False
-    wide, shape = b.type.shape[1], other.type.shape
+    columns, shape = b.type.shape[1], other.type.shape
+    # Gemm broadcasts its C: one row, one column, or a whole matrix.
     if a.type.rank == 2:
         rows = a.type.shape[0]
-        return shape in ((wide,), (1, wide), (rows, wide), (rows, 1))
-    known = (
+        return shape in ((columns,), (1, columns), (rows, columns), (rows, 1))
+    has_known_shapes = (
         dims.known_shape(a.type.shape) is not None and dims.known_shape(b.type.shape) is not None
     )
-    return known and a.type.rank > 0 and shape == (wide,)
+    return has_known_shapes and a.type.rank > 0 and shape == (columns,)
 
 
 def _fuse_addition(graph: Graph, node: Node, last: Node, other: Value) -> Node:
     """Replaces a matmul and an add by a gemm."""
     a, b, kind = node.operands["a"], node.operands["b"], last.result.type
-    flat = a.type.rank != 2
-    if flat:
+    needs_reshape = a.type.rank != 2
+    if needs_reshape:
+        # [..., depth] -> [rows, depth]: Gemm takes matrices alone.
         a = _reshaped(graph, a, (_row_count(a), _size(b, 0)), last)
     gemm = graph.add(
         "gemm",
@@ -104,12 +108,12 @@ def _fuse_addition(graph: Graph, node: Node, last: Node, other: Value) -> Node:
         origins=[*node.origins, *last.origins],
         profile=node.profile,
     )
-    made = gemm.result
-    if flat:
-        whole = dims.known_shape(kind.shape)
-        assert whole is not None
-        made = _reshaped(graph, made, whole, last)
-    graph.substitute(last, made, gone=(node,))
+    result = gemm.result
+    if needs_reshape:
+        result_shape = dims.known_shape(kind.shape)
+        assert result_shape is not None
+        result = _reshaped(graph, result, result_shape, last)
+    graph.substitute(last, result, gone=(node,))
     return gemm
 
 

@@ -50,11 +50,12 @@ def _round_products(graph: Graph, prepared: Preparation, *, wide: bool) -> int:
     count = 0
     for node in list(graph):
         size = None if node in prepared.default_weights else _rounding_block(node, wide=wide)
+        # The writer adds a barrier after QIR's own weights next to 16-bit data: see needs_fence.
         if size is None or _has_qir_weights(node):
             continue
         graph.set_operand(node, "a", _rounded_data(graph, node, node.operands["a"], size))
-        said = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
-        prepared.ledger.add(Change.NUDGED, prepared.name, node.name, said, codes=0.5)
+        reason = f"its data are rounded to 8 bits, {size} at a time, as for weights of few bits"
+        prepared.ledger.add(Change.NUDGED, prepared.name, node.name, reason, codes=0.5)
         count += 1
     return count
 
@@ -65,12 +66,12 @@ def rounded_products(graph: Graph, *, wide: bool = False) -> list[Node]:
     They include those that an addition turns into a gemm between reshapes, where parameters of the
     data are computed.
     """
-    found = [
+    candidates = [
         n
         for n in graph
         if _rounding_block(n, wide=wide) is not None or _becomes_reshaped_gemm(n, wide=wide)
     ]
-    return [node for node in found if not _has_qir_weights(node)]
+    return [node for node in candidates if not _has_qir_weights(node)]
 
 
 def _becomes_reshaped_gemm(node: Node, *, wide: bool) -> bool:
@@ -83,8 +84,8 @@ def _becomes_reshaped_gemm(node: Node, *, wide: bool) -> bool:
         return False
     a = node.operands["a"]
     quant = a.node.operands["x"].type.quant if a.node.op == "dequantize" else None
-    computed = quant is not None and quant.dynamic
-    return computed and a.type.rank != 2 and _weight_block(node, wide=wide) is not None
+    is_computed = quant is not None and quant.dynamic
+    return is_computed and a.type.rank != 2 and _weight_block(node, wide=wide) is not None
 
 
 def _rounding_block(node: Node, *, wide: bool) -> int | None:
@@ -94,6 +95,7 @@ def _rounding_block(node: Node, *, wide: bool) -> int | None:
     a = node.operands["a"]
     if a.type.element != F32 or a.type.rank < 1:
         return None
+    # Dequantized 8-bit data make it an integer product instead.
     if a.node.op == "dequantize" and not (wide and _has_16_bits(a.node.operands["x"])):
         return None
     return None if _is_kept_by_consumers(node, wide=wide) else _weight_block(node, wide=wide)
@@ -115,8 +117,8 @@ def _has_qir_weights(node: Node) -> bool:
     Those of a source file are written as they were.
     """
     a, w = node.operands["a"].node, node.operands["b"].node
-    wide = a.op == "dequantize" and _has_16_bits(a.operands["x"])
-    return wide and w.op == "dequantize" and not w.origins
+    has_wide_data = a.op == "dequantize" and _has_16_bits(a.operands["x"])
+    return has_wide_data and w.op == "dequantize" and not w.origins
 
 
 def _has_16_bits(value: Value) -> bool:
@@ -134,8 +136,8 @@ def _weight_block(node: Node, *, wide: bool) -> int | None:
         return None
     quant = array.type.quant
     assert quant is not None
-    whole = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
-    if not whole or quant.express != F32 or quant.storage.name not in _STORAGES:
+    is_uniform = quant.kind == "uniform" and quant.plus is None and not quant.has_float_zero
+    if not is_uniform or quant.express != F32 or quant.storage.name not in _STORAGES:
         return None
     return _block_size(quant, wide=wide)
 
@@ -146,46 +148,61 @@ def _is_kept_by_consumers(node: Node, *, wide: bool) -> bool:
     A quantize does, also after an activation that is read once. With `wide`, quantizes to 16 bits
     do not. An addition that is fused with the product is followed to its own consumers.
     """
-    added = fusible_addition(node)
-    if added is not None and not _is_column_vector(added[1], node):
+    fused = fusible_addition(node)
+    if fused is not None and not _is_column_vector(fused[1], node):
         return True
-    result = node.result if added is None else added[0].result
+    result = node.result if fused is None else fused[0].result
     readers = [user for user in result.users if user.op != "output"]
-    shown = len(readers) < len(result.users)
-    made = [reader for reader in readers if reader.op == "quantize"]
-    if added is not None and node.operands["a"].type.rank != 2:
-        if shown or made != readers or len(made) != 1:
+    is_output = len(readers) < len(result.users)
+    quantizes = [reader for reader in readers if reader.op == "quantize"]
+    if fused is not None and node.operands["a"].type.rank != 2:
+        if is_output or quantizes != readers or len(quantizes) != 1:
             return False  # a reshape reads the gemm, and stays before these
-    elif len(readers) == 1 and _is_tail(readers[0]):
+    elif len(readers) == 1 and _is_activation(readers[0]):
         last = readers[0].result.only_use
         if last is None or last.node.op == "output":
             return False
         if last.node.op != "quantize" or _clamps_values(readers[0], last.node):
             return True
-        made = readers = [last.node]
-    if not made:
+        quantizes = readers = [last.node]
+    if not quantizes:
         return False
-    return not wide or shown or made != readers or not all(_has_16_bits(q.result) for q in made)
+    return (
+        not wide
+        or is_output
+        or quantizes != readers
+        or not all(_has_16_bits(q.result) for q in quantizes)
+    )
 
 
-def _is_tail(node: Node) -> bool:
+def _is_activation(node: Node) -> bool:
     """Returns whether a node is an activation, also a foreign one, whose bounds are computed."""
     name = str(node.attrs["op"]).lower() if node.op == "foreign" else node.op
     return name in ACTIVATIONS
 
 
-def _clamps_values(tail: Node, node: Node) -> bool:
+def _clamps_values(activation: Node, node: Node) -> bool:
     """Returns whether an activation clamps floats that a quantize has integers for."""
     quant = node.result.type.quant
-    if tail.op == "foreign" or quant is None or quant.dynamic or quant.granularity is not None:
+    if (
+        activation.op == "foreign"
+        or quant is None
+        or quant.dynamic
+        or quant.granularity is not None
+    ):
         return True
-    ends = (0.0, None) if tail.op == "relu" else (tail.attrs.get("min"), tail.attrs.get("max"))
-    codes = zip(ends, (quant.low, quant.high), strict=True)
+    ends = (
+        (0.0, None)
+        if activation.op == "relu"
+        else (activation.attrs.get("min"), activation.attrs.get("max"))
+    )
+    clamps = zip(ends, (quant.low, quant.high), strict=True)
+    # Which integers the activation's bounds become decides whether it clamps any of them.
     rule = profile("native").resolve(query_for_node(node))
     return any(
         isinstance(end, float)
-        and quantize(np.asarray([end], np.float32), affine_of(quant), rule)[0] != code
-        for end, code in codes
+        and quantize(np.asarray([end], np.float32), affine_of(quant), rule)[0] != integer
+        for end, integer in clamps
     )
 
 
@@ -213,6 +230,8 @@ def _block_size(quant: QuantType, *, wide: bool) -> int | None:
     if quant.granularity.by is not None or blocks.get(1) != 1:
         return None
     size = blocks.get(0, DEFAULT_BLOCK)
+    # Larger blocks of a power of two are processed in pieces of 256, which share the weights'
+    # scale.
     if wide and size > MAX_ROUNDED_BLOCK and size.bit_count() == 1:
         return MAX_ROUNDED_BLOCK
     return size if size in SUPPORTED_BLOCKS else None
@@ -231,19 +250,27 @@ def _rounded_data(graph: Graph, node: Node, a: Value, size: int) -> Value:
     depth = node.operands["b"].type.shape[0]
     assert isinstance(depth, int)
     rank, count = a.type.rank, -(-depth // size)
-    wide, lead = count * size, [0] * (a.type.rank - 1)
-    if wide > depth:
-        a = op("pad", {"pads": (0,) * (2 * rank - 1) + (wide - depth,)}, x=a)
-    parts = op("reshape", x=a, shape=number([*lead, count, size], np.int64))
-    most = op("reduce_max", {"axes": (rank,), "keep": True}, x=op("abs", x=parts))
-    none = op("equal", a=most, b=number(0.0))
-    gain = op("div", a=number(127.0), b=most)
-    gain = op("where", condition=none, a=number(0.0), b=gain)
-    codes = op("round", x=op("mul", a=parts, b=gain))
-    scale = op("mul", a=most, b=number(np.float32(1) / np.float32(127)))
-    back = op("mul", a=codes, b=scale)
-    back = op("reshape", x=back, shape=number([*lead, wide], np.int64))
-    if wide == depth:
-        return back
-    cut: dict[str, Attr] = {"starts": (0,), "ends": (depth,), "axes": (rank - 1,), "steps": (1,)}
-    return op("slice", cut, x=back)
+    padded_depth, leading = count * size, [0] * (a.type.rank - 1)
+    # The last block is filled with zeros up to its size, which change no maximum.
+    if padded_depth > depth:
+        a = op("pad", {"pads": (0,) * (2 * rank - 1) + (padded_depth - depth,)}, x=a)
+    blocks = op("reshape", x=a, shape=number([*leading, count, size], np.int64))
+    maxima = op("reduce_max", {"axes": (rank,), "keep": True}, x=op("abs", x=blocks))
+    # A block of zeros has no scale: its gain is 0 and not infinite.
+    is_zero = op("equal", a=maxima, b=number(0.0))
+    gain = op("div", a=number(127.0), b=maxima)
+    gain = op("where", condition=is_zero, a=number(0.0), b=gain)
+    rounded = op("round", x=op("mul", a=blocks, b=gain))
+    # Quantize x * (127 / max), dequantize with max * (1 / 127): both factors rounded to float32.
+    scale = op("mul", a=maxima, b=number(np.float32(1) / np.float32(127)))
+    restored = op("mul", a=rounded, b=scale)
+    restored = op("reshape", x=restored, shape=number([*leading, padded_depth], np.int64))
+    if padded_depth == depth:
+        return restored
+    slice_attrs: dict[str, Attr] = {
+        "starts": (0,),
+        "ends": (depth,),
+        "axes": (rank - 1,),
+        "steps": (1,),
+    }
+    return op("slice", slice_attrs, x=restored)

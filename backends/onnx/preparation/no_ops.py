@@ -34,14 +34,14 @@ def remove_no_ops(graph: Graph, prepared: Preparation) -> int:
     """
     count = 0
     for node in list(graph):
-        kept = _unchanged_operand(node)
-        if kept is None or kept.type != node.result.type:
+        unchanged = _unchanged_operand(node)
+        if unchanged is None or unchanged.type != node.result.type:
             continue
         if any(use.node.op == "output" for use in node.result.uses):
             continue
-        graph.replace(node.result, kept)
-        said = f"{node.op} changes no element, and the runtime removes it"
-        prepared.ledger.add(Change.EXACT, prepared.name, node.name, said)
+        graph.replace(node.result, unchanged)
+        reason = f"{node.op} changes no element, and the runtime removes it"
+        prepared.ledger.add(Change.EXACT, prepared.name, node.name, reason)
         _remove_with_producers(graph, node)
         count += 1
     return count
@@ -52,11 +52,11 @@ def _remove_with_producers(graph: Graph, node: Node) -> None:
 
     Other unused nodes stay: the runtime counts them among the consumers of quantized values.
     """
-    read = [value.node for value in dict.fromkeys(node.operands.values())]
+    producers = [value.node for value in dict.fromkeys(node.operands.values())]
     graph.remove(node)
-    for before in read:
-        if before.op in ("constant", "transpose") and not before.used:
-            _remove_with_producers(graph, before)
+    for producer in producers:
+        if producer.op in ("constant", "transpose") and not producer.used:
+            _remove_with_producers(graph, producer)
 
 
 def _unchanged_operand(node: Node) -> Value | None:
@@ -89,10 +89,12 @@ def _transposed_back(last: Node) -> Value | None:
     """Returns the operand of consecutive transposes which together change nothing."""
     first, order = last, _perm(last)
     while first.operands["x"].node.op == "transpose":
-        before = first.operands["x"].node
-        if before.result.only_use is None or before.result.type.quant:
+        # Another reader needs the transposed value, so it stays.
+        producer = first.operands["x"].node
+        if producer.result.only_use is None or producer.result.type.quant:
             return None
-        first, order = before, [_perm(before)[i] for i in order]
+        # Compose the permutations: sorted order means that together they do nothing.
+        first, order = producer, [_perm(producer)[i] for i in order]
         if order == sorted(order):
             return first.operands["x"]
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ledger import Change
-from qir.passes.forms.group.flattened_softmax import SoftmaxNodes, rows
+from qir.passes.forms.group.flattened_softmax import SoftmaxNodes, match_flattened_softmax
 from qir.passes.forms.group.pairs import has_one_scale
 from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
@@ -18,18 +18,22 @@ def flattened_softmax(graph: Graph, prepared: Preparation) -> int:
     """
     count = 0
     for node in list(graph):
-        found = rows(node) if node.op == "reshape" else None
-        end = _final_quantize(found.back) if found and found.soft.op == "softmax" else None
-        if found is None or end is None:
+        softmax_nodes = match_flattened_softmax(node) if node.op == "reshape" else None
+        quantize = (
+            _final_quantize(softmax_nodes.back)
+            if softmax_nodes and softmax_nodes.soft.op == "softmax"
+            else None
+        )
+        if softmax_nodes is None or quantize is None:
             continue
-        back, quant = found.flat.operands["x"].node, end.result.type.quant
-        if back.op != "dequantize" or not (
-            has_one_scale(back.operands["x"].type.quant) and has_one_scale(quant)
+        dequantize, quant = softmax_nodes.flat.operands["x"].node, quantize.result.type.quant
+        if dequantize.op != "dequantize" or not (
+            has_one_scale(dequantize.operands["x"].type.quant) and has_one_scale(quant)
         ):
             continue
-        _move_reshapes_outward(graph, found, back, end)
-        said = "softmax over several axes is over rows of quantized values"
-        prepared.ledger.add(Change.EXACT, prepared.name, found.soft.name, said)
+        _move_reshapes_outward(graph, softmax_nodes, dequantize, quantize)
+        reason = "softmax over several axes is over rows of quantized values"
+        prepared.ledger.add(Change.EXACT, prepared.name, softmax_nodes.soft.name, reason)
         count += 1
     return count
 
@@ -42,27 +46,35 @@ def _final_quantize(node: Node) -> Node | None:
             return None
         node = use.node
         if node.op not in ACTIVATIONS:
-            plain = node.op == "quantize" and len(node.operands) == 1 and not node.attrs["round"]
-            return node if plain else None
+            is_static = (
+                node.op == "quantize" and len(node.operands) == 1 and not node.attrs["round"]
+            )
+            return node if is_static else None
 
 
-def _move_reshapes_outward(graph: Graph, found: SoftmaxNodes, first: Node, end: Node) -> None:
+def _move_reshapes_outward(
+    graph: Graph, softmax_nodes: SoftmaxNodes, first: Node, quantize: Node
+) -> None:
     """Moves the flatten before the dequantize, and the reshape after the quantize."""
-    flat, soft, back = found.flat, found.soft, found.back
-    laid = graph.add(
+    flat, soft, back = softmax_nodes.flat, softmax_nodes.soft, softmax_nodes.back
+    flattened = graph.add(
         "flatten", {"x": first.operands["x"]}, flat.attrs, before=soft, origins=flat.origins
     )
-    real = _copied_to(graph, first, laid.result, soft)
-    graph.set_operand(soft, "x", real)
-    flow, node, gone = soft.result, _only_consumer(back), [end]
-    while node is not end:
-        flow, gone = _copied_to(graph, node, flow, end), [*gone, node]
+    floats = _copied_to(graph, first, flattened.result, soft)
+    graph.set_operand(soft, "x", floats)
+    flow, node, removed = soft.result, _only_consumer(back), [quantize]
+    # Ops between softmax and quantize are copied onto the flattened rows, one after another.
+    while node is not quantize:
+        flow, removed = _copied_to(graph, node, flow, quantize), [*removed, node]
         node = _only_consumer(node)
-    codes = _copied_to(graph, end, flow, end)
-    shaped = {"x": codes, "shape": back.operands["shape"]}
-    kind = [end.result.type]
-    made = graph.add("reshape", shaped, types=kind, before=end, origins=back.origins).result
-    graph.substitute(end, made, gone=(*reversed(gone[1:]), back, flat))
+    quantized = _copied_to(graph, quantize, flow, quantize)
+    reshape_operands = {"x": quantized, "shape": back.operands["shape"]}
+    result_types = [quantize.result.type]
+    reshaped = graph.add(
+        "reshape", reshape_operands, types=result_types, before=quantize, origins=back.origins
+    ).result
+    # Consumers are removed before their producers.
+    graph.substitute(quantize, reshaped, gone=(*reversed(removed[1:]), back, flat))
 
 
 def _only_consumer(node: Node) -> Node:
@@ -74,7 +86,7 @@ def _only_consumer(node: Node) -> Node:
 def _copied_to(graph: Graph, node: Node, value: Value, before: Node) -> Value:
     """Returns the same op on another operand, with that operand's shape."""
     kind = value.type.with_element(node.result.type.element)
-    made = graph.add(
+    copied = graph.add(
         node.op,
         {"x": value},
         node.attrs,
@@ -84,4 +96,4 @@ def _copied_to(graph: Graph, node: Node, value: Value, before: Node) -> Value:
         origins=node.origins,
         profile=node.profile,
     )
-    return made.result
+    return copied.result

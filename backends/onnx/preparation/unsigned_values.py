@@ -26,14 +26,15 @@ def unsigned_values(graph: Graph, prepared: Preparation) -> int:
         use = node.result.only_use
         if use is None or use.node.op != "dequantize" or use.node.result.only_use is None:
             continue
+        # (q + 128) - (zero + 128) = q - zero: the floats stay the same.
         low, high = quant.low + 128, quant.high + 128
-        moved = replace(
+        shifted = replace(
             quant,
             storage=U8,
             zero=(int(quant.zeros()) + 128,),
             bounds=(low, high) if quant.bounds else None,
         )
-        graph.set_type(node.result, node.result.type.with_element(moved))
+        graph.set_type(node.result, node.result.type.with_element(shifted))
         prepared.ledger.add(
             Change.REGROUPED, prepared.name, node.name, "its signed integers become unsigned"
         )

@@ -45,26 +45,29 @@ def annotate(
     Some inputs and outputs of a model are quantized where no operator names their parameters. So
     are constants that operators read as plain integers.
     """
+    # An annotation names initializers; parameters that are computed or are inputs cannot be named.
     known = {t.name for t in graph.initializer}
     annotated: set[str] = set()
     for name, scale, zero in _stated_tensors(graph.node):
         if name not in annotated and scale in known and (not zero or zero in known):
             annotated.add(name)
             _add_annotation(graph, name, scale, zero)
-    inner = [v for v in _unstated_constants(writer.graph) if v.name in known]
-    given = ((v.name, v) for v in (*writer.graph.inputs, *inner))
-    for name, value in (*given, *outputs):
+    # What no QDQ or QLinear operator covers: inputs and outputs of the graph, and constants.
+    constants = [v for v in _unstated_constants(writer.graph) if v.name in known]
+    inputs = ((v.name, v) for v in (*writer.graph.inputs, *constants))
+    for name, value in (*inputs, *outputs):
         quant = value.type.quant
         if quant is None or quant.dynamic or name in annotated:
             continue
+        # ONNX's scale and zero point do not express the type, so a pair would state it wrongly.
         if custom.needs_function(quant, value.type.shape, constant=False):
             continue
         pair = writer.parameters_of(value, value.node)
         _add_annotation(graph, name, *pair)
-        for held in pair:
-            if held not in known:
-                known.add(held)
-                graph.initializer.append(writer.initializers[held])
+        for parameter in pair:
+            if parameter not in known:
+                known.add(parameter)
+                graph.initializer.append(writer.initializers[parameter])
 
 
 def _unstated_constants(graph: Graph) -> Iterator[Value]:
@@ -86,10 +89,14 @@ def _stated_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str,
         ):
             continue
         names = list(node.input)
+        # QLinearConcat lists its result's pair first, then (tensor, scale, zero point) for each
+        # input.
         operands, result = _PARAMETER_POSITIONS.get(node.op_type, ((), None))
         if joins:
             operands = tuple((i, i + 1, i + 2) for i in range(2, len(names) - 2, 3))
             result = (0, 1)
+        # Optional trailing operands may be missing from `input`: pad, so that every position
+        # exists.
         names += [""] * 9
         if result is not None:
             yield node.output[0], names[result[0]], names[result[1]]
@@ -99,7 +106,7 @@ def _stated_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str,
 
 
 def _add_annotation(graph: onnx.GraphProto, name: str, scale: str, zero: str) -> None:
-    each = graph.quantization_annotation.add(tensor_name=name)
-    for key, held in (("SCALE_TENSOR", scale), ("ZERO_POINT_TENSOR", zero)):
-        if held:
-            each.quant_parameter_tensor_names.add(key=key, value=held)
+    annotation = graph.quantization_annotation.add(tensor_name=name)
+    for key, parameter in (("SCALE_TENSOR", scale), ("ZERO_POINT_TENSOR", zero)):
+        if parameter:
+            annotation.quant_parameter_tensor_names.add(key=key, value=parameter)

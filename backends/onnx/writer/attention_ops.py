@@ -12,15 +12,18 @@ from qir.ir.ops.attention import SHOWN
 from . import attention_parts, rotary_parts
 from .elements import element_type
 from .operator_table import OperatorWriter
-from .recurrent_ops import placed, refuse_inner
+from .recurrent_ops import ordered_operands, refuse_inner
 from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 
-_SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
-_MULTI = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
+_ATTENTION_SLOTS = ("q", "k", "v", "mask", "past_k", "past_v", "lengths")
+_MULTI_HEAD_SLOTS = ("q", "k", "v", "", "", "mask", "past_k", "past_v")
 _I64 = 7
 FIRST_OPSET = 23
 """The first operator set that has both operators."""
-_DECOMPOSABLE = {"attention": attention_parts.sayable, "rotary": rotary_parts.sayable}
+_DECOMPOSABLE = {
+    "attention": attention_parts.is_decomposable,
+    "rotary": rotary_parts.is_decomposable,
+}
 """Whether each op can be decomposed for older operator sets."""
 
 
@@ -42,16 +45,19 @@ def _first_standard_opset(node: Node) -> int:
 
 
 def _microsoft_operator(node: Node) -> str:
-    """Returns the operator of onnxruntime's domain that a node is written as; empty for none."""
+    """Returns the com.microsoft operator that expresses a node; empty where there is none."""
     if node.op == "rotary":
         return "RotaryEmbedding" if _is_microsoft_rotary(node) else ""
+    # onnxruntime's operators are only for models that had them: other runtimes lack the domain.
     sources = {o.op for o in node.origins if o.framework == "onnx"}
-    plain = not any(s in node.operands for s in ("lengths",)) and node.attrs["right"] == -1
-    plain = plain and node.attrs["qk"] == "none" and node.attrs["precision"] is None
+    # None of them has lengths per batch entry, scores as a result or a softmax precision.
+    expressible = not any(s in node.operands for s in ("lengths",)) and node.attrs["right"] == -1
+    expressible = expressible and node.attrs["qk"] == "none" and node.attrs["precision"] is None
+    # The mask is MultiHeadAttention's attention_bias, which is a float tensor of rank 4.
     mask = node.operands.get("mask")
     if mask is not None and (mask.type.rank != 4 or not mask.type.dtype.is_float):
-        plain = False
-    if not plain or node.operands["q"].type.rank != 3:
+        expressible = False
+    if not expressible or node.operands["q"].type.rank != 3:
         return ""
     if "MultiHeadAttention" in sources and _is_multi(node):
         return "MultiHeadAttention"
@@ -62,30 +68,33 @@ def _microsoft_operator(node: Node) -> str:
 
 def _is_multi(node: Node) -> bool:
     q, k = (node.operands[s].type.shape for s in "qk")
-    attrs, same = node.attrs, q[1] is not None and q[1] == k[1]
-    if (attrs["causal"] or "past_k" in node.operands) and not same:
+    # Past keys make the total length differ from the query's; causal needs the two to be equal.
+    attrs, same_length = node.attrs, q[1] is not None and q[1] == k[1]
+    if (attrs["causal"] or "past_k" in node.operands) and not same_length:
         return False
-    one = attrs["kv_heads"] in (None, attrs["heads"])
-    return one and attrs["softcap"] == 0 and attrs["left"] == -1
+    equal_heads = attrs["kv_heads"] in (None, attrs["heads"])
+    return equal_heads and attrs["softcap"] == 0 and attrs["left"] == -1
 
 
 def _is_grouped(node: Node) -> bool:
     q, k = (node.operands[s].type.shape for s in "qk")
     attrs = node.attrs
-    known = isinstance(q[0], int) and isinstance(q[1], int) and q[1] == k[1]
+    known_lengths = isinstance(q[0], int) and isinstance(q[1], int) and q[1] == k[1]
+    # Without causal, a sliding window has no lower triangle that bounds it.
     bounded = attrs["causal"] or attrs["left"] == -1
-    return known and bool(bounded) and "past_k" not in node.operands
+    return known_lengths and bool(bounded) and "past_k" not in node.operands
 
 
 def _is_microsoft_rotary(node: Node) -> bool:
     """Returns whether onnxruntime's RotaryEmbedding expresses a node, and was asked for by its
     source."""
+    # onnxruntime's operator requires position_ids, ONNX's has them as an optional operand.
     if "positions" not in node.operands:
         return False
-    wanted = node.operands["positions"].type.rank == 1 or any(
+    from_microsoft = node.operands["positions"].type.rank == 1 or any(
         o.framework == "onnx" and "X" not in dict(o.operands) for o in node.origins
     )
-    return wanted and (not node.attrs["dim"] or isinstance(_heads_of(node), int))
+    return from_microsoft and (not node.attrs["dim"] or isinstance(_heads_of(node), int))
 
 
 def _heads_of(node: Node) -> object:
@@ -95,6 +104,7 @@ def _heads_of(node: Node) -> object:
 
 def _result_names(writer: OnnxWriter, work: OpToWrite) -> list[str]:
     """Returns the names of y, present_k, present_v and qk; empty for unused ones."""
+    # The op's results are y, present_k, present_v and qk; a trailing unused one is left out.
     names = [writer.name(v) if v.uses else "" for v in work.node.results]
     names[0] = names[0] or work.out
     out = [names[0], *(names[1:3] if work.attrs["present"] else ("", ""))]
@@ -105,19 +115,26 @@ def _result_names(writer: OnnxWriter, work: OpToWrite) -> list[str]:
 def _attention(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     refuse_inner(writer, work)
     form, outs = _microsoft_operator(work.node), _result_names(writer, work)
-    if form and not (writer.standard and attention_parts.sayable(work.node)):
-        row = _multi_head if form == "MultiHeadAttention" else _grouped
-        operands, attrs = row(writer, work, ins)
+    # Under `standard`, what products and a softmax express is written so, in place of the operator.
+    if form and not (writer.standard and attention_parts.is_decomposable(work.node)):
+        write_operands = (
+            _multi_head_operands if form == "MultiHeadAttention" else _grouped_query_operands
+        )
+        operands, attrs = write_operands(writer, work, ins)
         writer.emit(form, operands, outs, attrs, domain=MICROSOFT, origins=work.origins)
         return
     if "lengths" in ins:
-        ins["lengths"] = _whole(writer, work, ins["lengths"], "lengths")
-    if writer.opset < _first_standard_opset(work.node) and attention_parts.sayable(work.node):
+        ins["lengths"] = _as_int64(writer, work, ins["lengths"], "lengths")
+    if writer.opset < _first_standard_opset(work.node) and attention_parts.is_decomposable(
+        work.node
+    ):
         attention_parts.write(writer, work, ins, outs)
         return
-    names = {"left": "left_window_size", "right": "right_window_size"}
+    window_attributes = {"left": "left_window_size", "right": "right_window_size"}
     out: dict[str, AttrValue] = {
-        theirs: work.int_attr(ours) for ours, theirs in names.items() if work.attrs[ours] != -1
+        theirs: work.int_attr(ours)
+        for ours, theirs in window_attributes.items()
+        if work.attrs[ours] != -1
     }
     if work.operands["q"].type.rank == 3:
         heads = work.int_attr("heads")
@@ -130,11 +147,13 @@ def _attention(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None
         out["qk_matmul_output_mode"] = SHOWN.index(str(work.attrs["qk"])) - 1
     if isinstance(precision := work.attrs["precision"], DType):
         out["softmax_precision"] = element_type(precision)
-    out |= _scaled(work)
-    writer.emit("Attention", placed(ins, _SLOTS), outs, out, origins=work.origins)
+    out |= _scale_attributes(work)
+    writer.emit(
+        "Attention", ordered_operands(ins, _ATTENTION_SLOTS), outs, out, origins=work.origins
+    )
 
 
-def _scaled(work: OpToWrite) -> dict[str, AttrValue]:
+def _scale_attributes(work: OpToWrite) -> dict[str, AttrValue]:
     out: dict[str, AttrValue] = {}
     if isinstance(scale := work.attrs["scale"], float):
         out["scale"] = scale
@@ -143,16 +162,16 @@ def _scaled(work: OpToWrite) -> dict[str, AttrValue]:
     return out
 
 
-def _multi_head(
+def _multi_head_operands(
     writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]
 ) -> tuple[list[str], dict[str, AttrValue]]:
-    attrs: dict[str, AttrValue] = {"num_heads": work.int_attr("heads"), **_scaled(work)}
+    attrs: dict[str, AttrValue] = {"num_heads": work.int_attr("heads"), **_scale_attributes(work)}
     if work.attrs["causal"]:
         attrs["unidirectional"] = 1
-    return placed(ins, _MULTI), attrs
+    return ordered_operands(ins, _MULTI_HEAD_SLOTS), attrs
 
 
-def _grouped(
+def _grouped_query_operands(
     writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]
 ) -> tuple[list[str], dict[str, AttrValue]]:
     batch, length, _ = work.operands["q"].type.shape
@@ -162,22 +181,27 @@ def _grouped(
     attrs: dict[str, AttrValue] = {
         "num_heads": heads,
         "kv_num_heads": kv_heads if isinstance(kv_heads, int) else heads,
-        **_scaled(work),
+        **_scale_attributes(work),
     }
     if not work.attrs["causal"]:
         attrs["causal"] = 0
     if work.attrs["left"] != -1:
         attrs["local_window_size"] = work.int_attr("left") + 1
-    given = {s: n for o in work.origins for s, n in o.operands if o.op == "GroupQueryAttention"}
-    ends = np.full(batch, length - 1, np.int32)
+    # The source's own names for the two length tensors, which QIR has as shapes.
+    source_names = {
+        s: n for o in work.origins for s, n in o.operands if o.op == "GroupQueryAttention"
+    }
+    # seqlens_k holds the last index of each sequence, that is its length minus one.
+    last_positions = np.full(batch, length - 1, np.int32)
     total = np.array(length, np.int32)
     operands = [
         *(ins[s] for s in "qkv"),
         "",
         "",
-        writer.parameter(ends, f"{work.out}_ends", given.get("seqlens_k")),
-        writer.parameter(total, f"{work.out}_total", given.get("total_sequence_length")),
+        writer.parameter(last_positions, f"{work.out}_ends", source_names.get("seqlens_k")),
+        writer.parameter(total, f"{work.out}_total", source_names.get("total_sequence_length")),
     ]
+    # attention_bias is the eleventh operand; past_k, past_v and the rotary caches are absent.
     return [*operands, "", "", "", ins["mask"]] if "mask" in ins else operands, attrs
 
 
@@ -186,17 +210,19 @@ def _rotary(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     if work.attrs["dim"]:
         attrs["rotary_embedding_dim"] = work.int_attr("dim")
     if "positions" in ins:
-        ins["positions"] = _whole(writer, work, ins["positions"], "positions")
+        ins["positions"] = _as_int64(writer, work, ins["positions"], "positions")
     heads = _heads_of(work.node)
-    said = rotary_parts.sayable(work.node)
-    if not _microsoft_operator(work.node) or (writer.standard and said):
-        several = "positions" not in ins or work.operands["positions"].type.rank == 2
-        if said and (writer.opset < FIRST_OPSET or not several):
+    decomposable = rotary_parts.is_decomposable(work.node)
+    if not _microsoft_operator(work.node) or (writer.standard and decomposable):
+        has_positions_per_batch = (
+            "positions" not in ins or work.operands["positions"].type.rank == 2
+        )
+        if decomposable and (writer.opset < FIRST_OPSET or not has_positions_per_batch):
             rotary_parts.write(writer, work, ins)
             return
         if work.operands["x"].type.rank == 3:
             attrs["num_heads"] = work.int_attr("heads")
-        if not several:
+        if not has_positions_per_batch:
             raise writer.refuse(work.node, "onnxruntime wants to know the heads of what is turned")
         writer.emit("RotaryEmbedding", ins.values(), [work.out], attrs, origins=work.origins)
         return
@@ -208,7 +234,7 @@ def _rotary(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     )
 
 
-def _whole(writer: OnnxWriter, work: OpToWrite, source: str, slot: str) -> str:
+def _as_int64(writer: OnnxWriter, work: OpToWrite, source: str, slot: str) -> str:
     """Returns the operand as the i64 that ONNX takes."""
     if work.operands[slot].type.dtype.name == "i64":
         return source

@@ -18,40 +18,42 @@ from .elements import element_type
 from .writer import STEP, AttrValue, OnnxWriter, OpToWrite
 
 
-def sayable(node: Node) -> bool:
-    """Returns whether products and a softmax say it: nothing rounds inside, and heads are known."""
+def is_decomposable(node: Node) -> bool:
+    """Returns whether products and a softmax express it: unquantized, of known sizes."""
     q = node.operands["q"].type
     if node.inner or q.dtype.bits < 16:
         return False
     counts = [_heads(node, slot) for slot in "qk"]
     wide = [node.operands[slot].type.shape[-1] for slot in "qkv"]
+    # Heads of keys are repeated up to those of the queries, so the counts must be numbers or equal.
     alike = counts[0] is not None and counts[0] == counts[1]
     known = alike or all(isinstance(n, int) and n for n in counts)
     return known and all(isinstance(n, int) for n in wide)
 
 
 def _heads(node: Node, slot: str) -> Dim:
-    """Returns how many heads an operand has."""
+    """Returns the number of heads of an operand; None where it is unknown."""
     shape, heads = node.operands[slot].type.shape, node.attrs["heads"]
     if len(shape) == 4 and shape[1] is not None:
         return shape[1]
     own = node.attrs["kv_heads"] or (heads if len(shape) == 3 else None)
-    said = heads if slot == "q" else own
-    return said if isinstance(said, int) else None
+    heads_of_slot = heads if slot == "q" else own
+    return heads_of_slot if isinstance(heads_of_slot, int) else None
 
 
 def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str], outs: Sequence[str]) -> None:
-    """Writes the parts, and y, keys, values and scores under these names.
+    """Writes the parts, with these names for y, keys, values and scores.
 
-    Rows that look at nothing give zeros, as the one operator has it.
+    A row that may attend to no key gives zeros, as Attention itself does.
     """
-    said = f"attention, which opset {writer.opset} has not, by operators that each round"
-    writer.ledger.add(Change.REGROUPED, STEP, work.out, said)
+    reason = f"attention, which opset {writer.opset} has not, by operators that each round"
+    writer.ledger.add(Change.REGROUPED, STEP, work.out, reason)
     kind = work.kind.dtype
+    # ONNX's reference computes 16-bit attention in float32 and rounds the results once.
     steps = OperatorSequence(writer, work, F32 if kind.bits == 16 else kind)
     if steps.kind != kind:
-        real = [s for s in ins if work.operands[s].type.dtype == kind]
-        ins = ins | {s: steps.do("Cast", ins[s], to=element_type(F32)) for s in real}
+        floats = [s for s in ins if work.operands[s].type.dtype == kind]
+        ins = ins | {s: steps.do("Cast", ins[s], to=element_type(F32)) for s in floats}
     _Parts(steps, ins, kind, [*outs, *[""] * 4]).write()
 
 
@@ -68,22 +70,24 @@ class _Parts:
         steps, work = self.steps, self.steps.work
         flat = work.operands["q"].type.rank == 3
         q, k, v = (self._headed(s) if flat else self.ins[s] for s in "qkv")
+        # New keys and values are appended to the past ones along the length axis.
         k, v = (
             steps.do("Concat", self.ins[f"past_{s}"], x, axis=2) if f"past_{s}" in self.ins else x
             for s, x in (("k", k), ("v", v))
         )
-        for name, made in zip(self.outs[1:3], (k, v), strict=True):
-            self._give(name, made)
+        for name, tensor in zip(self.outs[1:3], (k, v), strict=True):
+            self._give(name, tensor)
         groups = self._groups()
         if groups > 1:
             k, v = (self._repeated(x, groups, s) for s, x in (("k", k), ("v", v)))
         probs = self._probs(q, steps.do("Transpose", k, perm=(0, 1, 3, 2)))
         last: tuple[str, ...] = ("MatMul", probs, v)
+        # The last operator waits: it alone gets the result's name and the source's origins.
         if flat:
-            side_by_side = steps.do("Transpose", steps.do(*last), perm=(0, 2, 1, 3))
+            rows = steps.do("Transpose", steps.do(*last), perm=(0, 2, 1, 3))
             wide = work.kind.shape[2]
             size = steps.int_list(0, 0, wide if isinstance(wide, int) else -1)
-            last = ("Reshape", side_by_side, size)
+            last = ("Reshape", rows, size)
         origins = work.origins
         if steps.kind == self.kind:
             steps.writer.emit(last[0], last[1:], [work.out], origins=origins)
@@ -91,12 +95,12 @@ class _Parts:
         attrs: dict[str, AttrValue] = {"to": element_type(self.kind)}
         steps.writer.emit("Cast", [steps.do(*last)], [work.out], attrs, origins=origins)
 
-    def _give(self, name: str, made: str) -> None:
-        """Lets a tensor be a result of the model's type, where that is asked for."""
+    def _give(self, name: str, tensor: str) -> None:
+        """Writes a requested result under its name, in the element type of the model."""
         if name and self.steps.kind == self.kind:
-            self.steps.writer.emit("Identity", [made], [name])
+            self.steps.writer.emit("Identity", [tensor], [name])
         elif name:
-            self.steps.writer.emit("Cast", [made], [name], {"to": element_type(self.kind)})
+            self.steps.writer.emit("Cast", [tensor], [name], {"to": element_type(self.kind)})
 
     def _headed(self, slot: str) -> str:
         """Reshapes [batch, length, wide] to [batch, heads, length, size]."""
@@ -104,8 +108,8 @@ class _Parts:
         heads, wide = _heads(work.node, slot), work.operands[slot].type.shape[2]
         assert isinstance(heads, int)
         assert isinstance(wide, int)
-        apart = steps.do("Reshape", self.ins[slot], steps.int_list(0, 0, heads, wide // heads))
-        return steps.do("Transpose", apart, perm=(0, 2, 1, 3))
+        split = steps.do("Reshape", self.ins[slot], steps.int_list(0, 0, heads, wide // heads))
+        return steps.do("Transpose", split, perm=(0, 2, 1, 3))
 
     def _groups(self) -> int:
         """Returns how many heads of q each of k and v serves."""
@@ -121,33 +125,38 @@ class _Parts:
         assert isinstance(wide, int)
         assert isinstance(size, int)
         size = size // heads if len(shape) == 3 else size
-        apart = steps.do("Unsqueeze", x, steps.int_list(2))
-        more = steps.do("Expand", apart, steps.int_list(1, 1, groups, 1, 1))
-        return steps.do("Reshape", more, steps.int_list(0, wide, -1, size))
+        # [batch, heads, length, size] -> [batch, heads, 1, length, size], repeated, and joined
+        # again: each key head serves consecutive query heads (grouped-query attention).
+        unsqueezed = steps.do("Unsqueeze", x, steps.int_list(2))
+        expanded = steps.do("Expand", unsqueezed, steps.int_list(1, 1, groups, 1, 1))
+        return steps.do("Reshape", expanded, steps.int_list(0, wide, -1, size))
 
     def _probs(self, q: str, k: str) -> str:
-        """Returns what softmax makes of the scores, 0 in rows that look at nothing."""
+        """Returns the softmax of the scores, with 0 in rows that attend to no key."""
         steps, attrs = self.steps, self.steps.work.attrs
         lowest = steps.constant(-math.inf)
-        shown = dict(zip(("raw", "capped", "masked", "probs"), [""] * 4, strict=True))
-        shown[str(attrs["qk"])] = self.outs[3]
+        stages = dict(zip(("raw", "capped", "masked", "probs"), [""] * 4, strict=True))
+        stages[str(attrs["qk"])] = self.outs[3]
+        # Order of the operator: scale, softcap, window and mask, softmax; `qk` names the stage to
+        # output.
         scores = steps.do("Mul", steps.do("MatMul", q, k), steps.constant(_scale(steps.work)))
-        self._give(shown["raw"], scores)
+        self._give(stages["raw"], scores)
         if attrs["softcap"]:
             cap = steps.constant(steps.work.float_attr("softcap"))
             scores = steps.do("Mul", steps.do("Tanh", steps.do("Div", scores, cap)), cap)
-        self._give(shown["capped"], scores)
-        allowed, blind = _Window(steps, self.ins, q, k).allowed()
+        self._give(stages["capped"], scores)
+        allowed, may_be_empty = _Window(steps, self.ins, q, k).allowed()
         if allowed:
             scores = steps.do("Where", allowed, scores, lowest)
         if "mask" in self.ins:
-            scores, blind = self._masked(scores, k, lowest), True
-        self._give(shown["masked"], scores)
+            scores, may_be_empty = self._masked(scores, k, lowest), True
+        self._give(stages["masked"], scores)
         probs = self._softmax(scores)
-        if blind:
-            most = steps.reduced("ReduceMax", scores, (3,))
-            probs = steps.do("Where", steps.do("Equal", most, lowest), steps.constant(0.0), probs)
-        self._give(shown["probs"], probs)
+        # Softmax of a row of -inf is NaN: such rows are those whose maximum is -inf.
+        if may_be_empty:
+            maxima = steps.reduced("ReduceMax", scores, (3,))
+            probs = steps.do("Where", steps.do("Equal", maxima, lowest), steps.constant(0.0), probs)
+        self._give(stages["probs"], probs)
         return probs
 
     def _softmax(self, scores: str) -> str:
@@ -166,12 +175,13 @@ class _Parts:
         kind = steps.work.operands["mask"].type
         hides = kind.dtype == BOOL
         last = kind.shape[-1] if kind.rank else None
+        # A mask shorter than the keys hides the rest, so it is padded with -inf or False.
         if kind.rank and (last is None or last != _total(steps.work)):
-            none = np.zeros(2 * kind.rank - 1, np.int64)
-            front = steps.writer.constant(none, f"{steps.work.out}_sizes")
-            own = steps.do("Gather", steps.do("Shape", mask), steps.int_list(kind.rank - 1))
+            no_padding = np.zeros(2 * kind.rank - 1, np.int64)
+            front = steps.writer.constant(no_padding, f"{steps.work.out}_sizes")
+            mask_length = steps.do("Gather", steps.do("Shape", mask), steps.int_list(kind.rank - 1))
             total = steps.do("Gather", steps.do("Shape", k), steps.int_list(3))
-            pads = steps.do("Concat", front, steps.do("Sub", total, own), axis=0)
+            pads = steps.do("Concat", front, steps.do("Sub", total, mask_length), axis=0)
             filler = lowest
             if hides:
                 filler = steps.writer.constant(np.array(False), f"{steps.work.out}_hidden")
@@ -183,7 +193,7 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Which keys each query may look at, by their places alone."""
+    """The keys that each query may attend to, by their positions alone."""
 
     steps: OperatorSequence
     ins: dict[str, str]
@@ -203,13 +213,14 @@ class _Window:
             return steps.writer.constant(known, f"{steps.work.out}_shown"), not plain
         rows, total = self._count(self.q, 2), self._count(self.k, 3)
         zero, one = (steps.writer.constant(np.array(n), f"{steps.work.out}_n") for n in (0, 1))
+        # Positions of keys and of queries; a query's position counts past keys too.
         keys = steps.do("Range", zero, total, one)
         at = steps.do("Unsqueeze", steps.do("Range", zero, rows, one), steps.int_list(1))
         tests = []
         if "lengths" in self.ins:
-            wide = steps.do("Unsqueeze", self.ins["lengths"], steps.int_list(1, 2, 3))
-            tests.append(("Less", keys, wide))
-            at = steps.do("Add", at, steps.do("Sub", wide, rows))
+            lengths = steps.do("Unsqueeze", self.ins["lengths"], steps.int_list(1, 2, 3))
+            tests.append(("Less", keys, lengths))
+            at = steps.do("Add", at, steps.do("Sub", lengths, rows))
         elif "past_k" in self.ins:
             at = steps.do("Add", at, self._count(self.ins["past_k"], 2))
         if attrs["causal"]:
@@ -219,17 +230,17 @@ class _Window:
             if bound != -1:
                 far = steps.writer.constant(np.array(bound), f"{steps.work.out}_{name}")
                 tests.append((test, keys, steps.do(op, at, far)))
-        made = [steps.do(*test) for test in tests]
-        while len(made) > 1:
-            made.append(steps.do("And", made.pop(), made.pop()))
-        return made[0], not plain
+        conditions = [steps.do(*test) for test in tests]
+        while len(conditions) > 1:
+            conditions.append(steps.do("And", conditions.pop(), conditions.pop()))
+        return conditions[0], not plain
 
     def _count(self, x: str, axis: int) -> str:
         place = self.steps.writer.constant(np.array(axis), f"{self.steps.work.out}_axis")
         return self.steps.do("Gather", self.steps.do("Shape", x), place)
 
     def _known(self) -> np.ndarray | None:
-        """Returns the same as a constant, where sizes are known."""
+        """Returns the same mask as a constant, where all lengths are known."""
         work = self.steps.work
         rows, total, attrs = _length(work, "q"), _total(work), work.attrs
         own = _length(work, "k")
@@ -255,8 +266,7 @@ def _length(work: OpToWrite, slot: str) -> Dim:
 
 
 def _total(work: OpToWrite) -> Dim:
-    """Returns how many keys there are; None where that is not a number, or a name without a
-    past."""
+    """Returns the number of keys, past ones included; None where it is unknown."""
     own = _length(work, "k")
     if "past_k" not in work.operands:
         return own

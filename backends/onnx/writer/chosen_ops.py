@@ -49,6 +49,7 @@ def write(writer: OnnxWriter, node: Node) -> None:
     """Writes the parameters that a range rule chooses; raises Refused where ONNX cannot express
     it."""
     attrs = node.attrs
+    # These rules are made of fields of a profile, which operators follow field by field.
     rule = str(attrs["rule"])
     if rule not in RULES_BY_OPERATORS:
         _write_rule(writer, node, _rule_fields(writer, node, rule))
@@ -57,30 +58,36 @@ def write(writer: OnnxWriter, node: Node) -> None:
     low, high = _extremes(steps)
     first, last = _bounds(node)
     if rule == "torchao.per_token" and attrs["symmetric"]:
-        reach = steps.do("Max", steps.do("Abs", low), steps.do("Abs", high))
-        scale = steps.do("Div", steps.do("Max", reach, steps.constant(1e-5)), steps.constant(last))
+        # torchao: scale = max(|low|, |high|, 1e-5) / qmax, zero point 0.
+        magnitude = steps.do("Max", steps.do("Abs", low), steps.do("Abs", high))
+        scale = steps.do(
+            "Div", steps.do("Max", magnitude, steps.constant(1e-5)), steps.constant(last)
+        )
         _write_results(steps, scale, steps.do("Mul", scale, steps.constant(0)))
         return
     if attrs["symmetric"]:
         raise writer.refuse(node, f"{rule} chooses an affine map, not a symmetric one")
-    none = steps.constant(0)
-    least, most = steps.do("Min", low, none), steps.do("Max", high, none)
-    span = steps.do("Div", steps.do("Sub", most, least), steps.constant(last - first))
+    # Affine rules: widen [low, high] to contain 0, then scale = (high - low) / (last - first).
+    zero_constant = steps.constant(0)
+    lowest, highest = steps.do("Min", low, zero_constant), steps.do("Max", high, zero_constant)
+    span = steps.do("Div", steps.do("Sub", highest, lowest), steps.constant(last - first))
     if rule == "onnx.dynamic":
         # As DynamicQuantizeLinear: a scale of 1 where all elements are 0.
-        flat = steps.do("Equal", most, least)
-        scale = steps.do("Where", flat, steps.constant(1), span)
-        zero = steps.do("Sub", steps.constant(first), steps.do("Div", least, scale))
-        no_number = steps.do("IsNaN", zero)
-        zero = steps.do("Where", no_number, steps.constant(last), _clip(steps, zero, first, last))
+        is_constant = steps.do("Equal", highest, lowest)
+        scale = steps.do("Where", is_constant, steps.constant(1), span)
+        zero = steps.do("Sub", steps.constant(first), steps.do("Div", lowest, scale))
+        # 0 / 0 cannot be: the scale is 1 there. NaN data make a NaN, which the kernel saturates
+        # upwards.
+        is_nan = steps.do("IsNaN", zero)
+        zero = steps.do("Where", is_nan, steps.constant(last), _clip(steps, zero, first, last))
         _write_results(steps, scale, steps.do("Round", zero))
         return
     # As torchao's choose_qparams: eps is the least scale, and the zero point is taken from the
     # end with the smaller error.
     scale = steps.do("Max", span, steps.constant(float(np.finfo(np.float32).eps)))
-    below, above = steps.do("Div", least, scale), steps.do("Div", most, scale)
+    below, above = steps.do("Div", lowest, scale), steps.do("Div", highest, scale)
     ends = [steps.do("Add", steps.constant(e), b) for e, b in ((first, below), (last, above))]
-    nearer = steps.do("Greater", steps.do("Add", *ends), none)
+    nearer = steps.do("Greater", steps.do("Add", *ends), zero_constant)
     starts = [steps.do("Sub", steps.constant(e), b) for e, b in ((first, below), (last, above))]
     zero = steps.do("Where", nearer, *starts)
     _write_results(steps, scale, steps.do("Round", _clip(steps, zero, first, last)))
@@ -113,15 +120,18 @@ def _extremes(steps: _OperatorBuilder) -> tuple[str, str]:
         source = steps.cast(source, F32)
     axes = tuple(i for i in range(x.type.rank) if i not in keep)
     if not axes:
+        # Every axis is kept: each element is its own minimum and maximum.
         return source, source
-    wide: AttrValue = int(bool(keep))
+    keepdims: AttrValue = int(bool(keep))
     if writer.opset < FIRST_AXES_OPERAND:
         low, high = (
-            steps.do(f"Reduce{end}", source, axes=axes, keepdims=wide) for end in ("Min", "Max")
+            steps.do(f"Reduce{end}", source, axes=axes, keepdims=keepdims) for end in ("Min", "Max")
         )
         return low, high
-    listed = writer.parameter(np.array(axes, np.int64), "axes", None)
-    low, high = (steps.do(f"Reduce{end}", source, listed, keepdims=wide) for end in ("Min", "Max"))
+    axes_operand = writer.parameter(np.array(axes, np.int64), "axes", None)
+    low, high = (
+        steps.do(f"Reduce{end}", source, axes_operand, keepdims=keepdims) for end in ("Min", "Max")
+    )
     return low, high
 
 
@@ -144,25 +154,25 @@ def _rule_fields(writer: OnnxWriter, node: Node, rule: str) -> Choose:
     storage = str(node.attrs["storage"])
     if rule == "profile":
         name = node.profile or writer.graph.profile
-        grain = "channel" if node.attrs["keep"] else "tensor"
-        found = profile(name).resolve(choose_query(storage, grain)).choose
+        granularity = "channel" if node.attrs["keep"] else "tensor"
+        fields = profile(name).resolve(choose_query(storage, granularity)).choose
     elif rule in NAMED_RULES:
-        found = NAMED_RULES[rule]
+        fields = NAMED_RULES[rule]
     else:
         raise writer.refuse(node, f"the range rule {rule!r} has no form in ONNX; onnx.dynamic has")
-    plain = (
-        found.zero_round == "even"
-        and found.zero_clamp
-        and found.store in ("f32", "f64")
-        and (found.keep, found.nudge, found.reduce, found.decimals)
+    expressible = (
+        fields.zero_round == "even"
+        and fields.zero_clamp
+        and fields.store in ("f32", "f64")
+        and (fields.keep, fields.nudge, fields.reduce, fields.decimals)
         == ("scale", "none", "none", "exact")
-        and found.small.partition(":")[0] in ("none", "floor", "replace_below")
-        and found.zero in ("qmin-round(min/s)", "round(qmin-min/s)")
-        and found.reach in ("absmax", "max", "sides")
+        and fields.small.partition(":")[0] in ("none", "floor", "replace_below")
+        and fields.zero in ("qmin-round(min/s)", "round(qmin-min/s)")
+        and fields.reach in ("absmax", "max", "sides")
     )
-    if not plain:
+    if not expressible:
         raise writer.refuse(node, f"the range rule {rule!r} has no form in ONNX; onnx.dynamic has")
-    return found
+    return fields
 
 
 def _write_rule(writer: OnnxWriter, node: Node, rule: Choose) -> None:
@@ -173,16 +183,16 @@ def _write_rule(writer: OnnxWriter, node: Node, rule: Choose) -> None:
     steps = _OperatorBuilder(writer, node, kind)
     if kind != F32:
         low, high = steps.cast(low, kind), steps.cast(high, kind)
-    none = steps.constant(0)
+    zero_constant = steps.constant(0)
     if rule.range == "widen_to_zero":
-        low, high = steps.do("Min", low, none), steps.do("Max", high, none)
+        low, high = steps.do("Min", low, zero_constant), steps.do("Max", high, zero_constant)
     if node.attrs["symmetric"] is True:
         scale = _with_floor(steps, _symmetric_scale(steps, low, high, rule), rule)
         storage = node.attrs["storage"]
         assert isinstance(storage, DType)
-        custom = (first, last) != storage.bounds
-        middle = symmetric_zero((first, last), storage, rule, custom=custom)
-        zero = steps.do("Add", steps.do("Mul", scale, none), steps.constant(middle))
+        has_custom_bounds = (first, last) != storage.bounds
+        zero_value = symmetric_zero((first, last), storage, rule, custom=has_custom_bounds)
+        zero = steps.do("Add", steps.do("Mul", scale, zero_constant), steps.constant(zero_value))
     else:
         span = steps.do("Div", steps.do("Sub", high, low), steps.constant(last - first))
         scale = _with_floor(steps, span, rule)
@@ -194,18 +204,18 @@ def _symmetric_scale(steps: _OperatorBuilder, low: str, high: str, rule: Choose)
     """Writes the scale of a symmetric type."""
     node = steps.node
     first, last = _bounds(node)
-    grain = "channel" if node.attrs["keep"] else "tensor"
+    granularity = "channel" if node.attrs["keep"] else "tensor"
     storage = node.attrs["storage"]
     assert isinstance(storage, DType)
-    named = level_of(rule.levels, rule.zero, storage, (first, last), grain)
-    level = named or (last - first) / 2
+    named_level = level_of(rule.levels, rule.zero, storage, (first, last), granularity)
+    level = named_level or (last - first) / 2
     if rule.reach == "max":
         return steps.do("Div", steps.do("Max", low, high), steps.constant(level))
     if rule.reach == "sides":
         below = steps.do("Div", steps.do("Neg", low), steps.constant(max(-first, 1)))
         return steps.do("Max", below, steps.do("Div", high, steps.constant(last)))
-    ends = steps.do("Max", steps.do("Abs", low), steps.do("Abs", high))
-    return steps.do("Div", ends, steps.constant(level))
+    magnitude = steps.do("Max", steps.do("Abs", low), steps.do("Abs", high))
+    return steps.do("Div", magnitude, steps.constant(level))
 
 
 def _with_floor(steps: _OperatorBuilder, scale: str, rule: Choose) -> str:
@@ -217,8 +227,8 @@ def _with_floor(steps: _OperatorBuilder, scale: str, rule: Choose) -> str:
 def _zero_point(steps: _OperatorBuilder, low: str, scale: str, rule: Choose) -> str:
     """Writes the zero point, rounded in the rule's order."""
     first, last = _bounds(steps.node)
-    some = steps.do("Greater", scale, steps.constant(0))
-    count = steps.do("Where", some, steps.do("Div", low, scale), steps.constant(0))
+    is_positive = steps.do("Greater", scale, steps.constant(0))
+    count = steps.do("Where", is_positive, steps.do("Div", low, scale), steps.constant(0))
     if rule.zero == "round(qmin-min/s)":
         zero = steps.do("Round", steps.do("Sub", steps.constant(first), count))
     else:
@@ -231,11 +241,11 @@ def _write_replaced(steps: _OperatorBuilder, scale: str, zero: str, rule: Choose
     word, _, rest = rule.small.partition(":")
     if word == "replace_below":
         limit, _, value = rest.partition(":")
-        store = np.float64 if rule.store == "f64" else np.float32
-        least = float(np.finfo(store).tiny) if limit == "tiny" else float(limit)
-        tiny = steps.do("Less", scale, steps.constant(least))
-        scale = steps.do("Where", tiny, steps.constant(float(value)), scale)
-        zero = steps.do("Where", tiny, steps.constant(0), zero)
+        stored_type = np.float64 if rule.store == "f64" else np.float32
+        least = float(np.finfo(stored_type).tiny) if limit == "tiny" else float(limit)
+        is_tiny = steps.do("Less", scale, steps.constant(least))
+        scale = steps.do("Where", is_tiny, steps.constant(float(value)), scale)
+        zero = steps.do("Where", is_tiny, steps.constant(0), zero)
     if rule.store == "f32" and steps.kind != F32:
         scale = steps.cast(scale, F32)
     _write_results(steps, scale, zero)

@@ -52,13 +52,14 @@ _Decompose = Callable[[_OperatorSteps, dict[str, str]], None]
 
 
 def _decomposed(decompose: _Decompose, change: Change = Change.REGROUPED) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         reason = f"{work.op}, which ONNX has not, by operators that each round"
+        # An exact decomposition needs no entry: nothing is rounded more often.
         if change != Change.EXACT:
             writer.ledger.add(change, STEP, work.out, reason)
         decompose(_OperatorSteps(writer, work), ins)
 
-    return row
+    return write
 
 
 def _exp2(steps: _OperatorSteps, ins: dict[str, str]) -> None:
@@ -74,10 +75,10 @@ def _log1p(steps: _OperatorSteps, ins: dict[str, str]) -> None:
 
 
 def _logarithm(base: float) -> _Decompose:
-    def say(steps: _OperatorSteps, ins: dict[str, str]) -> None:
+    def decompose(steps: _OperatorSteps, ins: dict[str, str]) -> None:
         steps.add_result("Mul", steps.do("Log", ins["x"]), steps.float_constant(1 / math.log(base)))
 
-    return say
+    return decompose
 
 
 def _rsqrt(steps: _OperatorSteps, ins: dict[str, str]) -> None:
@@ -93,8 +94,8 @@ def _erfc(steps: _OperatorSteps, ins: dict[str, str]) -> None:
 
 
 def _trunc(steps: _OperatorSteps, ins: dict[str, str]) -> None:
-    whole = steps.do("Floor", steps.do("Abs", ins["x"]))
-    steps.add_result("Mul", steps.do("Sign", ins["x"]), whole)
+    magnitude = steps.do("Floor", steps.do("Abs", ins["x"]))
+    steps.add_result("Mul", steps.do("Sign", ins["x"]), magnitude)
 
 
 def _log_sigmoid(steps: _OperatorSteps, ins: dict[str, str]) -> None:
@@ -109,8 +110,8 @@ def _logit(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     x, eps = ins["x"], steps.work.attrs["eps"]
     if isinstance(eps, float):
         x = steps.do("Clip", x, steps.float_constant(eps), steps.float_constant(1 - eps))
-    rest = steps.do("Sub", steps.float_constant(1.0), x)
-    steps.add_result("Log", steps.do("Div", x, rest))
+    complement = steps.do("Sub", steps.float_constant(1.0), x)
+    steps.add_result("Log", steps.do("Div", x, complement))
 
 
 def _floor_div(steps: _OperatorSteps, ins: dict[str, str]) -> None:
@@ -118,57 +119,73 @@ def _floor_div(steps: _OperatorSteps, ins: dict[str, str]) -> None:
     if steps.work.kind.dtype.is_float:
         steps.add_result("Floor", steps.do("Div", a, b))
         return
+    # Mod has the sign of the divisor, so a - a mod b is a multiple of b and the division is exact.
     steps.add_result("Div", steps.do("Sub", a, steps.do("Mod", a, b)), b)
 
 
 def _squared_difference(steps: _OperatorSteps, ins: dict[str, str]) -> None:
-    apart = steps.do("Sub", ins["a"], ins["b"])
-    steps.add_result("Mul", apart, apart)
+    difference = steps.do("Sub", ins["a"], ins["b"])
+    steps.add_result("Mul", difference, difference)
 
 
 # -- bags of rows ---------------------------------------------------------------------------------
 
 
 def _embedding_bag(steps: _OperatorSteps, ins: dict[str, str]) -> None:
-    """Rows of a table, by a matrix that says which of them are in which bag.
+    """Writes a product of the table's rows with a matrix that says which row is in which bag.
 
-    Sums are its product with the rows; rows named by `padding` are in no bag.
+    Rows that `padding` names are in no bag.
     """
     writer, work = steps.writer, steps.work
-    at = steps.do("Reshape", int64_operand(writer, work, ins, "indices"), steps.int_list(-1))
-    holds, rows = _bag_membership(steps, ins, at), steps.do("Gather", ins["w"], at)
+    flat_indices = steps.do(
+        "Reshape", int64_operand(writer, work, ins, "indices"), steps.int_list(-1)
+    )
+    membership, rows = (
+        _bag_membership(steps, ins, flat_indices),
+        steps.do("Gather", ins["w"], flat_indices),
+    )
     if work.attrs["padding"] is not None:
-        counts = steps.do("Not", steps.do("Equal", at, _padding(steps)))
-        holds = steps.do("And", holds, counts)
+        not_padding = steps.do("Not", steps.do("Equal", flat_indices, _padding(steps)))
+        membership = steps.do("And", membership, not_padding)
     if work.attrs["mode"] == "max":
-        least = steps.float_constant(-math.inf)
-        held = steps.do("Where", steps.do("Unsqueeze", holds, steps.int_list(2)), rows, least)
-        found = steps.reduce_channels("ReduceMax", held, keepdims=0)
-        steps.add_result("Where", steps.do("Equal", found, least), steps.float_constant(0.0), found)
-        return
-    share = steps.do("Cast", holds, to=element_type(work.kind.dtype))
-    if work.attrs["mode"] == "mean":
-        many = steps.do(
-            "Max", steps.reduce_channels("ReduceSum", share, keepdims=1), steps.float_constant(1.0)
+        # An empty bag's maximum is -inf here and 0 in PyTorch.
+        lowest = steps.float_constant(-math.inf)
+        candidates = steps.do(
+            "Where", steps.do("Unsqueeze", membership, steps.int_list(2)), rows, lowest
         )
-        steps.add_result("Div", steps.do("MatMul", share, rows), many)
+        maxima = steps.reduce_channels("ReduceMax", candidates, keepdims=0)
+        steps.add_result(
+            "Where", steps.do("Equal", maxima, lowest), steps.float_constant(0.0), maxima
+        )
+        return
+    factors = steps.do("Cast", membership, to=element_type(work.kind.dtype))
+    if work.attrs["mode"] == "mean":
+        bag_sizes = steps.do(
+            "Max",
+            steps.reduce_channels("ReduceSum", factors, keepdims=1),
+            steps.float_constant(1.0),
+        )
+        steps.add_result("Div", steps.do("MatMul", factors, rows), bag_sizes)
         return
     if "weights" in ins:
         weights = steps.do("Reshape", ins["weights"], steps.int_list(-1))
-        share = steps.do("Where", holds, weights, steps.float_constant(0.0))
-    steps.add_result("MatMul", share, rows)
+        factors = steps.do("Where", membership, weights, steps.float_constant(0.0))
+    steps.add_result("MatMul", factors, rows)
 
 
 def _bag_membership(steps: _OperatorSteps, ins: dict[str, str], at: str) -> str:
-    """For each bag and each index, whether it holds it: from its offset to that of the next."""
+    """Returns a [bags, indices] matrix of bools: bag i holds the indices from its offset to the
+    next."""
     count, zero = steps.do("Size", at), steps.int_constant(0)
     places, end = steps.do("Range", zero, count, steps.int_constant(1)), steps.int_list(_LAST)
     if "offsets" in ins:
         starts = int64_operand(steps.writer, steps.work, ins, "offsets")
     else:
+        # Without offsets, indices are [bags, size]: each row is a bag.
         shape = steps.do("Shape", ins["indices"])
         starts = steps.do("Range", zero, count, steps.do("Gather", shape, steps.int_constant(1)))
     ends = steps.do("Slice", starts, steps.int_list(1), end)
+    # `last` says that the offsets end with the number of indices, as include_last_offset does.
     if "offsets" in ins and steps.work.attrs["last"]:
         starts = steps.do("Slice", starts, steps.int_list(0), steps.int_list(-1))
     else:

@@ -25,16 +25,17 @@ _SCAN_ATTRIBUTES = {
 
 def write(writer: OnnxWriter, node: Node, write_node: Callable[[OnnxWriter, Node], None]) -> None:
     """Writes a control node; raises Refused for what ONNX cannot express in its bodies."""
-    given = node.variadic("xs")
+    # `xs` are values of the outer graph that the bodies read: ONNX's subgraphs read them by name.
+    outer_values = node.variadic("xs")
     protos = {}
     for name in node.bodies:
         body = writer.graph.body(node, name)
         inner = OnnxWriter(body, writer.ledger, writer.opset, writer)
-        outside = body.inputs[len(body.inputs) - len(given) :]
-        for value, source in zip(outside, given, strict=True):
+        captured = body.inputs[len(body.inputs) - len(outer_values) :]
+        for value, source in zip(captured, outer_values, strict=True):
             inner.set_name(value, writer.name(source))
-        takes = body.inputs[: len(body.inputs) - len(given)]
-        protos[name] = _body(inner, body, takes, write_node)
+        own_inputs = body.inputs[: len(body.inputs) - len(outer_values)]
+        protos[name] = _body(inner, body, own_inputs, write_node)
     outs = [writer.name(value) for value in node.results]
     attrs: dict[str, AttrValue]
     match node.op:
@@ -47,13 +48,13 @@ def write(writer: OnnxWriter, node: Node, write_node: Callable[[OnnxWriter, Node
             ins += [writer.name(value) for value in node.variadic("vs")]
             writer.emit("Loop", ins, outs, {"body": protos["body"]}, origins=node.origins)
         case _:
-            parts = node.variadic("ss")
-            ins = [writer.name(value) for value in (*node.variadic("vs"), *parts)]
-            ways = {theirs: node.attrs[ours] for ours, theirs in _SCAN_ATTRIBUTES.items()}
-            said = {k: v for k, v in ways.items() if isinstance(v, tuple) and v}
-            whole = {k: tuple(i for i in v if isinstance(i, int)) for k, v in said.items()}
-            attrs = {"body": protos["body"], "num_scan_inputs": len(parts)}
-            attrs.update(whole)
+            scanned = node.variadic("ss")
+            ins = [writer.name(value) for value in (*node.variadic("vs"), *scanned)]
+            directions = {theirs: node.attrs[ours] for ours, theirs in _SCAN_ATTRIBUTES.items()}
+            stated = {k: v for k, v in directions.items() if isinstance(v, tuple) and v}
+            int_attrs = {k: tuple(i for i in v if isinstance(i, int)) for k, v in stated.items()}
+            attrs = {"body": protos["body"], "num_scan_inputs": len(scanned)}
+            attrs.update(int_attrs)
             writer.emit("Scan", ins, outs, attrs, origins=node.origins)
 
 
@@ -64,24 +65,25 @@ def _name_or_empty(writer: OnnxWriter, value: Value | None) -> str:
 def _body(
     writer: OnnxWriter,
     body: Graph,
-    takes: Iterable[Value],
+    own_inputs: Iterable[Value],
     write_node: Callable[[OnnxWriter, Node], None],
 ) -> onnx.GraphProto:
     for node in body:
         write_node(writer, node)
     outputs: list[onnx.ValueInfoProto] = []
-    made = {name for node in writer.nodes for name in node.output}
+    written = {name for node in writer.nodes for name in node.output}
     for slot, value in body.outputs.items():
         name = writer.name(value)
         # Each output of a subgraph needs a tensor of its own that the subgraph writes.
-        if name not in made or any(name == o.name for o in outputs):
+        if name not in written or any(name == o.name for o in outputs):
             name = writer.fresh(slot)
             writer.emit("Identity", [writer.name(value)], [name])
         outputs.append(helper.make_value_info(name, type_proto(value.type)))
     moved_values.add_moved_quantizes(writer, [info.name for info in outputs])
-    inputs = [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in takes]
-    shown = {info.name for info in (*inputs, *outputs)}
-    infos = [info for info in writer.value_infos if info.name not in shown]
+    inputs = [helper.make_value_info(writer.name(v), type_proto(v.type)) for v in own_inputs]
+    # ONNX allows no value_info for a name that is an input or output already.
+    declared = {info.name for info in (*inputs, *outputs)}
+    infos = [info for info in writer.value_infos if info.name not in declared]
     return helper.make_graph(writer.nodes, body.name, inputs, outputs, value_info=infos)
 
 
@@ -94,5 +96,5 @@ def names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
         yield from node.input
         for attribute in node.attribute:
             if attribute.type in _GRAPHS:
-                for held in (attribute.g, *attribute.graphs):
-                    yield from names_read(held.node)
+                for subgraph in (attribute.g, *attribute.graphs):
+                    yield from names_read(subgraph.node)

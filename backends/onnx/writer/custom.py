@@ -26,31 +26,33 @@ from .elements import ELEMENT_TYPES, QUANTIZABLE, element_type
 
 DOMAIN = "qir"
 TYPE, ARRAYS, HASH, ROUND = "qir.type", "qir.arrays", "qir.hash", "qir.round"
-"""Keys of a function's metadata: what it stands for, its arrays' types, what it is made of."""
+"""Keys of a function's metadata: its quantized type, element types of arrays, hash, rounding."""
 PROFILE = "qir.rules"
 """The profile whose arithmetic it is, where a reader's own profile would treat NaN differently."""
-_WIDEST, _ALONE = 16, 24
+_MAX_BITS, _MAX_BITS_WITHOUT_ZERO = 16, 24
 """Quantized values of so many bits are whole in float32, and sums of them; and with no
 zero point."""
-_ZEROS = ("after", "before")
-_FLOATS = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
+_ZERO_ORDERS = ("after", "before")
+_FLOAT_STORAGES = ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 """Quantized values that Cast makes of floats, and float values of them."""
-_REALS = ("f32", "f16", "bf16", "f64")
+_EXPRESS_TYPES = ("f32", "f16", "bf16", "f64")
 
 
 def needs_function(quant: QuantType, shape: Shape, *, constant: bool) -> bool:
     """Returns whether QuantizeLinear and DequantizeLinear lack a type with constant parameters."""
     if quant.dynamic:
         return False
-    several = (
+    has_many_axes = (
+        # Per channel and blocks along one axis are what `axis` and `block_size` express.
         quant.granularity is not None
         and quant.axis is None
         and block_axis_and_size(quant.granularity, shape) is None
     )
-    narrow = bool(quant.bounds) and not constant
-    unlike = quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
-    stored = quant.storage.name in QUANTIZABLE and quant.express.name in ("f32", "f16")
-    return unlike or several or narrow or not stored
+    # Constants may have narrower bounds: nothing is clamped again when they are dequantized.
+    is_narrow = bool(quant.bounds) and not constant
+    is_nonuniform = quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    is_supported = quant.storage.name in QUANTIZABLE and quant.express.name in ("f32", "f16")
+    return is_nonuniform or has_many_axes or is_narrow or not is_supported
 
 
 def adds_zero_before_rounding(quant: QuantType, name: str | None) -> bool:
@@ -61,33 +63,40 @@ def adds_zero_before_rounding(quant: QuantType, name: str | None) -> bool:
 
 
 def multiplies_by_gain(quant: QuantType, name: str) -> bool:
-    """Returns whether a profile multiplies by a gain from the range: 1 / scale except for the
-    last bit."""
+    """Returns whether a profile multiplies by a gain computed from the range.
+
+    A gain is 1 / scale except for the last bit.
+    """
     rule = profile(name).resolve(quantize_query(quant)).quantize
     return rule.by == "gain" and rule.zero == "none" and quant.kind == "uniform"
 
 
-def block_axis_and_size(grain: Granularity, shape: Shape) -> tuple[int, int] | None:
+def block_axis_and_size(granularity: Granularity, shape: Shape) -> tuple[int, int] | None:
     """Returns the axis and size of blocks along one axis; None for other blocks, or listed ones."""
-    named = dict(grain.blocks)
-    wide = [(axis, size) for axis, size in named.items() if size > 1]
-    left = [axis for axis in range(len(shape)) if axis not in named]
-    if not wide and not left and shape:
-        wide = [(len(shape) - 1, 1)]
-    if not wide and len(left) == 1 and isinstance(size := shape[left[0]], int):
-        wide, left = [(left[0], size)], []  # one scale for the whole of an axis is one block
-    return wide[0] if len(wide) == 1 and not left and grain.by is None else None
+    block_sizes = dict(granularity.blocks)
+    blocked = [(axis, size) for axis, size in block_sizes.items() if size > 1]
+    unlisted = [axis for axis in range(len(shape)) if axis not in block_sizes]
+    # All blocks are of size 1 and cover every axis: blocks of one element along the last axis.
+    if not blocked and not unlisted and shape:
+        blocked = [(len(shape) - 1, 1)]
+    if not blocked and len(unlisted) == 1 and isinstance(size := shape[unlisted[0]], int):
+        blocked, unlisted = (
+            [(unlisted[0], size)],
+            [],
+        )  # one scale for the whole of an axis is one block
+    return blocked[0] if len(blocked) == 1 and not unlisted and granularity.by is None else None
 
 
 def unsupported_reason(quant: QuantType, shape: Shape) -> str:
     """Returns why primitive operators cannot express a type; empty where they can."""
     if quant.dynamic:
         return "its quantization parameters are computed at run time"
-    most = _WIDEST if np.asarray(quant.zeros()).any() else _ALONE
-    plain = quant.storage.name in _FLOATS and not np.asarray(quant.zeros()).any()
-    if not (quant.storage.is_integer or plain) or quant.storage.bits > most:
+    widest = _MAX_BITS if np.asarray(quant.zeros()).any() else _MAX_BITS_WITHOUT_ZERO
+    # 8-bit floats are cast and have no zero point to add.
+    is_float_storage = quant.storage.name in _FLOAT_STORAGES and not np.asarray(quant.zeros()).any()
+    if not (quant.storage.is_integer or is_float_storage) or quant.storage.bits > widest:
         return f"quantized values of {quant.storage} are not made of primitive operators"
-    if quant.express.name not in _REALS:
+    if quant.express.name not in _EXPRESS_TYPES:
         return f"{quant.express} is no float type that ONNX computes in"
     if any(a.type.quant is not None for a in quant.arrays()):
         return "its scales are quantized themselves"
@@ -120,26 +129,26 @@ class _Steps:
         self.nodes.append(_node(op, inputs, name, attrs))
         return name
 
-    def held(self, data: NDArray[np.generic]) -> str:
+    def constant(self, data: NDArray[np.generic]) -> str:
         """Returns a constant, which is in the function."""
         return self.do("Constant", value=numpy_helper.from_array(np.asarray(data)))
 
-    def real(self, value: float) -> str:
-        return self.held(np.asarray(value, np.float32))
+    def float_constant(self, value: float) -> str:
+        return self.constant(np.asarray(value, np.float32))
 
     def cast(self, x: str, to: int, out: str | None = None) -> str:
         return self.do("Cast", x, out=out, to=to)
 
 
 def _node(op: str, inputs: Iterable[str], out: str, attrs: Mapping[str, object]) -> NodeProto:
-    made = NodeProto(op_type=op, input=list(inputs), output=[out])
-    made.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
-    return made
+    proto = NodeProto(op_type=op, input=list(inputs), output=[out])
+    proto.attribute.extend(helper.make_attribute(k, v) for k, v in attrs.items())
+    return proto
 
 
 @dataclass
-class _Numbers:
-    """The arrays of a type, which are next to the function's operand."""
+class _ArrayOperands:
+    """The arrays of a type that are operands of the function, by name."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -155,78 +164,87 @@ class _Form:
     """One function: quantize or dequantize by a quantized type, for tensors of some shape."""
 
     def __init__(self, quant: QuantType, shape: Shape, rule: Rule) -> None:
+        # `declared` is a note of TensorFlow's and MXNet's ranges: it does not change the
+        # arithmetic.
         self.quant = replace(quant, declared=None)
         self.shape = shape
         self.rule = rule
         self.steps = _Steps()
-        self.numbers = _Numbers()
+        self.numbers = _ArrayOperands()
         self.text = self.quant.text(self.numbers.name)
         self.memo: dict[str, str] = {}
         self.zeros = bool(np.asarray(quant.zeros()).any())
 
-    def spread(self, held: object, data: NDArray[np.generic]) -> str:
+    def spread(self, parameter: object, data: NDArray[np.generic]) -> str:
         """Returns parameters as float32, shaped to broadcast with the tensor."""
-        if isinstance(held, Array):
-            name = self.numbers.name(held)[1:]
-            steps, kind = self.steps, held.type.dtype
+        if isinstance(parameter, Array):
+            name = self.numbers.name(parameter)[1:]
+            steps, kind = self.steps, parameter.type.dtype
             source = name if kind.name == "f32" else steps.cast(name, TensorProto.FLOAT)
-            size: tuple[int, ...] = held.data.shape
+            size: tuple[int, ...] = parameter.data.shape
         else:
-            single = np.asarray(data, np.float32)
-            source, size = self.steps.held(single), single.shape
+            scalar = np.asarray(data, np.float32)
+            source, size = self.steps.constant(scalar), scalar.shape
         return self._along(source, size)
 
     def _along(self, source: str, size: tuple[int, ...]) -> str:
         quant, steps = self.quant, self.steps
+        # Per tensor: a parameter of shape [1] becomes a scalar, so that the rank stays.
         if quant.granularity is None:
             return (
                 source
                 if not size
-                else steps.do("Reshape", source, steps.held(np.zeros(0, np.int64)))
+                else steps.do("Reshape", source, steps.constant(np.zeros(0, np.int64)))
             )
         rank = len(self.shape)
+        # Per channel: [-1] on the axis and 1 elsewhere broadcasts against the tensor.
         if quant.axis is not None:
-            wide = [1] * rank
-            wide[quant.axis] = -1
-            return steps.do("Reshape", source, steps.held(np.asarray(wide, np.int64)))
+            shape = [1] * rank
+            shape[quant.axis] = -1
+            return steps.do("Reshape", source, steps.constant(np.asarray(shape, np.int64)))
+        # Blocks: reshape to the grid of blocks, then repeat entries with a Gather along each axis.
         grid = quant.granularity.grid(self.shape)
         if size != grid:
-            whole = np.asarray([d if isinstance(d, int) else 1 for d in grid], np.int64)
-            source = steps.do("Reshape", source, steps.held(whole))
+            grid_shape = np.asarray([d if isinstance(d, int) else 1 for d in grid], np.int64)
+            source = steps.do("Reshape", source, steps.constant(grid_shape))
         for axis, block in quant.granularity.blocks:
             length = self.shape[axis]
             assert isinstance(length, int)
             if quant.granularity.by is not None and axis == quant.granularity.blocks[-1][0]:
-                at = self.numbers.name(quant.granularity.by)[1:]
-                source = steps.do("Gather", source, steps.cast(at, TensorProto.INT64), axis=axis)
+                group_index = self.numbers.name(quant.granularity.by)[1:]
+                source = steps.do(
+                    "Gather", source, steps.cast(group_index, TensorProto.INT64), axis=axis
+                )
             elif block > 1:
                 index = np.arange(length, dtype=np.int64) // block
-                source = steps.do("Gather", source, steps.held(index), axis=axis)
+                source = steps.do("Gather", source, steps.constant(index), axis=axis)
         return source
 
     def scale(self) -> str:
         return self.spread(self.quant.scale, np.asarray(self.quant.scales()))
 
     def zero(self) -> str | None:
-        held = np.asarray(self.quant.zeros())
-        return self.spread(self.quant.zero, held) if held.any() else None
+        zeros = np.asarray(self.quant.zeros())
+        return self.spread(self.quant.zero, zeros) if zeros.any() else None
 
     def plus(self) -> str | None:
-        held = self.quant.plus
-        if held is None:
+        plus = self.quant.plus
+        if plus is None:
             return None
-        return self.spread(held, np.empty(0) if isinstance(held, Array) else _listed(self.quant))
+        return self.spread(
+            plus, np.empty(0) if isinstance(plus, Array) else _plus_array(self.quant)
+        )
 
     def table(self) -> tuple[str, NDArray[np.float32]]:
         """Returns the entries of a table, and the name that they have."""
-        held = self.quant.codes
-        if isinstance(held, Array):
-            name = self.numbers.name(held)[1:]
-            if held.type.dtype.name != "f32":
+        entries = self.quant.codes
+        if isinstance(entries, Array):
+            name = self.numbers.name(entries)[1:]
+            if entries.type.dtype.name != "f32":
                 name = self.steps.cast(name, TensorProto.FLOAT)
-            return name, held.data.astype(np.float32)
-        data = np.asarray(held, np.float32)
-        return self.steps.held(data), data
+            return name, entries.data.astype(np.float32)
+        data = np.asarray(entries, np.float32)
+        return self.steps.constant(data), data
 
     # -- dequantize ---------------------------------------------------------------------------
 
@@ -235,18 +253,19 @@ class _Form:
         steps, quant = self.steps, self.quant
         if quant.kind == "lut":
             table, _ = self.table()
+            # Indices of a table start at 0, and signed integers at a negative number.
             index = steps.cast("x", TensorProto.INT64)
             if quant.low:
-                index = steps.do("Sub", index, steps.held(np.asarray(quant.low, np.int64)))
-            real = steps.do("Gather", table, index, axis=0)
+                index = steps.do("Sub", index, steps.constant(np.asarray(quant.low, np.int64)))
+            floats = steps.do("Gather", table, index, axis=0)
         else:
-            real = steps.cast("x", TensorProto.FLOAT)
+            floats = steps.cast("x", TensorProto.FLOAT)
             if (zero := self.zero()) is not None:
-                real = steps.do("Sub", real, zero)
-        real = steps.do("Mul", real, self.scale())
+                floats = steps.do("Sub", floats, zero)
+        floats = steps.do("Mul", floats, self.scale())
         if (plus := self.plus()) is not None:
-            real = steps.do("Add", real, plus)
-        steps.cast(real, ELEMENT_TYPES[quant.express.name], out="y")
+            floats = steps.do("Add", floats, plus)
+        steps.cast(floats, ELEMENT_TYPES[quant.express.name], out="y")
 
     # -- quantize -----------------------------------------------------------------------------
 
@@ -257,7 +276,7 @@ class _Form:
         if (plus := self.plus()) is not None:
             x = steps.do("Sub", x, plus)
         if rule.by == "reciprocal":
-            x = steps.do("Mul", x, steps.do("Div", steps.real(1.0), self.scale()))
+            x = steps.do("Mul", x, steps.do("Div", steps.float_constant(1.0), self.scale()))
         else:
             x = steps.do("Div", x, self.scale())
         if quant.kind == "lut":
@@ -266,38 +285,45 @@ class _Form:
         if quant.storage.is_float:
             steps.cast(x, _carrier(quant), out="y")
             return
+        # NaN cannot be cast to an integer; the profile says which integer it becomes.
         zero, nan = self.zero(), steps.do("IsNaN", x)
-        before = quant.has_float_zero or rule.zero == "before"
-        if zero is not None and before:
+        adds_zero_before = quant.has_float_zero or rule.zero == "before"
+        if zero is not None and adds_zero_before:
             x = steps.do("Add", x, zero)
-        whole = self._rounded(x, rounding or rule.round)
-        if zero is not None and not before:
-            whole = steps.do("Add", whole, zero)
+        rounded = self._rounded(x, rounding or rule.round)
+        if zero is not None and not adds_zero_before:
+            rounded = steps.do("Add", rounded, zero)
         low, high = quant.storage.bounds if rule.bounds == "storage" else (quant.low, quant.high)
-        cut = steps.do("Clip", whole, steps.real(low), steps.real(high))
-        met = {"low": steps.real(low), "high": steps.real(high)}.get(rule.nan)
-        met = met or (steps.do("Round", zero) if zero is not None else steps.real(0.0))
-        steps.cast(steps.do("Where", nan, met, cut), _carrier(quant), out="y")
+        clamped = steps.do("Clip", rounded, steps.float_constant(low), steps.float_constant(high))
+        # `nan` of a rule: the lowest, the highest, or the integer that stands for 0.
+        for_nan = {"low": steps.float_constant(low), "high": steps.float_constant(high)}.get(
+            rule.nan
+        )
+        for_nan = for_nan or (
+            steps.do("Round", zero) if zero is not None else steps.float_constant(0.0)
+        )
+        steps.cast(steps.do("Where", nan, for_nan, clamped), _carrier(quant), out="y")
 
     def _rounded(self, x: str, rounding: str) -> str:
-        steps, half = self.steps, self.steps.real(0.5)
+        steps, half = self.steps, self.steps.float_constant(0.5)
         if rounding in ("even", "floor", "ceil"):
             return steps.do({"even": "Round", "floor": "Floor", "ceil": "Ceil"}[rounding], x)
         # x - floor(x) is exact; floor(x + 0.5) would round the sum first, and 0.49999997 up.
         if rounding in ("half_up", "half_down"):
-            near = steps.do("Floor" if rounding == "half_up" else "Ceil", x)
-            ends = (x, near) if rounding == "half_up" else (near, x)
-            more = steps.do("GreaterOrEqual", steps.do("Sub", *ends), half)
-            step = steps.cast(more, TensorProto.FLOAT)
-            return steps.do("Add" if rounding == "half_up" else "Sub", near, step)
-        size = steps.do("Abs", x)
+            nearest = steps.do("Floor" if rounding == "half_up" else "Ceil", x)
+            operands = (x, nearest) if rounding == "half_up" else (nearest, x)
+            is_far = steps.do("GreaterOrEqual", steps.do("Sub", *operands), half)
+            one = steps.cast(is_far, TensorProto.FLOAT)
+            return steps.do("Add" if rounding == "half_up" else "Sub", nearest, one)
+        # Symmetric roundings: round the magnitude, and multiply by the sign.
+        magnitude = steps.do("Abs", x)
         if rounding == "away":
-            near = steps.do("Floor", size)
-            more = steps.do("GreaterOrEqual", steps.do("Sub", size, near), half)
-            size = steps.do("Add", near, steps.cast(more, TensorProto.FLOAT))
+            nearest = steps.do("Floor", magnitude)
+            is_far = steps.do("GreaterOrEqual", steps.do("Sub", magnitude, nearest), half)
+            magnitude = steps.do("Add", nearest, steps.cast(is_far, TensorProto.FLOAT))
         else:
-            size = steps.do("Ceil" if rounding == "up" else "Floor", size)
-        return steps.do("Mul", steps.do("Sign", x), size)
+            magnitude = steps.do("Ceil" if rounding == "up" else "Floor", magnitude)
+        return steps.do("Mul", steps.do("Sign", x), magnitude)
 
     def _nearest(self, x: str) -> None:
         """Counts the midpoints below each element; of two equally near entries the lower index
@@ -305,28 +331,33 @@ class _Form:
         """
         steps, quant = self.steps, self.quant
         _, table = self.table()
-        middles, first = table_midpoints(table)
+        # Two ways to count: midpoints below x, and those at or below it; the lower index wins a
+        # tie.
+        middle_values, order_of_entries = table_midpoints(table)
         nan = steps.do("IsNaN", x)
-        met = np.inf if self.rule.quantize.nan == "high" else 0.0
-        x = steps.do("Where", nan, steps.real(met), x)
-        wide = steps.cast(x, TensorProto.DOUBLE)
-        last = steps.held(np.asarray([-1], np.int64))
-        each, ends = steps.do("Unsqueeze", wide, last), steps.held(middles)
-        order, sides = steps.held(first.astype(np.int64)), []
+        nan_value = np.inf if self.rule.quantize.nan == "high" else 0.0
+        x = steps.do("Where", nan, steps.float_constant(nan_value), x)
+        # float32 midpoints may round onto an entry, so elements are compared in float64.
+        doubles = steps.cast(x, TensorProto.DOUBLE)
+        last_axis = steps.constant(np.asarray([-1], np.int64))
+        each, midpoints = steps.do("Unsqueeze", doubles, last_axis), steps.constant(middle_values)
+        order, candidates = steps.constant(order_of_entries.astype(np.int64)), []
         for op in ("Greater", "GreaterOrEqual"):
-            below = steps.cast(steps.do(op, each, ends), TensorProto.INT64)
-            count = steps.do("ReduceSum", below, last, keepdims=0)
-            sides.append(steps.do("Gather", order, count, axis=0))
-        index = steps.do("Min", *sides)
-        if (code := {"low": 0, "zero_code": -quant.low}.get(self.rule.quantize.nan)) is not None:
-            place = np.asarray(min(max(code, 0), table.size - 1), np.int64)
-            index = steps.do("Where", nan, steps.held(place), index)
+            below = steps.cast(steps.do(op, each, midpoints), TensorProto.INT64)
+            count = steps.do("ReduceSum", below, last_axis, keepdims=0)
+            candidates.append(steps.do("Gather", order, count, axis=0))
+        index = steps.do("Min", *candidates)
+        if (
+            nan_index := {"low": 0, "zero_code": -quant.low}.get(self.rule.quantize.nan)
+        ) is not None:
+            place = np.asarray(min(max(nan_index, 0), table.size - 1), np.int64)
+            index = steps.do("Where", nan, steps.constant(place), index)
         if quant.low:
-            index = steps.do("Add", index, steps.held(np.asarray(quant.low, np.int64)))
+            index = steps.do("Add", index, steps.constant(np.asarray(quant.low, np.int64)))
         steps.cast(index, _carrier(quant), out="y")
 
 
-def _listed(quant: QuantType) -> NDArray[np.float32]:
+def _plus_array(quant: QuantType) -> NDArray[np.float32]:
     data = np.asarray(quant.plus, np.float32)
     return data if quant.granularity is not None else data.reshape(())
 
@@ -338,7 +369,7 @@ def _carrier(quant: QuantType) -> int:
 # -- the function ----------------------------------------------------------------------------------
 
 
-def made(
+def type_function(
     op: str, kind: TensorType, name: str, opset: int, rounding: str = ""
 ) -> tuple[FunctionProto, Mapping[str, Array]]:
     """Returns the function that quantizes or dequantizes by a quantized type as a profile does, and
@@ -349,12 +380,13 @@ def made(
     quant = kind.quant
     assert quant is not None
     rule = profile(name).resolve(quantize_query(quant))
-    said = unsupported_reason(quant, kind.shape) or beyond(rule)
-    rounds = rounding or rule.quantize.round
-    if op == "Quantize" and quant.storage.is_float and rounds != "even":
-        said = said or f"Cast to {quant.storage} rounds to even, and not {rounds}"
-    if said:
-        raise Refused(f"ONNX has no form here for quantized values of {quant}: {said}")
+    reason = unsupported_reason(quant, kind.shape) or unsupported_rule_reason(rule)
+    rounding_name = rounding or rule.quantize.round
+    # ONNX's Cast from float to 8-bit floats always rounds to nearest even.
+    if op == "Quantize" and quant.storage.is_float and rounding_name != "even":
+        reason = reason or f"Cast to {quant.storage} rounds to even, and not {rounding_name}"
+    if reason:
+        raise Refused(f"ONNX has no form here for quantized values of {quant}: {reason}")
     form = _Form(quant, kind.shape, rule)
     if op == "Quantize":
         form.quantize(rounding)
@@ -363,10 +395,10 @@ def made(
     return _function(op, form, opset, rounding), form.numbers.arrays
 
 
-def beyond(rule: Rule) -> str:
+def unsupported_rule_reason(rule: Rule) -> str:
     """Returns why primitive operators cannot quantize by a rule; empty where they can."""
     q, d = rule.quantize, rule.dequantize
-    if q.by not in ("divide", "reciprocal") or q.compute != "f32" or q.zero not in _ZEROS:
+    if q.by not in ("divide", "reciprocal") or q.compute != "f32" or q.zero not in _ZERO_ORDERS:
         return f"{rule.profile} quantizes by {q.by} in {q.compute}, zero {q.zero}"
     if q.clip == "range_first" or d.by != "(q-z)*s" or d.compute != "f32":
         return f"{rule.profile} cuts {q.clip} and dequantizes by {d.by} in {d.compute}"
@@ -376,11 +408,12 @@ def beyond(rule: Rule) -> str:
 def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
     arrays = form.numbers.arrays
     types = ",".join(f"{n}:{a.type.dtype}" for n, a in arrays.items())
-    stated = {TYPE: form.text, ARRAYS: types, ROUND: rounding}
+    metadata = {TYPE: form.text, ARRAYS: types, ROUND: rounding}
     if op == "Quantize" and form.quant.kind == "lut" and form.rule.quantize.nan == "zero_code":
-        stated[PROFILE] = form.rule.profile
-    digest = _digest(op, form.steps.nodes, list(arrays), stated.values())
-    out = helper.make_function(
+        metadata[PROFILE] = form.rule.profile
+    # The digest is part of the name: functions of different types never collide in a model.
+    digest = _digest(op, form.steps.nodes, list(arrays), metadata.values())
+    function = helper.make_function(
         DOMAIN,
         f"{op}_{digest[:12]}",
         ["x", *arrays],
@@ -389,17 +422,17 @@ def _function(op: str, form: _Form, opset: int, rounding: str) -> FunctionProto:
         [helper.make_opsetid("", opset)],
     )
     if form.rule.quantize.zero == "before" and form.zeros:
-        return out  # a reader's own profile would round the type elsewhere: its operators tell
-    for key, value in {**stated, HASH: digest}.items():
-        out.metadata_props.add(key=key, value=value)
-    return out
+        return function  # a reader's own profile would round the type elsewhere: its operators tell
+    for key, value in {**metadata, HASH: digest}.items():
+        function.metadata_props.add(key=key, value=value)
+    return function
 
 
 def _digest(
-    op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], said: Iterable[str]
+    op: str, nodes: Iterable[onnx.NodeProto], arrays: list[str], stated: Iterable[str]
 ) -> str:
     """Returns a digest that identifies a function, and changes with any edit."""
-    state = hashlib.sha256("\0".join([op, *arrays, *said]).encode())
+    state = hashlib.sha256("\0".join([op, *arrays, *stated]).encode())
     for node in nodes:
         state.update(node.SerializeToString(deterministic=True))
     return state.hexdigest()

@@ -50,6 +50,7 @@ def element_type(kind: DType) -> int:
 
     Raises LookupError if there is none.
     """
+    # QIR has integers of any width; what ONNX lacks is stored in its NumPy carrier.
     if kind.name not in ELEMENT_TYPES and kind.is_integer:
         return ELEMENT_TYPES[dtype_of(np.empty(0, kind.carrier)).name]
     return ELEMENT_TYPES[kind.name]
@@ -63,9 +64,10 @@ def tensor(array: Array, name: str) -> onnx.TensorProto:
         for item in array.data.reshape(-1).tolist():
             out.string_data.append(item if isinstance(item, bytes) else str(item).encode())
         return out
+    # make_tensor packs elements under a byte, two or four to a byte.
     if kind.bits < 8 and kind.name != "bool" and kind.name in ELEMENT_TYPES:
-        codes = array.data.reshape(-1).astype(np.float64)
-        return helper.make_tensor(name, element_type(kind), array.contents.shape, codes)
+        integers = array.data.reshape(-1).astype(np.float64)
+        return helper.make_tensor(name, element_type(kind), array.contents.shape, integers)
     return byte_tensor(array.data, element_type(kind), name)
 
 
@@ -78,8 +80,9 @@ LARGE_BYTES = 1 << 14
 def is_large(array: Array) -> bool:
     """Returns whether an array is stored as many raw bytes."""
     kind = array.type.dtype
-    apart = kind.name == "string" or (_is_packed(kind) and 8 % kind.bits != 0)
-    return not apart and stored_size(array) >= LARGE_BYTES
+    # Elements that straddle bytes, as of 6 bits, cannot be packed piece by piece.
+    is_inline = kind.name == "string" or (_is_packed(kind) and 8 % kind.bits != 0)
+    return not is_inline and stored_size(array) >= LARGE_BYTES
 
 
 def _is_packed(kind: DType) -> bool:
@@ -107,6 +110,7 @@ def element_bytes(array: Array) -> Iterator[memoryview]:
             yield packed.data
         return
     for piece in iter_pieces(array.contents):
+        # TensorProto.raw_data is little endian on every machine.
         little = piece.astype(piece.dtype.newbyteorder("<"), copy=False)
         yield little.reshape(-1).view(np.uint8).data
 
@@ -121,12 +125,14 @@ def byte_tensor(data: NDArray[np.generic], kind: int, name: str) -> onnx.TensorP
 
 def type_proto(kind: TensorType) -> onnx.TypeProto:
     """Returns a tensor type; composed dimensions are written as their expression."""
+    # onnx has no text for an unknown tensor type: an empty TypeProto is valid for it.
     if kind.dtype.name == UNKNOWN:
         return onnx.TypeProto()
     if kind.dtype.is_opaque:
-        said = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
-        text = f"g ({said} x) => () {{}}"
-        found: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
-        return found
+        # Opaque types are sequences, maps and optionals, in the syntax of onnx.parser.
+        type_text = kind.dtype.opaque_text.replace("[]", "").replace("[...]", "[]")
+        text = f"g ({type_text} x) => () {{}}"
+        proto: onnx.TypeProto = onnx.parser.parse_graph(text).input[0].type
+        return proto
     shape = [d if d is None or isinstance(d, int) else str(d) for d in kind.shape]
     return helper.make_tensor_type_proto(element_type(kind.dtype), shape)

@@ -17,13 +17,14 @@ def _silu(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     if writer.opset == SWISH_OPSET or (writer.standard and writer.opset > SWISH_OPSET):
         writer.emit("Swish", [ins["x"]], [work.out], {"alpha": alpha}, origins=work.origins)
         return
-    inner = ins["x"]
+    # x * sigmoid(alpha * x)
+    scaled = ins["x"]
     if alpha != 1.0:
-        inner = writer.fresh(f"{work.out}_scaled")
+        scaled = writer.fresh(f"{work.out}_scaled")
         factor = writer.constant(np.array(alpha, work.kind.dtype.carrier), f"{work.out}_alpha")
-        writer.emit("Mul", [ins["x"], factor], [inner])
+        writer.emit("Mul", [ins["x"], factor], [scaled])
     gate = writer.fresh(f"{work.out}_gate")
-    writer.emit("Sigmoid", [inner], [gate])
+    writer.emit("Sigmoid", [scaled], [gate])
     writer.emit("Mul", [ins["x"], gate], [work.out], origins=work.origins)
 
 
@@ -55,23 +56,25 @@ def _pow(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 def _sum(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     parts = list(ins.values())
+    # ONNX's Sum is for floats alone: integers are added in pairs.
     if not work.kind.express.is_integer or len(parts) == 1:
         writer.emit("Sum", parts, [work.out], origins=work.origins)
         return
     for i, part in enumerate(parts[1:], 1):
         last = i == len(parts) - 1
-        made = work.out if last else writer.fresh(f"{work.out}_sum")
-        writer.emit("Add", [parts[0], part], [made], origins=work.origins if last else ())
-        parts[0] = made
+        partial = work.out if last else writer.fresh(f"{work.out}_sum")
+        writer.emit("Add", [parts[0], part], [partial], origins=work.origins if last else ())
+        parts[0] = partial
 
 
 def _equal(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     if work.op == "equal":
         writer.emit("Equal", ins.values(), [work.out], origins=work.origins)
         return
-    same = writer.fresh(f"{work.out}_equal")
-    writer.emit("Equal", ins.values(), [same])
-    writer.emit("Not", [same], [work.out], origins=work.origins)
+    # ONNX has no NotEqual.
+    equals = writer.fresh(f"{work.out}_equal")
+    writer.emit("Equal", ins.values(), [equals])
+    writer.emit("Not", [equals], [work.out], origins=work.origins)
 
 
 _SAME_NAME = (

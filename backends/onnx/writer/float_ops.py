@@ -64,6 +64,7 @@ def _conv_transpose(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) ->
 def _matmul(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     for slot in ("a", "b"):
         rank = work.operands[slot].type.rank
+        # ONNX's MatMul has no transpose attributes; a vector has nothing to transpose.
         if work.attrs[f"trans_{slot}"] and rank > 1:
             perm = (*range(rank - 2), rank - 1, rank - 2)
             ins[slot] = writer.transposed(ins[slot], perm)
@@ -71,6 +72,7 @@ def _matmul(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 
 def _linear(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    # Gemm requires rank 2; other ranks are MatMul with a transposed weight.
     if work.operands["x"].type.rank == 2:
         writer.emit("Gemm", ins.values(), [work.out], {"transB": 1}, origins=work.origins)
         return
@@ -78,10 +80,10 @@ def _linear(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 
 def _product(writer: OnnxWriter, work: OpToWrite, a: str, b: str, bias: str | None) -> None:
-    made = work.out if bias is None else writer.fresh(f"{work.out}_product")
-    writer.emit("MatMul", [a, b], [made], origins=work.origins)
+    product = work.out if bias is None else writer.fresh(f"{work.out}_product")
+    writer.emit("MatMul", [a, b], [product], origins=work.origins)
     if bias is not None:
-        writer.emit("Add", [made, bias], [work.out])
+        writer.emit("Add", [product, bias], [work.out])
 
 
 def _gemm(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
@@ -98,14 +100,15 @@ def _gemm(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 def _clip(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     operands = [ins["x"]]
-    given = {s: n for o in work.origins for s, n in o.operands if o.op == "Clip"}
+    source_names = {s: n for o in work.origins for s, n in o.operands if o.op == "Clip"}
     for bound in ("max", "min"):
         value = work.attrs[bound]
         if isinstance(value, float):
             data = np.array(value, work.kind.express.carrier)
-            name = writer.parameter(data, f"{work.out}_{bound}", given.get(bound))
+            name = writer.parameter(data, f"{work.out}_{bound}", source_names.get(bound))
             operands.insert(1, name)
         elif len(operands) > 1:
+            # min comes before max: a missing min is an empty name, a missing max is left out.
             operands.insert(1, "")
     writer.emit("Clip", operands, [work.out], origins=work.origins)
 
@@ -119,13 +122,14 @@ def _batch_norm(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> Non
         return
     if rank < 2:
         raise writer.refuse(work.node, "BatchNormalization takes 2 axes or more")
+    # BatchNormalization has the channels at axis 1: transpose them there and back.
     rest = [i for i in range(rank) if i != axis]
     order = (rest[0], axis, *rest[1:])
-    back = tuple(order.index(i) for i in range(rank))
+    inverse = tuple(order.index(i) for i in range(rank))
     operands[0] = writer.transposed(operands[0], order)
-    made = writer.fresh(f"{work.out}_first")
-    writer.emit("BatchNormalization", operands, [made], attrs, origins=work.origins)
-    writer.transposed(made, back, work.out)
+    normalized = writer.fresh(f"{work.out}_first")
+    writer.emit("BatchNormalization", operands, [normalized], attrs, origins=work.origins)
+    writer.transposed(normalized, inverse, work.out)
 
 
 def _reshape(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
@@ -134,20 +138,20 @@ def _reshape(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 
 def _pad(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    given = {s: n for o in work.origins for s, n in o.operands if o.op == "Pad"}
+    source_names = {s: n for o in work.origins for s, n in o.operands if o.op == "Pad"}
     pads = np.array(work.int_tuple("pads"), np.int64)
     # QIR's pads cover every axis, so the source's initializer has other numbers.
-    if "axes" in given:
-        given = {}
-    operands = [ins["x"], writer.parameter(pads, f"{work.out}_pads", given.get("pads"))]
+    if "axes" in source_names:
+        source_names = {}
+    operands = [ins["x"], writer.parameter(pads, f"{work.out}_pads", source_names.get("pads"))]
     mode = str(work.attrs["mode"])
     _check_pad(writer, work, mode, pads)
     if mode == "constant":
         data = _pad_value(work)
         if pads.any() and not any(data.tobytes()) and padded_pools.must_stay(writer, work.node):
             operands.append("")
-        elif data or "constant_value" in given:
-            name = given.get("constant_value")
+        elif data or "constant_value" in source_names:
+            name = source_names.get("constant_value")
             operands.append(writer.parameter(data, f"{work.out}_value", name))
     attrs: dict[str, AttrValue] = {} if mode == "constant" else {"mode": mode}
     writer.emit("Pad", operands, [work.out], attrs, origins=work.origins)
@@ -157,14 +161,15 @@ def _check_pad(writer: OnnxWriter, work: OpToWrite, mode: str, pads: NDArray[np.
     if mode == "symmetric":
         raise writer.refuse(work.node, "ONNX's Pad has no mode symmetric")
     shape = work.operands["x"].type.shape
-    ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
-    for axis, (dim, *sides) in enumerate(ends):
+    axes = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
+    for axis, (dim, *sides) in enumerate(axes):
+        # reflect and wrap copy from the input, so that sides cannot be longer than what they copy.
         if not isinstance(dim, int) or mode not in ("reflect", "wrap"):
             continue
-        left = dim + sum(int(min(side, 0)) for side in sides)
-        if max(*sides, 0) > left - (mode == "reflect"):
-            said = f"axis {axis} of {left} is too short for {mode} pads"
-            raise writer.refuse(work.node, f"{said} in ONNX: {int(max(sides))}")
+        remaining = dim + sum(int(min(side, 0)) for side in sides)
+        if max(*sides, 0) > remaining - (mode == "reflect"):
+            reason = f"axis {axis} of {remaining} is too short for {mode} pads"
+            raise writer.refuse(work.node, f"{reason} in ONNX: {int(max(sides))}")
 
 
 def _pad_value(work: OpToWrite) -> np.ndarray:
@@ -172,8 +177,9 @@ def _pad_value(work: OpToWrite) -> np.ndarray:
     value, quant = work.float_attr("value"), work.kind.quant
     if quant is None:
         return np.array(value, work.kind.dtype.carrier)
-    code = np.rint(value / float(quant.scales())) + float(quant.zeros())
-    return np.array(np.clip(code, quant.low, quant.high)).astype(quant.storage.carrier)
+    # zero point + value / scale, clamped: the integer that dequantizes to the value.
+    integer = np.rint(value / float(quant.scales())) + float(quant.zeros())
+    return np.array(np.clip(integer, quant.low, quant.high)).astype(quant.storage.carrier)
 
 
 def _cast(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
@@ -184,7 +190,7 @@ def _cast(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 def first_opset(op: str, attrs: Mapping[str, Attr]) -> int:
     """Returns the first operator set that has an op; 0 if it is no newer than the oldest written
     one."""
-    return max(elementwise_ops.FIRST_OPSETS.get(op, 0), index_ops.since(op, attrs))
+    return max(elementwise_ops.FIRST_OPSETS.get(op, 0), index_ops.first_opset(op, attrs))
 
 
 _WRITERS: dict[str, OperatorWriter] = {

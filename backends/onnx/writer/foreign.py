@@ -24,9 +24,9 @@ FIRST_COMPATIBLE = 26
 
 def opset_of(node: Node) -> int:
     """Returns the operator set that a node is from; the newest for one that no file had."""
-    found = node.attrs["version"]
-    assert isinstance(found, int)
-    return found or (1 if node.attrs["domain"] else FIRST_COMPATIBLE)
+    version = node.attrs["version"]
+    assert isinstance(version, int)
+    return version or (1 if node.attrs["domain"] else FIRST_COMPATIBLE)
 
 
 def first_opset(node: Node) -> int:
@@ -45,28 +45,32 @@ def fits_opset(node: Node, opset: int) -> bool:
         schema = onnx.defs.get_schema(name, opset, "")
     except onnx.defs.SchemaError:
         return False
+    # Outside this range a version may change the meaning, which a schema does not tell.
     if not FIRST_COMPATIBLE <= opset < opset_of(node):
         return False
-    given = {str(p[0]) for p in (pairs if isinstance(pairs, tuple) else ()) if isinstance(p, tuple)}
-    if not given <= set(schema.attributes):
+    attribute_names = {
+        str(p[0]) for p in (pairs if isinstance(pairs, tuple) else ()) if isinstance(p, tuple)
+    }
+    if not attribute_names <= set(schema.attributes):
         return False
     slots = node.attrs["slots"]
     ins, outs = (int_list(p) for p in slots[:2]) if isinstance(slots, tuple) else ([], [])
-    placed = [
+    formals = [
         *zip(ins, node.variadic("xs"), itertools.repeat(schema.inputs)),
         *zip(outs, node.results, itertools.repeat(schema.outputs)),
     ]
-    return all(_accepts(formal, at, value) for at, value, formal in placed)
+    return all(_accepts(formal, at, value) for at, value, formal in formals)
 
 
 def _accepts(formal: Sequence[onnx.defs.OpSchema.FormalParameter], at: int, value: Value) -> bool:
     if not formal:
         return False
-    one = formal[min(at, len(formal) - 1)]
+    # A variadic formal parameter is the last one, and stands for all operands after it.
+    parameter = formal[min(at, len(formal) - 1)]
     if value.type.dtype.is_opaque:
         return True  # later versions add no others of these
     kind = onnx.TensorProto.DataType.Name(element_type(value.type.dtype)).lower()
-    return f"tensor({kind})" in one.types
+    return f"tensor({kind})" in parameter.types
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
@@ -74,9 +78,9 @@ def write(writer: OnnxWriter, node: Node) -> None:
     this opset."""
     framework, domain = str(node.attrs["framework"]), str(node.attrs["domain"])
     if framework != "onnx":
-        said = f"write it for {framework} instead, or leave the op out of the model"
+        remedy = f"write it for {framework} instead, or leave the op out of the model"
         raise writer.refuse(
-            node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX; {said}"
+            node, f"{node.attrs['op']!r} is {framework}'s own and unknown to ONNX; {remedy}"
         )
     proto, before = _node_proto(writer, node), len(writer.nodes)
     if domain:
@@ -122,8 +126,9 @@ def _write_converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> N
         for n in changed_operators.nodes_inside(proto)
         if changed_operators.has_changed_meaning(n, opset_of(node), writer.opset)
     ]:
-        what = f"{found[0].op_type}, which means another thing in opset {writer.opset}"
-        raise writer.refuse(node, f"{proto.op_type} of opset {opset_of(node)} holds {what}")
+        problem = f"{found[0].op_type}, which means another thing in opset {writer.opset}"
+        raise writer.refuse(node, f"{proto.op_type} of opset {opset_of(node)} holds {problem}")
+    # The converter works on models: one with this single node, and its constants as initializers.
     operands = dict.fromkeys(node.variadic("xs"))
     graph = helper.make_graph(
         [proto],
@@ -140,18 +145,21 @@ def _write_converted(writer: OnnxWriter, node: Node, proto: onnx.NodeProto) -> N
             node,
             f"{proto.op_type} of opset {opset_of(node)} has no form in {writer.opset}: {error}",
         ) from error
+    # Names that the converter invents could be in use, so each gets a fresh one.
     known = {writer.name(v) for v in operands}
-    inside = {n for made in found.node for n in made.output} - {o.name for o in found.output}
+    inside = {n for converted_node in found.node for n in converted_node.output} - {
+        o.name for o in found.output
+    }
     names = {n: writer.fresh(f"{proto.output[0]}_{n}") for n in sorted(inside)}
     for constant in found.initializer:
         if constant.name not in known:
             names[constant.name] = writer.fresh(f"{proto.output[0]}_{constant.name}")
             constant.name = names[constant.name]
             writer.main.initializers[constant.name] = constant
-    for made in found.node:
-        made.input[:] = [names.get(n, n) for n in made.input]
-        made.output[:] = [names.get(n, n) for n in made.output]
-        writer.nodes.append(made)
+    for converted_node in found.node:
+        converted_node.input[:] = [names.get(n, n) for n in converted_node.input]
+        converted_node.output[:] = [names.get(n, n) for n in converted_node.output]
+        writer.nodes.append(converted_node)
     writer.ledger.add(
         Change.EXACT, STEP, node.name, f"{proto.op_type} is written as opset {writer.opset} has it"
     )
@@ -161,40 +169,44 @@ def _node_proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     try:
         return _source_node_proto(writer, node)
     except (AssertionError, LookupError, TypeError, ValueError) as error:
-        said = "its slots and attrs are not those of an onnx operator with these operands"
-        raise writer.refuse(node, f"{node.attrs['op']!s}: {said}") from error
+        reason = "its slots and attrs are not those of an onnx operator with these operands"
+        raise writer.refuse(node, f"{node.attrs['op']!s}: {reason}") from error
 
 
 def _source_node_proto(writer: OnnxWriter, node: Node) -> onnx.NodeProto:
     slots = node.attrs["slots"]
-    held = slots if isinstance(slots, tuple) else ()
-    every = list(range(len(node.variadic("xs")))), list(range(len(node.results)))
-    ins, outs = (int_list(p) for p in held[:2]) if len(held) > 1 else every
-    outside = held[2] if len(held) > 2 and isinstance(held[2], tuple) else ()
+    positions = slots if isinstance(slots, tuple) else ()
+    # Without positions, operands and results are in order with none missing.
+    in_order = list(range(len(node.variadic("xs")))), list(range(len(node.results)))
+    # `slots` holds positions of operands, of results, and names of outer tensors that subgraphs
+    # read.
+    ins, outs = (int_list(p) for p in positions[:2]) if len(positions) > 1 else in_order
+    outer_names = positions[2] if len(positions) > 2 and isinstance(positions[2], tuple) else ()
     origin = next((o for o in node.origins if o.framework == "onnx"), None)
     proto = onnx.NodeProto(op_type=str(node.attrs["op"]), domain=str(node.attrs["domain"]))
     proto.name = origin.name if origin else f"{node.name}_{proto.op_type}"
     names = [writer.name(v) for v in node.variadic("xs")]
-    proto.input.extend(at_positions(ins, names[: len(names) - len(outside)]))
+    proto.input.extend(at_positions(ins, names[: len(names) - len(outer_names)]))
     proto.output.extend(at_positions(outs, [writer.name(v) for v in node.results]))
-    now = dict(zip(map(str, outside), names[len(names) - len(outside) :], strict=True))
+    renamed = dict(zip(map(str, outer_names), names[len(names) - len(outer_names) :], strict=True))
     for name, value in attributes_by_name(node.attrs["attrs"]).items():
-        made = attribute(proto, opset_of(node), name, value)
-        for graph in _subgraphs(made):
-            _rename_outer_names(graph, now)
-        proto.attribute.append(made)
+        attr = attribute(proto, opset_of(node), name, value)
+        for graph in _subgraphs(attr):
+            _rename_outer_names(graph, renamed)
+        proto.attribute.append(attr)
     return proto
 
 
-def _subgraphs(given: AttributeProto) -> list[onnx.GraphProto]:
-    return [*([given.g] if given.HasField("g") else []), *given.graphs]
+def _subgraphs(attr: AttributeProto) -> list[onnx.GraphProto]:
+    return [*([attr.g] if attr.HasField("g") else []), *attr.graphs]
 
 
-def _rename_outer_names(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
+def _rename_outer_names(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
     """Renames the outer tensors that a subgraph reads."""
+    # A name that the subgraph defines hides the outer one.
     own = {*(i.name for i in graph.input), *(t.name for t in graph.initializer)}
     own |= {name for node in graph.node for name in node.output}
-    changed = {old: new for old, new in now.items() if old not in own and old != new}
+    changed = {old: new for old, new in renamed.items() if old not in own and old != new}
     if not changed:
         return
     for node in graph.node:
@@ -206,15 +218,15 @@ def _rename_outer_names(graph: onnx.GraphProto, now: Mapping[str, str]) -> None:
         info.name = changed.get(info.name, info.name)
 
 
-def attributes_by_name(given: Attr) -> dict[str, Attr]:
+def attributes_by_name(attrs: Attr) -> dict[str, Attr]:
     """Returns the attributes of a foreign node by name."""
-    held = given if isinstance(given, tuple) else ()
-    return {str(p[0]): p[1] for p in held if isinstance(p, tuple)}
+    pairs = attrs if isinstance(attrs, tuple) else ()
+    return {str(p[0]): p[1] for p in pairs if isinstance(p, tuple)}
 
 
-def int_list(given: Attr) -> list[int]:
+def int_list(value: Attr) -> list[int]:
     """Returns a tuple attribute of integers as a list."""
-    return [p for p in given if isinstance(p, int)] if isinstance(given, tuple) else []
+    return [p for p in value if isinstance(p, int)] if isinstance(value, tuple) else []
 
 
 def at_positions(at: list[int], names: list[str]) -> list[str]:
@@ -227,6 +239,7 @@ def at_positions(at: list[int], names: list[str]) -> list[str]:
 
 def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> AttributeProto:
     """Returns an attribute as a protobuf."""
+    # (None, bytes) is an attribute that QIR does not model, such as a subgraph: kept serialized.
     if isinstance(value, tuple) and len(value) == 2 and value[0] is None:
         return _parsed(value[1] if isinstance(value[1], bytes) else b"")
     if isinstance(value, Array):
@@ -234,24 +247,25 @@ def attribute(proto: onnx.NodeProto, opset: int, name: str, value: Attr) -> Attr
     if isinstance(value, tuple) and value and isinstance(value[0], Array):
         tensors = [tensor(v, v.name) for v in value if isinstance(v, Array)]
         return helper.make_attribute(name, tensors)
+    # An empty list has no element to tell its type, so the schema does.
     if isinstance(value, tuple) and not value:
         return helper.make_attribute(name, [], attr_type=_empty(proto, opset, name))
     return helper.make_attribute(name, value)
 
 
 def _parsed(data: bytes) -> AttributeProto:
-    made = AttributeProto()
+    attr = AttributeProto()
     try:
-        made.ParseFromString(data)
+        attr.ParseFromString(data)
     except Exception as error:  # protobuf's own error, which is not onnx's to import
         raise ValueError("its bytes are no attribute") from error
-    return made
+    return attr
 
 
 def _empty(proto: onnx.NodeProto, opset: int, name: str) -> int:
     """Returns the type of an attribute that is an empty list."""
     try:
-        found = onnx.defs.get_schema(proto.op_type, opset, proto.domain).attributes[name]
+        schema = onnx.defs.get_schema(proto.op_type, opset, proto.domain).attributes[name]
     except (onnx.defs.SchemaError, KeyError):
         return int(AttributeProto.INTS)
-    return int(AttributeProto.AttributeType.Value(str(found.type).rpartition(".")[2]))
+    return int(AttributeProto.AttributeType.Value(str(schema.type).rpartition(".")[2]))

@@ -79,9 +79,9 @@ def to_parts(
     graph: Graph, ledger: Ledger, dialect: Dialect | None = None
 ) -> tuple[onnx.ModelProto, Mapping[str, Array]]:
     """Returns a model without the elements of its large initializers, and their arrays by name."""
-    said, graph = dialect or Dialect(), _with_all_axes(graph)
-    writer = OnnxWriter(graph, ledger, _chosen_opset(graph, said))
-    writer.standard, writer.moves_integers = said.standard, said.moves_integers
+    requested, graph = dialect or Dialect(), _with_all_axes(graph)
+    writer = OnnxWriter(graph, ledger, _chosen_opset(graph, requested))
+    writer.standard, writer.moves_integers = requested.standard, requested.moves_integers
     # Outputs are named first: a value with two output names needs an Identity.
     copies = _name_outputs(writer)
     for node in graph:
@@ -92,21 +92,21 @@ def to_parts(
     # list.
     moved_values.add_moved_quantizes(writer, graph.outputs)
     if writer.bounded_constants:
-        many = (
+        how_many = (
             "1 constant"
             if writer.bounded_constants == 1
             else f"{writer.bounded_constants} constants"
         )
-        reason = f"that quantized values of {many} keep to, which no type of ONNX says"
+        reason = f"that quantized values of {how_many} keep to, which no type of ONNX says"
         ledger.add(Change.DROPPED, STEP, "narrower bounds", reason)
     model = _model(writer)
     check.check(model, writer.opset)
-    if not said.standard:
+    if not requested.standard:
         check.check_kernels(
             model, writer.opset, provenance.source_opset(graph) or DEFAULT_OPSET, ledger
         )
     provenance.restore_metadata(graph, model, ledger)
-    provenance.report_versions(graph, model, _opset_reason(writer.opset, graph, said), ledger)
+    provenance.report_versions(graph, model, _opset_reason(writer.opset, graph, requested), ledger)
     return model, writer.large
 
 
@@ -146,23 +146,30 @@ def _chosen_opset(graph: Graph, dialect: Dialect) -> int:
         if n.op == "foreign" and n.attrs["framework"] == "onnx" and not n.attrs["domain"]
     ]
     source = provenance.source_opset(graph) or DEFAULT_OPSET
-    zeros = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
-    own = not dialect.standard
+    allows_zero = any(n.op == "reshape" and n.attrs["allow_zero"] for n in nodes)
+    has_microsoft = not dialect.standard
     needed = max(
-        (_opset_of_type(v, own=own) for n in nodes for v in n.results), default=OLDEST_OPSET
+        (_opset_of_type(v, has_microsoft=has_microsoft) for n in nodes for v in n.results),
+        default=OLDEST_OPSET,
     )
-    first = max((float_ops.first_opset(n.op, n.attrs) for n in nodes), default=OLDEST_OPSET)
-    firsts = [first, *map(attention_ops.first_opset, nodes), *map(element_types.first_opset, nodes)]
+    newest_op = max((float_ops.first_opset(n.op, n.attrs) for n in nodes), default=OLDEST_OPSET)
+    firsts = [
+        newest_op,
+        *map(attention_ops.first_opset, nodes),
+        *map(element_types.first_opset, nodes),
+    ]
     # Reshape has `allowzero` since opset 14.
-    least = max([OLDEST_OPSET, needed, *firsts, 14 if zeros else 0])
+    lowest = max([OLDEST_OPSET, needed, *firsts, 14 if allows_zero else 0])
     newest = dialect.newest
     if dialect.opset is not None:
-        return _requested_opset(graph, dialect, least, kept)
-    wanted = max([source, least, *map(foreign.opset_of, kept)])
-    if wanted <= newest:
-        return wanted
+        return _requested_opset(graph, dialect, lowest, kept)
+    # The source's opset is kept where it is possible, so that onnxruntime runs the same kernels.
+    preferred = max([source, lowest, *map(foreign.opset_of, kept)])
+    if preferred <= newest:
+        return preferred
+    # Foreign operators that an older schema accepts do not hold the opset up.
     bound = [foreign.first_opset(n) for n in kept if not foreign.fits_opset(n, newest)]
-    return max([newest, least, *bound])
+    return max([newest, lowest, *bound])
 
 
 def _written_nodes(graph: Graph) -> Iterator[Node]:
@@ -174,28 +181,28 @@ def _written_nodes(graph: Graph) -> Iterator[Node]:
                 yield from _written_nodes(graph.body(node, name))
 
 
-def _requested_opset(graph: Graph, dialect: Dialect, least: int, kept: list[Node]) -> int:
+def _requested_opset(graph: Graph, dialect: Dialect, lowest: int, kept: list[Node]) -> int:
     """Returns the requested operator set; raises where it is unknown or does not fit the graph."""
     opset = dialect.opset or 0
     if not OLDEST_OPSET <= opset <= dialect.newest:
-        said = f"opset {opset}: from {OLDEST_OPSET} to {dialect.newest} are written"
-        most = int(onnx.defs.onnx_opset_version())
-        more = (
-            f" for onnxruntime 1.31; --target onnx takes {most}"
-            if OLDEST_OPSET <= opset <= most
+        message = f"opset {opset}: from {OLDEST_OPSET} to {dialect.newest} are written"
+        newest_known = int(onnx.defs.onnx_opset_version())
+        remedy = (
+            f" for onnxruntime 1.31; --target onnx takes {newest_known}"
+            if OLDEST_OPSET <= opset <= newest_known
             else ""
         )
-        raise UsageError(said + more)
-    if opset < least:
-        raise Refused(f"{graph.name}: what it holds needs opset {least}; {opset} is asked for")
+        raise UsageError(message + remedy)
+    if opset < lowest:
+        raise Refused(f"{graph.name}: what it holds needs opset {lowest}; {opset} is asked for")
     for node in kept:
         if foreign.first_opset(node) > opset and not foreign.fits_opset(node, opset):
-            said = f"{node.attrs['op']!s} is of opset {foreign.first_opset(node)}"
-            raise Refused(f"{node.name}: {said}; {opset} is asked for")
+            message = f"{node.attrs['op']!s} is of opset {foreign.first_opset(node)}"
+            raise Refused(f"{node.name}: {message}; {opset} is asked for")
     return opset
 
 
-def _opset_of_type(value: Value, *, own: bool) -> int:
+def _opset_of_type(value: Value, *, has_microsoft: bool) -> int:
     """Returns the first operator set that has a value's quantized type.
 
     onnxruntime's own QuantizeLinear has more types than ONNX's of the same set.
@@ -206,14 +213,16 @@ def _opset_of_type(value: Value, *, own: bool) -> int:
     if _is_read_by_contrib_ops(value):
         return OLDEST_OPSET
     if (
-        own
+        has_microsoft
         and (quant.granularity is None or quant.axis is not None)
         and _is_in_microsoft_domain(value)
     ):
         return OLDEST_OPSET
     # QuantizeLinear accepts float16 since opset 19, blocks since opset 21.
-    half = 19 if quant.express.name == "f16" else OLDEST_OPSET
-    return max(first_opset(quant.storage), 21 if quant.granularity and quant.axis is None else half)
+    for_express = 19 if quant.express.name == "f16" else OLDEST_OPSET
+    return max(
+        first_opset(quant.storage), 21 if quant.granularity and quant.axis is None else for_express
+    )
 
 
 def _is_read_by_contrib_ops(value: Value) -> bool:
@@ -221,18 +230,20 @@ def _is_read_by_contrib_ops(value: Value) -> bool:
 
     It is bytes in the file, as the weights of MatMulNBits, or follows that domain's versions.
     """
-    made = value.node.op == "constant" and bool(value.users)
-    return made and all(n.op == "fused" and contrib_ops.is_contrib_op(n) for n in value.users)
+    is_constant = value.node.op == "constant" and bool(value.users)
+    return is_constant and all(
+        n.op == "fused" and contrib_ops.is_contrib_op(n) for n in value.users
+    )
 
 
 def _is_in_microsoft_domain(value: Value) -> bool:
     """Returns whether the source had all producers and consumers of integers in onnxruntime's
     domain."""
-    makers = () if value.node.op in ("constant", "input") else (value.node,)
-    wanted = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
+    producers = () if value.node.op in ("constant", "input") else (value.node,)
+    operators = {"quantize": "QuantizeLinear", "dequantize": "DequantizeLinear"}
     return bool(value.users) and all(
-        any((o.op, o.path) == (wanted.get(n.op), f"domain {MICROSOFT}") for o in n.origins)
-        for n in (*makers, *value.users)
+        any((o.op, o.path) == (operators.get(n.op), f"domain {MICROSOFT}") for o in n.origins)
+        for n in (*producers, *value.users)
     )
 
 
@@ -242,9 +253,11 @@ def _name_outputs(writer: OnnxWriter) -> list[tuple[Value, str]]:
     graph = writer.graph
     named: set[Value] = set()
     copies: list[tuple[Value, str]] = []
+    # Values whose own name is an output come first, so that they keep it.
     outputs = sorted(graph.outputs.items(), key=lambda item: item[0] != item[1].name)
     for name, value in outputs:
         fixed = value.node.op in ("input", "constant")
+        # An output's name is wanted by another value of the graph, which gets a fresh one.
         if graph.has(name) and graph[name] is not value and graph[name].node.op != "constant":
             if graph[name].node.op == "input":
                 raise writer.refuse(value.node, f"input and output are both called {name!r}")
@@ -272,7 +285,7 @@ def _write(writer: OnnxWriter, node: Node) -> None:
             _write_dequantize(writer, node)
         case "requantize":
             _write_requantize(writer, node)
-        case _ if plugin_ops.known(node):
+        case _ if plugin_ops.is_plugin_op(node):
             plugin_ops.write(writer, node)
         case "fused":
             _write_chain(writer, node)
@@ -322,9 +335,9 @@ def _source_parameter_names(node: Node, op: str, stem: str) -> tuple[str | None,
     """Returns the source's names of scale and zero point, and whether it had a zero point."""
     for origin in node.origins:
         if origin.framework == "onnx" and origin.op == op:
-            found = dict(origin.operands)
-            zero = found.get(f"{stem}_zero_point")
-            return found.get(f"{stem}_scale"), zero, zero is not None
+            names = dict(origin.operands)
+            zero = names.get(f"{stem}_zero_point")
+            return names.get(f"{stem}_scale"), zero, zero is not None
     return None, None, True
 
 
@@ -336,8 +349,9 @@ def _write_quantize(writer: OnnxWriter, node: Node) -> None:
     value = node.result
     quant = value.type.quant
     assert quant is not None
-    scale, zero, given = _source_parameter_names(node, "QuantizeLinear", "y")
-    needed = given or quant.storage.name != "u8" or bool(quant.zeros().any())
+    scale, zero, had_zero_point = _source_parameter_names(node, "QuantizeLinear", "y")
+    # Without a zero point QuantizeLinear makes uint8, so every other storage needs one.
+    needed = had_zero_point or quant.storage.name != "u8" or bool(quant.zeros().any())
     source = writer.name(node.operands["x"])
     if not node.origins and barriers.would_be_quantized(node.operands["x"]):
         # Max of one operand is an identity that no optimizer pass removes.
@@ -377,10 +391,11 @@ def _write_dequantize(writer: OnnxWriter, node: Node) -> None:
     source = node.operands["x"]
     quant = source.type.quant
     assert quant is not None
-    scale, zero, given = _source_parameter_names(node, "DequantizeLinear", "x")
+    scale, zero, had_zero_point = _source_parameter_names(node, "DequantizeLinear", "x")
+    # int32 is the bias of a layer: onnxruntime's optimizer expects it without a zero point.
     if zero is None and quant.storage.name == "i32":
-        given = False
-    needed = given or bool(quant.zeros().any())
+        had_zero_point = False
+    needed = had_zero_point or bool(quant.zeros().any())
     qcdq.clip_constant(writer, node, source)
     with dynamic_ops.with_barrier(writer, node) as out:
         writer.dequantize(source, out, node, (scale, zero), zero=needed)
@@ -392,13 +407,13 @@ def _write_requantize(writer: OnnxWriter, node: Node) -> None:
         dynamic_ops.requantize(writer, node)
         return
     value = node.result
-    real = writer.float_tensor(node.operands["x"], node)
+    floats = writer.float_tensor(node.operands["x"], node)
     rounding = str(node.attrs["round"])
     out, stem = writer.name(value), value.lineage.tensor
-    writer.quantize(real, value.type, out, node, stem, rounding=rounding)
-    if apart := overflow_note(writer.graph, node):
-        said = f"requantize is written as float ops between quantized values{apart}"
-        writer.ledger.add(Change.APPROXIMATED, STEP, out, said)
+    writer.quantize(floats, value.type, out, node, stem, rounding=rounding)
+    if difference := overflow_note(writer.graph, node):
+        reason = f"requantize is written as float ops between quantized values{difference}"
+        writer.ledger.add(Change.APPROXIMATED, STEP, out, reason)
 
 
 def _outputs_in_order(graph: Graph) -> list[tuple[str, Value]]:
@@ -412,11 +427,12 @@ def _outputs_in_order(graph: Graph) -> list[tuple[str, Value]]:
 def _overridable_defaults(writer: OnnxWriter, used: set[str]) -> Iterator[Value]:
     """Yields the defaults that are written as such: initializers that are inputs, too."""
     for value in writer.graph.defaults:
+        # An initializer that is an input too may be replaced at run time: a default in ONNX.
         if value.name in writer.initializers and value.name in used:
             yield value
         elif value.uses:
-            said = "a default is part of what reads it, and nobody gives it"
-            writer.ledger.add(Change.DROPPED, STEP, value.name, said)
+            reason = "a default is part of what reads it, and nobody gives it"
+            writer.ledger.add(Change.DROPPED, STEP, value.name, reason)
 
 
 def _model(writer: OnnxWriter) -> onnx.ModelProto:
@@ -424,7 +440,7 @@ def _model(writer: OnnxWriter) -> onnx.ModelProto:
     graph = writer.graph
     inputs = [helper.make_value_info(v.name, type_proto(v.type)) for v in graph.inputs]
     outputs = [helper.make_value_info(n, type_proto(v.type)) for n, v in _outputs_in_order(graph)]
-    shown = {i.name for i in (*inputs, *outputs)}
+    declared = {i.name for i in (*inputs, *outputs)}
     used = set(control.names_read(writer.nodes))
     inputs += [
         helper.make_value_info(v.name, type_proto(v.type))
@@ -436,12 +452,14 @@ def _model(writer: OnnxWriter) -> onnx.ModelProto:
         graph.name,
         inputs,
         outputs,
+        # Constants that no node reads are left out, as those of folded branches.
         [t for n, t in writer.initializers.items() if n in used],
-        value_info=[i for n, i in infos.items() if n not in shown],
+        value_info=[i for n, i in infos.items() if n not in declared],
     )
     imports = [helper.make_opsetid(d, v) for d, v in sorted(writer.domains.items())]
-    found = (value for node in _written_nodes(graph) for value in node.results)
-    kinds = {value.type.dtype for value in found if not _is_read_by_contrib_ops(value)}
+    # Weights of contrib operators are bytes in the file: their types need no newer IR version.
+    results = (value for node in _written_nodes(graph) for value in node.results)
+    kinds = {value.type.dtype for value in results if not _is_read_by_contrib_ops(value)}
     version = max([IR_VERSION, *map(ir_version, kinds)])
     model = helper.make_model(proto, opset_imports=imports, ir_version=version, producer_name="qir")
     model.producer_version = __version__

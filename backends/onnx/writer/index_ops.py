@@ -15,34 +15,37 @@ from .operator_table import OperatorWriter, int64_operand, operator
 from .shape_ops import int_list_operand, source_operand_names
 from .writer import MICROSOFT, AttrValue, OnnxWriter, OpToWrite
 
-_FRONT = -(2**63)
+_BEFORE_FIRST = -(2**63)
 
 
-def _picks(onnx_op: str, slot: str, *more: str, **names: str) -> OperatorWriter:
-    """Returns one operator with an operand of whole numbers; `names` are as for `operator`."""
+def _with_integer_operand(
+    onnx_op: str, slot: str, *other_types: str, **names: str
+) -> OperatorWriter:
+    """Returns a writer of one operator with an integer operand; `names` are as for `operator`."""
 
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-        ins[slot] = int64_operand(writer, work, ins, slot, *more)
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        ins[slot] = int64_operand(writer, work, ins, slot, *other_types)
         attrs: dict[str, AttrValue] = {
             theirs: work.int_attr(ours) for theirs, ours in names.items()
         }
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
 def _scatter(onnx_op: str) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         attrs: dict[str, AttrValue] = {}
-        more = () if onnx_op == "ScatterND" else ("i32",)
-        ins["indices"] = int64_operand(writer, work, ins, "indices", *more)
+        # ScatterND accepts int64 indices alone, ScatterElements int32 too.
+        other_types = () if onnx_op == "ScatterND" else ("i32",)
+        ins["indices"] = int64_operand(writer, work, ins, "indices", *other_types)
         if work.attrs.get("axis"):
             attrs["axis"] = work.int_attr("axis")
         if work.attrs["reduction"] != "none":
             attrs["reduction"] = str(work.attrs["reduction"])
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
 _DEPTHS = {("i32", "f32"): np.int32, ("f32", "f32"): np.float32, ("i64", "i32"): np.float32}
@@ -61,6 +64,7 @@ def _one_hot(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 def _unique(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     outs = [writer.name(v) if v.uses or i == 0 else "" for i, v in enumerate(work.node.results)]
+    # Trailing unused results are left out; y is always written.
     while not outs[-1]:
         outs.pop()
     attrs: dict[str, AttrValue] = {"sorted": 1 if work.attrs["sorted"] else 0}
@@ -87,8 +91,9 @@ def _eye(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 def _flip(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     axes = work.int_tuple("axes")
-    rows = {"starts": -1, "ends": _FRONT, "axes": 0, "steps": -1}
-    lists = {n: axes if n == "axes" else (v,) * len(axes) for n, v in rows.items()}
+    # A slice with step -1 from the last element to before the first: an end of -2^63 is clamped.
+    per_axis = {"starts": -1, "ends": _BEFORE_FIRST, "axes": 0, "steps": -1}
+    lists = {n: axes if n == "axes" else (v,) * len(axes) for n, v in per_axis.items()}
     operands = [
         writer.parameter(np.array(v, np.int64), f"{work.out}_{n}", None) for n, v in lists.items()
     ]
@@ -115,6 +120,7 @@ def _compress(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 def _embedding(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     operands = [ins["w"], int64_operand(writer, work, ins, "indices", "i32")]
+    # ONNX has no Embedding: rows of a table are a Gather along axis 0.
     writer.emit("Gather", operands, [work.out], origins=work.origins)
 
 
@@ -127,7 +133,11 @@ def _dropout(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
 
 
 def _resize(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    operands = [ins["x"], _reals(writer, work, "roi"), _reals(writer, work, "scales")]
+    operands = [
+        ins["x"],
+        _float_list_operand(writer, work, "roi"),
+        _float_list_operand(writer, work, "scales"),
+    ]
     if "sizes" in ins:
         operands.append(int64_operand(writer, work, ins, "sizes"))
     nearest = work.op == "resize_nearest"
@@ -149,7 +159,7 @@ def _resize(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     writer.emit("Resize", operands, [work.out], attrs, origins=work.origins)
 
 
-def _reals(writer: OnnxWriter, work: OpToWrite, name: str) -> str:
+def _float_list_operand(writer: OnnxWriter, work: OpToWrite, name: str) -> str:
     """Returns an attribute of float values as an operand, absent where there are none."""
     value = work.attrs[name]
     assert isinstance(value, tuple)
@@ -185,30 +195,35 @@ def _affine_grid(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> No
 
 
 def _unfold(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    """Windows picked axis by axis from the padded image, the places in the window before all."""
+    """Writes a Gather for each spatial axis, then moves the kernel axes before the positions."""
     shape, kernel = work.operands["x"].type.shape, work.int_tuple("kernel")
     sizes, channels, n = dims.known_shape(shape[2:]), shape[1], len(kernel)
     if sizes is None or not isinstance(channels, int):
         raise writer.refuse(work.node, f"unfold of {list(shape)}: ONNX needs these sizes known")
     pad, stride, dilation = (work.int_tuple(a) for a in ("pad", "stride", "dilation"))
-    held = ins["x"]
+    columns = ins["x"]
     if any(pad):
         amounts = np.array((0, 0, *pad[:n], 0, 0, *pad[n:]), np.int64)
-        held = _made(writer, work, "Pad", [held, writer.constant(amounts, f"{work.out}_pads")])
+        columns = _write_operator(
+            writer, work, "Pad", [columns, writer.constant(amounts, f"{work.out}_pads")]
+        )
     for i in reversed(range(n)):
-        room = sizes[i] + pad[i] + pad[i + n] - dilation[i] * (kernel[i] - 1) - 1
-        starts = np.arange(room // stride[i] + 1, dtype=np.int64) * stride[i]
-        at = np.arange(kernel[i], dtype=np.int64)[:, None] * dilation[i] + starts
-        picks = writer.constant(at, f"{work.out}_places")
-        held = _made(writer, work, "Gather", [held, picks], {"axis": 2 + i})
+        # Output length along an axis: (input + pads - dilation * (kernel - 1) - 1) // stride + 1.
+        span = sizes[i] + pad[i] + pad[i + n] - dilation[i] * (kernel[i] - 1) - 1
+        starts = np.arange(span // stride[i] + 1, dtype=np.int64) * stride[i]
+        # [kernel, positions]: a Gather with it turns one axis into two.
+        positions = np.arange(kernel[i], dtype=np.int64)[:, None] * dilation[i] + starts
+        indices = writer.constant(positions, f"{work.out}_places")
+        columns = _write_operator(writer, work, "Gather", [columns, indices], {"axis": 2 + i})
+    # [N, C, k1, p1, k2, p2, ...] -> [N, C, k1, k2, ..., p1, p2, ...]
     order = (0, 1, *range(2, 2 + 2 * n, 2), *range(3, 3 + 2 * n, 2))
-    held = writer.transposed(held, order)
-    rows = np.array((0, channels * int(np.prod(kernel)), -1), np.int64)
-    target = writer.constant(rows, f"{work.out}_shape")
-    writer.emit("Reshape", [held, target], [work.out], origins=work.origins)
+    columns = writer.transposed(columns, order)
+    shape_values = np.array((0, channels * int(np.prod(kernel)), -1), np.int64)
+    target = writer.constant(shape_values, f"{work.out}_shape")
+    writer.emit("Reshape", [columns, target], [work.out], origins=work.origins)
 
 
-def _made(
+def _write_operator(
     writer: OnnxWriter,
     work: OpToWrite,
     op: str,
@@ -235,28 +250,28 @@ def _inverse(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     writer.emit("Inverse", [ins["x"]], [work.out], domain=MICROSOFT, origins=work.origins)
 
 
-def since(op: str, attrs: Mapping[str, Attr]) -> int:
+def first_opset(op: str, attrs: Mapping[str, Attr]) -> int:
     """Returns the first operator set that has an op with these attributes, where it is a newer
     one."""
-    newest = [SINCE.get(op, 0)]
+    first_sets = [FIRST_OPSETS.get(op, 0)]
     match op:
         case "resize" | "resize_nearest":
-            newest.append(18 if attrs["axes"] or attrs.get("antialias") else 0)
-            newest.append(18 if attrs["policy"] != "stretch" else 0)
-            newest.append(19 if attrs["coordinates"] == "half_pixel_symmetric" else 0)
+            first_sets.append(18 if attrs["axes"] or attrs.get("antialias") else 0)
+            first_sets.append(18 if attrs["policy"] != "stretch" else 0)
+            first_sets.append(19 if attrs["coordinates"] == "half_pixel_symmetric" else 0)
         case "scatter_elements" | "scatter_nd":
-            ways = {"add": 16, "mul": 16, "min": 18, "max": 18}
-            newest.append(ways.get(str(attrs["reduction"]), 0))
+            by_reduction = {"add": 16, "mul": 16, "min": 18, "max": 18}
+            first_sets.append(by_reduction.get(str(attrs["reduction"]), 0))
         case "pad":
-            newest.append(19 if attrs["mode"] == "wrap" else 0)
+            first_sets.append(19 if attrs["mode"] == "wrap" else 0)
         case "lp_pool1d" | "lp_pool2d" | "lp_pool3d":
             dilation = attrs["dilation"]
             assert isinstance(dilation, tuple)
-            newest.append(18 if attrs["ceil"] or set(dilation) != {1} else 0)
-    return max(newest)
+            first_sets.append(18 if attrs["ceil"] or set(dilation) != {1} else 0)
+    return max(first_sets)
 
 
-SINCE = {
+FIRST_OPSETS = {
     "trilu": 14,
     "fold": 18,
     "grid_sample": 16,
@@ -265,8 +280,8 @@ SINCE = {
 }
 
 OPS: dict[str, OperatorWriter] = {
-    "gather_elements": _picks("GatherElements", "indices", "i32", axis="axis"),
-    "gather_nd": _picks("GatherND", "indices", batch_dims="batch"),
+    "gather_elements": _with_integer_operand("GatherElements", "indices", "i32", axis="axis"),
+    "gather_nd": _with_integer_operand("GatherND", "indices", batch_dims="batch"),
     "scatter_elements": _scatter("ScatterElements"),
     "scatter_nd": _scatter("ScatterND"),
     "one_hot": _one_hot,

@@ -51,30 +51,32 @@ def write(writer: OnnxWriter, work: OpToWrite) -> None:
 
 def write_in_float(writer: OnnxWriter, work: OpToWrite) -> None:
     """Writes dequantize, the op in float, quantize."""
+    # An averaging window past the padding divides by another count in float AveragePool.
     if overhanging_pools.has_overhang(work.node):
-        said = "windows that exceed the padding count differently in float"
-        raise writer.refuse(work.node, f"{said}; --target onnxruntime has the quantized pool")
+        reason = "windows that exceed the padding count differently in float"
+        raise writer.refuse(work.node, f"{reason}; --target onnxruntime has the quantized pool")
     if len(work.node.results) > 1:
-        said = f"ONNX has no {work.op} of {work.kind.quant} quantized values"
-        raise writer.refuse(work.node, f"{said}; --format qdq would do")
+        reason = f"ONNX has no {work.op} of {work.kind.quant} quantized values"
+        raise writer.refuse(work.node, f"{reason}; --format qdq would do")
     ins = {s: _float_operand(writer, work, s) for s in work.operands}
     quant = work.kind.quant
     if quant is None:
         float_ops.write(writer, work, ins)
         writer.report_float_form(work.op, work.node, work.out)
         return
-    made = writer.fresh(f"{work.out}_QuantizeLinear_Input")
-    reals = replace(work, kind=work.kind.with_element(quant.express), out=made)
-    float_ops.write(writer, reals, ins)
+    float_result = writer.fresh(f"{work.out}_QuantizeLinear_Input")
+    float_work = replace(work, kind=work.kind.with_element(quant.express), out=float_result)
+    float_ops.write(writer, float_work, ins)
     stem = work.node.result.lineage.tensor
     writer.quantize(
-        made, work.kind, work.out, work.node, stem, _source_parameter_names(work, "result")
+        float_result, work.kind, work.out, work.node, stem, _source_parameter_names(work, "result")
     )
     writer.report_float_form(work.op, work.node, work.out)
 
 
 def _float_operand(writer: OnnxWriter, work: OpToWrite, slot: str) -> str:
     value = work.operands[slot]
+    # An int32 bias of a quantized product counts integer sums; it is no float to be added.
     if value.type.dtype == I32 and value.type.quant is None and slot in ("bias", "c"):
         return _dequantized_bias(writer, work, slot, value)
     return writer.float_tensor(value, work.node)
@@ -85,11 +87,12 @@ def _dequantized_bias(writer: OnnxWriter, work: OpToWrite, slot: str, value: Val
     data, weight = ("x", "w") if "x" in work.operands else ("a", "b")
     x, w = work.operands[data].type.quant, work.operands[weight].type.quant
     if x is None or w is None:
-        said = f"its {slot} counts integer sums, and not both sides are quantized"
-        raise writer.refuse(work.node, f"{said}; give it a {slot} of floats")
+        reason = f"its {slot} counts integer sums, and not both sides are quantized"
+        raise writer.refuse(work.node, f"{reason}; give it a {slot} of floats")
     alpha = work.float_attr("alpha") if "alpha" in work.attrs else 1.0
     scales = (np.asarray(q.scales(), np.float32) for q in (x, w))
     unit = np.asarray(next(scales) * next(scales) * np.float32(alpha), np.float32)
+    # The scale per channel does not match the bias's length: it is multiplied at run time.
     if unit.ndim and (not value.type.shape or value.type.shape[-1] != unit.size):
         return dynamic_ops.dequantized_bias(writer, work, slot)
     axis = value.type.rank - 1 if unit.ndim else None
@@ -115,9 +118,10 @@ def _only_moves_integers(work: OpToWrite) -> bool:
         return False
     if work.op == "split" and (quant.granularity is not None or quant.storage.bits < 8):
         return False
-    given = [v.type.quant for s, v in work.operands.items() if s not in _INDEX_SLOTS]
-    turned = work.op in ("transpose", "squeeze", "unsqueeze")
-    return all(g is not None and (turned or g.has_same_mapping(quant)) for g in given)
+    operand_types = [v.type.quant for s, v in work.operands.items() if s not in _INDEX_SLOTS]
+    # A transpose moves the axis of a per-channel type, so the types differ but nothing is rounded.
+    permutes = work.op in ("transpose", "squeeze", "unsqueeze")
+    return all(g is not None and (permutes or g.has_same_mapping(quant)) for g in operand_types)
 
 
 def _is_per_tensor(quant: QuantType | None, *storages: str) -> bool:
@@ -160,8 +164,9 @@ def _has_product_kernel(
 
 def _source_parameter_names(work: OpToWrite, slot: str) -> tuple[str | None, str | None]:
     """Returns the source's names of an operand's or result's scale and zero point."""
+    # Names of the source keep a rewritten model diffable against the original.
     for origin in (*work.node.slot_origins.get(slot, ()), *work.origins):
-        found = dict(origin.operands)
+        names = dict(origin.operands)
         if origin.op == "QLinearWhere":
             stems = [{"a": "x", "b": "y", "result": "z"}[slot]]
         elif origin.op == "QLinearReduceMean":
@@ -175,9 +180,9 @@ def _source_parameter_names(work: OpToWrite, slot: str) -> tuple[str | None, str
         else:
             stems = []
         for stem in stems:
-            if f"{stem}_scale" in found:
-                zero = found.get(f"{stem}_zero_point") or found.get(f"{stem.lower()}_zero_point")
-                return found[f"{stem}_scale"], zero
+            if f"{stem}_scale" in names:
+                zero = names.get(f"{stem}_zero_point") or names.get(f"{stem.lower()}_zero_point")
+                return names[f"{stem}_scale"], zero
     return None, None
 
 
@@ -202,12 +207,13 @@ def _computed_parameters(
     none."""
     quant = kind.quant
     assert quant is not None
-    numbers = dynamic_ops.parameter_tensors(writer, work.node, slot, kind, False)
-    if len(numbers) > 1:
-        return numbers
+    parameters = dynamic_ops.parameter_tensors(writer, work.node, slot, kind, False)
+    if len(parameters) > 1:
+        # QLinear operators need a zero point operand, unlike QuantizeLinear.
+        return parameters
     zero = np.zeros((), quant.storage.carrier)
     name = f"{work.node.name}_{slot or 'result'}_zero_point"
-    return [*numbers, writer.parameter(zero, name, None, quant.storage)]
+    return [*parameters, writer.parameter(zero, name, None, quant.storage)]
 
 
 def _result_parameters(writer: OnnxWriter, work: OpToWrite) -> list[str]:
@@ -249,6 +255,7 @@ def _emit(
 
 
 def _conv(writer: OnnxWriter, work: OpToWrite) -> bool:
+    # QLinearConv takes its bias as int32 in units of scale(x) * scale(w).
     bias = _int32_bias(writer, work, "bias")
     if bias is None or not _has_product_kernel(work, "x", "w", 0):
         return False
@@ -265,6 +272,7 @@ def _conv(writer: OnnxWriter, work: OpToWrite) -> bool:
 
 def _matmul(writer: OnnxWriter, work: OpToWrite) -> bool:
     a, b = work.operands["a"].type, work.operands["b"].type
+    # QLinearMatMul has neither bias nor transpose attributes; QGemm has both, for rank 2.
     if "bias" in work.operands or work.attrs["trans_a"] or work.attrs["trans_b"]:
         if a.rank != 2 or b.rank != 2:
             return False
@@ -286,6 +294,7 @@ def _linear(writer: OnnxWriter, work: OpToWrite) -> bool:
 
 
 def _gemm(writer: OnnxWriter, work: OpToWrite) -> bool:
+    # QGemm has no beta.
     if "c" in work.operands and work.attrs["beta"] != 1.0:
         return False
     return _qgemm(writer, work, ("a", "b", "c"), work.attrs["trans_b"] is True)
@@ -294,8 +303,8 @@ def _gemm(writer: OnnxWriter, work: OpToWrite) -> bool:
 def _qgemm(
     writer: OnnxWriter, work: OpToWrite, slots: tuple[str, str, str], transposed: bool
 ) -> bool:
-    data, weight, added = slots
-    bias = _int32_bias(writer, work, added)
+    data, weight, bias_slot = slots
+    bias = _int32_bias(writer, work, bias_slot)
     float_result = work.kind.element == work.kind.express
     if bias is None or not _has_product_kernel(
         work, data, weight, 0 if transposed else 1, float_result=float_result
@@ -309,29 +318,30 @@ def _qgemm(
     if transposed:
         attrs["transB"] = 1
     operands = [*_quantized_operand(writer, work, data), *_quantized_operand(writer, work, weight)]
+    # Without scale and zero point of y, QGemm returns floats.
     if not float_result:
         operands += [*(bias or [""]), *_result_parameters(writer, work)]
     return _emit(writer, work, "QGemm", operands if not float_result else operands + bias, attrs)
 
 
 def _binary(op: str) -> TryWrite:
-    def row(writer: OnnxWriter, work: OpToWrite) -> bool:
+    def try_write(writer: OnnxWriter, work: OpToWrite) -> bool:
         if not _have_same_storage(work, ("a", "b")):
             return False
         operands = [*_quantized_operand(writer, work, "a"), *_quantized_operand(writer, work, "b")]
         return _emit(writer, work, op, [*operands, *_result_parameters(writer, work)])
 
-    return row
+    return try_write
 
 
 def _unary(op: str, attrs: Callable[[OpToWrite], dict[str, AttrValue]]) -> TryWrite:
-    def row(writer: OnnxWriter, work: OpToWrite) -> bool:
+    def try_write(writer: OnnxWriter, work: OpToWrite) -> bool:
         if not _have_same_storage(work, ("x",)):
             return False
         operands = [*_quantized_operand(writer, work, "x"), *_result_parameters(writer, work)]
         return _emit(writer, work, op, operands, attrs(work))
 
-    return row
+    return try_write
 
 
 def _channels_last(work: OpToWrite) -> dict[str, AttrValue]:
@@ -343,31 +353,34 @@ def _concat(writer: OnnxWriter, work: OpToWrite) -> bool:
     if not _have_same_storage(work, slots):
         return False
     parts = [name for s in slots for name in _concat_operand(writer, work, s)]
-    first, second = _concat_source_name(work, "Y_scale"), _concat_source_name(work, "Y_zero_point")
+    scale_name, zero_name = (
+        _concat_source_name(work, "Y_scale"),
+        _concat_source_name(work, "Y_zero_point"),
+    )
     stem = work.node.result.lineage.tensor
     if work.kind.quant is not None and work.kind.quant.dynamic:
         pair = _result_parameters(writer, work)
     else:
-        pair = [*writer.parameter_names(work.kind.quant, stem, work.node, (first, second))]
+        pair = [*writer.parameter_names(work.kind.quant, stem, work.node, (scale_name, zero_name))]
     axis: dict[str, AttrValue] = {"axis": work.int_attr("axis")}
     return _emit(writer, work, "QLinearConcat", [*pair, *parts], axis)
 
 
 def _concat_operand(writer: OnnxWriter, work: OpToWrite, slot: str) -> list[str]:
-    at = slot.rpartition(".")[2]
+    position = slot.rpartition(".")[2]
     value = work.operands[slot]
     if value.type.quant is not None and value.type.quant.dynamic:
         return _quantized_operand(writer, work, slot)
     names = (
-        _concat_source_name(work, f"X_scale.{at}"),
-        _concat_source_name(work, f"X_zero_point.{at}"),
+        _concat_source_name(work, f"X_scale.{position}"),
+        _concat_source_name(work, f"X_zero_point.{position}"),
     )
     return [writer.name(value), *writer.parameters_of(value, work.node, names)]
 
 
 def _concat_source_name(work: OpToWrite, slot: str) -> str | None:
-    found: list[Origin] = [o for o in work.origins if o.op == "QLinearConcat"]
-    return dict(found[0].operands).get(slot) if found else None
+    concats: list[Origin] = [o for o in work.origins if o.op == "QLinearConcat"]
+    return dict(concats[0].operands).get(slot) if concats else None
 
 
 def _where(writer: OnnxWriter, work: OpToWrite) -> bool:
@@ -399,12 +412,12 @@ def _reduce_mean(writer: OnnxWriter, work: OpToWrite) -> bool:
 def write_computed_parameters(writer: OnnxWriter, node: Node) -> bool:
     """Writes an op with computed parameters as a quantized operator; returns False if none fits."""
     try_write = _WRITERS.get(node.op)
-    kinds = (node.results[0].type, *(v.type for v in node.operands.values()))
+    types = (node.results[0].type, *(v.type for v in node.operands.values()))
     if try_write is None or len(node.results) != 1:
         return False
     if node.results[0].type.quant is None and node.op != "gemm":
         return False
-    if any(k.quant is not None and k.quant.has_float_zero for k in kinds):
+    if any(k.quant is not None and k.quant.has_float_zero for k in types):
         return False
     parameters = dynamic_ops.parameter_operands(node)
     operands = {s: v for s, v in node.operands.items() if s not in parameters}
@@ -447,9 +460,10 @@ def clamps_as_storage(op: str, attrs: OpToWrite, kind: QuantType) -> bool:
     """Returns whether rounding into the storage clamps all that the activation would."""
     low, high = _clamp_bounds(op, attrs)
     scale, zero = np.float32(kind.scales()), int(kind.zeros())
-    enough_low = low is None or np.rint(np.float32(low) / scale) + zero <= kind.low
+    # The activation is redundant where its bounds, quantized, reach the ends of the storage.
+    low_is_clamped = low is None or np.rint(np.float32(low) / scale) + zero <= kind.low
     return bool(
-        enough_low and (high is None or np.rint(np.float32(high) / scale) + zero >= kind.high)
+        low_is_clamped and (high is None or np.rint(np.float32(high) / scale) + zero >= kind.high)
     )
 
 
@@ -467,14 +481,15 @@ def write_chain(writer: OnnxWriter, works: list[OpToWrite]) -> None:
     """
     anchor, *activations = works
     quant = anchor.kind.quant
-    shown = " |> ".join(w.op for w in works)
-    single = quant is not None and quant.granularity is None and anchor.op in _WRITERS
-    inner = any(s.type is not None for s in anchor.node.stages[:-1])
-    if not single or inner or any(t.op not in ("relu", "clip") for t in activations):
+    text = " |> ".join(w.op for w in works)
+    is_fusible = quant is not None and quant.granularity is None and anchor.op in _WRITERS
+    rounds_between = any(s.type is not None for s in anchor.node.stages[:-1])
+    if not is_fusible or rounds_between or any(t.op not in ("relu", "clip") for t in activations):
         raise writer.refuse(
-            anchor.node, f"onnxruntime has no operator for {shown}; --format qdq would do"
+            anchor.node, f"onnxruntime has no operator for {text}; --format qdq would do"
         )
     assert quant is not None
+    # What the saturation of the anchor does already is not written again.
     remaining = [t for t in activations if not clamps_as_storage(t.op, t, quant)]
     out = anchor.out if not remaining else writer.fresh(f"{anchor.out}_before_{remaining[0].op}")
     write(writer, replace(anchor, out=out))
@@ -494,15 +509,17 @@ def write_chain(writer: OnnxWriter, works: list[OpToWrite]) -> None:
         )
 
 
-def _write_activation(writer: OnnxWriter, work: OpToWrite, codes: str, kind: TensorType) -> None:
+def _write_activation(
+    writer: OnnxWriter, work: OpToWrite, quantized: str, kind: TensorType
+) -> None:
     """Writes dequantize, the activation, quantize, all with one quantized type."""
     quant, node = kind.quant, work.node
     assert quant is not None
     scale, zero = writer.parameter_names(
         quant, node.result.lineage.tensor, node, _source_parameter_names(work, "result")
     )
-    real, made = writer.fresh(f"{work.out}_real"), writer.fresh(f"{work.out}_{work.op}")
-    writer.emit("DequantizeLinear", [codes, scale, zero], [real])
-    reals = replace(work, kind=kind.with_element(quant.express), out=made)
-    float_ops.write(writer, reals, {"x": real})
-    writer.emit("QuantizeLinear", [made, scale, zero], [work.out])
+    floats, activated = writer.fresh(f"{work.out}_real"), writer.fresh(f"{work.out}_{work.op}")
+    writer.emit("DequantizeLinear", [quantized, scale, zero], [floats])
+    float_work = replace(work, kind=kind.with_element(quant.express), out=activated)
+    float_ops.write(writer, float_work, {"x": floats})
+    writer.emit("QuantizeLinear", [activated, scale, zero], [work.out])

@@ -78,16 +78,17 @@ def use_matmul_nbits(graph: Graph, ledger: Ledger, *, standard: bool) -> tuple[i
         if node.op not in MATRIX_PRODUCTS:
             continue
         if table := bnb4.weights(node):
-            found = _LOOKUP_TABLE if standard else table
-            if isinstance(found, bnb4.Bnb4Weights):
-                bnb4.group(graph, node, found, ledger)
+            packed = _LOOKUP_TABLE if standard else table
+            if isinstance(packed, bnb4.Bnb4Weights):
+                bnb4.group(graph, node, packed, ledger)
                 count += 1
             else:
-                _report_unchanged(node, found, unchanged, ledger)
+                _report_unchanged(node, packed, unchanged, ledger)
             continue
         slot = spec(node.op).traits.weight or ""
         weight = node.operands[slot]
         transposed = node.op == "linear" or node.attrs.get("trans_b") is True
+        # A transposed constant is unwrapped: the kernel wants rows, so it is transposed once only.
         if weight.node.op == "transpose" and weight.node.attrs["perm"] == (1, 0):
             weight, transposed = weight.node.operands["x"], not transposed
         array = weight.node.operands["x"].constant if weight.node.op == "dequantize" else None
@@ -118,10 +119,10 @@ def _low_bit_weights(array: Array) -> Array | str:
     """Returns weights whose type DequantizeLinear supports, or why they are no low-bit weights."""
     quant = array.type.quant
     assert quant is not None
-    few = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
+    is_low_bit = quant.storage.name in _BITS and quant.kind == "uniform" and quant.plus is None
     return (
         array
-        if few
+        if is_low_bit
         else (f"quantized values of {quant.storage} with such parameters are not low-bit weights")
     )
 
@@ -136,30 +137,33 @@ def _kernel_weights(array: Array, node: Node, *, by_rows: bool) -> Array | str:
     if node.operands.keys() & {"c", "bias"} and node.attrs.get("beta", 1.0) != 1.0:
         return "the kernel does not multiply its bias"
     bits = _BITS.get(quant.storage.name)
-    plain = quant.kind == "uniform" and quant.plus is None and quant.express == F32
-    if bits is None or not plain or data.ndim != 2 or quant.dynamic:
+    is_float32_uniform = quant.kind == "uniform" and quant.plus is None and quant.express == F32
+    if bits is None or not is_float32_uniform or data.ndim != 2 or quant.dynamic:
         return f"quantized values of {quant.storage} with such parameters do not fit the kernel"
-    deep = 1 if by_rows else 0
+    # `deep` is the axis of the sum.
+    sum_axis = 1 if by_rows else 0
     if bits == 8 and quant.has_float_zero and not _has_integer_zeros(quant):
         return _KERNEL_FAILS
-    size = _block_size(quant, deep, data.shape[deep])
+    size = _block_size(quant, sum_axis, data.shape[sum_axis])
     if size is None:
-        said = f"the kernel takes blocks of {MIN_BLOCK}, 32 ... {MAX_BLOCK} quantized values"
-        return f"{said} along the sum"
-    signed = quant.storage.name.startswith("i")
-    move = 1 << (bits - 1) if signed else 0
+        reason = f"the kernel takes blocks of {MIN_BLOCK}, 32 ... {MAX_BLOCK} quantized values"
+        return f"{reason} along the sum"
+    # The kernel's storage is unsigned, so signed integers and zero points move by half the range.
+    is_signed = quant.storage.name.startswith("i")
+    offset = 1 << (bits - 1) if is_signed else 0
     storage = dtype(f"u{bits}")
-    codes = add_offset(data, move, storage.carrier)
-    rows = codes if by_rows else transposed(codes, (1, 0))
-    scales = _per_kernel_block(quant.scale, quant.scales, quant, data.shape, deep, size)
-    zeros = _per_kernel_block(quant.zero, quant.zeros, quant, data.shape, deep, size)
+    quantized = add_offset(data, offset, storage.carrier)
+    rows = quantized if by_rows else transposed(quantized, (1, 0))
+    scales = _per_kernel_block(quant.scale, quant.scales, quant, data.shape, sum_axis, size)
+    zeros = _per_kernel_block(quant.zero, quant.zeros, quant, data.shape, sum_axis, size)
     if not by_rows:
         scales, zeros = transposed(scales, (1, 0)), transposed(zeros, (1, 0))
     scale = _shifted_array(scales, 0, np.dtype(np.float32), f"{array.name}.scales")
+    # A float zero point is supported for less than 8 bits, in the scale's type.
     if quant.has_float_zero and bits != 8:
-        zero = Array.of((read_all(zeros) + move).astype(np.float32), f"{array.name}.zeros")
+        zero = Array.of((read_all(zeros) + offset).astype(np.float32), f"{array.name}.zeros")
     else:
-        zero = _shifted_array(zeros, move, np.dtype(np.uint8), f"{array.name}.zeros")
+        zero = _shifted_array(zeros, offset, np.dtype(np.uint8), f"{array.name}.zeros")
     kind = QuantType(storage, F32, scale, zero, Granularity(((0, 1), (1, size))))
     return Array(rows, TensorType(rows.shape, kind), array.name)
 
@@ -172,91 +176,110 @@ def _has_integer_zeros(quant: QuantType) -> bool:
 
 
 def _per_kernel_block(
-    given: Param,
-    numbers: Callable[[], NDArray[np.generic]],
+    param: Param,
+    values: Callable[[], NDArray[np.generic]],
     quant: QuantType,
     shape: tuple[int, ...],
-    deep: int,
+    sum_axis: int,
     size: int,
 ) -> ArrayData:
     """Repeats parameters so that each row or column has one for each block of the kernel's size."""
     sizes = dict(quant.granularity.blocks) if quant.granularity else {}
     grid = tuple(-(-d // sizes[i]) if i in sizes else 1 for i, d in enumerate(shape))
-    blocks = grid[deep] if deep in sizes else 1
-    wide = (shape[0], blocks) if deep else (blocks, shape[1])
-    some = -(-shape[deep] // size)
-    if blocks not in (1, some):  # some of the kernel's share one of these
-        each = np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
-        return each.repeat(sizes[deep] // size, deep).take(range(some), deep)
-    wide = (shape[0], some) if deep else (some, shape[1])
+    blocks = grid[sum_axis] if sum_axis in sizes else 1
+    target = (shape[0], blocks) if sum_axis else (blocks, shape[1])
+    kernel_blocks = -(-shape[sum_axis] // size)
+    # Each block of the type is split into several blocks of the kernel with the same parameters.
+    if blocks not in (1, kernel_blocks):  # some of the kernel's share one of these
+        expanded = np.broadcast_to(np.asarray(values()).reshape(grid), target)
+        return expanded.repeat(sizes[sum_axis] // size, sum_axis).take(
+            range(kernel_blocks), sum_axis
+        )
+    target = (shape[0], kernel_blocks) if sum_axis else (kernel_blocks, shape[1])
     if (
-        isinstance(given, Array)
-        and given.type.quant is None
-        and given.contents.size == wide[0] * wide[1]
+        isinstance(param, Array)
+        and param.type.quant is None
+        and param.contents.size == target[0] * target[1]
     ):
-        return reshape(given.contents, wide)
-    if given == ():
-        return np.broadcast_to(np.zeros((), np.int64), wide)
-    return np.broadcast_to(np.asarray(numbers()).reshape(grid), wide)
+        return reshape(param.contents, target)
+    if param == ():
+        return np.broadcast_to(np.zeros((), np.int64), target)
+    return np.broadcast_to(np.asarray(values()).reshape(grid), target)
 
 
-def _shifted_array(numbers: ArrayData, move: int, kind: np.dtype[np.generic], name: str) -> Array:
+def _shifted_array(values: ArrayData, offset: int, kind: np.dtype[np.generic], name: str) -> Array:
     """Returns integers plus a constant, as an array of the given type."""
-    if numbers.dtype.kind == "f" and kind.kind == "u":
-        numbers = read_all(numbers).astype(np.int64)
-    if numbers.dtype.kind in "iu":
-        numbers = add_offset(numbers, move, kind)
-    elif numbers.dtype != kind:
-        numbers = read_all(numbers).astype(kind)
-    held = numbers if isinstance(numbers, LazyArray) else np.asarray(numbers, order="C")
-    return Array(held, TensorType(held.shape, dtype_of(np.empty(0, kind))), name)
+    if values.dtype.kind == "f" and kind.kind == "u":
+        values = read_all(values).astype(np.int64)
+    if values.dtype.kind in "iu":
+        values = add_offset(values, offset, kind)
+    elif values.dtype != kind:
+        values = read_all(values).astype(kind)
+    shifted = values if isinstance(values, LazyArray) else np.asarray(values, order="C")
+    return Array(shifted, TensorType(shifted.shape, dtype_of(np.empty(0, kind))), name)
 
 
-def _block_size(quant: QuantType, deep: int, depth: int) -> int | None:
+def _block_size(quant: QuantType, sum_axis: int, depth: int) -> int | None:
     """Returns the largest block size of the kernel in which the values of a row share a scale."""
-    whole = max(MIN_BLOCK, min(MAX_BLOCK, 1 << max(depth - 1, 0).bit_length()))
+    # One scale per row: the smallest power of two that covers it, within the kernel's limits.
+    row_size = max(MIN_BLOCK, min(MAX_BLOCK, 1 << max(depth - 1, 0).bit_length()))
     if quant.granularity is None:
-        return whole
+        return row_size
     blocks = dict(quant.granularity.blocks)
-    if quant.granularity.by is not None or blocks.get(1 - deep, 1) != 1:
+    if quant.granularity.by is not None or blocks.get(1 - sum_axis, 1) != 1:
         return None
-    shared = blocks.get(deep, whole)
+    shared = blocks.get(sum_axis, row_size)
     if shared >= depth:
-        return whole
+        return row_size
+    # The largest power of two that divides the block.
     size = min(MAX_BLOCK, shared & -shared)
     return size if size >= MIN_BLOCK else None
 
 
 def _group(graph: Graph, node: Node, rows: Array, weight: Value) -> None:
-    codes = weight.node.operands["x"]
-    made = graph.constant(rows, name=graph.fresh(f"{rows.name}.rows"), before=node)
-    graph.set_lineage(made, codes.lineage)
+    quantized = weight.node.operands["x"]
+    packed = graph.constant(rows, name=graph.fresh(f"{rows.name}.rows"), before=node)
+    graph.set_lineage(packed, quantized.lineage)
     traits = spec(node.op).traits
     data, bias = node.operands[traits.data], node.operands.get(traits.bias or "")
     quant = rows.type.quant
     assert quant is not None
     assert quant.granularity is not None
     (count, depth), size = rows.contents.shape, quant.granularity.blocks[1][1]
-    one = bias is not None and bias.type.rank == 1
-    operands = {"A": data, "B": made, **({"bias": bias} if bias is not None and one else {})}
+    # The kernel adds a bias of rank 1; any other is added after it.
+    fuses_bias = bias is not None and bias.type.rank == 1
+    operands = {
+        "A": data,
+        "B": packed,
+        **({"bias": bias} if bias is not None and fuses_bias else {}),
+    }
+    # The body says what the kernel computes: dequantize, transpose, multiply, add the bias.
     body = Graph("body", "")
     ins = {s: body.add("input", types=[v.type], name=s).result for s, v in operands.items()}
-    real = body.add("dequantize", {"x": ins["B"]}).result
-    inner = {"a": ins["A"], "b": real, **({"bias": ins["bias"]} if one else {})}
-    end = body.add("matmul", inner, {"trans_b": True}).result
-    body.add("output", {"output": end})
-    given = (("K", depth), ("N", count), ("bits", quant.storage.bits), ("block_size", size))
+    dequantized = body.add("dequantize", {"x": ins["B"]}).result
+    product_operands = {
+        "a": ins["A"],
+        "b": dequantized,
+        **({"bias": ins["bias"]} if fuses_bias else {}),
+    }
+    product = body.add("matmul", product_operands, {"trans_b": True}).result
+    body.add("output", {"output": product})
+    kernel_attrs = (("K", depth), ("N", count), ("bits", quant.storage.bits), ("block_size", size))
     group = graph.add(
         "fused",
         operands,
-        {"kernel": KERNEL, "slots": ((0, 1, 5) if one else (0, 1), (0,)), "attrs": given},
-        types=[end.type],
+        {
+            "kernel": KERNEL,
+            "slots": ((0, 1, 5) if fuses_bias else (0, 1), (0,)),
+            "attrs": kernel_attrs,
+        },
+        types=[product.type],
         name=graph.fresh(f"{node.name}.nbits"),
         before=node,
         profile=node.profile,
         bodies={"body": body},
     )
-    new = group.result
-    if bias is not None and not one:
-        new = graph.add("add", {"a": new, "b": bias}, before=node).result
-    graph.substitute(node, new)
+    result = group.result
+    if bias is not None and not fuses_bias:
+        result = graph.add("add", {"a": result, "b": bias}, before=node).result
+    graph.substitute(node, result)

@@ -16,18 +16,19 @@ OperatorWriter: TypeAlias = "Callable[[OnnxWriter, OpToWrite, dict[str, str]], N
 def operator(onnx_op: str, **names: str) -> OperatorWriter:
     """Returns a writer of one operator; `names` maps ONNX's attribute names to QIR's."""
 
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-        attrs = {theirs: _wire(work, ours) for theirs, ours in names.items()}
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        attrs = {theirs: _attribute_value(work, ours) for theirs, ours in names.items()}
         writer.emit(onnx_op, ins.values(), [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
-def _wire(work: OpToWrite, name: str) -> AttrValue:
+def _attribute_value(work: OpToWrite, name: str) -> AttrValue:
     value = work.attrs[name]
     if isinstance(value, tuple):
         return work.int_tuple(name)
     assert isinstance(value, int | float | str)
+    # ONNX has no bool attributes: they are integers.
     return int(value) if isinstance(value, bool) else value
 
 

@@ -9,29 +9,31 @@ from qir.ir.ops import OPS, Elsewhere, plugin_op, spec
 from .writer import AttrValue, OnnxWriter
 
 
-def known(node: Node) -> bool:
+def is_plugin_op(node: Node) -> bool:
     """Returns whether the node is an op that a plugin brings."""
     return not OPS.own(node.op)
 
 
 def write(writer: OnnxWriter, node: Node) -> None:
-    """Writes one; Refused where ONNX has no name for it, or where it is quantized."""
+    """Writes an op of a plugin; raises Refused where ONNX has no name for it, or where it is
+    quantized."""
     form = plugin_op(node.op).elsewhere.get("onnx")
     if form is None:
         raise writer.refuse(node, f"{node.op} has no form in ONNX; the plugin names none")
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):
         raise writer.refuse(node, f"{node.op} computes on quantized values; --format qdq would do")
-    row = spec(node.op)
-    slots = [slot.name for slot in row.operands]
-    if any(slot.variadic for slot in row.operands):
+    op_spec = spec(node.op)
+    slots = [slot.name for slot in op_spec.operands]
+    if any(slot.variadic for slot in op_spec.operands):
         ins = [writer.name(value) for value in node.variadic("xs")]
     else:
-        given = node.operands
-        ins = [writer.name(given[slot]) if slot in given else "" for slot in slots]
+        # Absent optional operands in between are empty names; trailing ones are left out.
+        operands = node.operands
+        ins = [writer.name(operands[slot]) if slot in operands else "" for slot in slots]
         while ins and not ins[-1]:
             ins.pop()
     attrs = {
-        form.attrs.get(name, name): _wire(writer, node, name, value)
+        form.attrs.get(name, name): _attribute_value(writer, node, name, value)
         for name, value in node.attrs.items()
         if value is not None
     }
@@ -48,9 +50,10 @@ def _emit(
         writer.add_value_info(value)
 
 
-def _wire(writer: OnnxWriter, node: Node, name: str, value: Attr) -> AttrValue:
+def _attribute_value(writer: OnnxWriter, node: Node, name: str, value: Attr) -> AttrValue:
     match value:
         case bool():
+            # bool is a subclass of int, so it comes first: ONNX has integers alone.
             return int(value)
         case int() | float() | str():
             return value

@@ -25,10 +25,11 @@ def spatial(
         writer.emit(op, operands, [work.out], attrs, origins=work.origins)
         return
     rank = work.kind.rank
+    # NHWC -> NCHW, the only layout of ONNX's operators.
     operands[0] = writer.transposed(operands[0], (0, rank - 1, *range(1, rank - 1)))
-    made = writer.fresh(f"{work.out}_first")
-    writer.emit(op, operands, [made], attrs, origins=work.origins)
-    writer.transposed(made, (0, *range(2, rank), 1), work.out)
+    channels_first_result = writer.fresh(f"{work.out}_first")
+    writer.emit(op, operands, [channels_first_result], attrs, origins=work.origins)
+    writer.transposed(channels_first_result, (0, *range(2, rank), 1), work.out)
 
 
 def pool_attrs(work: OpToWrite) -> dict[str, AttrValue]:
@@ -48,36 +49,38 @@ def pool_attrs(work: OpToWrite) -> dict[str, AttrValue]:
 
 
 def _pool(op: str) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         attrs = pool_attrs(work)
         if "p" in work.attrs:
             attrs["p"] = work.int_attr("p")
         spatial(writer, work, ins, op, attrs)
 
-    return row
+    return write
 
 
-def _whole(op: str) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+def _global_pool(op: str) -> OperatorWriter:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         attrs: dict[str, AttrValue] = {"p": work.int_attr("p")} if "p" in work.attrs else {}
         spatial(writer, work, ins, op, attrs)
 
-    return row
+    return write
 
 
-def _places(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    _counted(writer, work)
+def _max_pool_indices(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+    _require_tensor_indices(writer, work)
     outs = [writer.name(value) for value in work.node.results]
     writer.emit("MaxPool", [ins["x"]], outs, pool_attrs(work), origins=work.origins)
 
 
 def _unpool(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-    """Windows that grow each axis to its size, or the size itself where an axis is named."""
-    _counted(writer, work)
+    """Writes MaxUnpool with windows that grow each axis to its size, or with the size as an
+    operand."""
+    _require_tensor_indices(writer, work)
     operands = [ins["x"], int64_operand(writer, work, ins, "places")]
-    held, size = dims.known_shape(work.operands["x"].type.shape[2:]), work.int_tuple("size")
-    if held is not None and all(s >= h for s, h in zip(size, held, strict=True)):
-        kernel = tuple(s - h + 1 for s, h in zip(size, held, strict=True))
+    sizes, size = dims.known_shape(work.operands["x"].type.shape[2:]), work.int_tuple("size")
+    # Without strides, MaxUnpool's output is input + kernel - 1 along each axis.
+    if sizes is not None and all(s >= h for s, h in zip(size, sizes, strict=True)):
+        kernel = tuple(s - h + 1 for s, h in zip(size, sizes, strict=True))
         attrs: dict[str, AttrValue] = {"kernel_shape": kernel}
         writer.emit("MaxUnpool", operands, [work.out], attrs, origins=work.origins)
         return
@@ -89,44 +92,49 @@ def _unpool(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
     writer.emit("MaxUnpool", [*operands, name], [work.out], attrs, origins=work.origins)
 
 
-def _counted(writer: OnnxWriter, work: OpToWrite) -> None:
+def _require_tensor_indices(writer: OnnxWriter, work: OpToWrite) -> None:
     if work.attrs["counted"] != "tensor":
         raise writer.refuse(work.node, "ONNX counts places in the whole tensor, not in its plane")
 
 
-def _even(held: tuple[int, ...], made: tuple[int, ...]) -> tuple[int, ...] | None:
+def _window_sizes(
+    input_sizes: tuple[int, ...], output_sizes: tuple[int, ...]
+) -> tuple[int, ...] | None:
     """Returns the one length of all windows along each axis, where there is one."""
-    sides = list(zip(held, made, strict=True))
-    return None if any(not m or h % m for h, m in sides) else tuple(h // m for h, m in sides)
+    pairs = list(zip(input_sizes, output_sizes, strict=True))
+    return None if any(not m or h % m for h, m in pairs) else tuple(h // m for h, m in pairs)
 
 
-def _adaptive(op: str, whole: str) -> OperatorWriter:
-    """Windows of one size where all are; ONNX has no others."""
+def _adaptive(op: str, global_op: str) -> OperatorWriter:
+    """Returns a writer of an adaptive pool as windows of one size; ONNX has no others."""
 
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
-        held, made = work.operands["x"].type.shape[2:], work.kind.shape[2:]
-        if all(m == 1 for m in made):
-            writer.emit(whole, ins.values(), [work.out], origins=work.origins)
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+        input_sizes, output_sizes = work.operands["x"].type.shape[2:], work.kind.shape[2:]
+        # A result of one element along all axes is the mean or maximum of the whole image.
+        if all(m == 1 for m in output_sizes):
+            writer.emit(global_op, ins.values(), [work.out], origins=work.origins)
             return
-        known, size = dims.known_shape(held), dims.known_shape(made)
-        step = _even(known, size) if known is not None and size is not None else None
+        known, size = dims.known_shape(input_sizes), dims.known_shape(output_sizes)
+        step = _window_sizes(known, size) if known is not None and size is not None else None
         if step is None:
-            what = f"from {list(held)} to {list(made)} takes windows of several sizes"
-            raise writer.refuse(work.node, f"{work.op} {what}, which ONNX has not")
+            shapes = (
+                f"from {list(input_sizes)} to {list(output_sizes)} takes windows of several sizes"
+            )
+            raise writer.refuse(work.node, f"{work.op} {shapes}, which ONNX has not")
         attrs: dict[str, AttrValue] = {"kernel_shape": step, "strides": step}
         writer.emit(op, ins.values(), [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
 OPS: dict[str, OperatorWriter] = {
     **{f"max_pool{n}d": _pool("MaxPool") for n in (1, 2, 3)},
     **{f"avg_pool{n}d": _pool("AveragePool") for n in (1, 2, 3)},
     **{f"lp_pool{n}d": _pool("LpPool") for n in (1, 2, 3)},
-    "global_avg_pool": _whole("GlobalAveragePool"),
-    "global_max_pool": _whole("GlobalMaxPool"),
-    "global_lp_pool": _whole("GlobalLpPool"),
-    "max_pool_places": _places,
+    "global_avg_pool": _global_pool("GlobalAveragePool"),
+    "global_max_pool": _global_pool("GlobalMaxPool"),
+    "global_lp_pool": _global_pool("GlobalLpPool"),
+    "max_pool_places": _max_pool_indices,
     "max_unpool": _unpool,
     "adaptive_avg_pool": _adaptive("AveragePool", "GlobalAveragePool"),
     "adaptive_max_pool": _adaptive("MaxPool", "GlobalMaxPool"),

@@ -27,8 +27,8 @@ def source_opset(graph: Graph) -> int | None:
 
 def other_opsets(graph: Graph) -> dict[str, int]:
     """Returns the operator sets of other domains that the file imported."""
-    held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Opset")]
-    return {o.name: int(o.path) for o in held if o.path.isdigit()}
+    origins = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Opset")]
+    return {o.name: int(o.path) for o in origins if o.path.isdigit()}
 
 
 def restore_metadata(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> None:
@@ -48,15 +48,16 @@ def restore_metadata(graph: Graph, model: onnx.ModelProto, ledger: Ledger) -> No
                 props[PRODUCER] = f"{origin.name} {origin.path}".strip()
             case "GraphMetadata":
                 _add_notes(model.graph, origin.operands)
+    # A graph of QIR keeps its profile, so that reading the model again computes alike.
     onnx.helper.set_model_props(model, {**props, "qir.profile": graph.profile})
     for kind, infos in (("InputNotes", model.graph.input), ("OutputNotes", model.graph.output)):
-        found = {i.name: i for i in infos}
+        infos_by_name = {i.name: i for i in infos}
         notes = [o for o in origins if o.op == kind]
-        gone = [o for o in notes if o.name not in found]
-        for each in notes:
-            if each.name in found:
-                _add_notes(found[each.name], each.operands)
-        _report_lost(ledger, gone, "inputs and results that are not there")
+        lost = [o for o in notes if o.name not in infos_by_name]
+        for note in notes:
+            if note.name in infos_by_name:
+                _add_notes(infos_by_name[note.name], note.operands)
+        _report_lost(ledger, lost, "inputs and results that are not there")
     _restore_node_notes(model, [o for o in origins if o.op == "NodeNotes"], ledger)
 
 
@@ -64,62 +65,63 @@ def stated_inner_types(writer: OnnxWriter) -> Iterator[onnx.ValueInfoProto]:
     """Yields the types of inner tensors that the source stated; the ledger has how many are
     lost."""
     graph = writer.graph
-    held = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "InnerTypes")]
-    made = {name for node in writer.nodes for name in node.output} if held else set()
-    gone = []
-    for name in (name for each in held for name, _ in each.operands):
+    origins = [o for o in graph.output.origins if (o.framework, o.op) == ("onnx", "InnerTypes")]
+    # A stated type is written only where the tensor still exists under its own name.
+    written = {name for node in writer.nodes for name in node.output} if origins else set()
+    lost = []
+    for name in (name for each in origins for name, _ in each.operands):
         value = graph.values.get(name)
-        if value is None or name not in made or writer.name(value) != name:
-            gone.append(name)
+        if value is None or name not in written or writer.name(value) != name:
+            lost.append(name)
         elif value.type.dtype.name != UNKNOWN:
             yield helper.make_value_info(name, type_proto(value.type))
-    if gone:
-        said = f"{len(gone)} stated type{'s' if len(gone) > 1 else ''} of inner tensors dropped"
-        writer.ledger.add(Change.DROPPED, STEP, gone[0], f"{said}: no operator gives them")
+    if lost:
+        count = f"{len(lost)} stated type{'s' if len(lost) > 1 else ''} of inner tensors dropped"
+        writer.ledger.add(Change.DROPPED, STEP, lost[0], f"{count}: no operator gives them")
 
 
 def report_versions(graph: Graph, model: onnx.ModelProto, why: str, ledger: Ledger) -> None:
     """Reports where a model has another operator set or format than its source."""
-    opset, own = source_opset(graph), ("", "ai.onnx")
-    now = {i.domain: i.version for i in model.opset_import}
-    written = next(v for d, v in now.items() if d in own)
-    if opset is not None and opset != written:
-        ledger.add(Change.EXACT, STEP, graph.name, f"opset {opset} -> {written}: {why}")
+    opset, onnx_domains = source_opset(graph), ("", "ai.onnx")
+    imported = {i.domain: i.version for i in model.opset_import}
+    target = next(v for d, v in imported.items() if d in onnx_domains)
+    if opset is not None and opset != target:
+        ledger.add(Change.EXACT, STEP, graph.name, f"opset {opset} -> {target}: {why}")
     for domain, version in other_opsets(graph).items():
-        if domain in now and now[domain] != version:
-            said = (
-                f"opset {version} of {domain} -> {now[domain]}: the one that its operators are of"
-            )
-            ledger.add(Change.EXACT, STEP, graph.name, said)
+        if domain in imported and imported[domain] != version:
+            change = f"opset {version} of {domain} -> {imported[domain]}"
+            reason = f"{change}: the one that its operators are of"
+            ledger.add(Change.EXACT, STEP, graph.name, reason)
     formats = [o.path for o in graph.output.origins if (o.framework, o.op) == ("onnx", "Format")]
     if formats and int(formats[0]) != model.ir_version:
-        said = f"IR version {formats[0]} -> {model.ir_version}: the one that is written"
-        ledger.add(Change.EXACT, STEP, graph.name, said)
+        reason = f"IR version {formats[0]} -> {model.ir_version}: the one that is written"
+        ledger.add(Change.EXACT, STEP, graph.name, reason)
 
 
 def _restore_node_notes(model: onnx.ModelProto, notes: list[Origin], ledger: Ledger) -> None:
     """Adds metadata to the nodes that are still those of the source."""
-    wanted: dict[tuple[str, str], list[Origin]] = {}
-    for each in notes:
-        wanted.setdefault((each.name, each.path), []).append(each)
-    if not wanted:
+    by_node: dict[tuple[str, str], list[Origin]] = {}
+    for note in notes:
+        by_node.setdefault((note.name, note.path), []).append(note)
+    if not by_node:
         return
     for node in _all_nodes(model.graph):
+        # Nodes without a name are keyed by their output and operator, as the frontend keyed them.
         name = node.name or f"{''.join(node.output[:1])}_{node.op_type}"
-        if found := wanted.get((name, node.op_type)):
-            _add_notes(node, found.pop(0).operands)
-    gone = [each for rest in wanted.values() for each in rest]
-    _report_lost(ledger, gone, "nodes that are written as others")
+        if matching := by_node.get((name, node.op_type)):
+            _add_notes(node, matching.pop(0).operands)
+    lost = [note for rest in by_node.values() for note in rest]
+    _report_lost(ledger, lost, "nodes that are written as others")
 
 
-def _report_lost(ledger: Ledger, gone: list[Origin], where: str) -> None:
-    docs = sum(not key for each in gone for key, _ in each.operands)
-    props = sum(bool(key) for each in gone for key, _ in each.operands)
-    words = (docs, "doc string", "doc strings"), (props, "metadata property", "metadata properties")
-    for count, one, many in words:
+def _report_lost(ledger: Ledger, lost: list[Origin], where: str) -> None:
+    docs = sum(not key for each in lost for key, _ in each.operands)
+    props = sum(bool(key) for each in lost for key, _ in each.operands)
+    kinds = (docs, "doc string", "doc strings"), (props, "metadata property", "metadata properties")
+    for count, one, many in kinds:
         if count:
-            said = f"{count} {one if count == 1 else many} of {where} dropped"
-            ledger.add(Change.DROPPED, STEP, gone[0].name, said)
+            reason = f"{count} {one if count == 1 else many} of {where} dropped"
+            ledger.add(Change.DROPPED, STEP, lost[0].name, reason)
 
 
 def _add_notes(
@@ -127,6 +129,7 @@ def _add_notes(
     notes: Iterable[tuple[str, str]],
 ) -> None:
     for key, text in notes:
+        # An empty key stands for the doc string.
         if key:
             part.metadata_props.add(key=key, value=text)
         else:

@@ -25,9 +25,9 @@ def report_qonnx(graph: Graph, ledger: Ledger) -> None:
         for node in each:
             domain, op = domain_and_operator(node)
             if domain in _DOMAINS:
-                more = "" if node.op == "foreign" else "; --format qdq writes what it does"
-                said = f"{domain}'s {op} is kept, {_ADVICE}{more}"
-                ledger.add(Change.EXACT, STEP, node.name, said)
+                remedy = "" if node.op == "foreign" else "; --format qdq writes what it does"
+                reason = f"{domain}'s {op} is kept, {_ADVICE}{remedy}"
+                ledger.add(Change.EXACT, STEP, node.name, reason)
 
 
 def domain_and_operator(node: Node) -> tuple[str, str]:

@@ -9,21 +9,22 @@ from .shape_ops import int_list_operand, source_operand_names
 from .writer import AttrValue, OnnxWriter, OpToWrite
 
 
-def _reduce(onnx_op: str, since: int = 18) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+def _reduce(onnx_op: str, axes_opset: int = 18) -> OperatorWriter:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         operands, axes = [ins["x"]], work.int_tuple("axes")
         attrs: dict[str, AttrValue] = {"keepdims": 1 if work.attrs["keep"] else 0}
-        if axes and writer.opset < since:
+        # ReduceSum takes axes as an operand since opset 13, the other reductions since 18.
+        if axes and writer.opset < axes_opset:
             attrs["axes"] = axes
         elif axes:
             operands.append(int_list_operand(writer, work, "axes", onnx_op))
         writer.emit(onnx_op, operands, [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
-def _place(onnx_op: str) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+def _arg_extreme(onnx_op: str) -> OperatorWriter:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         attrs: dict[str, AttrValue] = {
             "axis": work.int_attr("axis"),
             "keepdims": 1 if work.attrs["keep"] else 0,
@@ -32,17 +33,17 @@ def _place(onnx_op: str) -> OperatorWriter:
             attrs["select_last_index"] = 1
         writer.emit(onnx_op, [ins["x"]], [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
-def _so_far(onnx_op: str) -> OperatorWriter:
-    def row(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
+def _cumulative(onnx_op: str) -> OperatorWriter:
+    def write(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
         name = source_operand_names(work, onnx_op).get("axis")
         axis = writer.parameter(np.array(work.int_attr("axis"), np.int64), f"{work.out}_axis", name)
         attrs: dict[str, AttrValue] = {n: 1 for n in ("exclusive", "reverse") if work.attrs[n]}
         writer.emit(onnx_op, [ins["x"], axis], [work.out], attrs, origins=work.origins)
 
-    return row
+    return write
 
 
 def _top_k(writer: OnnxWriter, work: OpToWrite, ins: dict[str, str]) -> None:
@@ -65,10 +66,10 @@ OPS: dict[str, OperatorWriter] = {
     "reduce_log_sum": _reduce("ReduceLogSum"),
     "reduce_log_sum_exp": _reduce("ReduceLogSumExp"),
     "reduce_sum_square": _reduce("ReduceSumSquare"),
-    "arg_max": _place("ArgMax"),
-    "arg_min": _place("ArgMin"),
-    "cumsum": _so_far("CumSum"),
-    "cumprod": _so_far("CumProd"),
+    "arg_max": _arg_extreme("ArgMax"),
+    "arg_min": _arg_extreme("ArgMin"),
+    "cumsum": _cumulative("CumSum"),
+    "cumprod": _cumulative("CumProd"),
     "top_k": _top_k,
     "layer_norm": operator("LayerNormalization", axis="axis", epsilon="eps"),
     "rms_norm": operator("RMSNormalization", axis="axis", epsilon="eps"),

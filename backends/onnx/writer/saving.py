@@ -33,37 +33,39 @@ def save(
 
     Raises InputError where the system refuses.
     """
-    held = dict(large or {})
-    inside = sum(len(t.raw_data) for t in model.graph.initializer)
-    if inside + sum(map(stored_size, held.values())) > limit:
-        _move_to_data_file(model, path.with_name(f"{path.name}.data"), held)
-        held = {}
+    arrays = dict(large or {})
+    # The limit is checked before anything is written, as a message cannot be split later.
+    inline_bytes = sum(len(t.raw_data) for t in model.graph.initializer)
+    if inline_bytes + sum(map(stored_size, arrays.values())) > limit:
+        _move_to_data_file(model, path.with_name(f"{path.name}.data"), arrays)
+        arrays = {}
     with replacing(path) as draft, draft.open("wb") as stream:
-        if held:
-            _write_message(model, held, stream)
+        if arrays:
+            _write_message(model, arrays, stream)
         else:
             stream.write(model.SerializeToString(deterministic=True))
 
 
-def _move_to_data_file(model: onnx.ModelProto, beside: Path, large: Large) -> None:
+def _move_to_data_file(model: onnx.ModelProto, data_file: Path, large: Large) -> None:
     """Moves the tensors of a model to a file of external data."""
-    with replacing(beside) as draft, draft.open("wb") as stream:
+    with replacing(data_file) as draft, draft.open("wb") as stream:
         for tensor in model.graph.initializer:
             array = large.get(tensor.name)
             length = len(tensor.raw_data) if array is None else stored_size(array)
             if length < _MIN_EXTERNAL_BYTES:
                 continue
+            # Offsets are aligned, so that a runtime can map the file into memory.
             stream.write(bytes(-stream.tell() % _ALIGN))
-            place = {
-                "location": beside.name,
+            location = {
+                "location": data_file.name,
                 "offset": str(stream.tell()),
                 "length": str(length),
             }
-            for run in [tensor.raw_data] if array is None else element_bytes(array):
-                stream.write(run)
+            for piece in [tensor.raw_data] if array is None else element_bytes(array):
+                stream.write(piece)
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in place.items():
+            for key, value in location.items():
                 tensor.external_data.add(key=key, value=value)
 
 
@@ -74,26 +76,28 @@ def _write_message(model: onnx.ModelProto, large: Large, stream: BinaryIO) -> No
     shell = onnx.ModelProto()
     shell.CopyFrom(model)
     del shell.graph.initializer[:]
-    inner = shell.graph.SerializeToString(deterministic=True)
+    graph_bytes = shell.graph.SerializeToString(deterministic=True)
     shell.ClearField("graph")
-    heads: list[tuple[bytes, Array | None]] = []
-    size = len(inner)
+    headers: list[tuple[bytes, Array | None]] = []
+    size = len(graph_bytes)
     for tensor in model.graph.initializer:
-        said, array, length = tensor.SerializeToString(deterministic=True), None, 0
+        # The serialized tensor without elements, then the tag and length of its raw_data field.
+        header, array, length = tensor.SerializeToString(deterministic=True), None, 0
         if tensor.name in large:
             array = large[tensor.name]
             length = stored_size(array)
-            said += _varint(_RAW_DATA_FIELD << 3 | 2) + _varint(length)
-        start = _varint(_INITIALIZER_FIELD << 3 | 2) + _varint(len(said) + length)
-        heads.append((start + said, array))
-        size += len(start) + len(said) + length
+            header += _varint(_RAW_DATA_FIELD << 3 | 2) + _varint(length)
+        prefix = _varint(_INITIALIZER_FIELD << 3 | 2) + _varint(len(header) + length)
+        headers.append((prefix + header, array))
+        size += len(prefix) + len(header) + length
     stream.write(shell.SerializeToString(deterministic=True))
+    # Wire type 2 (length-delimited) needs the length first: the sum of all parts.
     stream.write(_varint(_GRAPH_FIELD << 3 | 2) + _varint(size))
-    stream.write(inner)
-    for head, array in heads:
+    stream.write(graph_bytes)
+    for head, array in headers:
         stream.write(head)
-        for run in () if array is None else element_bytes(array):
-            stream.write(run)
+        for piece in () if array is None else element_bytes(array):
+            stream.write(piece)
 
 
 def _varint(value: int) -> bytes:

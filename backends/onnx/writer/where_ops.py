@@ -14,7 +14,7 @@ from qir.reference.constants import compute_constants
 from .writer import STEP
 
 _SIDES = (("a", "b"), ("b", "a"))
-_SAID = "the float operand is quantized by the parameters of the result"
+_QUANTIZED_BRANCH_NOTE = "the float operand is quantized by the parameters of the result"
 
 
 def quantize_branches(graph: Graph, ledger: Ledger) -> None:
@@ -23,14 +23,16 @@ def quantize_branches(graph: Graph, ledger: Ledger) -> None:
     Nothing else reads the result, so the integers stay the same.
     """
     for node in [n for n in graph if n.op == "where"]:
-        end = _only_quantize(node)
+        quantize = _only_quantize(node)
         for slot, other in _SIDES:
-            if end is None or _branch_type(node.operands[other], end) is None:
+            if quantize is None or _branch_type(node.operands[other], quantize) is None:
+                # One side is quantized already in the storage of the result: only then the other
+                # one is worth it.
                 continue
-            made = _quantized_constant(graph, node, slot, end)
-            if made is not None:
-                graph.set_operand(node, slot, made)
-                ledger.add(Change.EXACT, STEP, node.name, _SAID)
+            branch = _quantized_constant(graph, node, slot, quantize)
+            if branch is not None:
+                graph.set_operand(node, slot, branch)
+                ledger.add(Change.EXACT, STEP, node.name, _QUANTIZED_BRANCH_NOTE)
                 break
 
 
@@ -53,28 +55,29 @@ def _branch_type(value: Value, end: Node) -> QuantType | None:
     result's."""
     quant = value.node.operands["x"].type.quant if value.node.op == "dequantize" else None
     result = end.result.type.quant
-    kept = result is not None and quant is not None and quant.storage == result.storage
-    return quant if kept and _is_plain_byte_type(quant) else None
+    same_storage = result is not None and quant is not None and quant.storage == result.storage
+    return quant if same_storage and _is_plain_byte_type(quant) else None
 
 
 def _quantized_constant(graph: Graph, node: Node, slot: str, end: Node) -> Value | None:
     """Returns a constant quantized and dequantized; None for computed values, and those with a
     NaN."""
     value = node.operands[slot]
-    held = value.constant
-    if held is None or value.node.attrs["default"] or value.type.quant is not None:
+    array = value.constant
+    # A default may be replaced at run time; NaN has no integer.
+    if array is None or value.node.attrs["default"] or value.type.quant is not None:
         return None
-    if not value.type.dtype.is_float or np.isnan(held.data).any():
+    if not value.type.dtype.is_float or np.isnan(array.data).any():
         return None
-    found = compute_constants(end, {"x": held.data}, end.profile or graph.profile)
-    if len(found) != 1 or not isinstance(end.result.type.element, QuantType):
+    quantized = compute_constants(end, {"x": array.data}, end.profile or graph.profile)
+    if len(quantized) != 1 or not isinstance(end.result.type.element, QuantType):
         return None
     kind = value.type.with_element(end.result.type.element)
     name = graph.fresh(f"{value.name}.q")
-    codes = graph.constant(Array(found[0], kind, name), name=name, before=node)
-    graph.set_origins(codes.node, value.node.origins)
-    graph.set_lineage(codes, value.lineage.then("coded"))
+    constant = graph.constant(Array(quantized[0], kind, name), name=name, before=node)
+    graph.set_origins(constant.node, value.node.origins)
+    graph.set_lineage(constant, value.lineage.then("coded"))
     name = graph.fresh(f"{value.name}.dq")
-    made = graph.add("dequantize", {"x": codes}, name=name, before=node).result
-    graph.set_lineage(made, value.lineage)
-    return made
+    dequantized = graph.add("dequantize", {"x": constant}, name=name, before=node).result
+    graph.set_lineage(dequantized, value.lineage)
+    return dequantized

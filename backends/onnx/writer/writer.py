@@ -65,6 +65,7 @@ class OpToWrite:
         origins: tuple[Origin, ...],
     ) -> OpToWrite:
         """Returns an op with its operands in the order of the op's slots, as ONNX lists them."""
+        # Almost always the operands are in order already, and nothing is sorted.
         slots = [s.name for s in spec(op).operands]
         if list(operands) == slots[: len(operands)]:
             return cls(op, attrs, operands, kind, out, node, origins)
@@ -106,6 +107,7 @@ class OpToWrite:
 
 
 def _attribute(name: str, value: AttrValue) -> onnx.AttributeProto:
+    # `type(v) is int`, as a bool would be cached under an equal integer's key.
     if type(value) is int or (type(value) is tuple and all(type(v) is int for v in value)):
         return _int_attribute(name, value)
     return helper.make_attribute(name, value)
@@ -204,6 +206,8 @@ class OnnxWriter:
     def _constant(self, value: Value, array: Array) -> str:
         """Writes an initializer, and shares one that repeats another of the same source tensor."""
         if self.outer is not None:
+            # Different source tensors stay apart even if equal, so that each can be found by its
+            # name.
             return self.outer._constant(value, array)
         known = self._same_source.setdefault(value.lineage.tensor, [])
         for other, name in known:
@@ -249,10 +253,12 @@ class OnnxWriter:
         kind = kind or dtype_of(np.empty(0, data.dtype))
         array = Array(data, TensorType(data.shape, kind))
         key = array.digest.encode() if is_large(array) else _content_of(tensor(array, ""))
+        # Scales and zero points without a name in the source are shared by content.
         if source_name is None:
             if key in self._params:
                 return self._params[key]
             source_name = self.fresh(name)
+        # The source's initializer of that name, if it has the same content; else a fresh name.
         elif source_name in self.initializers:
             if self._key(source_name) == key:
                 return source_name
@@ -311,9 +317,9 @@ class OnnxWriter:
         """Raises Refused for an operator of another domain, where only ONNX's own are allowed."""
         own = domain == custom.DOMAIN or domain.startswith("ai.onnx")
         if self.standard and domain and not own:
-            said = f"{op} is {domain}'s and no operator of ONNX itself"
-            said += "; --target onnxruntime has it" if domain == MICROSOFT else ""
-            raise Refused(f"{name}: {said}"[:239])
+            message = f"{op} is {domain}'s and no operator of ONNX itself"
+            message += "; --target onnxruntime has it" if domain == MICROSOFT else ""
+            raise Refused(f"{name}: {message}"[:239])
 
     def transposed(self, source: str, perm: tuple[int, ...], out: str | None = None) -> str:
         """Writes a Transpose and returns its result's name."""
@@ -333,10 +339,10 @@ class OnnxWriter:
         differently."""
         difference = wrap_note(self.graph, node) or overflow_note(self.graph, node)
         change = Change.APPROXIMATED if difference else Change.REGROUPED
-        said = (
+        reason = (
             f"{op} on quantized values is written as float ops between quantized values{difference}"
         )
-        self.ledger.add(change, STEP, out, said)
+        self.ledger.add(change, STEP, out, reason)
 
     def check(self, node: Node, quant: QuantType, *, constant: bool) -> None:
         """Raises Refused for a quantized type that QuantizeLinear and DequantizeLinear do not
@@ -360,25 +366,27 @@ class OnnxWriter:
         """Raises Refused for int32, which DequantizeLinear reads but QuantizeLinear does not
         make."""
         if quant.storage == I32:
-            said = (
+            reason = (
                 "QuantizeLinear makes quantized values of 2 to 16 bits and of floats of 4 "
                 "and 8, not of i32"
             )
-            raise self.refuse(node, f"{said}; i32 may be a constant's or an input's")
+            raise self.refuse(node, f"{reason}; i32 may be a constant's or an input's")
 
     def parameters_of(
-        self, value: Value, node: Node, given: tuple[str | None, str | None] = (None, None)
+        self, value: Value, node: Node, source_names: tuple[str | None, str | None] = (None, None)
     ) -> tuple[str, str]:
         """Returns the names of a value's scale and zero point."""
         kind = value.type
-        return self.parameter_names(kind.quant, value.lineage.tensor, node, given, kind.shape)
+        return self.parameter_names(
+            kind.quant, value.lineage.tensor, node, source_names, kind.shape
+        )
 
     def parameter_names(
         self,
         quant: QuantType | None,
         stem: str,
         node: Node,
-        given: tuple[str | None, str | None] = (None, None),
+        source_names: tuple[str | None, str | None] = (None, None),
         shape: Shape = (),
     ) -> tuple[str, str]:
         """Returns the names of a type's scale and zero point, which are written once where equal.
@@ -387,18 +395,19 @@ class OnnxWriter:
         """
         assert quant is not None
         scales, zeros = (
-            _as_block_grid(held, quant, shape) for held in _scale_and_zero_arrays(quant)
+            _as_block_grid(array, quant, shape) for array in _scale_and_zero_arrays(quant)
         )
-        single = scales
+        rounded_scales = scales
+        # A scale of float32 for float16 data is rounded to the type that ONNX wants there.
         if scales.dtype != quant.express.carrier:
-            single = read_all(scales).astype(quant.express.carrier)
-            if (single.astype(scales.dtype) != read_all(scales)).any():
+            rounded_scales = read_all(scales).astype(quant.express.carrier)
+            if (rounded_scales.astype(scales.dtype) != read_all(scales)).any():
                 self.ledger.add(
                     Change.NUDGED, STEP, stem, f"scale rounded to {quant.express}", codes=1.0
                 )
         return (
-            self.parameter(single, f"{stem}_scale", given[0]),
-            self.parameter(zeros, f"{stem}_zero_point", given[1], quant.storage),
+            self.parameter(rounded_scales, f"{stem}_scale", source_names[0]),
+            self.parameter(zeros, f"{stem}_zero_point", source_names[1], quant.storage),
         )
 
     def float_tensor(self, value: Value, node: Node) -> str:
@@ -417,11 +426,9 @@ class OnnxWriter:
             out = self.fresh(f"{value.name}_held")
             # Integer kernels stay finite where the dequantized values overflow float32: clamp
             # these.
-            # Integer kernels stay finite where the dequantized values overflow float32: clamp
-            # these.
-            held = (("least", -FLOAT32_MAX), ("greatest", FLOAT32_MAX))
-            ends = [self.parameter(np.array(v, np.float32), n, None) for n, v in held]
-            self.emit("Clip", [self._dequantized[value], *ends], [out])
+            limits = (("least", -FLOAT32_MAX), ("greatest", FLOAT32_MAX))
+            bounds = [self.parameter(np.array(v, np.float32), n, None) for n, v in limits]
+            self.emit("Clip", [self._dequantized[value], *bounds], [out])
             self._clamped[value] = out
         return self._clamped[value]
 
@@ -430,19 +437,21 @@ class OnnxWriter:
         value: Value,
         out: str,
         node: Node,
-        given: tuple[str | None, str | None] = (None, None),
+        source_names: tuple[str | None, str | None] = (None, None),
         *,
         zero: bool = True,
     ) -> None:
         """Writes a DequantizeLinear of a value."""
         quant = value.type.quant
         assert quant is not None
-        kept = value.constant is not None or _is_clipped(value)
-        if custom.needs_function(quant, value.type.shape, constant=kept):
+        # Bounds matter where integers are clamped: constants and values after a Clip are within
+        # them.
+        within_bounds = value.constant is not None or _is_clipped(value)
+        if custom.needs_function(quant, value.type.shape, constant=within_bounds):
             self._custom("Dequantize", self.name(value), value.type, out, node)
             return
-        self.check(node, quant, constant=kept)
-        scale, offset = self.parameters_of(value, node, given)
+        self.check(node, quant, constant=within_bounds)
+        scale, offset = self.parameters_of(value, node, source_names)
         operands = [self.name(value), scale, *([offset] if zero else [])]
         attrs = self.scale_attrs(quant, value.type.shape, node)
         self.emit("DequantizeLinear", operands, [out], attrs, origins=node.origins)
@@ -454,7 +463,7 @@ class OnnxWriter:
         out: str,
         node: Node,
         stem: str,
-        given: tuple[str | None, str | None] = (None, None),
+        source_names: tuple[str | None, str | None] = (None, None),
         *,
         zero: bool = True,
         rounding: str = "",
@@ -462,17 +471,19 @@ class OnnxWriter:
         """Writes a QuantizeLinear of a float tensor."""
         quant = kind.quant
         assert quant is not None
-        early = custom.adds_zero_before_rounding(quant, node.profile or self.graph.profile)
+        adds_zero_first = custom.adds_zero_before_rounding(
+            quant, node.profile or self.graph.profile
+        )
         if (
             custom.needs_function(quant, kind.shape, constant=False)
-            or early
+            or adds_zero_first
             or rounding not in ("", "even")
         ):
             self._custom("Quantize", source, kind, out, node, rounding)
             return
         self.check(node, quant, constant=False)
         self.check_quantizable(node, quant)
-        scale, offset = self.parameter_names(quant, stem, node, given, kind.shape)
+        scale, offset = self.parameter_names(quant, stem, node, source_names, kind.shape)
         operands = [source, scale, *([offset] if zero else [])]
         attrs = self.scale_attrs(quant, kind.shape, node)
         self.emit("QuantizeLinear", operands, [out], attrs, origins=node.origins)
@@ -485,12 +496,11 @@ class OnnxWriter:
         quant = kind.quant
         if op == "Quantize" and quant is not None and custom.multiplies_by_gain(quant, name):
             # The function divides, so that it can say x * (1 / scale) only to the last bit.
-            # The function divides, so that it can say x * (1 / scale) only to the last bit.
-            said = f"divided by its scale; {name} multiplies by a gain, which may round otherwise"
-            self.ledger.add(Change.NUDGED, "onnx emitter", out, said, codes=1.0)
+            reason = f"divided by its scale; {name} multiplies by a gain, which may round otherwise"
+            self.ledger.add(Change.NUDGED, "onnx emitter", out, reason, codes=1.0)
             name = "native"
         try:
-            function, arrays = custom.made(op, kind, name, self.opset, rounding)
+            function, arrays = custom.type_function(op, kind, name, self.opset, rounding)
         except Refused as error:
             raise self.refuse(node, str(error)) from None
         self.function(function)
@@ -501,8 +511,8 @@ class OnnxWriter:
         ]
         origins = node.origins
         self.emit(function.name, [source, *operands], [out], domain=custom.DOMAIN, origins=origins)
-        said = f"{op.lower()} by a function of primitive operators"
-        self.ledger.add(Change.EXACT, "onnx emitter", out, said)
+        reason = f"{op.lower()} by a function of primitive operators"
+        self.ledger.add(Change.EXACT, "onnx emitter", out, reason)
 
     def scale_attrs(self, quant: QuantType, shape: Shape, node: Node) -> dict[str, AttrValue]:
         """Returns the attributes for the axis or blocks of scales; raises Refused for other
@@ -511,18 +521,18 @@ class OnnxWriter:
             return {}
         if quant.axis is not None:
             return {"axis": quant.axis}
-        found = custom.block_axis_and_size(quant.granularity, shape)
-        if found is None:
+        blocks = custom.block_axis_and_size(quant.granularity, shape)
+        if blocks is None:
             raise self.refuse(node, f"ONNX has blocks along one axis; {quant} has others")
         if self.opset < FIRST_BLOCK_SCALES:
             raise self.refuse(node, f"blocks need opset {FIRST_BLOCK_SCALES}")
-        return {"axis": found[0], "block_size": found[1]}
+        return {"axis": blocks[0], "block_size": blocks[1]}
 
     # -- the model ----------------------------------------------------------------------------
 
-    def function(self, made: onnx.FunctionProto) -> None:
+    def function(self, proto: onnx.FunctionProto) -> None:
         """Adds a function to the model, once."""
-        self.functions.setdefault(made.name, made)
+        self.functions.setdefault(proto.name, proto)
 
     def add_value_info(self, value: Value) -> None:
         """Adds the type of an intermediate tensor, as far as it is known."""
@@ -547,11 +557,11 @@ def _are_shareable(array: Array, other: Array) -> bool:
     return compatible and arrays_equal(array.contents, other.contents)
 
 
-def _memory_of(held: ArrayData) -> object:
+def _memory_of(elements: ArrayData) -> object:
     """Identifies the memory of an array's elements."""
-    if not isinstance(held, np.ndarray) or not held.size:
-        return id(held)
-    return (held.__array_interface__["data"][0], held.shape, held.strides)
+    if not isinstance(elements, np.ndarray) or not elements.size:
+        return id(elements)
+    return (elements.__array_interface__["data"][0], elements.shape, elements.strides)
 
 
 def _scale_and_zero_arrays(quant: QuantType) -> tuple[ArrayData, ArrayData]:
@@ -563,18 +573,18 @@ def _scale_and_zero_arrays(quant: QuantType) -> tuple[ArrayData, ArrayData]:
     return scales, np.asarray(quant.zeros()).astype(carrier)
 
 
-def _as_block_grid(held: ArrayData, quant: QuantType, shape: Shape) -> ArrayData:
+def _as_block_grid(parameters: ArrayData, quant: QuantType, shape: Shape) -> ArrayData:
     """Returns block parameters as a grid: types have flat lists where there are few."""
-    if quant.granularity is None or quant.axis is not None or len(held.shape) == len(shape):
-        return held
+    if quant.granularity is None or quant.axis is not None or len(parameters.shape) == len(shape):
+        return parameters
     grid = tuple(d if isinstance(d, int) else -1 for d in quant.granularity.grid(shape))
-    return read_all(held).reshape(grid) if grid.count(-1) < 2 else held
+    return read_all(parameters).reshape(grid) if grid.count(-1) < 2 else parameters
 
 
 def _is_clipped(value: Value) -> bool:
     """Returns whether a Clip after its quantize keeps a value's integers within bounds."""
-    found = any((o.framework, o.op) == ("onnx", "Clip") for o in value.node.origins)
-    return found and value.node.op == "quantize"
+    has_clip = any((o.framework, o.op) == ("onnx", "Clip") for o in value.node.origins)
+    return has_clip and value.node.op == "quantize"
 
 
 def _content_of(proto: onnx.TensorProto) -> bytes:

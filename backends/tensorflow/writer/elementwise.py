@@ -31,11 +31,11 @@ def scalar(w: GraphNodes, number: float, value: Value) -> str:
     return w.constant(np.asarray(number, carrier), type_name(value.type.element, value))
 
 
-def _one(op: str) -> Write:
+def _unary_op(op: str) -> Write:
     return lambda w, n: unary(w, op, w.tensor(n.operands["x"]), n.operands["x"], n.name)
 
 
-def _two(op: str) -> Write:
+def _binary_op(op: str) -> Write:
     def write(w: GraphNodes, n: Node) -> str:
         a, b = n.operands["a"], n.operands["b"]
         return binary(w, op, w.tensor(a), w.tensor(b), a, n.name)
@@ -43,45 +43,45 @@ def _two(op: str) -> Write:
     return write
 
 
-def _plain(op: str) -> Write:
+def _untyped_op(op: str) -> Write:
     """Returns an op without a type attribute."""
     return lambda w, n: w.add(op, tuple(map(w.tensor, n.operands.values())), n.name)
 
 
-def _many(op: str) -> Write:
+def _left_fold(op: str) -> Write:
     def write(w: GraphNodes, n: Node) -> str:
         first, *rest = n.operands.values()
-        made = w.tensor(first)
+        accumulated = w.tensor(first)
         for value in rest:
-            made = binary(w, op, made, w.tensor(value), n.result, n.name)
-        return made if rest else unary(w, "Identity", made, first, n.name)
+            accumulated = binary(w, op, accumulated, w.tensor(value), n.result, n.name)
+        return accumulated if rest else unary(w, "Identity", accumulated, first, n.name)
 
     return write
 
 
 def _mean(w: GraphNodes, n: Node) -> str:
-    made = _many("AddV2")(w, n)
-    return binary(w, "RealDiv", made, scalar(w, len(n.operands), n.result), n.result, n.name)
+    total = _left_fold("AddV2")(w, n)
+    return binary(w, "RealDiv", total, scalar(w, len(n.operands), n.result), n.result, n.name)
 
 
 def _div(w: GraphNodes, n: Node) -> str:
-    return _two("RealDiv" if n.result.type.dtype.is_float else "TruncateDiv")(w, n)
+    return _binary_op("RealDiv" if n.result.type.dtype.is_float else "TruncateDiv")(w, n)
 
 
 def _mod(w: GraphNodes, n: Node) -> str:
-    return _two("TruncateMod" if n.attrs["fmod"] else "FloorMod")(w, n)
+    return _binary_op("TruncateMod" if n.attrs["fmod"] else "FloorMod")(w, n)
 
 
 def _clip(w: GraphNodes, n: Node) -> str:
     x, low, high = n.operands["x"], n.attrs["min"], n.attrs["max"]
-    made = w.tensor(x)
+    clamped = w.tensor(x)
     if (low, high) == (0.0, 6.0) and x.type.dtype.is_float:
-        return unary(w, "Relu6", made, x, n.name)
+        return unary(w, "Relu6", clamped, x, n.name)
     if isinstance(low, int | float):
-        made = binary(w, "Maximum", made, scalar(w, low, x), x, n.name)
+        clamped = binary(w, "Maximum", clamped, scalar(w, low, x), x, n.name)
     if isinstance(high, int | float):
-        made = binary(w, "Minimum", made, scalar(w, high, x), x, n.name)
-    return made
+        clamped = binary(w, "Minimum", clamped, scalar(w, high, x), x, n.name)
+    return clamped
 
 
 def _leaky_relu(w: GraphNodes, n: Node) -> str:
@@ -99,7 +99,7 @@ def number(n: Node, name: str) -> float:
 def _elu(w: GraphNodes, n: Node) -> str:
     if number(n, "alpha") != 1:
         raise refusal(n, "TensorFlow's Elu has alpha = 1")
-    return _one("Elu")(w, n)
+    return _unary_op("Elu")(w, n)
 
 
 class ElementwiseWriter:
@@ -131,13 +131,14 @@ def _gelu(w: GraphNodes, n: Node) -> str:
 
 def _hard_sigmoid(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
-    line = s.f("Mul", s.x, s.number(number(n, "alpha")))
-    line = s.f("AddV2", line, s.number(number(n, "beta")))
-    return s.f("Minimum", s.f("Maximum", line, s.number(0)), s.number(1))
+    linear = s.f("Mul", s.x, s.number(number(n, "alpha")))
+    linear = s.f("AddV2", linear, s.number(number(n, "beta")))
+    return s.f("Minimum", s.f("Maximum", linear, s.number(0)), s.number(1))
 
 
 def _hard_swish(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
+    # x * relu6(x + 3) / 6
     gate = s.f("Relu6", s.f("AddV2", s.x, s.number(3)))
     return s.f("Mul", s.f("Mul", s.x, gate), s.number(1 / 6))
 
@@ -159,15 +160,15 @@ def _log_sigmoid(w: GraphNodes, n: Node) -> str:
 
 def _prelu(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
-    below = s.f("Mul", w.tensor(n.operands["slope"]), s.f("Minimum", s.x, s.number(0)))
-    return s.f("AddV2", s.f("Relu", s.x), below)
+    negative_part = s.f("Mul", w.tensor(n.operands["slope"]), s.f("Minimum", s.x, s.number(0)))
+    return s.f("AddV2", s.f("Relu", s.x), negative_part)
 
 
 def _selu(w: GraphNodes, n: Node) -> str:
     s = ElementwiseWriter(w, n)
     alpha, gamma = number(n, "alpha"), number(n, "gamma")
-    below = s.f("Mul", s.number(alpha), s.f("Expm1", s.f("Minimum", s.x, s.number(0))))
-    return s.f("Mul", s.number(gamma), s.f("AddV2", s.f("Relu", s.x), below))
+    negative_part = s.f("Mul", s.number(alpha), s.f("Expm1", s.f("Minimum", s.x, s.number(0))))
+    return s.f("Mul", s.number(gamma), s.f("AddV2", s.f("Relu", s.x), negative_part))
 
 
 def _by_factor(op: str, factor: float) -> Write:
@@ -192,8 +193,8 @@ def _trunc(w: GraphNodes, n: Node) -> str:
 
 def _where(w: GraphNodes, n: Node) -> str:
     a = n.operands["a"]
-    given = tuple(w.tensor(n.operands[slot]) for slot in ("condition", "a", "b"))
-    return w.add("SelectV2", given, n.name, T=type_attr(a))
+    inputs = tuple(w.tensor(n.operands[slot]) for slot in ("condition", "a", "b"))
+    return w.add("SelectV2", inputs, n.name, T=type_attr(a))
 
 
 def _cast(w: GraphNodes, n: Node) -> str:
@@ -201,7 +202,7 @@ def _cast(w: GraphNodes, n: Node) -> str:
     return w.add("Cast", (w.tensor(x),), n.name, SrcT=type_attr(x), DstT=type_attr(n.result))
 
 
-_ONE = {
+_UNARY_OPS = {
     "relu": "Relu",
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
@@ -239,7 +240,7 @@ _ONE = {
     "identity": "Identity",
     "dropout": "Identity",
 }
-_TWO = {
+_BINARY_OPS = {
     "add": "AddV2",
     "sub": "Sub",
     "mul": "Mul",
@@ -258,18 +259,18 @@ _TWO = {
     "bit_xor": "BitwiseXor",
 }
 OPS: Mapping[str, Write] = {
-    **{op: _one(name) for op, name in _ONE.items()},
-    **{op: _two(name) for op, name in _TWO.items()},
+    **{op: _unary_op(name) for op, name in _UNARY_OPS.items()},
+    **{op: _binary_op(name) for op, name in _BINARY_OPS.items()},
     "div": _div,
     "mod": _mod,
-    "min": _many("Minimum"),
-    "max": _many("Maximum"),
-    "sum": _many("AddV2"),
+    "min": _left_fold("Minimum"),
+    "max": _left_fold("Maximum"),
+    "sum": _left_fold("AddV2"),
     "mean": _mean,
-    "logical_and": _plain("LogicalAnd"),
-    "logical_or": _plain("LogicalOr"),
-    "logical_xor": _two("NotEqual"),
-    "logical_not": _plain("LogicalNot"),
+    "logical_and": _untyped_op("LogicalAnd"),
+    "logical_or": _untyped_op("LogicalOr"),
+    "logical_xor": _binary_op("NotEqual"),
+    "logical_not": _untyped_op("LogicalNot"),
     "clip": _clip,
     "leaky_relu": _leaky_relu,
     "elu": _elu,

@@ -39,12 +39,14 @@ def converted(graph: Graph, ledger: Ledger, *, kernels: bool) -> Graph:
             ExpandQdq().run(out, ledger)
         _clips_to_relus(out)
     if kernels:
+        # Pads are fused before the layout changes, while they are next to their convolution.
         padded.fuse_pads(out)
     LowerLayers().run(out, ledger)  # TensorFlow has recurrent layers for GPUs alone
     Layout(to="nhwc").run(out, ledger)
     if kernels and any(v.type.quant for v in out.values.values()):
         _regroupings_to_reshapes(out)
         Group(PROFILE).run(out, ledger)
+        # A pool whose attributes TensorFlow's kernel lacks is computed in float.
         for node in list(out):
             if node.op == "max_pool2d" and node.result.type.quant and pool_attributes(node) is None:
                 _move_to_float(out, node)
@@ -73,21 +75,22 @@ def _clips_to_relus(graph: Graph) -> None:
     for node in list(graph):
         use = node.result.only_use if node.op == "clip" else None
         quant = use.node.result.type.quant if use and use.node.op == "quantize" else None
-        most = node.attrs.get("max")
+        upper = node.attrs.get("max")
         if quant is None or node.attrs.get("min") != 0 or not _starts_at_zero(quant):
             continue
-        if most is None or (
-            isinstance(most, float) and float(range_from_type(quant)[1].max()) <= most
+        # The quantize saturates at the same maximum, so that the clip's upper end changes nothing.
+        if upper is None or (
+            isinstance(upper, float) and float(range_from_type(quant)[1].max()) <= upper
         ):
-            made = graph.add(
+            relu = graph.add(
                 "relu", {"x": node.operands["x"]}, before=node, origins=node.origins
             ).result
-            graph.substitute(node, made)
+            graph.substitute(node, relu)
 
 
 def _starts_at_zero(quant: QuantType) -> bool:
-    plain = quant.granularity is None and not quant.dynamic and quant.kind == "uniform"
-    return plain and str(quant.storage) == "u8" and not np.any(quant.zeros())
+    is_plain = quant.granularity is None and not quant.dynamic and quant.kind == "uniform"
+    return is_plain and str(quant.storage) == "u8" and not np.any(quant.zeros())
 
 
 def _regroupings_to_reshapes(graph: Graph) -> None:
@@ -95,29 +98,29 @@ def _regroupings_to_reshapes(graph: Graph) -> None:
     for node in list(graph):
         if node.op not in _REGROUPING_OPS or node.operands["x"].node.op != "dequantize":
             continue
-        row = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
-        if row.count(-1) > 1 or 0 in row:
+        sizes = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
+        if sizes.count(-1) > 1 or 0 in sizes:
             continue
-        shape = graph.constant(np.asarray(row, np.int64), before=node)
-        made = graph.add(
+        shape = graph.constant(np.asarray(sizes, np.int64), before=node)
+        reshaped = graph.add(
             "reshape",
             {"x": node.operands["x"], "shape": shape},
             types=[node.result.type],
             before=node,
             origins=node.origins,
         ).result
-        graph.substitute(node, made)
+        graph.substitute(node, reshaped)
 
 
 def _move_to_float(graph: Graph, node: Node) -> None:
     """Computes an op that moves quantized values in float: quantizing gives each value again."""
     x, kind = node.operands["x"], node.result.type
-    real = graph.add("dequantize", {"x": x}, before=node).result
-    made = graph.add(node.op, {"x": real}, node.attrs, before=node, origins=node.origins).result
+    floats = graph.add("dequantize", {"x": x}, before=node).result
+    result = graph.add(node.op, {"x": floats}, node.attrs, before=node, origins=node.origins).result
     assert kind.quant is not None
     attrs = {"round": "away" if str(kind.quant.storage) == "i8" else ""}
     graph.substitute(
-        node, graph.add("quantize", {"x": made}, attrs, types=[kind], before=node).result
+        node, graph.add("quantize", {"x": result}, attrs, types=[kind], before=node).result
     )
 
 
@@ -127,5 +130,5 @@ def _report(graph: Graph, ledger: Ledger) -> None:
         quant = value.type.quant
         if quant is not None and str(quant.storage) in ("u8", "i8") and not quant.dynamic:
             if quant.kind == "uniform" and not quant.has_float_zero and has_inexact_range(quant):
-                said = "no range in float32 gives its scale; the nearest one is written"
-                ledger.add(Change.NUDGED, STEP, value.name, said)
+                reason = "no range in float32 gives its scale; the nearest one is written"
+                ledger.add(Change.NUDGED, STEP, value.name, reason)

@@ -14,6 +14,7 @@ from . import (
     conv_nd,
     elementwise,
     foreign,
+    indices,
     kernels,
     layers,
     moves,
@@ -29,6 +30,7 @@ FLOAT: Mapping[str, moves.Write] = {
     **conv_nd.OPS,
     **moves.OPS,
     **reductions.OPS,
+    **indices.OPS,
     **attention.OPS,
 }
 
@@ -56,14 +58,16 @@ def to_graphdef(graph: Graph) -> WrittenGraph:
     w.simulates = is_simulated(graph)
     inputs: dict[str, str] = {}
     for value in graph.inputs:
-        made = w.add_named(
+        placeholder = w.add_named(
             "Placeholder", value.name, (), dtype=type_attr(value), shape=shape_attr(value)
         )
-        w.tensors[value] = inputs[value.name] = made
+        w.tensors[value] = inputs[value.name] = placeholder
     _write_nodes(w, graph)
     outputs = {}
+    # An Identity gives each output its name, as one value may be several outputs.
     for name, value in graph.outputs.items():
         outputs[name] = w.add_named("Identity", name, (w.tensor(value),), T=type_attr(value))
+    # Unread nodes would be outputs, as readers take every tensor without a consumer for one.
     needed = w.reachable_nodes([*inputs.values(), *outputs.values()])
     computed = {v.name: at for v, at in w.tensors.items() if at and v.constant is None}
     values = {name: at for name, at in computed.items() if node_name(at) in needed}
@@ -84,24 +88,24 @@ def _write_nodes(w: GraphNodes, graph: Graph) -> None:
             _set_tensors(w, node, _write(w, graph, node))
 
 
-def _set_tensors(w: GraphNodes, node: Node, made: str | Sequence[str]) -> None:
-    places = [made] if isinstance(made, str) else made
+def _set_tensors(w: GraphNodes, node: Node, written: str | Sequence[str]) -> None:
+    places = [written] if isinstance(written, str) else written
     for value, place in zip(node.results, places, strict=True):
         w.tensors[value] = place
 
 
 def _write(w: GraphNodes, graph: Graph, node: Node) -> str | Sequence[str]:
     quantized = any(v.type.quant for v in (*node.operands.values(), *node.results))
-    head = node.stages[0].op if node.stages else node.op
+    first_op = node.stages[0].op if node.stages else node.op
     table = kernels.OPS if quantized or node.stages else FLOAT
     if node.op == "foreign":
         return foreign.write(w, node)
-    if head not in table or node.bodies:
+    if first_op not in table or node.bodies:
         ops = " |> ".join(stage.op for stage in node.stages) or node.op
-        on = " on quantized values" if quantized else ""
+        where = " on quantized values" if quantized else ""
         raise refusal(
-            node, f"{ops}{on} is not written for TensorFlow; write ONNX, or run it by cpu"
+            node, f"{ops}{where} is not written for TensorFlow; write ONNX, or run it by cpu"
         )
     if node.stages:
         kernels.require_last_read(graph, node)
-    return table[head](w, node)
+    return table[first_op](w, node)

@@ -14,7 +14,7 @@ from qir.profiles import dequantize_by_profile, profile
 
 from . import simulated
 from .layers import constant_weights, padding, tensorflow_filters
-from .moves import reshaped
+from .moves import reshape
 from .nodes import F32, PROFILE, GraphNodes, refusal, type_attr
 from .wire import Attr, TypeAttr, TypeListAttr
 
@@ -29,19 +29,20 @@ def supported_type(node: Node, value: Value) -> QuantType:
     """Returns a quantized type that TensorFlow's kernels support; raises Refused for another."""
     quant = value.type.quant
     assert quant is not None
-    why = ""
+    problem = ""
     if quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None:
-        why = "is no plain scale"
+        problem = "is no plain scale"
     elif np.any(quant.zeros()):
-        why = f"has zero point {int(np.asarray(quant.zeros()).reshape(-1)[0])}"
+        problem = f"has zero point {int(np.asarray(quant.zeros()).reshape(-1)[0])}"
     elif quant.granularity is not None and value.constant is None:
-        why = "has more than one scale"
+        problem = "has more than one scale"
     elif str(quant.storage) not in ("u8", "i8"):
-        why = f"is stored as {quant.storage}"
-    if why:
-        said = "TensorFlow's kernels have one scale, no zero point, u8 or i8"
+        problem = f"is stored as {quant.storage}"
+    if problem:
+        remedy = "TensorFlow's kernels have one scale, no zero point, u8 or i8"
         raise refusal(
-            node, f"%{value.name} {why}; {said}: qir quantize takes its ranges for this target"
+            node,
+            f"%{value.name} {problem}; {remedy}: qir quantize takes its ranges for this target",
         )
     return quant
 
@@ -50,39 +51,40 @@ def _quantize(w: GraphNodes, n: Node) -> str:
     if w.simulates:
         return ""  # written with its dequantize
     x, quant = n.operands["x"], supported_type(n, n.result)
-    narrow = quant.bounds is not None
-    if narrow and (quant.low, quant.high) != (-127, 127):
+    narrow_range = quant.bounds is not None
+    if narrow_range and (quant.low, quant.high) != (-127, 127):
         raise refusal(n, f"TensorFlow has no values {quant.low}..{quant.high}")
-    way = str(n.attrs["round"])
-    if way not in _ROUND_MODES or n.attrs["saturate"] is not True:
-        raise refusal(n, f"QuantizeV2 has no rounding {way!r}")
-    given = (w.tensor(x), *w.range_constants(quant, n.name))
+    rounding = str(n.attrs["round"])
+    if rounding not in _ROUND_MODES or n.attrs["saturate"] is not True:
+        raise refusal(n, f"QuantizeV2 has no rounding {rounding!r}")
+    inputs = (w.tensor(x), *w.range_constants(quant, n.name))
     return w.add(
         "QuantizeV2",
-        given,
+        inputs,
         n.name,
         T=type_attr(n.result),
         mode="SCALED",
-        round_mode=_ROUND_MODES[way],
-        narrow_range=narrow,
+        round_mode=_ROUND_MODES[rounding],
+        narrow_range=narrow_range,
     )
 
 
 def _dequantize(w: GraphNodes, n: Node) -> str:
     x = n.operands["x"]
+    # A dequantized constant is written as floats: no kernel would read the integers.
     if x.constant is not None and x.type.quant is not None:
-        found = profile(n.profile or PROFILE)
+        profile_of_node = profile(n.profile or PROFILE)
         return w.constant(
-            dequantize_by_profile(found, x.constant.data, x.type.quant), "float", n.name
+            dequantize_by_profile(profile_of_node, x.constant.data, x.type.quant), "float", n.name
         )
-    real, quant = simulated.quantized_source(n.result), x.type.quant
-    if w.simulates and real is not None and quant is not None:
+    source, quant = simulated.quantized_source(n.result), x.type.quant
+    if w.simulates and source is not None and quant is not None:
         if simulated.is_filter(n.result):
             return ""  # written with its convolution
-        return simulated.write(w, n, w.tensor(real), quant, quant.axis, x.type.rank)
-    given = (w.tensor(x), *w.range_constants(supported_type(n, x), n.name))
+        return simulated.write(w, n, w.tensor(source), quant, quant.axis, x.type.rank)
+    inputs = (w.tensor(x), *w.range_constants(supported_type(n, x), n.name))
     return w.add(
-        "Dequantize", given, n.name, T=type_attr(x), mode="SCALED", dtype=TypeAttr("float")
+        "Dequantize", inputs, n.name, T=type_attr(x), mode="SCALED", dtype=TypeAttr("float")
     )
 
 
@@ -103,26 +105,27 @@ class _FusedKernel:
 
     def __init__(self, w: GraphNodes, n: Node, weights: np.ndarray) -> None:
         self.w, self.n = w, n
-        first = _stage_operands(n, 0)
-        self.data, self.weights = first["x"], first["w"]
+        operands = _stage_operands(n, 0)
+        self.data, self.weights = operands["x"], operands["w"]
         self.has_float_result = n.result.type.quant is None
-        of_x, of_w = supported_type(n, self.data), supported_type(n, self.weights)
+        data_type, weight_type = supported_type(n, self.data), supported_type(n, self.weights)
         self.inputs = [w.tensor(self.data), w.constant(weights, "qint8", self.weights.name)]
         self.types = [type_attr(self.data).name, "qint8"]
         self.ranges = [
-            *w.range_constants(of_x, self.data.name),
-            *w.range_constants(of_w, self.weights.name),
+            *w.range_constants(data_type, self.data.name),
+            *w.range_constants(weight_type, self.weights.name),
         ]
         self.stages = ["BiasAdd"]
-        self._bias(first.get("bias"), weights.shape)
+        self._bias(operands.get("bias"), weights.shape)
 
     def _bias(self, bias: Value | None, shape: Sequence[int]) -> None:
         """Adds a float bias, of zeros if there is none: kernels without one, or with int32,
         compute wrongly."""
         if bias is not None and bias.type.quant is not None:
             raise refusal(self.n, "its bias is quantized; TensorFlow's kernels take a float bias")
-        outer = shape[2] * shape[3] if self.is_depthwise else shape[-1]
-        zeros = np.zeros(outer, F32)
+        # Depthwise filters are [height, width, channels, multiplier].
+        count = shape[2] * shape[3] if self.is_depthwise else shape[-1]
+        zeros = np.zeros(count, F32)
         self.inputs.append(self.w.constant(zeros) if bias is None else self.w.tensor(bias))
         self.types.append("float")
 
@@ -153,7 +156,7 @@ class _FusedKernel:
 
     def attrs(self) -> dict[str, Attr]:
         """Returns the attributes of all fused kernels."""
-        made = (
+        result_types = (
             ("float",)
             if self.has_float_result
             else (type_attr(self.n.result).name, "float", "float")
@@ -162,7 +165,7 @@ class _FusedKernel:
             "fused_ops": tuple(self.stages),
             "Thost_inputs": TypeListAttr((*self.types, *("float",) * len(self.ranges))),
             "Tdevice_inputs": TypeListAttr(()),
-            "Thost_outputs": TypeListAttr(made),
+            "Thost_outputs": TypeListAttr(result_types),
             "Tdevice_outputs": TypeListAttr(()),
             "Tbias": TypeAttr("float"),
             "is_bias_const": True,
@@ -176,8 +179,8 @@ class _FusedConvolution(_FusedKernel):
             raise refusal(n, "TensorFlow's int8 convolution has its channels last")
         groups = attrs["groups"]
         assert isinstance(groups, int)
-        held = _stage_operands(n, 0)["w"]
-        weights, self._is_depthwise = tensorflow_filters(constant_weights(n, held), groups)
+        weight_value = _stage_operands(n, 0)["w"]
+        weights, self._is_depthwise = tensorflow_filters(constant_weights(n, weight_value), groups)
         super().__init__(w, n, weights)
         if self.has_float_result:
             raise refusal(n, "TensorFlow's int8 convolution has no float result")
@@ -196,45 +199,47 @@ class _FusedConvolution(_FusedKernel):
 
     def write(self) -> str:
         self.add_epilogue()
-        head, made = fused_stages(self.n)[0], type_attr(self.n.result)
-        sides = {}
+        anchor, result_type = fused_stages(self.n)[0], type_attr(self.n.result)
+        window = {}
         for name in ("stride", "dilation", "pad"):
-            value = head.attrs[name]
+            value = anchor.attrs[name]
             assert isinstance(value, tuple)
-            sides[name] = [int(each) for each in value]  # type: ignore[arg-type]
+            window[name] = [int(each) for each in value]  # type: ignore[arg-type]
         size = self.data.type.shape[1:3]
-        pads = padding(size, self.window, sides["stride"], sides["pad"], sides["dilation"])
-        more: dict[str, Attr] = {
+        pads = padding(size, self.window, window["stride"], window["pad"], window["dilation"])
+        options: dict[str, Attr] = {
             "Tinput": type_attr(self.data),
             "Tfilter": TypeAttr("qint8"),
-            "Tsummand": TypeAttr(self.types[3]) if "Sum" in self.stages else made,
-            "out_type": made,
+            "Tsummand": TypeAttr(self.types[3]) if "Sum" in self.stages else result_type,
+            "out_type": result_type,
             "data_format": "NHWC",
             "is_filter_const": True,
-            "strides": (1, *sides["stride"], 1),
-            "dilations": (1, *sides["dilation"], 1),
+            "strides": (1, *window["stride"], 1),
+            "dilations": (1, *window["dilation"], 1),
             **pads,
         }
         op = "_FusedQuantizedDepthwiseConv2D" if self.is_depthwise else "_FusedQuantizedConv2D"
-        given = (*self.inputs, *self.ranges)
-        return self.w.add(op, given, self.n.name, **more, **self.attrs())
+        # The kernels' inputs: data, weights, bias, summand, then (min, max) of each quantized
+        # tensor.
+        inputs = (*self.inputs, *self.ranges)
+        return self.w.add(op, inputs, self.n.name, **options, **self.attrs())
 
 
 class _FusedMatMul(_FusedKernel):
     def __init__(self, w: GraphNodes, n: Node) -> None:
-        held = constant_weights(n, _stage_operands(n, 0)["w"])
-        super().__init__(w, n, np.ascontiguousarray(held.T))
+        weight_matrix = constant_weights(n, _stage_operands(n, 0)["w"])
+        super().__init__(w, n, np.ascontiguousarray(weight_matrix.T))
         if self.data.type.rank != 2:
             raise refusal(n, "TensorFlow's int8 product takes matrices; reshape its data")
 
     def write(self) -> str:
         self.add_epilogue()
-        made = "float" if self.has_float_result else type_attr(self.n.result).name
-        more: dict[str, Attr] = {
+        result_type = "float" if self.has_float_result else type_attr(self.n.result).name
+        options: dict[str, Attr] = {
             "T1": type_attr(self.data),
             "T2": TypeAttr("qint8"),
             "U": TypeAttr("float"),
-            "Tout": TypeAttr(made),
+            "Tout": TypeAttr(result_type),
             "is_weight_const": True,
             "input_quant_mode": "SCALED",
             "output_quant_mode": "SCALED",
@@ -243,9 +248,9 @@ class _FusedMatMul(_FusedKernel):
             if stage.op == "leaky_relu":
                 alpha = stage.attrs["alpha"]
                 assert isinstance(alpha, float)
-                more["leakyrelu_alpha"] = alpha
-        given = (*self.inputs, *self.ranges)
-        return self.w.add("_QuantizedMatMul", given, self.n.name, **more, **self.attrs())
+                options["leakyrelu_alpha"] = alpha
+        inputs = (*self.inputs, *self.ranges)
+        return self.w.add("_QuantizedMatMul", inputs, self.n.name, **options, **self.attrs())
 
 
 # -- pools, reshape and concat --------------------------------------------------------------------
@@ -254,18 +259,18 @@ class _FusedMatMul(_FusedKernel):
 def pool_attributes(n: Node) -> dict[str, Attr] | None:
     """Returns the attributes of an int8 pool, or None where TensorFlow has none for it."""
     x, attrs = n.operands["x"], n.attrs
-    plain = attrs["layout"] == "NHWC" and attrs.get("dilation", (1, 1)) == (1, 1)
-    sides = {}
+    is_plain = attrs["layout"] == "NHWC" and attrs.get("dilation", (1, 1)) == (1, 1)
+    window = {}
     for name in ("kernel", "stride", "pad"):
         value = attrs[name]
         assert isinstance(value, tuple)
-        sides[name] = [int(each) for each in value]  # type: ignore[arg-type]
-    pads = padding(x.type.shape[1:3], sides["kernel"], sides["stride"], sides["pad"])
-    if not plain or attrs["ceil"] or pads["padding"] == "EXPLICIT":
+        window[name] = [int(each) for each in value]  # type: ignore[arg-type]
+    pads = padding(x.type.shape[1:3], window["kernel"], window["stride"], window["pad"])
+    if not is_plain or attrs["ceil"] or pads["padding"] == "EXPLICIT":
         return None
-    if n.op == "avg_pool2d" and attrs["count_pad"] and any(sides["pad"]):
+    if n.op == "avg_pool2d" and attrs["count_pad"] and any(window["pad"]):
         return None
-    kernel, stride = sides["kernel"], sides["stride"]
+    kernel, stride = window["kernel"], window["stride"]
     return {"ksize": (1, *kernel, 1), "strides": (1, *stride, 1), **pads}
 
 
@@ -284,21 +289,23 @@ def _pool(w: GraphNodes, n: Node) -> str:
 
 
 def _reshape(w: GraphNodes, n: Node) -> str:
-    x = n.operands["x"]
-    supported_type(n, x)
-    if made := reshaped(w, n, w.tensor(x), x, n.result):
-        return made
-    raise refusal(n, "more than one size of its result is open; state the sizes")
+    supported_type(n, n.operands["x"])
+    return reshape(w, n)
 
 
 def _concat(w: GraphNodes, n: Node) -> str:
     parts, axis = list(n.operands.values()), n.attrs["axis"]
-    ends = [w.range_constants(supported_type(n, part), part.name) for part in parts]
-    at = w.constant(np.asarray(axis, np.int32))
-    given = (*map(w.tensor, parts), at, *(low for low, _ in ends), *(high for _, high in ends))
+    ranges = [w.range_constants(supported_type(n, part), part.name) for part in parts]
+    axis_tensor = w.constant(np.asarray(axis, np.int32))
+    inputs = (
+        *map(w.tensor, parts),
+        axis_tensor,
+        *(low for low, _ in ranges),
+        *(high for _, high in ranges),
+    )
     return w.add(
         "QuantizedConcatV2",
-        given,
+        inputs,
         n.name,
         N=len(parts),
         T=type_attr(n.result),
@@ -312,11 +319,11 @@ def require_last_read(graph: Graph, n: Node) -> None:
         if stage.op != "add":
             continue
         for other in n.stage_operands(index).values():
-            later = {use.node for use in other.uses} - {n} - nx.ancestors(graph.nx, n)
-            if later or sum(use.node is n for use in other.uses) > 1:
-                who = min(node.name for node in later or {n})
-                said = f"TensorFlow writes the sum over %{other.name}, which {who} reads too"
-                raise refusal(n, f"{said}; quantize the float model for this target")
+            later_users = {use.node for use in other.uses} - {n} - nx.ancestors(graph.nx, n)
+            if later_users or sum(use.node is n for use in other.uses) > 1:
+                reader = min(node.name for node in later_users or {n})
+                reason = f"TensorFlow writes the sum over %{other.name}, which {reader} reads too"
+                raise refusal(n, f"{reason}; quantize the float model for this target")
 
 
 OPS: Mapping[str, Write] = {

@@ -66,15 +66,15 @@ class GraphNodes:
 
     # -- names and nodes ------------------------------------------------------------------------
 
-    def name(self, wanted: str, *, reserved: bool = False) -> str:
+    def name(self, base: str, *, reserved: bool = False) -> str:
         """Returns an unused name; TensorFlow ignores case."""
-        stem = valid_name(wanted)
-        found, count = stem, 0
-        while found.lower() in self.names or (not reserved and found.lower() in self.reserved):
+        stem = valid_name(base)
+        unique, count = stem, 0
+        while unique.lower() in self.names or (not reserved and unique.lower() in self.reserved):
             count += 1
-            found = f"{stem}_{count}"
-        self.names.add(found.lower())
-        return found
+            unique = f"{stem}_{count}"
+        self.names.add(unique.lower())
+        return unique
 
     def add(self, op: str, inputs: Sequence[str], like: str = "", /, **attrs: Attr) -> str:
         """Adds a node named like a value; returns its name, which is that of its first result."""
@@ -93,30 +93,30 @@ class GraphNodes:
 
         A node without consumers would count as an output of the model.
         """
-        before = self.after, self.shared
+        previous = self.after, self.shared
         self.after, self.shared = cache(node), {}
         yield
-        self.after, self.shared = before
+        self.after, self.shared = previous
 
     def add_named(self, op: str, name: str, inputs: Sequence[str], /, **attrs: Attr) -> str:
         """Adds a node of exactly that name: an input or output of the model."""
-        found = self.name(name, reserved=True)
-        self.node(op, found, inputs, **attrs)
-        return found
+        unique = self.name(name, reserved=True)
+        self.node(op, unique, inputs, **attrs)
+        return unique
 
     def reachable_nodes(self, ends: Iterable[str]) -> dict[str, bytes]:
         """Returns the messages of the nodes on which some tensors depend, in the order of writing.
 
         A node without consumers would count as an output of the model.
         """
-        found: set[str] = set()
-        waiting = list(ends)
-        while waiting:
-            name = node_name(waiting.pop())
-            if name not in found:
-                found.add(name)
-                waiting += self.messages[name][0]
-        return {name: message for name, (_, message) in self.messages.items() if name in found}
+        reached: set[str] = set()
+        pending = list(ends)
+        while pending:
+            name = node_name(pending.pop())
+            if name not in reached:
+                reached.add(name)
+                pending += self.messages[name][0]
+        return {name: message for name, (_, message) in self.messages.items() if name in reached}
 
     def constant(self, data: object, kind: str = "", like: str = "const") -> str:
         """Returns a constant; short equal ones are shared."""
@@ -125,8 +125,10 @@ class GraphNodes:
         key = (kind, array.shape, array.tobytes()) if array.size <= MAX_SHARED_ELEMENTS else None
         if key is not None and key in self.shared:
             return self.shared[key]
-        waits = () if self.after is None else (f"^{self.after()}",)
-        name = self.add("Const", waits, like, value=TensorAttr(array, kind), dtype=TypeAttr(kind))
+        control_inputs = () if self.after is None else (f"^{self.after()}",)
+        name = self.add(
+            "Const", control_inputs, like, value=TensorAttr(array, kind), dtype=TypeAttr(kind)
+        )
         if key is not None:
             self.shared[key] = name
         return name
@@ -141,9 +143,9 @@ class GraphNodes:
         """Returns the tensor of a value; a constant is written when it is first read."""
         if value not in self.tensors:
             assert value.constant is not None
-            held = value.constant
+            array = value.constant
             kind = type_name(value.type.element, value)
-            self.tensors[value] = self.constant(held.data, kind, value.name)
+            self.tensors[value] = self.constant(array.data, kind, value.name)
         return self.tensors[value]
 
     def range_constants(self, quant: QuantType, like: str) -> tuple[str, str]:
@@ -165,8 +167,8 @@ def node_name(place: str) -> str:
 
 def valid_name(name: str) -> str:
     """Returns a name as TensorFlow allows it."""
-    found = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name).strip("/") or "_"
-    return found if re.match(r"[A-Za-z0-9.]", found) else f"v{found}"
+    cleaned = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name).strip("/") or "_"
+    return cleaned if re.match(r"[A-Za-z0-9.]", cleaned) else f"v{cleaned}"
 
 
 def _numpy_kind(array: Data) -> str:
@@ -202,9 +204,12 @@ def _usable_declared_range(quant: QuantType) -> DeclaredBounds | None:
 
     MXNet's ranges, for example, have 127.5 and 255.5 steps.
     """
-    held = quant.declared
-    fits = held is not None and held.level in (None, RANGE_DIVISORS.get(str(quant.storage)))
-    return held if fits else None
+    declared = quant.declared
+    is_usable = declared is not None and declared.level in (
+        None,
+        RANGE_DIVISORS.get(str(quant.storage)),
+    )
+    return declared if is_usable else None
 
 
 def range_from_type(quant: QuantType) -> tuple[Data, Data]:
@@ -219,12 +224,14 @@ def range_from_type(quant: QuantType) -> tuple[Data, Data]:
             for end in (declared.low, declared.high)
         )
     else:
+        # Without a declared range: max = scale * level, moved by one float step if that gives the
+        # scale.
         level = F32(RANGE_DIVISORS[str(quant.storage)])
         scales = np.asarray(quant.scales(), F32).reshape(-1)
         high = scales * level
-        for other in (np.nextafter(high, F32(np.inf)), np.nextafter(high, F32(0))):
+        for neighbour in (np.nextafter(high, F32(np.inf)), np.nextafter(high, F32(0))):
             high = np.where(
-                high / level == scales, high, np.where(other / level == scales, other, high)
+                high / level == scales, high, np.where(neighbour / level == scales, neighbour, high)
             )
         low = -high if quant.storage.bounds[0] < 0 else high * F32(0)
     low, high = low.astype(F32), high.astype(F32)

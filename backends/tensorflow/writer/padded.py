@@ -19,15 +19,19 @@ _CONVOLUTION = "conv2d"
 def fuse_pads(graph: Graph) -> None:
     """Moves padding with zeros into the convolutions that alone read it, in QDQ form."""
     for node in list(graph):
-        coded = _quantized_result(node) if node.op == "pad" else None
-        sides = _spatial_padding(node) if coded is not None else None
-        if coded is None or sides is None:
+        quantized = _quantized_result(node) if node.op == "pad" else None
+        padding = _spatial_padding(node) if quantized is not None else None
+        if quantized is None or padding is None:
             continue
-        readers = [d for d in coded.users if d.op == "dequantize"]
+        readers = [d for d in quantized.users if d.op == "dequantize"]
         layers = [use for d in readers for use in d.result.uses]
-        plain = len(readers) == len(coded.users)
-        if plain and layers and all((u.node.op, u.slot) == (_CONVOLUTION, "x") for u in layers):
-            _fuse_pad(graph, node, coded, readers, sides)
+        only_dequantized = len(readers) == len(quantized.users)
+        if (
+            only_dequantized
+            and layers
+            and all((u.node.op, u.slot) == (_CONVOLUTION, "x") for u in layers)
+        ):
+            _fuse_pad(graph, node, quantized, readers, padding)
 
 
 def _quantized_result(node: Node) -> Value | None:
@@ -40,8 +44,10 @@ def _quantized_result(node: Node) -> Value | None:
 
 
 def _has_no_zero_point(quant: QuantType) -> bool:
-    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
-    return not odd and quant.granularity is None and not np.any(quant.zeros())
+    is_unusual = (
+        quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    )
+    return not is_unusual and quant.granularity is None and not np.any(quant.zeros())
 
 
 def _spatial_padding(node: Node) -> tuple[int, ...] | None:
@@ -50,28 +56,32 @@ def _spatial_padding(node: Node) -> tuple[int, ...] | None:
     if node.attrs["mode"] != "constant" or node.attrs["value"] != 0 or x.type.rank != 4:
         return None
     assert isinstance(pads, tuple)
-    whole = [p for p in pads if isinstance(p, int)]
-    if len(node.operands) != 1 or len(whole) != 8 or min(whole) < 0:
+    int_pads = [p for p in pads if isinstance(p, int)]
+    if len(node.operands) != 1 or len(int_pads) != 8 or min(int_pads) < 0:
         return None
-    if any(whole[i] for i in (0, 1, 4, 5)):
+    # Positions 0, 1, 4 and 5 pad batch and channels, which a convolution cannot.
+    if any(int_pads[i] for i in (0, 1, 4, 5)):
         return None
-    return whole[2], whole[3], whole[6], whole[7]
+    return int_pads[2], int_pads[3], int_pads[6], int_pads[7]
 
 
 def _fuse_pad(
-    graph: Graph, node: Node, coded: Value, readers: list[Node], sides: tuple[int, ...]
+    graph: Graph, node: Node, quantized: Value, readers: list[Node], padding: tuple[int, ...]
 ) -> None:
-    x, kind = node.operands["x"], coded.type
-    held = x.node.operands["x"] if x.node.op == "dequantize" else None
-    if held is None or held.type.quant != kind.quant:
-        type_ = x.type.with_element(kind.quant) if kind.quant else x.type
-        attrs = coded.node.attrs
-        held = graph.add("quantize", {"x": x}, attrs, types=[type_], before=node).result
-    floats = graph.add("dequantize", {"x": held}, before=node).result
+    x, kind = node.operands["x"], quantized.type
+    integers = x.node.operands["x"] if x.node.op == "dequantize" else None
+    # Data in another type are quantized to that of the padded tensor.
+    if integers is None or integers.type.quant != kind.quant:
+        quantized_type = x.type.with_element(kind.quant) if kind.quant else x.type
+        attrs = quantized.node.attrs
+        integers = graph.add(
+            "quantize", {"x": x}, attrs, types=[quantized_type], before=node
+        ).result
+    floats = graph.add("dequantize", {"x": integers}, before=node).result
     for reader in readers:
         for use in list(reader.result.uses):
-            own = use.node.attrs["pad"]
-            assert isinstance(own, tuple)
-            more = tuple(int(a) + b for a, b in zip(own, sides, strict=True))  # type: ignore[arg-type]
+            own_pad = use.node.attrs["pad"]
+            assert isinstance(own_pad, tuple)
+            total_pad = tuple(int(a) + b for a, b in zip(own_pad, padding, strict=True))  # type: ignore[arg-type]
             graph.set_operand(use.node, "x", floats)
-            graph.set_attrs(use.node, pad=more)
+            graph.set_attrs(use.node, pad=total_pad)

@@ -9,16 +9,16 @@ import numpy as np
 from qir.ir.node import Node, Value
 
 from .elementwise import ElementwiseWriter, number
-from .moves import whole, wholes
+from .moves import int_attr, int_list
 from .nodes import GraphNodes, refusal, type_attr, type_name
 from .wire import TypeAttr
 
-Write = Callable[[GraphNodes, Node], str]
+Write = Callable[[GraphNodes, Node], "str | list[str]"]
 
 
 def _axes(n: Node) -> list[int]:
     rank = n.operands["x"].type.rank
-    return [axis % rank for axis in wholes(n, "axes")] or list(range(rank))
+    return [axis % rank for axis in int_list(n, "axes")] or list(range(rank))
 
 
 def reduced(
@@ -32,8 +32,8 @@ def reduced(
     keep: bool = True,
 ) -> str:
     """Adds a reduction along axes."""
-    given = (x, w.int_constant(list(axes)))
-    return w.add(op, given, like, T=type_attr(value), Tidx=TypeAttr("int32"), keep_dims=keep)
+    inputs = (x, w.int_constant(list(axes)))
+    return w.add(op, inputs, like, T=type_attr(value), Tidx=TypeAttr("int32"), keep_dims=keep)
 
 
 def _reduce(op: str, before: str = "", after: str = "") -> Write:
@@ -42,25 +42,29 @@ def _reduce(op: str, before: str = "", after: str = "") -> Write:
     def write(w: GraphNodes, n: Node) -> str:
         s = ElementwiseWriter(w, n)
         x = s.f(before, s.x) if before else s.x
-        made = reduced(w, op, x, s.value, _axes(n), n.name, keep=bool(n.attrs["keep"]))
-        return s.f(after, made) if after else made
+        result = reduced(w, op, x, s.value, _axes(n), n.name, keep=bool(n.attrs["keep"]))
+        return s.f(after, result) if after else result
 
     return write
 
 
 def _arg(op: str) -> Write:
     def write(w: GraphNodes, n: Node) -> str:
-        x, axis = n.operands["x"], whole(n, "axis")
+        x, axis = n.operands["x"], int_attr(n, "axis")
         if n.attrs["last"]:
             raise refusal(n, "TensorFlow gives the first of equal elements")
-        at = w.constant(np.asarray(axis, np.int32))
+        axis_tensor = w.constant(np.asarray(axis, np.int32))
         types = {"T": type_attr(x), "Tidx": TypeAttr("int32"), "output_type": type_attr(n.result)}
-        made = w.add(op, (w.tensor(x), at), n.name, **types)
+        indices = w.add(op, (w.tensor(x), axis_tensor), n.name, **types)
         if not n.attrs["keep"]:
-            return made
-        at = w.constant(np.asarray(axis % x.type.rank, np.int32))
+            return indices
+        axis_tensor = w.constant(np.asarray(axis % x.type.rank, np.int32))
         return w.add(
-            "ExpandDims", (made, at), n.name, T=type_attr(n.result), Tdim=TypeAttr("int32")
+            "ExpandDims",
+            (indices, axis_tensor),
+            n.name,
+            T=type_attr(n.result),
+            Tdim=TypeAttr("int32"),
         )
 
     return write
@@ -68,33 +72,44 @@ def _arg(op: str) -> Write:
 
 def _cumulated(op: str) -> Write:
     def write(w: GraphNodes, n: Node) -> str:
-        x, axis = n.operands["x"], w.constant(np.asarray(whole(n, "axis"), np.int32))
-        ways = {name: bool(n.attrs[name]) for name in ("exclusive", "reverse")}
+        x, axis = n.operands["x"], w.constant(np.asarray(int_attr(n, "axis"), np.int32))
+        options = {name: bool(n.attrs[name]) for name in ("exclusive", "reverse")}
         return w.add(
-            op, (w.tensor(x), axis), n.name, T=type_attr(x), Tidx=TypeAttr("int32"), **ways
+            op, (w.tensor(x), axis), n.name, T=type_attr(x), Tidx=TypeAttr("int32"), **options
         )
 
     return write
 
 
+def _top_k(w: GraphNodes, n: Node) -> list[str]:
+    x, rank = n.operands["x"], n.operands["x"].type.rank
+    if not n.attrs["largest"] or int_attr(n, "axis") % rank != rank - 1:
+        raise refusal(n, "TensorFlow has the greatest elements of the last axis alone")
+    count = w.constant(np.asarray(int_attr(n, "k"), np.int32))
+    types = {"T": type_attr(x), "Tk": TypeAttr("int32"), "index_type": TypeAttr("int64")}
+    made = w.add("TopKV2", (w.tensor(x), count), n.name, sorted=bool(n.attrs["sorted"]), **types)
+    return [made, f"{made}:1"]
+
+
 def _parameters(n: Node, *slots: str) -> list[np.ndarray]:
-    found = [n.operands[slot].constant for slot in slots]
-    if any(held is None for held in found):
+    constants = [n.operands[slot].constant for slot in slots]
+    if any(array is None for array in constants):
         raise refusal(n, "normalization with computed parameters is not written")
-    return [np.asarray(held.data, np.float64) for held in found if held is not None]
+    return [np.asarray(array.data, np.float64) for array in constants if array is not None]
 
 
 def _batch_norm(w: GraphNodes, n: Node) -> str:
     gamma, beta, mean, var = _parameters(n, "gamma", "beta", "mean", "var")
-    s, axis = ElementwiseWriter(w, n), whole(n, "axis") % n.operands["x"].type.rank
+    s, axis = ElementwiseWriter(w, n), int_attr(n, "axis") % n.operands["x"].type.rank
+    # x * factor + (beta - mean * factor), factor = gamma / sqrt(var + eps), folded in float64.
     factor = gamma / np.sqrt(var + number(n, "eps"))
-    row = [-1 if i == axis else 1 for i in range(s.value.type.rank)]
+    channel_shape = [-1 if i == axis else 1 for i in range(s.value.type.rank)]
     name, carrier = type_name(s.value.type.element, s.value), s.value.type.dtype.carrier
-    by, plus = (
-        w.constant(np.asarray(each.reshape(row), carrier), name, n.name)
-        for each in (factor, beta - mean * factor)
+    factor_tensor, offset_tensor = (
+        w.constant(np.asarray(per_channel.reshape(channel_shape), carrier), name, n.name)
+        for per_channel in (factor, beta - mean * factor)
     )
-    return s.f("AddV2", s.f("Mul", s.x, by), plus)
+    return s.f("AddV2", s.f("Mul", s.x, factor_tensor), offset_tensor)
 
 
 def _centered(
@@ -110,21 +125,23 @@ def _centered(
 
 def _layer_norm(w: GraphNodes, n: Node) -> str:
     s, rank = ElementwiseWriter(w, n), n.operands["x"].type.rank
-    axes = list(range(whole(n, "axis") % rank, rank))
-    made = _centered(w, s, axes, number(n, "eps"), mean=n.op == "layer_norm")
-    made = s.f("Mul", made, w.tensor(n.operands["gamma"]))
+    axes = list(range(int_attr(n, "axis") % rank, rank))
+    normalized = _centered(w, s, axes, number(n, "eps"), mean=n.op == "layer_norm")
+    normalized = s.f("Mul", normalized, w.tensor(n.operands["gamma"]))
     beta = n.operands.get("beta")
-    return made if beta is None else s.f("AddV2", made, w.tensor(beta))
+    return normalized if beta is None else s.f("AddV2", normalized, w.tensor(beta))
 
 
 def _instance_norm(w: GraphNodes, n: Node) -> str:
     s, rank = ElementwiseWriter(w, n), n.operands["x"].type.rank
-    made = _centered(w, s, list(range(2, rank)), number(n, "eps"), mean=True)
-    row = [-1, *[1] * (rank - 2)]
+    normalized = _centered(w, s, list(range(2, rank)), number(n, "eps"), mean=True)
+    channel_shape = [-1, *[1] * (rank - 2)]
     gamma, beta = _parameters(n, "gamma", "beta")
     carrier = s.value.type.dtype.carrier
-    made = s.f("Mul", made, w.constant(np.asarray(gamma.reshape(row), carrier)))
-    return s.f("AddV2", made, w.constant(np.asarray(beta.reshape(row), carrier)))
+    normalized = s.f(
+        "Mul", normalized, w.constant(np.asarray(gamma.reshape(channel_shape), carrier))
+    )
+    return s.f("AddV2", normalized, w.constant(np.asarray(beta.reshape(channel_shape), carrier)))
 
 
 OPS: Mapping[str, Write] = {
@@ -138,6 +155,7 @@ OPS: Mapping[str, Write] = {
     "reduce_sum_square": _reduce("Sum", "Square"),
     "reduce_log_sum": _reduce("Sum", "", "Log"),
     "reduce_log_sum_exp": _reduce("Sum", "Exp", "Log"),
+    "top_k": _top_k,
     "arg_max": _arg("ArgMax"),
     "arg_min": _arg("ArgMin"),
     "cumsum": _cumulated("Cumsum"),

@@ -13,8 +13,9 @@ _SIGNATURE = "serving_default"
 
 def to_saved_model(model: WrittenGraph) -> bytes:
     """Returns the bytes of `saved_model.pb`; all weights are constants of its graph."""
-    given = _entries(1, model, model.inputs) + _entries(2, model, model.outputs)
-    signature = bytes_field(1, _SIGNATURE) + bytes_field(2, given + bytes_field(3, _METHOD))
+    entries = _entries(1, model, model.inputs) + _entries(2, model, model.outputs)
+    signature = bytes_field(1, _SIGNATURE) + bytes_field(2, entries + bytes_field(3, _METHOD))
+    # MetaGraphDef: meta_info_def with the tag `serve`, the graph, and the signature.
     meta = (
         bytes_field(1, bytes_field(4, "serve"))
         + bytes_field(2, model.data)

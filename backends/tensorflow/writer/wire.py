@@ -85,6 +85,7 @@ def varint(number: int) -> bytes:
 
 def int_field(field: int, number: int) -> bytes:
     """Encodes a field that holds an integer."""
+    # Wire type 0 (varint) in the low three bits, the field number above them.
     return varint(field << 3) + varint(number)
 
 
@@ -101,11 +102,12 @@ def tensor_shape(sizes: Iterable[int]) -> bytes:
 
 def _tensor(tensor: TensorAttr) -> bytes:
     data = np.ascontiguousarray(tensor.data)
-    little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+    # tensor_content is little endian.
+    little_endian = data.astype(data.dtype.newbyteorder("<"), copy=False)
     return (
         int_field(1, TYPES[tensor.kind])
         + bytes_field(2, tensor_shape(tensor.data.shape))
-        + bytes_field(4, little.tobytes())
+        + bytes_field(4, little_endian.tobytes())
     )
 
 

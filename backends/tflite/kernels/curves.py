@@ -27,11 +27,11 @@ _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 _AWAY = ROUNDINGS["away"]
 
 
-def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
-    """Raises OpError for maps that the kernel does not take."""
+def _require_16_bit_types(name: str, x: Affine, out: Affine, scale: float) -> None:
+    """Raises OpError for quantized types that the kernel does not support."""
     require_per_tensor(name, x, out)
-    for of in (x, out):
-        if of.storage.bits != 16 or int(of.zero):
+    for affine in (x, out):
+        if affine.storage.bits != 16 or int(affine.zero):
             raise OpError(f"{name}: 16-bit integers around zero")
     if float(out.scale) != scale:
         raise OpError(f"{name}: the result's scale is {scale}")
@@ -41,65 +41,72 @@ def _alone(name: str, x: Affine, out: Affine, scale: float) -> None:
 
 
 @cache
-def _logistic() -> Whole:
-    """Returns the upper half of the logistic function in 16 bits, 24 places a unit, each number
-    moved by half of what the middle between it and the next would be off."""
-    places = np.arange(513, dtype=np.float64) / 48
-    exact = 65536 / (1 + np.exp(-places))
-    here, middle, after = exact[:-1:2], exact[1::2], exact[2::2]
-    made = np.rint(here - ((here + after) / 2 - middle) / 2)
-    made[-1] = 65535
-    return made.astype(np.int64)
+def _logistic_table() -> Whole:
+    """Returns the upper half of the logistic function, sampled 24 times a unit, in 16 bits.
+
+    Each entry is moved by half the error that interpolation makes at the middle of its interval.
+    """
+    positions = np.arange(513, dtype=np.float64) / 48
+    values = 65536 / (1 + np.exp(-positions))
+    samples, midpoints, next_samples = values[:-1:2], values[1::2], values[2::2]
+    entries = np.rint(samples - ((samples + next_samples) / 2 - midpoints) / 2)
+    entries[-1] = 65535
+    return entries.astype(np.int64)
 
 
-def _eighths(x: Integers, x_map: Affine) -> Whole:
-    """Quantized values in units of 1 / 12288: by a shift where their scale is 2^-12 or 2^-11."""
+def _in_table_units(x: Integers, x_map: Affine) -> Whole:
+    """Returns quantized values in units of 1 / 12288, by a shift where the scale is 2^-12 or
+    2^-11."""
     scale = float(float32(x_map.scale))
     if scale in (2.0**-12, 2.0**-11):
         return x.astype(np.int64) * (3 if scale == 2.0**-12 else 6)
-    by, shift = scale * 4096.0 * 3.0, 0
-    while by <= 32767.0 / 2.0 and shift <= 30:
-        by, shift = by * 2.0, shift + 1
+    # Other scales: a 15-bit multiplier and a shift, rounded half up, in int32 that wraps.
+    multiplier, shift = scale * 4096.0 * 3.0, 0
+    while multiplier <= 32767.0 / 2.0 and shift <= 30:
+        multiplier, shift = multiplier * 2.0, shift + 1
     half = 1 << (shift - 1) if shift else 0
-    moved = (x.astype(np.int64) * int(by) + half).astype(np.int32).astype(np.int64)
-    return np.asarray(moved >> shift)
+    product = (x.astype(np.int64) * int(multiplier) + half).astype(np.int32).astype(np.int64)
+    return np.asarray(product >> shift)
 
 
-def _between(places: Whole, bits: int) -> Whole:
-    """Returns the table's value at places whose last bits are between two of its numbers."""
-    table = _logistic()
-    at = np.minimum(places >> bits, 254)
-    rest = places & ((1 << bits) - 1)
-    return np.asarray((table[at] << bits) + rest * (table[at + 1] - table[at]))
+def _interpolated_logistic(places: Whole, bits: int) -> Whole:
+    """Returns the table's values at positions whose last bits are between two entries."""
+    table = _logistic_table()
+    index = np.minimum(places >> bits, 254)
+    remainder = places & ((1 << bits) - 1)
+    return np.asarray((table[index] << bits) + remainder * (table[index + 1] - table[index]))
 
 
 def logistic_between(x: Integers, x_map: Affine, out: Affine, *, newton: bool = False) -> Integers:
-    """Sigmoid of 16-bit integers: between 256 numbers, rounded once.
+    """Computes sigmoid of 16-bit integers, interpolated between 256 entries and rounded once.
 
-    `newton`: where the scale is 2^-12, by powers of e and Newton's division in 16 bits.
+    With `newton`, a scale of 2^-12 is computed by exponentials and Newton's division in 16 bits.
     """
-    _alone("logistic_between", x_map, out, 2.0**-15)
+    _require_16_bit_types("logistic_between", x_map, out, 2.0**-15)
     if newton and float(x_map.scale) == 2.0**-12:
         return saturate(SHORT.logistic(x.astype(np.int64), 3), out)
-    data = _eighths(x, x_map)
+    data = _in_table_units(x, x_map)
     places = np.abs(data)
-    value = np.where(places >> 9 >= 255, 0x7FFF << 10, _between(places, 9))
+    # Beyond the table the function is saturated at 0x7FFF.
+    value = np.where(places >> 9 >= 255, 0x7FFF << 10, _interpolated_logistic(places, 9))
+    # 1 - f(-x) below zero; half a unit is added before the shift, so that the result is rounded.
     value = np.where(data >= 0, value + (1 << 9), (1 << 25) - value + (1 << 9) - 1)
     return saturate(value >> 10, out)
 
 
 def tanh_between(x: Integers, x_map: Affine, out: Affine, *, newton: bool = False) -> Integers:
-    """Tanh of 16-bit integers: twice the logistic function of the double, less one.
+    """Computes tanh of 16-bit integers: 2 * logistic(2x) - 1.
 
-    `newton`: where the scale is 2^-12 or 2^-11, by powers of e and Newton's division in 16 bits.
+    With `newton`, scales of 2^-12 and 2^-11 are computed by exponentials and Newton's division in
+    16 bits.
     """
-    _alone("tanh_between", x_map, out, 2.0**-15)
+    _require_16_bit_types("tanh_between", x_map, out, 2.0**-15)
     if newton and float(x_map.scale) in (2.0**-12, 2.0**-11):
         twice = 0 if float(x_map.scale) == 2.0**-12 else 1
         return saturate(SHORT.tanh(SHORT.times_power_of_2(x.astype(np.int64), twice), 3), out)
-    data = _eighths(x, x_map)
+    data = _in_table_units(x, x_map)
     places = np.abs(data)
-    value = np.where(places >> 8 >= 255, 0xFFFF << 8, _between(places, 8))
+    value = np.where(places >> 8 >= 255, 0xFFFF << 8, _interpolated_logistic(places, 8))
     value = np.where(data >= 0, value - (1 << 23) + (1 << 7), -value + (1 << 23) + (1 << 7) - 1)
     return saturate(value >> 8, out)
 
@@ -107,52 +114,56 @@ def tanh_between(x: Integers, x_map: Affine, out: Affine, *, newton: bool = Fals
 # -- softmax --------------------------------------------------------------------------------------
 
 
-def _sampled(step: float, zero: int, function: Callable[[Real64], Real64]) -> Whole:
-    """513 numbers of a function of 16-bit integers, each moved by half of what its middle
-    is off."""
-    ends = step * (np.linspace(_LOW, _HIGH, 513) - zero)
-    exact = function(ends) * 32768.0
-    middle = function((ends[:-1] + ends[1:]) / 2) * 32768.0
-    first = _AWAY(exact)
-    off = _AWAY((exact[1:] + first[:-1]) / 2) - _AWAY(middle)
-    first[:-1] -= _AWAY(off / 2)
-    return np.clip(first, _LOW, _HIGH).astype(np.int64)
+def _sample_with_correction(step: float, zero: int, function: Callable[[Real64], Real64]) -> Whole:
+    """Returns 513 samples of a function of 16-bit integers.
+
+    Each is moved by half the error that interpolation makes at the middle of its interval.
+    """
+    positions = step * (np.linspace(_LOW, _HIGH, 513) - zero)
+    values = function(positions) * 32768.0
+    midpoints = function((positions[:-1] + positions[1:]) / 2) * 32768.0
+    rounded = _AWAY(values)
+    error = _AWAY((values[1:] + rounded[:-1]) / 2) - _AWAY(midpoints)
+    rounded[:-1] -= _AWAY(error / 2)
+    return np.clip(rounded, _LOW, _HIGH).astype(np.int64)
 
 
-def _looked_up(x: Whole, table: Whole) -> Whole:
-    at, rest = 256 + (x >> 7), x & 0x7F
-    return np.asarray(table[at] + ((table[at + 1] - table[at]) * rest + 64 >> 7))
+def _interpolate(x: Whole, table: Whole) -> Whole:
+    # The upper 9 bits select the entry, the lower 7 interpolate, rounded by adding 64.
+    index, remainder = 256 + (x >> 7), x & 0x7F
+    return np.asarray(table[index] + ((table[index + 1] - table[index]) * remainder + 64 >> 7))
 
 
 @cache
-def _tables() -> tuple[Whole, Whole]:
-    """exp over [-10, 0], and 1 / (1 + x) over [0, 1]."""
+def _softmax_tables() -> tuple[Whole, Whole]:
+    """Returns exp over [-10, 0], and 1 / (1 + x) over [0, 1]."""
     return (
-        _sampled(10.0 / 65535, _HIGH, np.exp),
-        _sampled(1.0 / 65535, _LOW, lambda x: 1 / (1 + x)),
+        _sample_with_correction(10.0 / 65535, _HIGH, np.exp),
+        _sample_with_correction(1.0 / 65535, _LOW, lambda x: 1 / (1 + x)),
     )
 
 
 def share_between(
     x: Integers, x_map: Affine, out: Affine, *, rule: Rule, axis: int = -1
 ) -> Integers:
-    """Softmax of 16-bit integers: exponents and the quotient of a row between numbers of tables."""
-    _alone("share_between", x_map, out, 2.0**-15)
-    powers, quotients = _tables()
-    codes = np.moveaxis(x.astype(np.int64), axis, -1)
-    if not codes.size:
+    """Computes softmax of 16-bit integers by interpolated tables of exp and of the reciprocal."""
+    _require_16_bit_types("share_between", x_map, out, 2.0**-15)
+    powers, quotients = _softmax_tables()
+    integers = np.moveaxis(x.astype(np.int64), axis, -1)
+    if not integers.size:
         return np.zeros(x.shape, out.carrier)
     q, exponent = to_fixed_point(float(float32(x_map.scale)) / (10.0 / 65535.0))
-    below = multiply_fixed_point(codes - codes.max(-1, keepdims=True), q, exponent, rule)
-    terms = _looked_up(np.clip(below + _HIGH, _LOW, _HIGH), powers)
+    exponents = multiply_fixed_point(integers - integers.max(-1, keepdims=True), q, exponent, rule)
+    terms = _interpolate(np.clip(exponents + _HIGH, _LOW, _HIGH), powers)
     total = terms.sum(-1, keepdims=True)
+    # The sum as 1 + x with x in [0, 1): shift out the leading zeros, then subtract 1.
     bits = np.frexp(total.astype(np.float64))[1].astype(np.int64)
-    room = 32 - bits
-    share = ((total << (room - 1)) + (1 << 13)) >> 14
-    inverse = _looked_up(np.clip(share - 3 * (1 << 15), _LOW, _HIGH), quotients)
-    down = 31 - room
-    whole = (terms * inverse + (np.int64(1) << (down - 1))) >> down
-    return np.moveaxis(saturate(np.clip(whole, 0, _HIGH), out), -1, axis)
+    leading_zeros = 32 - bits
+    fraction = ((total << (leading_zeros - 1)) + (1 << 13)) >> 14
+    inverse = _interpolate(np.clip(fraction - 3 * (1 << 15), _LOW, _HIGH), quotients)
+    shift = 31 - leading_zeros
+    quotient = (terms * inverse + (np.int64(1) << (shift - 1))) >> shift
+    return np.moveaxis(saturate(np.clip(quotient, 0, _HIGH), out), -1, axis)
 
 
 # -- sums, choices and slopes ---------------------------------------------------------------------
@@ -170,10 +181,10 @@ def fixed_total(
     """Returns the sum of q - z by the multiplier of the scales' quotient."""
     require_per_tensor("fixed_total", x_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
-    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = value.sum(over, keepdims=keep)
-    by = to_fixed_point(float(x_map.scale) / float(out.scale))
-    return saturate(multiply_fixed_point(total, *by, rule) + int(out.zero), out)
+    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    total = value.sum(reduced_axes, keepdims=keep)
+    multiplier = to_fixed_point(float(x_map.scale) / float(out.scale))
+    return saturate(multiply_fixed_point(total, *multiplier, rule) + int(out.zero), out)
 
 
 def fixed_slope(
@@ -183,10 +194,12 @@ def fixed_slope(
     require_per_tensor("fixed_slope", x_map, slope_map, out)
     value = x.astype(np.int64) - int(x_map.zero)
     product = value * (slope.astype(np.int64) - int(slope_map.zero))
-    up = float(float32(x_map.scale) / float32(out.scale))
-    down = float(float32(float32(x_map.scale) * float32(slope_map.scale)) / float32(out.scale))
-    above = multiply_fixed_point(value, *to_fixed_point(up), rule)
-    below = multiply_fixed_point(product, *to_fixed_point(down), rule)
+    positive_factor = float(float32(x_map.scale) / float32(out.scale))
+    negative_factor = float(
+        float32(float32(x_map.scale) * float32(slope_map.scale)) / float32(out.scale)
+    )
+    above = multiply_fixed_point(value, *to_fixed_point(positive_factor), rule)
+    below = multiply_fixed_point(product, *to_fixed_point(negative_factor), rule)
     return saturate(np.where(value >= 0, above, below) + int(out.zero), out)
 
 

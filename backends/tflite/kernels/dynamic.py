@@ -30,57 +30,65 @@ Numbers = tuple[Float32Array, Float32Array, Float32Array]
 
 def _finite_rows(rows: Integers) -> Float32Array:
     """Returns rows as float32; raises OpError for infinities and NaN."""
-    reals: Float32Array = rows.astype(float32)
-    if reals.size and not np.isfinite(reals).all():
+    floats: Float32Array = rows.astype(float32)
+    if floats.size and not np.isfinite(floats).all():
         raise OpError("data quantized at run time are finite")
-    return reals
+    return floats
 
 
 def quantize_symmetric(rows: Integers) -> Numbers:
     """Quantizes rows to -127..127 without zero points."""
-    reals = _finite_rows(rows)
-    reach = np.abs(reals).max(1, initial=0, keepdims=True)
-    still = reach == 0
-    kept = np.where(still, float32(1), reach)
-    codes = np.clip(_AWAY(reals * (float32(127) / kept)), -127, 127)
-    scale = np.where(still, float32(1), kept / float32(127))
-    return codes.astype(float32), scale, np.zeros_like(scale)
+    floats = _finite_rows(rows)
+    maximum = np.abs(floats).max(1, initial=0, keepdims=True)
+    # Rows of zeros keep a scale of 1, so that nothing is divided by zero.
+    is_zero = maximum == 0
+    divisor = np.where(is_zero, float32(1), maximum)
+    integers = np.clip(_AWAY(floats * (float32(127) / divisor)), -127, 127)
+    scale = np.where(is_zero, float32(1), divisor / float32(127))
+    return integers.astype(float32), scale, np.zeros_like(scale)
 
 
-def _ranges_with_zero(reals: Float32Array) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
-    least = np.minimum(reals.min(1, initial=0, keepdims=True), float32(0))
-    most = np.maximum(reals.max(1, initial=0, keepdims=True), float32(0))
-    return least, most, least == most
+def _ranges_with_zero(floats: Float32Array) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
+    lowest = np.minimum(floats.min(1, initial=0, keepdims=True), float32(0))
+    highest = np.maximum(floats.max(1, initial=0, keepdims=True), float32(0))
+    return lowest, highest, lowest == highest
 
 
 def quantize_affine(rows: Integers) -> Numbers:
     """Quantizes rows to -128..127 with zero points, in float64 except for the scale."""
-    reals = _finite_rows(rows)
-    least, most, still = _ranges_with_zero(reals)
-    step = np.where(still, 1.0, np.asarray(most - least, np.float64) / 255.0)
-    low, high = least / step, most / step
-    nearer = 128 + np.abs(low) < 127 + np.abs(high)
-    zero = np.clip(_AWAY(np.where(nearer, -128 - low, 127 - high)), -128, 127)
-    zero = np.where(still, 0.0, zero).astype(float32)
+    floats = _finite_rows(rows)
+    lowest, highest, is_constant = _ranges_with_zero(floats)
+    step = np.where(is_constant, 1.0, np.asarray(highest - lowest, np.float64) / 255.0)
+    # The end whose rounding error is the smaller one determines the zero point, as in
+    # ChooseQuantizationParams.
+    low, high = lowest / step, highest / step
+    low_is_nearer = 128 + np.abs(low) < 127 + np.abs(high)
+    zero = np.clip(_AWAY(np.where(low_is_nearer, -128 - low, 127 - high)), -128, 127)
+    zero = np.where(is_constant, 0.0, zero).astype(float32)
     scale = step.astype(float32)
-    codes = np.clip(zero + _AWAY(reals * (float32(1) / scale)), -128, 127)
-    return np.where(still, float32(0), codes), scale, zero
+    integers = np.clip(zero + _AWAY(floats * (float32(1) / scale)), -128, 127)
+    return np.where(is_constant, float32(0), integers), scale, zero
 
 
 def quantize_affine_xnnpack(rows: Integers) -> Numbers:
     """Quantizes rows as XNNPACK does: in float32, by a gain whose inverse is the scale."""
-    reals = _finite_rows(rows)
-    least, most, still = _ranges_with_zero(reals)
-    gain = np.where(still, float32(1), float32(255) / np.where(still, float32(1), most - least))
-    low, high = least * gain, most * gain
-    above = (low + float32(-128)) + (high + float32(127)) > 0
+    floats = _finite_rows(rows)
+    lowest, highest, is_constant = _ranges_with_zero(floats)
+    gain = np.where(
+        is_constant, float32(1), float32(255) / np.where(is_constant, float32(1), highest - lowest)
+    )
+    low, high = lowest * gain, highest * gain
+    # XNNPACK compares the error of both ends by the sign of their sum.
+    low_is_nearer = (low + float32(-128)) + (high + float32(127)) > 0
     zero = np.rint(
         np.clip(
-            np.where(above, float32(-128) - low, float32(127) - high), float32(-128), float32(127)
+            np.where(low_is_nearer, float32(-128) - low, float32(127) - high),
+            float32(-128),
+            float32(127),
         )
     )
-    codes = np.clip(np.rint(reals * gain) + zero, -128, 127)
-    return codes.astype(float32), np.asarray(float32(1) / gain, float32), zero.astype(float32)
+    integers = np.clip(np.rint(floats * gain) + zero, -128, 127)
+    return integers.astype(float32), np.asarray(float32(1) / gain, float32), zero.astype(float32)
 
 
 # -- layers ---------------------------------------------------------------------------------------
@@ -118,7 +126,11 @@ class _IntegerSums:
 
 
 def _integer_sums(
-    call: MethodCall, arrays: Arrays, how: Callable[[Integers], Numbers], *, pixels: bool = False
+    call: MethodCall,
+    arrays: Arrays,
+    quantize_rows: Callable[[Integers], Numbers],
+    *,
+    pixels: bool = False,
 ) -> _IntegerSums:
     data, weight = ("a", "b") if call.op == "matmul" else ("x", "w")
     quant = call.types[weight].quant
@@ -126,44 +138,45 @@ def _integer_sums(
         raise OpError(
             f"{call.op}: with scales in blocks these kernels give no such product; XNNPACK's do"
         )
-    w, of = arrays[weight].astype(np.int64), call.affine(weight)
+    w, weight_type = arrays[weight].astype(np.int64), call.affine(weight)
     if call.result.quant is not None or call.types[data].quant is not None:
         raise OpError(f"{call.op}: dynamic layers take floats and give floats")
-    if np.any(of.zero):
+    if np.any(weight_type.zero):
         raise OpError(f"{call.op}: weights of dynamic layers have no zero point")
     axis = w.ndim - 1 if call.op == "matmul" else 0
-    if of.axis is not None and of.axis != axis:
+    if weight_type.axis is not None and weight_type.axis != axis:
         raise OpError(f"{call.op}: scales of weights are along output channels")
-    scales: Float32Array = np.asarray(of.scale, float32)
+    scales: Float32Array = np.asarray(weight_type.scale, float32)
     bias = arrays["bias"].astype(float32) if "bias" in arrays else None
     if pixels:
-        sums, scale = _matmul_sums(call, arrays["x"], w[:, :, 0, 0].T, how)
+        sums, scale = _matmul_sums(call, arrays["x"], w[:, :, 0, 0].T, quantize_rows)
     elif call.op == "conv2d":
-        sums, scale = _conv_sums(call, arrays["x"], w, how)
+        sums, scale = _conv_sums(call, arrays["x"], w, quantize_rows)
     else:
-        sums, scale = _matmul_sums(call, arrays[data], w, how)
+        sums, scale = _matmul_sums(call, arrays[data], w, quantize_rows)
     return _IntegerSums(sums, scale, scales, bias)
 
 
 def _matmul_sums(
-    call: MethodCall, x: Integers, w: Integers, how: Callable[[Integers], Numbers]
+    call: MethodCall, x: Integers, w: Integers, quantize_rows: Callable[[Integers], Numbers]
 ) -> tuple[Float32Array, Float32Array]:
-    codes, scale, zero = how(x.reshape(-1, x.shape[-1]))
-    whole = (codes - zero).astype(np.int64).reshape(x.shape)
-    right = w.swapaxes(-1, -2) if call.op == "linear" else w
-    return accumulate.matmul(whole, right).astype(float32), scale.reshape(*x.shape[:-1], 1)
+    integers, scale, zero = quantize_rows(x.reshape(-1, x.shape[-1]))
+    centred = (integers - zero).astype(np.int64).reshape(x.shape)
+    columns = w.swapaxes(-1, -2) if call.op == "linear" else w
+    return accumulate.matmul(centred, columns).astype(float32), scale.reshape(*x.shape[:-1], 1)
 
 
 def _conv_sums(
-    call: MethodCall, x: Integers, w: Integers, how: Callable[[Integers], Numbers]
+    call: MethodCall, x: Integers, w: Integers, quantize_rows: Callable[[Integers], Numbers]
 ) -> tuple[Float32Array, Float32Array]:
     """Returns sums in NHWC; padding is what the zero point means."""
-    codes, scale, zero = how(x.reshape(len(x), -1))
-    whole = (codes - zero).astype(np.int64).reshape(x.shape)
-    named = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
-    sums = accumulate.conv2d(whole, w, **named)  # type: ignore[arg-type]
-    last = sums if named["layout"] == "NHWC" else np.moveaxis(sums, 1, -1)
-    return last.astype(float32), scale.reshape(-1, 1, 1, 1)
+    # Padding of floats is 0.0, which is the zero point in integers: 0 after subtracting it.
+    integers, scale, zero = quantize_rows(x.reshape(len(x), -1))
+    centred = (integers - zero).astype(np.int64).reshape(x.shape)
+    conv_attrs = {n: call.attrs[n] for n in ("stride", "pad", "dilation", "groups", "layout")}
+    sums = accumulate.conv2d(centred, w, **conv_attrs)  # type: ignore[arg-type]
+    channels_last = sums if conv_attrs["layout"] == "NHWC" else np.moveaxis(sums, 1, -1)
+    return channels_last.astype(float32), scale.reshape(-1, 1, 1, 1)
 
 
 def _is_pointwise(call: MethodCall) -> bool:
@@ -175,17 +188,17 @@ def _is_pointwise(call: MethodCall) -> bool:
 
 def _pointwise_conv(call: MethodCall, arrays: Arrays) -> Integers:
     """Computes a 1x1 convolution, in which each pixel has a scale and zero point of its own."""
-    last = call.attrs["layout"] == "NHWC"
-    x = arrays["x"] if last else np.moveaxis(arrays["x"], 1, -1)
-    made = _integer_sums(call, {**arrays, "x": x}, quantize_affine_xnnpack, pixels=True)
-    return _in_layout(call, made.times_data_fused())
+    is_nhwc = call.attrs["layout"] == "NHWC"
+    x = arrays["x"] if is_nhwc else np.moveaxis(arrays["x"], 1, -1)
+    sums = _integer_sums(call, {**arrays, "x": x}, quantize_affine_xnnpack, pixels=True)
+    return _in_layout(call, sums.times_data_fused())
 
 
-def _in_layout(call: MethodCall, made: Integers) -> Integers:
+def _in_layout(call: MethodCall, result: Integers) -> Integers:
     """Returns an NHWC result in the layout of the op."""
     if call.op != "conv2d" or call.attrs["layout"] == "NHWC":
-        return made
-    return np.ascontiguousarray(np.moveaxis(made, -1, 1))
+        return result
+    return np.ascontiguousarray(np.moveaxis(result, -1, 1))
 
 
 def _is_depthwise(call: MethodCall) -> bool:
@@ -213,14 +226,16 @@ def dynamic_conv(call: MethodCall, arrays: Arrays, *, lanes: int = 0) -> Integer
         return _in_layout(
             call, _integer_sums(call, arrays, quantize_symmetric).times_scale_product()
         )
-    made = _integer_sums(call, arrays, quantize_affine)
+    sums = _integer_sums(call, arrays, quantize_affine)
     if _is_depthwise(call) == (lanes == 0):
-        return _in_layout(call, made.times_scale_product())
+        return _in_layout(call, sums.times_scale_product())
     if not lanes:
-        return _in_layout(call, made.times_weights_first())
-    channels = made.sums.shape[-1]
-    body = np.arange(channels) < channels // lanes * lanes
-    return _in_layout(call, np.where(body, made.times_weights_first(), made.times_data_first()))
+        return _in_layout(call, sums.times_weights_first())
+    channels = sums.sums.shape[-1]
+    in_vectors = np.arange(channels) < channels // lanes * lanes
+    return _in_layout(
+        call, np.where(in_vectors, sums.times_weights_first(), sums.times_data_first())
+    )
 
 
 def dynamic_fused(call: MethodCall, arrays: Arrays) -> Integers:
@@ -266,17 +281,18 @@ def dynamic_packed(call: MethodCall, arrays: Arrays) -> Integers:
         return dynamic_rows(call, arrays)
     if np.any(arrays["w"].astype(np.int64) < -7):
         raise OpError(f"{call.op}: where four-bit weights are packed, -8 spills into another")
-    seen: list[Float32Array] = []
+    quantized_data: list[Float32Array] = []
 
     def rows(x: Integers) -> Numbers:
-        codes, scale, zero = quantize_symmetric(x)
-        seen.append(codes)
-        return codes, scale, zero
+        integers, scale, zero = quantize_symmetric(x)
+        quantized_data.append(integers)
+        return integers, scale, zero
 
-    made = _integer_sums(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
-    total = (float32(-7) * seen[0].sum(1, keepdims=True)).reshape(made.data.shape)
-    start = made.plus((total * made.data) * made.weights)
-    return np.asarray(start + (made.sums * made.data) * made.weights, float32)
+    sums = _integer_sums(call, {**arrays, "w": arrays["w"].astype(np.int16) + 7}, rows)
+    # The weights are stored plus 7; what that adds to every sum is 7 times the sum of the data.
+    correction = (float32(-7) * quantized_data[0].sum(1, keepdims=True)).reshape(sums.data.shape)
+    initial = sums.plus((correction * sums.data) * sums.weights)
+    return np.asarray(initial + (sums.sums * sums.data) * sums.weights, float32)
 
 
 def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> Integers:
@@ -286,37 +302,43 @@ def dynamic_blocks(call: MethodCall, arrays: Arrays, *, cut: bool = False) -> In
     block is added to the previous ones with one rounding.
     """
     terms, (steps, size) = arrays["w"].shape[1], _bfloat16_scales(call, cut=cut)
-    whole = arrays["w"].astype(np.int64)
-    codes, scale, zero = quantize_affine_xnnpack(arrays["x"].reshape(-1, terms))
-    counted = codes.astype(np.int64) + 128
-    start = np.zeros(len(whole), float32)
-    for number in range(steps.shape[1]):
-        block = whole[:, number * size : (number + 1) * size]
-        start = start - block.sum(1).astype(float32) * steps[:, number]
-    total = np.asarray(start * (zero + float32(128)), float32)
-    for number in range(steps.shape[1]):
-        part = slice(number * size, (number + 1) * size)
-        sums = (counted[:, part] @ whole[:, part].T).astype(float32)
-        total = fma(sums, np.broadcast_to(steps[:, number], sums.shape), total)
-    made = total * scale
+    weights = arrays["w"].astype(np.int64)
+    integers, scale, zero = quantize_affine_xnnpack(arrays["x"].reshape(-1, terms))
+    unsigned = integers.astype(np.int64) + 128
+    initial = np.zeros(len(weights), float32)
+    # The weights' sums times the zero point go first, block by block, from the accumulator's start.
+    for block_index in range(steps.shape[1]):
+        block = weights[:, block_index * size : (block_index + 1) * size]
+        initial = initial - block.sum(1).astype(float32) * steps[:, block_index]
+    total = np.asarray(initial * (zero + float32(128)), float32)
+    for block_index in range(steps.shape[1]):
+        terms_of_block = slice(block_index * size, (block_index + 1) * size)
+        sums = (unsigned[:, terms_of_block] @ weights[:, terms_of_block].T).astype(float32)
+        total = fma(sums, np.broadcast_to(steps[:, block_index], sums.shape), total)
+    result = total * scale
     if "bias" in arrays:
-        made = made + arrays["bias"].astype(float32)
-    return np.asarray(made.reshape(*arrays["x"].shape[:-1], len(whole)), float32)
+        result = result + arrays["bias"].astype(float32)
+    return np.asarray(result.reshape(*arrays["x"].shape[:-1], len(weights)), float32)
 
 
 def _bfloat16_scales(call: MethodCall, *, cut: bool) -> tuple[Float32Array, int]:
     """Returns the scales of each row's blocks as bfloat16, and the block size."""
-    quant, of = call.types["w"].quant, call.map("w")
+    quant, weight_map = call.types["w"].quant, call.map("w")
     blocks = {} if quant is None or quant.granularity is None else dict(quant.granularity.blocks)
     size, terms = blocks.get(1, 0), call.types["w"].shape[1]
     if blocks.get(0) != 1 or not size or size % 32 or not isinstance(terms, int) or terms % size:
         raise OpError(f"{call.op}: the runtime takes blocks of 32 terms of a row, or 64, 96 ...")
-    scales: Float32Array = np.asarray(of.scale, float32).reshape(-1, terms // size)
-    if np.any(of.zero) or np.any(scales.astype(np.float16) != scales) or np.any(scales < 2.0**-14):
+    scales: Float32Array = np.asarray(weight_map.scale, float32).reshape(-1, terms // size)
+    if (
+        np.any(weight_map.zero)
+        or np.any(scales.astype(np.float16) != scales)
+        or np.any(scales < 2.0**-14)
+    ):
         raise OpError(f"{call.op}: the runtime's blocks have normal float16 scales, no zero points")
+    # Round to bfloat16: add half of the dropped bits, ties to even; or truncate.
     bits = scales.view(np.uint32)
-    up = np.uint32(0) if cut else np.uint32(0x7FFF) + ((bits >> 16) & 1)
-    return ((bits + up) & np.uint32(0xFFFF0000)).view(float32), size
+    rounding = np.uint32(0) if cut else np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    return ((bits + rounding) & np.uint32(0xFFFF0000)).view(float32), size
 
 
 METHODS: Mapping[str, PluginMethod] = {

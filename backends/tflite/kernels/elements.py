@@ -37,8 +37,8 @@ Whole = NDArray[np.int64]
 _AWAY = ROUNDINGS["away"]
 
 
-def _centred(codes: Integers, of: Affine) -> Whole:
-    return np.asarray(codes.astype(np.int64) - int(of.zero))
+def _centred(integers: Integers, affine: Affine) -> Whole:
+    return np.asarray(integers.astype(np.int64) - int(affine.zero))
 
 
 # -- by one multiplier ----------------------------------------------------------------------------
@@ -66,15 +66,15 @@ def fixed_clip(
 ) -> Integers:
     """(q - z) by the multiplier of the scales' quotient, between the integers of two ends."""
     require_per_tensor("fixed_clip", x_map, out)
-    by = to_fixed_point(float(float32(x_map.scale) / float32(out.scale)))
-    whole = multiply_fixed_point(_centred(x, x_map), *by, rule) + int(out.zero)
+    multiplier = to_fixed_point(float(float32(x_map.scale) / float32(out.scale)))
+    scaled = multiply_fixed_point(_centred(x, x_map), *multiplier, rule) + int(out.zero)
     low, high = (
-        end
+        bound
         if value is None
         else int(_AWAY(np.asarray(float32(value) / float32(out.scale)))) + int(out.zero)
-        for value, end in ((min, out.low), (max, out.high))
+        for value, bound in ((min, out.low), (max, out.high))
     )
-    return saturate(np.clip(whole, low, high), out)
+    return saturate(np.clip(scaled, low, high), out)
 
 
 def fixed_relu(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
@@ -88,17 +88,20 @@ def fixed_relu(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Intege
 def fixed_compare(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     """Returns a comparison of q - z with eight more bits, each by the multiplier of its own
     scale."""
-    sides = {slot: _compared(call, slot, arrays[slot]) for slot in ("a", "b")}
-    return compute(call.op, sides, call.attrs)
+    operands = {slot: _scaled_for_comparison(call, slot, arrays[slot]) for slot in ("a", "b")}
+    # Eight more bits keep the order of floats that one bit of each would lose.
+    return compute(call.op, operands, call.attrs)
 
 
-def _compared(call: MethodCall, slot: str, codes: Integers) -> Whole:
-    of = call.affine(slot)
-    require_per_tensor("fixed_compare", of)
-    q, exponent = to_fixed_point(float(float32(of.scale)))
+def _scaled_for_comparison(call: MethodCall, slot: str, integers: Integers) -> Whole:
+    affine = call.affine(slot)
+    require_per_tensor("fixed_compare", affine)
+    q, exponent = to_fixed_point(float(float32(affine.scale)))
     if exponent > 0:
-        raise OpError(f"fixed_compare: {slot} has scale {float(of.scale)}; it takes less than 1")
-    return multiply_fixed_point(_centred(codes, of) << 8, q, exponent, call.rule)
+        raise OpError(
+            f"fixed_compare: {slot} has scale {float(affine.scale)}; it takes less than 1"
+        )
+    return multiply_fixed_point(_centred(integers, affine) << 8, q, exponent, call.rule)
 
 
 def code_compare(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
@@ -109,24 +112,27 @@ def code_compare(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
 def fixed_quotient(a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine) -> Integers:
     """a / b by a reciprocal of 31 bits, then by the multiplier of sa / (sb * sc)."""
     require_per_tensor("fixed_quotient", a_map, b_map, out)
-    over, under = np.broadcast_arrays(_centred(a, a_map), _centred(b, b_map))
-    if not under.all():
+    dividend, divisor = np.broadcast_arrays(_centred(a, a_map), _centred(b, b_map))
+    if not divisor.all():
         raise OpError("fixed_quotient: a divisor is zero")
-    over, under = np.where(under < 0, -over, over), np.abs(under)
-    inverse, shift = reciprocal(under, 31)
-    room = 31 - bit_length(np.where(over < 0, -over - 1, over) * 2 + 1) + 1
-    quotient = LONG.multiply(LONG.wrap(over << room), inverse)
-    by = float(float32(a_map.scale) / float32(float32(b_map.scale) * float32(out.scale)))
-    factor, exponent = to_fixed_point(by)
-    made = _down(LONG.multiply(quotient, factor), shift + room - exponent)
-    return saturate(made + int(out.zero), out)
+    # The sign goes to the dividend; the reciprocal is of positive numbers.
+    dividend, divisor = np.where(divisor < 0, -dividend, dividend), np.abs(divisor)
+    inverse, shift = reciprocal(divisor, 31)
+    # Normalize the dividend to 31 bits, so that the product keeps the most bits.
+    headroom = 31 - bit_length(np.where(dividend < 0, -dividend - 1, dividend) * 2 + 1) + 1
+    quotient = LONG.multiply(LONG.wrap(dividend << headroom), inverse)
+    ratio = float(float32(a_map.scale) / float32(float32(b_map.scale) * float32(out.scale)))
+    factor, exponent = to_fixed_point(ratio)
+    result = _divide_by_power_of_2(LONG.multiply(quotient, factor), shift + headroom - exponent)
+    return saturate(result + int(out.zero), out)
 
 
-def _down(x: Whole, by: Whole) -> Whole:
+def _divide_by_power_of_2(x: Whole, by: Whole) -> Whole:
     """x / 2^by, halves away from zero; beyond 31 a shift counts from zero again, as on x86."""
-    beyond = by > 31
-    near = shift_right_rounding(x, np.where(beyond, 0, by))
-    return np.where(beyond, (x >> (by & 31)) + (x >= 0), near)
+    # x86 shifts count modulo 32.
+    exceeds_31 = by > 31
+    rounded = shift_right_rounding(x, np.where(exceeds_31, 0, by))
+    return np.where(exceeds_31, (x >> (by & 31)) + (x >= 0), rounded)
 
 
 def unshifted(call: MethodCall, arrays: Mapping[str, Integers], *, apart: bool = False) -> Integers:
@@ -141,8 +147,8 @@ def unshifted(call: MethodCall, arrays: Mapping[str, Integers], *, apart: bool =
     if apart and b.zero.any():
         twice = Requant(multiplier="q31", compute="f64", unit="f32", round="double")
         return integer_product(replace(call, rule=replace(rule, requant=twice)), arrays)
-    maps = {**call.maps, "b": replace(b, zero=b.zero * 0)}
-    return integer_product(replace(call, rule=rule, maps=maps), arrays)
+    operand_types = {**call.maps, "b": replace(b, zero=b.zero * 0)}
+    return integer_product(replace(call, rule=rule, maps=operand_types), arrays)
 
 
 def padding_alone(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
@@ -162,14 +168,17 @@ def fixed_square(
     """(a - b)^2: both with 7 more bits in units of twice the larger scale, then scaled to the
     result."""
     require_per_tensor("fixed_square", a_map, b_map, out)
-    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    # In units of twice the larger scale, both operands are below 1/2 after the shift.
+    unit = 2 * max(float(a_map.scale), float(b_map.scale))
     left, right = (
-        multiply_fixed_point(_centred(x, of) << 7, *to_fixed_point(float(of.scale) / twice), rule)
-        for x, of in ((a, a_map), (b, b_map))
+        multiply_fixed_point(
+            _centred(x, affine) << 7, *to_fixed_point(float(affine.scale) / unit), rule
+        )
+        for x, affine in ((a, a_map), (b, b_map))
     )
-    by = twice * twice / ((1 << 14) * float(out.scale))
-    made = multiply_fixed_point((left - right) ** 2, *to_fixed_point(by), rule)
-    return saturate(made + int(out.zero), out)
+    ratio = unit * unit / ((1 << 14) * float(out.scale))
+    result = multiply_fixed_point((left - right) ** 2, *to_fixed_point(ratio), rule)
+    return saturate(result + int(out.zero), out)
 
 
 def cut_root(x: Integers, x_map: Affine, out: Affine) -> Integers:
@@ -191,23 +200,24 @@ def fixed_powers(
 ) -> Integers:
     """Returns the product of q - z, one after the other, by a 15-bit multiplier after each."""
     require_per_tensor("fixed_powers", x_map, out)
-    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    kept = [a for a in range(x.ndim) if a not in over]
-    count = math.prod(x.shape[a] for a in over)
-    value = _centred(x, x_map).transpose(*kept, *over)
-    value = value.reshape(*(x.shape[a] for a in kept), count)
+    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    other_axes = [a for a in range(x.ndim) if a not in reduced_axes]
+    count = math.prod(x.shape[a] for a in reduced_axes)
+    value = _centred(x, x_map).transpose(*other_axes, *reduced_axes)
+    value = value.reshape(*(x.shape[a] for a in other_axes), count)
     if not count:
         raise OpError("fixed_powers: a product of no quantized values")
-    by = float(float32(x_map.scale)) / float(float32(out.scale)) ** (1.0 / count)
-    q, exponent = to_fixed_point(by)
-    short = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
-    rest, half = 15 - exponent, np.int64(1) << (14 - exponent)
+    # The count-th root of the result's scale: the multiplier is applied once for each factor.
+    ratio = float(float32(x_map.scale)) / float(float32(out.scale)) ** (1.0 / count)
+    q, exponent = to_fixed_point(ratio)
+    multiplier = min((q + (1 << 15)) >> 16, (1 << 15) - 1)
+    shift, half = 15 - exponent, np.int64(1) << (14 - exponent)
     total = value[..., 0]
     for index in range(1, count + 1):
         product = total * value[..., index] if index < count else total
-        total = LONG.wrap((product * short + half) >> rest)
-    made = saturate(total + int(out.zero), out)
-    return np.expand_dims(made, over) if keep else made
+        total = LONG.wrap((product * multiplier + half) >> shift)
+    result = saturate(total + int(out.zero), out)
+    return np.expand_dims(result, reduced_axes) if keep else result
 
 
 # -- rows of a table -----------------------------------------------------------------------------
@@ -222,9 +232,9 @@ def even_table(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     if out is not None and (w.axis is not None or not w.same_map(out)):
         raise OpError("even_table: rows keep their map, which is one for all")
     table = arrays["w"] if out is not None else dequantize(arrays["w"], w, call.rule)
-    made = compute(call.op, {**arrays, "w": table}, call.attrs)
-    assert isinstance(made, np.ndarray)
-    return made
+    rows = compute(call.op, {**arrays, "w": table}, call.attrs)
+    assert isinstance(rows, np.ndarray)
+    return rows
 
 
 # -- in vectors -----------------------------------------------------------------------------------
@@ -239,36 +249,42 @@ def quantize_vectors(call: MethodCall, arrays: Mapping[str, Integers]) -> Intege
     require_per_tensor("quantize_vectors", out)
     x = arrays["x"].astype(float32)
     with np.errstate(all="ignore"):
-        body = np.rint(x * (float32(1) / float32(out.scale)))
+        vectors = np.rint(x * (float32(1) / float32(out.scale)))
         tail = _AWAY(x.astype(np.float64) / float(out.scale)).astype(float32)
-    places = np.arange(x.size).reshape(x.shape) < x.size // 8 * 8
-    made = np.where(places, body, tail) + float32(out.zero)
-    return np.clip(np.nan_to_num(made), out.low, out.high).astype(out.carrier)
+    # Whole groups of eight; the remainder loop has another rounding.
+    in_vectors = np.arange(x.size).reshape(x.shape) < x.size // 8 * 8
+    steps = np.where(in_vectors, vectors, tail) + float32(out.zero)
+    return np.clip(np.nan_to_num(steps), out.low, out.high).astype(out.carrier)
 
 
 # -- functions of 16-bit values -------------------------------------------------------------------
 
 
-def _table(call: MethodCall, function: Callable[[Float32Array], Float32Array]) -> Whole:
+def _sample_with_correction(
+    call: MethodCall, function: Callable[[Float32Array], Float32Array]
+) -> Whole:
     """513 numbers in float32, each moved by half of what the middle after it would be off."""
     x, out = call.affine("x"), call.out
     assert out is not None
     low, high = x.storage.bounds
-    start, end = (float32(float32(x.scale) * float32(code - int(x.zero))) for code in (low, high))
-    least, most = (
-        float32(float32(out.scale) * float32(code - int(out.zero))) for code in (low, high)
+    start, end = (
+        float32(float32(x.scale) * float32(integer - int(x.zero))) for integer in (low, high)
+    )
+    lowest_value, highest_value = (
+        float32(float32(out.scale) * float32(integer - int(out.zero))) for integer in (low, high)
     )
     step = float32(end - start) / float32(512)
-    steps = float32(65536) / float32(most - least)
-    places = np.arange(512, dtype=float32) * step
-    after = np.arange(1, 513, dtype=float32) * step
-    here = function(start + places) * steps
-    middle = _AWAY(function(start + places + step / float32(2)) * steps)
-    first = _AWAY(here)
-    off = _AWAY((function(start + after) * steps + first) / float32(2)) - middle
-    last = _AWAY(function(np.array([end], float32)) * steps)
-    made = np.append(first - _AWAY(off / float32(2)), last)
-    return np.asarray(np.clip(made, low, high), np.int64)
+    # 65536 steps of the result's type over its whole range.
+    steps = float32(65536) / float32(highest_value - lowest_value)
+    offsets = np.arange(512, dtype=float32) * step
+    next_offsets = np.arange(1, 513, dtype=float32) * step
+    samples = function(start + offsets) * steps
+    midpoints = _AWAY(function(start + offsets + step / float32(2)) * steps)
+    rounded = _AWAY(samples)
+    error = _AWAY((function(start + next_offsets) * steps + rounded) / float32(2)) - midpoints
+    last_sample = _AWAY(function(np.array([end], float32)) * steps)
+    entries = np.append(rounded - _AWAY(error / float32(2)), last_sample)
+    return np.asarray(np.clip(entries, low, high), np.int64)
 
 
 def _curve(call: MethodCall, x: Float32Array) -> Float32Array:
@@ -276,27 +292,30 @@ def _curve(call: MethodCall, x: Float32Array) -> Float32Array:
     to."""
     out = call.out
     assert out is not None
-    made: Float32Array
+    values: Float32Array
     with np.errstate(all="ignore"):
         if call.op == "rsqrt":
-            made = np.asarray(float32(1) / np.sqrt(x), float32)
+            values = np.asarray(float32(1) / np.sqrt(x), float32)
         elif call.op == "gelu" and call.attrs["approximate"] == "none":
-            tail = compute("erfc", {"x": x * float32(-math.sqrt(0.5))}, {}).astype(float32)
-            made = float32(0.5) * x * tail
+            # erfc keeps the tail's precision where 1 + erf would cancel.
+            complement = compute("erfc", {"x": x * float32(-math.sqrt(0.5))}, {}).astype(float32)
+            values = float32(0.5) * x * complement
         elif call.op == "gelu":
-            wide = (float32(_GELU) * (x + float32(0.044715) * x * x * x)).astype(np.float64)
-            made = float32(0.5) * x * (float32(1) + np.tanh(wide).astype(float32))
+            argument = (float32(_SQRT_2_OVER_PI) * (x + float32(0.044715) * x * x * x)).astype(
+                np.float64
+            )
+            values = float32(0.5) * x * (float32(1) + np.tanh(argument).astype(float32))
         else:
-            made = compute(call.op, {"x": x}, call.attrs).astype(float32)
+            values = compute(call.op, {"x": x}, call.attrs).astype(float32)
     if call.op in ("log", "rsqrt"):
-        end = out.low if call.op == "log" else out.high
-        made = np.where(x <= 0, float32(out.scale) * float32(end - int(out.zero)), made).astype(
-            float32
-        )
-    return np.asarray(made, float32)
+        limit = out.low if call.op == "log" else out.high
+        values = np.where(
+            x <= 0, float32(out.scale) * float32(limit - int(out.zero)), values
+        ).astype(float32)
+    return np.asarray(values, float32)
 
 
-_GELU = math.sqrt(2 / math.pi)
+_SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 
 
 def each_code(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
@@ -317,11 +336,11 @@ def between(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     if out is None or out.storage.bits != 16 or call.affine("x").storage.bits != 16:
         raise OpError("between: 16-bit integers")
     require_per_tensor("between", call.affine("x"), out)
-    table = _table(call, lambda x: _curve(call, x))
-    codes = arrays["x"].astype(np.int64)
-    at, rest = 256 + (codes >> 7), codes & 0x7F
-    slope = (table[at + 1] - table[at]) * rest
-    return saturate(table[at] + ((slope + 64) >> 7), out)
+    table = _sample_with_correction(call, lambda x: _curve(call, x))
+    integers = arrays["x"].astype(np.int64)
+    index, remainder = 256 + (integers >> 7), integers & 0x7F
+    slope = (table[index + 1] - table[index]) * remainder
+    return saturate(table[index] + ((slope + 64) >> 7), out)
 
 
 METHODS: Mapping[str, PluginMethod] = {

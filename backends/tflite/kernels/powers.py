@@ -24,10 +24,14 @@ _ROOTS = 2.0 ** (np.arange(_PARTS) / _PARTS)
 
 def expf(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """e^x by a table of 32 powers of two and a cubic in float64, rounded once."""
+    # Arguments beyond these give 0 or infinity in float32 anyway.
     with np.errstate(all="ignore"):
         steps = np.clip(x.astype(np.float64), -150.0, 130.0) * _TURN
-        whole = np.rint(steps)
-        rest, number = steps - whole, whole.astype(np.int64)
+        rounded = np.rint(steps)
+        remainder, number = steps - rounded, rounded.astype(np.int64)
+        # 2^(number / 32) = 2^(number % 32 / 32) * 2^(number // 32)
         root = np.ldexp(_ROOTS[number % _PARTS], number // _PARTS)
-        made = (_CUBE[0] * rest + _CUBE[1]) * (rest * rest) + (_CUBE[2] * rest + 1.0)
-        return np.asarray((made * root).astype(np.float32))
+        polynomial = (_CUBE[0] * remainder + _CUBE[1]) * (remainder * remainder) + (
+            _CUBE[2] * remainder + 1.0
+        )
+        return np.asarray((polynomial * root).astype(np.float32))

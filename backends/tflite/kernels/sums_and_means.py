@@ -28,27 +28,27 @@ from qir.reference.windows import restore_layout
 
 from .powers import expf
 
-Codes = NDArray[np.generic]
+Integers = NDArray[np.generic]
 Int64 = NDArray[np.int64]
 F = np.float32
 
 
-def _clamped(whole: Int64, out: Affine) -> Codes:
-    return np.clip(whole, out.low, out.high).astype(out.carrier)
+def _clamped(values: Int64, out: Affine) -> Integers:
+    return np.clip(values, out.low, out.high).astype(out.carrier)
 
 
-def _minus_zero_point(codes: Codes, of: Affine, name: str) -> Int64:
-    if of.axis is not None:
+def _minus_zero_point(integers: Integers, affine: Affine, name: str) -> Int64:
+    if affine.axis is not None:
         raise OpError(f"{name}: one scale a tensor, not one a channel")
-    return np.asarray(codes.astype(np.int64) - int(of.zero))
+    return np.asarray(integers.astype(np.int64) - int(affine.zero))
 
 
 # -- two operands ---------------------------------------------------------------------------------
 
 
 def fixed_sum(
-    a: Codes,
-    b: Codes,
+    a: Integers,
+    b: Integers,
     a_map: Affine,
     b_map: Affine,
     out: Affine,
@@ -56,60 +56,61 @@ def fixed_sum(
     rule: Rule,
     sign: int = 1,
     once: bool = False,
-) -> Codes:
+) -> Integers:
     """Computes a + b, or a - b, in fixed point.
 
     Both operands get 20 more bits (15 for 16-bit integers), in units of twice the larger scale; the
     sum is scaled to the result. `once`: operands are rounded once, ties up.
     """
-    first = replace(rule, requant=replace(rule.requant, round="half_up")) if once else rule
+    operand_rule = replace(rule, requant=replace(rule.requant, round="half_up")) if once else rule
     bits = 20 if a_map.storage.bits == 8 else 15
-    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    # In units of twice the larger scale, the shifted operands and their sum fit into 32 bits.
+    unit = 2 * max(float(a_map.scale), float(b_map.scale))
     parts = [
         multiply_fixed_point(
-            _minus_zero_point(x, of, "fixed_sum") << bits,
-            *to_fixed_point(float(of.scale) / twice),
-            first,
+            _minus_zero_point(x, affine, "fixed_sum") << bits,
+            *to_fixed_point(float(affine.scale) / unit),
+            operand_rule,
         )
-        for x, of in ((a, a_map), (b, b_map))
+        for x, affine in ((a, a_map), (b, b_map))
     ]
     total = (parts[0] + sign * parts[1]).astype(np.int32).astype(np.int64)
-    by, exponent = to_fixed_point(twice / ((1 << bits) * float(out.scale)))
+    multiplier, exponent = to_fixed_point(unit / ((1 << bits) * float(out.scale)))
     if exponent > 0:
         raise OpError(f"fixed_sum: an operand's scale is 2^{bits - 1} times the result's or more")
-    whole = multiply_fixed_point(total, by, exponent, rule)
-    return _clamped(whole + int(out.zero), out)
+    scaled = multiply_fixed_point(total, multiplier, exponent, rule)
+    return _clamped(scaled + int(out.zero), out)
 
 
 def fixed_product(
-    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
-) -> Codes:
+    a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine, *, rule: Rule
+) -> Integers:
     """Computes a * b by a multiplier of (sa * sb) / sc in float32, or by that float itself."""
-    m = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
+    ratio = F(F(a_map.scale) * F(b_map.scale)) / F(out.scale)
     product = _minus_zero_point(a, a_map, "fixed_product") * _minus_zero_point(
         b, b_map, "fixed_product"
     )
     if rule.requant.multiplier == "f32":
         if rule.requant.round not in ROUNDINGS:
             raise OpError("fixed_product: a float32 factor is rounded once")
-        if m >= 2.0**8:
+        if ratio >= 2.0**8:
             raise OpError("fixed_product: the scales' product is 256 times the result's or more")
-        real: Floats = np.clip(product.astype(F) * m, F(-(2**31)), F(2**31))
-        whole = ROUNDINGS[rule.requant.round](real).astype(np.int64)
+        scaled: Floats = np.clip(product.astype(F) * ratio, F(-(2**31)), F(2**31))
+        rounded = ROUNDINGS[rule.requant.round](scaled).astype(np.int64)
     else:
-        whole = multiply_fixed_point(product, *to_fixed_point(float(m)), rule)
-    return _clamped(whole + int(out.zero), out)
+        rounded = multiply_fixed_point(product, *to_fixed_point(float(ratio)), rule)
+    return _clamped(rounded + int(out.zero), out)
 
 
 def aligned_sum(
-    a: Codes, b: Codes, a_map: Affine, b_map: Affine, out: Affine, *, sign: int = 1
-) -> Codes:
+    a: Integers, b: Integers, a_map: Affine, b_map: Affine, out: Affine, *, sign: int = 1
+) -> Integers:
     """Computes a + b, or a - b, as XNNPACK does.
 
     The quotients of the scales are integers of 21 bits with one shift; the sum is rounded once,
     ties up. Raises OpError for quotients that XNNPACK does not support.
     """
-    ra, rb = (float(F(of.scale) / F(out.scale)) for of in (a_map, b_map))
+    ra, rb = (float(F(affine.scale) / F(out.scale)) for affine in (a_map, b_map))
     if max(ra, rb) >= 2.0**8:
         raise OpError("aligned_sum: an operand's scale is 256 times the result's or more")
     if min(ra, rb) < 2.0**-10:
@@ -124,27 +125,30 @@ def aligned_sum(
 # -- one operand ----------------------------------------------------------------------------------
 
 
-def fixed_recode(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+def fixed_recode(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """Computes requantize: (q - z) times the multiplier of the scales' quotient."""
-    m = float(x_map.scale) / float(out.scale)
-    whole = multiply_fixed_point(
-        _minus_zero_point(x, x_map, "fixed_recode"), *to_fixed_point(m), rule
+    ratio = float(x_map.scale) / float(out.scale)
+    scaled = multiply_fixed_point(
+        _minus_zero_point(x, x_map, "fixed_recode"), *to_fixed_point(ratio), rule
     )
-    return _clamped(whole + int(out.zero), out)
+    return _clamped(scaled + int(out.zero), out)
 
 
 def fixed_leaky_relu(
-    x: Codes, x_map: Affine, out: Affine, *, rule: Rule, alpha: float = 0.01
-) -> Codes:
+    x: Integers, x_map: Affine, out: Affine, *, rule: Rule, alpha: float = 0.01
+) -> Integers:
     """Computes leaky_relu by one multiplier from zero up, and another one below."""
     value = _minus_zero_point(x, x_map, "fixed_leaky_relu")
-    up = float(F(x_map.scale) / F(out.scale))
-    down = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
-    above, below = (multiply_fixed_point(value, *to_fixed_point(m), rule) for m in (up, down))
+    positive_factor = float(F(x_map.scale) / F(out.scale))
+    negative_factor = float(F(F(x_map.scale) * F(alpha)) / F(out.scale))
+    above, below = (
+        multiply_fixed_point(value, *to_fixed_point(factor), rule)
+        for factor in (positive_factor, negative_factor)
+    )
     return _clamped(np.where(value >= 0, above, below) + int(out.zero), out)
 
 
-def short_leaky_relu(x: Codes, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Codes:
+def short_leaky_relu(x: Integers, x_map: Affine, out: Affine, *, alpha: float = 0.01) -> Integers:
     """Computes leaky_relu as XNNPACK does: by factors with 8 fraction bits, ties up.
 
     Factors that XNNPACK does not support go to TensorFlow Lite's own kernel, which rounds twice.
@@ -173,27 +177,30 @@ def to_8_fraction_bits(ratio: np.float32) -> int:
     return round(float(ratio) * 256)
 
 
-def fixed_hard_swish(x: Codes, x_map: Affine, out: Affine) -> Codes:
+def fixed_hard_swish(x: Integers, x_map: Affine, out: Affine) -> Integers:
     """Computes hard_swish in 16 bits, by 15-bit multipliers for x and for relu6(x + 3)."""
     value = _minus_zero_point(x, x_map, "fixed_hard_swish") << 7
-    fine = F(F(1 / 128) * F(x_map.scale))
-    (by, down), (gate_by, up) = (
-        _multiplier_15_bits(float(F(fine / unit))) for unit in (F(out.scale), F(3.0 / 32768.0))
+    # Seven more bits, so that the scale is 128 times finer.
+    fine_scale = F(F(1 / 128) * F(x_map.scale))
+    (output_multiplier, output_exponent), (gate_multiplier, gate_exponent) = (
+        _multiplier_15_bits(float(F(fine_scale / unit)))
+        for unit in (F(out.scale), F(3.0 / 32768.0))
     )
-    if down > 0:
+    if output_exponent > 0:
         raise OpError("fixed_hard_swish: the result's scale is below 1/128 of the operand's")
+    # gate = relu6(x + 3) / 6 as a 16-bit fraction: half of the saturated x / 3, plus a half.
     gate = value
-    if up > 0:
-        gate = _saturating_shift(gate, up - 1)
-    gate = _rounding_doubling_high_half(gate, gate_by)
-    if up > 0:
+    if gate_exponent > 0:
+        gate = _saturating_shift(gate, gate_exponent - 1)
+    gate = _rounding_doubling_high_half(gate, gate_multiplier)
+    if gate_exponent > 0:
         gate = _saturating_shift(gate, 1)
-    elif up < 0:
-        gate = _rounding_shift_right(gate, -up)
+    elif gate_exponent < 0:
+        gate = _rounding_shift_right(gate, -gate_exponent)
     gate = (gate + (1 << 15)) >> 1
-    product = gate * _rounding_doubling_high_half(value, by)
-    high = np.where(product >= 0, product >> 15, -(-product >> 15))
-    return _clamped(_rounding_shift_right(high, -down) + int(out.zero), out)
+    product = gate * _rounding_doubling_high_half(value, output_multiplier)
+    half_product = np.where(product >= 0, product >> 15, -(-product >> 15))
+    return _clamped(_rounding_shift_right(half_product, -output_exponent) + int(out.zero), out)
 
 
 def _multiplier_15_bits(m: float) -> tuple[int, int]:
@@ -222,29 +229,31 @@ def _rounding_shift_right(x: Int64, exponent: int) -> Int64:
     return np.asarray((x >> exponent) + ((x & mask) > (mask >> 1) + (x < 0)))
 
 
-def logistic_steps(x: Codes, x_map: Affine, out: Affine, *, rule: Rule) -> Codes:
+def logistic_steps(x: Integers, x_map: Affine, out: Affine, *, rule: Rule) -> Integers:
     """Computes 1 / (1 + exp(-x)), each step in float32."""
     powers = expf(-dequantize(x, x_map, rule).astype(F))
     return quantize(F(1) / (F(1) + powers), out, rule)
 
 
-def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Codes:
+def share_table(x: Integers, x_map: Affine, out: Affine, *, axis: int = -1) -> Integers:
     """Computes softmax by a float32 table of exponentials.
 
     The sum is in the order of the axis, and one quotient a row multiplies all its terms.
     """
     if x_map.storage.bits > 8:
         raise OpError("share_table: a table over 8-bit integers; wider integers are not supported")
-    codes = np.moveaxis(_minus_zero_point(x, x_map, "share_table"), axis, -1)
-    if not codes.size:
+    integers = np.moveaxis(_minus_zero_point(x, x_map, "share_table"), axis, -1)
+    if not integers.size:
         return np.zeros(x.shape, out.carrier)
     scale = F(x_map.scale)
+    # The lowest scale first: exp(-scale * k) for each difference k to the maximum.
     table = expf(-scale * np.arange(256, dtype=F))
-    terms = table[codes.max(-1, keepdims=True) - codes]
+    terms = table[integers.max(-1, keepdims=True) - integers]
+    # A running sum keeps the order of the axis, which np.sum would change.
     total = np.cumsum(terms, -1, dtype=F)[..., -1:]
-    share = terms * (F(1) / (total * F(out.scale)))
-    whole = np.floor(share.astype(np.float64) + 0.5).astype(np.int64) + int(out.zero)
-    return np.moveaxis(_clamped(whole, out), -1, axis)
+    quotients = terms * (F(1) / (total * F(out.scale)))
+    rounded = np.floor(quotients.astype(np.float64) + 0.5).astype(np.int64) + int(out.zero)
+    return np.moveaxis(_clamped(rounded, out), -1, axis)
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -252,12 +261,12 @@ def share_table(x: Codes, x_map: Affine, out: Affine, *, axis: int = -1) -> Code
 
 def _rounded_quotient(total: Int64, count: Int64 | int) -> Int64:
     """Divides integers, ties away from zero."""
-    near = np.where(total > 0, total + count // 2, total - count // 2)
-    return np.asarray(np.where(near >= 0, near // count, -(-near // count)))
+    nudged = np.where(total > 0, total + count // 2, total - count // 2)
+    return np.asarray(np.where(nudged >= 0, nudged // count, -(-nudged // count)))
 
 
 def mean_away(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
@@ -267,72 +276,73 @@ def mean_away(
     ceil: bool = False,
     count_pad: bool = False,
     layout: str = "NCHW",
-) -> Codes:
+) -> Integers:
     """Computes average pooling of raw integers without padding; ties round away from the integer
     zero."""
     if not x_map.same_map(out) or count_pad:
-        said = "padding is not counted" if count_pad else "operand and result have one map"
-        raise OpError(f"mean_away: {said}")
+        reason = "padding is not counted" if count_pad else "operand and result have one map"
+        raise OpError(f"mean_away: {reason}")
     total, count = sum_quantized(x, kernel, stride, pad, ceil=ceil, layout=layout)
     return restore_layout(_clamped(_rounded_quotient(total, count), out), layout)
 
 
 def fixed_mean(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
     rule: Rule,
     axes: Sequence[int] = (),
     keep: bool = True,
-) -> Codes:
+) -> Integers:
     """Computes the sum of q - z times a multiplier that is divided by the count."""
     value = _minus_zero_point(x, x_map, "fixed_mean")
-    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    count = math.prod(x.shape[a] for a in over)
+    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    count = math.prod(x.shape[a] for a in reduced_axes)
     q, exponent = to_fixed_point(float(x_map.scale) / float(out.scale))
+    # The shift keeps the divided multiplier in 32 bits, as TensorFlow Lite's Mean does.
     shift = min(63 - (64 - count.bit_length()), 32, 31 + exponent)
     q, exponent = (q << shift) // count, exponent - shift
-    total = value.sum(over, keepdims=keep)
+    total = value.sum(reduced_axes, keepdims=keep)
     return _clamped(multiply_fixed_point(total, q, exponent, rule) + int(out.zero), out)
 
 
 def mean_before(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
     axes: Sequence[int] = (),
     keep: bool = True,
     round: str = "away",
-) -> Codes:
+) -> Integers:
     """Computes the sum of q - z times (s / s_out) / count in float32; see `_quantize_sums`."""
-    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _minus_zero_point(x, x_map, "mean_before").sum(over, keepdims=keep)
-    count = math.prod(x.shape[a] for a in over)
+    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    total = _minus_zero_point(x, x_map, "mean_before").sum(reduced_axes, keepdims=keep)
+    count = math.prod(x.shape[a] for a in reduced_axes)
     gain = F(x_map.scale) / F(out.scale) / F(count)
     return _quantize_sums("mean_before", total, count * int(x_map.zero), gain, out, round)
 
 
 def total_before(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
     axes: Sequence[int] = (),
     keep: bool = True,
     round: str = "away",
-) -> Codes:
+) -> Integers:
     """Computes the sum of q - z times s / s_out in float32; see `_quantize_sums`."""
-    over = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
-    total = _minus_zero_point(x, x_map, "total_before").sum(over, keepdims=keep)
-    zeros = math.prod(x.shape[a] for a in over) * int(x_map.zero)
+    reduced_axes = tuple(a % x.ndim for a in axes) or tuple(range(x.ndim))
+    total = _minus_zero_point(x, x_map, "total_before").sum(reduced_axes, keepdims=keep)
+    zeros = math.prod(x.shape[a] for a in reduced_axes) * int(x_map.zero)
     return _quantize_sums("total_before", total, zeros, F(x_map.scale) / F(out.scale), out, round)
 
 
 def _quantize_sums(
     name: str, total: Int64, zeros: int, gain: np.float32, out: Affine, round: str
-) -> Codes:
+) -> Integers:
     """Quantizes sums by a gain, with the zero point inside the rounding.
 
     Raw integers are summed; what `zeros` are too much is subtracted from the zero point.
@@ -340,25 +350,25 @@ def _quantize_sums(
     if round not in ("away", "even"):
         raise OpError(f"{name}: round = {round!r}; it is away or even")
     steps: Floats = (total + zeros).astype(F) * gain + (F(out.zero) - F(zeros) * gain)
-    whole: Floats = ROUNDINGS[round](np.clip(steps, out.low, out.high))
-    return whole.astype(out.carrier)
+    rounded: Floats = ROUNDINGS[round](np.clip(steps, out.low, out.high))
+    return rounded.astype(out.carrier)
 
 
 # -- resizing -------------------------------------------------------------------------------------
 
 
 def fixed_resize(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
-    sizes: Codes | None = None,
+    sizes: Integers | None = None,
     scales: Sequence[float] = (),
     axes: Sequence[int] = (),
     coordinates: str = "half_pixel",
     mode: str = "linear",
     bits: int = 10,
-) -> Codes:
+) -> Integers:
     """Computes bilinear resizing of integers.
 
     Positions and weights have 10 fraction bits, ties away from zero; or weights have 11 bits from
@@ -366,66 +376,78 @@ def fixed_resize(
     """
     if not x_map.same_map(out):
         raise OpError("fixed_resize: operand and result have one map")
-    over, made = resized(x, sizes, scales, axes)
-    if mode != "linear" or len(over) != 2:
+    resized_axes, output_sizes = resized(x, sizes, scales, axes)
+    if mode != "linear" or len(resized_axes) != 2:
         raise OpError("fixed_resize: linear, along two axes")
-    codes = x.astype(np.int64)
-    find = _positions_11_bits if bits == 11 else _positions_10_bits
-    height, width = (find(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True))
+    integers = x.astype(np.int64)
+    positions_of = _positions_11_bits if bits == 11 else _positions_10_bits
+    height, width = (
+        positions_of(x.shape[a], target, coordinates)
+        for a, target in zip(resized_axes, output_sizes, strict=True)
+    )
     total: Int64 = np.zeros((), np.int64)
     for rows, by_row in height:
         for columns, by_column in width:
-            taken = np.take(np.take(codes, rows, over[0]), columns, over[1])
-            weight = along_axis(by_row, over[0], x.ndim) * along_axis(by_column, over[1], x.ndim)
-            total = total + taken * weight
+            neighbours = np.take(np.take(integers, rows, resized_axes[0]), columns, resized_axes[1])
+            weight = along_axis(by_row, resized_axes[0], x.ndim) * along_axis(
+                by_column, resized_axes[1], x.ndim
+            )
+            total = total + neighbours * weight
     if bits == 11:
         return _clamped((total + (1 << 21)) >> 22, out)
     return _clamped(_rounded_quotient(total, 1 << 20), out)
 
 
 def real_resize(
-    x: Codes,
+    x: Integers,
     x_map: Affine,
     out: Affine,
     *,
-    sizes: Codes | None = None,
+    sizes: Integers | None = None,
     scales: Sequence[float] = (),
     axes: Sequence[int] = (),
     coordinates: str = "half_pixel",
     mode: str = "linear",
-) -> Codes:
+) -> Integers:
     """Computes bilinear resizing in float32, then adds a half and truncates."""
     if not x_map.same_map(out):
         raise OpError("real_resize: operand and result have one map")
-    over, made = resized(x, sizes, scales, axes)
-    if mode != "linear" or len(over) != 2 or x_map.storage.kind != "uint":
+    resized_axes, output_sizes = resized(x, sizes, scales, axes)
+    if mode != "linear" or len(resized_axes) != 2 or x_map.storage.kind != "uint":
         raise OpError("real_resize: linear, along two axes, of unsigned integers")
     height, width = (
-        _float_positions(x.shape[a], to, coordinates) for a, to in zip(over, made, strict=True)
+        _float_positions(x.shape[a], target, coordinates)
+        for a, target in zip(resized_axes, output_sizes, strict=True)
     )
     total: NDArray[np.float32] | None = None
+    # The order of the four terms decides the last bit.
     for columns, by_column in width:  # above, below; then the next column
         for rows, by_row in height:
-            taken = np.take(np.take(x, rows, over[0]), columns, over[1]).astype(F)
-            weights = (along_axis(by_row, over[0], x.ndim), along_axis(by_column, over[1], x.ndim))
-            term = taken * weights[0] * weights[1]
+            neighbours = np.take(
+                np.take(x, rows, resized_axes[0]), columns, resized_axes[1]
+            ).astype(F)
+            weights = (
+                along_axis(by_row, resized_axes[0], x.ndim),
+                along_axis(by_column, resized_axes[1], x.ndim),
+            )
+            term = neighbours * weights[0] * weights[1]
             total = term if total is None else total + term
     assert total is not None
     return _clamped((total + F(0.5)).astype(np.int64), out)
 
 
 def _float_positions(
-    size: int, to: int, coordinates: str
+    size: int, target: int, coordinates: str
 ) -> list[tuple[Int64, NDArray[np.float32]]]:
     """Returns the neighbours of float32 positions, and float32 weights."""
-    corners = coordinates == "align_corners" and to > 1
-    step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
-    number, half = np.arange(to).astype(F), F(0.5)
-    place = (number + half) * step - half if coordinates == "half_pixel" else number * step
-    below = np.maximum(np.floor(place).astype(np.int64), 0)
-    above = np.minimum(np.ceil(place).astype(np.int64), size - 1)
-    rest = place - below.astype(F)
-    return [(below, F(1) - rest), (above, rest)]
+    corners = coordinates == "align_corners" and target > 1
+    step = F(size - 1) / F(target - 1) if corners else F(size) / F(target)
+    indices, half = np.arange(target).astype(F), F(0.5)
+    positions = (indices + half) * step - half if coordinates == "half_pixel" else indices * step
+    below = np.maximum(np.floor(positions).astype(np.int64), 0)
+    above = np.minimum(np.ceil(positions).astype(np.int64), size - 1)
+    fraction = positions - below.astype(F)
+    return [(below, F(1) - fraction), (above, fraction)]
 
 
 Weights = TypeVar("Weights", Int64, NDArray[np.float32])
@@ -438,33 +460,33 @@ def along_axis(weights: Weights, axis: int, rank: int) -> Weights:
     return weights.reshape(shape)
 
 
-def _positions_10_bits(size: int, to: int, coordinates: str) -> list[tuple[Int64, Int64]]:
+def _positions_10_bits(size: int, target: int, coordinates: str) -> list[tuple[Int64, Int64]]:
     """Returns the neighbours of each position and their weights, with 10 fraction bits."""
     one = 1 << 10
-    if coordinates == "align_corners" and to > 1:
-        step = (one * (size - 1) + (to - 1) // 2) // (to - 1)
+    if coordinates == "align_corners" and target > 1:
+        step = (one * (size - 1) + (target - 1) // 2) // (target - 1)
     else:
-        step = (one * size + to // 2) // to
-    place = np.arange(to, dtype=np.int64) * step
+        step = (one * size + target // 2) // target
+    positions = np.arange(target, dtype=np.int64) * step
     if coordinates == "half_pixel":
-        place = place + step // 2 - one // 2
-    below = np.maximum(np.where(place >= 0, place // one, -(-place // one)), 0)
-    above = np.minimum((place + one - 1) // one, size - 1)
-    rest = place - one * below
-    return [(below, one - rest), (above, rest)]
+        positions = positions + step // 2 - one // 2
+    below = np.maximum(np.where(positions >= 0, positions // one, -(-positions // one)), 0)
+    above = np.minimum((positions + one - 1) // one, size - 1)
+    fraction = positions - one * below
+    return [(below, one - fraction), (above, fraction)]
 
 
-def _positions_11_bits(size: int, to: int, coordinates: str) -> list[tuple[Int64, Int64]]:
+def _positions_11_bits(size: int, target: int, coordinates: str) -> list[tuple[Int64, Int64]]:
     """Returns the neighbours of float32 positions, and weights of 11 fraction bits."""
-    corners = coordinates == "align_corners" and to > 1
-    step = F(size - 1) / F(to - 1) if corners else F(size) / F(to)
-    number = np.arange(to).astype(F)
+    corners = coordinates == "align_corners" and target > 1
+    step = F(size - 1) / F(target - 1) if corners else F(size) / F(target)
+    indices = np.arange(target).astype(F)
     half = F(0.5)
-    place = (number + half) * step - half if coordinates == "half_pixel" else number * step
-    place = np.clip(place, F(0), F(size - 1))
-    below = place.astype(np.int64)
-    rest = np.rint((place - below.astype(F)) * F(2048)).astype(np.int64)
-    return [(below, 2048 - rest), (np.minimum(below + 1, size - 1), rest)]
+    positions = (indices + half) * step - half if coordinates == "half_pixel" else indices * step
+    positions = np.clip(positions, F(0), F(size - 1))
+    below = positions.astype(np.int64)
+    fraction = np.rint((positions - below.astype(F)) * F(2048)).astype(np.int64)
+    return [(below, 2048 - fraction), (np.minimum(below + 1, size - 1), fraction)]
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -21,7 +21,8 @@ from qir.reference.transposed import transposed
 from .sums_and_means import DOUBLE, fixed_recode, fixed_sum, to_8_fraction_bits
 
 
-def _up(rule: Rule) -> Rule:
+# Vector and remainder loops differ in the second rounding alone.
+def _vector_rule(rule: Rule) -> Rule:
     """Returns the rule of whole vectors."""
     if rule.requant.round != "double":
         raise OpError("what vectors leave over is rounded by requant.round = 'double'")
@@ -29,17 +30,19 @@ def _up(rule: Rule) -> Rule:
 
 
 def recode_vectors(x: Integers, x_map: Affine, out: Affine, *, rule: Rule, lanes: int) -> Integers:
-    """Quantized values to quantized values, so many at a time."""
-    vectors = fixed_recode(x, x_map, out, rule=_up(rule))
-    rest = fixed_recode(x, x_map, out, rule=rule)
-    places = np.arange(x.size).reshape(x.shape) < x.size // lanes * lanes
-    return np.where(places, vectors, rest)
+    """Requantizes integers as vectors of `lanes` and a remainder."""
+    vectors = fixed_recode(x, x_map, out, rule=_vector_rule(rule))
+    tail = fixed_recode(x, x_map, out, rule=rule)
+    in_vectors = np.arange(x.size).reshape(x.shape) < x.size // lanes * lanes
+    return np.where(in_vectors, vectors, tail)
 
 
 def short_recode(x: Integers, x_map: Affine, out: Affine) -> Integers:
-    """Quantized values to quantized values: (q - z) by the scales' quotient with 8 bits after the
-    point, halves up; by a quotient below 1/256, which XNNPACK does not take, in vectors of
-    sixteen."""
+    """Requantizes as XNNPACK does: (q - z) times the scales' quotient with 8 fraction bits, ties
+    up.
+
+    XNNPACK leaves quotients below 1/256 to a TensorFlow Lite kernel with vectors of sixteen.
+    """
     ratio = np.float32(x_map.scale) / np.float32(out.scale)
     if ratio < 2.0**-8:
         return recode_vectors(x, x_map, out, rule=DOUBLE, lanes=16)
@@ -56,12 +59,13 @@ def transposed_vectors(
     memory: all of them one after the other, or the channels of each place (`rows`)."""
     if not isinstance(call, ProductKernel):
         raise OpError(f"{call.op}: transposed_vectors is of transposed convolutions")
-    vectors = transposed(replace(call, rule=_up(call.rule)), arrays)
-    rest = transposed(call, arrays)
-    n, channels, *sizes = rest.shape
-    count = channels if rows else rest.size
-    places = np.arange(rest.size).reshape(n, *sizes, channels) % count < count // lanes * lanes
-    return np.where(np.moveaxis(places, -1, 1), vectors, rest)
+    vectors = transposed(replace(call, rule=_vector_rule(call.rule)), arrays)
+    tail = transposed(call, arrays)
+    n, channels, *sizes = tail.shape
+    count = channels if rows else tail.size
+    # Whole vectors come first, either in the whole tensor or in each pixel's channels.
+    in_vectors = np.arange(tail.size).reshape(n, *sizes, channels) % count < count // lanes * lanes
+    return np.where(np.moveaxis(in_vectors, -1, 1), vectors, tail)
 
 
 def depth_vectors(call: MethodCall, arrays: Mapping[str, Integers], *, lanes: int) -> Integers:
@@ -69,13 +73,13 @@ def depth_vectors(call: MethodCall, arrays: Mapping[str, Integers], *, lanes: in
     time."""
     if not isinstance(call, ProductKernel) or call.types["w"].shape[1] != 1:
         raise OpError(f"{call.op}: depth_vectors is of channels each by itself")
-    plain = replace(call.rule, method=None)
-    vectors = integer_product(replace(call, rule=_up(plain)), arrays)
-    rest = integer_product(replace(call, rule=plain), arrays)
+    plain_rule = replace(call.rule, method=None)
+    vectors = integer_product(replace(call, rule=_vector_rule(plain_rule)), arrays)
+    tail = integer_product(replace(call, rule=plain_rule), arrays)
     axis = -1 if call.attrs["layout"] == "NHWC" else 1
-    count = rest.shape[axis]
-    places = np.arange(count) < count // lanes * lanes
-    return np.where(places if axis == -1 else places.reshape(-1, 1, 1), vectors, rest)
+    count = tail.shape[axis]
+    in_vectors = np.arange(count) < count // lanes * lanes
+    return np.where(in_vectors if axis == -1 else in_vectors.reshape(-1, 1, 1), vectors, tail)
 
 
 def sum_vectors(
@@ -88,41 +92,47 @@ def sum_vectors(
     lanes: int,
     after: bool = False,
 ) -> Integers:
-    """a + b as `fixed_sum` has it, but in vectors, where products round halves up, and bits that
-    leave by a shift are dropped: each is shifted before it is multiplied, or `after` that. The
-    zero point is added in 16 bits, where results wrap."""
+    """Computes a + b as `fixed_sum`, but in vectors, where products round ties up and shifts drop
+    bits.
+
+    Operands are shifted before they are multiplied, or after it (`after`). The zero point is added
+    in 16 bits, where results wrap.
+    """
     if a.shape != b.shape:
         raise OpError("sum_vectors: tensors of two shapes, whose vectors were not looked at")
-    rest = fixed_sum(a, b, a_map, b_map, out, rule=DOUBLE)
-    twice = 2 * max(float(a_map.scale), float(b_map.scale))
+    tail = fixed_sum(a, b, a_map, b_map, out, rule=DOUBLE)
+    unit = 2 * max(float(a_map.scale), float(b_map.scale))
     total = np.zeros(a.shape, np.int64)
-    for x, of in ((a, a_map), (b, b_map)):
-        q, exponent = to_fixed_point(float(of.scale) / twice)
-        value = x.astype(np.int64) - int(of.zero)
+    for x, affine in ((a, a_map), (b, b_map)):
+        q, exponent = to_fixed_point(float(affine.scale) / unit)
+        value = x.astype(np.int64) - int(affine.zero)
         if after:
-            total += _shifted(_high(value << _MORE, q), exponent)
+            total += _shift(_doubling_high_half(value << _EXTRA_BITS, q), exponent)
         else:
-            total += _high(_shifted(value, _MORE + exponent), q)
-    q, exponent = to_fixed_point(twice / ((1 << _MORE) * float(out.scale)))
-    whole = shift_right_away(_high(total, q).astype(np.int32), np.array(max(-exponent, 0)))
-    short = (whole.astype(np.int64) + int(out.zero)).astype(np.int16)
-    vectors = saturate(short.astype(np.int64), out)
-    places = np.arange(a.size).reshape(a.shape) < a.size // lanes * lanes
-    return np.where(places, vectors, rest)
+            total += _doubling_high_half(_shift(value, _EXTRA_BITS + exponent), q)
+    q, exponent = to_fixed_point(unit / ((1 << _EXTRA_BITS) * float(out.scale)))
+    scaled = shift_right_away(
+        _doubling_high_half(total, q).astype(np.int32), np.array(max(-exponent, 0))
+    )
+    # The zero point is added in 16 bits, so a large sum wraps before it is clamped.
+    wrapped = (scaled.astype(np.int64) + int(out.zero)).astype(np.int16)
+    vectors = saturate(wrapped.astype(np.int64), out)
+    in_vectors = np.arange(a.size).reshape(a.shape) < a.size // lanes * lanes
+    return np.where(in_vectors, vectors, tail)
 
 
-_MORE = 20
+_EXTRA_BITS = 20
 """Bits that sums of 8-bit integers have more."""
 
 
-def _high(x: Int64Array, q: int) -> Int64Array:
+def _doubling_high_half(x: Int64Array, q: int) -> Int64Array:
     """Returns the upper half of twice a product, rounded, halves up."""
     return np.asarray((x * q + (1 << 30)) >> 31)
 
 
-def _shifted(x: Int64Array, by: int) -> Int64Array:
+def _shift(x: Int64Array, amount: int) -> Int64Array:
     """Shifted to the left, or to the right where bits are dropped."""
-    return np.asarray(x << by if by >= 0 else x >> -by)
+    return np.asarray(x << amount if amount >= 0 else x >> -amount)
 
 
 METHODS: Mapping[str, PluginMethod] = {

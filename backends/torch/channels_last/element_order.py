@@ -25,7 +25,7 @@ _SCALAR_ELEMENTS = 32
 
 @dataclass(frozen=True)
 class ReorderedKernel:
-    """An op, with the relu that may be fused to it, between 8-bit integers of one scale each."""
+    """An op between 8-bit integers of one scale each, with the relu that may be fused to it."""
 
     node: Node
     slots: tuple[str, ...]
@@ -37,11 +37,11 @@ class ReorderedKernel:
     def graph(self, *shapes: tuple[int, ...]) -> Graph:
         """Returns a graph of the kernel alone, on operands of these shapes."""
         graph = Graph()
-        given: dict[str, Value] = {}
+        operands: dict[str, Value] = {}
         for slot, quant, shape in zip(self.slots, self.operands, shapes, strict=True):
-            held = graph.add("input", types=[TensorType(shape, quant)], name=slot)
-            given[slot] = graph.add("dequantize", {"x": held.result}).result
-        value = graph.add(self.node.op, given, self.node.attrs).result
+            input_node = graph.add("input", types=[TensorType(shape, quant)], name=slot)
+            operands[slot] = graph.add("dequantize", {"x": input_node.result}).result
+        value = graph.add(self.node.op, operands, self.node.attrs).result
         if self.relu:
             value = graph.add("relu", {"x": value}).result
         kind = value.type.with_element(self.result)
@@ -55,30 +55,36 @@ def is_order_independent(node: Node, wrap: Callable[[Graph], object]) -> bool:
     kernel = _reordered_kernel(node)
     if kernel is None:
         return False
-    tried = [np.arange(q.low, q.high + 1).astype(q.storage.carrier) for q in kernel.operands]
-    if len(tried) == 1:
-        parts = [
-            tried[0][i : i + _SCALAR_ELEMENTS] for i in range(0, tried[0].size, _SCALAR_ELEMENTS)
+    # Every integer of each operand: 256 at most, so that the check is complete and cheap.
+    all_integers = [np.arange(q.low, q.high + 1).astype(q.storage.carrier) for q in kernel.operands]
+    if len(all_integers) == 1:
+        pieces = [
+            all_integers[0][i : i + _SCALAR_ELEMENTS]
+            for i in range(0, all_integers[0].size, _SCALAR_ELEMENTS)
         ]
-        single = [_run_kernel(kernel, wrap, part) for part in parts]
-        return np.array_equal(np.concatenate(single), _run_kernel(kernel, wrap, tried[0]))
+        scalar_results = [_run_kernel(kernel, wrap, part) for part in pieces]
+        return np.array_equal(
+            np.concatenate(scalar_results), _run_kernel(kernel, wrap, all_integers[0])
+        )
     if _is_order_independent_sum(kernel, wrap):
         return True
-    left, right = tried
+    left, right = all_integers
+    # Pieces of 32 elements are left to scalar code; the whole array has vectors of every integer.
     separate = (
         right.reshape(-1, 1, _SCALAR_ELEMENTS)
         if right.size % _SCALAR_ELEMENTS == 0
         else right.reshape(-1, 1, 1)
     )
-    single = [_run_kernel(kernel, wrap, left[None, :, None], separate)]
+    scalar_results = [_run_kernel(kernel, wrap, left[None, :, None], separate)]
     vectors = _run_kernel(kernel, wrap, left[:, None], right[None, :])
-    return np.array_equal(single[0].transpose(1, 0, 2).reshape(vectors.shape), vectors)
+    return np.array_equal(scalar_results[0].transpose(1, 0, 2).reshape(vectors.shape), vectors)
 
 
 def _is_order_independent_sum(kernel: ReorderedKernel, wrap: Callable[[Graph], object]) -> bool:
     """Returns whether the runtime copies both operands to one layout before it adds them."""
     shapes = {value.type.shape for value in (*kernel.node.operands.values(), kernel.node.result)}
     graph = kernel.graph((1,), (1,))
+    # `wrap` groups the graph as the runtime would, so the node found names the kernel's method.
     wrap(graph)
     (node,) = (n for n in graph if kernel.node.op in (n.op, *(s.op for s in n.stages)))
     method = profile(graph.profile).resolve(query_for_node(node)).method
@@ -86,29 +92,35 @@ def _is_order_independent_sum(kernel: ReorderedKernel, wrap: Callable[[Graph], o
 
 
 def _run_kernel(
-    kernel: ReorderedKernel, wrap: Callable[[Graph], object], *codes: Integers
+    kernel: ReorderedKernel, wrap: Callable[[Graph], object], *integers: Integers
 ) -> Integers:
-    graph = kernel.graph(*(held.shape for held in codes))
+    graph = kernel.graph(*(array.shape for array in integers))
     wrap(graph)
-    return run(graph, dict(zip(kernel.slots, codes, strict=True)))["y"]
+    return run(graph, dict(zip(kernel.slots, integers, strict=True)))["y"]
 
 
 def _reordered_kernel(node: Node) -> ReorderedKernel | None:
     """Returns a node as such a kernel; None for other types or more operands."""
     if node.stages:
         return None
-    given = {s: v.node.operands["x"] for s, v in node.operands.items() if v.node.op == "dequantize"}
+    dequantized = {
+        s: v.node.operands["x"] for s, v in node.operands.items() if v.node.op == "dequantize"
+    }
     last = _only_consumer(node)
     relu = last is not None and last.op == "relu"
     last = _only_consumer(last) if relu and last is not None else last
-    if last is None or last.op != "quantize" or not 0 < len(given) < 3:
+    if last is None or last.op != "quantize" or not 0 < len(dequantized) < 3:
         return None
-    held = [value.type.quant for value in given.values()]
-    made = last.result.type.quant
-    known = [q for q in (*held, made) if q is not None and _is_byte_type(q)]
-    if len(given) < len(node.operands) or made is None or len(known) <= len(held):
+    operand_types = [value.type.quant for value in dequantized.values()]
+    result_type = last.result.type.quant
+    byte_types = [q for q in (*operand_types, result_type) if q is not None and _is_byte_type(q)]
+    if (
+        len(dequantized) < len(node.operands)
+        or result_type is None
+        or len(byte_types) <= len(operand_types)
+    ):
         return None
-    return ReorderedKernel(node, tuple(given), tuple(known[:-1]), relu, made)
+    return ReorderedKernel(node, tuple(dequantized), tuple(byte_types[:-1]), relu, result_type)
 
 
 def _only_consumer(node: Node) -> Node | None:
@@ -117,8 +129,8 @@ def _only_consumer(node: Node) -> Node | None:
 
 
 def _is_byte_type(quant: QuantType) -> bool:
-    static = quant.kind == "uniform" and quant.granularity is None and not quant.dynamic
-    return static and quant.storage.is_integer and quant.storage.bits == 8
+    is_static = quant.kind == "uniform" and quant.granularity is None and not quant.dynamic
+    return is_static and quant.storage.is_integer and quant.storage.bits == 8
 
 
 __all__ = ["is_order_independent"]

@@ -33,7 +33,7 @@ from .result_strides import (
     StridedKernel,
     requantized,
     result_strides,
-    unpredicted,
+    unpredicted_reason,
 )
 from .strides import (
     Sizes,
@@ -62,8 +62,6 @@ _NORM_OPS = frozenset({"instance_norm", "group_norm", "softmax"})
 """Ops whose kernels are wrong for some layouts."""
 _WINDOW_MEANS = frozenset({"avg_pool1d", "avg_pool2d"})
 """Average pools with a kernel for each layout."""
-_VECTOR_CHANNELS = 16
-"""Means of fewer channels fill no vector, and are the same in either layout."""
 _VIEW_OPS = frozenset({"reshape", "flatten"})
 """Ops that return a view where strides allow it."""
 _BINARY_OPS = frozenset("add sub mul div".split())
@@ -74,57 +72,65 @@ _ASSUMED_SIZE = 3
 
 
 def apply_layout(graph: Graph, prepared: Preparation, *, misplaced_clips: bool) -> int:
-    """Converts everything that is channels_last to NHWC; returns how many ops changed."""
+    """Converts every channels_last tensor to NHWC; returns how many ops changed."""
     ledger, name = prepared.ledger, prepared.name
     named = sum(name_axes(graph, node) for node in list(graph) if node.op in RESIZES)
-    rows = _rewrite_1d_means(graph, prepared, misplaced_clips)
-    order = inferred_layout(graph, prepared, misplaced_clips)
-    for node, said in order.unpredicted:
-        ledger.add(Change.UNVERIFIED, name, node.name, said)
-    for node in (*order.moved, *order.clips):
+    # 1-D means change the graph, so they are rewritten before the layout is inferred for good.
+    image_means = _rewrite_1d_means(graph, prepared, misplaced_clips)
+    layout = inferred_layout(graph, prepared, misplaced_clips)
+    for node, reason in layout.unpredicted:
+        ledger.add(Change.UNVERIFIED, name, node.name, reason)
+    # Bytes written as channels_last but read as NCHW: the graph states the permutation.
+    for node in (*layout.moved, *layout.clips):
         read_as_nchw(graph, node.result)
-    for node in map(_computing_node, order.moved):
-        said = (
+    for node in map(_computing_node, layout.moved):
+        reason = (
             "it reads what is both ways in memory: its values are moved as channels_last to where "
         )
         ledger.add(
-            Change.APPROXIMATED, name, node.name, f"{said}they are read with channels second"
+            Change.APPROXIMATED, name, node.name, f"{reason}they are read with channels second"
         )
-    for node in map(_computing_node, order.clips):
-        said = "it clips in memory order, and reads the result as if it were channels first"
-        ledger.add(Change.APPROXIMATED, name, node.name, said)
+    for node in map(_computing_node, layout.clips):
+        reason = "it clips in memory order, and reads the result as if it were channels first"
+        ledger.add(Change.APPROXIMATED, name, node.name, reason)
     count = 0
-    if order.nhwc_nodes:
-        _separate_dequantizes(graph, order)
-        count = Turning(graph, name, "nhwc", ledger, frozenset(order.nhwc_nodes)).run()
-        said = (
+    if layout.nhwc_nodes:
+        _separate_dequantizes(graph, layout)
+        count = Turning(graph, name, "nhwc", ledger, frozenset(layout.nhwc_nodes)).run()
+        reason = (
             f"{count} {'op reads or gives' if count == 1 else 'ops read or give'}"
             " what is channels_last in memory"
         )
         if count:
-            ledger.add(Change.EXACT, name, graph.name, said)
+            ledger.add(Change.EXACT, name, graph.name, reason)
     return (
-        named + rows + count + sum(concat_as_volumes(graph, node) for node in order.plain_concats)
+        named
+        + image_means
+        + count
+        + sum(concat_as_volumes(graph, node) for node in layout.plain_concats)
     )
 
 
 def _rewrite_1d_means(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> int:
     """Rewrites 1-D means of channels_last tensors as means of images; returns how many."""
     if not any(
-        _first_op(n) in _AS_IMAGE_OPS and n.result.type.rank == 3 for n in graph if n.results
+        _first_op(n) in _AS_IMAGE_OPS and n.result.type.rank == 3
+        for n in graph
+        if n.results
+        # Images of height 1 have a kernel for channels_last; 3-D tensors have no such layout.
     ):
         return 0
-    order = inferred_layout(graph.copy(), replace(prepared, ledger=Ledger()), misplaced_clips)
-    rows = {node.name for node in order.image_means}
-    return sum(mean_as_images(graph, node) for node in list(graph) if node.name in rows)
+    layout = inferred_layout(graph.copy(), replace(prepared, ledger=Ledger()), misplaced_clips)
+    mean_names = {node.name for node in layout.image_means}
+    return sum(mean_as_images(graph, node) for node in list(graph) if node.name in mean_names)
 
 
 def inferred_layout(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> LayoutInference:
     """Returns the layout of every tensor of a graph."""
-    can = Turning(graph, prepared.name, "nhwc", prepared.ledger).turnable()
-    order = LayoutInference(graph, can, misplaced_clips, prepared.wrap)
-    order.infer()
-    return order
+    convertible = Turning(graph, prepared.name, "nhwc", prepared.ledger).turnable()
+    layout = LayoutInference(graph, convertible, misplaced_clips, prepared.wrap)
+    layout.infer()
+    return layout
 
 
 @dataclass
@@ -152,35 +158,36 @@ class LayoutInference:
 
     def infer(self) -> None:
         """Computes the strides of all values, in one pass over the graph."""
-        said = any(map(_states_nhwc, self.graph))
-        both_ways = MisplacedKernels(self.graph, self.has_misplaced_clips, self.wrap)
+        states_nhwc = any(map(_states_nhwc, self.graph))
+        misplaced = MisplacedKernels(self.graph, self.has_misplaced_clips, self.wrap)
+        # One pass in topological order: operands' strides are known before those of results.
         for node in list(self.graph):
-            makes = both_ways.may_misplace(_first_op(node), node)
+            may_misplace = misplaced.may_misplace(_first_op(node), node)
             # A tensor that both layouts describe: the kernel chosen for it may write its result
             # as the other one.
-            if (makes or _first_op(node) == "global_avg_pool") and self._reads_ambiguous_layout(
-                node
-            ):
-                both_ways.off |= {node} if makes else set()
+            if (
+                may_misplace or _first_op(node) == "global_avg_pool"
+            ) and self._reads_ambiguous_layout(node):
+                misplaced.ambiguous_nodes |= {node} if may_misplace else set()
                 self._use_channels_last_kernel(node)
             for value in node.results:
                 if value.type.rank:
                     self.strides[value] = self._result_strides(node, value)
-            lies = bool(node.results) and all(map(self._is_channels_last, node.results))
-            if lies and node in self.convertible and self._becomes_nhwc(node):
+            is_channels_last = bool(node.results) and all(map(self._is_channels_last, node.results))
+            if is_channels_last and node in self.convertible and self._becomes_nhwc(node):
                 self.nhwc_nodes.add(node)
-            if lies and self.has_misplaced_clips and _is_clipped(node):
+            if is_channels_last and self.has_misplaced_clips and _is_clipped(node):
                 self._add_misplaced_clip(node)
                 self.strides[node.result] = contiguous_strides(_sizes(node.result))
-            if both_ways.misplaces(node):
+            if misplaced.misplaces(node):
                 self._add_misplaced(node, self.moved)
             if self._has_other_runs(node) and not is_order_independent(node, self.wrap):
                 self.unpredicted.append((node, self._why_unpredicted(node)))
-            if said_why := self._why_mean_unpredicted(node) or self._why_norm_unpredicted(node):
-                self.unpredicted.append((node, said_why))
+            if reason := self._why_mean_unpredicted(node) or self._why_norm_unpredicted(node):
+                self.unpredicted.append((node, reason))
             if (
                 _first_op(node) == "concat"
-                and not said
+                and not states_nhwc
                 and not self._joins_channels_as_stated(node)
             ):
                 self.plain_concats.append(node)
@@ -193,8 +200,8 @@ class LayoutInference:
 
     def _is_channels_last(self, value: Value) -> bool:
         """Returns whether a value is channels_last."""
-        steps = self.strides.get(value)
-        return steps is not None and suggests_channels_last(_sizes(value), steps)
+        strides = self.strides.get(value)
+        return strides is not None and suggests_channels_last(_sizes(value), strides)
 
     def _strides_of(self, value: Value) -> Strides:
         """Returns the strides of an operand; constants are contiguous."""
@@ -202,26 +209,29 @@ class LayoutInference:
 
     def _result_strides(self, node: Node, value: Value) -> Strides:
         """Returns the strides of a result."""
-        sizes, read = _sizes(value), [v for v in node.operands.values() if v.type.rank]
-        if read and (found := self._view_strides(node, read[0], sizes)) is not None:
-            return found
-        if not read or _states_nhwc(node):
+        sizes, tensors = _sizes(value), [v for v in node.operands.values() if v.type.rank]
+        # Views come first, as their strides follow from the operand's alone.
+        if tensors and (view := self._view_strides(node, tensors[0], sizes)) is not None:
+            return view
+        if not tensors or _states_nhwc(node):
             return contiguous_strides(sizes)  # such a graph says it already
         if spec(_first_op(node)).traits.elementwise or _first_op(node) in _BINARY_OPS:
-            for real in read:
+            # The first float operand of the result's shape gives the layout: a float op ends the
+            # kernel there.
+            for operand in tensors:
                 if (
-                    not _is_quantized(real)
-                    and not _is_constant(real)
-                    and real.type.shape == value.type.shape
+                    not _is_quantized(operand)
+                    and not _is_constant(operand)
+                    and operand.type.shape == value.type.shape
                 ):
-                    return self._strides_of(real)  # what ends a kernel
+                    return self._strides_of(operand)  # what ends a kernel
         return result_strides(self._kernel(node, value))
 
     def _kernel(self, node: Node, value: Value) -> StridedKernel:
         """Returns the kernel of a node. Constants of one element are no tensors for it, but
         scalars."""
-        op, every = _first_op(node), [v for v in node.operands.values() if v.type.rank]
-        data = [v for v in every if not _is_constant(v) or prod(_sizes(v)) > 1] or every
+        op, tensors = _first_op(node), [v for v in node.operands.values() if v.type.rank]
+        data = [v for v in tensors if not _is_constant(v) or prod(_sizes(v)) > 1] or tensors
         attrs = node.stages[0].attrs if node.stages else node.attrs
         return StridedKernel(
             op,
@@ -229,30 +239,36 @@ class LayoutInference:
             [Operand(_sizes(v), self._strides_of(v)) for v in data],
             _sizes(value),
             self.has_misplaced_clips and _storage(data[0]) == U8,
-            _has_unit_type(value),
+            _has_softmax_type(value),
         )
 
     def _view_strides(self, node: Node, x: Value, sizes: Sizes) -> Strides | None:
         """Returns the strides of a view; None for ops that allocate their result."""
-        steps, attrs = self._strides_of(x), node.attrs
+        strides, attrs = self._strides_of(x), node.attrs
         if node.op == "quantize" and x.node.op == "dequantize":
-            return requantized(sizes, steps)
+            return requantized(sizes, strides)
         if node.op in ("quantize", "dequantize", "split", "identity", "dropout"):
-            return steps
-        if node.op == "flatten" and attrs["axis"] == 1 and len(steps) == 2:
-            return steps
+            return strides
+        if node.op == "flatten" and attrs["axis"] == 1 and len(strides) == 2:
+            return strides
         if node.op == "unsqueeze":
-            return unsqueezed(_sizes(x), steps, _int_tuple(attrs["axes"]))
+            return unsqueezed(_sizes(x), strides, _int_tuple(attrs["axes"]))
         if node.op == "squeeze":
-            return squeezed(_sizes(x), steps, _int_tuple(attrs["axes"]))
+            return squeezed(_sizes(x), strides, _int_tuple(attrs["axes"]))
         if node.op in _VIEW_OPS:
-            return viewed(_sizes(x), steps, sizes)
+            return viewed(_sizes(x), strides, sizes)
         if node.op == "transpose" and isinstance(perm := attrs["perm"], tuple):
-            return tuple(steps[axis] for axis in perm if isinstance(axis, int))
+            return tuple(strides[axis] for axis in perm if isinstance(axis, int))
         if node.op == "slice":
-            by = dict(zip(_int_tuple(attrs["axes"]), _int_tuple(attrs["steps"]), strict=True))
-            rank = len(steps)
-            return tuple(s * by.get(a, by.get(a - rank, 1)) for a, s in enumerate(steps))
+            # A view's stride is the operand's, times the step, along each sliced axis.
+            step_by_axis = dict(
+                zip(_int_tuple(attrs["axes"]), _int_tuple(attrs["steps"]), strict=True)
+            )
+            rank = len(strides)
+            return tuple(
+                s * step_by_axis.get(a, step_by_axis.get(a - rank, 1))
+                for a, s in enumerate(strides)
+            )
         return None
 
     def _has_other_runs(self, node: Node) -> bool:
@@ -265,19 +281,24 @@ class LayoutInference:
             v for v in node.operands.values() if v.type.rank and (_is_quantized(v) or op != "prelu")
         ]
         data = data[:1] if op == "prelu" else data
+        # PReLU's slope is no operand that the vector loop reads.
         is_pointwise = op in _BINARY_OPS or spec(op).traits.elementwise
         if node.stages or op in ACTIVATIONS or not is_pointwise:
             return False
         if not data or not all(map(_is_quantized, data)) or op == "quantize":
             return False
-        sizes, last = _sizes(node.result), node in self.nhwc_nodes
-        said = [
-            (n, contiguous_strides(n, channels_last=last and len(n) == len(sizes)))
+        sizes, channels_last = _sizes(node.result), node in self.nhwc_nodes
+        stated = [
+            (n, contiguous_strides(n, channels_last=channels_last and len(n) == len(sizes)))
             for n in map(_sizes, data)
         ]
-        lie = [(_sizes(v), self._strides_of(v)) for v in data]
-        found = contiguous_run(sizes, self.strides[node.result], lie)
-        return found != contiguous_run(sizes, contiguous_strides(sizes, channels_last=last), said)
+        actual = [(_sizes(v), self._strides_of(v)) for v in data]
+        run = contiguous_run(sizes, self.strides[node.result], actual)
+        # Vectors run along the contiguous elements; another run length means other left-over
+        # elements.
+        return run != contiguous_run(
+            sizes, contiguous_strides(sizes, channels_last=channels_last), stated
+        )
 
     def _why_mean_unpredicted(self, node: Node) -> str:
         """Returns why a mean of data in another layout is not predicted; empty where it is."""
@@ -285,17 +306,21 @@ class LayoutInference:
         x = next(iter(node.operands.values()), None)
         if op not in _MEAN_OPS or _states_nhwc(node) or x is None or not _is_quantized(x):
             return ""
-        sizes, steps = _sizes(x), self._strides_of(x)
+        sizes, strides = _sizes(x), self._strides_of(x)
         u8_first = self.has_misplaced_clips and _storage(x) == U8
         if op == "reduce_mean":
-            plain = is_contiguous(sizes, steps) or (u8_first and node.attrs.get("axes") == (2, 3))
-            return "" if plain else "it adds floats of another layout: not predicted"
-        last = is_contiguous(sizes, steps, channels_last=True)
+            is_plain = is_contiguous(sizes, strides) or (
+                u8_first and node.attrs.get("axes") == (2, 3)
+            )
+            return "" if is_plain else "it adds floats of another layout: not predicted"
+        channels_last = is_contiguous(sizes, strides, channels_last=True)
         if len(sizes) == 5 and set(_sizes(node.result)[2:]) == {1}:
-            known = is_contiguous(sizes, steps) or (last and op == "global_avg_pool")
-            return "" if known else "it adds floats of another layout: not predicted"
-        other = last and not is_contiguous(sizes, steps)
-        if u8_first or not other or (len(sizes) > 3 and op != "adaptive_avg_pool"):
+            is_known = is_contiguous(sizes, strides) or (channels_last and op == "global_avg_pool")
+            return "" if is_known else "it adds floats of another layout: not predicted"
+        has_other_kernel = channels_last and not is_contiguous(sizes, strides)
+        parts = op == "adaptive_avg_pool"
+        own = u8_first and (not parts or _are_equal_parts(node))
+        if own or not has_other_kernel or (len(sizes) > 3 and not parts):
             return ""
         if len(sizes) == 3 and not self.has_misplaced_clips:
             self.image_means.append(node)
@@ -311,7 +336,7 @@ class LayoutInference:
             or not _is_quantized(data[0])
         ):
             return ""
-        return unpredicted(self._kernel(node, node.result))
+        return unpredicted_reason(self._kernel(node, node.result))
 
     def _why_unpredicted(self, node: Node) -> str:
         data = _data_operands(node)
@@ -330,15 +355,20 @@ class LayoutInference:
         (value,), axis = node.results, node.attrs["axis"] if not node.stages else 0
         if value.type.rank != 4 or not isinstance(axis, int):
             return True
-        axis, turned = axis % 4, node in self.nhwc_nodes
-        read = [Operand(_sizes(v), self._strides_of(v)) for v in node.operands.values()]
-        taken = axis == 1 and all(x.is_channels_last for x in read)
-        at = (0, 3, 1, 2)[axis] if turned else axis
-        many = [tuple(x.sizes[a] for a in ((0, 2, 3, 1) if turned else range(4))) for x in read]
-        said = at == 3 or (at == 1 and all(n[1] == 1 or prod(n[2:]) == 1 for n in many))
-        if taken and not said:
+        axis, is_nhwc = axis % 4, node in self.nhwc_nodes
+        operands = [Operand(_sizes(v), self._strides_of(v)) for v in node.operands.values()]
+        joins_in_memory = axis == 1 and all(x.is_channels_last for x in operands)
+        # Where the axis is in memory: NHWC moves axis 1 to the end.
+        stated_axis = (0, 3, 1, 2)[axis] if is_nhwc else axis
+        stated_sizes = [
+            tuple(x.sizes[a] for a in ((0, 2, 3, 1) if is_nhwc else range(4))) for x in operands
+        ]
+        states_joining = stated_axis == 3 or (
+            stated_axis == 1 and all(n[1] == 1 or prod(n[2:]) == 1 for n in stated_sizes)
+        )
+        if joins_in_memory and not states_joining:
             self.unpredicted.append((node, "it joins channels in memory order: not predicted"))
-        return taken or not said
+        return joins_in_memory or not states_joining
 
     def _add_misplaced_clip(self, node: Node) -> None:
         """Records a clip whose result is read from other positions than it was written to."""
@@ -357,29 +387,31 @@ class LayoutInference:
     def _use_channels_last_kernel(self, node: Node) -> None:
         """States NHWC where data have both layouts, and torch selects the channels_last kernel."""
         op, (x, *_), use = _first_op(node), _data_operands(node), node.result.only_use
-        other = op in _WINDOW_MEANS and _sizes(x)[1] >= _VECTOR_CHANNELS
-        other = other or (op == "resize" and _int_tuple(node.attrs["axes"]) in ((), (2, 3)))
-        other = other or (
+        has_own_kernel = op in _WINDOW_MEANS and _sizes(x)[1] > 1
+        has_own_kernel = has_own_kernel or (
+            op == "resize" and _int_tuple(node.attrs["axes"]) in ((), (2, 3))
+        )
+        has_own_kernel = has_own_kernel or (
             op == "global_avg_pool" and not is_contiguous(_sizes(x), self._strides_of(x))
         )
-        codes = use.node if use is not None and node.result.type.quant is None else node
-        if not other or (codes is not node and codes.op != "quantize"):
+        quantize = use.node if use is not None and node.result.type.quant is None else node
+        if not has_own_kernel or (quantize is not node and quantize.op != "quantize"):
             return
         if x.type.rank == 3:
             self.image_means.append(node)
-        elif {node, codes} <= self.convertible.keys():
-            self.nhwc_nodes |= {node, codes}
+        elif {node, quantize} <= self.convertible.keys():
+            self.nhwc_nodes |= {node, quantize}
         else:
-            said = "its operand has both layouts, and another kernel reads it: not predicted"
-            self.unpredicted.append((node, said))
+            reason = "its operand has both layouts, and another kernel reads it: not predicted"
+            self.unpredicted.append((node, reason))
 
-    def _add_misplaced(self, node: Node, found: list[Node]) -> None:
+    def _add_misplaced(self, node: Node, recorded: list[Node]) -> None:
         """Records integers that are read as if they were NCHW, if their sizes are known."""
         if dims.known_shape(node.result.type.shape[1:]) is None or not node.result.uses:
             self.unpredicted.append((_computing_node(node), _UNKNOWN_SIZES))
             return
         self.strides[node.result] = contiguous_strides(_sizes(node.result))
-        found.append(node)
+        recorded.append(node)
 
 
 def _is_clipped(node: Node) -> bool:
@@ -412,8 +444,8 @@ def _is_quantized(value: Value) -> bool:
 
 
 def _storage(value: Value) -> DType | None:
-    made = _integers_of(value)
-    return made.type.quant.storage if made.type.quant else None
+    integers = _integers_of(value)
+    return integers.type.quant.storage if integers.type.quant else None
 
 
 def _integers_of(value: Value) -> Value:
@@ -421,11 +453,11 @@ def _integers_of(value: Value) -> Value:
     return value.node.operands["x"] if value.node.op == "dequantize" else value
 
 
-def _has_unit_type(value: Value) -> bool:
+def _has_softmax_type(value: Value) -> bool:
     """Returns whether the integers of a value have scale 1/256 and zero point 0."""
     use = value.only_use
-    coded = use.node.result if use is not None and use.node.op == "quantize" else value
-    quant = coded.type.quant
+    quantized = use.node.result if use is not None and use.node.op == "quantize" else value
+    quant = quantized.type.quant
     if quant is None or quant.scale is None or quant.zero is None:
         return False
     return bool(np.all(quant.scales() == 1 / 256)) and not np.any(quant.zeros())
@@ -444,6 +476,13 @@ def _sizes(value: Value) -> Sizes:
     return tuple(size if isinstance(size, int) else _ASSUMED_SIZE for size in bound)
 
 
+def _are_equal_parts(node: Node) -> bool:
+    """Returns whether the means of parts are of as many elements each, as QNNPACK computes them."""
+    parts = _int_tuple(node.attrs["size"])
+    sides = node.operands["x"].type.shape[-len(parts) :]
+    return all(isinstance(n, int) and n % m == 0 for n, m in zip(sides, parts, strict=True))
+
+
 def _int_tuple(value: Attr) -> tuple[int, ...]:
     return tuple(v for v in value if isinstance(v, int)) if isinstance(value, tuple) else ()
 
@@ -451,30 +490,30 @@ def _int_tuple(value: Attr) -> tuple[int, ...]:
 def _states_nhwc(node: Node) -> bool:
     """Returns whether a node's own layout attribute is NHWC."""
     attrs = (node.attrs, *(stage.attrs for stage in node.stages))
-    return any(held.get("layout") == "NHWC" for held in attrs)
+    return any(attributes.get("layout") == "NHWC" for attributes in attrs)
 
 
 def _is_constant(value: Value) -> bool:
-    made = value.node.operands["x"] if value.node.op == "dequantize" else value
-    return made.constant is not None
+    source = value.node.operands["x"] if value.node.op == "dequantize" else value
+    return source.constant is not None
 
 
-def _separate_dequantizes(graph: Graph, order: LayoutInference) -> None:
+def _separate_dequantizes(graph: Graph, layout: LayoutInference) -> None:
     """Gives nodes that become NHWC a dequantize of their own, and the others the existing one."""
     for node in [n for n in graph if n.op == "dequantize" and n.result.type.rank in (4, 5)]:
         uses = sorted(node.result.uses, key=lambda use: use.node)
         turning = [
-            u for u in uses if u.node in order.nhwc_nodes and u.slot in order.convertible[u.node]
+            u for u in uses if u.node in layout.nhwc_nodes and u.slot in layout.convertible[u.node]
         ]
-        order.nhwc_nodes.discard(node)
-        if not turning or node not in order.convertible:
+        layout.nhwc_nodes.discard(node)
+        if not turning or node not in layout.convertible:
             continue
-        own = node
+        separate = node
         if len(turning) < len(uses):
             name = graph.fresh(node.result.name)
-            own = graph.add("dequantize", node.operands, node.attrs, name=name, before=node)
-            graph.set_origins(own, node.origins)
-            graph.set_lineage(own.result, node.result.lineage)
+            separate = graph.add("dequantize", node.operands, node.attrs, name=name, before=node)
+            graph.set_origins(separate, node.origins)
+            graph.set_lineage(separate.result, node.result.lineage)
             for reader, slot in turning:
-                graph.set_operand(reader, slot, own.result)
-        order.nhwc_nodes.add(own)
+                graph.set_operand(reader, slot, separate.result)
+        layout.nhwc_nodes.add(separate)

@@ -33,7 +33,7 @@ class MisplacedKernels:
     graph: Graph
     u8_first: bool
     wrap: Callable[[Graph], object]
-    off: set[Node] = field(default_factory=set)
+    ambiguous_nodes: set[Node] = field(default_factory=set)
     """Nodes that read such a tensor."""
     _codes: set[str] | None = None
     """The results of kernels. A graph that follows the profile says itself how its own are read."""
@@ -46,18 +46,24 @@ class MisplacedKernels:
 
     def misplaces(self, node: Node) -> bool:
         """Returns whether a node makes the integers of such a kernel, if it is a kernel at all."""
-        made = node.operands["x"].node if node.op == "quantize" else node
-        if made not in self.off or len(node.results) > 1 or node.result.type.quant is None:
+        producer = node.operands["x"].node if node.op == "quantize" else node
+        if (
+            producer not in self.ambiguous_nodes
+            or len(node.results) > 1
+            or node.result.type.quant is None
+        ):
             return False
         shape = dims.known_shape(node.result.type.shape[1:])
+        # With one channel or one pixel both layouts have the same bytes.
         if shape is not None and (shape[0] == 1 or set(shape[1:]) == {1}):
             return False
         if self._codes is None:
-            tried = self.graph.copy()
-            self.wrap(tried)
-            follows = tried.profile == self.graph.profile
-            self._codes = _kernel_results(tried) - (
-                _kernel_results(self.graph) if follows else set()
+            grouped = self.graph.copy()
+            self.wrap(grouped)
+            # Under the profile that is followed already, only kernels that grouping adds count.
+            same_profile = grouped.profile == self.graph.profile
+            self._codes = _kernel_results(grouped) - (
+                _kernel_results(self.graph) if same_profile else set()
             )
         return node.result.name in self._codes
 
@@ -71,23 +77,28 @@ def _is_qnnpack_pool(op: str, node: Node) -> bool:
     x = next(iter(node.operands.values()))
     quant = (x.node.operands["x"] if x.node.op == "dequantize" else x).type.quant
     attrs = (node.attrs, *(stage.attrs for stage in node.stages))
-    ceil = op.startswith("max") and any(held.get("ceil") for held in attrs)
+    ceil = op.startswith("max") and any(attributes.get("ceil") for attributes in attrs)
     return op in _QNNPACK_POOLS and not ceil and quant is not None and quant.storage == U8
 
 
 def read_as_nchw(graph: Graph, value: Value) -> None:
     """Lets all consumers of a value read its channels_last bytes as if they were NCHW."""
     uses = sorted(value.uses, key=lambda use: use.node)
-    perm, at = perm_to("nhwc", value.type.rank), uses[0].node
+    perm, first_user = perm_to("nhwc", value.type.rank), uses[0].node
     name = graph.fresh(value.name)
-    moved = graph.add("transpose", {"x": value}, {"perm": perm}, name=name, before=at).result
+    # NHWC bytes as an NCHW shape: transpose to memory order, then reshape to the stated sizes.
+    transposed = graph.add(
+        "transpose", {"x": value}, {"perm": perm}, name=name, before=first_user
+    ).result
     shape = dims.known_shape(value.type.shape[1:]) or ()
     sizes = np.array((0, *shape), np.int64)
-    held = Array(sizes, TensorType(sizes.shape, I64), f"{name}.shape")
-    wanted = graph.constant(held, name=graph.fresh(held.name), before=at)
-    read = graph.add("reshape", {"x": moved, "shape": wanted}, name=name, before=at).result
+    shape_array = Array(sizes, TensorType(sizes.shape, I64), f"{name}.shape")
+    shape_value = graph.constant(shape_array, name=graph.fresh(shape_array.name), before=first_user)
+    misread = graph.add(
+        "reshape", {"x": transposed, "shape": shape_value}, name=name, before=first_user
+    ).result
     for user, slot in uses:
-        graph.set_operand(user, slot, read)
+        graph.set_operand(user, slot, misread)
 
 
 __all__ = ["MisplacedKernels", "read_as_nchw"]

@@ -112,17 +112,20 @@ def _pool(kernel: StridedKernel) -> Strides:
     if not kernel.u8_first or (kernel.op.startswith("max") and kernel.attrs.get("ceil")):
         return _image_kernel(kernel)
     sizes = kernel.sizes
-    alone = sizes[1] == 1 or set(sizes[2:]) == {1}
-    return contiguous_strides(sizes, channels_last=alone or kernel.x.suggests_channels_last)
+    same_in_both = sizes[1] == 1 or set(sizes[2:]) == {1}
+    return contiguous_strides(sizes, channels_last=same_in_both or kernel.x.suggests_channels_last)
 
 
 def _mean(kernel: StridedKernel) -> Strides:
     """QNNPACK computes means whose windows are all alike and of more than one pixel."""
-    made, read = kernel.sizes[2:], kernel.x.sizes[2:]
-    if len(made) == 3:
-        return _elementwise(kernel) if set(made) == {1} else _image_kernel(kernel)
-    alike = made != read and all(n % m == 0 for n, m in zip(read, made, strict=True) if m)
-    return _pool(kernel) if alike else _image_kernel(kernel)
+    output_size, input_size = kernel.sizes[2:], kernel.x.sizes[2:]
+    # Means of volumes are no pools of QNNPACK.
+    if len(output_size) == 3:
+        return _elementwise(kernel) if set(output_size) == {1} else _image_kernel(kernel)
+    has_equal_windows = output_size != input_size and all(
+        n % m == 0 for n, m in zip(input_size, output_size, strict=True) if m
+    )
+    return _pool(kernel) if has_equal_windows else _image_kernel(kernel)
 
 
 def _avg_pool3d(kernel: StridedKernel) -> Strides:
@@ -134,10 +137,10 @@ def _avg_pool3d(kernel: StridedKernel) -> Strides:
 
 def _batch_norm(kernel: StridedKernel) -> Strides:
     """3-D tensors come back in the plain layout, unless they are in it already."""
-    made = contiguous_strides(kernel.sizes, channels_last=len(kernel.sizes) > 2)
+    strides = contiguous_strides(kernel.sizes, channels_last=len(kernel.sizes) > 2)
     return (
-        made
-        if len(kernel.sizes) != 3 or is_contiguous(kernel.sizes, made)
+        strides
+        if len(kernel.sizes) != 3 or is_contiguous(kernel.sizes, strides)
         else contiguous_strides(kernel.sizes)
     )
 
@@ -161,10 +164,14 @@ def _reduce_mean(kernel: StridedKernel) -> Strides:
     """Means over the last axes have a quantized kernel; others go through floats. QNNPACK has
     its own."""
     rank = len(kernel.x.sizes)
-    said = kernel.attrs.get("axes") or tuple(range(rank))
-    axes = {a % rank for a in said if isinstance(a, int)} if isinstance(said, tuple) else set()
+    axes_attr = kernel.attrs.get("axes") or tuple(range(rank))
+    axes = (
+        {a % rank for a in axes_attr if isinstance(a, int)}
+        if isinstance(axes_attr, tuple)
+        else set()
+    )
     inner = sorted(axes) == [*range(rank - len(axes), rank)]
-    images = kernel.u8_first and rank == 4 and said == (2, 3)
+    images = kernel.u8_first and rank == 4 and axes_attr == (2, 3)
     if len(kernel.sizes) != rank or not inner or images:
         return contiguous_strides(kernel.sizes)
     return _contiguous_first(kernel)
@@ -180,11 +187,13 @@ def _concat(kernel: StridedKernel) -> Strides:
         and all(x.is_channels_last for x in kernel.data)
     ):
         return contiguous_strides(kernel.sizes, channels_last=True)
-    reals = (Operand(x.sizes, _suggested(x.sizes, x)) for x in kernel.data)
-    made = contiguous_strides(
-        kernel.sizes, channels_last=rank > 3 and all(x.suggests_channels_last for x in reals)
+    float_operands = (Operand(x.sizes, _suggested(x.sizes, x)) for x in kernel.data)
+    joined = contiguous_strides(
+        kernel.sizes,
+        channels_last=rank > 3 and all(x.suggests_channels_last for x in float_operands),
     )
-    return _suggested(kernel.sizes, Operand(kernel.sizes, made))
+    # Joined as floats, then quantized: each step returns the layout its operand suggests.
+    return _suggested(kernel.sizes, Operand(kernel.sizes, joined))
 
 
 def requantized(sizes: Sizes, strides: Strides) -> Strides:
@@ -204,30 +213,32 @@ def _binary(kernel: StridedKernel) -> Strides:
 def _iterator_order(sizes: Sizes, data: Sequence[Operand]) -> Strides:
     """Returns the strides that TensorIterator gives a result: in the order in which it visits
     operands."""
-    every = [broadcast_strides(sizes, of.sizes, of.strides) for of in data]
+    all_strides = [broadcast_strides(sizes, of.sizes, of.strides) for of in data]
+    # TensorIterator sorts axes from the last one by insertion; ties leave the order as it is.
     order = [*reversed(range(len(sizes)))]
     for i in range(1, len(order)):
-        at = i
+        place = i
         for j in range(i - 1, -1, -1):
-            turn = _compare_axes(sizes, every, order[j], order[at])
-            if turn < 0:
+            order_of_pair = _compare_axes(sizes, all_strides, order[j], order[place])
+            if order_of_pair < 0:
                 break
-            if turn:
-                order[j], order[at], at = order[at], order[j], j
-    made, step = [0] * len(sizes), 1
+            if order_of_pair:
+                order[j], order[place], place = order[place], order[j], j
+    # Strides grow in that order, from the axis that is visited innermost.
+    strides, step = [0] * len(sizes), 1
     for axis in order:
-        made[axis], step = step, step * max(sizes[axis], 1)
-    return tuple(made)
+        strides[axis], step = step, step * max(sizes[axis], 1)
+    return tuple(strides)
 
 
-def _compare_axes(sizes: Sizes, every: Sequence[Strides], one: int, other: int) -> int:
+def _compare_axes(sizes: Sizes, all_strides: Sequence[Strides], axis: int, other_axis: int) -> int:
     """Returns above 0 if TensorIterator visits one axis after another, below 0 if before."""
-    for strides in every:
-        if not strides[one] or not strides[other]:
+    for strides in all_strides:
+        if not strides[axis] or not strides[other_axis]:
             continue
-        if strides[one] != strides[other]:
-            return 1 if strides[one] > strides[other] else -1
-        if sizes[one] > sizes[other]:
+        if strides[axis] != strides[other_axis]:
+            return 1 if strides[axis] > strides[other_axis] else -1
+        if sizes[axis] > sizes[other_axis]:
             return 1
     return 0
 
@@ -237,41 +248,51 @@ def _softmax(kernel: StridedKernel) -> Strides:
     rank, at = len(kernel.sizes), kernel.attrs.get("axis", -1)
     if not kernel.u8_first or not kernel.has_unit_type or not isinstance(at, int):
         return contiguous_strides(kernel.sizes)
+    # softmax swaps its axis with the last one, computes there, and swaps back.
     axes = [*range(rank)]
     axes[at], axes[-1] = axes[-1], axes[at]
     if kernel.x.strides[at] == 1:
         return _suggested(kernel.sizes, kernel.x)
     sizes, strides = (tuple(of[a] for a in axes) for of in (kernel.sizes, kernel.x.strides))
-    moved = _suggested(
+    swapped_strides = _suggested(
         sizes,
         Operand(sizes, strides if is_contiguous(sizes, strides) else contiguous_strides(sizes)),
     )
-    return tuple(moved[axis] for axis in axes)
+    return tuple(swapped_strides[axis] for axis in axes)
 
 
-def unpredicted(kernel: StridedKernel) -> str:
+def unpredicted_reason(kernel: StridedKernel) -> str:
     """Returns why a kernel's result cannot be predicted; empty where it can."""
     x, sizes = kernel.x, kernel.sizes
     if kernel.op in ("instance_norm", "group_norm"):
-        alone = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}
-        return _WRITES if alone and x.is_channels_last else ""
-    at = kernel.attrs.get("axis", -1)
+        is_single_pixel = len(sizes) == 4 and sizes[0] > 1 and set(sizes[2:]) == {1}
+        return _WRITES_FIRST_ONLY if is_single_pixel and x.is_channels_last else ""
+    axis = kernel.attrs.get("axis", -1)
     if (
         kernel.op != "softmax"
         or not kernel.u8_first
         or not kernel.has_unit_type
-        or not isinstance(at, int)
+        or not isinstance(axis, int)
     ):
         return ""
-    if x.strides[at] != 1 or sizes[at] == 1:
+    if x.strides[axis] != 1 or sizes[axis] == 1:
         return ""
-    made, last = result_strides(kernel), sizes[at]
-    rest = [a for a, n in enumerate(sizes) if n > 1 and a != at % len(sizes)]
-    return _READS if any(x.strides[a] != made[a] or made[a] % last for a in rest) else ""
+    # The kernel takes the axis of stride 1 as rows, which only contiguous rows are.
+    strides, row_length = result_strides(kernel), sizes[axis]
+    other_axes = [a for a, n in enumerate(sizes) if n > 1 and a != axis % len(sizes)]
+    return (
+        _READS_WRONG_ROWS
+        if any(x.strides[a] != strides[a] or strides[a] % row_length for a in other_axes)
+        else ""
+    )
 
 
-_WRITES = "it writes the first of images of one element, and leaves the others: not predicted"
-_READS = "it reads these strides as rows of another axis, or as contiguous: not predicted"
+_WRITES_FIRST_ONLY = (
+    "it writes the first of images of one element, and leaves the others: not predicted"
+)
+_READS_WRONG_ROWS = (
+    "it reads these strides as rows of another axis, or as contiguous: not predicted"
+)
 
 _RULES: Mapping[str, StrideRule] = {
     **dict.fromkeys(
@@ -293,4 +314,4 @@ _RULES: Mapping[str, StrideRule] = {
 }
 """Stride rules by op. Other elementwise ops return the suggested layout, all else the plain one."""
 
-__all__ = ["Operand", "StridedKernel", "requantized", "result_strides", "unpredicted"]
+__all__ = ["Operand", "StridedKernel", "requantized", "result_strides", "unpredicted_reason"]

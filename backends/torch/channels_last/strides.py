@@ -24,8 +24,8 @@ def contiguous_strides(sizes: Sizes, *, channels_last: bool = False) -> Strides:
 
 def is_contiguous(sizes: Sizes, strides: Strides, *, channels_last: bool = False) -> bool:
     """Returns whether strides are contiguous in a layout; those of axes of size 1 do not count."""
-    wanted = contiguous_strides(sizes, channels_last=channels_last)
-    return all(n == 1 or s == w for n, s, w in zip(sizes, strides, wanted, strict=True))
+    expected = contiguous_strides(sizes, channels_last=channels_last)
+    return all(n == 1 or s == w for n, s, w in zip(sizes, strides, expected, strict=True))
 
 
 def suggests_channels_last(sizes: Sizes, strides: Strides) -> bool:
@@ -36,11 +36,14 @@ def suggests_channels_last(sizes: Sizes, strides: Strides) -> bool:
     """
     if len(sizes) not in (4, 5) or not strides[1] or 0 in sizes:
         return False
-    least = 0
+    # Channels must be the fastest axis, then width, height (and depth), and the batch the slowest.
+    smallest = 0
     for axis in (1, *range(len(sizes) - 1, 1, -1), 0):
-        if strides[axis] < least or (axis == 0 and least == strides[1]):
+        # The second test: N = 1 with equal strides of batch and channels is contiguous, as in
+        # torch.
+        if strides[axis] < smallest or (axis == 0 and smallest == strides[1]):
             return False
-        least = strides[axis] * max(sizes[axis], 1)
+        smallest = strides[axis] * max(sizes[axis], 1)
     return True
 
 
@@ -68,42 +71,46 @@ def has_ambiguous_layout(sizes: Sizes, strides: Strides) -> bool:
 
 def unsqueezed(sizes: Sizes, strides: Strides, axes: Sizes) -> Strides:
     """Returns strides with axes of size 1 inserted, as torch.unsqueeze computes them."""
-    held, made, rank = [*sizes], [*strides], len(sizes) + len(axes)
+    new_sizes, new_strides, rank = [*sizes], [*strides], len(sizes) + len(axes)
+    # torch gives an inserted axis the stride size * stride of the axis that follows it.
     for axis in sorted(axis % rank for axis in axes):
-        made.insert(axis, held[axis] * made[axis] if axis < len(held) else 1)
-        held.insert(axis, 1)
-    return tuple(made)
+        new_strides.insert(
+            axis, new_sizes[axis] * new_strides[axis] if axis < len(new_sizes) else 1
+        )
+        new_sizes.insert(axis, 1)
+    return tuple(new_strides)
 
 
 def squeezed(sizes: Sizes, strides: Strides, axes: Sizes) -> Strides:
     """Returns strides without axes of size 1: the named ones, or all."""
-    gone = {axis % len(sizes) for axis in axes} or {a for a, n in enumerate(sizes) if n == 1}
-    return tuple(step for axis, step in enumerate(strides) if axis not in gone)
+    removed = {axis % len(sizes) for axis in axes} or {a for a, n in enumerate(sizes) if n == 1}
+    return tuple(step for axis, step in enumerate(strides) if axis not in removed)
 
 
-def viewed(sizes: Sizes, strides: Strides, wanted: Sizes) -> Strides:
+def viewed(sizes: Sizes, strides: Strides, shape: Sizes) -> Strides:
     """Returns the strides of a tensor in another shape: of a view if there is one, else of a
     contiguous copy."""
-    plain = contiguous_strides(wanted)
-    if not sizes or not wanted or 0 in sizes:
-        return plain
+    copy_strides = contiguous_strides(shape)
+    if not sizes or not shape or 0 in sizes:
+        return copy_strides
     # As torch's `computeStride`: each run of operand axes that is contiguous in itself is split
     # into result axes.
-    made, at, base = list(plain), len(wanted) - 1, strides[-1]
-    held = seen = 1
+    view_strides, target_axis, base_stride = list(copy_strides), len(shape) - 1, strides[-1]
+    run_size = split_size = 1
     for axis in range(len(sizes) - 1, -1, -1):
-        held *= sizes[axis]
-        if axis and (sizes[axis - 1] == 1 or strides[axis - 1] == held * base):
+        run_size *= sizes[axis]
+        if axis and (sizes[axis - 1] == 1 or strides[axis - 1] == run_size * base_stride):
             continue
-        while at >= 0 and (seen < held or wanted[at] == 1):
-            made[at] = seen * base
-            seen *= wanted[at]
-            at -= 1
-        if seen != held:
-            return plain
+        # Split the run, from its end, into result axes until both have the same number of elements.
+        while target_axis >= 0 and (split_size < run_size or shape[target_axis] == 1):
+            view_strides[target_axis] = split_size * base_stride
+            split_size *= shape[target_axis]
+            target_axis -= 1
+        if split_size != run_size:
+            return copy_strides
         if axis:
-            base, held, seen = strides[axis - 1], 1, 1
-    return tuple(made) if at < 0 else plain
+            base_stride, run_size, split_size = strides[axis - 1], 1, 1
+    return tuple(view_strides) if target_axis < 0 else copy_strides
 
 
 def contiguous_run(
@@ -113,23 +120,37 @@ def contiguous_run(
 
     1 means that elements are no neighbours: each is computed by itself.
     """
-    every = [strides, *(broadcast_strides(sizes, *of) for of in operands)]
+    # The axis of the smallest stride is the innermost loop of the kernel.
+    all_strides = [
+        strides,
+        *(broadcast_strides(sizes, *operand_strides) for operand_strides in operands),
+    ]
     axes = sorted((a for a, n in enumerate(sizes) if n > 1), key=lambda axis: strides[axis])
     if not axes:
         return 1
-    inner = [of[axes[0]] for of in every]
-    if any(step not in (0, 1) for step in inner) or sum(step == 0 for step in inner) > 1:
+    inner_strides = [operand_strides[axes[0]] for operand_strides in all_strides]
+    # Vectors need stride 1, or 0 for one operand that is repeated.
+    if (
+        any(step not in (0, 1) for step in inner_strides)
+        or sum(step == 0 for step in inner_strides) > 1
+    ):
         return 1
     length = sizes[axes[0]]
-    for near, far in pairwise(axes):
-        if any(of[far] != sizes[near] * of[near] for of in every):
+    # An outer axis continues the run where its stride is that of the end of the inner axis.
+    for inner_axis, outer_axis in pairwise(axes):
+        if any(
+            operand_strides[outer_axis] != sizes[inner_axis] * operand_strides[inner_axis]
+            for operand_strides in all_strides
+        ):
             break
-        length *= sizes[far]
+        length *= sizes[outer_axis]
     return length
 
 
 def broadcast_strides(sizes: Sizes, of: Sizes, strides: Strides) -> Strides:
     """Returns an operand's strides along the axes of a result; 0 where it is repeated."""
-    gone = len(sizes) - len(of)
-    kept = (step if n == m else 0 for n, m, step in zip(of, sizes[gone:], strides, strict=True))
-    return (*(0,) * gone, *kept)
+    leading = len(sizes) - len(of)
+    strides_there = (
+        step if n == m else 0 for n, m, step in zip(of, sizes[leading:], strides, strict=True)
+    )
+    return (*(0,) * leading, *strides_there)

@@ -22,23 +22,25 @@ def concat_as_volumes(graph: Graph, node: Node) -> bool:
     axis, last = node.attrs["axis"], _final_quantize(node)
     if not isinstance(axis, int) or not axis % 4 or last is None:
         return False
+    # [N, C, H, W] -> [N, 1, C, H, W]: torch has one concat kernel for volumes, in every layout.
     for slot, value in node.operands.items():
         graph.set_operand(node, slot, _unsqueezed(graph, value, node, _DEPTH_AXIS))
     graph.set_attrs(node, axis=axis % 4 + 1)
-    step = node
+    # The types of all nodes up to the quantize get the axis, too.
+    current = node
     while True:
-        kind = step.result.type
+        kind = current.result.type
         shape = (*kind.shape[:_DEPTH_AXIS], 1, *kind.shape[_DEPTH_AXIS:])
-        graph.set_type(step.result, kind.with_shape(shape))
-        if step is last:
+        graph.set_type(current.result, kind.with_shape(shape))
+        if current is last:
             break
-        (use,) = step.result.uses
-        step = use.node
-    made, name, lineage = last.result, last.result.name, last.result.lineage
-    graph.rename(made, graph.fresh(f"{name}.volume"))
-    flat = graph.add("squeeze", {"x": made}, {"axes": (_DEPTH_AXIS,)}, name=name).result
-    graph.replace(made, flat, except_in=flat.node)
-    graph.set_lineage(flat, lineage)
+        (use,) = current.result.uses
+        current = use.node
+    result, name, lineage = last.result, last.result.name, last.result.lineage
+    graph.rename(result, graph.fresh(f"{name}.volume"))
+    squeezed = graph.add("squeeze", {"x": result}, {"axes": (_DEPTH_AXIS,)}, name=name).result
+    graph.replace(result, squeezed, except_in=squeezed.node)
+    graph.set_lineage(squeezed, lineage)
     return True
 
 
@@ -48,32 +50,35 @@ def mean_as_images(graph: Graph, node: Node) -> bool:
     last = _final_quantize(node)
     if node.op not in _IMAGE_POOLS or last is None or last.operands["x"].node is not node:
         return False
-    sides = {"kernel": (1,), "stride": (1,), "dilation": (1,), "pad": (0,)}
-    attrs = {name: _with_unit_axis(held, sides.get(name)) for name, held in node.attrs.items()}
+    unit_values = {"kernel": (1,), "stride": (1,), "dilation": (1,), "pad": (0,)}
+    attrs = {
+        name: _with_unit_axis(value, unit_values.get(name)) for name, value in node.attrs.items()
+    }
     x = _unsqueezed(graph, node.operands["x"], node, _HEIGHT_AXIS)
     pool = graph.add(_IMAGE_POOLS[node.op], {"x": x}, attrs, before=node, origins=node.origins)
     kind = pool.result.type.with_element(last.result.type.element)
-    codes = graph.add(
+    quantized = graph.add(
         "quantize", {"x": pool.result}, last.attrs, types=[kind], before=node, origins=last.origins
     )
-    made, name, lineage = last.result, last.result.name, last.result.lineage
-    graph.rename(made, graph.fresh(f"{name}.line"))
-    flat = graph.add(
-        "squeeze", {"x": codes.result}, {"axes": (_HEIGHT_AXIS,)}, name=name, before=node
+    result, name, lineage = last.result, last.result.name, last.result.lineage
+    graph.rename(result, graph.fresh(f"{name}.line"))
+    squeezed = graph.add(
+        "squeeze", {"x": quantized.result}, {"axes": (_HEIGHT_AXIS,)}, name=name, before=node
     )
-    graph.replace(made, flat.result)
-    graph.set_lineage(flat.result, lineage)
+    graph.replace(result, squeezed.result)
+    graph.set_lineage(squeezed.result, lineage)
     graph.remove(last)
     graph.remove(node)
     return True
 
 
-def _with_unit_axis(held: Attr, first: tuple[int, ...] | None) -> Attr:
+def _with_unit_axis(value: Attr, unit: tuple[int, ...] | None) -> Attr:
     """Returns an attribute with the value of an axis of size 1, before those of the other axis."""
-    if first is None or not isinstance(held, tuple) or not held:
-        return held
-    half = len(held) // 2 if first == (0,) else len(held)
-    return (*first, *held[:half], *(first if first == (0,) else ()), *held[half:])
+    if unit is None or not isinstance(value, tuple) or not value:
+        return value
+    # pad has a begin and an end for each axis; the others have one number.
+    half = len(value) // 2 if unit == (0,) else len(value)
+    return (*unit, *value[:half], *(unit if unit == (0,) else ()), *value[half:])
 
 
 def _final_quantize(node: Node) -> Node | None:
@@ -88,10 +93,12 @@ def _final_quantize(node: Node) -> Node | None:
 
 
 def _unsqueezed(graph: Graph, value: Value, before: Node, axis: int) -> Value:
-    back = value.node
-    x = back.operands["x"] if back.op == "dequantize" else value
-    made = graph.add("unsqueeze", {"x": x}, {"axes": (axis,)}, before=before).result
-    if back.op != "dequantize":
-        return made
-    given = {**back.operands, "x": made}
-    return graph.add("dequantize", given, back.attrs, before=before, origins=back.origins).result
+    producer = value.node
+    x = producer.operands["x"] if producer.op == "dequantize" else value
+    unsqueezed = graph.add("unsqueeze", {"x": x}, {"axes": (axis,)}, before=before).result
+    if producer.op != "dequantize":
+        return unsqueezed
+    operands = {**producer.operands, "x": unsqueezed}
+    return graph.add(
+        "dequantize", operands, producer.attrs, before=before, origins=producer.origins
+    ).result

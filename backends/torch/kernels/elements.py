@@ -59,26 +59,30 @@ def concat_channels(
     assert isinstance(axis, int)
     rank = len(shapes[0])
     axis %= rank
-    both = all(s[1] == 1 or math.prod(s[2:]) == 1 for s in shapes) if rank == 4 else False
-    if rank != 4 or not (axis == 3 or (axis == 1 and both)):
-        reals = [dequantize(arrays[s], call.affine(s), call.rule) for s in slots]
-        return quantize(np.concatenate(reals, axis), out, call.rule)
+    is_single_either = (
+        all(s[1] == 1 or math.prod(s[2:]) == 1 for s in shapes) if rank == 4 else False
+    )
+    # Only then are the channels contiguous, which is what the vector kernel reads.
+    if rank != 4 or not (axis == 3 or (axis == 1 and is_single_either)):
+        floats = [dequantize(arrays[s], call.affine(s), call.rule) for s in slots]
+        return quantize(np.concatenate(floats, axis), out, call.rule)
     parts: list[Integers] = []
     for slot in slots:
-        codes, of = arrays[slot], call.affine(slot)
-        if of.same_map(out):
-            parts.append(codes)
+        integers, operand_type = arrays[slot], call.affine(slot)
+        if operand_type.same_map(out):
+            parts.append(integers)
             continue
-        channels = codes.shape[axis]
+        channels = integers.shape[axis]
         shape = [-1 if a == axis else 1 for a in range(rank)]
-        places = (np.arange(channels) < channels // lanes * lanes).reshape(shape)
-        body, tail = (
+        # Channels that fill whole vectors; those left over are computed one by one.
+        in_vector = (np.arange(channels) < channels // lanes * lanes).reshape(shape)
+        vectors, tail = (
             quantize_in_kernel(
-                dequantize_in_kernel(codes, of, vectors=v), out, vectors=v, after=after
+                dequantize_in_kernel(integers, operand_type, vectors=v), out, vectors=v, after=after
             )
             for v in (True, False)
         )
-        parts.append(saturate(np.where(places, body, tail), out))
+        parts.append(saturate(np.where(in_vector, vectors, tail), out))
     return np.concatenate(parts, axis)
 
 
@@ -92,12 +96,17 @@ def multiply_integers(call: MethodCall, arrays: Arrays, *, lanes: int) -> Intege
     scale contains the scalar.
     """
     out = quantized_result(call)
-    if (found := scalar_operand(call, arrays)) is not None:
-        codes, of, number = found
+    if (scalar := scalar_operand(call, arrays)) is not None:
+        integers, operand_type, number = scalar
         with np.errstate(all="ignore"):
-            real = (codes.astype(np.int64) - int(of.zero)) * float(of.scale) * number
-            turned = round_to_int32(np.asarray(real / float(out.scale), float32))
-        return saturate(turned + int(out.zero), out)
+            # In double, since torch multiplies the scale by a Python float.
+            floats = (
+                (integers.astype(np.int64) - int(operand_type.zero))
+                * float(operand_type.scale)
+                * number
+            )
+            rounded = round_to_int32(np.asarray(floats / float(out.scale), float32))
+        return saturate(rounded + int(out.zero), out)
     a, b, a_map, b_map = arrays["a"], arrays["b"], call.affine("a"), call.affine("b")
     require_per_tensor("mul", a_map, b_map, out)
     with np.errstate(all="ignore"):
@@ -120,29 +129,32 @@ def onednn_binary(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
     a_map, b_map, out = call.affine("a"), call.affine("b"), quantized_result(call)
     require_per_tensor(call.op, a_map, b_map, out)
 
-    def made(a: Integers, b: Integers, *, body: bool) -> NDArray[np.int64]:
+    def compute(a: Integers, b: Integers, *, body: bool) -> NDArray[np.int64]:
         left, right = ((c.astype(np.int32) - int(m.zero)) for c, m in ((a, a_map), (b, b_map)))
         if call.op == "mul":
             factor = float32(float(a_map.scale) * float(b_map.scale) / float(out.scale))
             steps = (left * right).astype(float32) * factor
         else:
-            other = right.astype(float32) * float32(b_map.scale)
-            first, by = left.astype(float32), float32(a_map.scale)
-            total = fma(first, by, other) if body else first * by + other
+            second = right.astype(float32) * float32(b_map.scale)
+            scaled_left, left_scale = left.astype(float32), float32(a_map.scale)
+            total = (
+                fma(scaled_left, left_scale, second) if body else scaled_left * left_scale + second
+            )
             steps = np.asarray(total * (float32(1) / float32(out.scale)), float32)
-        whole = np.rint(steps) if body else ROUNDINGS["away"](steps)
-        return whole.astype(np.int64) + int(out.zero)
+        rounded = np.rint(steps) if body else ROUNDINGS["away"](steps)
+        return rounded.astype(np.int64) + int(out.zero)
 
     a, b = (arrays[s] for s in ("a", "b"))
     if a.shape != b.shape:
         raise OpError(f"{call.op}: onednn's kernel takes two tensors of one shape")
-    tail = made(a, b, body=False)
-    body = made(a.astype(np.int8), b.astype(np.int8), body=True)
-    places = np.arange(tail.size) < tail.size // lanes * lanes
-    return saturate(np.where(places.reshape(tail.shape), body, tail), out)
+    tail = compute(a, b, body=False)
+    # Vectors sign-extend the bytes, so that 128 and more become negative.
+    body = compute(a.astype(np.int8), b.astype(np.int8), body=True)
+    in_vector = np.arange(tail.size) < tail.size // lanes * lanes
+    return saturate(np.where(in_vector.reshape(tail.shape), body, tail), out)
 
 
-def _per_channel(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
+def _as_channels(values: NDArray[np.generic], rank: int) -> NDArray[np.generic]:
     """Returns one value per channel, shaped to broadcast over an array whose channels are axis
     1."""
     return values.reshape(-1) if rank == 1 else values.reshape(-1, *(1,) * (rank - 2))
@@ -154,15 +166,16 @@ def prelu_integers(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integers:
     require_per_tensor(call.op, x, slope, out)
     with np.errstate(all="ignore"):
         one = np.rint(float32(1) / float32(slope.scale) + float32(slope.zero))
-        straight = np.clip(one, slope.low, slope.high) - float(slope.zero)
+        unit_slope = np.clip(one, slope.low, slope.high) - float(slope.zero)
         factor = (float32(x.scale) * float32(slope.scale)) * (float32(1) / float32(out.scale))
         steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32)
-        bent = arrays["slope"].astype(np.int32) - int(slope.zero)
-        by = np.where(steps > 0, float32(straight), bent.astype(float32))
-        made_of = np.asarray((steps * by) * factor, float32)
+        slope_integers = arrays["slope"].astype(np.int32) - int(slope.zero)
+        # The slope where q - z is negative; 1, as an integer of the slope's type, elsewhere.
+        factors = np.where(steps > 0, float32(unit_slope), slope_integers.astype(float32))
+        products = np.asarray((steps * factors) * factor, float32)
 
     def parts(*, body: bool) -> NDArray[np.int64]:
-        return add_zero_point(made_of, out, vectors=body)
+        return add_zero_point(products, out, vectors=body)
 
     return merge_vector_and_tail(
         [a.shape for a in (arrays["x"], arrays["slope"])], lanes, parts, out
@@ -178,23 +191,28 @@ def batch_norm_steps(call: MethodCall, arrays: Arrays, *, lanes: int) -> Integer
     require_per_tensor(call.op, x, out)
     eps = call.attrs["eps"]
     assert isinstance(eps, float)
-    numbers = {s: arrays[s].astype(float32) for s in ("gamma", "beta", "mean", "var")}
+    norm_params = {s: arrays[s].astype(float32) for s in ("gamma", "beta", "mean", "var")}
     with np.errstate(all="ignore"):
-        inverse = float32(1) / np.sqrt(numbers["var"] + float32(eps))
+        # The order in which torch folds the parameters decides the last bit.
+        inverse = float32(1) / np.sqrt(norm_params["var"] + float32(eps))
         ratio = np.float64(x.scale) / np.float64(out.scale)
-        factor = ((inverse * numbers["gamma"]).astype(np.float64) * ratio).astype(float32)
-        moved = numbers["beta"] - numbers["mean"] * inverse * numbers["gamma"]
+        factor = ((inverse * norm_params["gamma"]).astype(np.float64) * ratio).astype(float32)
+        offset = norm_params["beta"] - norm_params["mean"] * inverse * norm_params["gamma"]
         steps = (arrays["x"].astype(np.int32) - int(x.zero)).astype(float32)
         parts = (
-            _per_channel(v.astype(float32), steps.ndim)
-            for v in (factor, moved / float32(out.scale))
+            _as_channels(v.astype(float32), steps.ndim)
+            for v in (factor, offset / float32(out.scale))
         )
         total = fma(*np.broadcast_arrays(steps, *parts))
-        most = np.where(total < MAX_F32_BELOW_2_31, total, MAX_F32_BELOW_2_31)
-        body, tail = (add_zero_point(t, out, vectors=v) for t, v in ((most, True), (total, False)))
+        # Vectors clamp to below 2^31 first, since the conversion to int32 would wrap to the least
+        # one.
+        clamped = np.where(total < MAX_F32_BELOW_2_31, total, MAX_F32_BELOW_2_31)
+        body, tail = (
+            add_zero_point(t, out, vectors=v) for t, v in ((clamped, True), (total, False))
+        )
     channels = steps.shape[1]
-    places = _per_channel(np.arange(channels) < channels // lanes * lanes, steps.ndim)
-    return saturate(np.where(places, body, tail), out)
+    in_vector = _as_channels(np.arange(channels) < channels // lanes * lanes, steps.ndim)
+    return saturate(np.where(in_vector, body, tail), out)
 
 
 QNNPACK_BLOCK = 4096
@@ -214,19 +232,22 @@ def qnnpack_add(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = F
     ratios = [float32(m.scale) / float32(out.scale) for m in (a_map, b_map)]
     if not all(2.0**-14 <= r < 2.0**8 for r in ratios):
         raise OpError("add: QNNPACK takes scales from 2^-14 to 2^8 of the result's")
+    # The larger of the two multipliers has 22 bits.
     shift = 22 - math.frexp(float(max(ratios)))[1]
     left, right = (int(np.rint(np.float64(r) * 2.0**shift)) for r in ratios)
     total = a.astype(np.int64) * left + b.astype(np.int64) * right
     total = total - (int(a_map.zero) * left + int(b_map.zero) * right)
     mask = (1 << shift % 32) - 1  # shifts count modulo 32 in x86 instructions
-    rest = (total & mask) - (total < 0)
-    over = np.full(total.size, shift, np.int64)
+    # The remainder of the shift decides a tie; negative totals are corrected by one (away from
+    # zero).
+    remainder = (total & mask) - (total < 0)
+    shifts = np.full(total.size, shift, np.int64)
     if (
         total.size % QNNPACK_BLOCK < 8
     ):  # the last block fills no vector: scalar code shifts likewise
-        over[total.size // QNNPACK_BLOCK * QNNPACK_BLOCK :] = shift % 32
-    whole = (total >> over.reshape(total.shape)) + (rest > mask >> 1)
-    return saturate(whole + int(out.zero), out)
+        shifts[total.size // QNNPACK_BLOCK * QNNPACK_BLOCK :] = shift % 32
+    rounded = (total >> shifts.reshape(total.shape)) + (remainder > mask >> 1)
+    return saturate(rounded + int(out.zero), out)
 
 
 METHODS: Mapping[str, PluginMethod] = {

@@ -42,27 +42,30 @@ def pack_rows(table: Float32Array, bits: int) -> tuple[Integers, Float32Array, F
 
     Rows have 8 bits, or 4 or 2 with scales and offsets in half precision.
     """
-    least, most = table.min(1, keepdims=True), table.max(1, keepdims=True)
+    lowest, highest = table.min(1, keepdims=True), table.max(1, keepdims=True)
     steps = float32((1 << bits) - 1)
+    # The 8-bit kernel adds 1e-8, so that a constant row divides by no zero.
     if bits == 8:
-        scale, plus = (most - least) / steps, least
-        by = steps / ((most - least) + float32(1e-8))
+        scale, offset = (highest - lowest) / steps, lowest
+        inverse = steps / ((highest - lowest) + float32(1e-8))
     else:
-        plus = least.astype(np.float16).astype(float32)
-        span = most - plus
+        # Scale and offset are stored in half precision, so the integers follow from the rounded
+        # ones.
+        offset = lowest.astype(np.float16).astype(float32)
+        span = highest - offset
         scale = np.where(span == 0, float32(1), span / steps).astype(np.float16).astype(float32)
         scale = np.where(scale == 0, float32(1), scale)
-        by = float32(1) / scale
-    codes = np.clip(np.rint((table - plus) * by), 0, steps).astype(np.uint8)
-    return codes, scale.reshape(-1), plus.reshape(-1)
+        inverse = float32(1) / scale
+    quantized = np.clip(np.rint((table - offset) * inverse), 0, steps).astype(np.uint8)
+    return quantized, scale.reshape(-1), offset.reshape(-1)
 
 
-def unpack_rows(codes: Integers, scale: Float32Array, plus: Float32Array) -> Float32Array:
+def unpack_rows(quantized: Integers, scale: Float32Array, offset: Float32Array) -> Float32Array:
     """Returns the floats of packed rows: integers times scale plus offset, rounded once."""
-    parts = np.broadcast_arrays(
-        codes.astype(float32), scale.astype(float32)[:, None], plus.astype(float32)[:, None]
+    operands = np.broadcast_arrays(
+        quantized.astype(float32), scale.astype(float32)[:, None], offset.astype(float32)[:, None]
     )
-    return fma(*parts)
+    return fma(*operands)
 
 
 def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Integers:
@@ -75,10 +78,11 @@ def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Integers:
         raise OpError(f"{call.op}: torch gives floats for rows of quantized tables")
     if call.attrs["padding"] is not None:
         raise OpError(f"{call.op}: torch's quantized tables have no padding")
-    scale, plus = _row_parameters(call, arrays["w"].shape)
+    scale, offset = _row_parameters(call, arrays["w"].shape)
     rows = arrays["indices"].astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < len(arrays["w"]):
         raise OpError(f"{call.op}: a row is not there")
+    # An embedding is a bag of one row for each index.
     if call.op == "embedding":
         starts = np.arange(rows.size + 1)
     else:
@@ -88,27 +92,27 @@ def embed_packed_rows(call: MethodCall, arrays: Arrays) -> Integers:
         starts = np.array(
             bag_starts(call.op, rows, arrays.get("offsets"), call.attrs["last"] is True)
         )
-    made = _sum_bags(arrays["w"], rows.reshape(-1), starts, scale, plus, arrays.get("weights"))
-    return made.reshape(*rows.shape, -1) if call.op == "embedding" else made
+    sums = _sum_bags(arrays["w"], rows.reshape(-1), starts, scale, offset, arrays.get("weights"))
+    return sums.reshape(*rows.shape, -1) if call.op == "embedding" else sums
 
 
 def _row_parameters(call: MethodCall, shape: tuple[int, ...]) -> tuple[Float32Array, Float32Array]:
     """Returns the scale and offset of each row, as packing stores them."""
-    held = call.map("w").over(shape)
+    row_map = call.map("w").over(shape)
     kind = np.dtype(np.float16) if call.rule.params.round == "f16" else np.dtype(np.float32)
-    scale, zero = held.scale.astype(float32), held.zero.astype(float32)
+    scale, zero = row_map.scale.astype(float32), row_map.zero.astype(float32)
     # Packing stores an offset in the place of a zero point.
-    plus = (zero * -scale) if held.plus is None else held.plus.astype(float32)
-    if held.plus is not None and np.any(zero):
+    offset = (zero * -scale) if row_map.plus is None else row_map.plus.astype(float32)
+    if row_map.plus is not None and np.any(zero):
         raise OpError(f"{call.op}: a row has an offset or a zero point, not both")
-    if any(a.ndim and a.shape[1:] != (1,) for a in (scale, plus)):
+    if any(a.ndim and a.shape[1:] != (1,) for a in (scale, offset)):
         raise OpError(f"{call.op}: the scales of w are not one a row")
-    full = (
+    per_row = (
         np.broadcast_to(a.astype(kind).astype(float32).reshape(-1), shape[:1])
-        for a in (scale, plus)
+        for a in (scale, offset)
     )
-    one, other = full
-    return one, other
+    scales, offsets = per_row
+    return scales, offsets
 
 
 def _sum_bags(
@@ -116,24 +120,27 @@ def _sum_bags(
     rows: NDArray[np.int64],
     starts: Integers,
     scale: Float32Array,
-    plus: Float32Array,
-    share: Integers | None,
+    offset: Float32Array,
+    weights: Integers | None,
 ) -> Float32Array:
     """Returns the sums of all bags, computed for one row of each bag at a time."""
     lengths = np.diff(starts)
     total = np.zeros((len(lengths), w.shape[1]), float32)
     with np.errstate(all="ignore"):
+        # Row by row of all bags at once: a bag's rows are added in order, as the kernel does.
         for place in range(int(lengths.max(initial=0))):
             bags = np.flatnonzero(lengths > place)
-            at = starts[bags] + place
-            row = rows[at]
-            by, more = scale[row], plus[row]
-            if share is not None:
-                own = share.reshape(-1)[at].astype(float32)
-                by, more = by * own, more * own
-            codes = w[row].astype(float32)
-            start = total[bags] + more[:, None]
-            total[bags] = fma(codes, np.broadcast_to(by[:, None], codes.shape), start)
+            indices = starts[bags] + place
+            row = rows[indices]
+            factor, addend = scale[row], offset[row]
+            if weights is not None:
+                weight = weights.reshape(-1)[indices].astype(float32)
+                factor, addend = factor * weight, addend * weight
+            integers = w[row].astype(float32)
+            partial_sum = total[bags] + addend[:, None]
+            total[bags] = fma(
+                integers, np.broadcast_to(factor[:, None], integers.shape), partial_sum
+            )
     return total
 
 
@@ -162,102 +169,121 @@ def bilinear(call: MethodCall, arrays: Arrays, *, lanes: int = 0, after: bool = 
     if not x.same_map(out):
         return run_in_operand_type(partial(bilinear, lanes=lanes, after=after), call, arrays)
     scales, axes = _float_list(call.attrs, "scales"), int_list(call.attrs, "axes")
-    over, made = resized(arrays["x"], arrays.get("sizes"), scales, axes)
-    _require_bilinear(call, over)
-    codes = arrays["x"]
-    if lanes and codes.ndim - 1 in over:
+    resized_axes, output_sizes = resized(arrays["x"], arrays.get("sizes"), scales, axes)
+    _require_bilinear(call, resized_axes)
+    integers = arrays["x"]
+    if lanes and integers.ndim - 1 in resized_axes:
         raise OpError(
             f"{call.op}: method bilinear with lanes is that of channels last, and the last axis "
             f"is resized; without lanes it is that of others"
         )
-    held = [codes.shape[a] for a in over]
-    if not lanes and made == held:
-        return codes.copy()  # as that kernel does, whatever the scales
-    given = {a % codes.ndim: s for a, s in zip(axes or range(codes.ndim), scales, strict=False)}
+    input_sizes = [integers.shape[a] for a in resized_axes]
+    if not lanes and output_sizes == input_sizes:
+        return integers.copy()  # as that kernel does, whatever the scales
+    scale_by_axis = {
+        a % integers.ndim: s for a, s in zip(axes or range(integers.ndim), scales, strict=False)
+    }
     steps = [
-        _source_step(call, n, to, given.get(a)) for a, n, to in zip(over, held, made, strict=True)
+        _source_step(call, n, target_size, scale_by_axis.get(a))
+        for a, n, target_size in zip(resized_axes, input_sizes, output_sizes, strict=True)
     ]
     corners = call.attrs["coordinates"] == "align_corners"
     height, width = (
-        _interpolation_positions(*along, corners, fused=lanes > 0)
-        for along in zip(held, made, steps, strict=True)
+        _interpolation_positions(*axis_args, corners, fused=lanes > 0)
+        for axis_args in zip(input_sizes, output_sizes, steps, strict=True)
     )
 
     def take(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32Array:
-        return codes.take(rows, over[0]).take(columns, over[1]).astype(float32)
+        return integers.take(rows, resized_axes[0]).take(columns, resized_axes[1]).astype(float32)
 
-    four = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
-    down = [_along_axis(v, over[0], codes.ndim) for v in (height.near, height.far)]
-    right = [_along_axis(v, over[1], codes.ndim) for v in (width.near, width.far)]
+    # The four neighbours: rows low and high, and of each the columns low and high.
+    neighbours = [take(r, c) for r in (height.low, height.high) for c in (width.low, width.high)]
+    row_weights = [
+        _along_axis(v, resized_axes[0], integers.ndim) for v in (height.near, height.far)
+    ]
+    column_weights = [
+        _along_axis(v, resized_axes[1], integers.ndim) for v in (width.near, width.far)
+    ]
     if not lanes:
-        return _quantized_result(_interpolate(four, down, right), out, after=after)
-    channels = codes.shape[-1]
-    body = np.arange(channels) < channels // lanes * lanes
-    vectors = _interpolate_fused(four[::-1], down[::-1], right[::-1])
-    rest = _interpolate_fused(four, down, right)
-    return _quantized_result(np.where(body, vectors, rest), out, after=after)
+        return _quantized_result(
+            _interpolate(neighbours, row_weights, column_weights), out, after=after
+        )
+    channels = integers.shape[-1]
+    in_vector = np.arange(channels) < channels // lanes * lanes
+    # Vectors start with the far neighbours, so that other products are fused.
+    vectors = _interpolate_fused(neighbours[::-1], row_weights[::-1], column_weights[::-1])
+    tail = _interpolate_fused(neighbours, row_weights, column_weights)
+    return _quantized_result(np.where(in_vector, vectors, tail), out, after=after)
 
 
-def _require_bilinear(call: MethodCall, over: Sequence[int]) -> None:
+def _require_bilinear(call: MethodCall, resized_axes: Sequence[int]) -> None:
     attrs = call.attrs
-    known = attrs["mode"] == "linear" and attrs["antialias"] is False
-    if not known or attrs["policy"] != "stretch" or len(over) != 2:
+    is_linear = attrs["mode"] == "linear" and attrs["antialias"] is False
+    if not is_linear or attrs["policy"] != "stretch" or len(resized_axes) != 2:
         raise OpError(f"{call.op}: torch's quantized kernel is bilinear, along two axes")
     if attrs["coordinates"] not in ("half_pixel", "align_corners"):
         raise OpError(f"{call.op}: torch knows no coordinates {attrs['coordinates']!r}")
 
 
-def _source_step(call: MethodCall, size: int, to: int, scale: float | None) -> np.float32:
+def _source_step(call: MethodCall, size: int, target_size: int, scale: float | None) -> np.float32:
     """Returns ATen's area_pixel_compute_scale: by the scale where one is given, else by sizes."""
     if call.attrs["coordinates"] == "align_corners":
-        return float32(size - 1) / float32(to - 1) if to > 1 else float32(0)
-    return float32(size) / float32(to) if scale is None else float32(1 / scale)
+        return float32(size - 1) / float32(target_size - 1) if target_size > 1 else float32(0)
+    return float32(size) / float32(target_size) if scale is None else float32(1 / scale)
 
 
 def _interpolation_positions(
-    size: int, to: int, step: np.float32, corners: bool, *, fused: bool
+    size: int, target_size: int, step: np.float32, corners: bool, *, fused: bool
 ) -> _AxisPositions:
     """Returns positions in float32; half-pixel ones by one fused multiply-add if `fused`."""
-    number = np.arange(to).astype(float32)
+    indices = np.arange(target_size).astype(float32)
     if corners:
-        place = number * step
+        positions = indices * step
     else:
+        # Half-pixel: (i + 0.5) * step - 0.5, at least 0.
         half = float32(0.5)
-        moved = number + half
-        place = fma(moved, step, -half) if fused else moved * step - half
-        place = np.maximum(place, float32(0))
-    low = np.minimum(place.astype(np.int64), size - 1)
-    far = np.asarray(place - low.astype(float32), float32)
+        centers = indices + half
+        positions = fma(centers, step, -half) if fused else centers * step - half
+        positions = np.maximum(positions, float32(0))
+    low = np.minimum(positions.astype(np.int64), size - 1)
+    far = np.asarray(positions - low.astype(float32), float32)
     return _AxisPositions(low, np.minimum(low + 1, size - 1), float32(1) - far, far)
 
 
 def _interpolate(
-    corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
+    corners: Sequence[Float32Array],
+    row_weights: Sequence[Float32Array],
+    column_weights: Sequence[Float32Array],
 ) -> Float32Array:
     a, b, c, d = corners
-    upper, lower = right[0] * a + right[1] * b, right[0] * c + right[1] * d
-    return np.asarray(down[0] * upper + down[1] * lower, float32)
+    upper, lower = (
+        column_weights[0] * a + column_weights[1] * b,
+        column_weights[0] * c + column_weights[1] * d,
+    )
+    return np.asarray(row_weights[0] * upper + row_weights[1] * lower, float32)
 
 
 def _interpolate_fused(
-    corners: Sequence[Float32Array], down: Sequence[Float32Array], right: Sequence[Float32Array]
+    corners: Sequence[Float32Array],
+    row_weights: Sequence[Float32Array],
+    column_weights: Sequence[Float32Array],
 ) -> Float32Array:
     """Interpolates where the first product of each sum is not rounded."""
     a, b, c, d = corners
-    upper = _multiply_add(right[0], a, right[1] * b)
-    lower = _multiply_add(right[0], c, right[1] * d)
-    return _multiply_add(down[0], upper, down[1] * lower)
+    upper = _multiply_add(column_weights[0], a, column_weights[1] * b)
+    lower = _multiply_add(column_weights[0], c, column_weights[1] * d)
+    return _multiply_add(row_weights[0], upper, row_weights[1] * lower)
 
 
 def _multiply_add(a: Float32Array, b: Float32Array, c: Float32Array) -> Float32Array:
     return fma(*np.broadcast_arrays(a, b, c))
 
 
-def _quantized_result(reals: Float32Array, out: Affine, *, after: bool) -> Integers:
+def _quantized_result(floats: Float32Array, out: Affine, *, after: bool) -> Integers:
     zero = float32(out.zero)
     if after:
-        return saturate(round_to_int32(reals - zero) + int(out.zero), out)
-    return saturate(round_to_int32((reals - zero) + zero), out)
+        return saturate(round_to_int32(floats - zero) + int(out.zero), out)
+    return saturate(round_to_int32((floats - zero) + zero), out)
 
 
 def _along_axis(values: Float32Array, axis: int, rank: int) -> Float32Array:

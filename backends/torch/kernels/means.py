@@ -39,39 +39,42 @@ def mean_by_ratio(call: MethodCall, arrays: Arrays, *, after: bool = False) -> I
     """
     x, out = call.affine("x"), quantized_result(call)
     data = arrays["x"]
-    last = call.attrs.get("layout") == "NHWC"
-    if not _is_qnnpack_mean(call, data.shape, last=last):
-        raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
-        lanes, divide = 16 if last else 0, call.op == "reduce_mean"
-        return mean_of_steps(call, arrays, lanes=lanes, raw=raw, divide=divide, after=after)
+    channels_last = call.attrs.get("layout") == "NHWC"
+    # What QNNPACK does not support goes to torch's own kernel.
+    if not _is_qnnpack_mean(call, data.shape, channels_last=channels_last):
+        from_raw = call.op in ("global_avg_pool", "adaptive_avg_pool")
+        lanes, divide = 16 if channels_last else 0, call.op == "reduce_mean"
+        return mean_of_steps(call, arrays, lanes=lanes, raw=from_raw, divide=divide, after=after)
     require_per_tensor(call.op, x, out)
     if not x.same_map(out):
         return run_in_operand_type(partial(mean_by_ratio, after=after), call, arrays)
     steps = (data.astype(np.int64) - int(x.zero)).astype(np.float64)
+    # QNNPACK divides by the size of the whole window.
     attrs = dict(call.attrs) | ({"count_pad": True} if "count_pad" in call.attrs else {})
-    counted = replace(cast("ProductKernel", call), attrs=attrs)
-    number = divisors(counted, steps.shape)
-    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * number).astype(
+    counting_padding = replace(cast("ProductKernel", call), attrs=attrs)
+    counts = divisors(counting_padding, steps.shape)
+    # The mean times the count restores the integer sum exactly, after rint.
+    total = np.rint(compute(call.op, {"x": steps}, attrs).astype(np.float64) * counts).astype(
         float32
     )
     scale = float32(x.scale)
     return saturate(
-        round_to_int32(total * (scale / (scale * number.astype(float32)))) + int(out.zero), out
+        round_to_int32(total * (scale / (scale * counts.astype(float32)))) + int(out.zero), out
     )
 
 
-def _is_qnnpack_mean(call: MethodCall, shape: tuple[int, ...], *, last: bool) -> bool:
+def _is_qnnpack_mean(call: MethodCall, shape: tuple[int, ...], *, channels_last: bool) -> bool:
     """Returns whether QNNPACK computes a mean."""
     if call.op.startswith("avg_pool"):
         return call.attrs["ceil"] is not True
     if call.op == "reduce_mean":
         return len(shape) == 4 and sorted(int_list(call.attrs, "axes")) == [2, 3]
-    sides = shape[1:-1] if last else shape[2:]
-    if len(sides) > 2:
+    image_sizes = shape[1:-1] if channels_last else shape[2:]
+    if len(image_sizes) > 2:
         return False
     if call.op == "global_avg_pool":
         return True
-    return all(a % b == 0 for a, b in zip(sides, int_list(call.attrs, "size"), strict=True))
+    return all(a % b == 0 for a, b in zip(image_sizes, int_list(call.attrs, "size"), strict=True))
 
 
 METHODS: Mapping[str, PluginMethod] = {

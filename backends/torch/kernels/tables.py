@@ -30,17 +30,20 @@ def float_table(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
         raise OpError(
             f"{call.op}: QNNPACK's table has results of scale 1/{steps} and zero point {zero}"
         )
-    codes = np.arange(x.low, x.high + 1)
+    # One entry for each integer of the operand, in the order of a u8 lookup.
+    integers = np.arange(x.low, x.high + 1)
     with np.errstate(all="ignore"):
-        reals = (codes - int(x.zero)).astype(float32) * float32(x.scale)
+        floats = (integers - int(x.zero)).astype(float32) * float32(x.scale)
         if call.op == "tanh":
-            placed = float32(128) * np.tanh(reals.astype(np.float64)) + 128.0
+            scaled = float32(128) * np.tanh(floats.astype(np.float64)) + 128.0
         elif call.op == "hard_sigmoid":
             check_fixed_slope(call.attrs)
-            placed = hard_sigmoid(reals) * float32(256)
+            scaled = hard_sigmoid(floats) * float32(256)
         else:
-            placed = float32(256) / (float32(1) + np.exp(-reals.astype(np.float64)).astype(float32))
-        table = saturate(round_to_int32(np.asarray(placed, float32)), out)
+            scaled = float32(256) / (
+                float32(1) + np.exp(-floats.astype(np.float64)).astype(float32)
+            )
+        table = saturate(round_to_int32(np.asarray(scaled, float32)), out)
     return table[arrays["x"].astype(np.int64) - int(x.low)]
 
 

@@ -16,7 +16,7 @@ from .program import argument_names
 
 
 class Called(nn.Module):
-    """Takes and gives back what a call signature says, and runs a program of plain tensors."""
+    """Takes and returns what a call signature declares, and runs a program of plain tensors."""
 
     def __init__(self, program: nn.Module, signature: CallSignature) -> None:
         super().__init__()
@@ -25,9 +25,9 @@ class Called(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program."""
-        given = [held for held in tree_leaves((args, kwargs)) if isinstance(held, torch.Tensor)]
-        made = self.program(*given)
-        return self._call.result(made if isinstance(made, (tuple, list)) else (made,))
+        tensors = [held for held in tree_leaves((args, kwargs)) if isinstance(held, torch.Tensor)]
+        outputs = self.program(*tensors)
+        return self._call.result(outputs if isinstance(outputs, (tuple, list)) else (outputs,))
 
 
 def called(program: fx.GraphModule, graph: Graph) -> nn.Module:
@@ -35,35 +35,37 @@ def called(program: fx.GraphModule, graph: Graph) -> nn.Module:
     signature = CallSignature.of(graph)
     if signature.plain or signature.counts() != (len(graph.inputs), len(graph.outputs)):
         return program
-    kind = type("Program", (Called,), {"forward": _named(graph, signature)})
-    made: nn.Module = kind(program, signature)
-    return made.eval()
+    # A class of its own, because torch.export reads the signature of the class's `forward`.
+    kind = type("Program", (Called,), {"forward": _forward_with_signature(graph, signature)})
+    module: nn.Module = kind(program, signature)
+    return module.eval()
 
 
 class _Argument(str):
     """The name of an input, next to literals that are text too."""
 
 
-def _named(graph: Graph, signature: CallSignature) -> Any:
+def _forward_with_signature(graph: Graph, signature: CallSignature) -> Any:
     """Returns `forward` with the names of the arguments, by which exporting names inputs."""
 
     def forward(self: Called, *args: Any, **kwargs: Any) -> Any:
         return Called.forward(self, *args, **kwargs)
 
     args, _ = signature.arguments(map(_Argument, argument_names(graph.inputs)))
-    words = [_word(held, place) for place, held in enumerate(args)]
-    places = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    places += [inspect.Parameter(w, inspect.Parameter.POSITIONAL_OR_KEYWORD) for w in words]
-    places += [inspect.Parameter(w, inspect.Parameter.KEYWORD_ONLY) for w in signature.kwargs]
-    forward.__signature__ = inspect.Signature(places)  # type: ignore[attr-defined]
+    names = [_argument_name(value, index) for index, value in enumerate(args)]
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters += [inspect.Parameter(w, inspect.Parameter.POSITIONAL_OR_KEYWORD) for w in names]
+    parameters += [inspect.Parameter(w, inspect.Parameter.KEYWORD_ONLY) for w in signature.kwargs]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return forward
 
 
-def _word(held: Any, place: int) -> str:
+def _argument_name(value: Any, index: int) -> str:
     """Returns the name of an argument: exporting adds the place within it to its tensors' names."""
+    # For a nested argument, the suffix is the path to its first tensor.
     suffix = ""
-    while isinstance(held, (tuple, list, dict)) and held:
-        first: Any = next(iter(held)) if isinstance(held, dict) else 0
-        suffix, held = f"{suffix}_{first}", held[first]
-    word = held.removesuffix(suffix) if isinstance(held, _Argument) else ""
-    return word if word.isidentifier() else f"args_{place}"
+    while isinstance(value, (tuple, list, dict)) and value:
+        key: Any = next(iter(value)) if isinstance(value, dict) else 0
+        suffix, value = f"{suffix}_{key}", value[key]
+    name = value.removesuffix(suffix) if isinstance(value, _Argument) else ""
+    return name if name.isidentifier() else f"args_{index}"

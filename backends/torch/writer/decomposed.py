@@ -30,8 +30,8 @@ pad."""
 
 def handler(node: Node) -> Handler | None:
     """Returns the writer of a node in QDQ form."""
-    if found := packed_weights.handler(node):
-        return found
+    if packed_handler := packed_weights.handler(node):
+        return packed_handler
     if node.op in _CONVERSIONS:
         return _CONVERSIONS[node.op]
     if any(v.type.quant for v in (*node.operands.values(), *node.results)):
@@ -57,9 +57,10 @@ def _type_arguments(program: FxProgram, node: Node, quant: QuantType) -> tuple[A
     if quant.axis is None:
         return (*parameters(quant), quant.low, quant.high, kind)
     scales, zeros = channel_parameters(quant)
-    held = program.add_attribute(scales.float(), f"{node.name}_scale")
+    # Scales and zero points per channel are tensors, so they are attributes of the module.
+    scale_node = program.add_attribute(scales.float(), f"{node.name}_scale")
     return (
-        held,
+        scale_node,
         program.add_attribute(zeros, f"{node.name}_zero"),
         quant.axis,
         quant.low,
@@ -68,13 +69,11 @@ def _type_arguments(program: FxProgram, node: Node, quant: QuantType) -> tuple[A
     )
 
 
-def _call(
-    program: FxProgram, node: Node, verb: str, x: fx.Node, quant: QuantType | None
-) -> fx.Node:
+def _call(program: FxProgram, node: Node, op: str, x: fx.Node, quant: QuantType | None) -> fx.Node:
     assert quant is not None
-    grain = "tensor" if quant.axis is None else "channel"
-    numbers = _type_arguments(program, node, quant)
-    return program.call(f"quantized_decomposed.{verb}_per_{grain}", x, *numbers)
+    granularity = "tensor" if quant.axis is None else "channel"
+    arguments = _type_arguments(program, node, quant)
+    return program.call(f"quantized_decomposed.{op}_per_{granularity}", x, *arguments)
 
 
 def _quantize(program: FxProgram, node: Node) -> fx.Node:
@@ -94,40 +93,46 @@ def _dequantize(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _by_computed_parameters(
-    program: FxProgram, node: Node, x: fx.Node, scale: str, zero: str, codes: Value
+    program: FxProgram, node: Node, x: fx.Node, scale: str, zero: str, quantized: Value
 ) -> fx.Node:
     """Quantizes or dequantizes by parameters that are computed at run time."""
-    quant = codes.type.quant
+    quant = quantized.type.quant
     assert quant is not None
     kind = KINDS.get(str(quant.storage))
-    chosen = [node.operands[slot].node.op for slot in (scale, zero) if slot in node.operands]
-    if chosen != ["choose_qparams"] * 2 or kind is None or quant.granularity is not None:
+    producers = [node.operands[slot].node.op for slot in (scale, zero) if slot in node.operands]
+    if producers != ["choose_qparams"] * 2 or kind is None or quant.granularity is not None:
         raise program.refuse(node, "quantized_decomposed takes numbers of choose_qparams alone")
-    numbers = program.operand(node, scale), program.operand(node, zero)
-    verb = f"quantized_decomposed.{node.op}_per_tensor"
-    return program.call(verb, x, *numbers, quant.low, quant.high, kind)
+    parameters_of = program.operand(node, scale), program.operand(node, zero)
+    op = f"quantized_decomposed.{node.op}_per_tensor"
+    return program.call(op, x, *parameters_of, quant.low, quant.high, kind)
 
 
 def _choose_qparams(program: FxProgram, node: Node) -> list[fx.Node]:
     """Computes scale and zero point of the data's range, as tensors of one element."""
     attrs, rule = node.attrs, str(node.attrs["rule"])
-    least = _LEAST_SCALES.get(rule)
+    lowest_scale = _LEAST_SCALES.get(rule)
     kind = KINDS.get(str(attrs["storage"]))
-    plain = not (attrs["keep"] or attrs["blocks"] or attrs["symmetric"])
-    if least is None or kind is None or not plain or attrs["scale_type"] != F64:
-        said = f"choose_qparams has no range rule {rule} of such a scale"
-        raise program.refuse(node, f"{said}; quantize for pt2e, or write an engine's TorchScript")
-    if others := [
+    is_per_tensor_affine = not (attrs["keep"] or attrs["blocks"] or attrs["symmetric"])
+    if (
+        lowest_scale is None
+        or kind is None
+        or not is_per_tensor_affine
+        or attrs["scale_type"] != F64
+    ):
+        reason = f"choose_qparams has no range rule {rule} of such a scale"
+        raise program.refuse(node, f"{reason}; quantize for pt2e, or write an engine's TorchScript")
+    # The op returns tensors of one element that only quantize and dequantize accept.
+    if other_readers := [
         u for r in node.results for u in r.users if u.op not in ("quantize", "dequantize")
     ]:
-        raise program.refuse(node, f"what it chooses is read by {others[0].name} too")
+        raise program.refuse(node, f"what it chooses is read by {other_readers[0].name} too")
     storage, bounds = attrs["storage"], attrs["bounds"]
     assert isinstance(storage, DType)
     assert bounds is None or isinstance(bounds, tuple)
     low, high = bounds or storage.bounds
     x = program.operand(node, "x")
-    made = program.call("quantized_decomposed.choose_qparams", x, low, high, least, kind)
-    return [program.item(made, index) for index in range(2)]
+    result = program.call("quantized_decomposed.choose_qparams", x, low, high, lowest_scale, kind)
+    return [program.item(result, index) for index in range(2)]
 
 
 _LEAST_SCALES = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12}
@@ -135,8 +140,8 @@ _LEAST_SCALES = {"torch.observer": 2.0**-23, "torch.qnnpack.symmetric": 2.0**-12
 
 
 def _requantize(program: FxProgram, node: Node) -> fx.Node:
-    made = _dequantize(program, node)
-    return _call(program, node, "quantize", made, node.result.type.quant)
+    floats = _dequantize(program, node)
+    return _call(program, node, "quantize", floats, node.result.type.quant)
 
 
 _CONVERSIONS: dict[str, Handler] = {
@@ -159,30 +164,33 @@ _POST_OPS = {
 
 def _post_op(program: FxProgram, node: Node) -> tuple[str, list[float], str]:
     """Returns the arguments for the activation that a kernel fuses: oneDNN's post-op."""
-    rest = fused_ops(node)[1:]
-    if not rest:
+    activations = fused_ops(node)[1:]
+    if not activations:
         return "none", [], ""
     attrs = node.stages[1].attrs
-    if len(rest) > 1 or rest[0] not in (*_POST_OPS, "clip"):
+    if len(activations) > 1 or activations[0] not in (*_POST_OPS, "clip"):
         raise program.refuse(node, "oneDNN computes nothing like it in one kernel")
-    if rest == ("clip",):
+    # clip is oneDNN's hardtanh, relu6 included.
+    if activations == ("clip",):
         low, high = attrs.get("min"), attrs.get("max")
         if not isinstance(low, float) or not isinstance(high, float):
             raise program.refuse(node, "oneDNN clips between two numbers")
         return "hardtanh", [low, high], ""
-    if rest == ("gelu",):
+    if activations == ("gelu",):
         return "gelu", [], str(attrs["approximate"])
-    return _POST_OPS[rest[0]], [1.0] if rest == ("silu",) else [], ""
+    # The argument of swish is its alpha.
+    return _POST_OPS[activations[0]], [1.0] if activations == ("silu",) else [], ""
 
 
 def _weight_arguments(program: FxProgram, node: Node) -> tuple[Any, ...]:
     """Returns weights with per-channel scales and zero points, and the bias."""
-    held = anchor_operands(node)
-    quant = held["w"].type.quant
+    operands = anchor_operands(node)
+    quant = operands["w"].type.quant
     if quant is None:
         raise program.refuse(node, "its weights are floats")
-    w = program.constant(held["w"])
+    w = program.constant(operands["w"])
     scales, zeros = channel_parameters(quant)
+    # The kernels take one scale per result channel, also where all are equal.
     scales, zeros = scales.float().expand(len(w)).contiguous(), zeros.expand(len(w)).contiguous()
     return w, scales, zeros, float_bias(program, node)
 
@@ -203,37 +211,47 @@ def _data_parameters(program: FxProgram, node: Node) -> tuple[float, int]:
 
 def _convolution(program: FxProgram, node: Node) -> fx.Node:
     attrs, x = anchor_attrs(node), anchor_operands(node)["x"]
-    given, pad = split_padding(
+    # oneDNN pads both sides alike; the rest is padded before, with the zero point.
+    padded, pad = split_padding(
         program, program.node_of(x), int_list(attrs["pad"]), _data_parameters(program, node)[1]
     )
     shape = (int_list(attrs["stride"]), pad, int_list(attrs["dilation"]), attrs["groups"])
     w, scales, zeros, bias = _weight_arguments(program, node)
-    at = _data_parameters(program, node)
-    packed = torch.ops.onednn.qconv_prepack(w, scales, *at, *shape, None)
-    held = _add_attributes(program, node, packed, scales, zeros, bias)
-    end = (*_result_arguments(program, node), *_post_op(program, node))
-    return program.call("onednn.qconv_pointwise", given, *at, *held, *shape, *end)
+    data_parameters = _data_parameters(program, node)
+    packed = torch.ops.onednn.qconv_prepack(w, scales, *data_parameters, *shape, None)
+    attributes = _add_attributes(program, node, packed, scales, zeros, bias)
+    epilogue = (*_result_arguments(program, node), *_post_op(program, node))
+    return program.call(
+        "onednn.qconv_pointwise", padded, *data_parameters, *attributes, *shape, *epilogue
+    )
 
 
 def _add_attributes(
-    program: FxProgram, node: Node, *numbers: torch.Tensor | None
+    program: FxProgram, node: Node, *tensors: torch.Tensor | None
 ) -> list[fx.Node | None]:
     """Adds weights and parameters of a layer as attributes."""
     name = anchor_operands(node)["w"].name
     names = (name, f"{name}_scale", f"{name}_zero", f"{name}_bias")
     return [
-        None if given is None else program.add_attribute(given, each)
-        for each, given in zip(names, numbers, strict=True)
+        None if tensor is None else program.add_attribute(tensor, attribute_name)
+        for attribute_name, tensor in zip(names, tensors, strict=True)
     ]
 
 
 def _linear(program: FxProgram, node: Node) -> fx.Node:
     w, scales, zeros, bias = _weight_arguments(program, node)
     packed = torch.ops.onednn.qlinear_prepack(w, None)
-    held = _add_attributes(program, node, packed, scales, zeros, bias)
-    end = (*_result_arguments(program, node), *_post_op(program, node))
-    x, at = program.node_of(anchor_operands(node)["x"]), _data_parameters(program, node)
-    return program.call("onednn.qlinear_pointwise", x, *at, *held, *end)
+    attributes = _add_attributes(program, node, packed, scales, zeros, bias)
+    epilogue = (*_result_arguments(program, node), *_post_op(program, node))
+    x, data_parameters = (
+        program.node_of(anchor_operands(node)["x"]),
+        _data_parameters(program, node),
+    )
+    return program.call("onednn.qlinear_pointwise", x, *data_parameters, *attributes, *epilogue)
 
 
-_KERNELS: dict[str, Handler] = {"conv2d": _convolution, "linear": _linear}
+_KERNELS: dict[str, Handler] = {
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "linear": _linear,
+}

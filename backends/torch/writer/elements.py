@@ -31,27 +31,28 @@ STORED = {"u8": torch.quint8, "i8": torch.qint8, "i32": torch.qint32}
 """Those of quantized tensors."""
 
 
-def kind(found: DType, place: str) -> torch.dtype:
+def kind(dtype: DType, where: str) -> torch.dtype:
     """Returns PyTorch's element type; Refused where it has none."""
-    if str(found) not in KINDS:
-        raise Refused(f"{place}: PyTorch has no element type {found}; convert it to another first")
-    return KINDS[str(found)]
+    if str(dtype) not in KINDS:
+        raise Refused(f"{where}: PyTorch has no element type {dtype}; convert it to another first")
+    return KINDS[str(dtype)]
 
 
 def tensor(data: NDArray[np.generic]) -> torch.Tensor:
     """Returns elements as a tensor of its own."""
-    held = np.array(data, order="C")
-    if held.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(held.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(held)
+    contiguous = np.array(data, order="C")
+    # NumPy's bfloat16 is of ml_dtypes, which torch does not read: the bits go through int16.
+    if contiguous.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(contiguous.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(contiguous)
 
 
-def array(made: torch.Tensor) -> NDArray[np.generic]:
+def array(value: torch.Tensor) -> NDArray[np.generic]:
     """Returns a tensor's elements; of a quantized tensor its stored integers."""
-    held = (made.int_repr() if made.is_quantized else made).detach().contiguous()
-    if held.dtype == torch.bfloat16:
-        return held.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return held.numpy()
+    plain = (value.int_repr() if value.is_quantized else value).detach().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
 
 
 def fits(quant: QuantType) -> bool:
@@ -72,9 +73,9 @@ def channel_parameters(quant: QuantType) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _along(scales: Numbers, zeros: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
-    many = np.atleast_1d(scales).astype(np.float64)
-    whole = np.broadcast_to(zeros.astype(np.int64), many.shape)
-    return torch.from_numpy(many.copy()), torch.from_numpy(whole.copy())
+    channel_scales = np.atleast_1d(scales).astype(np.float64)
+    channel_zeros = np.broadcast_to(zeros.astype(np.int64), channel_scales.shape)
+    return torch.from_numpy(channel_scales.copy()), torch.from_numpy(channel_zeros.copy())
 
 
 def quantized(data: torch.Tensor, quant: QuantType) -> torch.Tensor:
@@ -84,9 +85,9 @@ def quantized(data: torch.Tensor, quant: QuantType) -> torch.Tensor:
 
 def scaled(data: torch.Tensor, scales: Numbers, zeros: Numbers, axis: int = 0) -> torch.Tensor:
     """Returns stored integers with one scale, or with one for each index of an axis."""
-    made: torch.Tensor
+    result: torch.Tensor
     if not scales.ndim:
-        made = torch._make_per_tensor_quantized_tensor(data, float(scales), int(zeros))
+        result = torch._make_per_tensor_quantized_tensor(data, float(scales), int(zeros))
     else:
-        made = torch._make_per_channel_quantized_tensor(data, *_along(scales, zeros), axis)
-    return made
+        result = torch._make_per_channel_quantized_tensor(data, *_along(scales, zeros), axis)
+    return result

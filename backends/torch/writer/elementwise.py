@@ -30,8 +30,8 @@ _SIXTH = 1 / 6
 
 def call(handler: Handler, program: FxProgram, node: Node) -> fx.Node:
     """Returns the one result that a handler writes."""
-    made: fx.Node = handler(program, node)
-    return made
+    result: fx.Node = handler(program, node)
+    return result
 
 
 def _unary(name: str) -> Handler:
@@ -45,12 +45,12 @@ def _binary(name: str) -> Handler:
     return write
 
 
-def _with(name: str, *attrs: str) -> Handler:
+def _with_attributes(name: str, *attrs: str) -> Handler:
     """Returns an operator that takes x and numbers."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
-        numbers = [node.attrs[attr] for attr in attrs]
-        return program.call(f"aten.{name}", program.operand(node, "x"), *numbers)
+        arguments = [node.attrs[attr] for attr in attrs]
+        return program.call(f"aten.{name}", program.operand(node, "x"), *arguments)
 
     return write
 
@@ -72,6 +72,7 @@ def _div(program: FxProgram, node: Node) -> fx.Node:
     a, b = program.operand(node, "a"), program.operand(node, "b")
     if node.result.type.dtype.is_float:
         return program.call("aten.div", a, b)
+    # PyTorch's integer division by `/` gives floats; ONNX and QIR round toward zero.
     return program.call("aten.div", a, b, rounding_mode="trunc")
 
 
@@ -88,14 +89,14 @@ def _squared_difference(program: FxProgram, node: Node) -> fx.Node:
     return program.call("aten.square", _binary("sub")(program, node))
 
 
-def _bound(value: Any) -> float | None:
+def _finite_bound(value: Any) -> float | None:
     """Returns a bound as PyTorch has it: none where it does not bind."""
     return None if value is None or math.isinf(value) else value
 
 
 def clip(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
     """Adds a clamp of x by the bounds of a node."""
-    low, high = _bound(node.attrs.get("min")), _bound(node.attrs.get("max"))
+    low, high = _finite_bound(node.attrs.get("min")), _finite_bound(node.attrs.get("max"))
     return x if low is None and high is None else program.call("aten.clamp", x, low, high)
 
 
@@ -107,8 +108,10 @@ def _hard_sigmoid(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
     if is_hard_sigmoid(node):
         return program.call("aten.hardsigmoid", x)
-    line = program.call("aten.mul", x, node.attrs["alpha"])
-    return program.call("aten.clamp", program.call("aten.add", line, node.attrs["beta"]), 0.0, 1.0)
+    linear = program.call("aten.mul", x, node.attrs["alpha"])
+    return program.call(
+        "aten.clamp", program.call("aten.add", linear, node.attrs["beta"]), 0.0, 1.0
+    )
 
 
 def is_hard_sigmoid(node: Node) -> bool:
@@ -137,8 +140,8 @@ def _selu(program: FxProgram, node: Node) -> fx.Node:
 
 def _softsign(program: FxProgram, node: Node) -> fx.Node:
     x = program.operand(node, "x")
-    below = program.call("aten.add", program.call("aten.abs", x), 1.0)
-    return program.call("aten.div", x, below)
+    denominator = program.call("aten.add", program.call("aten.abs", x), 1.0)
+    return program.call("aten.div", x, denominator)
 
 
 def _tanh_shrink(program: FxProgram, node: Node) -> fx.Node:
@@ -148,8 +151,8 @@ def _tanh_shrink(program: FxProgram, node: Node) -> fx.Node:
 
 def _prelu(program: FxProgram, node: Node) -> fx.Node:
     x, slope = program.operand(node, "x"), program.operand(node, "slope")
-    zero = program.call("aten.gt", x, 0)
-    return program.call("aten.where", zero, x, program.call("aten.mul", x, slope))
+    is_positive = program.call("aten.gt", x, 0)
+    return program.call("aten.where", is_positive, x, program.call("aten.mul", x, slope))
 
 
 def _threshold(program: FxProgram, node: Node) -> fx.Node:
@@ -175,26 +178,26 @@ def _bit_shift(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _where(program: FxProgram, node: Node) -> fx.Node:
-    given = (program.operand(node, slot) for slot in ("condition", "a", "b"))
-    return program.call("aten.where", *given)
+    operands = (program.operand(node, slot) for slot in ("condition", "a", "b"))
+    return program.call("aten.where", *operands)
 
 
-_same: Callable[[FxProgram, Node], fx.Node] = lambda program, node: program.operand(node, "x")  # noqa: E731
+_identity: Callable[[FxProgram, Node], fx.Node] = lambda program, node: program.operand(node, "x")  # noqa: E731
 
 OPS: dict[str, Handler] = {
     **{op: _unary(op) for op in _UNARY},
     **{op: _unary(name) for op, name in _RENAMED.items()},
     **{op: _binary(name) for op, name in _BINARY.items()},
-    **{"identity": _same, "dropout": _same},
+    **{"identity": _identity, "dropout": _identity},
     **{"min": _folded("minimum"), "max": _folded("maximum"), "sum": _folded("add"), "mean": _mean},
     "div": _div,
     "floor_div": _floor_div,
     "mod": _mod,
     "squared_difference": _squared_difference,
     "clip": _clip,
-    "leaky_relu": _with("leaky_relu", "alpha"),
-    "elu": _with("elu", "alpha"),
-    "celu": _with("celu", "alpha"),
+    "leaky_relu": _with_attributes("leaky_relu", "alpha"),
+    "elu": _with_attributes("elu", "alpha"),
+    "celu": _with_attributes("celu", "alpha"),
     "selu": _selu,
     "hard_sigmoid": _hard_sigmoid,
     "gelu": _gelu,

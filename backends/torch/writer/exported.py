@@ -25,9 +25,9 @@ from .elements import kind
 from .program import FxProgram
 
 USER = InputKind.USER_INPUT
-TOLD = "qir.json"
+INTERFACE_MEMBER = "qir.json"
 """The member of a file that has the names and types of inputs and results."""
-_LEAST = 32
+_SMALLEST_EXAMPLE_SIZE = 32
 """Sizes of examples begin here where the model leaves them open: large enough for most windows."""
 
 
@@ -48,69 +48,75 @@ def exported(program: FxProgram) -> ExportedProgram:
     """
     kinds = [value.type for value in program.source.inputs]
     names = sorted(dims.names(tuple(dim for kind in kinds for dim in kind.shape)))
-    sizes = {name: _LEAST + place for place, name in enumerate(names)}
+    # Distinct example sizes keep torch.export from taking two named dimensions for equal.
+    sizes = {name: _SMALLEST_EXAMPLE_SIZE + index for index, name in enumerate(names)}
     examples: tuple[Any, ...] = tuple(example(kind, sizes) for kind in kinds)
-    open_ones: Any = tuple(_open(kind) for kind in kinds)
-    whole, named = called(program), dict[str, Any]()
-    if not isinstance(whole, fx.GraphModule):
+    dynamic_shapes: Any = tuple(_open(kind) for kind in kinds)
+    callable_module, keywords = called(program), dict[str, Any]()
+    if not isinstance(callable_module, fx.GraphModule):
         signature = CallSignature.of(program.source)
-        examples, named = signature.arguments(examples)
-        args, words = signature.without_literals().arguments(open_ones)
-        places = list(inspect.signature(whole.forward).parameters)
-        shapes = dict(zip(places, (*args, *words.values()), strict=True))
-        open_ones = shapes if names else None
+        examples, keywords = signature.arguments(examples)
+        args, keyword_shapes = signature.without_literals().arguments(dynamic_shapes)
+        parameter_names = list(inspect.signature(callable_module.forward).parameters)
+        shapes = dict(zip(parameter_names, (*args, *keyword_shapes.values()), strict=True))
+        dynamic_shapes = shapes if names else None
     try:
-        made = torch.export.export(whole, examples, named, dynamic_shapes=open_ones)
+        result = torch.export.export(
+            callable_module, examples, keywords, dynamic_shapes=dynamic_shapes
+        )
     except Exception as error:  # whatever it is: PyTorch's own tracing failed
-        said = " ".join(str(error).split())[:300]
-        raise Refused(f"{program.source.name}: torch.export does not take it: {said}") from error
-    for node in made.graph.nodes:  # traces of this process's own source
+        message = " ".join(str(error).split())[:300]
+        raise Refused(f"{program.source.name}: torch.export does not take it: {message}") from error
+    # The traces hold paths of this machine, and would make the same graph differ between runs.
+    for node in result.graph.nodes:  # traces of this process's own source
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
             node.meta.pop(key, None)
-    return made
+    return result
 
 
 def example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:
     """Zeros of a type; sizes that are symbols are those of the names in them."""
-    bound = [dims.bind(dim, sizes) for dim in given.shape]
-    shape = [dim if isinstance(dim, int) else _LEAST for dim in bound]
+    bound_sizes = [dims.bind(dim, sizes) for dim in given.shape]
+    shape = [dim if isinstance(dim, int) else _SMALLEST_EXAMPLE_SIZE for dim in bound_sizes]
     return torch.zeros(shape, dtype=kind(given.dtype, "an input"))
 
 
-def _open(given: TensorType) -> dict[int, Any]:
-    return {axis: Dim.AUTO for axis, dim in enumerate(given.shape) if not isinstance(dim, int)}
+def _open(input_type: TensorType) -> dict[int, Any]:
+    return {axis: Dim.AUTO for axis, dim in enumerate(input_type.shape) if not isinstance(dim, int)}
 
 
-def save(made: ExportedProgram, path: Path, told: str) -> None:
+def save(program: ExportedProgram, path: Path, interface: str) -> None:
     """Writes an exported program by rename, with a text next to it that QIR reads again."""
     with replacing(path) as draft, draft.open("wb") as stream:
-        torch.export.save(made, stream, extra_files={TOLD: told})
+        torch.export.save(program, stream, extra_files={INTERFACE_MEMBER: interface})
 
 
 def load(path: Path) -> tuple[Any, str]:
     """Loads a file that `save` wrote, and the text next to it; raises InputError for another."""
-    extra, logger = {TOLD: ""}, logging.getLogger("torch.export")
-    before, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
+    extra, logger = {INTERFACE_MEMBER: ""}, logging.getLogger("torch.export")
+    was_disabled, logger.disabled = logger.disabled, True  # it prints a traceback of what is raised
     try:
-        made = torch.export.load(str(path), extra_files=extra)
+        program = torch.export.load(str(path), extra_files=extra)
     except Exception as error:  # PyTorch raises what it likes for a damaged file
-        said = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: PyTorch does not load it: {said}") from error
+        message = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: PyTorch does not load it: {message}") from error
     finally:
-        logger.disabled = before
-    return _flat(made), str(extra[TOLD])
+        logger.disabled = was_disabled
+    return _flat(program), str(extra[INTERFACE_MEMBER])
 
 
-def _flat(made: ExportedProgram) -> Callable[..., object]:
+def _flat(program: ExportedProgram) -> Callable[..., object]:
     """Returns a program that takes tensors one by one, whatever its call signature."""
-    run: Any = made.module()
-    kinds = [spec.arg for spec in made.graph_signature.input_specs if spec.kind == USER]
-    shape: Any = made.call_spec.in_spec
+    run: Any = program.module()
+    kinds = [spec.arg for spec in program.graph_signature.input_specs if spec.kind == USER]
+    shape: Any = program.call_spec.in_spec
 
-    def flat(*tensors: torch.Tensor) -> object:
-        rest = iter(tensors)
-        held = [arg.value if isinstance(arg, ConstantArgument) else next(rest) for arg in kinds]
-        args, kwargs = tree_unflatten(held, shape)
+    def run_flat(*tensors: torch.Tensor) -> object:
+        remaining = iter(tensors)
+        values = [
+            arg.value if isinstance(arg, ConstantArgument) else next(remaining) for arg in kinds
+        ]
+        args, kwargs = tree_unflatten(values, shape)
         return run(*args, **kwargs)
 
-    return flat
+    return run_flat

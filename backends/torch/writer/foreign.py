@@ -18,39 +18,45 @@ _UNSAFE = frozenset({"from_file", "save", "load"})
 
 def _foreign(program: FxProgram, node: Node) -> fx.Node | list[fx.Node]:
     name, framework = str(node.attrs["op"]), str(node.attrs["framework"])
-    held: Any = node.attrs["attrs"]
+    attributes: Any = node.attrs["attrs"]
     target = _overload(name)
     if framework != "torch" or target is None:
-        said = f"it is an operator of {framework} that QIR does not know"
-        raise program.refuse(node, f"{said}; cut the model before it")
+        reason = f"it is an operator of {framework} that QIR does not know"
+        raise program.refuse(node, f"{reason}; cut the model before it")
     if target._schema.is_mutable:  # PyTorch has the same that changes nothing
+        # `aten.add_.Tensor` -> `aten.add.Tensor`: the functional overload computes the same.
         target = _overload(name.replace("_.", ".", 1))
         if target is None:
             raise program.refuse(node, "it changes its operand; write the step without it")
-    given: dict[str, Any] = json.loads(str(dict(held)["arguments"]))
-    named = {key: _argument(program, node, value) for key, value in given.items()}
+    stated: dict[str, Any] = json.loads(str(dict(attributes)["arguments"]))
+    arguments = {key: _argument(program, node, value) for key, value in stated.items()}
     formals = target._schema.arguments
-    positional = [named[f.name] for f in formals if not f.kwarg_only]
-    more = {f.name: named[f.name] for f in formals if f.kwarg_only and named[f.name] is not None}
-    made = program.call(f"aten.{target._schema.name.partition('::')[2]}", *positional, **more)
+    # Keyword-only arguments that are None are left out: the schema's default is None.
+    positional = [arguments[f.name] for f in formals if not f.kwarg_only]
+    keywords = {
+        f.name: arguments[f.name] for f in formals if f.kwarg_only and arguments[f.name] is not None
+    }
+    result = program.call(f"aten.{target._schema.name.partition('::')[2]}", *positional, **keywords)
     returns = target._schema.returns
     if len(returns) == 1 and str(returns[0].type) == "Tensor":
-        return made
-    return [program.item(made, index) for index in range(len(node.results))]
+        return result
+    return [program.item(result, index) for index in range(len(node.results))]
 
 
 def _overload(name: str) -> Any:
     """Returns the operator of a name such as `aten.sort.default`; None where there is none."""
-    space, _, rest = name.partition(".")
-    packet, _, overload = rest.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    known = space == "aten" and packet not in _UNSAFE and isinstance(found, torch._ops.OpOverload)
-    return found if known else None
+    namespace, _, qualified = name.partition(".")
+    packet, _, overload = qualified.partition(".")
+    target = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    is_safe = (
+        namespace == "aten" and packet not in _UNSAFE and isinstance(target, torch._ops.OpOverload)
+    )
+    return target if is_safe else None
 
 
-def _argument(program: FxProgram, node: Node, held: Any) -> Any:
+def _argument(program: FxProgram, node: Node, stated: Any) -> Any:
     """Returns an argument as it is called with, which the frontend stated as JSON."""
-    match held:
+    match stated:
         case {"operand": int(index)}:
             return program.operand(node, f"xs.{index}")
         case {"size": int(index)}:
@@ -63,8 +69,8 @@ def _argument(program: FxProgram, node: Node, held: Any) -> Any:
         case {"dtype": str(kind)}:
             return getattr(torch, kind)
         case list():
-            return [_argument(program, node, item) for item in held]
-    return held
+            return [_argument(program, node, item) for item in stated]
+    return stated
 
 
 OPS: dict[str, Handler] = {"foreign": _foreign}

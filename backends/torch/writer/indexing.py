@@ -15,22 +15,27 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 def _scatter_elements(program: FxProgram, node: Node) -> fx.Node:
     names = ("x", "indices", "updates")
     x, indices, updates = (program.operand(node, name) for name in names)
-    axis, how = node.attrs["axis"], str(node.attrs["reduction"])
-    if how == "none":
+    axis, reduction = node.attrs["axis"], str(node.attrs["reduction"])
+    if reduction == "none":
         return program.call("aten.scatter", x, axis, indices, updates)
-    if how == "add":
+    if reduction == "add":
         return program.call("aten.scatter_add", x, axis, indices, updates)
-    return program.call("aten.scatter_reduce", x, axis, indices, updates, _REDUCTIONS[how])
+    return program.call("aten.scatter_reduce", x, axis, indices, updates, _REDUCTIONS[reduction])
 
 
 def _scatter_nd(program: FxProgram, node: Node) -> fx.Node:
-    indices, how = node.operands["indices"], node.attrs["reduction"]
+    indices, reduction = node.operands["indices"], node.attrs["reduction"]
     count = indices.type.shape[-1]
-    if how not in ("none", "add") or not isinstance(count, int):
-        raise program.refuse(node, f"PyTorch puts or adds elements, and has no {how!r} of them")
-    parts = [program.call("aten.select", program.node_of(indices), -1, i) for i in range(count)]
+    if reduction not in ("none", "add") or not isinstance(count, int):
+        raise program.refuse(
+            node, f"PyTorch puts or adds elements, and has no {reduction!r} of them"
+        )
+    # index_put takes one index tensor per axis: the last axis of the indices, taken apart.
+    axis_indices = [
+        program.call("aten.select", program.node_of(indices), -1, i) for i in range(count)
+    ]
     x, updates = program.operand(node, "x"), program.operand(node, "updates")
-    return program.call("aten.index_put", x, parts, updates, how == "add")
+    return program.call("aten.index_put", x, axis_indices, updates, reduction == "add")
 
 
 def _nonzero(program: FxProgram, node: Node) -> fx.Node:
@@ -46,43 +51,45 @@ def _grid_sample(program: FxProgram, node: Node) -> fx.Node:
     mode, outside = str(attrs["mode"]), _OUTSIDE[str(attrs["outside"])]
     if rank not in (4, 5) or (rank == 5 and mode == "cubic"):
         raise program.refuse(node, "PyTorch samples images and volumes, volumes not by cubes")
-    given = program.operand(node, "x"), program.operand(node, "grid")
-    return program.call("aten.grid_sampler", *given, _MODES[mode], outside, attrs["align_corners"])
+    operands = program.operand(node, "x"), program.operand(node, "grid")
+    return program.call(
+        "aten.grid_sampler", *operands, _MODES[mode], outside, attrs["align_corners"]
+    )
 
 
 def _columns(name: str) -> Handler:
     """Returns what writes unfold and fold; PyTorch has them of images, padded alike."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
-        parts = {k: int_list(node.attrs[k]) for k in ("kernel", "dilation", "pad", "stride")}
-        front, back = parts["pad"][:2], parts["pad"][2:]
-        if len(parts["kernel"]) != 2 or front != back:
+        lists = {k: int_list(node.attrs[k]) for k in ("kernel", "dilation", "pad", "stride")}
+        pad_before, pad_after = lists["pad"][:2], lists["pad"][2:]
+        if len(lists["kernel"]) != 2 or pad_before != pad_after:
             raise program.refuse(node, "PyTorch takes columns of images, padded alike on all sides")
         size = [int_list(node.attrs["size"])] if name == "col2im" else []
-        rest = parts["kernel"], parts["dilation"], front, parts["stride"]
-        return program.call(f"aten.{name}", program.operand(node, "x"), *size, *rest)
+        window = lists["kernel"], lists["dilation"], pad_before, lists["stride"]
+        return program.call(f"aten.{name}", program.operand(node, "x"), *size, *window)
 
     return write
 
 
-def _pool_places(program: FxProgram, node: Node) -> list[fx.Node]:
-    parts = {k: int_list(node.attrs[k]) for k in ("kernel", "stride", "pad", "dilation")}
-    n = len(parts["kernel"])
-    front, back = parts["pad"][:n], parts["pad"][n:]
-    if front != back or node.attrs["counted"] != "plane" or n > 3:
+def _max_pool_with_indices(program: FxProgram, node: Node) -> list[fx.Node]:
+    lists = {k: int_list(node.attrs[k]) for k in ("kernel", "stride", "pad", "dilation")}
+    n = len(lists["kernel"])
+    pad_before, pad_after = lists["pad"][:n], lists["pad"][n:]
+    if pad_before != pad_after or node.attrs["counted"] != "plane" or n > 3:
         raise program.refuse(node, "PyTorch counts places in the plane, padded alike on all sides")
-    rest = parts["kernel"], parts["stride"], front, parts["dilation"], node.attrs["ceil"]
+    window = lists["kernel"], lists["stride"], pad_before, lists["dilation"], node.attrs["ceil"]
     name = f"aten.max_pool{n}d_with_indices"
-    made = program.call(name, program.operand(node, "x"), *rest)
-    return [program.item(made, 0), program.item(made, 1)]
+    pooled = program.call(name, program.operand(node, "x"), *window)
+    return [program.item(pooled, 0), program.item(pooled, 1)]
 
 
 def _unpool(program: FxProgram, node: Node) -> fx.Node:
     size = int_list(node.attrs["size"])
     if node.attrs["counted"] != "plane" or len(size) != 2:
         raise program.refuse(node, "PyTorch counts places in the plane")
-    given = program.operand(node, "x"), program.operand(node, "places")
-    return program.call("aten.max_unpool2d", *given, size)
+    operands = program.operand(node, "x"), program.operand(node, "places")
+    return program.call("aten.max_unpool2d", *operands, size)
 
 
 def _matrices(name: str) -> Handler:
@@ -98,9 +105,10 @@ def _bags(program: FxProgram, node: Node) -> fx.Node:
     if offsets is None:
         raise program.refuse(node, "its bags are rows; give offsets")
     mode, last = _BAGS.index(str(attrs["mode"])), attrs["last"]
-    given = program.operand(node, "w"), program.operand(node, "indices"), offsets
-    rest = False, mode, False, weights, last, padding
-    return program.item(program.call("aten.embedding_bag", *given, *rest), 0)
+    operands = program.operand(node, "w"), program.operand(node, "indices"), offsets
+    options = False, mode, False, weights, last, padding
+    # embedding_bag returns four tensors; the first has the bags.
+    return program.item(program.call("aten.embedding_bag", *operands, *options), 0)
 
 
 OPS: dict[str, Handler] = {
@@ -110,7 +118,7 @@ OPS: dict[str, Handler] = {
     "grid_sample": _grid_sample,
     "unfold": _columns("im2col"),
     "fold": _columns("col2im"),
-    "max_pool_places": _pool_places,
+    "max_pool_places": _max_pool_with_indices,
     "max_unpool": _unpool,
     "inverse": _matrices("aten.linalg_inv"),
     "det": _matrices("aten.linalg_det"),

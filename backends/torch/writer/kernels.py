@@ -35,8 +35,9 @@ _AXES = {f"conv{n}d": n for n in (1, 2, 3)} | {f"conv_transpose{n}d": n for n in
 def handler(node: Node) -> Handler | None:
     """Returns the writer of a node: a quantized kernel where it computes on integers, else aten
     ops."""
-    if found := packed_weights.handler(node):
-        return found
+    if packed_handler := packed_weights.handler(node):
+        return packed_handler
+    # A choose_qparams that only dynamic kernels read has no call: these compute ranges themselves.
     if node.op == "choose_qparams":
         return _write_nothing if all(map(_are_chosen_by_kernels, node.results[0].users)) else None
     if not any(v.type.quant for v in (*node.operands.values(), *node.results)):
@@ -69,8 +70,8 @@ def float_handler(node: Node) -> Handler | None:
         *(elementwise.OPS, layers.OPS, movement.OPS, recurrent.OPS),
         *(indexing.OPS, foreign.OPS),
     )
-    found = (table.get(node.op) for table in tables)
-    return next((each for each in found if each is not None), None)
+    handlers = (table.get(node.op) for table in tables)
+    return next((found_handler for found_handler in handlers if found_handler is not None), None)
 
 
 def fused_ops(node: Node) -> tuple[str, ...]:
@@ -103,12 +104,12 @@ def _result_parameters(program: FxProgram, node: Node) -> tuple[float, int]:
     return parameters(_result_type(program, node))
 
 
-def _kernel_name(program: FxProgram, node: Node, base: str, *known: tuple[str, ...]) -> str:
+def _kernel_name(program: FxProgram, node: Node, base: str, *supported: tuple[str, ...]) -> str:
     """Returns the name of a kernel with the ops fused to it: `quantized.conv2d_relu`."""
-    rest = fused_ops(node)[1:]
-    if rest not in ((), *known):
+    fused = fused_ops(node)[1:]
+    if fused not in ((), *supported):
         raise program.refuse(node, f"quantized::{base} computes nothing like it")
-    return "_".join((f"quantized.{base}", *rest))
+    return "_".join((f"quantized.{base}", *fused))
 
 
 # -- quantize and dequantize --------------------------------------------------------------------
@@ -124,11 +125,11 @@ def _quantize_call(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
     if quant.axis is None:
         return program.call("aten.quantize_per_tensor", x, *parameters(quant), kind)
     scales, zeros = channel_parameters(quant)
-    held = (
+    parameter_nodes = (
         program.add_attribute(scales, f"{node.name}_scale"),
         program.add_attribute(zeros, f"{node.name}_zero"),
     )
-    return program.call("aten.quantize_per_channel", x, *held, quant.axis, kind)
+    return program.call("aten.quantize_per_channel", x, *parameter_nodes, quant.axis, kind)
 
 
 def _clamp_call(program: FxProgram, node: Node, x: fx.Node, quant: QuantType) -> fx.Node:
@@ -137,16 +138,17 @@ def _clamp_call(program: FxProgram, node: Node, x: fx.Node, quant: QuantType) ->
     A clamped float quantizes to the bound itself: float32's error is far below half a step.
     """
     zeros, scales = quant.zeros().astype(np.float64), quant.scales().astype(np.float64)
-    ends = [((end - zeros) * scales).astype(np.float32) for end in (quant.low, quant.high)]
+    # Bounds as floats: (integer - zero) * scale, computed in double and rounded once.
+    float_bounds = [((end - zeros) * scales).astype(np.float32) for end in (quant.low, quant.high)]
     if quant.axis is None:
-        return program.call("aten.clamp", x, *(float(end) for end in ends))
+        return program.call("aten.clamp", x, *(float(end) for end in float_bounds))
     shape = [-1 if axis == quant.axis else 1 for axis in range(node.result.type.rank)]
-    low, high = (torch.from_numpy(end.reshape(shape)) for end in ends)
-    held = (
+    low, high = (torch.from_numpy(end.reshape(shape)) for end in float_bounds)
+    bound_nodes = (
         program.add_attribute(low, f"{node.name}_low"),
         program.add_attribute(high, f"{node.name}_high"),
     )
-    return program.call("aten.clamp", x, *held)
+    return program.call("aten.clamp", x, *bound_nodes)
 
 
 def _quantize(program: FxProgram, node: Node) -> fx.Node:
@@ -168,54 +170,59 @@ def _requantize(program: FxProgram, node: Node) -> fx.Node:
 
 def _weight_and_bias(program: FxProgram, node: Node) -> list[torch.Tensor | None]:
     """Returns the quantized weights of a layer, and its bias."""
-    held = anchor_operands(node)
-    return [program.constant(held["w"]), float_bias(program, node)]
+    operands = anchor_operands(node)
+    return [program.constant(operands["w"]), float_bias(program, node)]
 
 
 def float_bias(program: FxProgram, node: Node) -> torch.Tensor | None:
     """Returns a bias as floats; one in units of the accumulator is multiplied by its unit."""
-    held = anchor_operands(node)
-    bias = held.get("bias")
+    operands = anchor_operands(node)
+    bias = operands.get("bias")
     if bias is None:
         return None
-    made = program.constant(bias)
-    if made.dtype != torch.int32:
-        return made
-    x, w = held["x"].type.quant, held["w"].type.quant
+    values = program.constant(bias)
+    # A float bias is given to the kernel as it is: the kernel quantizes it itself.
+    if values.dtype != torch.int32:
+        return values
+    x, w = operands["x"].type.quant, operands["w"].type.quant
     if x is None or w is None:
         raise program.refuse(node, "its bias is in units of a sum that is none of integers")
+    # The unit of the accumulator: scale of the data times scale of the weights.
     unit = np.asarray(x.scales(), np.float64) * np.asarray(w.scales(), np.float64)
-    return (made.double() * torch.from_numpy(np.atleast_1d(unit))).float()
+    return (values.double() * torch.from_numpy(np.atleast_1d(unit))).float()
 
 
 def _convolution(program: FxProgram, node: Node) -> fx.Node:
-    op, attrs, held = fused_ops(node)[0], anchor_attrs(node), anchor_operands(node)
+    op, attrs, operands = fused_ops(node)[0], anchor_attrs(node), anchor_operands(node)
     axes = _AXES[op]
-    last = attrs.get("layout") == "NHWC"
-    given = program.node_of(held["x"])
-    given = program.call("aten.permute", given, [0, 3, 1, 2]) if last else given
-    x, pad = layers.split_padding(program, given, int_list(attrs["pad"]), 0.0)
+    is_nhwc = attrs.get("layout") == "NHWC"
+    data = program.node_of(operands["x"])
+    # QIR's NHWC is a layout of the type; PyTorch's operators take NCHW and look at strides.
+    data = program.call("aten.permute", data, [0, 3, 1, 2]) if is_nhwc else data
+    x, pad = layers.split_padding(program, data, int_list(attrs["pad"]), 0.0)
     stride, dilation, groups = (
         int_list(attrs["stride"]),
         int_list(attrs["dilation"]),
         attrs["groups"],
     )
     pack = getattr(torch.ops.quantized, f"{op}_prepack")
-    more: list[Any] = [dilation, groups]
+    pack_arguments: list[Any] = [dilation, groups]
     if op not in ("conv1d", "conv2d", "conv3d"):
-        front, back = split_pads(int_list(attrs["pad"]))
-        if front != back:
+        pad_before, pad_after = split_pads(int_list(attrs["pad"]))
+        if pad_before != pad_after:
             raise program.refuse(node, "its padding differs before and after")
-        x, pad, more = given, front, [int_list(attrs["output_pad"]), dilation, groups]
+        x, pad, pack_arguments = data, pad_before, [int_list(attrs["output_pad"]), dilation, groups]
     packed = program.add_attribute(
-        pack(*_weight_and_bias(program, node), stride, pad, *more), held["w"].name
+        pack(*_weight_and_bias(program, node), stride, pad, *pack_arguments), operands["w"].name
     )
-    at = _result_parameters(program, node)
+    result_parameters = _result_parameters(program, node)
     if fused_ops(node)[1:2] == ("add",):
-        made = _with_summand(program, node, x, packed, at, last=last)
+        result = _with_summand(program, node, x, packed, result_parameters, is_nhwc=is_nhwc)
     else:
-        made = program.call(_kernel_name(program, node, op, ("relu",)), x, packed, *at)
-    return program.call("aten.permute", made, [0, *range(2, axes + 2), 1]) if last else made
+        result = program.call(
+            _kernel_name(program, node, op, ("relu",)), x, packed, *result_parameters
+        )
+    return program.call("aten.permute", result, [0, *range(2, axes + 2), 1]) if is_nhwc else result
 
 
 def _with_summand(
@@ -223,19 +230,21 @@ def _with_summand(
     node: Node,
     x: fx.Node,
     packed: fx.Node,
-    at: tuple[float, int],
+    result_parameters: tuple[float, int],
     *,
-    last: bool,
+    is_nhwc: bool,
 ) -> fx.Node:
     """Returns a convolution that adds a tensor: the kernel writes its result into that tensor."""
     (summand,) = node.stage_operands(1).values()
-    given = program.node_of(summand)
+    summand_node = program.node_of(summand)
     # quantized::conv2d_add writes its result into the summand.
     if not _may_overwrite(node, summand):
-        given = program.call("aten.clone", given)
-    given = program.call("aten.permute", given, [0, 3, 1, 2]) if last else given
+        summand_node = program.call("aten.clone", summand_node)
+    summand_node = (
+        program.call("aten.permute", summand_node, [0, 3, 1, 2]) if is_nhwc else summand_node
+    )
     name = _kernel_name(program, node, "conv2d", ("add",), ("add", "relu"))
-    return program.call(name, x, given, packed, *at)
+    return program.call(name, x, summand_node, packed, *result_parameters)
 
 
 _ALLOCATING_OPS = frozenset(
@@ -250,23 +259,23 @@ def _may_overwrite(node: Node, value: Value) -> bool:
         v is value for v in anchor_operands(node).values()
     ):
         return False
-    others = [use.node for use in value.uses if use.node is not node]
-    return all(fused_ops(user)[0] in _ALLOCATING_OPS and user < node for user in others)
+    other_users = [use.node for use in value.uses if use.node is not node]
+    return all(fused_ops(user)[0] in _ALLOCATING_OPS and user < node for user in other_users)
 
 
 def _linear(program: FxProgram, node: Node) -> fx.Node:
-    held = anchor_operands(node)
-    made = torch.ops.quantized.linear_prepack(*_weight_and_bias(program, node))
-    packed = program.add_attribute(made, held["w"].name)
-    data = held["x"].type.quant
+    operands = anchor_operands(node)
+    prepacked = torch.ops.quantized.linear_prepack(*_weight_and_bias(program, node))
+    packed = program.add_attribute(prepacked, operands["w"].name)
+    data = operands["x"].type.quant
     if data is not None and data.dynamic:
-        x = held["x"].node.operands["x"]  # the kernel chooses scale and zero point itself
-        reduced = node.operands["x.scale"].node.attrs.get("bounds") == (0, 127)
-        return program.call("quantized.linear_dynamic", program.node_of(x), packed, reduced)
+        x = operands["x"].node.operands["x"]  # the kernel chooses scale and zero point itself
+        reduce_range = node.operands["x.scale"].node.attrs.get("bounds") == (0, 127)
+        return program.call("quantized.linear_dynamic", program.node_of(x), packed, reduce_range)
     name = _kernel_name(program, node, "linear", ("relu",), ("leaky_relu",), ("tanh",))
-    more = [node.stages[1].attrs["alpha"]] if name.endswith("leaky_relu") else []
+    alpha = [node.stages[1].attrs["alpha"]] if name.endswith("leaky_relu") else []
     return program.call(
-        name, program.node_of(held["x"]), packed, *_result_parameters(program, node), *more
+        name, program.node_of(operands["x"]), packed, *_result_parameters(program, node), *alpha
     )
 
 
@@ -300,26 +309,34 @@ def _function(name: str, *attrs: str) -> Handler:
     """Returns the writer of a function, called with scale and zero point, then attributes."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
-        x, numbers = (
+        x, arguments = (
             program.node_of(anchor_operands(node)["x"]),
             [anchor_attrs(node)[attr] for attr in attrs],
         )
         return program.call(
-            _kernel_name(program, node, name), x, *_result_parameters(program, node), *numbers
+            _kernel_name(program, node, name), x, *_result_parameters(program, node), *arguments
         )
 
     return write
 
 
 def _leaky_relu(program: FxProgram, node: Node) -> fx.Node:
-    x, at = program.node_of(anchor_operands(node)["x"]), _result_parameters(program, node)
+    x, result_parameters = (
+        program.node_of(anchor_operands(node)["x"]),
+        _result_parameters(program, node),
+    )
     name = _kernel_name(program, node, "leaky_relu")
-    return program.call(name, x, anchor_attrs(node)["alpha"], False, *at)
+    return program.call(name, x, anchor_attrs(node)["alpha"], False, *result_parameters)
 
 
 def _softmax(program: FxProgram, node: Node) -> fx.Node:
-    x, at = program.node_of(anchor_operands(node)["x"]), _result_parameters(program, node)
-    return program.call(_kernel_name(program, node, "softmax"), x, anchor_attrs(node)["axis"], *at)
+    x, result_parameters = (
+        program.node_of(anchor_operands(node)["x"]),
+        _result_parameters(program, node),
+    )
+    return program.call(
+        _kernel_name(program, node, "softmax"), x, anchor_attrs(node)["axis"], *result_parameters
+    )
 
 
 def _fixed_scale(name: str, scale: float, zero: int) -> Handler:
@@ -338,24 +355,30 @@ def _fixed_scale(name: str, scale: float, zero: int) -> Handler:
 
 
 def _concat(program: FxProgram, node: Node) -> fx.Node:
-    parts = [
+    tensors = [
         program.node_of(v) for slot, v in anchor_operands(node).items() if slot.startswith("xs.")
     ]
     name = _kernel_name(program, node, "cat", ("relu",))
-    return program.call(name, parts, anchor_attrs(node)["axis"], *_result_parameters(program, node))
+    return program.call(
+        name, tensors, anchor_attrs(node)["axis"], *_result_parameters(program, node)
+    )
 
 
 def _batch_norm(program: FxProgram, node: Node) -> fx.Node:
-    held, attrs = anchor_operands(node), anchor_attrs(node)
-    axes = held["x"].type.rank - 2
+    operands, attrs = anchor_operands(node), anchor_attrs(node)
+    axes = operands["x"].type.rank - 2
     if attrs["axis"] != 1 or not 0 <= axes <= 3:
         raise program.refuse(node, "quantized::batch_norm takes channels second")
     name = _kernel_name(
         program, node, f"batch_norm{axes}d" if axes > 1 else "batch_norm1d", ("relu",)
     )
-    numbers = [program.node_of(held[slot]) for slot in ("gamma", "beta", "mean", "var")]
+    norm_parameters = [program.node_of(operands[slot]) for slot in ("gamma", "beta", "mean", "var")]
     return program.call(
-        name, program.node_of(held["x"]), *numbers, attrs["eps"], *_result_parameters(program, node)
+        name,
+        program.node_of(operands["x"]),
+        *norm_parameters,
+        attrs["eps"],
+        *_result_parameters(program, node),
     )
 
 
@@ -363,7 +386,7 @@ def _keeping_type(write: Handler) -> Handler:
     """Returns the writer of a float op that also accepts quantized tensors, and keeps their
     type."""
 
-    def kept(program: FxProgram, node: Node) -> Any:
+    def write_checked(program: FxProgram, node: Node) -> Any:
         if node.stages:
             raise program.refuse(node, "PyTorch has no such kernel")
         quant, x = node.results[0].type.quant, next(iter(node.operands.values())).type.quant
@@ -371,7 +394,7 @@ def _keeping_type(write: Handler) -> Handler:
             raise program.refuse(node, "its kernel keeps the scale and zero point of the data")
         return write(program, node)
 
-    return kept
+    return write_checked
 
 
 _TYPE_KEEPING = {

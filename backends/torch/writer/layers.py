@@ -39,51 +39,52 @@ def split_pads(pads: Sequence[int]) -> tuple[list[int], list[int]]:
 def constant_pad_list(pads: Sequence[int]) -> list[int]:
     """Returns padding as `constant_pad_nd` takes it: from the last axis on, (before, after)
     pairs."""
-    front, back = split_pads(pads)
-    return [n for pair in reversed(list(zip(front, back, strict=True))) for n in pair]
+    before, after = split_pads(pads)
+    return [n for pair in reversed(list(zip(before, after, strict=True))) for n in pair]
 
 
 def split_padding(program: FxProgram, x: fx.Node, pads: Sequence[int], value: float) -> Any:
     """Returns x and the padding that the kernel applies; uneven padding becomes a pad before it."""
-    front, back = split_pads(pads)
-    if front == back:
-        return x, front
-    return _pad_input(program, x, constant_pad_list(pads), value), [0] * len(front)
+    before, after = split_pads(pads)
+    if before == after:
+        return x, before
+    return _pad_input(program, x, constant_pad_list(pads), value), [0] * len(before)
 
 
 def _pad_input(program: FxProgram, x: fx.Node, pads: list[int], value: float) -> fx.Node:
     """Pads before a kernel; of dequantized data the integers, so that the kernel reads these."""
+    # The zero point is what pads the integers, so the pad moves before the dequantize.
     if str(x.target) == _DEQUANTIZE and value == 0.0 and isinstance(x.args[2], int):
-        stored, scale, zero, *rest = x.args
-        wider = program.call("aten.constant_pad_nd", stored, pads, zero)
-        return program.call(_DEQUANTIZE, wider, scale, zero, *rest)
+        stored, scale, zero, *type_arguments = x.args
+        padded = program.call("aten.constant_pad_nd", stored, pads, zero)
+        return program.call(_DEQUANTIZE, padded, scale, zero, *type_arguments)
     return program.call("aten.constant_pad_nd", x, pads, value)
 
 
 def _to_nchw(program: FxProgram, node: Node, x: fx.Node) -> fx.Node:
     """Permutes an NHWC image to NCHW."""
-    last = node.attrs.get("layout") == "NHWC"
+    is_nhwc = node.attrs.get("layout") == "NHWC"
     rank = next(iter(node.operands.values())).type.rank
-    order = [0, rank - 1, *range(1, rank - 1)]
-    return program.call("aten.permute", x, order) if last else x
+    perm = [0, rank - 1, *range(1, rank - 1)]
+    return program.call("aten.permute", x, perm) if is_nhwc else x
 
 
-def _from_nchw(program: FxProgram, node: Node, made: fx.Node) -> fx.Node:
+def _from_nchw(program: FxProgram, node: Node, result: fx.Node) -> fx.Node:
     """Permutes an NCHW result back, if the graph has it in NHWC."""
-    last = node.attrs.get("layout") == "NHWC"
+    is_nhwc = node.attrs.get("layout") == "NHWC"
     rank = node.result.type.rank
-    return program.call("aten.permute", made, [0, *range(2, rank), 1]) if last else made
+    return program.call("aten.permute", result, [0, *range(2, rank), 1]) if is_nhwc else result
 
 
 def _convolution(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
-        given, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
-        x, pad = split_padding(program, given, int_list(attrs["pad"]), 0.0)
+        data, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
+        x, pad = split_padding(program, data, int_list(attrs["pad"]), 0.0)
         w, bias = program.operand(node, "w"), program.optional(node, "bias")
         stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
         name = f"aten.conv{axes}d"
-        made = program.call(name, x, w, bias, stride, pad, dilation, attrs["groups"])
-        return _from_nchw(program, node, made)
+        result = program.call(name, x, w, bias, stride, pad, dilation, attrs["groups"])
+        return _from_nchw(program, node, result)
 
     return write
 
@@ -91,14 +92,14 @@ def _convolution(axes: int) -> Handler:
 def _conv_transpose(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         attrs = node.attrs
-        front, back = split_pads(int_list(attrs["pad"]))
-        if front != back:
+        before, after = split_pads(int_list(attrs["pad"]))
+        if before != after:
             raise program.refuse(node, "its padding differs before and after")
         x, w, bias = (program.optional(node, slot) for slot in ("x", "w", "bias"))
         stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
-        more = (stride, front, int_list(attrs["output_pad"]), attrs["groups"], dilation)
+        arguments = (stride, before, int_list(attrs["output_pad"]), attrs["groups"], dilation)
         name = f"aten.conv_transpose{axes}d" if axes != 2 else "aten.conv_transpose2d"
-        return program.call(name, x, w, bias, *more)
+        return program.call(name, x, w, bias, *arguments)
 
     return write
 
@@ -109,17 +110,17 @@ def _linear(program: FxProgram, node: Node) -> fx.Node:
 
 
 def _matrix_operand(program: FxProgram, node: Node, slot: str) -> fx.Node:
-    held = program.operand(node, slot)
-    turned = node.attrs[f"trans_{slot}"]
-    return program.call("aten.transpose", held, -2, -1) if turned else held
+    matrix = program.operand(node, slot)
+    is_transposed = node.attrs[f"trans_{slot}"]
+    return program.call("aten.transpose", matrix, -2, -1) if is_transposed else matrix
 
 
 def _matmul(program: FxProgram, node: Node) -> fx.Node:
-    made = program.call(
+    product = program.call(
         "aten.matmul", _matrix_operand(program, node, "a"), _matrix_operand(program, node, "b")
     )
     bias = program.optional(node, "bias")
-    return made if bias is None else program.call("aten.add", made, bias)
+    return product if bias is None else program.call("aten.add", product, bias)
 
 
 def _gemm(program: FxProgram, node: Node) -> fx.Node:
@@ -128,8 +129,8 @@ def _gemm(program: FxProgram, node: Node) -> fx.Node:
     c = program.optional(node, "c")
     if c is not None:
         return program.call("aten.addmm", c, a, b, beta=beta, alpha=alpha)
-    made = program.call("aten.mm", a, b)
-    return made if alpha == 1.0 else program.call("aten.mul", made, alpha)
+    product = program.call("aten.mm", a, b)
+    return product if alpha == 1.0 else program.call("aten.mul", product, alpha)
 
 
 def _einsum(program: FxProgram, node: Node) -> fx.Node:
@@ -138,15 +139,16 @@ def _einsum(program: FxProgram, node: Node) -> fx.Node:
 
 def _attention(program: FxProgram, node: Node) -> fx.Node:
     attrs, slots = node.attrs, set(node.operands)
-    plain = slots <= {"q", "k", "v", "mask"} and node.operands["q"].type.rank == 4
-    plain = plain and not attrs.get("softcap") and attrs.get("left", -1) == -1
-    if not plain or attrs.get("right", -1) != -1 or len(node.results) > 1:
+    is_plain = slots <= {"q", "k", "v", "mask"} and node.operands["q"].type.rank == 4
+    is_plain = is_plain and not attrs.get("softcap") and attrs.get("left", -1) == -1
+    if not is_plain or attrs.get("right", -1) != -1 or len(node.results) > 1:
         raise program.refuse(node, "scaled_dot_product_attention is of 4 axes, without a past")
     q, k, v, mask = (program.optional(node, slot) for slot in ("q", "k", "v", "mask"))
     return program.call(
         "aten.scaled_dot_product_attention",
         *(q, k, v, mask, 0.0, bool(attrs.get("causal"))),
         scale=attrs.get("scale"),
+        # Fewer key heads than query heads: grouped-query attention.
         enable_gqa=node.operands["q"].type.shape[1] != node.operands["k"].type.shape[1],
     )
 
@@ -156,42 +158,45 @@ def _attention(program: FxProgram, node: Node) -> fx.Node:
 
 def _max_pool(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
-        given, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
+        data, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
         kernel = int_list(attrs["kernel"])
-        x, pad = split_padding(program, given, int_list(attrs["pad"]), _INFINITE)
+        x, pad = split_padding(program, data, int_list(attrs["pad"]), _INFINITE)
         stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
-        more = (kernel, stride, pad, dilation, attrs["ceil"])
-        return _from_nchw(program, node, program.call(f"aten.max_pool{axes}d", x, *more))
+        arguments = (kernel, stride, pad, dilation, attrs["ceil"])
+        return _from_nchw(program, node, program.call(f"aten.max_pool{axes}d", x, *arguments))
 
     return write
 
 
 def _avg_pool(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
-        given, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
+        data, attrs = _to_nchw(program, node, program.operand(node, "x")), node.attrs
         pads = int_list(attrs["pad"])
-        front, back = split_pads(pads)
-        if front != back and not attrs["count_pad"]:
-            return _from_nchw(program, node, _by_whole_windows(program, node, given, axes))
-        x, pad = split_padding(program, given, pads, 0.0)
-        more = (int_list(attrs["kernel"]), int_list(attrs["stride"]), pad, attrs["ceil"])
-        counted = bool(attrs["count_pad"])
-        return _from_nchw(program, node, program.call(f"aten.avg_pool{axes}d", x, *more, counted))
+        before, after = split_pads(pads)
+        # Uneven padding would have to be a pad before the pool, which then counts it.
+        if before != after and not attrs["count_pad"]:
+            return _from_nchw(program, node, _by_whole_windows(program, node, data, axes))
+        x, pad = split_padding(program, data, pads, 0.0)
+        arguments = (int_list(attrs["kernel"]), int_list(attrs["stride"]), pad, attrs["ceil"])
+        count_pad = bool(attrs["count_pad"])
+        return _from_nchw(
+            program, node, program.call(f"aten.avg_pool{axes}d", x, *arguments, count_pad)
+        )
 
     return write
 
 
-def _by_whole_windows(program: FxProgram, node: Node, given: fx.Node, axes: int) -> fx.Node:
+def _by_whole_windows(program: FxProgram, node: Node, data: fx.Node, axes: int) -> fx.Node:
     """Writes an average pool whose uneven padding does not count: as a padded mean times gains."""
-    found = whole_windows(node)
-    if found is None:
-        said = "its padding differs before and after and is not counted: state the image's size"
-        raise program.refuse(node, said)
-    x, _ = split_padding(program, given, (*found.before, *found.after), 0.0)
+    windows = whole_windows(node)
+    if windows is None:
+        reason = "its padding differs before and after and is not counted: state the image's size"
+        raise program.refuse(node, reason)
+    x, _ = split_padding(program, data, (*windows.before, *windows.after), 0.0)
     window = int_list(node.attrs["kernel"]), int_list(node.attrs["stride"])
-    made = program.call(f"aten.avg_pool{axes}d", x, *window)
-    gains = program.add_attribute(torch.from_numpy(found.gains), f"{node.name}.gains")
-    return program.call("aten.mul", made, gains)
+    means = program.call(f"aten.avg_pool{axes}d", x, *window)
+    gains = program.add_attribute(torch.from_numpy(windows.gains), f"{node.name}.gains")
+    return program.call("aten.mul", means, gains)
 
 
 def _global_avg_pool(program: FxProgram, node: Node) -> fx.Node:
@@ -199,14 +204,14 @@ def _global_avg_pool(program: FxProgram, node: Node) -> fx.Node:
     axes = node.result.type.rank - 2
     if not 1 <= axes <= 3:
         raise program.refuse(node, f"it pools {axes} axes")
-    made = program.call(f"aten.adaptive_avg_pool{axes}d", x, [1] * axes)
-    return _from_nchw(program, node, made)
+    pooled = program.call(f"aten.adaptive_avg_pool{axes}d", x, [1] * axes)
+    return _from_nchw(program, node, pooled)
 
 
 def _global_max_pool(program: FxProgram, node: Node) -> fx.Node:
     x = _to_nchw(program, node, program.operand(node, "x"))
-    made = program.call("aten.amax", x, list(range(2, node.result.type.rank)), True)
-    return _from_nchw(program, node, made)
+    pooled = program.call("aten.amax", x, list(range(2, node.result.type.rank)), True)
+    return _from_nchw(program, node, pooled)
 
 
 def adaptive_sizes(program: FxProgram, node: Node) -> list[Any]:
@@ -233,13 +238,15 @@ def _adaptive_max_pool(program: FxProgram, node: Node) -> fx.Node:
 
 def _batch_norm(program: FxProgram, node: Node) -> fx.Node:
     x, axis = program.operand(node, "x"), integer(node.attrs["axis"])
-    numbers = [program.operand(node, slot) for slot in ("gamma", "beta", "mean", "var")]
-    end = (False, 0.0, node.attrs["eps"], False)
+    parameters = [program.operand(node, slot) for slot in ("gamma", "beta", "mean", "var")]
+    # train=False, momentum, eps, cudnn_enabled
+    options = (False, 0.0, node.attrs["eps"], False)
     if axis in (1, 1 - node.result.type.rank):
-        return program.call("aten.batch_norm", x, *numbers, *end)
-    turned = program.call("aten.transpose", x, 1, axis)
-    made = program.call("aten.batch_norm", turned, *numbers, *end)
-    return program.call("aten.transpose", made, 1, axis)
+        return program.call("aten.batch_norm", x, *parameters, *options)
+    # batch_norm has the channels at axis 1.
+    channels_second = program.call("aten.transpose", x, 1, axis)
+    normalized = program.call("aten.batch_norm", channels_second, *parameters, *options)
+    return program.call("aten.transpose", normalized, 1, axis)
 
 
 def _softmax(name: str) -> Handler:
@@ -251,7 +258,9 @@ def _softmax(name: str) -> Handler:
 
 def _layer_norm(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
-    sizes = [program.size(dim, node) for dim in x.type.shape[_front(node, x.type.rank) :]]
+    sizes = [
+        program.size(dim, node) for dim in x.type.shape[_first_normalized_axis(node, x.type.rank) :]
+    ]
     gamma, beta = (program.optional(node, slot) for slot in ("gamma", "beta"))
     if node.operands["gamma"].type.rank != len(sizes):
         raise program.refuse(node, "its gamma has not the axes that are normalized")
@@ -260,24 +269,25 @@ def _layer_norm(program: FxProgram, node: Node) -> fx.Node:
     )
 
 
-def _front(node: Node, rank: int) -> int:
+def _first_normalized_axis(node: Node, rank: int) -> int:
     axis = integer(node.attrs["axis"])
     return axis + rank if axis < 0 else axis
 
 
 def _rms_norm(program: FxProgram, node: Node) -> fx.Node:
     x = node.operands["x"]
-    axes = list(range(_front(node, x.type.rank), x.type.rank))
+    # x * rsqrt(mean(x^2) + eps) * gamma
+    axes = list(range(_first_normalized_axis(node, x.type.rank), x.type.rank))
     mean = program.call("aten.mean", program.call("aten.square", program.node_of(x)), axes, True)
     gain = program.call("aten.rsqrt", program.call("aten.add", mean, node.attrs["eps"]))
-    made = program.call("aten.mul", program.node_of(x), gain)
-    return program.call("aten.mul", made, program.operand(node, "gamma"))
+    normalized = program.call("aten.mul", program.node_of(x), gain)
+    return program.call("aten.mul", normalized, program.operand(node, "gamma"))
 
 
 def _instance_norm(program: FxProgram, node: Node) -> fx.Node:
     x, gamma, beta = (program.operand(node, slot) for slot in ("x", "gamma", "beta"))
-    end = (None, None, True, 0.0, node.attrs["eps"], False)
-    return program.call("aten.instance_norm", x, gamma, beta, *end)
+    options = (None, None, True, 0.0, node.attrs["eps"], False)
+    return program.call("aten.instance_norm", x, gamma, beta, *options)
 
 
 def _group_norm(program: FxProgram, node: Node) -> fx.Node:
@@ -297,22 +307,23 @@ def _reduced(name: str, before: str = "", after: str = "") -> Handler:
     """Returns a reduction, of what an operator makes of x, and what another makes of it."""
 
     def write(program: FxProgram, node: Node) -> fx.Node:
-        made = program.operand(node, "x")
-        made = program.call(f"aten.{before}", made) if before else made
-        made = program.call(f"aten.{name}", made, _axes(node), bool(node.attrs["keep"]))
-        return program.call(f"aten.{after}", made) if after else made
+        value = program.operand(node, "x")
+        value = program.call(f"aten.{before}", value) if before else value
+        value = program.call(f"aten.{name}", value, _axes(node), bool(node.attrs["keep"]))
+        return program.call(f"aten.{after}", value) if after else value
 
     return write
 
 
 def _prod(program: FxProgram, node: Node) -> fx.Node:
-    made = program.operand(node, "x")
+    product = program.operand(node, "x")
+    # aten.prod reduces one axis: from the last one on, so that axes keep their numbers.
     for axis in sorted(_axes(node), reverse=True):
-        made = program.call("aten.prod", made, axis, bool(node.attrs["keep"]))
-    return made
+        product = program.call("aten.prod", product, axis, bool(node.attrs["keep"]))
+    return product
 
 
-def _greatest(name: str) -> Handler:
+def _arg_extreme(name: str) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         if node.attrs["last"]:
             raise program.refuse(node, "PyTorch gives the first place of several alike")
@@ -322,24 +333,25 @@ def _greatest(name: str) -> Handler:
     return write
 
 
-def _running(name: str) -> Handler:
+def _cumulative(name: str) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         axis, x = node.attrs["axis"], program.operand(node, "x")
         if node.attrs["exclusive"]:
             raise program.refuse(node, "PyTorch's sums so far hold the element itself")
-        turned = bool(node.attrs["reverse"])
-        x = program.call("aten.flip", x, [axis]) if turned else x
-        made = program.call(f"aten.{name}", x, axis)
-        return program.call("aten.flip", made, [axis]) if turned else made
+        reverse = bool(node.attrs["reverse"])
+        # Sums from the end are sums of the flipped tensor, flipped back.
+        x = program.call("aten.flip", x, [axis]) if reverse else x
+        sums = program.call(f"aten.{name}", x, axis)
+        return program.call("aten.flip", sums, [axis]) if reverse else sums
 
     return write
 
 
 def _top_k(program: FxProgram, node: Node) -> list[fx.Node]:
     attrs = node.attrs
-    more = (attrs["k"], attrs["axis"], attrs["largest"], attrs["sorted"])
-    made = program.call("aten.topk", program.operand(node, "x"), *more)
-    return [program.item(made, 0), program.item(made, 1)]
+    arguments = (attrs["k"], attrs["axis"], attrs["largest"], attrs["sorted"])
+    pair = program.call("aten.topk", program.operand(node, "x"), *arguments)
+    return [program.item(pair, 0), program.item(pair, 1)]
 
 
 OPS: dict[str, Handler] = {
@@ -373,9 +385,9 @@ OPS: dict[str, Handler] = {
     "reduce_log_sum": _reduced("sum", after="log"),
     "reduce_log_sum_exp": _reduced("logsumexp"),
     "reduce_prod": _prod,
-    "arg_max": _greatest("argmax"),
-    "arg_min": _greatest("argmin"),
-    "cumsum": _running("cumsum"),
-    "cumprod": _running("cumprod"),
+    "arg_max": _arg_extreme("argmax"),
+    "arg_min": _arg_extreme("argmin"),
+    "cumsum": _cumulative("cumsum"),
+    "cumprod": _cumulative("cumprod"),
     "top_k": _top_k,
 }

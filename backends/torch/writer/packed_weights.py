@@ -18,17 +18,17 @@ from qir.ir.types import QuantType
 from .elements import tensor
 from .program import FxProgram, Handler
 
-_SIZES = (32, 64, 128, 256)
+_BLOCK_SIZES = (32, 64, 128, 256)
 """Elements in a block that the kernel for 4 bits takes."""
-_ROWS = 16
+_ROW_MULTIPLE = 16
 """It takes a multiple of so many rows."""
-_REST = "take --weights i8:65536, one block a row, or u4 in blocks of 32, 64, 128 or 256"
+_REMEDY = "take --weights i8:65536, one block a row, or u4 in blocks of 32, 64, 128 or 256"
 
 
 def handler(node: Node) -> Handler | None:
     """Returns what writes a product of weights in blocks, and their dequantize; None for others."""
     if _in_blocks(node):
-        return _nothing
+        return _write_nothing
     weight = node.operands.get("w") if node.op == "linear" and not node.stages else None
     if weight is None or not _in_blocks(weight.node):
         return None
@@ -40,31 +40,31 @@ def _in_blocks(node: Node) -> bool:
     if node.op != "dequantize" or node.operands["x"].constant is None:
         return False
     quant = node.operands["x"].type.quant
-    blocks = quant is not None and quant.granularity is not None and quant.axis is None
-    return blocks and all(user.op == "linear" for user in node.result.users)
+    has_blocks = quant is not None and quant.granularity is not None and quant.axis is None
+    return has_blocks and all(user.op == "linear" for user in node.result.users)
 
 
-def _nothing(program: FxProgram, node: Node) -> Any:
+def _write_nothing(program: FxProgram, node: Node) -> Any:
     return None
 
 
 def _linear(program: FxProgram, node: Node) -> fx.Node:
-    codes = node.operands["w"].node.operands["x"]
-    array, quant = codes.constant, codes.type.quant
+    quantized = node.operands["w"].node.operands["x"]
+    array, quant = quantized.constant, quantized.type.quant
     assert array is not None
     assert quant is not None
     data = np.asarray(array.data).astype(np.int32)
     rows, terms = data.shape
     sizes = [program.size(dim, node) for dim in node.result.type.shape]
     x = program.call("aten.reshape", program.operand(node, "x"), [-1, terms])
-    pack = _int8 if str(quant.storage) == "i8" else _int4
-    made = pack(program, node, x, data, quant)
+    write_product = _int8 if str(quant.storage) == "i8" else _int4
+    product = write_product(program, node, x, data, quant)
     bias = program.optional(node, "bias")
-    made = made if bias is None else program.call("aten.add", made, bias)
-    return program.call("aten.reshape", made, [*sizes[:-1], rows])
+    product = product if bias is None else program.call("aten.add", product, bias)
+    return program.call("aten.reshape", product, [*sizes[:-1], rows])
 
 
-def _grid(quant: QuantType, rows: int) -> tuple[Any, Any]:
+def _block_parameters(quant: QuantType, rows: int) -> tuple[Any, Any]:
     """Returns scales and zero points by row and block."""
     scales = np.asarray(quant.scales(), np.float32).reshape(rows, -1)
     zeros = np.asarray(quant.zeros()).astype(np.float32)
@@ -72,31 +72,35 @@ def _grid(quant: QuantType, rows: int) -> tuple[Any, Any]:
 
 
 def _int8(program: FxProgram, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
-    scales, zeros = _grid(quant, len(data))
+    scales, zeros = _block_parameters(quant, len(data))
     if scales.shape[1] != 1 or zeros.any():
-        said = f"aten._weight_int8pack_mm takes one scale a row: {_REST}"
-        raise program.refuse(node, said)
+        reason = f"aten._weight_int8pack_mm takes one scale a row: {_REMEDY}"
+        raise program.refuse(node, reason)
     name = node.operands["w"].name
-    held = program.add_attribute(tensor(data.astype(np.int8)), name)
+    weights = program.add_attribute(tensor(data.astype(np.int8)), name)
     scale = program.add_attribute(tensor(scales[:, 0]), f"{name}_scale")
-    return program.call("aten._weight_int8pack_mm", x, held, scale)
+    return program.call("aten._weight_int8pack_mm", x, weights, scale)
 
 
 def _int4(program: FxProgram, node: Node, x: fx.Node, data: Any, quant: QuantType) -> fx.Node:
     """Integers of 0 to 15 mean `(q - 8) * scale + offset`."""
-    (rows, terms), (scales, zeros) = data.shape, _grid(quant, len(data))
+    (rows, terms), (scales, zeros) = data.shape, _block_parameters(quant, len(data))
     size = terms // scales.shape[1]
-    fits = quant.storage.bits == 4 and size * scales.shape[1] == terms and size in _SIZES
-    if not fits or rows % _ROWS:
-        said = f"takes 4 bits and rows by 16, not {rows} rows of {quant.storage}:{size}"
-        raise program.refuse(node, f"aten._weight_int4pack_mm_for_cpu {said}: {_REST}")
-    signed = quant.storage.bounds[0] < 0
-    codes = torch.from_numpy(data + 8 if signed else data)
-    offset = 0 - zeros if signed else 8 - zeros
-    numbers = np.stack([scales.T, (offset * scales).T], -1).astype(np.float32)
+    is_supported = (
+        quant.storage.bits == 4 and size * scales.shape[1] == terms and size in _BLOCK_SIZES
+    )
+    if not is_supported or rows % _ROW_MULTIPLE:
+        reason = f"takes 4 bits and rows by 16, not {rows} rows of {quant.storage}:{size}"
+        raise program.refuse(node, f"aten._weight_int4pack_mm_for_cpu {reason}: {_REMEDY}")
+    is_signed = quant.storage.bounds[0] < 0
+    # The kernel's integers are unsigned; signed ones are moved by 8.
+    unsigned = torch.from_numpy(data + 8 if is_signed else data)
+    # (q - 8) * scale + offset = (q - zero) * scale, so offset = (8 - zero) * scale.
+    offset = 0 - zeros if is_signed else 8 - zeros
+    scales_and_offsets = np.stack([scales.T, (offset * scales).T], -1).astype(np.float32)
     name = node.operands["w"].name
     packed = program.add_attribute(
-        torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1), name
+        torch.ops.aten._convert_weight_to_int4pack_for_cpu(unsigned, 1), name
     )
-    held = program.add_attribute(tensor(numbers), f"{name}_scale")
-    return program.call("aten._weight_int4pack_mm_for_cpu", x, packed, size, held)
+    parameters = program.add_attribute(tensor(scales_and_offsets), f"{name}_scale")
+    return program.call("aten._weight_int4pack_mm_for_cpu", x, packed, size, parameters)

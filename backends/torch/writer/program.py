@@ -45,24 +45,24 @@ class FxProgram:
 
     # -- calls and attributes -----------------------------------------------------------------
 
-    def call(self, name: str, *given: Any, **named: Any) -> fx.Node:
+    def call(self, name: str, *args: Any, **kwargs: Any) -> fx.Node:
         """Adds a call of an operator such as `aten.relu`."""
         space, _, packet = name.partition(".")
-        return self.graph.call_function(getattr(getattr(torch.ops, space), packet), given, named)
+        return self.graph.call_function(getattr(getattr(torch.ops, space), packet), args, kwargs)
 
-    def item(self, many: fx.Node, index: int) -> fx.Node:
+    def item(self, results: fx.Node, index: int) -> fx.Node:
         """Adds a selection of one of several results."""
-        return self.graph.call_function(operator.getitem, (many, index))
+        return self.graph.call_function(operator.getitem, (results, index))
 
-    def add_attribute(self, thing: Any, name: str) -> fx.Node:
+    def add_attribute(self, value: Any, name: str) -> fx.Node:
         """Adds an attribute to the program, and a node that reads it."""
         stem = _NOT_IN_NAMES.sub("_", name) or "held"
         stem = f"_{stem}" if stem[0].isdigit() or stem in _RESERVED_NAMES else stem
-        found, number = stem, 1
-        while found in self.attributes:
-            found, number = f"{stem}_{number}", number + 1
-        self.attributes[found] = thing
-        return self.graph.create_node("get_attr", found)
+        unique, suffix = stem, 1
+        while unique in self.attributes:
+            unique, suffix = f"{stem}_{suffix}", suffix + 1
+        self.attributes[unique] = value
+        return self.graph.create_node("get_attr", unique)
 
     # -- values -------------------------------------------------------------------------------
 
@@ -113,14 +113,15 @@ class FxProgram:
         if not isinstance(dim, Sym):
             raise self.refuse(node, "its shape has a size that nothing says")
         total: Any = None
+        # A size is a sum of products of symbols, such as 2*n*m + 3.
         for atoms, count in dim.terms:
             term: Any = count
             for atom in atoms:
                 if not isinstance(atom, str):
                     raise self.refuse(node, f"its shape has the size {dim}")
                 term = self._product(term, self._named(atom, node))
-            plus = (total, term)
-            total = term if total is None else self.graph.call_function(operator.add, plus)
+            summands = (total, term)
+            total = term if total is None else self.graph.call_function(operator.add, summands)
         return total
 
     def _product(self, a: Any, b: fx.Node) -> Any:
@@ -131,9 +132,10 @@ class FxProgram:
             for value in self.source.inputs:
                 for axis, dim in enumerate(value.type.shape):
                     if isinstance(dim, Sym) and str(dim) == name:
-                        found = self.graph.call_method("size", (self.values[value], axis))
-                        self._sizes[name] = found
-                        return found
+                        # The symbol's value is the size of the first input axis that has it.
+                        size_node = self.graph.call_method("size", (self.values[value], axis))
+                        self._sizes[name] = size_node
+                        return size_node
             raise self.refuse(node, f"its shape has the size {name}, which no input has")
         return self._sizes[name]
 
@@ -146,8 +148,8 @@ class FxProgram:
 
     def write(self, choose: Callable[[Node], Handler | None]) -> None:
         """Writes every node by the handler that is chosen for it; raises Refused without one."""
-        named = zip(self.source.inputs, argument_names(self.source.inputs), strict=True)
-        for value, name in named:
+        placeholders = zip(self.source.inputs, argument_names(self.source.inputs), strict=True)
+        for value, name in placeholders:
             self.require(value)
             self.values[value] = self.graph.placeholder(name)
         for node in self.source:
@@ -155,30 +157,30 @@ class FxProgram:
                 continue
             handler = choose(node)
             if handler is None:
-                said = "QIR knows no operator of PyTorch for it"
-                raise self.refuse(node, f"{said}; cut the model before it")
-            made = handler(self, node)
-            results = (made,) if len(node.results) == 1 else made
+                reason = "QIR knows no operator of PyTorch for it"
+                raise self.refuse(node, f"{reason}; cut the model before it")
+            outputs = handler(self, node)
+            results = (outputs,) if len(node.results) == 1 else outputs
             self.values |= zip(node.results, results, strict=True)
-        made = [self.node_of(value) for value in self.source.outputs.values()]
-        self.graph.output(made[0] if len(made) == 1 else tuple(made))
+        outputs = [self.node_of(value) for value in self.source.outputs.values()]
+        self.graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
         self.graph.eliminate_dead_code()  # such as sizes that PyTorch's calls take as numbers
-        read = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
-        self.attributes = {name: thing for name, thing in self.attributes.items() if name in read}
+        used = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
+        self.attributes = {name: thing for name, thing in self.attributes.items() if name in used}
 
 
 def argument_names(inputs: Iterable[Value]) -> list[str]:
     """Returns the names of inputs as unique, valid names of Python arguments."""
-    found: list[str] = []
+    names: list[str] = []
     for value in inputs:
         name = _NOT_IN_NAMES.sub("_", value.name) or "x"
         if name[0].isdigit() or keyword.iskeyword(name) or name in _NO_ARGUMENT_NAMES:
             name = f"_{name}"
-        stem, number = name, 1
-        while name in found:
-            name, number = f"{stem}_{number}", number + 1
-        found.append(name)
-    return found
+        stem, suffix = name, 1
+        while name in names:
+            name, suffix = f"{stem}_{suffix}", suffix + 1
+        names.append(name)
+    return names
 
 
 __all__ = ["FxProgram", "Handler", "argument_names"]

@@ -13,21 +13,23 @@ from .program import FxProgram, Handler
 
 def _packed(program: FxProgram, node: Node) -> fx.Node:
     """Holds the rows as quantized::embedding_byte reads them; Refused for other rows."""
-    rows = node.operands["w"]
-    quant, held = rows.type.quant, rows.constant
-    if quant is None or held is None:
-        raise program.refuse(node, f"%{rows.name} is no table of quantized rows")
+    table = node.operands["w"]
+    quant, array = table.type.quant, table.constant
+    if quant is None or array is None:
+        raise program.refuse(node, f"%{table.name} is no table of quantized rows")
     if str(quant.storage) != "u8" or not quant.has_float_zero or quant.axis != 0:
-        said = f"PyTorch packs rows of u8 with float zero points, and these are {quant.storage}"
-        raise program.refuse(node, said)
-    codes = torch.from_numpy(np.array(held.data))
-    numbers = [
+        reason = f"PyTorch packs rows of u8 with float zero points, and these are {quant.storage}"
+        raise program.refuse(node, reason)
+    quantized = torch.from_numpy(np.array(array.data))
+    row_parameters = [
         torch.from_numpy(np.array(np.ravel(each), np.float32))
         for each in (quant.scales(), quant.zeros())
     ]
-    scales, zeros = numbers
-    made = torch._make_per_channel_quantized_tensor(codes, scales, zeros, 0)
-    return program.add_attribute(torch.ops.quantized.embedding_bag_prepack(made), rows.name)
+    scales, zeros = row_parameters
+    quantized_table = torch._make_per_channel_quantized_tensor(quantized, scales, zeros, 0)
+    return program.add_attribute(
+        torch.ops.quantized.embedding_bag_prepack(quantized_table), table.name
+    )
 
 
 def _embedding(program: FxProgram, node: Node) -> fx.Node:

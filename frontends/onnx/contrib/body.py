@@ -49,23 +49,23 @@ class BodyBuilder:
 
     def add(
         self,
-        kind: str,
+        op: str,
         operands: Mapping[str, Value] | None = None,
         attrs: Mapping[str, Attr] | None = None,
         types: Iterable[TensorType] | None = None,
         bodies: Mapping[str, Graph] | None = None,
     ) -> tuple[Value, ...]:
         """Adds a node and returns its results."""
-        return self.graph.add(kind, operands, attrs, types=types, bodies=bodies).results
+        return self.graph.add(op, operands, attrs, types=types, bodies=bodies).results
 
-    def op(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
+    def op(self, op_name: str, *operands: Value, **attrs: Attr) -> Value:
         """Adds a node of one result, its operands in the order of the op's slots."""
         from qir.ir.ops import spec
 
-        slots = [s.name for s in spec(kind).operands]
-        if slots and spec(kind).operands[0].variadic:
+        slots = [s.name for s in spec(op_name).operands]
+        if slots and spec(op_name).operands[0].variadic:
             slots = [f"{slots[0]}.{i}" for i in range(len(operands))]
-        return self.add(kind, dict(zip(slots, operands, strict=False)), attrs)[0]
+        return self.add(op_name, dict(zip(slots, operands, strict=False)), attrs)[0]
 
     def constant(self, data: NDArray[np.generic] | float | Sequence[int]) -> Value:
         """Returns a constant of the body; Python integers are int64, floats float32."""
@@ -83,9 +83,9 @@ class BodyBuilder:
         """Returns the value reshaped: 0 copies a size, -1 takes the rest."""
         return self.op("reshape", x, self.constant(sizes))
 
-    def cast(self, x: Value, kind: DType) -> Value:
+    def cast(self, x: Value, element_type: DType) -> Value:
         """Returns the value cast to a type, itself if it has that type."""
-        return x if x.type.element == kind else self.op("cast", x, to=kind)
+        return x if x.type.element == element_type else self.op("cast", x, to=element_type)
 
     def recode(self, x: Value, element: Element) -> Value:
         """Returns the same bits reinterpreted as another type."""
@@ -105,9 +105,9 @@ class BodyBuilder:
         x = self[slot]
         if x.type.quant is None:
             return x
-        numbers = {"x.scale": self.get(scale), "x.zero": self.get(zero)}
-        given = {s: v for s, v in numbers.items() if v is not None}
-        return self.add("dequantize", {"x": x, **given})[0]
+        qparams = {"x.scale": self.get(scale), "x.zero": self.get(zero)}
+        present = {s: v for s, v in qparams.items() if v is not None}
+        return self.add("dequantize", {"x": x, **present})[0]
 
 
 Build = Callable[[BodyBuilder], Sequence[Value]]
@@ -116,10 +116,10 @@ Build = Callable[[BodyBuilder], Sequence[Value]]
 
 def present_results(op: OnnxOp) -> list[str]:
     """Returns the formal names of the results that are present."""
-    formal = RESULTS.get(op.type, "output").split()
-    if len(op.outputs) > len(formal):
-        raise op.error(f"has {len(op.outputs)} results, it makes {len(formal)} at most")
-    return [formal[i] for i, name in enumerate(op.outputs) if name]
+    result_names = RESULTS.get(op.type, "output").split()
+    if len(op.outputs) > len(result_names):
+        raise op.error(f"has {len(op.outputs)} results, it makes {len(result_names)} at most")
+    return [result_names[i] for i, name in enumerate(op.outputs) if name]
 
 
 def add_group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], build: Build) -> Node:
@@ -127,9 +127,10 @@ def add_group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], bui
     body = BodyBuilder(operands)
     try:
         values = build(body)
-        wanted = dict(zip(RESULTS.get(op.type, "output").split(), values, strict=False))
-        results = {name: wanted[name] for name in present_results(op)}
+        results_by_name = dict(zip(RESULTS.get(op.type, "output").split(), values, strict=False))
+        results = {name: results_by_name[name] for name in present_results(op)}
         body.graph.add("output", results)
+        # `build` may add nodes for results that the file leaves out.
         body.graph.prune()
     except (TypeRuleError, GraphError, OpError, ParseError, KeyError) as error:
         raise KeepOperator(f"{error}") from error
@@ -139,8 +140,9 @@ def add_group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], bui
     quantized_nodes = [node for node in body.graph if any("." in slot for slot in node.operands)]
     for finding in errors(body.graph, quantized_nodes) if quantized_nodes else ():
         raise KeepOperator(finding.message)
-    places = _operand_places(op, operands)
-    made_at = tuple(i for i, name in enumerate(op.outputs) if name)
+    operand_places = _operand_places(op, operands)
+    result_places = tuple(i for i, name in enumerate(op.outputs) if name)
+    # All that is needed to write the operator back as it was.
     attrs = tuple((a.name, attribute_value(reader, op, a)) for a in op.proto.attribute)
     return reader.add(
         op,
@@ -148,7 +150,9 @@ def add_group(reader: OnnxReader, op: OnnxOp, operands: Mapping[str, Value], bui
         operands,
         {
             "kernel": f"onnx:{op.domain}.{op.type}",
-            "slots": (places, made_at) if op.opset == 1 else (places, made_at, op.opset),
+            "slots": (operand_places, result_places)
+            if op.opset == 1
+            else (operand_places, result_places, op.opset),
             "attrs": attrs,
         },
         types=[value.type for value in results.values()],
@@ -162,14 +166,14 @@ def _check_parameters(node: Node, operands: Mapping[str, Value]) -> None:
     Scales of blocks may have any sign, as those of MatMulNBits.
     """
     for slot, value in node.operands.items():
-        base, _, last = slot.rpartition(".")
+        base, _, parameter = slot.rpartition(".")
         array = operands[value.name].constant if value.node.op == "input" else None
-        if last not in ("scale", "zero") or array is None or not node.results:
+        if parameter not in ("scale", "zero") or array is None or not node.results:
             continue
         quant = (node.operands[base] if base in node.operands else node.results[0]).type.quant
         if quant is None:
             continue
-        if last == "zero":
+        if parameter == "zero":
             _check_zero_points(value.name, array, quant)
         elif quant.granularity is None or quant.axis is not None:
             scales = array.data.astype(np.float64)
@@ -187,16 +191,16 @@ def _check_zero_points(name: str, array: Array, quant: QuantType) -> None:
 
 def _operand_places(op: OnnxOp, operands: Iterable[str]) -> tuple[int, ...]:
     """Returns the indices of operands in the operator's list."""
-    formal = OPERANDS[op.type].split()
+    operand_names = OPERANDS[op.type].split()
     if op.type == "Trunc" and len(op.inputs) == 5:
-        formal.remove("output_scale")  # which version 1 lacks
-    return tuple(formal.index(slot) for slot in operands)
+        operand_names.remove("output_scale")  # which version 1 lacks
+    return tuple(operand_names.index(slot) for slot in operands)
 
 
 def named_operands(reader: OnnxReader, op: OnnxOp, *excluded: str) -> dict[str, Value]:
     """Returns the present operands by their formal names, without those that are excluded."""
-    formal = OPERANDS[op.type].split()
-    if len(op.inputs) > len(formal):
-        raise op.error(f"has {len(op.inputs)} operands, it takes {len(formal)} at most")
-    named = dict(zip(formal, op.inputs, strict=False))
-    return {s: reader.value(op, n) for s, n in named.items() if n and s not in excluded}
+    operand_names = OPERANDS[op.type].split()
+    if len(op.inputs) > len(operand_names):
+        raise op.error(f"has {len(op.inputs)} operands, it takes {len(operand_names)} at most")
+    names_by_slot = dict(zip(operand_names, op.inputs, strict=False))
+    return {s: reader.value(op, n) for s, n in names_by_slot.items() if n and s not in excluded}

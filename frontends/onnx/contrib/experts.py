@@ -43,61 +43,62 @@ class _Experts:
 
 def _qmoe(reader: OnnxReader, op: OnnxOp) -> None:
     op.allow_only(*_ATTRIBUTES)
-    odd = op.integer("use_sparse_mixer", 0) or op.text("quant_type", "int") != "int"
+    is_unsupported = op.integer("use_sparse_mixer", 0) or op.text("quant_type", "int") != "int"
     bits = op.integer("expert_weight_bits", 4)
-    others = {op.integer(f"fc{i}_expert_weight_bits", bits) for i in (1, 2)}
-    if odd or others - {bits, 0} or op.integer("weights_prepacked", 0) > 0:
+    weight_bits = {op.integer(f"fc{i}_expert_weight_bits", bits) for i in (1, 2)}
+    if is_unsupported or weight_bits - {bits, 0} or op.integer("weights_prepacked", 0) > 0:
         raise KeepOperator("its experts are mixed otherwise, or laid out for one kernel")
     if bits not in (4, 8) or op.integer("accuracy_level", 0) not in (0, 1):
         raise KeepOperator(f"weights of {bits} bits at accuracy {op.integer('accuracy_level', 0)}")
-    kind = op.text("activation_type", "relu")
-    if kind not in ("relu", "gelu", "silu", "identity", "swiglu"):
-        raise KeepOperator(f"its activation {kind!r} is not known")
-    if kind == "swiglu" and op.integer("swiglu_fusion", 0) != 1:
+    activation = op.text("activation_type", "relu")
+    if activation not in ("relu", "gelu", "silu", "identity", "swiglu"):
+        raise KeepOperator(f"its activation {activation!r} is not known")
+    if activation == "swiglu" and op.integer("swiglu_fusion", 0) != 1:
         raise KeepOperator("halves of an activation that do not alternate")
-    formal = OPERANDS[op.type].split()
-    plain = [i for i in (0, 1, 4, 7) if op.input(i)]
+    operand_names = OPERANDS[op.type].split()
+    float_indices = [i for i in (0, 1, 4, 7) if op.input(i)]
     if any(
-        name and i not in (*plain, *_FC1_PLACES, *_FC2_PLACES) for i, name in enumerate(op.inputs)
+        name and i not in (*float_indices, *_FC1_PLACES, *_FC2_PLACES)
+        for i, name in enumerate(op.inputs)
     ):
         raise KeepOperator("a third product, or weights of the rows apart")
     shared = _Experts(
         op.integer("k", 4),
         bits,
         op.integer("block_size", 0),
-        kind,
+        activation,
         op.floating("activation_alpha", 1.0),
         op.floating("activation_beta", 0.0),
         op.floating("swiglu_limit", 0.0) if op.attribute("swiglu_limit") else None,
     )
-    operands = {formal[i]: reader.value(op, op.input(i)) for i in plain}
+    operands = {operand_names[i]: reader.value(op, op.input(i)) for i in float_indices}
     if any(v.type.element != F32 for v in operands.values()):
         raise KeepOperator("its rows are no f32")
     router, count = operands["router_probs"].type, dims.product(operands["input"].type.shape[:-1])
     if router.rank != 2 or not dims.may_be_equal(count, router.shape[0]):
         raise KeepOperator("its router has other rows than its data")
     experts = {
-        reader.lazy_data(op.input(places[0])).shape[:1] for places in (_FC1_PLACES, _FC2_PLACES)
+        reader.lazy_data(op.input(indices[0])).shape[:1] for indices in (_FC1_PLACES, _FC2_PLACES)
     }
     if not all(dims.may_be_equal(router.shape[1], *count) for count in experts if count):
         raise KeepOperator("its router chooses among other experts than it has")
-    for places in (_FC1_PLACES, _FC2_PLACES):
-        operands[formal[places[0]]] = _expert_weights(reader, op, places, shared)
-    order = [s for s in formal if s in operands]
+    for indices in (_FC1_PLACES, _FC2_PLACES):
+        operands[operand_names[indices[0]]] = _expert_weights(reader, op, indices, shared)
+    order = [s for s in operand_names if s in operands]
     add_group(reader, op, {s: operands[s] for s in order}, lambda body: [_mixture(body, shared)])
 
 
 def _expert_weights(
-    reader: OnnxReader, op: OnnxOp, places: tuple[int, int, int], experts: _Experts
+    reader: OnnxReader, op: OnnxOp, indices: tuple[int, int, int], experts: _Experts
 ) -> Value:
     """Returns constant weights [experts, rows, depth] of a quantized type.
 
     Raises NotConstant for computed ones.
     """
-    at, scale, zero = (op.input(i) for i in places)
-    data, scales = reader.lazy_data(at), reader.constant_data(scale)
+    weights_name, scale, zero = (op.input(i) for i in indices)
+    data, scales = reader.lazy_data(weights_name), reader.constant_data(scale)
     if data.ndim != 3 or data.dtype != np.uint8:
-        raise op.error(f"its weights {at!r} are {data.dtype} of {data.ndim} axes")
+        raise op.error(f"its weights {weights_name!r} are {data.dtype} of {data.ndim} axes")
     weights = unpack_integers(
         data, experts.bits, (*data.shape[:2], data.shape[2] * 8 // experts.bits)
     )
@@ -106,8 +107,9 @@ def _expert_weights(
     grid = (count, rows, -(-depth // size))
     if scales.size != count * rows * grid[2]:
         raise op.error(f"has {scales.size} scales for weights of {weights.shape}")
-    middle = np.full(grid, 1 << (experts.bits - 1), np.uint8)
-    zero_points = Array.of(middle, "zero")
+    # Without zero points, the middle of the unsigned range stands for 0.
+    midpoints = np.full(grid, 1 << (experts.bits - 1), np.uint8)
+    zero_points = Array.of(midpoints, "zero")
     if zero:
         zeros = unpack_rows(reader.constant_data(zero), experts.bits)
         zeros = zeros[..., : grid[2]] if experts.block else zeros[..., :rows]
@@ -118,7 +120,7 @@ def _expert_weights(
     scale_array = Array.of(np.ascontiguousarray(scales.reshape(grid)), scale)
     storage = dtype(f"u{experts.bits}")
     quant = QuantType(storage, reader.constant_dtype(scale), scale_array, zero_points, granularity)
-    return quantized_constant(reader, at, weights, quant)
+    return quantized_constant(reader, weights_name, weights, quant)
 
 
 def _mixture(body: BodyBuilder, experts: _Experts) -> Value:
@@ -128,31 +130,35 @@ def _mixture(body: BodyBuilder, experts: _Experts) -> Value:
     """
     x, shape = body["input"], body["input"].type.shape
     if len(shape) == 3:
+        # All rows of the batch are one matrix, [rows, depth].
         x = body.reshape(x, -1, *(d for d in shape[2:] if isinstance(d, int)))
     hidden = _product(body, body.op("unsqueeze", x, axes=(0,)), "fc1", experts)
-    made = _product(body, _activated(body, hidden, experts), "fc2", experts)
+    results = _product(body, _activated(body, hidden, experts), "fc2", experts)
     router = body["router_probs"]
-    best, places = body.add("top_k", {"x": router}, {"k": experts.top_k, "axis": 1})
-    share = body.op("softmax", best, axis=1)
+    best_scores, best_indices = body.add("top_k", {"x": router}, {"k": experts.top_k, "axis": 1})
+    share = body.op("softmax", best_scores, axis=1)
     value: dict[str, Attr] = {"value": Array.of(np.zeros(1, np.float32))}
-    none = body.op("constant_of_shape", body.op("shape", router), **value)
-    placed: dict[str, Attr] = {"axis": 1}
-    each = body.op("scatter_elements", none, places, share, **placed)
-    column = body.op("unsqueeze", body.op("transpose", each, perm=(1, 0)), axes=(2,))
-    out = body.op("reduce_sum", body.op("mul", made, column), axes=(0,), keep=False)
+    zeros = body.op("constant_of_shape", body.op("shape", router), **value)
+    scatter_attrs: dict[str, Attr] = {"axis": 1}
+    weights = body.op("scatter_elements", zeros, best_indices, share, **scatter_attrs)
+    column = body.op("unsqueeze", body.op("transpose", weights, perm=(1, 0)), axes=(2,))
+    total = body.op("reduce_sum", body.op("mul", results, column), axes=(0,), keep=False)
     if len(shape) == 3:
-        out = body.op("reshape", out, body.op("shape", body["input"]))
-    return out
+        total = body.op("reshape", total, body.op("shape", body["input"]))
+    return total
 
 
 def _product(body: BodyBuilder, a: Value, stem: str, experts: _Experts) -> Value:
     weights = f"{stem}_experts_weights"
     rows, depth = (d for d in body[weights].type.shape[1:] if isinstance(d, int))
+    # onnxruntime rounds rows to int8 blocks here, as MatMulNBits does at accuracy level 4.
     if experts.bits == 8 and experts.block:
         a = round_to_int8_blocks(body, a, BlockPacking(8, experts.block, (rows, depth)))
-    made = body.op("matmul", a, body.dequantized(weights), trans_b=True)
+    product = body.op("matmul", a, body.dequantized(weights), trans_b=True)
     bias = body.get(f"{stem}_experts_bias")
-    return made if bias is None else body.op("add", made, body.op("unsqueeze", bias, axes=(1,)))
+    return (
+        product if bias is None else body.op("add", product, body.op("unsqueeze", bias, axes=(1,)))
+    )
 
 
 def _activated(body: BodyBuilder, x: Value, experts: _Experts) -> Value:
@@ -160,10 +166,11 @@ def _activated(body: BodyBuilder, x: Value, experts: _Experts) -> Value:
         return body.op("gelu", x, approximate="tanh")
     if experts.activation != "swiglu":
         return body.op(experts.activation, x)
-    wide = x.type.shape[2]
-    assert isinstance(wide, int)
-    cuts = ({"starts": (i,), "ends": (wide,), "axes": (2,), "steps": (2,)} for i in (0, 1))
-    gate, linear = (body.op("slice", x, **cut) for cut in cuts)
+    width = x.type.shape[2]
+    assert isinstance(width, int)
+    # SwiGLU: gates at even positions, linear parts at odd ones.
+    slices = ({"starts": (i,), "ends": (width,), "axes": (2,), "steps": (2,)} for i in (0, 1))
+    gate, linear = (body.op("slice", x, **slice_attrs) for slice_attrs in slices)
     if experts.swiglu_limit is not None:
         gate = body.op("clip", gate, max=experts.swiglu_limit)
         linear = body.op("clip", linear, min=-experts.swiglu_limit, max=experts.swiglu_limit)

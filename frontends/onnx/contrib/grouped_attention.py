@@ -68,38 +68,41 @@ def _group(reader: OnnxReader, op: OnnxOp) -> None:
 
     def build(body: BodyBuilder) -> list[Value]:
         q, k, v = heads.qkv(body)
-        places = _Positions.of(body, q)
+        positions = _Positions.of(body, q)
         if heads.has_rotary:
             q, k = (
-                _rotated(body, heads, x, count, places)
+                _rotated(body, heads, x, count, positions)
                 for x, count in ((q, heads.heads), (k, heads.kv_heads))
             )
         keys, values = (
-            places.with_past(body, heads, heads.split_heads(body, x, heads.kv_heads), slot)
+            positions.with_past(body, heads, heads.split_heads(body, x, heads.kv_heads), slot)
             for x, slot in ((k, "past_key"), (v, "past_value"))
         )
         attrs: dict[str, Attr] = {"scale": heads.scale, "softcap": heads.softcap}
-        taken = {"q": heads.split_heads(body, q, heads.heads), "k": keys, "v": values}
-        taken["mask"] = places.mask(body, heads)
-        out = body.op("transpose", body.add("attention", taken, attrs)[0], perm=(0, 2, 1, 3))
-        return [body.reshape(out, 0, 0, heads.heads * heads.head_size), keys, values]
+        attention_operands = {"q": heads.split_heads(body, q, heads.heads), "k": keys, "v": values}
+        attention_operands["mask"] = positions.mask(body, heads)
+        context = body.op(
+            "transpose", body.add("attention", attention_operands, attrs)[0], perm=(0, 2, 1, 3)
+        )
+        return [body.reshape(context, 0, 0, heads.heads * heads.head_size), keys, values]
 
     add_group(reader, op, operands, build)
 
 
 def _heads_of(op: OnnxOp, operands: dict[str, Value]) -> _Heads:
     counts = [op.integer(name, 0) for name in ("num_heads", "kv_num_heads")]
-    kind = operands["query"].type
-    wide = kind.shape[-1] if kind.rank == 3 else None
-    both = sum(s in operands for s in ("key", "value"))
-    count = counts[0] + (0 if both else 2 * counts[1])
-    if not isinstance(wide, int) or min(counts) < 1 or wide % count or both == 1:
-        raise KeepOperator(f"{wide} numbers for {count} heads")
+    query_type = operands["query"].type
+    width = query_type.shape[-1] if query_type.rank == 3 else None
+    separate_count = sum(s in operands for s in ("key", "value"))
+    # Packed queries, keys and values share the last axis.
+    count = counts[0] + (0 if separate_count else 2 * counts[1])
+    if not isinstance(width, int) or min(counts) < 1 or width % count or separate_count == 1:
+        raise KeepOperator(f"{width} numbers for {count} heads")
     window = op.integer("local_window_size", -1)
     return _Heads(
         counts[0],
         counts[1],
-        wide // count,
+        width // count,
         op.integer("causal", 1) != 0,
         window if window > 0 else 0,
         op.floating("scale", 0.0) or None,
@@ -113,14 +116,20 @@ def _as_int64(body: BodyBuilder, x: Value, *sizes: int) -> Value:
     return body.reshape(body.cast(x, I64), *sizes)
 
 
-def _rotated(body: BodyBuilder, heads: _Heads, x: Value, count: int, places: _Positions) -> Value:
-    half, at = body["cos_cache"].type.shape[-1], places.query_positions
-    if not isinstance(half, int):
+def _rotated(
+    body: BodyBuilder, heads: _Heads, x: Value, count: int, positions: _Positions
+) -> Value:
+    half_width, query_positions = body["cos_cache"].type.shape[-1], positions.query_positions
+    if not isinstance(half_width, int):
         raise KeepOperator("nobody knows how many pairs it turns")
     if "position_ids" in body:
-        at = places.stated_query_positions(body)
-    attrs: dict[str, Attr] = {"interleaved": heads.interleaved, "dim": 2 * half, "heads": count}
-    return body.op("rotary", x, body["cos_cache"], body["sin_cache"], at, **attrs)
+        query_positions = positions.stated_query_positions(body)
+    attrs: dict[str, Attr] = {
+        "interleaved": heads.interleaved,
+        "dim": 2 * half_width,
+        "heads": count,
+    }
+    return body.op("rotary", x, body["cos_cache"], body["sin_cache"], query_positions, **attrs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,71 +152,93 @@ class _Positions:
     @classmethod
     def of(cls, body: BodyBuilder, q: Value) -> _Positions:
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
-        own, total = axis_length(body, q, 1), _as_int64(body, body["total_sequence_length"])
+        query_count, total = axis_length(body, q, 1), _as_int64(body, body["total_sequence_length"])
         lengths = body.op("add", _as_int64(body, body["seqlens_k"], -1, 1), one)
-        new = body.op("less_equal", total, own)
-        before = body.op("where", new, zero, body.op("sub", lengths, own))
-        at = body.op("add", before, body.op("range", zero, own, one))
-        room = total
+        is_prompt = body.op("less_equal", total, query_count)
+        past_lengths = body.op("where", is_prompt, zero, body.op("sub", lengths, query_count))
+        query_positions = body.op("add", past_lengths, body.op("range", zero, query_count, one))
+        # The present buffer is as long as the past one, if that is longer than what is needed.
+        buffer_length = total
         if "past_key" in body:
-            room = body.op("max", total, axis_length(body, body["past_key"], 2))
-        return cls(own, total, new, before, at, body.op("range", zero, room, one))
+            buffer_length = body.op("max", total, axis_length(body, body["past_key"], 2))
+        return cls(
+            query_count,
+            total,
+            is_prompt,
+            past_lengths,
+            query_positions,
+            body.op("range", zero, buffer_length, one),
+        )
 
     def stated_query_positions(self, body: BodyBuilder) -> Value:
         """Returns the positions that `position_ids` states; a prompt counts on from its first."""
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
-        said = body["position_ids"]
-        first = body.op("gather", body.reshape(said, -1), zero, axis=0)
-        row = body.op("add", first, body.op("range", zero, self.query_count, one))
-        return body.op("where", self.is_prompt, row, said)
+        position_ids = body["position_ids"]
+        first = body.op("gather", body.reshape(position_ids, -1), zero, axis=0)
+        prompt_positions = body.op("add", first, body.op("range", zero, self.query_count, one))
+        return body.op("where", self.is_prompt, prompt_positions, position_ids)
 
     def with_past(self, body: BodyBuilder, heads: _Heads, new: Value, slot: str) -> Value:
         """Returns the past of each sequence with the new keys or values after it, then zeros."""
         zero = body.constant(np.array(0, np.int64))
         past = body.get(slot)
-        size = axis_length(body, past, 2) if past is not None else zero
-        held = body.op("concat", past, new, axis=2) if past is not None else new
-        behind = body.op("add", body.op("sub", self.key_positions, self.past_lengths), size)
-        found = body.op(
+        past_size = axis_length(body, past, 2) if past is not None else zero
+        past_and_new = body.op("concat", past, new, axis=2) if past is not None else new
+        new_positions = body.op(
+            "add", body.op("sub", self.key_positions, self.past_lengths), past_size
+        )
+        # Before the past's length, positions are those of the past; then come the new keys, which
+        # lie after the whole past buffer.
+        positions = body.op(
             "where",
             body.op("less", self.key_positions, self.past_lengths),
             self.key_positions,
-            behind,
+            new_positions,
         )
-        there = body.op(
+        is_present = body.op(
             "less", self.key_positions, body.op("add", self.past_lengths, self.query_count)
         )
-        found = body.op("unsqueeze", body.op("where", there, found, zero), axes=(1, 3))
-        wide = body.constant((1, heads.kv_heads, 1, heads.head_size))
-        made = body.op("gather_elements", held, body.op("expand", found, wide), axis=2)
-        there = body.op("unsqueeze", there, axes=(1, 3))
-        return body.op("where", there, made, body.scalar_like(made, 0.0))
+        positions = body.op("unsqueeze", body.op("where", is_present, positions, zero), axes=(1, 3))
+        expanded_shape = body.constant((1, heads.kv_heads, 1, heads.head_size))
+        gathered = body.op(
+            "gather_elements", past_and_new, body.op("expand", positions, expanded_shape), axis=2
+        )
+        is_present = body.op("unsqueeze", is_present, axes=(1, 3))
+        return body.op("where", is_present, gathered, body.scalar_like(gathered, 0.0))
 
     def mask(self, body: BodyBuilder, heads: _Heads) -> Value:
         """Returns which keys each query sees, or what is added to its scores."""
-        at = body.op("unsqueeze", self.query_positions, axes=(2,))
+        query_positions = body.op("unsqueeze", self.query_positions, axes=(2,))
         if heads.causal:
-            seen = body.op("less_equal", self.key_positions, at)
+            is_visible = body.op("less_equal", self.key_positions, query_positions)
         else:
             ends = body.op(
                 "unsqueeze", body.op("add", self.past_lengths, self.query_count), axes=(2,)
             )
-            seen = body.op("logical_and", *self._all(body, at, ends))
+            is_visible = body.op("logical_and", *self._all(body, query_positions, ends))
         if heads.window:
-            last = body.op("sub", at, body.constant(np.array(heads.window, np.int64)))
-            seen = body.op("logical_and", seen, body.op("greater", self.key_positions, last))
-        seen = body.op("unsqueeze", seen, axes=(1,))
+            # The window counts the query's own position.
+            oldest = body.op(
+                "sub", query_positions, body.constant(np.array(heads.window, np.int64))
+            )
+            is_visible = body.op(
+                "logical_and", is_visible, body.op("greater", self.key_positions, oldest)
+            )
+        is_visible = body.op("unsqueeze", is_visible, axes=(1,))
         bias = body.get("attention_bias")
         if bias is None:
-            return seen
+            return is_visible
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
-        known = body.op("gather", seen, body.op("range", zero, self.key_count, one), axis=3)
-        return body.op("where", known, bias, body.scalar_like(bias, -np.inf))
+        # The bias covers keys up to the longest sequence, without the rest of the buffer.
+        visible_keys = body.op(
+            "gather", is_visible, body.op("range", zero, self.key_count, one), axis=3
+        )
+        return body.op("where", visible_keys, bias, body.scalar_like(bias, -np.inf))
 
-    def _all(self, body: BodyBuilder, at: Value, ends: Value) -> tuple[Value, Value]:
+    def _all(self, body: BodyBuilder, query_positions: Value, ends: Value) -> tuple[Value, Value]:
         """Returns, for each query, conditions that hold for the existing keys."""
-        start = body.op("greater_equal", at, body.constant(np.array(0, np.int64)))
-        return start, body.op("less", self.key_positions, ends)
+        is_started = body.op("greater_equal", query_positions, body.constant(np.array(0, np.int64)))
+        return is_started, body.op("less", self.key_positions, ends)
 
 
 OPS: dict[tuple[str, str], Callable[[OnnxReader, OnnxOp], None]] = {

@@ -26,13 +26,16 @@ _SHARED_BUFFER_OPERANDS = {8: "past_sequence_length", 9: "cache_indirection"}
 def _multi_head(reader: OnnxReader, op: OnnxOp) -> None:
     op.allow_only("num_heads", "scale", "unidirectional", "mask_filter_value")
     keep_unless_one_float_type(reader, op, _FLOAT_PLACES)
-    if shared := [name for place, name in _SHARED_BUFFER_OPERANDS.items() if op.input(place)]:
-        raise KeepOperator(f"its {shared[0]} speaks of a buffer that past and present share")
+    if shared_buffer := [
+        name for index, name in _SHARED_BUFFER_OPERANDS.items() if op.input(index)
+    ]:
+        raise KeepOperator(f"its {shared_buffer[0]} speaks of a buffer that past and present share")
     ranks = [reader.type_of(op, op.input(i)).rank if op.input(i) else None for i in range(3)]
     if 5 in ranks:
         raise KeepOperator(
             "what it reads is packed in one tensor, which onnxruntime runs on no CPU"
         )
+    # Keys and values of rank 4 are split by heads already, as those of cross attention.
     if ranks not in ([3, 3, 3], [3, 4, 4]):
         raise KeepOperator(f"its queries, keys and values have {ranks} axes")
     if not read_as_attention(reader, op):
@@ -59,20 +62,21 @@ def _group(reader: OnnxReader, op: OnnxOp, *, split_by_heads: bool) -> None:
     past = [s for s in ("past_key", "past_value") if s in operands]
     if len(past) == 1 or (split_by_heads and (past or "bias" in operands)):
         raise KeepOperator(f"it has no {'bias' if not past else 'past'} of its form")
-    even = not split_by_heads and q[1] is not None and q[1] == k[1]
+    # If the counts may differ, the last query sees all keys (`_additive_mask`).
+    is_aligned = not split_by_heads and q[1] is not None and q[1] == k[1]
 
     def build(body: BodyBuilder) -> list[Value]:
         q, k, v = _split_heads(body, heads, split_by_heads=split_by_heads)
-        new = axis_length(body, k, 2)
+        new_count = axis_length(body, k, 2)
         if past:
             k, v = (
                 body.op("concat", body[s], x, axis=2) for s, x in zip(past, (k, v), strict=True)
             )
-        old = body.op("sub", axis_length(body, k, 2), new)
-        out, scores = scaled_dot_product(
-            body, (q, k, v), heads, body.get("key_padding_mask"), old, even=even
+        past_count = body.op("sub", axis_length(body, k, 2), new_count)
+        context, scores = scaled_dot_product(
+            body, (q, k, v), heads, body.get("key_padding_mask"), past_count, is_aligned=is_aligned
         )
-        return [out, k, v, scores]
+        return [context, k, v, scores]
 
     add_group(reader, op, operands, build)
 

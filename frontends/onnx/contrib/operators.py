@@ -31,11 +31,11 @@ def _gelu(reader: OnnxReader, op: OnnxOp) -> None:
     op.allow_only()
     operands = named_operands(reader, op)
     keep_unless_float_values(op, list(operands.values()))
-    first, *rest = operands
+    first, *addend_slots = operands
 
     def build(body: BodyBuilder) -> list[Value]:
         x = body[first]
-        for slot in rest:
+        for slot in addend_slots:
             x = body.op("add", x, body[slot])
         return [body.op("gelu", x, approximate="tanh" if op.type == "FastGelu" else "none")]
 
@@ -47,16 +47,17 @@ def _quick_gelu(reader: OnnxReader, op: OnnxOp) -> None:
     operands = named_operands(reader, op)
     keep_unless_float_values(op, list(operands.values()))
     alpha = op.floating("alpha", 1.702)
+    # x * sigmoid(alpha * x) is SiLU with an alpha.
     add_group(reader, op, operands, lambda body: [body.op("silu", body["X"], alpha=alpha)])
 
 
-def apply_activation(body: BodyBuilder, x: Value, name: str, numbers: Sequence[float]) -> Value:
+def apply_activation(body: BodyBuilder, x: Value, name: str, parameters: Sequence[float]) -> Value:
     """Adds the activation that a fused operator names; raises KeepOperator for an unknown one."""
-    row = _ACTIVATIONS.get(name)
-    if row is None:
+    entry = _ACTIVATIONS.get(name)
+    if entry is None:
         raise KeepOperator(f"its activation {name!r} is not known")
-    kind, *slots = row
-    return body.op(kind, x, **dict(zip(slots, numbers, strict=False)))
+    op_name, *slots = entry
+    return body.op(op_name, x, **dict(zip(slots, parameters, strict=False)))
 
 
 _ACTIVATIONS: dict[str, tuple[str, ...]] = {
@@ -82,27 +83,29 @@ def _skip_norm(reader: OnnxReader, op: OnnxOp) -> None:
     if any(op.outputs[1:3]):
         raise KeepOperator("mean and deviation, which onnxruntime does not give on CPUs")
     eps = op.floating("epsilon", 1e-12)
-    simple = op.type != "SkipLayerNormalization"
+    is_rms = op.type != "SkipLayerNormalization"
 
     def build(body: BodyBuilder) -> list[Value]:
         total = body.op("add", body["input"], body["skip"])
         if "bias" in body:
             total = body.op("add", total, body["bias"])
-        out = add_layer_norm(body, total, "gamma", None if simple else "beta", eps, simple=simple)
+        normalized = add_layer_norm(
+            body, total, "gamma", None if is_rms else "beta", eps, is_rms=is_rms
+        )
         # onnxruntime's CPU kernel has no mean and deviation; only the sum is read.
-        return [out, total, total, total]
+        return [normalized, total, total, total]
 
     add_group(reader, op, operands, build)
 
 
 def add_layer_norm(
-    body: BodyBuilder, x: Value, gamma: str, beta: str | None, eps: float, *, simple: bool = False
+    body: BodyBuilder, x: Value, gamma: str, beta: str | None, eps: float, *, is_rms: bool = False
 ) -> Value:
     """Adds a layer norm, or an RMS norm if `simple`, along the last axis."""
-    if simple:
+    if is_rms:
         return body.op("rms_norm", x, body[gamma], axis=-1, eps=eps)
-    extra = [body[beta]] if beta and beta in body else []
-    return body.op("layer_norm", x, body[gamma], *extra, axis=-1, eps=eps)
+    optional_beta = [body[beta]] if beta and beta in body else []
+    return body.op("layer_norm", x, body[gamma], *optional_beta, axis=-1, eps=eps)
 
 
 def _embed_layer_norm(reader: OnnxReader, op: OnnxOp) -> None:
@@ -114,8 +117,8 @@ def _embed_layer_norm(reader: OnnxReader, op: OnnxOp) -> None:
     def build(body: BodyBuilder) -> list[Value]:
         rows = {t: body.get(f"{t}_embedding") for t in ("word", "position", "segment")}
         total = add_embeddings(body, rows, body.get("position_ids"))
-        out = add_layer_norm(body, total, "gamma", "beta", eps)
-        return [out, sequence_lengths(body), total]
+        normalized = add_layer_norm(body, total, "gamma", "beta", eps)
+        return [normalized, sequence_lengths(body), total]
 
     add_group(reader, op, operands, build)
 
@@ -135,12 +138,12 @@ def add_embeddings(
         # The length of the sequences, of which each gets the positions from 0 on.
         length = body.reshape(body.op("shape", ids, start=1, end=2))
         zero, one = body.constant(np.array(0, np.int64)), body.constant(np.array(1, np.int64))
-        rows = body.op("gather", position, body.op("range", zero, length, one), axis=0)
+        position_rows = body.op("gather", position, body.op("range", zero, length, one), axis=0)
         if isinstance(ids.type.shape[1], int):
-            rows = body.reshape(rows, ids.type.shape[1], -1)
+            position_rows = body.reshape(position_rows, ids.type.shape[1], -1)
     else:
-        rows = body.op("gather", position, positions, axis=0)
-    total = body.op("add", total, rows)
+        position_rows = body.op("gather", position, positions, axis=0)
+    total = body.op("add", total, position_rows)
     if segment is not None and "segment_ids" in body:
         total = body.op("add", total, body.op("gather", segment, body["segment_ids"], axis=0))
     return total
@@ -152,8 +155,8 @@ def sequence_lengths(body: BodyBuilder) -> Value:
         return body.op("reduce_sum", body.cast(body["mask"], I32), axes=(1,), keep=False)
     ids = body["input_ids"]
     # Zeros in the shape of the ids: their sum has one 0 for each sequence.
-    none = body.op("mul", ids, body.cast(body.constant(np.array(0, np.int64)), ids.type.dtype))
-    return body.cast(body.op("reduce_sum", none, axes=(1,), keep=False), I32)
+    zeros = body.op("mul", ids, body.cast(body.constant(np.array(0, np.int64)), ids.type.dtype))
+    return body.cast(body.op("reduce_sum", zeros, axes=(1,), keep=False), I32)
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -167,27 +170,31 @@ def _matmul(reader: OnnxReader, op: OnnxOp) -> None:
     alpha = op.floating("alpha", 1.0)
 
     def build(body: BodyBuilder) -> list[Value]:
-        sides = []
+        factors = []
         for slot in "AB":
             x = body[slot]
             # The first axis moves behind the other batch axes.
             if op.integer(f"transBatch{slot}", 0) and x.type.rank > 2:
                 perm = (*range(1, x.type.rank - 1), 0, x.type.rank - 1)
                 x = body.op("transpose", x, perm=perm)
-            sides.append(x)
-        turned = [op.integer(f"trans{s}", 0) != 0 for s in "AB"]
+            factors.append(x)
+        is_transposed = [op.integer(f"trans{s}", 0) != 0 for s in "AB"]
         # Vectors are not transposed.
-        turned = [t and x.type.rank > 1 for t, x in zip(turned, sides, strict=True)]
-        out = body.op("matmul", *sides, trans_a=turned[0], trans_b=turned[1])
-        return [out if alpha == 1.0 else body.op("mul", out, body.scalar_like(out, alpha))]
+        is_transposed = [t and x.type.rank > 1 for t, x in zip(is_transposed, factors, strict=True)]
+        normalized = body.op("matmul", *factors, trans_a=is_transposed[0], trans_b=is_transposed[1])
+        return [
+            normalized
+            if alpha == 1.0
+            else body.op("mul", normalized, body.scalar_like(normalized, alpha))
+        ]
 
     add_group(reader, op, operands, build)
 
 
 def _gemm(reader: OnnxReader, op: OnnxOp) -> None:
     """FusedGemm: Gemm and an activation."""
-    numbers = ("activation_alpha", "activation_beta", "activation_gamma")
-    op.allow_only("alpha", "beta", "transA", "transB", "activation", *numbers)
+    parameter_names = ("activation_alpha", "activation_beta", "activation_gamma")
+    op.allow_only("alpha", "beta", "transA", "transB", "activation", *parameter_names)
     operands = named_operands(reader, op)
     keep_unless_float_values(op, list(operands.values()))
     attrs: dict[str, Attr] = {
@@ -196,11 +203,11 @@ def _gemm(reader: OnnxReader, op: OnnxOp) -> None:
         "trans_a": op.integer("transA", 0) != 0,
         "trans_b": op.integer("transB", 0) != 0,
     }
-    own = [op.floating(n, 0.0) for n in numbers if op.attribute(n) is not None]
+    parameters = [op.floating(n, 0.0) for n in parameter_names if op.attribute(n) is not None]
 
     def build(body: BodyBuilder) -> list[Value]:
-        made = body.op("gemm", *(body[s] for s in operands), **attrs)
-        return [apply_activation(body, made, op.text("activation", ""), own)]
+        product = body.op("gemm", *(body[s] for s in operands), **attrs)
+        return [apply_activation(body, product, op.text("activation", ""), parameters)]
 
     add_group(reader, op, operands, build)
 
@@ -217,15 +224,15 @@ def _conv(reader: OnnxReader, op: OnnxOp) -> None:
     if len(x) not in (3, 4, 5) or len(w) != len(x):
         raise op.error(f"its operands have {len(x)} and {len(w)} axes")
     attrs = conv_attrs(op, x[2:], w)
-    found = op.attribute("activation_params")
-    own = list(found.floats) if found is not None else []
+    attribute = op.attribute("activation_params")
+    parameters = list(attribute.floats) if attribute is not None else []
 
     def build(body: BodyBuilder) -> list[Value]:
-        places = [body[s] for s in ("X", "W", "B") if s in body]
-        made = body.op(f"conv{len(x) - 2}d", *places, **attrs)
+        conv_operands = [body[s] for s in ("X", "W", "B") if s in body]
+        result = body.op(f"conv{len(x) - 2}d", *conv_operands, **attrs)
         if "Z" in body:
-            made = body.op("add", made, body["Z"])
-        return [apply_activation(body, made, op.text("activation", ""), own)]
+            result = body.op("add", result, body["Z"])
+        return [apply_activation(body, result, op.text("activation", ""), parameters)]
 
     add_group(reader, op, operands, build)
 
@@ -240,9 +247,11 @@ def _expand_dims(reader: OnnxReader, op: OnnxOp) -> None:
     x = reader.value(op, op.input(0))
     if not -x.type.rank - 1 <= axis <= x.type.rank:
         raise op.error(f"axis {axis}, but its operand has {x.type.rank} axes")
-    place = axis % (x.type.rank + 1)
+    position = axis % (x.type.rank + 1)
     operands = {"X": x, "axis": reader.value(op, op.input(1))}
-    add_group(reader, op, operands, lambda body: [body.op("unsqueeze", body["X"], axes=(place,))])
+    add_group(
+        reader, op, operands, lambda body: [body.op("unsqueeze", body["X"], axes=(position,))]
+    )
 
 
 def _max_pool(reader: OnnxReader, op: OnnxOp) -> None:

@@ -41,6 +41,7 @@ class BlockPacking:
         if (
             self.bits not in (2, 4, 8)
             or self.block_size < 16
+            # Blocks are powers of two, from 16 on.
             or self.block_size & (self.block_size - 1)
         ):
             raise KeepOperator(f"blocks of {self.block_size} quantized values of {self.bits} bits")
@@ -50,16 +51,16 @@ class BlockPacking:
     def zero_points(self, op: OnnxOp, stored: Tensor) -> Tensor:
         """Returns zero points [N, blocks]: packed row by row, or floats."""
         rows = self.shape[0]
-        wanted = rows * self.blocks_per_row
+        block_count = rows * self.blocks_per_row
         if stored.dtype != np.uint8:
-            if stored.size != wanted:
-                raise op.error(f"has {stored.size} zero points for {wanted} blocks")
+            if stored.size != block_count:
+                raise op.error(f"has {stored.size} zero points for {block_count} blocks")
             return np.ascontiguousarray(stored.reshape(rows, self.blocks_per_row))
-        wide = -(-self.blocks_per_row * self.bits // 8)
-        if stored.size != rows * wide:
-            raise op.error(f"has {stored.size} bytes of zero points for {rows} rows of {wide}")
-        flat = unpack_rows(stored.reshape(rows, wide), self.bits)[:, : self.blocks_per_row]
-        return np.ascontiguousarray(flat)
+        row_bytes = -(-self.blocks_per_row * self.bits // 8)
+        if stored.size != rows * row_bytes:
+            raise op.error(f"has {stored.size} bytes of zero points for {rows} rows of {row_bytes}")
+        unpacked = unpack_rows(stored.reshape(rows, row_bytes), self.bits)[:, : self.blocks_per_row]
+        return np.ascontiguousarray(unpacked)
 
 
 def unpack_integers(
@@ -77,10 +78,11 @@ def unpack_rows(packed: Tensor, bits: int) -> Tensor:
     """Returns the integers packed in rows of bytes, low bits first."""
     if bits == 8:
         return packed
-    each = 8 // bits
-    places = np.arange(each, dtype=np.uint8) * np.uint8(bits)
-    parts = (packed.astype(np.uint8)[..., None] >> places) & np.uint8((1 << bits) - 1)
-    return np.asarray(parts.reshape(*packed.shape[:-1], -1))
+    per_byte = 8 // bits
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    # [..., bytes, 1] >> [values of a byte] gives [..., bytes, values], joined by the reshape.
+    values = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(values.reshape(*packed.shape[:-1], -1))
 
 
 _FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)

@@ -35,34 +35,47 @@ Larger ones are expanded at run time.
 def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
     """Adds the layer as a scan over steps, with integer products inside."""
     op.allow_only(*_ATTRIBUTES)
-    formal = OPERANDS[op.type].split()
+    operand_names = OPERANDS[op.type].split()
     operands = {
-        slot: reader.value(op, name) for slot, name in zip(formal, op.inputs, strict=False) if name
+        slot: reader.value(op, name)
+        for slot, name in zip(operand_names, op.inputs, strict=False)
+        if name
     }
-    sides = DIRECTIONS.get(op.text("direction", "forward").lower())
-    if sides is None:
+    directions = DIRECTIONS.get(op.text("direction", "forward").lower())
+    if directions is None:
         raise op.error(f"direction {op.text('direction', '')!r} is none that ONNX has")
-    curves = _activations(op, len(sides))
+    activations = _activations(op, len(directions))
     hidden = op.integer("hidden_size", 0)
     # R is [directions, hidden, 4 * hidden], transposed against R of the LSTM of ONNX.
-    if hidden < 1 or operands["R"].type.shape != (len(sides), hidden, 4 * hidden):
+    if hidden < 1 or operands["R"].type.shape != (len(directions), hidden, 4 * hidden):
         raise KeepOperator(f"{hidden} hidden numbers, with weights of {operands['R'].type}")
-    kinds = {s: operands[s].type for s in ("W", "R")}
-    if any(k.quant or k.dtype.name not in ("u8", "i8") for k in kinds.values()):
+    weight_types = {s: operands[s].type for s in ("W", "R")}
+    if any(
+        weight_type.quant or weight_type.dtype.name not in ("u8", "i8")
+        for weight_type in weight_types.values()
+    ):
         raise KeepOperator("its weights are not quantized of eight bits")
     if "sequence_lens" in operands and operands["sequence_lens"].type.element != I32:
         raise KeepOperator(f"its sequence_lens are {operands['sequence_lens'].type}")
-    clip, forget = op.floating("clip", 0.0), op.integer("input_forget", 0) != 0
-    handed = bool(op.outputs and op.outputs[0])
+    clip, couples_gates = op.floating("clip", 0.0), op.integer("input_forget", 0) != 0
+    returns_y = bool(op.outputs and op.outputs[0])
 
     def build(body: BodyBuilder) -> list[Value]:
-        ends = _SequenceLengths.of(body) if "sequence_lens" in body else None
-        layers = [_Layer(hidden, clip, forget, row, ends, handed) for row in curves]
-        made = [layers[i].one_direction(body, i, back) for i, back in enumerate(sides)]
+        lengths = _SequenceLengths.of(body) if "sequence_lens" in body else None
+        layers = [
+            _Layer(hidden, clip, couples_gates, layer_activations, lengths, returns_y)
+            for layer_activations in activations
+        ]
+        results = [
+            layers[i].one_direction(body, i, is_reversed)
+            for i, is_reversed in enumerate(directions)
+        ]
         # Y has its direction axis second, [steps, directions, batch, hidden]; Y_h and Y_c have it
         # first.
         rows = [
-            body.op("concat", *(one[i] for one in made), axis=axis) if len(made) > 1 else made[0][i]
+            body.op("concat", *(result[i] for result in results), axis=axis)
+            if len(results) > 1
+            else results[0][i]
             for i, axis in enumerate((1, 0, 0))
         ]
         return rows
@@ -70,31 +83,41 @@ def _lstm(reader: OnnxReader, op: OnnxOp) -> None:
     add_group(reader, op, operands, build)
 
 
-def _activations(op: OnnxOp, sides: int) -> list[tuple[_Activation, ...]]:
+def _activations(op: OnnxOp, direction_count: int) -> list[tuple[_Activation, ...]]:
     """Returns the three activations (gates, cell, hidden state) of each direction."""
-    found = op.attribute("activations")
-    texts = [t.decode("utf-8", "replace") for t in found.strings] if found else []
+    attribute = op.attribute("activations")
+    texts = [t.decode("utf-8", "replace") for t in attribute.strings] if attribute else []
     names = [ACTIVATION_NAMES.get(t.lower(), t) for t in texts] or [
         *DEFAULT_ACTIVATIONS["lstm"]
-    ] * sides
+    ] * direction_count
     if unknown := [n for n in names if n not in ACTIVATIONS]:
         raise KeepOperator(f"its activation {unknown[0]!r} is not known")
-    if len(names) != 3 * sides:
-        raise KeepOperator(f"{len(names)} activations for {sides} direction{'s' * (sides > 1)}")
+    if len(names) != 3 * direction_count:
+        raise KeepOperator(
+            f"{len(names)} activations for {direction_count} direction{'s' * (direction_count > 1)}"
+        )
     # ONNX lists alpha and beta only for activations that use them, in their order.
-    given = {
-        which: list(held.floats) if (held := op.attribute(f"activation_{which}")) else []
-        for which in ("alpha", "beta")
+    parameters = {
+        kind: list(attribute_of.floats)
+        if (attribute_of := op.attribute(f"activation_{kind}"))
+        else []
+        for kind in ("alpha", "beta")
     }
-    rows = []
+    activations = []
     for name in names:
-        usual = zip(given.values(), ACTIVATIONS[name], strict=True)
+        defaults = zip(parameters.values(), ACTIVATIONS[name], strict=True)
         numbers = [
-            None if u is None else own.pop(0) if own else 0.0 if name in _ZERO_BY_DEFAULT else u
-            for own, u in usual
+            None
+            if default is None
+            else stated.pop(0)
+            if stated
+            else 0.0
+            if name in _ZERO_BY_DEFAULT
+            else default
+            for stated, default in defaults
         ]
-        rows.append(_Activation(name, tuple(n for n in numbers if n is not None)))
-    return [tuple(rows[i : i + 3]) for i in range(0, len(rows), 3)]
+        activations.append(_Activation(name, tuple(n for n in numbers if n is not None)))
+    return [tuple(activations[i : i + 3]) for i in range(0, len(activations), 3)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +134,8 @@ class _Activation:
                 "add", body.op("mul", x, body.constant(self.parameters[0])), self._last(body)
             )
         if self.name == "scaled_tanh":
-            made = body.op("tanh", body.op("mul", x, self._last(body)))
-            return body.op("mul", made, body.constant(self.parameters[0]))
+            result = body.op("tanh", body.op("mul", x, self._last(body)))
+            return body.op("mul", result, body.constant(self.parameters[0]))
         return body.op(self.name, x, **dict(zip(("alpha", "beta"), self.parameters, strict=False)))
 
     def _last(self, body: BodyBuilder) -> Value:
@@ -138,14 +161,14 @@ class _SequenceLengths:
         # X is [steps, batch, input].
         zero, one = (body.constant(np.array(n, np.int64)) for n in (0, 1))
         steps = body.op("range", zero, body.op("squeeze", size, axes=(0,)), one)
-        most = body.op("reduce_max", counts, axes=(0,), keep=False)
-        each = body.op("unsqueeze", steps, axes=(1, 2))
-        wide = body.op("unsqueeze", counts, axes=(1,))
+        longest = body.op("reduce_max", counts, axes=(0,), keep=False)
+        step_numbers = body.op("unsqueeze", steps, axes=(1, 2))
+        length_column = body.op("unsqueeze", counts, axes=(1,))
         return cls(
             counts,
-            body.op("less", each, wide),
-            body.op("less", zero, wide),
-            body.op("less", each, most),
+            body.op("less", step_numbers, length_column),
+            body.op("less", zero, length_column),
+            body.op("less", step_numbers, longest),
         )
 
 
@@ -161,50 +184,54 @@ class _Layer:
     returns_every_state: bool
     """Whether Y, the state of every step, is a result: it is 0 after the end of a sequence."""
 
-    def one_direction(self, body: BodyBuilder, index: int, back: bool) -> list[Value]:
+    def one_direction(self, body: BodyBuilder, index: int, is_reversed: bool) -> list[Value]:
         """Returns y, h and c of a direction, each with an axis of size 1 for the direction."""
-        x = self._ordered_input(body, back)
+        x = self._ordered_input(body, is_reversed)
         integers, scale, zero = _quantize_input(body, x)
         # The products of the input do not depend on the state: one product for all steps, before
         # the scan.
         gates = _integer_product(body, integers, scale, zero, _Weights(body, "W", index))
         if "B" in body:
-            both = body.reshape(_direction_slice(body, body["B"], index), 2, 4 * self.hidden)
+            biases = body.reshape(_direction_slice(body, body["B"], index), 2, 4 * self.hidden)
             # B has the biases of W and of R one after the other, and both are added.
-            gates = body.op("add", gates, body.op("reduce_sum", both, axes=(0,), keep=False))
-        start = [self._initial_state(body, s, index, x) for s in ("initial_h", "initial_c")]
+            gates = body.op("add", gates, body.op("reduce_sum", biases, axes=(0,), keep=False))
+        initial_states = [
+            self._initial_state(body, s, index, x) for s in ("initial_h", "initial_c")
+        ]
         weights = _Weights(body, "R", index)
         # Operands of a scan: `vs` are carried, `ss` are sliced by step, `xs` are constant in the
         # loop.
-        operands = {"vs.0": start[0], "vs.1": start[1], "ss.0": gates}
+        operands = {"vs.0": initial_states[0], "vs.1": initial_states[1], "ss.0": gates}
         if self.lengths is not None:
-            operands |= {"vs.2": start[0], "ss.1": self.lengths.is_step_valid}
+            operands |= {"vs.2": initial_states[0], "ss.1": self.lengths.is_step_valid}
         operands |= {"xs.0": weights.integers, "xs.1": weights.scale, "xs.2": weights.zero_point}
         if "P" in body:
             operands["xs.3"] = body.reshape(
                 _direction_slice(body, body["P"], index), 3, self.hidden
             )
-        inner = self._scan_body(operands)
+        step = self._scan_body(operands)
         # `last` is the state carried for ended sequences, there only with sequence lengths.
-        h, c, *last, y = body.add("scan", operands, {}, bodies={"body": inner.graph})
+        h, c, *ended_state, y = body.add("scan", operands, {}, bodies={"body": step.graph})
         if self.lengths is not None:
             # A sequence of length 0 has the state 0, not the initial state, as in onnxruntime.
             none = body.constant(0.0)
-            h, c = (body.op("where", self.lengths.is_not_empty, v, none) for v in (last[0], c))
+            h, c = (
+                body.op("where", self.lengths.is_not_empty, v, none) for v in (ended_state[0], c)
+            )
         return [
-            body.op("unsqueeze", self._reversed_if(body, y, back), axes=(1,)),
+            body.op("unsqueeze", self._reversed_if(body, y, is_reversed), axes=(1,)),
             *(body.op("unsqueeze", v, axes=(0,)) for v in (h, c)),
         ]
 
-    def _ordered_input(self, body: BodyBuilder, back: bool) -> Value:
+    def _ordered_input(self, body: BodyBuilder, is_reversed: bool) -> Value:
         """Returns the input with its steps in reading order; 0 for steps that no sequence has."""
-        x = self._reversed_if(body, body["X"], back)
+        x = self._reversed_if(body, body["X"], is_reversed)
         if self.lengths is None:
             return x
         return body.op("where", self.lengths.is_step_read, x, body.constant(0.0))
 
-    def _reversed_if(self, body: BodyBuilder, x: Value, back: bool) -> Value:
-        if not back:
+    def _reversed_if(self, body: BodyBuilder, x: Value, is_reversed: bool) -> Value:
+        if not is_reversed:
             return x
         if self.lengths is None:
             # With lengths, only the valid part of a sequence is reversed, as ONNX specifies.
@@ -218,21 +245,21 @@ class _Layer:
         batch = x.type.shape[1]
         if isinstance(batch, int) and batch * self.hidden <= _MOST_ZEROS:
             return body.constant(np.zeros((batch, self.hidden), np.float32))
-        wide = body.constant(np.zeros((1, self.hidden), np.float32))
-        rows = body.op("shape", x, start=1, end=2)
-        shape = body.op("concat", rows, body.constant([self.hidden]), axis=0)
-        return body.op("expand", wide, shape)
+        zero_row = body.constant(np.zeros((1, self.hidden), np.float32))
+        batch_size = body.op("shape", x, start=1, end=2)
+        shape = body.op("concat", batch_size, body.constant([self.hidden]), axis=0)
+        return body.op("expand", zero_row, shape)
 
     def _scan_body(self, operands: Mapping[str, Value]) -> BodyBuilder:
         """Returns the body of one step: gates, cell and hidden state."""
-        first = operands["ss.0"].type
+        gates_type = operands["ss.0"].type
         body = BodyBuilder({})
-        kinds = {s: v.type for s, v in operands.items()}
-        kinds["ss.0"] = first.with_shape(first.shape[1:])
-        if "ss.1" in kinds:
-            kinds["ss.1"] = kinds["ss.1"].with_shape(kinds["ss.1"].shape[1:])
-        order = [s for p in ("vs", "ss", "xs") for s in kinds if s.startswith(p)]
-        values = {s: body.graph.add("input", types=[kinds[s]]).result for s in order}
+        types = {s: v.type for s, v in operands.items()}
+        types["ss.0"] = gates_type.with_shape(gates_type.shape[1:])
+        if "ss.1" in types:
+            types["ss.1"] = types["ss.1"].with_shape(types["ss.1"].shape[1:])
+        order = [s for p in ("vs", "ss", "xs") for s in types if s.startswith(p)]
+        values = {s: body.graph.add("input", types=[types[s]]).result for s in order}
         h, c = values["vs.0"], values["vs.1"]
         integers, scale, zero = _quantize_input(body, h)
         weights = _Weights(body, "R", 0, (values["xs.0"], values["xs.1"], values["xs.2"]))
@@ -241,36 +268,38 @@ class _Layer:
         )
         parts = body.add("split", {"x": gates}, {"sizes": (self.hidden,) * 4, "axis": 1})
         # ONNX's order of gates: input, output, forget, cell.
-        i, o, f, g = parts
-        peeps: list[Value] = []
+        input_gate, output_gate, forget_gate, candidate = parts
+        peepholes: list[Value] = []
         # Peepholes, in ONNX's order i, o, f: the cell state reaches the gates.
         if "xs.3" in values:
-            peeps = [
+            peepholes = [
                 body.op("gather", values["xs.3"], body.constant(np.array(k)), axis=0)
                 for k in range(3)
             ]
-            i = body.op("add", i, body.op("mul", peeps[0], c))
-            f = body.op("add", f, body.op("mul", peeps[2], c))
+            input_gate = body.op("add", input_gate, body.op("mul", peepholes[0], c))
+            forget_gate = body.op("add", forget_gate, body.op("mul", peepholes[2], c))
         gate, cell, state = self.activations
-        i = gate(body, self._clipped(body, i))
+        input_gate = gate(body, self._clipped(body, input_gate))
         # With input_forget, the forget gate is 1 - input gate.
-        f = (
-            body.op("sub", body.constant(1.0), i)
+        forget_gate = (
+            body.op("sub", body.constant(1.0), input_gate)
             if self.couples_forget_gate
-            else gate(body, self._clipped(body, f))
+            else gate(body, self._clipped(body, forget_gate))
         )
-        g = cell(body, self._clipped(body, g))
-        new = body.op("add", body.op("mul", f, c), body.op("mul", i, g))
+        candidate = cell(body, self._clipped(body, candidate))
+        new_cell = body.op(
+            "add", body.op("mul", forget_gate, c), body.op("mul", input_gate, candidate)
+        )
         # The output gate sees the new cell state.
-        if peeps:
-            o = body.op("add", o, body.op("mul", peeps[1], new))
-        o = gate(body, self._clipped(body, o))
-        out = body.op("mul", o, state(body, new))
-        self._add_outputs(body, values, out, new)
+        if peepholes:
+            output_gate = body.op("add", output_gate, body.op("mul", peepholes[1], new_cell))
+        output_gate = gate(body, self._clipped(body, output_gate))
+        new_hidden = body.op("mul", output_gate, state(body, new_cell))
+        self._add_outputs(body, values, new_hidden, new_cell)
         return body
 
     def _add_outputs(
-        self, body: BodyBuilder, values: Mapping[str, Value], out: Value, new: Value
+        self, body: BodyBuilder, values: Mapping[str, Value], new_hidden: Value, new_cell: Value
     ) -> None:
         """Adds the outputs of a step; a sequence that has ended keeps its last state.
 
@@ -278,14 +307,15 @@ class _Layer:
         state is 0 if Y is a result and their last state otherwise, as in onnxruntime.
         """
         if self.lengths is None:
-            body.graph.add("output", {"h": out, "c": new, "y": out})
+            body.graph.add("output", {"h": new_hidden, "c": new_cell, "y": new_hidden})
             return
         is_valid = values["ss.1"]
-        shown = body.op("where", is_valid, out, body.constant(0.0))
-        last = body.op("where", is_valid, out, values["vs.2"])
-        new = body.op("where", is_valid, new, values["vs.1"])
-        h = shown if self.returns_every_state else body.op("identity", last)
-        body.graph.add("output", {"h": h, "c": new, "last": last, "y": shown})
+        visible = body.op("where", is_valid, new_hidden, body.constant(0.0))
+        last_state = body.op("where", is_valid, new_hidden, values["vs.2"])
+        # The cell state of an ended sequence stays as it was.
+        new_cell = body.op("where", is_valid, new_cell, values["vs.1"])
+        h = visible if self.returns_every_state else body.op("identity", last_state)
+        body.graph.add("output", {"h": h, "c": new_cell, "last": last_state, "y": visible})
 
     def _clipped(self, body: BodyBuilder, x: Value) -> Value:
         return body.op("clip", x, min=-self.clip, max=self.clip) if self.clip > 0 else x
@@ -299,10 +329,10 @@ class _Weights:
         body: BodyBuilder,
         slot: str,
         index: int,
-        given: tuple[Value, Value, Value] | None = None,
+        sliced: tuple[Value, Value, Value] | None = None,
     ) -> None:
-        if given is not None:
-            self.integers, self.scale, self.zero_point = given
+        if sliced is not None:
+            self.integers, self.scale, self.zero_point = sliced
             return
         self.integers = body.op("squeeze", _direction_slice(body, body[slot], index), axes=(0,))
         scale, zero = body[f"{slot}_scale"], body[f"{slot}_zero_point"]
@@ -322,14 +352,19 @@ def _direction_slice(body: BodyBuilder, x: Value, index: int) -> Value:
     # A single direction, or parameters that all directions share.
     if x.type.rank == 0 or x.type.shape[0] == 1:
         return x
-    cut: dict[str, Attr] = {"starts": (index,), "ends": (index + 1,), "axes": (0,), "steps": (1,)}
-    return body.op("slice", x, **cut)
+    slice_attrs: dict[str, Attr] = {
+        "starts": (index,),
+        "ends": (index + 1,),
+        "axes": (0,),
+        "steps": (1,),
+    }
+    return body.op("slice", x, **slice_attrs)
 
 
 def _quantize_input(body: BodyBuilder, x: Value) -> tuple[Value, Value, Value]:
     """Quantizes a tensor by its own range; returns plain u8, scale and zero point."""
-    codes, scale, zero = quantize_by_own_range(body, x)
-    return body.recode(codes, U8), scale, zero
+    quantized, scale, zero = quantize_by_own_range(body, x)
+    return body.recode(quantized, U8), scale, zero
 
 
 def _integer_product(

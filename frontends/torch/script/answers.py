@@ -23,25 +23,28 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 
-def _fake_tensor(reader: Interpreter, held: Any) -> Any:
-    held = held.node if isinstance(held, QuantizedTensor) else reader.builder.as_node(held)
-    return held.meta["val"]
+def _fake_tensor(reader: Interpreter, operand: Any) -> Any:
+    operand = (
+        operand.node if isinstance(operand, QuantizedTensor) else reader.builder.as_node(operand)
+    )
+    return operand.meta["val"]
 
 
-def _size(reader: Interpreter, held: Any, axis: int | None = None) -> Any:
-    node = held.node if isinstance(held, QuantizedTensor) else reader.builder.as_node(held)
+def _size(reader: Interpreter, operand: Any, axis: int | None = None) -> Any:
+    node = operand.node if isinstance(operand, QuantizedTensor) else reader.builder.as_node(operand)
     if axis is not None:
         return reader.builder.size(node, axis)
     return [reader.builder.size(node, i) for i in range(node.meta["val"].dim())]
 
 
-def _length(reader: Interpreter, held: Any) -> Any:
-    return len(held) if isinstance(held, (list, tuple, dict)) else _size(reader, held, 0)
+def _length(reader: Interpreter, operand: Any) -> Any:
+    return len(operand) if isinstance(operand, (list, tuple, dict)) else _size(reader, operand, 0)
 
 
-def _stored_number(reader: Interpreter, held: Any, *rest: Any) -> Any:
+def _stored_number(reader: Interpreter, tensor: Any, *rest: Any) -> Any:
     """Returns the number in a stored tensor of one element; a computed one is data-dependent."""
-    data = reader.builder.stored_data(held)
+    # Tracing records Python numbers as tensors of one element, whose value is known.
+    data = reader.builder.stored_data(tensor)
     if isinstance(data, torch.Tensor) and data.numel() == 1:
         return data.item()
     raise reader.error(
@@ -49,37 +52,43 @@ def _stored_number(reader: Interpreter, held: Any, *rest: Any) -> Any:
     )
 
 
-def _list_item(reader: Interpreter, held: Any, at: Any) -> Any:
-    if isinstance(held, (list, tuple, dict)):
-        return held[at]
+def _list_item(reader: Interpreter, container: Any, index: Any) -> Any:
+    if isinstance(container, (list, tuple, dict)):
+        return container[index]
     raise reader.error("indexes a tensor by a number that is computed")
 
 
-def _slice(reader: Interpreter, held: Any, *rest: Any) -> Any:
+def _slice(reader: Interpreter, operand: Any, *rest: Any) -> Any:
     """Slices a list, or a tensor."""
-    if isinstance(held, (list, tuple)):
-        return SCALARS["aten::slice"](held, *rest)
-    if isinstance(held, QuantizedTensor):
-        made = reader.builder.add_call(torch.ops.aten.slice.Tensor, held.node, *rest)
+    if isinstance(operand, (list, tuple)):
+        return SCALARS["aten::slice"](operand, *rest)
+    if isinstance(operand, QuantizedTensor):
+        node = reader.builder.add_call(torch.ops.aten.slice.Tensor, operand.node, *rest)
         reader.uses_quantized_kernels = True
-        return held.with_node(made)
-    return reader.builder.add_call(torch.ops.aten.slice.Tensor, held, *rest)
+        return operand.with_node(node)
+    return reader.builder.add_call(torch.ops.aten.slice.Tensor, operand, *rest)
 
 
-def _dtype_number(reader: Interpreter, held: Any) -> int:
+def _dtype_number(reader: Interpreter, operand: Any) -> int:
     return DTYPE_NUMBERS[
-        held.kind if isinstance(held, QuantizedTensor) else _fake_tensor(reader, held).dtype
+        operand.kind
+        if isinstance(operand, QuantizedTensor)
+        else _fake_tensor(reader, operand).dtype
     ]
 
 
 def _quantize(reader: Interpreter, x: Any, scale: Any, zero: Any, kind: int) -> Any:
     reader.quantizes = True
-    scale, zero = (_stored_number(reader, h) if is_tensor(h) else h for h in (scale, zero))
+    scale, zero = (
+        _stored_number(reader, number) if is_tensor(number) else number for number in (scale, zero)
+    )
     if isinstance(x, (list, tuple)) or isinstance(scale, (list, tuple)):
         raise reader.error("quantizes lists of tensors, which are not read")
-    made = quantized_tensors.quantize(reader.builder, x, scale, zero, DTYPES[kind])
-    made.node.meta[IS_EXPLICIT_QUANTIZE] = isinstance(x, fx.Node) and x.op != "placeholder"
-    return made
+    quantized = quantized_tensors.quantize(reader.builder, x, scale, zero, DTYPES[kind])
+    # A quantize of an input is the entry of a quantized network; one of a computed float is a call
+    # of its own, which no kernel does as its last step.
+    quantized.node.meta[IS_EXPLICIT_QUANTIZE] = isinstance(x, fx.Node) and x.op != "placeholder"
+    return quantized
 
 
 def _quantize_channels(reader: Interpreter, x: Any, *rest: Any) -> Any:
@@ -88,14 +97,14 @@ def _quantize_channels(reader: Interpreter, x: Any, *rest: Any) -> Any:
     return quantized_tensors.quantize_channels(reader.builder, x, scales, zeros, axis, DTYPES[kind])
 
 
-def _dequantize(reader: Interpreter, held: Any) -> Any:
-    if isinstance(held, (list, tuple)):
-        return [quantized_tensors.dequantize(reader.builder, item) for item in held]
-    return quantized_tensors.dequantize(reader.builder, held)
+def _dequantize(reader: Interpreter, operand: Any) -> Any:
+    if isinstance(operand, (list, tuple)):
+        return [quantized_tensors.dequantize(reader.builder, item) for item in operand]
+    return quantized_tensors.dequantize(reader.builder, operand)
 
 
-def _int_repr(reader: Interpreter, held: QuantizedTensor) -> fx.Node:
-    return held.node
+def _int_repr(reader: Interpreter, tensor: QuantizedTensor) -> fx.Node:
+    return tensor.node
 
 
 def _dynamic_recurrent(layer: str) -> Callable[..., Any]:
@@ -112,8 +121,10 @@ def _add_or_join(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
     """Concatenates lists, or adds tensors."""
     if isinstance(a, list) and isinstance(b, list):
         return a + b
-    numbers = [held for held in (a, b) if isinstance(held, (int, float))]
-    if any(isinstance(held, QuantizedTensor) for held in (a, b)):
+    # `aten::add` has one name for lists, numbers and tensors: its overload follows from the
+    # operands.
+    numbers = [operand for operand in (a, b) if isinstance(operand, (int, float))]
+    if any(isinstance(operand, QuantizedTensor) for operand in (a, b)):
         raise reader.error("adds quantized tensors as if they were not; dequantize first")
     target = torch.ops.aten.add.Scalar if numbers else torch.ops.aten.add.Tensor
     return reader.builder.add_call(target, a, b, **({"alpha": rest[0]} if rest else {}))
@@ -122,10 +133,10 @@ def _add_or_join(reader: Interpreter, a: Any, b: Any, *rest: Any) -> Any:
 ANSWERS: dict[str, Callable[..., Any]] = {
     "aten::size": _size,
     "aten::len": _length,
-    "aten::dim": lambda reader, held: _fake_tensor(reader, held).dim(),
-    "aten::numel": lambda reader, held: int(_fake_tensor(reader, held).numel()),
-    "aten::is_floating_point": lambda reader, held: _fake_tensor(reader, held).is_floating_point(),
-    "aten::is_complex": lambda reader, held: False,
+    "aten::dim": lambda reader, x: _fake_tensor(reader, x).dim(),
+    "aten::numel": lambda reader, x: int(_fake_tensor(reader, x).numel()),
+    "aten::is_floating_point": lambda reader, x: _fake_tensor(reader, x).is_floating_point(),
+    "aten::is_complex": lambda reader, x: False,
     "aten::Int": _stored_number,
     "aten::Float": _stored_number,
     "aten::Bool": _stored_number,
@@ -142,14 +153,14 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "aten::quantize_per_channel": _quantize_channels,
     "aten::dequantize": _dequantize,
     "aten::int_repr": _int_repr,
-    "aten::q_scale": lambda reader, held: held.scale,
-    "aten::q_zero_point": lambda reader, held: held.zero,
+    "aten::q_scale": lambda reader, x: x.scale,
+    "aten::q_zero_point": lambda reader, x: x.zero,
     "prim::dtype": _dtype_number,
-    "prim::device": lambda reader, held: torch.device("cpu"),
-    "prim::layout": lambda reader, held: 0,
-    "prim::is_cuda": lambda reader, held: False,
-    "prim::is_quantized": lambda reader, held: isinstance(held, QuantizedTensor),
-    "prim::requires_grad": lambda reader, held: False,
+    "prim::device": lambda reader, x: torch.device("cpu"),
+    "prim::layout": lambda reader, x: 0,
+    "prim::is_cuda": lambda reader, x: False,
+    "prim::is_quantized": lambda reader, x: isinstance(x, QuantizedTensor),
+    "prim::requires_grad": lambda reader, x: False,
     "prim::shape": _size,
 }
 """Functions by operator; they take precedence over a call of the same operator."""

@@ -20,23 +20,26 @@ Axis = tuple[str, int]
 
 def fixed_axes(builder: ScriptBuilder) -> frozenset[Axis]:
     """Returns the open axes whose sizes an operator has fixed, alone or as a product."""
-    found = {
+    axes = {
         (node.name, axis)
         for node, open_axes in _inputs(builder)
         for axis in open_axes
+        # An operator that needs a size replaces its symbol by a number in the shape itself.
         if _is_single_size(node.meta["val"].shape[axis])
     }
     return frozenset(
-        found | _axes_in_conditions(builder, filter(_fixes_sizes, _conditions(builder.guards)))
+        axes | _axes_in_conditions(builder, filter(_fixes_sizes, _conditions(builder.guards)))
     )
 
 
 def branching_axes(builder: ScriptBuilder) -> frozenset[Axis]:
     """Returns the axes whose sizes decided a branch, without the fixed ones."""
-    whole = (
-        held for held in _conditions(builder.branch_guards) if not _compares_with_zero_or_one(held)
+    conditions = (
+        condition
+        for condition in _conditions(builder.branch_guards)
+        if not _compares_with_zero_or_one(condition)
     )
-    return _axes_in_conditions(builder, whole) - fixed_axes(builder)
+    return _axes_in_conditions(builder, conditions) - fixed_axes(builder)
 
 
 def with_fixed_axes(
@@ -45,10 +48,10 @@ def with_fixed_axes(
     """Returns the examples with some axes no longer open."""
     return [
         Example(
-            held.tensor,
-            held.open_axes - {axis for axis in held.open_axes if (name, axis) in closed},
+            example.tensor,
+            example.open_axes - {axis for axis in example.open_axes if (name, axis) in closed},
         )
-        for held, name in zip(inputs, names, strict=True)
+        for example, name in zip(inputs, names, strict=True)
     ]
 
 
@@ -84,8 +87,8 @@ def _axes_in_conditions(builder: ScriptBuilder, conditions: Iterable[Any]) -> fr
         for axis in open_axes
         if isinstance(size := node.meta["val"].shape[axis], torch.SymInt)
     }
-    spoken = {symbol for held in conditions for symbol in held.free_symbols}
-    return frozenset(axis for symbol, axis in symbols.items() if symbol in spoken)
+    mentioned = {symbol for condition in conditions for symbol in condition.free_symbols}
+    return frozenset(axis for symbol, axis in symbols.items() if symbol in mentioned)
 
 
 def _is_single_size(size: Any) -> bool:
@@ -93,17 +96,18 @@ def _is_single_size(size: Any) -> bool:
     return isinstance(size, int) or bool(size.node.expr.is_number)
 
 
-def _fixes_sizes(held: Any) -> bool:
+def _fixes_sizes(condition: Any) -> bool:
     """Returns whether a condition fixes sizes, such as `8 * h * w = 7200`; remainders do not."""
-    if getattr(held, "rel_op", "") != "==":
+    if getattr(condition, "rel_op", "") != "==":
         return False
-    sides = held.args
-    other = next((side for side in sides if not side.is_number), None)
-    remainder = type(other).__name__ in ("Mod", "PythonMod")
-    return any(side.is_number for side in sides) and not remainder
+    sides = condition.args
+    expression = next((side for side in sides if not side.is_number), None)
+    # `Mod(h, 2) == 0` holds for many sizes: it is no reason to fix one.
+    is_remainder = type(expression).__name__ in ("Mod", "PythonMod")
+    return any(side.is_number for side in sides) and not is_remainder
 
 
-def _compares_with_zero_or_one(held: Any) -> bool:
+def _compares_with_zero_or_one(condition: Any) -> bool:
     """Returns whether a condition compares with 0 or 1: PyTorch never makes such sizes symbolic."""
-    other = [side for side in held.args if side.is_number]
-    return getattr(held, "rel_op", "") in ("==", "!=") and other in ([0], [1])
+    numbers = [side for side in condition.args if side.is_number]
+    return getattr(condition, "rel_op", "") in ("==", "!=") and numbers in ([0], [1])

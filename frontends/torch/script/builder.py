@@ -22,10 +22,11 @@ def _infer_recurrent(
     x: torch.Tensor, states: Any, weights: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     """Returns empty results of an LSTM, GRU or RNN layer with the inferred shapes."""
-    held = states if isinstance(states, (list, tuple)) else (states,)
+    state_list = states if isinstance(states, (list, tuple)) else (states,)
+    # The last arguments are `bidirectional` and `batch_first`.
     directions = 2 if rest[-2] else 1
-    made = x.new_empty((*x.shape[:-1], directions * held[0].shape[-1]))
-    return (made, *(torch.empty_like(state) for state in held))
+    output = x.new_empty((*x.shape[:-1], directions * state_list[0].shape[-1]))
+    return (output, *(torch.empty_like(state) for state in state_list))
 
 
 def _infer_pad(
@@ -51,8 +52,11 @@ def _infer_resize(name: str) -> Callable[..., torch.Tensor]:
 
     def infer(x: torch.Tensor, sizes: Sequence[Any] | None, *rest: Any) -> torch.Tensor:
         if sizes is None:  # the scale factors are the last argument then
-            made = [_scaled_size(size, by) for size, by in zip(x.shape[2:], rest[-1], strict=True)]
-            return x.new_empty((*x.shape[:2], *made))
+            scaled = [
+                _scaled_size(size, factor)
+                for size, factor in zip(x.shape[2:], rest[-1], strict=True)
+            ]
+            return x.new_empty((*x.shape[:2], *scaled))
         if not any(isinstance(size, torch.SymInt) for size in (*x.shape, *sizes)):
             result: torch.Tensor = target(x, sizes, *rest)
             return result
@@ -116,20 +120,21 @@ class ScriptBuilder:
     def guards(self) -> Sequence[Any]:
         """Conditions on open sizes that PyTorch has recorded; the examples satisfy them."""
         environment: Any = self.mode.shape_env
-        found: Sequence[Any] = environment.guards
-        return found
+        recorded: Sequence[Any] = environment.guards
+        return recorded
 
-    def decide_branch(self, ask: Callable[[], object]) -> bool:
+    def decide_branch(self, compare: Callable[[], object]) -> bool:
         """Returns a condition on sizes by the examples, and records the guards it adds."""
         before = len(self.guards)
-        held = bool(ask())
+        answer = bool(compare())
         self.branch_guards += self.guards[before:]
-        return held
+        return answer
 
     def error(self, what: str) -> InputError:
         """Returns an error for the current call."""
-        known = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
-        lines = [line for line in known if not line.startswith('File ""')]
+        frames = (s.strip() for s in self.line.splitlines() if s.strip().startswith("File"))
+        # Code that TorchScript generated itself has an empty file name.
+        lines = [line for line in frames if not line.startswith('File ""')]
         where = f" in {self.path}" if self.path else ""
         return InputError(f"{self.name}{where}: {what}{f' ({lines[0]})' if lines else ''}")
 
@@ -144,6 +149,7 @@ class ScriptBuilder:
                 for axis in range(like.dim())
             ]
             context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        # Symbols are keyed by their source: a unique name keeps those of two inputs apart.
         source = ConstantSource(f"__{node.name}")
         node.meta["val"] = self.mode.from_tensor(
             like, static_shapes=not open_axes, symbolic_context=context, source=source
@@ -154,6 +160,7 @@ class ScriptBuilder:
         """Returns the node of a stored tensor."""
         if id(data) in self._nodes:
             return self._nodes[id(data)]
+        # Two tensors may have one name, as constants of traced code do.
         target, count = name, 0
         while target in self.tensors:
             count += 1
@@ -164,71 +171,82 @@ class ScriptBuilder:
         self._nodes[id(data)] = node
         return node
 
-    def as_node(self, held: Any) -> Any:
+    def as_node(self, argument: Any) -> Any:
         """Returns an argument with stored tensors as nodes, also in lists."""
-        if isinstance(held, ArchiveTensor):
-            return self.constant(held.name, held.data)
-        if isinstance(held, torch.Tensor):
-            return self.constant(f"{self.path}.constant".removeprefix("."), held)
-        if isinstance(held, (list, tuple)):
-            return [self.as_node(item) for item in held]
-        return held
+        if isinstance(argument, ArchiveTensor):
+            return self.constant(argument.name, argument.data)
+        if isinstance(argument, torch.Tensor):
+            return self.constant(f"{self.path}.constant".removeprefix("."), argument)
+        if isinstance(argument, (list, tuple)):
+            return [self.as_node(item) for item in argument]
+        return argument
 
     def add_call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Adds a call; returns its node, a list of nodes, or a number if it evaluates to one."""
-        args = tuple(self.as_node(held) for held in args)
-        kwargs = {name: self.as_node(held) for name, held in kwargs.items()}
+        args = tuple(self.as_node(argument) for argument in args)
+        kwargs = {name: self.as_node(argument) for name, argument in kwargs.items()}
         fakes = fx.map_arg(args, lambda n: n.meta["val"])
-        more = fx.map_arg(kwargs, lambda n: n.meta["val"])
+        keyword_fakes = fx.map_arg(kwargs, lambda n: n.meta["val"])
         try:
             with self.mode, torch.no_grad():
-                made = PYTHON_SHAPE_RULES.get(str(target), target)(*fakes, **more)
+                # The operator runs on fake tensors, which have shapes and types and no data.
+                result = PYTHON_SHAPE_RULES.get(str(target), target)(*fakes, **keyword_fakes)
         except Exception as error:  # PyTorch raises what it likes
-            said = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
-            raise self.error(f"{_full_name(target)} does not take its operands: {said}") from error
-        if isinstance(made, _SYMBOLIC) and made.node.expr.is_number:
-            made = made.node.expr
-            return bool(made) if made.is_Boolean else int(made) if made.is_Integer else float(made)
-        if not isinstance(made, (torch.Tensor, list, tuple, *_SYMBOLIC)):
-            return made
-        return self.add_call_of_type(target, args, kwargs, made)
+            message = next((s for s in str(error).splitlines() if s.strip()), type(error).__name__)
+            raise self.error(
+                f"{_full_name(target)} does not take its operands: {message}"
+            ) from error
+        # A symbolic result without free symbols is a plain number: the program goes on with that.
+        if isinstance(result, _SYMBOLIC) and result.node.expr.is_number:
+            result = result.node.expr
+            return (
+                bool(result)
+                if result.is_Boolean
+                else int(result)
+                if result.is_Integer
+                else float(result)
+            )
+        if not isinstance(result, (torch.Tensor, list, tuple, *_SYMBOLIC)):
+            return result
+        return self.add_call_of_type(target, args, kwargs, result)
 
     def add_call_of_type(
-        self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], made: Any
+        self, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], fakes: Any
     ) -> Any:
         """Adds a call whose result types are given; returns its node, or a list of nodes."""
         label = f"{self.path}_{self.label or _short_name(target)}".strip("_").replace(".", "_")
         node = self.graph.create_node("call_function", target, tuple(args), kwargs, name=label)
-        self._describe(node, made)
-        if not isinstance(made, (list, tuple)):
+        self._describe(node, fakes)
+        if not isinstance(fakes, (list, tuple)):
             return node
         parts = []
-        for i, part in enumerate(made):
+        for i, part in enumerate(fakes):
             item = self.graph.call_function(operator.getitem, (node, i))
             self._describe(item, part)
             parts.append(item)
         return parts
 
-    def _describe(self, node: fx.Node, made: Any) -> None:
-        node.meta["val"] = made
+    def _describe(self, node: fx.Node, fake: Any) -> None:
+        node.meta["val"] = fake
         node.meta["nn_module_stack"] = {self.path: (self.path, None)}
         node.meta["stack_trace"] = self.line
 
-    def stored_data(self, held: Any) -> torch.Tensor | None:
+    def stored_data(self, argument: Any) -> torch.Tensor | None:
         """Returns a stored tensor, looking through copies; None for a computed one."""
-        while isinstance(held, fx.Node) and _is_copy(held):
-            held = held.args[0]
-        if isinstance(held, fx.Node):
-            return self.tensors.get(str(held.target)) if held.op == "get_attr" else None
-        return held.data if isinstance(held, ArchiveTensor) else held
+        while isinstance(argument, fx.Node) and _is_copy(argument):
+            argument = argument.args[0]
+        if isinstance(argument, fx.Node):
+            return self.tensors.get(str(argument.target)) if argument.op == "get_attr" else None
+        return argument.data if isinstance(argument, ArchiveTensor) else argument
 
-    def size(self, held: fx.Node, axis: int) -> Any:
+    def size(self, node: fx.Node, axis: int) -> Any:
         """Returns a size of a tensor: an integer, or a node for a symbolic one."""
-        shape = held.meta["val"].shape
-        found = shape[axis]
-        if isinstance(found, int):
-            return int(found)
-        return self.add_call(torch.ops.aten.sym_size.int, held, axis % len(shape))
+        shape = node.meta["val"].shape
+        size = shape[axis]
+        if isinstance(size, int):
+            return int(size)
+        # A symbolic size becomes a call, so that the reader can compute it from the tensor.
+        return self.add_call(torch.ops.aten.sym_size.int, node, axis % len(shape))
 
 
 def _is_copy(node: fx.Node) -> bool:
@@ -255,8 +273,8 @@ def _full_name(target: Callable[..., Any]) -> str:
     return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
 
 
-def is_tensor(held: Any) -> bool:
+def is_tensor(argument: Any) -> bool:
     """Returns whether it is a tensor that is not quantized, stored or computed."""
-    if isinstance(held, fx.Node):
-        return isinstance(held.meta["val"], torch.Tensor)
-    return isinstance(held, (ArchiveTensor, torch.Tensor))
+    if isinstance(argument, fx.Node):
+        return isinstance(argument.meta["val"], torch.Tensor)
+    return isinstance(argument, (ArchiveTensor, torch.Tensor))

@@ -80,13 +80,14 @@ class Interpreter:
         if any(node.kind() == "prim::CallFunction" for node in graph.nodes()):
             graph = graph.copy()
             torch._C._jit_pass_inline(graph)
+        # A damaged archive could have methods that call each other for ever.
         self.depth += 1
         if self.depth > _MAX_CALL_DEPTH:
             raise self.error(f"its methods call each other more than {_MAX_CALL_DEPTH} deep")
         caller_path, self.builder.path = self.builder.path, module.path
         env: Env = {}
-        for value, held in zip(graph.inputs(), [module, *arguments], strict=True):
-            env[value.unique()] = held
+        for value, argument in zip(graph.inputs(), [module, *arguments], strict=True):
+            env[value.unique()] = argument
         (result,) = self.run_block(graph, env)
         self.builder.path = caller_path
         self.depth -= 1
@@ -130,17 +131,20 @@ class Interpreter:
         if kind in SCALARS:
             arguments = _items_of_scalars(arguments)
         tensors = [
-            held
-            for held in _flattened(arguments)
-            if is_tensor(held) or isinstance(held, _QUANTIZED_KINDS)
+            argument
+            for argument in _flattened(arguments)
+            if is_tensor(argument) or isinstance(argument, _QUANTIZED_KINDS)
         ]
+        # First what is known of tensors without computing: sizes, element types, scales.
         if tensors and kind in ANSWERS:
             return ANSWERS[kind](self, *arguments)
         if kind in IDENTITY and len(arguments) == 1 and not tensors:
             return arguments[0]
         # Containers hold tensors without computing on them.
         if not tensors or kind in _CONTAINER_OPS:
-            sizes = [held for held in _flattened(arguments) if isinstance(held, fx.Node)]
+            sizes = [
+                argument for argument in _flattened(arguments) if isinstance(argument, fx.Node)
+            ]
             on_containers = kind in _CONTAINER_OPS or (
                 bool(arguments) and isinstance(arguments[0], (list, tuple, dict))
             )
@@ -151,122 +155,142 @@ class Interpreter:
                 return self._of_sizes(kind, arguments)
             if kind in SCALARS and (on_containers or not sizes):
                 return self._scalar(kind, arguments)
+        # Then kernels of the quantized engine, and last plain operators on tensors.
         if kind.startswith("quantized::"):
             return self._kernel(node, kind, arguments)
         if kind.startswith("aten::"):
             return self._tensors(node, kind, arguments)
         raise self.error(f"calls {kind}, which is not read")
 
-    def _scalar(self, kind: str, given: list[Any]) -> Any:
+    def _scalar(self, kind: str, arguments: list[Any]) -> Any:
         try:
-            return SCALARS[kind](*given)
+            return SCALARS[kind](*arguments)
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise self.error(f"{kind} is given what it does not take: {error}") from error
 
-    def _of_sizes(self, kind: str, given: list[Any]) -> Any:
+    def _of_sizes(self, kind: str, arguments: list[Any]) -> Any:
         """Computes with symbolic sizes; comparisons are decided by the example."""
         if kind == "aten::rsub":
-            kind, given = "aten::sub", [given[1], given[0]]
+            kind, arguments = "aten::sub", [arguments[1], arguments[0]]
         elif kind == "aten::neg":
-            kind, given = "aten::sub", [0, given[0]]
+            kind, arguments = "aten::sub", [0, arguments[0]]
         elif kind == "aten::div":
             # Only a rounded quotient of sizes is a size again.
-            if given[2:] not in (["trunc"], ["floor"]):
+            if arguments[2:] not in (["trunc"], ["floor"]):
                 raise self.error("divides a size that is not known, and does not round; fix it")
             kind = "aten::floordiv"
         if kind in SYMBOLIC_SCALARS:
-            return self.builder.add_call(SYMBOLIC_SCALARS[kind], *given[:2])
-        held = [_example_sizes(g) for g in given]
-        return self.builder.decide_branch(lambda: SCALARS[kind](*held))
+            return self.builder.add_call(SYMBOLIC_SCALARS[kind], *arguments[:2])
+        # What remains compares: the examples decide, and the guard is recorded.
+        sizes = [_example_sizes(argument) for argument in arguments]
+        return self.builder.decide_branch(lambda: SCALARS[kind](*sizes))
 
-    def _arguments(self, node: Any, given: list[Any]) -> tuple[Any, dict[str, Any]]:
+    def _arguments(self, node: Any, arguments: list[Any]) -> tuple[Any, dict[str, Any]]:
         """Returns the overload, and its arguments by name."""
         text = node.schema()
-        named = text.partition("(")[0]
-        namespace, _, rest = named.partition("::")
-        name, _, overload = rest.partition(".")
+        qualified_name = text.partition("(")[0]
+        namespace, _, name_and_overload = qualified_name.partition("::")
+        name, _, overload = name_and_overload.partition(".")
         # A hacked twin has the arguments of the overload it is named after.
         overload = overload.removesuffix(_HACKED_TWIN).removesuffix("_")
         packet = getattr(getattr(torch.ops, namespace), name, None)
         target = getattr(packet, overload or "default", None)
         if not isinstance(target, torch._ops.OpOverload):
-            raise self.error(f"calls {named}, which PyTorch {torch.__version__} does not have")
-        formals = target._schema.arguments
+            raise self.error(
+                f"calls {qualified_name}, which PyTorch {torch.__version__} does not have"
+            )
+        parameters = target._schema.arguments
         named_arguments = {}
-        for formal, held in zip(formals, given, strict=True):
-            named_arguments[formal.name] = _enum_argument(formal, held)
+        for parameter, argument in zip(parameters, arguments, strict=True):
+            named_arguments[parameter.name] = _enum_argument(parameter, argument)
         return target, named_arguments
 
-    def _kernel(self, node: Any, kind: str, given: list[Any]) -> Any:
+    def _kernel(self, node: Any, kind: str, arguments: list[Any]) -> Any:
         overload = node.schema().partition("(")[0]
         read = quantized.KERNELS.get(overload) or quantized.KERNELS.get(kind) or CELLS.get(kind)
         if read is None or overload.endswith("out"):
             raise self.error(f"calls {overload}, which is not read")
-        _, named = self._arguments(node, given)
+        _, named_arguments = self._arguments(node, arguments)
         self.uses_quantized_kernels = True
-        return read(QuantizedCall(self.builder, kind, named))
+        return read(QuantizedCall(self.builder, kind, named_arguments))
 
-    def _tensors(self, node: Any, kind: str, given: list[Any]) -> Any:
-        target, named = self._arguments(node, given)
-        plain, in_place = (kind[:-1], True) if target._schema.is_mutable else (kind, False)
-        if any(isinstance(held, QuantizedTensor) for held in _flattened(given)):
-            made = self._quantized(plain, target, named)
-            if in_place and isinstance(made, QuantizedTensor):
-                return self._write_in_place(given[0], made)
-            return made
+    def _tensors(self, node: Any, kind: str, arguments: list[Any]) -> Any:
+        target, named_arguments = self._arguments(node, arguments)
+        functional_kind, in_place = (
+            (kind[:-1], True) if target._schema.is_mutable else (kind, False)
+        )
+        if any(isinstance(argument, QuantizedTensor) for argument in _flattened(arguments)):
+            result = self._quantized(functional_kind, target, named_arguments)
+            # Unlike a float operand, a quantized one is no fx node that the reader could follow.
+            if in_place and isinstance(result, QuantizedTensor):
+                return self._write_in_place(arguments[0], result)
+            return result
         # After the nine arguments of `convolution`, `_convolution` has flags of cuDNN.
-        if plain == "aten::_convolution":
+        if functional_kind == "aten::_convolution":
             target = torch.ops.aten.convolution.default
-            named = dict(list(named.items())[:9])
-        positional = [named[f.name] for f in target._schema.arguments if not f.kwarg_only]
-        more = {
-            f.name: named[f.name]
-            for f in target._schema.arguments
-            if f.kwarg_only and named[f.name] is not None
+            named_arguments = dict(list(named_arguments.items())[:9])
+        positional = [
+            named_arguments[parameter.name]
+            for parameter in target._schema.arguments
+            if not parameter.kwarg_only
+        ]
+        keywords = {
+            parameter.name: named_arguments[parameter.name]
+            for parameter in target._schema.arguments
+            if parameter.kwarg_only and named_arguments[parameter.name] is not None
         }
-        return self.builder.add_call(target, *positional, **more)
+        return self.builder.add_call(target, *positional, **keywords)
 
-    def _write_in_place(self, first: Any, made: QuantizedTensor) -> QuantizedTensor:
+    def _write_in_place(self, operand: Any, result: QuantizedTensor) -> QuantizedTensor:
         """Updates the operand of an in-place op, so that all its aliases see the result."""
-        first.node, first.scale, first.zero = made.node, made.scale, made.zero
-        held: QuantizedTensor = first
-        return held
+        operand.node, operand.scale, operand.zero = result.node, result.scale, result.zero
+        updated: QuantizedTensor = operand
+        return updated
 
-    def _quantized(self, kind: str, target: Any, named: dict[str, Any]) -> Any:
+    def _quantized(self, kind: str, target: Any, named_arguments: dict[str, Any]) -> Any:
         """Reads an aten operator that is given quantized tensors."""
         builder = self.builder
         self.uses_quantized_kernels = True
-        formals = target._schema.arguments
+        parameters = target._schema.arguments
         # The functional variant has the same arguments.
         if target._schema.is_mutable:
             packet = getattr(torch.ops.aten, kind.removeprefix("aten::"))
             overload = target._overloadname
             target = getattr(packet, overload)
-            formals = target._schema.arguments
-        arguments = list(named.values())
-        first = next(held for held in _flattened(arguments) if isinstance(held, QuantizedTensor))
+            parameters = target._schema.arguments
+        arguments = list(named_arguments.values())
+        first = next(
+            argument for argument in _flattened(arguments) if isinstance(argument, QuantizedTensor)
+        )
+        # The tables say how PyTorch chooses the scale of the result.
         if kind in quantized.FIXED_SCALE:
             return quantized.FIXED_SCALE[kind](builder, *arguments)
         if kind in quantized.MOVES_INTEGERS:
-            raw = [_integers_of(held) for held in arguments]
-            made = builder.add_call(target, *_positional(formals, raw), **_named(formals, raw))
-            if isinstance(made, list):
-                return [first.with_node(part) for part in made]
-            return first.with_node(made)
+            integers = [_integers_of(argument) for argument in arguments]
+            result = builder.add_call(
+                target, *_positional(parameters, integers), **_named(parameters, integers)
+            )
+            if isinstance(result, list):
+                return [first.with_node(part) for part in result]
+            return first.with_node(result)
         if kind in quantized.SAME_SCALE or kind in _SELECTING:
-            real = [_dequantize_all(held, builder) for held in arguments]
-            made = builder.add_call(target, *_positional(formals, real), **_named(formals, real))
-            if isinstance(made, list):  # values and their indices, as of max and sort
-                same = first.scale, first.zero, first.kind
-                kept = quantized_tensors.quantize(builder, made[0], *same, kind)
-                return [kept, *made[1:]]
+            floats = [_dequantize_all(argument, builder) for argument in arguments]
+            result = builder.add_call(
+                target, *_positional(parameters, floats), **_named(parameters, floats)
+            )
+            if isinstance(result, list):  # values and their indices, as of max and sort
+                qparams = first.scale, first.zero, first.kind
+                values = quantized_tensors.quantize(builder, result[0], *qparams, kind)
+                return [values, *result[1:]]
             return quantized_tensors.quantize(
-                builder, made, first.scale, first.zero, first.kind, kind
+                builder, result, first.scale, first.zero, first.kind, kind
             )
         # Booleans and indices have no scale.
         if kind in _COMPARING:
-            real = [_dequantize_all(held, builder) for held in arguments]
-            return builder.add_call(target, *_positional(formals, real), **_named(formals, real))
+            floats = [_dequantize_all(argument, builder) for argument in arguments]
+            return builder.add_call(
+                target, *_positional(parameters, floats), **_named(parameters, floats)
+            )
         raise self.error(f"calls {kind} of a quantized tensor, which is not read; dequantize first")
 
 
@@ -296,82 +320,95 @@ def _source_range(node: Any) -> str:
         return ""
 
 
-def _items_of_scalars(given: list[Any]) -> list[Any]:
+def _items_of_scalars(arguments: list[Any]) -> list[Any]:
     """Returns operands with scalar tensors as numbers if the others are sizes.
 
     Tracing records a Python number next to a size as a tensor.
     """
-    single = [isinstance(held, torch.Tensor) and not held.dim() for held in given]
-    sizes = [
-        held is None
-        or isinstance(held, (int, float, str))
-        or (isinstance(held, fx.Node) and not is_tensor(held))
-        for held in given
+    are_scalars = [
+        isinstance(argument, torch.Tensor) and not argument.dim() for argument in arguments
     ]
-    if not any(single) or not all(a or b for a, b in zip(single, sizes, strict=True)):
-        return given
-    return [held.item() if one else held for held, one in zip(given, single, strict=True)]
+    are_sizes = [
+        argument is None
+        or isinstance(argument, (int, float, str))
+        or (isinstance(argument, fx.Node) and not is_tensor(argument))
+        for argument in arguments
+    ]
+    if not any(are_scalars) or not all(a or b for a, b in zip(are_scalars, are_sizes, strict=True)):
+        return arguments
+    return [
+        argument.item() if is_scalar else argument
+        for argument, is_scalar in zip(arguments, are_scalars, strict=True)
+    ]
 
 
-def _example_sizes(given: Any) -> Any:
+def _example_sizes(argument: Any) -> Any:
     """Returns symbolic sizes, or lists of them, which compare by the example."""
-    if isinstance(given, (list, tuple)):
-        return [_example_sizes(held) for held in given]
-    return given.meta["val"] if isinstance(given, fx.Node) else given
+    if isinstance(argument, (list, tuple)):
+        return [_example_sizes(item) for item in argument]
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
 
 
-def _flattened(given: Any) -> list[Any]:
-    out = []
-    for held in given:
-        out += _flattened(held) if isinstance(held, (list, tuple)) else [held]
-    return out
+def _flattened(arguments: Any) -> list[Any]:
+    flat = []
+    for argument in arguments:
+        flat += _flattened(argument) if isinstance(argument, (list, tuple)) else [argument]
+    return flat
 
 
-def _enum_argument(formal: Any, held: Any) -> Any:
+def _enum_argument(parameter: Any, argument: Any) -> Any:
     """Converts the enum value of a dtype, memory format or layout."""
-    text = str(formal.real_type)
-    if isinstance(held, int) and not isinstance(held, bool):
-        if "ScalarType" in text:
-            if held not in DTYPES:
-                raise InputError(f"element type number {held} of TorchScript is not read")
-            return DTYPES[held]
-        if "MemoryFormat" in text:
-            return MEMORY_FORMATS[held]
-        if "Layout" in text:
+    type_name = str(parameter.real_type)
+    if isinstance(argument, int) and not isinstance(argument, bool):
+        if "ScalarType" in type_name:
+            if argument not in DTYPES:
+                raise InputError(f"element type number {argument} of TorchScript is not read")
+            return DTYPES[argument]
+        if "MemoryFormat" in type_name:
+            return MEMORY_FORMATS[argument]
+        if "Layout" in type_name:
             return torch.strided
-    return held
+    return argument
 
 
-def _integers_of(held: Any) -> Any:
-    if isinstance(held, (list, tuple)):
-        return [_integers_of(item) for item in held]
-    return held.node if isinstance(held, QuantizedTensor) else held
+def _integers_of(argument: Any) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_integers_of(item) for item in argument]
+    return argument.node if isinstance(argument, QuantizedTensor) else argument
 
 
-def _dequantize_all(held: Any, builder: ScriptBuilder) -> Any:
-    if isinstance(held, (list, tuple)):
-        return [_dequantize_all(item, builder) for item in held]
-    return quantized_tensors.dequantize(builder, held)
+def _dequantize_all(argument: Any, builder: ScriptBuilder) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_dequantize_all(item, builder) for item in argument]
+    return quantized_tensors.dequantize(builder, argument)
 
 
-def _positional(formals: Sequence[Any], held: list[Any]) -> list[Any]:
-    return [h for f, h in zip(formals, held, strict=True) if not f.kwarg_only]
+def _positional(parameters: Sequence[Any], arguments: list[Any]) -> list[Any]:
+    return [
+        argument
+        for parameter, argument in zip(parameters, arguments, strict=True)
+        if not parameter.kwarg_only
+    ]
 
 
-def _named(formals: Sequence[Any], held: list[Any]) -> dict[str, Any]:
-    pairs = zip(formals, held, strict=True)
-    return {f.name: h for f, h in pairs if f.kwarg_only and h is not None}
+def _named(parameters: Sequence[Any], arguments: list[Any]) -> dict[str, Any]:
+    pairs = zip(parameters, arguments, strict=True)
+    return {
+        parameter.name: argument
+        for parameter, argument in pairs
+        if parameter.kwarg_only and argument is not None
+    }
 
 
 # -- attributes, calls, branches, loops and containers --------------------------------------------
 
 
-def _constant(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
+def _constant(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
     return node.output().toIValue() if not node.mustBeNone() else None
 
 
-def _attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    (owner,), name = given, node.s("name")
+def _attribute(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    (owner,), name = operands, node.s("name")
     if not isinstance(owner, ScriptModule):
         raise reader.error(f"reads {name} of an object that is no module")
     path = f"{owner.path}.{name}".removeprefix(".")
@@ -381,43 +418,47 @@ def _attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> An
     return reader.attributes[path]
 
 
-def _wrap_attribute(reader: Interpreter, path: str, found: Any) -> Any:
-    if isinstance(found, torch.jit.ScriptModule):
-        return ScriptModule(path, found)
-    if isinstance(found, torch.Tensor):
-        return quantized_tensors.stored_tensor(reader.builder, path, found.detach())
-    if isinstance(found, torch._C.ScriptObject):
-        return PackedWeights(path, found)
-    return found
+def _wrap_attribute(reader: Interpreter, path: str, attribute: Any) -> Any:
+    if isinstance(attribute, torch.jit.ScriptModule):
+        return ScriptModule(path, attribute)
+    if isinstance(attribute, torch.Tensor):
+        return quantized_tensors.stored_tensor(reader.builder, path, attribute.detach())
+    if isinstance(attribute, torch._C.ScriptObject):
+        return PackedWeights(path, attribute)
+    return attribute
 
 
-def _set_attribute(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    owner, held = given
+def _set_attribute(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    owner, value = operands
     if not isinstance(owner, ScriptModule):
         raise reader.error(f"sets {node.s('name')} of an object that is no module")
     path = f"{owner.path}.{node.s('name')}".removeprefix(".")
-    reader.attributes[path] = held
+    # Later reads of this call see the update, as the running program would.
+    reader.attributes[path] = value
     reader.state_updates[path] = f"{path} is not updated: a graph has no state"
 
 
-def _method(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    owner, name = given[0], node.s("name")
+def _method(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    owner, name = operands[0], node.s("name")
     if not isinstance(owner, ScriptModule):
         raise reader.error(f"calls {name} of an object that is no module")
-    return reader.call_method(owner, name, given[1:])
+    return reader.call_method(owner, name, operands[1:])
 
 
-def _if(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    (condition,) = given
+def _if(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    (condition,) = operands
     if not isinstance(condition, bool):
         raise reader.error(DATA_DEPENDENT_CONTROL_FLOW)
-    then, other = node.blocks()
-    made = reader.run_block(then if condition else other, env)
-    return made[0] if len(made) == 1 else made
+    then, otherwise = node.blocks()
+    # Only the branch that is taken is read: the other may hold what the examples do not fit.
+    results = reader.run_block(then if condition else otherwise, env)
+    return results[0] if len(results) == 1 else results
 
 
-def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    limit, condition, *carried = given
+def _loop(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    limit, condition, *carried = operands
+    # A block's inputs are the iteration and the carried values; its results the condition and
+    # these.
     (block,) = node.blocks()
     slots = [value.unique() for value in block.inputs()]
     iteration = 0
@@ -435,29 +476,29 @@ def _loop(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
     return carried[0] if len(carried) == 1 else carried
 
 
-def _is_bool(held: Any) -> bool:
-    return isinstance(held, bool)
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
-def _raise(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    said = str(given[0]).strip() if given else ""
-    raise reader.error(f"refuses what it is given: {said or 'an error without a message'}")
+def _raise(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    message = str(operands[0]).strip() if operands else ""
+    raise reader.error(f"refuses what it is given: {message or 'an error without a message'}")
 
 
-def _unpack(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    made = list(given[0])
-    return made[0] if len(made) == 1 else made
+def _unpack(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    items = list(operands[0])
+    return items[0] if len(items) == 1 else items
 
 
-def _chunks(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
+def _chunks(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
     count, axis = node.i("chunks"), node.i("dim")
-    (x,) = given
-    made = reader.builder.add_call(torch.ops.aten.chunk.default, _integers_of(x), count, axis)
-    return [x.with_node(part) for part in made] if isinstance(x, QuantizedTensor) else made
+    (x,) = operands
+    parts = reader.builder.add_call(torch.ops.aten.chunk.default, _integers_of(x), count, axis)
+    return [x.with_node(part) for part in parts] if isinstance(x, QuantizedTensor) else parts
 
 
-def _dictionary(reader: Interpreter, node: Any, given: list[Any], env: Env) -> Any:
-    return dict(zip(given[::2], given[1::2], strict=True))
+def _dictionary(reader: Interpreter, node: Any, operands: list[Any], env: Env) -> Any:
+    return dict(zip(operands[::2], operands[1::2], strict=True))
 
 
 _STRUCTURAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
@@ -468,12 +509,12 @@ _STRUCTURAL: dict[str, Callable[[Interpreter, Any, list[Any], Env], Any]] = {
     "prim::If": _if,
     "prim::Loop": _loop,
     "prim::RaiseException": _raise,
-    "prim::ListConstruct": lambda reader, node, given, env: list(given),
-    "prim::TupleConstruct": lambda reader, node, given, env: tuple(given),
+    "prim::ListConstruct": lambda reader, node, operands, env: list(operands),
+    "prim::TupleConstruct": lambda reader, node, operands, env: tuple(operands),
     "prim::DictConstruct": _dictionary,
     "prim::ListUnpack": _unpack,
     "prim::TupleUnpack": _unpack,
     "prim::ConstantChunk": _chunks,
-    "prim::Uninitialized": lambda reader, node, given, env: None,
+    "prim::Uninitialized": lambda reader, node, operands, env: None,
 }
 """Functions for `prim::` nodes that structure a program, by kind."""

@@ -26,35 +26,36 @@ def script_program(
     if not hasattr(module, "forward"):
         raise InputError(f"{name}: has no method forward; wrap it in a module that has one")
     graph: Any = module.forward.graph  # type: ignore[attr-defined]
+    # The first input of `forward` is the module itself.
     names = [value.debugName().partition(".")[0] for value in list(graph.inputs())[1:]]
     if len(inputs) != len(names):
-        said = f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}"
-        raise InputError(f"{name}: {said}")
-    given = [
+        message = f"takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}"
+        raise InputError(f"{name}: {message}")
+    inputs_added = [
         builder.input(label, example.tensor, example.open_axes)
         for label, example in zip(names, inputs, strict=True)
     ]
     interpreter = Interpreter(builder)
-    made = interpreter.call_method(ScriptModule("", module), "forward", given)
+    results = interpreter.call_method(ScriptModule("", module), "forward", inputs_added)
     builder.graph.output(
-        tuple(builder.as_node(_result_node(held)) for held in _flat_results(builder, made))
+        tuple(builder.as_node(_result_node(result)) for result in _flat_results(builder, results))
     )
     attribute = builder.tensors.__getitem__
     program = TorchProgram(builder.graph, {}, attribute)
     return program, interpreter
 
 
-def _flat_results(builder: ScriptBuilder, made: Any) -> list[Any]:
+def _flat_results(builder: ScriptBuilder, results: Any) -> list[Any]:
     """Returns the tensors of nested results, flattened in order."""
-    if isinstance(made, dict):
-        made = list(made.values())
-    if isinstance(made, (list, tuple)):
-        return [part for held in made for part in _flat_results(builder, held)]
-    if made is None:
+    if isinstance(results, dict):
+        results = list(results.values())
+    if isinstance(results, (list, tuple)):
+        return [part for result in results for part in _flat_results(builder, result)]
+    if results is None:
         return []
-    return [made]
+    return [results]
 
 
-def _result_node(held: Any) -> Any:
+def _result_node(result: Any) -> Any:
     """Returns the node of a result; a quantized tensor is returned as typed integers."""
-    return held.node if isinstance(held, (ChannelQuantizedTensor, QuantizedTensor)) else held
+    return result.node if isinstance(result, (ChannelQuantizedTensor, QuantizedTensor)) else result

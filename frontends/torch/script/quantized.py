@@ -29,11 +29,11 @@ from .quantized_tensors import (
 ATEN = torch.ops.aten
 
 
-def _with_activation(kernel: QuantizedCall, made: fx.Node) -> fx.Node:
+def _with_activation(kernel: QuantizedCall, result: fx.Node) -> fx.Node:
     """Adds a relu if the kernel's name ends in one."""
     if "_relu" in kernel.name:
-        made = kernel.add_call(ATEN.relu.default, made)
-    return made
+        result = kernel.add_call(ATEN.relu.default, result)
+    return result
 
 
 # -- convolutions and linear layers ---------------------------------------------------------------
@@ -64,8 +64,8 @@ def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _Unpacked
 
     def sides(name: str) -> list[int]:
         # 1-D convolutions have the attributes of 2-D ones, with the width last.
-        found = [int(v) for v in getattr(ops, f"{name_in_2d}_{name}")(packed)]
-        return found[-axes:]
+        values = [int(v) for v in getattr(ops, f"{name_in_2d}_{name}")(packed)]
+        return values[-axes:]
 
     outer = sides("output_padding") if "transpose" in stem else [0] * axes
     groups = int(getattr(ops, f"{name_in_2d}_groups")(packed))
@@ -74,36 +74,36 @@ def _unpack_convolution(kernel: QuantizedCall, packed_weights: Any) -> _Unpacked
     )
 
 
-def _owner_path(held: PackedWeights) -> str:
+def _owner_path(packed: PackedWeights) -> str:
     """Returns the path of the module that owns packed weights."""
-    path = held.name
+    path = packed.name
     while path.rpartition(".")[2].startswith("_packed"):
         path = path.rpartition(".")[0]
     return path
 
 
-def _part_name(held: PackedWeights, part: str) -> str:
+def _part_name(packed: PackedWeights, part: str) -> str:
     """Returns the name of unpacked weights or bias; recurrent cells have two, _ih and _hh."""
-    last = held.name.rpartition(".")[2]
-    end = last[-3:] if last.endswith(("_ih", "_hh")) else ""
-    return f"{_owner_path(held)}.{part}{end}".removeprefix(".")
+    last = packed.name.rpartition(".")[2]
+    suffix = last[-3:] if last.endswith(("_ih", "_hh")) else ""
+    return f"{_owner_path(packed)}.{part}{suffix}".removeprefix(".")
 
 
-def _bias(kernel: QuantizedCall, held: PackedWeights, bias: torch.Tensor | None) -> Any:
-    return None if bias is None else ArchiveTensor(_part_name(held, "bias"), bias.detach())
+def _bias(kernel: QuantizedCall, packed: PackedWeights, bias: torch.Tensor | None) -> Any:
+    return None if bias is None else ArchiveTensor(_part_name(packed, "bias"), bias.detach())
 
 
 def _convolution(kernel: QuantizedCall) -> QuantizedTensor:
     name = "packed_weight" if "packed_weight" in kernel.arguments else "weight"
-    held = kernel[name]
-    layer = _unpack_convolution(kernel, held)
-    w = dequantized_weights(kernel.builder, _part_name(held, "weight"), layer.weight)
+    packed = kernel[name]
+    layer = _unpack_convolution(kernel, packed)
+    weights = dequantized_weights(kernel.builder, _part_name(packed, "weight"), layer.weight)
     transposed = "transpose" in kernel.name
-    made = kernel.add_call(
+    result = kernel.add_call(
         ATEN.convolution.default,
         kernel.dequantized("qx"),
-        w,
-        _bias(kernel, held, layer.bias),
+        weights,
+        _bias(kernel, packed, layer.bias),
         layer.stride,
         layer.padding,
         layer.dilation,
@@ -111,60 +111,67 @@ def _convolution(kernel: QuantizedCall) -> QuantizedTensor:
         layer.output_padding,
         layer.groups,
     )
+    # `conv_add` of oneDNN adds a second quantized tensor before it requantizes.
     if "qaccum" in kernel.arguments:
-        made = kernel.add_call(ATEN.add.Tensor, made, kernel.dequantized("qaccum"))
-    return kernel.result(_with_activation(kernel, made), "qx")
+        result = kernel.add_call(ATEN.add.Tensor, result, kernel.dequantized("qaccum"))
+    return kernel.result(_with_activation(kernel, result), "qx")
 
 
 def _linear(kernel: QuantizedCall) -> QuantizedTensor:
-    held = kernel["W_prepack"]
-    weight, bias = torch.ops.quantized.linear_unpack(held.object)
-    w = dequantized_weights(kernel.builder, _part_name(held, "weight"), weight)
+    packed = kernel["W_prepack"]
+    weight, bias = torch.ops.quantized.linear_unpack(packed.object)
+    weights = dequantized_weights(kernel.builder, _part_name(packed, "weight"), weight)
     x = next(name for name in ("X", "qx") if name in kernel.arguments)
-    made = kernel.add_call(ATEN.linear.default, kernel.dequantized(x), w, _bias(kernel, held, bias))
+    result = kernel.add_call(
+        ATEN.linear.default, kernel.dequantized(x), weights, _bias(kernel, packed, bias)
+    )
     if kernel.name.endswith("linear_leaky_relu"):
-        made = kernel.add_call(ATEN.leaky_relu.default, made, kernel["negative_slope"])
+        result = kernel.add_call(ATEN.leaky_relu.default, result, kernel["negative_slope"])
     elif kernel.name.endswith("linear_tanh"):
-        made = kernel.add_call(ATEN.tanh.default, made)
+        result = kernel.add_call(ATEN.tanh.default, result)
     else:
-        made = _with_activation(kernel, made)
+        result = _with_activation(kernel, result)
     # `linear` and `linear_relu` name the scale and zero point of the result otherwise.
     kernel.arguments.setdefault("output_scale", kernel.arguments.get("Y_scale_i"))
     kernel.arguments.setdefault("output_zero_point", kernel.arguments.get("Y_zero_point_i"))
-    return kernel.result(made, x)
+    return kernel.result(result, x)
 
 
 def _dynamic_linear(kernel: QuantizedCall) -> fx.Node:
     """Adds linear_dynamic, which quantizes its data at run time, and a relu if named."""
-    made = packed_linear(
+    # The ReLU of `linear_relu_dynamic` is applied to the float result.
+    result = packed_linear(
         kernel, kernel["W_prepack"], kernel["X"], reduce_range=kernel["reduce_range"]
     )
-    return _with_activation(kernel, made)
+    return _with_activation(kernel, result)
 
 
 def packed_linear(
-    kernel: QuantizedCall, held: PackedWeights, x: Any, *, reduce_range: bool
+    kernel: QuantizedCall, packed: PackedWeights, x: Any, *, reduce_range: bool
 ) -> fx.Node:
     """Adds a dynamic linear layer; `torch.dynamic` reads it as choose_qparams and linear."""
-    weight, bias = torch.ops.quantized.linear_unpack(held.object)
+    weight, bias = torch.ops.quantized.linear_unpack(packed.object)
     if weight.dtype != torch.qint8:
         raise kernel.builder.error(f"{kernel.name} of weights in half precision is not read")
-    w, row = (
-        dequantized_weights(kernel.builder, _part_name(held, "weight"), weight),
-        _bias(kernel, held, bias),
+    weights, bias_tensor = (
+        dequantized_weights(kernel.builder, _part_name(packed, "weight"), weight),
+        _bias(kernel, packed, bias),
     )
-    node, row = kernel.builder.as_node(x), kernel.builder.as_node(row)
+    node, bias_tensor = kernel.builder.as_node(x), kernel.builder.as_node(bias_tensor)
+    # The kernel itself cannot run on fake weights, so the result's type is that of a float linear.
     with kernel.builder.mode:
-        made = ATEN.linear.default(node.meta["val"], w.meta["val"])
+        result_type = ATEN.linear.default(node.meta["val"], weights.meta["val"])
     target = torch.ops.quantized.linear_dynamic.default
     reduced = _uses_seven_bits(reduce_range)
-    linear: fx.Node = kernel.builder.add_call_of_type(target, (node, (w, row), reduced), {}, made)
+    linear: fx.Node = kernel.builder.add_call_of_type(
+        target, (node, (weights, bias_tensor), reduced), {}, result_type
+    )
     return linear
 
 
-def _uses_seven_bits(asked: object) -> bool:
+def _uses_seven_bits(requested: object) -> bool:
     """Returns whether data are quantized to 7 bits; QNNPACK ignores `reduce_range`."""
-    return bool(asked) and running_engine() != "qnnpack"
+    return bool(requested) and running_engine() != "qnnpack"
 
 
 def recurrent(
@@ -175,29 +182,29 @@ def recurrent(
     The parameters of each cell are (w_ih, w_hh, b_ih, b_hh, seven bits).
     """
     params: list[Any] = []
-    plain: list[Any] = []
+    all_params: list[Any] = []
     for cell in cells:
         # The state of a cell is (kind, biases, doubles, integers, packed weights).
         kind, biases, _, numbers, packed = cell.object.__getstate__()[0]
         if kind != "quantized_dynamic":
             raise builder.error(f"holds a recurrent layer of kind {kind}, which is not read")
         owner = cell.name.removesuffix(".param")
-        held: list[Any] = []
-        for part, one in zip(("ih", "hh"), packed, strict=True):
-            weight = torch.ops.quantized.linear_unpack(one)[0]
-            held.append(dequantized_weights(builder, f"{owner}.weight_{part}", weight))
-        held += [
-            builder.as_node(ArchiveTensor(f"{owner}.bias_{i}", b.detach()))
-            for i, b in zip("ih", biases, strict=True)
+        cell_params: list[Any] = []
+        for part, packed_weight in zip(("ih", "hh"), packed, strict=True):
+            weight = torch.ops.quantized.linear_unpack(packed_weight)[0]
+            cell_params.append(dequantized_weights(builder, f"{owner}.weight_{part}", weight))
+        cell_params += [
+            builder.as_node(ArchiveTensor(f"{owner}.bias_{i}", bias.detach()))
+            for i, bias in zip("ih", biases, strict=True)
         ]
-        params.append((*held, _uses_seven_bits(numbers[0])))
-        plain += held
-    given = [builder.as_node(held) for held in (x, states, plain)]
+        params.append((*cell_params, _uses_seven_bits(numbers[0])))
+        all_params += cell_params
+    arguments = [builder.as_node(cell_params) for cell_params in (x, states, all_params)]
     with builder.mode:
         infer = PYTHON_SHAPE_RULES[f"aten.{layer}.input"]
-        made = infer(*fx.map_arg(given, lambda n: n.meta["val"]), *rest)
+        result_types = infer(*fx.map_arg(arguments, lambda n: n.meta["val"]), *rest)
     target = getattr(ATEN, f"quantized_{layer}").input
-    return builder.add_call_of_type(target, (*given[:2], params, *rest), {}, list(made))
+    return builder.add_call_of_type(target, (*arguments[:2], params, *rest), {}, list(result_types))
 
 
 # -- elementwise kernels --------------------------------------------------------------------------
@@ -205,49 +212,52 @@ def recurrent(
 
 def _binary(target: Callable[..., Any]) -> Callable[[QuantizedCall], QuantizedTensor]:
     def read(kernel: QuantizedCall) -> QuantizedTensor:
-        made = kernel.add_call(target, kernel.dequantized("qa"), kernel.dequantized("qb"))
-        return kernel.result(_with_activation(kernel, made), "qa")
+        result = kernel.add_call(target, kernel.dequantized("qa"), kernel.dequantized("qb"))
+        return kernel.result(_with_activation(kernel, result), "qa")
 
     return read
 
 
 def _scalar_argument(kernel: QuantizedCall) -> float:
-    held = kernel["b"]
-    if isinstance(held, ArchiveTensor):
-        held = held.data.item()
-    if isinstance(held, fx.Node):
+    number = kernel["b"]
+    if isinstance(number, ArchiveTensor):
+        number = number.data.item()
+    if isinstance(number, fx.Node):
         raise kernel.builder.error(f"{kernel.name} is given a number that is computed")
-    return float(held)
+    return float(number)
 
 
 def _mul_scalar(kernel: QuantizedCall) -> QuantizedTensor:
     """Multiplies the scale; the integers stay, or are mirrored for a negative factor."""
     x, factor = kernel.quantized("qa"), _scalar_argument(kernel)
+    # ATen's qmul with a scalar changes no integer for a positive factor: only the scale.
     if factor > 0:
         return _with_relu(kernel, QuantizedTensor(x.node, x.scale * factor, x.zero, x.kind))
     low, high, _ = integer_range(x.kind)
     # A negative factor mirrors the zero point in the range of the integers.
-    numbers = (x.scale * -factor, low + high - x.zero) if factor else (1.0, 0)
-    made = kernel.add_call(ATEN.mul.Tensor, kernel.dequantized("qa"), factor)
-    return quantize(kernel.builder, _with_activation(kernel, made), *numbers, x.kind, kernel.name)
+    qparams = (x.scale * -factor, low + high - x.zero) if factor else (1.0, 0)
+    product = kernel.add_call(ATEN.mul.Tensor, kernel.dequantized("qa"), factor)
+    return quantize(
+        kernel.builder, _with_activation(kernel, product), *qparams, x.kind, kernel.name
+    )
 
 
 def _add_scalar(kernel: QuantizedCall) -> QuantizedTensor:
     """Shifts the zero point, as PyTorch's add_scalar kernel does if it stays in range."""
     x, addend = kernel.quantized("qa"), _scalar_argument(kernel)
     low, high, _ = integer_range(x.kind)
-    moved = x.zero - round(addend / x.scale)
-    if not low <= moved <= high:
+    zero = x.zero - round(addend / x.scale)
+    if not low <= zero <= high:
         raise kernel.builder.error(f"{kernel.name} of {addend:g} leaves the range of its integers")
-    return _with_relu(kernel, QuantizedTensor(x.node, x.scale, moved, x.kind))
+    return _with_relu(kernel, QuantizedTensor(x.node, x.scale, zero, x.kind))
 
 
-def _with_relu(kernel: QuantizedCall, made: QuantizedTensor) -> QuantizedTensor:
+def _with_relu(kernel: QuantizedCall, tensor: QuantizedTensor) -> QuantizedTensor:
     """Returns integers that only changed scale or zero point, after the kernel's relu."""
     if "_relu" not in kernel.name:
-        return made
-    real = kernel.add_call(ATEN.relu.default, dequantize(kernel.builder, made))
-    return quantize(kernel.builder, real, made.scale, made.zero, made.kind)
+        return tensor
+    activated = kernel.add_call(ATEN.relu.default, dequantize(kernel.builder, tensor))
+    return quantize(kernel.builder, activated, tensor.scale, tensor.zero, tensor.kind)
 
 
 def _unary_with_own_scale(
@@ -256,8 +266,8 @@ def _unary_with_own_scale(
     """Returns the function for a unary kernel whose result has a scale of its own."""
 
     def read(kernel: QuantizedCall) -> QuantizedTensor:
-        made = kernel.add_call(target, kernel.dequantized(data), *(kernel[name] for name in more))
-        return kernel.result(made, data)
+        result = kernel.add_call(target, kernel.dequantized(data), *(kernel[name] for name in more))
+        return kernel.result(result, data)
 
     return read
 
@@ -268,32 +278,32 @@ def _unary_with_same_scale(
     """Returns the function for a kernel that keeps the scale; strings in `more` name arguments."""
 
     def read(kernel: QuantizedCall) -> QuantizedTensor:
-        rest = [kernel[m] if isinstance(m, str) else m for m in more]
+        arguments = [kernel[m] if isinstance(m, str) else m for m in more]
         return kernel.result_with_scale_of(
-            kernel.add_call(target, kernel.dequantized(data), *rest), data
+            kernel.add_call(target, kernel.dequantized(data), *arguments), data
         )
 
     return read
 
 
 def _prelu(kernel: QuantizedCall) -> QuantizedTensor:
-    held = kernel["weight"]
-    if isinstance(held, torch.Tensor):  # a constant of the traced code, not a parameter
-        held = stored_tensor(
-            kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), held
+    weight = kernel["weight"]
+    if isinstance(weight, torch.Tensor):  # a constant of the traced code, not a parameter
+        weight = stored_tensor(
+            kernel.builder, f"{kernel.builder.path}.weight".removeprefix("."), weight
         )
-    slope = dequantize(kernel.builder, held)
+    slope = dequantize(kernel.builder, weight)
     return kernel.result(kernel.add_call(ATEN.prelu.default, kernel.dequantized("qx"), slope), "qx")
 
 
 def _concat(kernel: QuantizedCall) -> QuantizedTensor:
     parts = [dequantize(kernel.builder, part) for part in kernel["qx"]]
-    made = kernel.add_call(ATEN.cat.default, parts, kernel["dim"])
-    return kernel.result(_with_activation(kernel, made), "qx")
+    joined = kernel.add_call(ATEN.cat.default, parts, kernel["dim"])
+    return kernel.result(_with_activation(kernel, joined), "qx")
 
 
 def _batch_norm(kernel: QuantizedCall) -> QuantizedTensor:
-    made = kernel.add_call(
+    result = kernel.add_call(
         ATEN.batch_norm.default,
         kernel.dequantized("qx"),
         kernel["weight"],
@@ -305,7 +315,7 @@ def _batch_norm(kernel: QuantizedCall) -> QuantizedTensor:
         kernel["eps"],
         False,
     )
-    return kernel.result(_with_activation(kernel, made), "qx")
+    return kernel.result(_with_activation(kernel, result), "qx")
 
 
 def _norm(kernel: QuantizedCall) -> QuantizedTensor:
@@ -318,25 +328,25 @@ def _norm(kernel: QuantizedCall) -> QuantizedTensor:
     )
     if "normalized_shape" in kernel.arguments:
         shape = kernel["normalized_shape"]
-        made = kernel.add_call(ATEN.layer_norm.default, x, shape, scale, bias, eps, False)
+        result = kernel.add_call(ATEN.layer_norm.default, x, shape, scale, bias, eps, False)
     elif "num_groups" in kernel.arguments:
         groups = kernel["num_groups"]
-        made = kernel.add_call(ATEN.group_norm.default, x, groups, scale, bias, eps, False)
+        result = kernel.add_call(ATEN.group_norm.default, x, groups, scale, bias, eps, False)
     else:
-        rest = (None, None, True, 0.0, eps, False)
-        made = kernel.add_call(ATEN.instance_norm.default, x, scale, bias, *rest)
-    return kernel.result(made, "input")
+        more_args = (None, None, True, 0.0, eps, False)
+        result = kernel.add_call(ATEN.instance_norm.default, x, scale, bias, *more_args)
+    return kernel.result(result, "input")
 
 
 def _embedding(kernel: QuantizedCall) -> fx.Node:
     """Adds a lookup in a table whose rows have scales and float zero points."""
-    builder, held = kernel.builder, kernel["weight"]
-    data = torch.ops.quantized.embedding_bag_unpack(held.object)
-    name, integers = _part_name(held, "weight"), data.int_repr()
+    builder, packed = kernel.builder, kernel["weight"]
+    data = torch.ops.quantized.embedding_bag_unpack(packed.object)
+    name, integers = _part_name(packed, "weight"), data.int_repr()
     four_bits = data.dtype == torch.quint4x2
     if four_bits != kernel.name.endswith("4bit"):  # torch.ao calls it for Embedding of 4 bits too
-        said = "4-bit rows" if four_bits else "8-bit rows"
-        raise builder.error(f"{kernel.name} reads {said} as if they had another width")
+        message = "4-bit rows" if four_bits else "8-bit rows"
+        raise builder.error(f"{kernel.name} reads {message} as if they had another width")
     if four_bits:
         # A byte has two integers, the first one in the low four bits.
         integers = torch.stack((integers & 15, integers >> 4), -1).reshape(data.shape)
@@ -349,20 +359,22 @@ def _embedding(kernel: QuantizedCall) -> fx.Node:
         ),
     )
     target = getattr(torch.ops.quantized, kernel.name.partition("::")[2]).default
-    formals = target._schema.arguments[1:]
-    given = [builder.as_node(kernel.arguments[formal.name]) for formal in formals]
-    fakes = fx.map_arg(given, lambda node: node.meta["val"])
+    parameters = target._schema.arguments[1:]
+    arguments = [builder.as_node(kernel.arguments[parameter.name]) for parameter in parameters]
+    fake_arguments = fx.map_arg(arguments, lambda node: node.meta["val"])
     with builder.mode:
         rows = builder.mode.from_tensor(torch.empty(data.shape), static_shapes=True)
         if "bag" in kernel.name:
-            last = bool(kernel["include_last_offset"])
-            if fakes[1] is None:  # without offsets, each row of indices is a bag
-                made = rows.new_empty((fakes[0].shape[0], rows.shape[1]))
+            includes_last = bool(kernel["include_last_offset"])
+            if fake_arguments[1] is None:  # without offsets, each row of indices is a bag
+                result_type = rows.new_empty((fake_arguments[0].shape[0], rows.shape[1]))
             else:
-                made = ATEN.embedding_bag(rows, *fakes[:2], include_last_offset=last)[0]
+                result_type = ATEN.embedding_bag(
+                    rows, *fake_arguments[:2], include_last_offset=includes_last
+                )[0]
         else:
-            made = ATEN.embedding(rows, fakes[0])
-    node: fx.Node = builder.add_call_of_type(target, (table, *given), {}, made)
+            result_type = ATEN.embedding(rows, fake_arguments[0])
+    node: fx.Node = builder.add_call_of_type(target, (table, *arguments), {}, result_type)
     return node
 
 
@@ -371,13 +383,14 @@ def _unary_with_fixed_scale(
 ) -> Callable[[ScriptBuilder, QuantizedTensor], QuantizedTensor]:
     """Returns the function for an operator whose quantized result has a fixed scale."""
 
-    def read(builder: ScriptBuilder, x: QuantizedTensor, *rest: Any) -> QuantizedTensor:
+    def read(builder: ScriptBuilder, x: QuantizedTensor, *arguments: Any) -> QuantizedTensor:
         name = str(target).replace(".", "::", 1).partition(".")[0]
         # `zero` is that of quint8.
+        # For qint8 the same floats are integers that are 128 less.
         signed = x.kind == torch.qint8
-        at = zero - 128 if signed else zero
-        made = builder.add_call(target, dequantize(builder, x), *rest)
-        return quantize(builder, made, scale, at, x.kind, name)
+        zero_point = zero - 128 if signed else zero
+        result = builder.add_call(target, dequantize(builder, x), *arguments)
+        return quantize(builder, result, scale, zero_point, x.kind, name)
 
     return read
 

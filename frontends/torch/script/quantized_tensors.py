@@ -82,15 +82,23 @@ def quantize_channels(
     return ChannelQuantizedTensor(node, scales, zeros, axis, kind)
 
 
-def dequantize(builder: ScriptBuilder, held: Any) -> Any:
+def dequantize(builder: ScriptBuilder, tensor: Any) -> Any:
     """Dequantizes a quantized tensor; returns another one as it is."""
-    if isinstance(held, ChannelQuantizedTensor):
-        numbers = held.node, held.scales, held.zeros, held.axis, *integer_range(held.kind)
-        return builder.add_call(_DECOMPOSED.dequantize_per_channel.default, *numbers)
-    if not isinstance(held, QuantizedTensor):
-        return held
+    if isinstance(tensor, ChannelQuantizedTensor):
+        arguments = (
+            tensor.node,
+            tensor.scales,
+            tensor.zeros,
+            tensor.axis,
+            *integer_range(tensor.kind),
+        )
+        return builder.add_call(_DECOMPOSED.dequantize_per_channel.default, *arguments)
+    if not isinstance(tensor, QuantizedTensor):
+        return tensor
     call = _DECOMPOSED.dequantize_per_tensor.default
-    return builder.add_call(call, held.node, held.scale, held.zero, *integer_range(held.kind))
+    return builder.add_call(
+        call, tensor.node, tensor.scale, tensor.zero, *integer_range(tensor.kind)
+    )
 
 
 def stored_tensor(builder: ScriptBuilder, name: str, data: torch.Tensor) -> Any:
@@ -98,6 +106,7 @@ def stored_tensor(builder: ScriptBuilder, name: str, data: torch.Tensor) -> Any:
     if not data.is_quantized:
         return ArchiveTensor(name, data)
     if data.qscheme() == torch.per_tensor_affine:
+        # Only tensors with one scale stay quantized: kernels take no others as data.
         node = builder.constant(name, data.int_repr())
         return QuantizedTensor(node, data.q_scale(), data.q_zero_point(), data.dtype)
     return dequantized_weights(builder, name, data)
@@ -108,25 +117,25 @@ def dequantized_weights(builder: ScriptBuilder, name: str, data: torch.Tensor) -
     if data.dtype not in _STORAGE:
         raise builder.error(f"{name} holds {str(data.dtype).removeprefix('torch.')}")
     if data.qscheme() == torch.per_tensor_affine:
-        held: fx.Node = dequantize(builder, stored_tensor(builder, name, data))
-        return held
+        dequantized_tensor: fx.Node = dequantize(builder, stored_tensor(builder, name, data))
+        return dequantized_tensor
     if data.qscheme() != torch.per_channel_affine:
         raise builder.error(f"{name} has zero points that are no integers")
     node = builder.constant(name, data.int_repr())
     scales = builder.constant(f"{name}.scale", data.q_per_channel_scales())
     zeros = builder.constant(f"{name}.zero_point", data.q_per_channel_zero_points())
     channels = ChannelQuantizedTensor(node, scales, zeros, data.q_per_channel_axis(), data.dtype)
-    made: fx.Node = dequantize(builder, channels)
-    return made
+    dequantized: fx.Node = dequantize(builder, channels)
+    return dequantized
 
 
 class QuantizedCall:
     """A call of a quantized kernel, its arguments by the names of its schema."""
 
-    def __init__(self, builder: ScriptBuilder, name: str, given: dict[str, Any]) -> None:
+    def __init__(self, builder: ScriptBuilder, name: str, arguments: dict[str, Any]) -> None:
         self.builder = builder
         self.name = name
-        self.arguments = given
+        self.arguments = arguments
 
     def __getitem__(self, name: str) -> Any:
         """Returns an argument."""
@@ -138,28 +147,30 @@ class QuantizedCall:
 
     def quantized(self, name: str) -> QuantizedTensor:
         """Returns a quantized argument; raises InputError for one that is not quantized."""
-        found = self.arguments[name]
-        if not isinstance(found, QuantizedTensor):
+        argument = self.arguments[name]
+        if not isinstance(argument, QuantizedTensor):
             raise self.builder.error(f"{self.name} is given a tensor that is not quantized")
-        return found
+        return argument
 
     def dequantized(self, name: str) -> fx.Node:
         """Returns a quantized argument, dequantized."""
-        made: fx.Node = dequantize(self.builder, self.quantized(name))
-        return made
+        tensor: fx.Node = dequantize(self.builder, self.quantized(name))
+        return tensor
 
-    def result(self, made: fx.Node, like: str) -> QuantizedTensor:
+    def result(self, tensor: fx.Node, like: str) -> QuantizedTensor:
         """Quantizes a result by the scale and zero point that the call states."""
-        short = "zero_point" in self.arguments
-        scale = self.arguments["scale" if short else "output_scale"]
-        zero = self.arguments["zero_point" if short else "output_zero_point"]
-        held = self.arguments[like]
-        first = held[0] if isinstance(held, list) else held
+        # Kernels disagree on names: `scale`, `zero_point` or `output_scale`, `output_zero_point`.
+        has_short_names = "zero_point" in self.arguments
+        scale = self.arguments["scale" if has_short_names else "output_scale"]
+        zero = self.arguments["zero_point" if has_short_names else "output_zero_point"]
+        argument = self.arguments[like]
+        first = argument[0] if isinstance(argument, list) else argument
+        # A scale of None means that of the operand; `cat` takes the one of its first operand.
         scale = first.scale if scale is None else scale
         zero = first.zero if zero is None else zero
-        return quantize(self.builder, made, scale, zero, first.kind, self.name)
+        return quantize(self.builder, tensor, scale, zero, first.kind, self.name)
 
-    def result_with_scale_of(self, made: fx.Node, like: str) -> QuantizedTensor:
+    def result_with_scale_of(self, tensor: fx.Node, like: str) -> QuantizedTensor:
         """Quantizes a result by the scale and zero point of an argument."""
         x = self.quantized(like)
-        return quantize(self.builder, made, x.scale, x.zero, x.kind, self.name)
+        return quantize(self.builder, tensor, x.scale, x.zero, x.kind, self.name)

@@ -38,30 +38,31 @@ MEMORY_FORMATS = (
 """Memory formats by c10::MemoryFormat."""
 
 
-def _slice(held: Any, start: Any, end: Any, step: int) -> Any:
-    return held[slice(start, end, step)]
+def _slice(items: Any, start: Any, end: Any, step: int) -> Any:
+    return items[slice(start, end, step)]
 
 
-def _append(held: list[Any], item: Any) -> list[Any]:
-    held.append(item)
-    return held
+def _append(items: list[Any], item: Any) -> list[Any]:
+    items.append(item)
+    # `aten::append` returns the list, which traced code goes on with.
+    return items
 
 
-def _extend(held: list[Any], more: list[Any]) -> None:
-    held.extend(more)
+def _extend(items: list[Any], more: list[Any]) -> None:
+    items.extend(more)
 
 
-def _insert(held: list[Any], at: int, item: Any) -> None:
-    held.insert(at, item)
+def _insert(items: list[Any], index: int, item: Any) -> None:
+    items.insert(index, item)
 
 
-def _pop(held: list[Any], at: int = -1) -> Any:
-    return held.pop(at)
+def _pop(items: list[Any], index: int = -1) -> Any:
+    return items.pop(index)
 
 
-def _set_item(held: Any, at: Any, item: Any) -> Any:
-    held[at] = item
-    return held
+def _set_item(container: Any, key: Any, item: Any) -> Any:
+    container[key] = item
+    return container
 
 
 def _range_length(low: int, high: int, step: int) -> int:
@@ -91,11 +92,12 @@ def _subtract_from(a: Any, b: Any, alpha: Any = 1) -> Any:
 def _divide(a: Any, b: Any, mode: str | None = None) -> Any:
     if mode == "floor":
         return a // b
+    # The remaining mode is "trunc".
     return a / b if mode is None else math.trunc(a / b)
 
 
-def _format(text: str, *held: Any) -> str:
-    return text.format(*held)
+def _format(text: str, *arguments: Any) -> str:
+    return text.format(*arguments)
 
 
 SCALARS: dict[str, Callable[..., Any]] = {
@@ -136,17 +138,17 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "aten::len": len,
     "aten::list": list,
     "aten::dict": dict,
-    "aten::keys": lambda held: list(held.keys()),
-    "aten::values": lambda held: list(held.values()),
-    "aten::items": lambda held: list(held.items()),
-    "aten::get": lambda held, key, default=None: held.get(key, default),
+    "aten::keys": lambda mapping: list(mapping.keys()),
+    "aten::values": lambda mapping: list(mapping.values()),
+    "aten::items": lambda mapping: list(mapping.items()),
+    "aten::get": lambda mapping, key, default=None: mapping.get(key, default),
     "aten::append": _append,
     "aten::extend": _extend,
     "aten::insert": _insert,
     "aten::pop": _pop,
-    "aten::reverse": lambda held: held.reverse(),
-    "aten::copy": lambda held: held.copy(),
-    "aten::index": lambda held, item: held.index(item),
+    "aten::reverse": lambda items: items.reverse(),
+    "aten::copy": lambda items: items.copy(),
+    "aten::index": lambda items, item: items.index(item),
     "aten::slice": _slice,
     "aten::format": _format,
     "aten::str": str,
@@ -155,21 +157,21 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "aten::Bool": bool,
     "aten::IntImplicit": int,
     "aten::FloatImplicit": float,
-    "aten::ScalarImplicit": lambda held: held,
-    "aten::scalar_tensor": lambda held, *rest: held,
-    "aten::item": lambda held: held,
-    "aten::warn": lambda *rest: None,
+    "aten::ScalarImplicit": lambda number: number,
+    "aten::scalar_tensor": lambda number, *options: number,
+    "aten::item": lambda number: number,
+    "aten::warn": lambda *arguments: None,
     "aten::Size": list,
-    "aten::_unwrap_optional": lambda held: held,
+    "aten::_unwrap_optional": lambda item: item,
     "prim::min": _min,
     "prim::max": _max,
     "prim::abs": abs,
-    "prim::NumToTensor": lambda held: held,
-    "prim::unchecked_cast": lambda held: held,
-    "prim::unchecked_unwrap_optional": lambda held: held,
+    "prim::NumToTensor": lambda number: number,
+    "prim::unchecked_cast": lambda item: item,
+    "prim::unchecked_unwrap_optional": lambda item: item,
     "prim::rangelist": lambda count: list(range(count)),
     "prim::TupleIndex": operator.getitem,
-    "prim::Print": lambda *rest: None,
+    "prim::Print": lambda *arguments: None,
     "prim::StringIndex": operator.getitem,
 }
 """Functions by operator."""

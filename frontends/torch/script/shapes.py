@@ -46,8 +46,11 @@ class Example:
 def stated_examples(text: str, name: str) -> list[Example]:
     """Returns examples for the types that `qir.json` of a file states."""
     try:
-        kinds = [parse_type(kind) for kind in json.loads(text)["inputs"].values()]
-        return [example_of_shape(kind.shape, torch_dtype(kind.dtype)) for kind in kinds]
+        types = [parse_type(stated_type) for stated_type in json.loads(text)["inputs"].values()]
+        return [
+            example_of_shape(stated_type.shape, torch_dtype(stated_type.dtype))
+            for stated_type in types
+        ]
     except (ValueError, TypeError, LookupError, AttributeError, QirError) as error:
         raise InputError(f"{name}: its inputs are not stated as types: {error}") from error
 
@@ -80,6 +83,7 @@ def guessed_examples(module: torch.jit.ScriptModule, name: str) -> Iterator[list
                 f"{name}: does not say the shape of {value.debugName().partition('.')[0]};"
                 f" give it: {HOW_TO_GIVE_SHAPES}"
             )
+    # Layers after a flatten fix the image size, so common sizes are tried until one fits.
     for side in _IMAGE_SIZES:
         yield [_example_for_layer(*layer, side) for layer in layers if layer is not None]
 
@@ -98,15 +102,15 @@ def _example_for_layer(kind: str, rank: int, channels: int, side: int) -> Exampl
 
 def _branch_results(block: Any) -> dict[int, list[Any]]:
     """Returns the results of `prim::If` nodes, by the values that their blocks return."""
-    found: dict[int, list[Any]] = {}
+    results_by_block_result: dict[int, list[Any]] = {}
     for node in block.nodes():
         for inner in node.blocks():
             for unique, values in _branch_results(inner).items():
-                found.setdefault(unique, []).extend(values)
+                results_by_block_result.setdefault(unique, []).extend(values)
             if node.kind() == "prim::If":
-                for value, made in zip(inner.outputs(), node.outputs(), strict=True):
-                    found.setdefault(value.unique(), []).append(made)
-    return found
+                for value, result in zip(inner.outputs(), node.outputs(), strict=True):
+                    results_by_block_result.setdefault(value.unique(), []).append(result)
+    return results_by_block_result
 
 
 @dataclass(frozen=True)
@@ -122,19 +126,29 @@ class _LayerSearch:
         for use in value.uses():
             node = use.user
             kind = node.kind()
-            passed = kind in _SHAPE_KEEPING and use.offset == 0
-            found = self.find_layer(node.output()) if passed else self._layer_of_node(node, kind)
-            if found:
-                return found
-        after = (self.find_layer(made) for made in self.branch_results.get(value.unique(), ()))
-        return next((found for found in after if found), None)
+            keeps_shape = kind in _SHAPE_KEEPING and use.offset == 0
+            layer = (
+                self.find_layer(node.output()) if keeps_shape else self._layer_of_node(node, kind)
+            )
+            if layer:
+                return layer
+        # The result of a branch is consumed where the `prim::If` node's result is.
+        layers_after = (
+            self.find_layer(result) for result in self.branch_results.get(value.unique(), ())
+        )
+        return next((layer for layer in layers_after if layer), None)
 
     def _layer_of_node(self, node: Any, kind: str) -> tuple[str, int, int] | None:
         inputs = list(node.inputs())
         base = kind.partition("::")[2]
         if kind.startswith("quantized::conv") or kind.startswith("quantized::linear"):
             packed = next(
-                (h for v in inputs[1:3] if (h := self._attribute_of(v)) is not None), None
+                (
+                    attribute
+                    for v in inputs[1:3]
+                    if (attribute := self._attribute_of(v)) is not None
+                ),
+                None,
             )
             if packed is None:
                 return None
@@ -145,6 +159,8 @@ class _LayerSearch:
             stem = f"conv{'_transpose' if 'transpose' in base else ''}{axes}d"
             weight = getattr(torch.ops.quantized, f"{stem}_unpack")(packed)[0]
             groups = int(getattr(torch.ops.quantized, f"{stem.replace('1d', '2d')}_groups")(packed))
+            # Weights are [out, in / groups, ...], and [in, out / groups, ...] of transposed
+            # convolutions.
             channels = weight.shape[0] if "transpose" in base else weight.shape[1] * groups
             return "conv", axes + 2, int(channels)
         if base in ("_convolution", "convolution", "conv1d", "conv2d", "conv3d"):

@@ -14,11 +14,17 @@ struct conv {
   size_t pixels; /* of the output */
   size_t block_rows, row_blocks, panel_blocks;
   struct qir_dynamic dynamic;
+  qir_epilogue_fn finish; /* or NULL */
+  struct qir_epilogue epilogue;
+  size_t tile;                     /* where in scratch memory the sums for `finish` are */
   const int32_t *sums;             /* of the weights of each column, where the zero is dynamic */
   struct qir_gemm_packed groups[]; /* one a group */
 };
 
-enum { WIDEST = 64 /* columns of a panel */ };
+enum {
+  WIDEST = 64,    /* columns of a panel */
+  TILE_ROWS = 84, /* of sums that an epilogue reads: whole tiles of every kernel */
+};
 
 /* Points a block to what a run finds: biases and multipliers of the panel from column j on. */
 static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *bias,
@@ -36,10 +42,40 @@ static void find(const struct conv *v, void *const *buffers, size_t j, int32_t *
   block->multiplier = multiplier;
 }
 
+/* Computes a block by tiles of float sums, each of which the epilogue finishes. */
+static void run_tiles(const struct conv *v, void *const *buffers, struct qir_gemm_block *block,
+                      size_t pixel, size_t column, float *tile) {
+  const size_t all = block->count, stride = v->block.y_stride;
+  const void *const *rows = block->rows;
+  const struct qir_epilogue *e = &v->epilogue;
+  const uint8_t *summand = e->summand < 0 ? NULL : buffers[e->summand];
+  block->y = tile;
+  block->y_stride = WIDEST;
+  for (size_t i = 0; i < all; i += TILE_ROWS) {
+    const size_t at = (pixel + i) * stride + column;
+    block->rows = rows + i;
+    block->count = all - i < TILE_ROWS ? all - i : TILE_ROWS;
+    v->kernel->run(block);
+    const struct qir_epilogue_rows done = {
+        .sums = tile,
+        .stride = WIDEST,
+        .rows = block->count,
+        .columns = block->columns,
+        .first = column,
+        .summand = summand ? summand + at : NULL,
+        .summand_stride = stride,
+        .y = (char *)buffers[v->y] + at * (e->to_float ? 4 : 1),
+        .y_stride = stride,
+    };
+    v->finish(e, &done);
+  }
+}
+
 static void run_group(const struct conv *v, void *const *buffers, size_t g, size_t first,
-                      size_t begin, size_t end, const void **rows) {
+                      size_t begin, size_t end, void *scratch) {
   int32_t bias[WIDEST] = {0};
   float multiplier[WIDEST] = {0};
+  const void **rows = scratch;
   const uint8_t *x = buffers[v->x];
   char *y = buffers[v->y];
   struct qir_gemm_block block = v->block;
@@ -50,6 +86,11 @@ static void run_group(const struct conv *v, void *const *buffers, size_t g, size
   for (size_t j = begin; j < end; j += v->kernel->nr * v->kernel->nv) {
     qir_gemm_point(v->kernel, &v->groups[g], j, &block);
     if (v->sums) find(v, buffers, j, bias, multiplier, &block);
+    if (v->finish) {
+      struct qir_gemm_block sums = block;
+      run_tiles(v, buffers, &sums, first, g * v->og + j, (float *)((char *)scratch + v->tile));
+      continue;
+    }
     block.y = y + (first * block.y_stride + g * v->og + j) * (block.to_float ? 4 : 1);
     v->kernel->run(&block);
   }
@@ -102,7 +143,7 @@ static void pack(struct conv *v, const struct qir_conv_operands *o, char *memory
     };
     const int one = o->multiplier_count == 1;
     qir_gemm_pack(v->kernel, &weights, o->bias ? o->bias + g * v->og : NULL, o->x_zero + o->x_flip,
-                  o->multiplier + (one ? 0 : g * v->og), one ? 1 : v->og, o->to_float,
+                  o->multiplier + (one ? 0 : g * v->og), one ? 1 : v->og, v->block.to_float,
                   memory + g * bytes, &v->groups[g]);
   }
 }
@@ -117,7 +158,8 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
       qir_round_up(sizeof(struct conv) + shape->groups * sizeof(struct qir_gemm_packed), 64);
   const size_t pad = qir_round_up(qir_conv_rows_pad(&rows), 64);
   const size_t whole = head + pad + qir_round_up(shape->groups * bytes, 64);
-  struct conv *v = qir_step_alloc(whole + (dynamic ? og * sizeof(int32_t) : 0));
+  const size_t own = dynamic ? qir_round_up(og * sizeof(int32_t), 64) : 0;
+  struct conv *v = qir_step_alloc(whole + own + (o->epilogue ? qir_epilogue_size(shape->oc) : 0));
   if (!v) return 0;
   v->kernel = kernel;
   v->rows = rows;
@@ -132,9 +174,13 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
       .depth = rows.depth,
       .x_flip = o->x_flip,
       .code = o->code,
-      .to_float = o->to_float,
+      .to_float = o->to_float || o->epilogue,
       .y_stride = shape->oc,
   };
+  if (o->epilogue) {
+    v->finish = qir_epilogue_select(isa);
+    v->epilogue = qir_epilogue_copy(o->epilogue, shape->oc, (char *)v + whole + own);
+  }
   if (dynamic) {
     int32_t *sums = (int32_t *)((char *)v + whole);
     for (size_t j = 0; j < og; ++j)
@@ -147,7 +193,8 @@ static int make(uint32_t isa, const struct qir_conv_shape *shape, const struct q
   step->run = run;
   step->params = v;
   step->tasks = (long)(v->row_blocks * v->panel_blocks);
-  step->scratch = qir_round_up(qir_conv_rows_scratch(&v->rows, v->block_rows), 64);
+  v->tile = qir_round_up(qir_conv_rows_scratch(&v->rows, v->block_rows), 64);
+  step->scratch = v->tile + (v->finish ? TILE_ROWS * WIDEST * sizeof(float) : 0);
   return 1;
 }
 

@@ -9,6 +9,7 @@
  * groups, o and c run within one group. A matrix product is the case of one tap.
  */
 
+#include "epilogue/epilogue.h"
 #include "requant.h"
 #include "step.h"
 
@@ -30,6 +31,11 @@ struct qir_conv_operands {
   uint8_t x_flip;
   struct qir_code code;
   int to_float;
+  /* Or NULL: what becomes of sums in place of multiplier, code and to_float. */
+  const struct qir_epilogue *epilogue;
+  /* Products of two taps of a channel, in the order of the weights, are added in 16 bits that
+   * saturate, before x_zero is taken off; of depthwise convolutions alone. */
+  int pairs;
 };
 
 /* Makes a step; 0 if there is no memory. */

@@ -20,6 +20,9 @@ struct depthwise {
   size_t rows;            /* rows of the output in a task */
   size_t inside, outside; /* first pixel of a row whose window has no padding beside, and end */
   const uint8_t *pad;     /* a line of x, w * c bytes, all of the zero point */
+  qir_epilogue_fn finish; /* or NULL */
+  struct qir_epilogue epilogue;
+  size_t sums; /* where in scratch memory the sums for `finish` are */
 };
 
 /*
@@ -82,14 +85,30 @@ static void point(const struct depthwise *v, const uint8_t *const *lines, size_t
 
 /* Pixels of one output row from first to end, which one pointer a tap can follow. */
 static void run_pixels(const struct depthwise *v, const uint8_t *const *lines, size_t first,
-                       size_t end, uint8_t *y, const uint8_t **taps) {
+                       size_t end, void *y, const uint8_t **taps) {
   if (first >= end) return;
   struct qir_depthwise_run run = v->run;
   point(v, lines, first, taps);
   run.taps = taps;
   run.width = end - first;
-  run.y = y + first * v->s.c;
+  run.y = (char *)y + first * v->s.c * (run.to_float ? 4 : 1);
   v->kernel->run(&run);
+}
+
+/* Finishes the sums of a row of the output, whose first result is the `at`th. */
+static void finish(const struct depthwise *v, void *const *buffers, size_t at, float *sums) {
+  const struct qir_epilogue *e = &v->epilogue;
+  const struct qir_epilogue_rows rows = {
+      .sums = sums,
+      .stride = v->s.c,
+      .rows = v->s.ow,
+      .columns = v->s.c,
+      .summand = e->summand < 0 ? NULL : (const uint8_t *)buffers[e->summand] + at,
+      .summand_stride = v->s.c,
+      .y = (char *)buffers[v->y] + at * (e->to_float ? 4 : 1),
+      .y_stride = v->s.c,
+  };
+  v->finish(e, &rows);
 }
 
 static void run(const void *params, void *const *buffers, void *scratch, long task) {
@@ -106,10 +125,13 @@ static void run(const void *params, void *const *buffers, void *scratch, long ta
       const size_t iy = oy * s->sh + ky * s->dh - s->pt;
       lines[ky] = iy < s->h ? x + (n * s->h + iy) * s->w * s->c : v->pad;
     }
-    uint8_t *y = (uint8_t *)buffers[v->y] + i * s->ow * s->c;
+    const size_t at = i * s->ow * s->c;
+    float *sums = (float *)((char *)scratch + v->sums);
+    void *y = v->finish ? (void *)sums : (char *)buffers[v->y] + at * (v->run.to_float ? 4 : 1);
     for (size_t ox = 0; ox < v->inside; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
     run_pixels(v, lines, v->inside, v->outside, y, taps);
     for (size_t ox = v->outside; ox < s->ow; ++ox) run_pixels(v, lines, ox, ox + 1, y, taps);
+    if (v->finish) finish(v, buffers, at, sums);
   }
 }
 
@@ -128,12 +150,13 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   enum { WORK = 128 * 1024 };
   const struct qir_depthwise_kernel *k = QIR_SELECT(qir_depthwise_kernels, isa);
   const size_t channels = qir_round_up(shape->c, k->block), taps = shape->kh * shape->kw;
-  const int columns = k->lanes == 4 && shape->kh == 3;
+  const int columns = k->lanes == 4 && shape->kh == 3 && !o->pairs;
   const size_t groups = columns ? shape->kw : (taps + k->lanes - 1) / k->lanes;
   const size_t head = qir_round_up(sizeof(struct depthwise), 64);
   const size_t weights = qir_round_up(channels * groups * k->lanes * (k->widened ? 2 : 1), 64);
   const size_t vector = qir_round_up(channels * 4, 64), pad = qir_round_up(shape->w * shape->c, 64);
-  struct depthwise *v = qir_step_alloc(head + weights + 2 * vector + pad);
+  const size_t whole = head + weights + 2 * vector + pad;
+  struct depthwise *v = qir_step_alloc(whole + (o->epilogue ? qir_epilogue_size(shape->c) : 0));
   if (!v) return 0;
   char *memory = (char *)v + head;
   v->kernel = k;
@@ -153,7 +176,13 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
       .multiplier = (float *)(memory + weights + vector),
       .x_flip = o->x_flip,
       .code = o->code,
+      .to_float = o->to_float || o->epilogue,
+      .pairs = o->pairs,
   };
+  if (o->epilogue) {
+    v->finish = qir_epilogue_select(isa);
+    v->epilogue = qir_epilogue_copy(o->epilogue, shape->c, (char *)v + whole);
+  }
   const size_t work = shape->ow * taps * shape->c;
   v->rows = work < WORK ? WORK / (work ? work : 1) : 1;
   find_inside(v);
@@ -161,6 +190,8 @@ int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
   step->run = run;
   step->params = v;
   step->tasks = (long)((shape->n * shape->oh + v->rows - 1) / v->rows);
-  step->scratch = qir_round_up((groups * k->lanes + shape->kh) * sizeof(void *), 64);
+  v->sums = qir_round_up((groups * k->lanes + shape->kh) * sizeof(void *), 64);
+  step->scratch =
+      v->sums + (v->finish ? qir_round_up(shape->ow * shape->c * sizeof(float), 64) : 0);
   return 1;
 }

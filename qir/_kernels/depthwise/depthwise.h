@@ -25,9 +25,11 @@ struct qir_depthwise_run {
   const void *weights;
   const int32_t *bias; /* in packed order, like multiplier */
   const float *multiplier;
-  uint8_t *y;
+  void *y;
   uint8_t x_flip;
   struct qir_code code;
+  int to_float; /* y is f32, and code is not used */
+  int pairs;    /* taps 2 i and 2 i + 1 are added in 16 bits that saturate */
 };
 
 /* How many channels there are from channel c on. */
@@ -59,7 +61,7 @@ struct qir_depthwise_kernel {
 extern const struct qir_depthwise_kernel qir_depthwise_kernels[];
 extern const size_t qir_depthwise_kernel_count;
 
-/* Makes a step; groups == c == oc, and the result is codes. 0 if there is no memory. */
+/* Makes a step; groups == c == oc. 0 if there is no memory. */
 int qir_depthwise_make(uint32_t isa, const struct qir_conv_shape *shape,
                        const struct qir_conv_operands *operands, struct qir_step *step);
 

@@ -20,6 +20,14 @@ static inline __m256i load(const uint8_t *x, size_t n, __m128i flip) {
   return _mm256_cvtepu8_epi16(_mm_xor_si128(bytes, flip));
 }
 
+/* Sums of two products each, as 16 bits hold them if `pairs` is set. */
+static inline __m256i products(__m256i x, const __m256i *w, int pairs) {
+  const __m256i sums = _mm256_madd_epi16(x, _mm256_loadu_si256(w));
+  if (!pairs) return sums;
+  return _mm256_min_epi32(_mm256_max_epi32(sums, _mm256_set1_epi32(INT16_MIN)),
+                          _mm256_set1_epi32(INT16_MAX));
+}
+
 static inline void pixel(const struct qir_depthwise_run *run, size_t ox, size_t c, __m128i flip) {
   const size_t left = qir_depthwise_left(run, c);
   const int16_t *w = (const int16_t *)run->weights + c * run->groups * LANES;
@@ -30,16 +38,19 @@ static inline void pixel(const struct qir_depthwise_run *run, size_t ox, size_t 
   for (size_t g = 0; g < run->groups; ++g, taps += LANES, w += BLOCK * LANES) {
     const __m256i a = load(taps[0] + at, left, flip), b = load(taps[1] + at, left, flip);
     const __m256i *right = (const __m256i *)w;
-    low = _mm256_add_epi32(
-        low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), _mm256_loadu_si256(right)));
-    high = _mm256_add_epi32(
-        high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), _mm256_loadu_si256(right + 1)));
+    low = _mm256_add_epi32(low, products(_mm256_unpacklo_epi16(a, b), right, run->pairs));
+    high = _mm256_add_epi32(high, products(_mm256_unpackhi_epi16(a, b), right + 1, run->pairs));
   }
   const __m256 p = _mm256_mul_ps(_mm256_cvtepi32_ps(low), _mm256_loadu_ps(run->multiplier + c));
   const __m256 q =
       _mm256_mul_ps(_mm256_cvtepi32_ps(high), _mm256_loadu_ps(run->multiplier + c + 8));
-  qir_avx2_store_codes(run->y + ox * run->channels + c, _mm256_permute2f128_ps(p, q, 0x20),
-                       _mm256_permute2f128_ps(p, q, 0x31), &run->code, left);
+  const __m256 first = _mm256_permute2f128_ps(p, q, 0x20);
+  const __m256 second = _mm256_permute2f128_ps(p, q, 0x31);
+  const size_t to = ox * run->channels + c;
+  if (run->to_float)
+    qir_avx2_store_f32((float *)run->y + to, first, second, left);
+  else
+    qir_avx2_store_codes((uint8_t *)run->y + to, first, second, &run->code, left);
 }
 
 void qir_depthwise_avx2(const struct qir_depthwise_run *run) {

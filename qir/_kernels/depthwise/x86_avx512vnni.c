@@ -28,7 +28,8 @@ struct block {
   const int8_t *weights;
   const int32_t *bias;
   const float *multiplier;
-  uint8_t *y;
+  void *y;
+  int to_float;
 };
 
 QIR_INLINE __m512i load(const struct block *b, size_t tap, size_t at) {
@@ -60,6 +61,13 @@ QIR_INLINE void add(struct column *sum, const struct column *x, const struct col
   UNROLL for (int i = 0; i < 4; ++i) QIR_DPBUSD(sum->v[i], x->v[i], w->v[i]);
 }
 
+/* The same, where the first two products of a channel, and the last two, saturate in 16 bits. */
+QIR_INLINE void add_pairs(struct column *sum, const struct column *x, const struct column *w) {
+  const __m512i ones = _mm512_set1_epi16(1);
+  UNROLL for (int i = 0; i < 4; ++i) sum->v[i] =
+      _mm512_add_epi32(sum->v[i], _mm512_madd_epi16(_mm512_maddubs_epi16(x->v[i], w->v[i]), ones));
+}
+
 QIR_INLINE struct column weights_at(const void *weights, size_t at) {
   struct column w;
   UNROLL for (int i = 0; i < 4; ++i) w.v[i] =
@@ -67,18 +75,40 @@ QIR_INLINE struct column weights_at(const void *weights, size_t at) {
   return w;
 }
 
+/* Stores floats in the order of channels: vector i has in its lane l channels 16 l + 4 i onwards.
+ */
+QIR_INLINE void store_floats(const struct block *b, size_t at, const __m512 real[4]) {
+  const __m512 a = _mm512_shuffle_f32x4(real[0], real[1], 0x44);
+  const __m512 d = _mm512_shuffle_f32x4(real[0], real[1], 0xee);
+  const __m512 e = _mm512_shuffle_f32x4(real[2], real[3], 0x44);
+  const __m512 f = _mm512_shuffle_f32x4(real[2], real[3], 0xee);
+  const __m512 lanes[4] = {_mm512_shuffle_f32x4(a, e, 0x88), _mm512_shuffle_f32x4(a, e, 0xdd),
+                           _mm512_shuffle_f32x4(d, f, 0x88), _mm512_shuffle_f32x4(d, f, 0xdd)};
+  float *y = (float *)b->y + at;
+  const int some = b->paired ? 2 : 4; /* vectors of one pixel */
+  UNROLL for (int i = 0; i < 4; ++i) {
+    float *to = y + (i < some ? 0 : b->far_y) + i % some * 16;
+    const __mmask16 keep = (__mmask16)(b->keep >> i % some * 16);
+    if (keep) _mm512_mask_storeu_ps(to, keep, lanes[i]);
+  }
+}
+
 QIR_INLINE void store(const struct block *b, size_t at, const struct column *sum,
                       const struct qir_avx512_code *code) {
   __m512 real[4];
   UNROLL for (int i = 0; i < 4; ++i) real[i] =
       _mm512_mul_ps(_mm512_cvtepi32_ps(sum->v[i]), _mm512_loadu_ps(b->multiplier + 16 * i));
+  if (b->to_float) {
+    store_floats(b, at, real);
+    return;
+  }
   const __m512i y = qir_avx512_encode64(real[0], real[1], real[2], real[3], code);
+  uint8_t *to = (uint8_t *)b->y + at;
   if (b->paired) {
-    _mm256_mask_storeu_epi8(b->y + at, (__mmask32)b->keep, _mm512_castsi512_si256(y));
-    _mm256_mask_storeu_epi8(b->y + at + b->far_y, (__mmask32)b->keep,
-                            _mm512_extracti64x4_epi64(y, 1));
+    _mm256_mask_storeu_epi8(to, (__mmask32)b->keep, _mm512_castsi512_si256(y));
+    _mm256_mask_storeu_epi8(to + b->far_y, (__mmask32)b->keep, _mm512_extracti64x4_epi64(y, 1));
   } else {
-    _mm512_mask_storeu_epi8(b->y + at, b->keep, y);
+    _mm512_mask_storeu_epi8(to, b->keep, y);
   }
 }
 
@@ -95,7 +125,10 @@ QIR_INLINE void any_window(const struct qir_depthwise_run *run, const struct blo
       const struct column x =
           interleave(load(b, t, at), load(b, t + 1, at), load(b, t + 2, at), load(b, t + 3, at));
       const struct column w = weights_at(b->weights, t * BLOCK);
-      add(&sum, &x, &w);
+      if (run->pairs)
+        add_pairs(&sum, &x, &w);
+      else
+        add(&sum, &x, &w);
     }
     store(b, ox * run->channels, &sum, &code);
   }
@@ -202,7 +235,8 @@ void qir_depthwise_avx512vnni(const struct qir_depthwise_run *run) {
         .weights = (const int8_t *)run->weights + c * run->groups * LANES,
         .bias = run->bias + c,
         .multiplier = run->multiplier + c,
-        .y = run->y + c,
+        .y = (char *)run->y + c * (run->to_float ? 4 : 1),
+        .to_float = run->to_float,
     };
     if (left > BLOCK / 2 || half == 0) {
       ways[0](run, &b, 0, width);

@@ -13,8 +13,8 @@ enum { LANES = 16 };
 
 #define QIR_INLINE_BODY static inline __attribute__((always_inline))
 
-/* exp(x) for x <= 0 or NaN, within 2^-36 of its value: 2^k * exp(r) with |r| <= ln(2) / 2; 0 below
- * -700. */
+/* exp(x) for x <= 700 or NaN, within 2^-36 of its value: 2^k * exp(r) with |r| <= ln(2) / 2; 0
+ * below -700. */
 QIR_INLINE_BODY double power(double x) {
   const double shift = 6755399441055744.0; /* 1.5 * 2^52: numbers of this size have no fraction */
   const double kept = x < -700 ? -700 : x;
@@ -36,6 +36,48 @@ QIR_INLINE_BODY double power(double x) {
   double scale;
   memcpy(&scale, &bits, sizeof scale);
   return x < -700 ? 0 : p * scale;
+}
+
+/* exp(x) - 1 for x <= 0 or NaN, within 2^-35 of its value. */
+QIR_INLINE_BODY double power_less_one(double x) {
+  const double shift = 6755399441055744.0; /* as in power */
+  const double kept = x < -700 ? -700 : x;
+  const double shifted = fma(kept, 1.4426950408889634, shift), k = shifted - shift;
+  const double r = fma(k, -0x1.62e42fefa39efp-1, kept);
+  double p = 1.0 / 3628800;
+  p = fma(p, r, 1.0 / 362880);
+  p = fma(p, r, 1.0 / 40320);
+  p = fma(p, r, 1.0 / 5040);
+  p = fma(p, r, 1.0 / 720);
+  p = fma(p, r, 1.0 / 120);
+  p = fma(p, r, 1.0 / 24);
+  p = fma(p, r, 1.0 / 6);
+  p = fma(p, r, 1.0 / 2);
+  p = fma(p, r, 1.0);
+  uint64_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 1023) << 52;
+  double scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return fma(p * r, scale, scale - 1); /* where x is small, `scale` is 1 and nothing is lost */
+}
+
+/* log(1 + s) for s in [0, 1] or NaN, within 2^-35 of its value: 2 atanh(s / (2 + s)), a series. */
+QIR_INLINE_BODY double log_one_more(double s) {
+  const double z = s / (2 + s), q = z * z;
+  double p = 2.0 / 23;
+  p = fma(p, q, 2.0 / 21);
+  p = fma(p, q, 2.0 / 19);
+  p = fma(p, q, 2.0 / 17);
+  p = fma(p, q, 2.0 / 15);
+  p = fma(p, q, 2.0 / 13);
+  p = fma(p, q, 2.0 / 11);
+  p = fma(p, q, 2.0 / 9);
+  p = fma(p, q, 2.0 / 7);
+  p = fma(p, q, 2.0 / 5);
+  p = fma(p, q, 2.0 / 3);
+  p = fma(p, q, 2.0);
+  return p * z;
 }
 
 /* erfc(x) for x >= 0 or NaN, within 2^-28 of its value: exp(-x * x) times a function of 1 / (1 + x
@@ -197,6 +239,47 @@ QIR_INLINE_BODY void weighted(const float *restrict x, float *restrict y, size_t
   }
 }
 
+/*
+ * erf(x) within a unit of its last place: x * (1 + a polynomial in x^2) up to 0.93, and from there
+ * 1 - exp(|x| * (a polynomial in |x| - 1)), as erfc is nearly an exponential. Both polynomials are
+ * the best approximations of their degree. From 3.95 it is 1.
+ */
+QIR_INLINE_BODY void error_short(const float *restrict x, float *restrict y, size_t n) {
+  float tail[STAGE];
+  for (size_t i = 0; i < n; ++i) {
+    const float shift = 12582912.0f; /* 1.5 * 2^23: numbers of this size have no fraction */
+    const float size = fabsf(x[i]), t = size < 3.95f ? size : 3.95f;
+    float p = -0x1.78dd98p-17f;
+    p = fmaf(p, t, 0x1.527c6cp-12f);
+    p = fmaf(p, t, -0x1.dd6cdap-9f);
+    p = fmaf(p, t, 0x1.85515ep-6f);
+    p = fmaf(p, t, -0x1.b32574p-4f);
+    p = fmaf(p, t, -0x1.45328ep-1f);
+    p = fmaf(p, t, -0x1.0778dcp-3f);
+    const float power = fmaf(p, t, -t), shifted = fmaf(power, 1.44269504f, shift);
+    const float k = shifted - shift;
+    const float r = fmaf(k, 0x1.bd0106p-13f, fmaf(k, -0x1.63p-1f, power));
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127) << 23; /* the low bits of `shifted` are k, of -26 to 0 */
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    tail[i] = fmaf(power_rest(r), scale, scale);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const float s = x[i] * x[i], far = copysignf(1 - tail[i], x[i]);
+    float q = 0x1.5cd4aap-14f;
+    q = fmaf(q, s, -0x1.aa3f2cp-11f);
+    q = fmaf(q, s, 0x1.54c7f4p-8f);
+    q = fmaf(q, s, -0x1.b80e90p-6f);
+    q = fmaf(q, s, 0x1.ce2e0ap-4f);
+    q = fmaf(q, s, -0x1.812742p-2f);
+    q = fmaf(q, s, 0x1.06eba8p-3f);
+    const float made = fabsf(x[i]) < 0.93f ? fmaf(x[i], q, x[i]) : far;
+    y[i] = x[i] != x[i] ? NAN : made;
+  }
+}
+
 /* By two terms of the series where exp(-2 x) is nearly 1. */
 QIR_INLINE_BODY double tangent(double x) {
   const double size = fabs(x), small = power(-2 * size), far = (1 - small) / (1 + small);
@@ -237,7 +320,6 @@ void QIR_NAME(bound)(const struct qir_unary *how, const float *restrict x, float
     }                                                                                        \
   }
 QIR_UNARY_BODY(tanh, tangent(v))
-QIR_UNARY_BODY(erf, error(v))
 QIR_UNARY_BODY(gelu, normal(v))
 QIR_UNARY_BODY(sqrt, sqrt(v))
 QIR_UNARY_BODY(square, v *v)
@@ -246,14 +328,43 @@ QIR_UNARY_BODY(leaky_relu, v < 0 ? a * v : v)
 QIR_UNARY_BODY(abs, fabs(v))
 #undef QIR_UNARY_BODY
 
-/* The same before they are rounded. */
-#define QIR_NEAR_BODY(op, function)                                                 \
-  void QIR_NAME(near_##op)(const float *restrict x, double *restrict y, size_t n) { \
-    for (size_t i = 0; i < n; ++i) y[i] = function((double)x[i]);                   \
+QIR_INLINE_BODY double soft(double x) { return log_one_more(power(-fabs(x))) + (x > 0 ? x : 0); }
+
+QIR_INLINE_BODY double gate(double x) {
+  const double small = power(-fabs(x));
+  return (x < 0 ? small : 1) / (1 + small);
+}
+
+/* x * tanh(log(1 + exp(x))), of which the tangent is a quotient of polynomials in exp(-|x|). */
+QIR_INLINE_BODY double mish(double x) {
+  const double w = power(-fabs(x)), below = w * (w + 2), above = fma(2, w, 1);
+  return x * (x < 0 ? below / (below + 2) : above / fma(2 * w, w, above));
+}
+
+/* Functions before they are rounded, and of what is here alone. */
+#define QIR_NEAR_BODY(op, expression)                                            \
+  void QIR_NAME(near_##op)(const struct qir_unary *how, const float *restrict x, \
+                           double *restrict y, size_t n) {                       \
+    const double a = how->a, b = how->b;                                         \
+    (void)a;                                                                     \
+    (void)b;                                                                     \
+    for (size_t i = 0; i < n; ++i) {                                             \
+      const double v = (double)x[i];                                             \
+      y[i] = expression;                                                         \
+    }                                                                            \
   }
-QIR_NEAR_BODY(tanh, tangent)
-QIR_NEAR_BODY(erf, error)
-QIR_NEAR_BODY(gelu, normal)
+QIR_NEAR_BODY(tanh, tangent(v))
+QIR_NEAR_BODY(erf, error(v))
+QIR_NEAR_BODY(gelu, normal(v))
+QIR_NEAR_BODY(exp, power(v > 700 ? 700 : v))
+QIR_NEAR_BODY(elu, v > 0 ? v : a * power_less_one(v))
+QIR_NEAR_BODY(selu, b *(v > 0 ? v : a * power_less_one(v)))
+QIR_NEAR_BODY(softplus, soft(v))
+QIR_NEAR_BODY(log_sigmoid, -soft(-v))
+QIR_NEAR_BODY(sigmoid, gate(v))
+QIR_NEAR_BODY(silu, v *gate(a *v))
+QIR_NEAR_BODY(mish, mish(v))
+QIR_NEAR_BODY(gelu_tanh, v *gate(2 * (0.7978845608028654 * (v + 0.044715 * v * v * v))))
 #undef QIR_NEAR_BODY
 
 /* v * min(max(v / 6 + 0.5, 0), 1), of which v / 6 is a product whose error is taken away. */
@@ -276,6 +387,13 @@ void QIR_NAME(hard_swish)(const struct qir_unary *how, const float *restrict x, 
   (void)how;
   for (; n >= STAGE; n -= STAGE, x += STAGE, y += STAGE) hard_swish(x, y, STAGE);
   hard_swish(x, y, n);
+}
+
+void QIR_NAME(erf)(const struct qir_unary *how, const float *restrict x, float *restrict y,
+                   size_t n) {
+  (void)how;
+  for (; n >= STAGE; n -= STAGE, x += STAGE, y += STAGE) error_short(x, y, STAGE);
+  error_short(x, y, n);
 }
 
 void QIR_NAME(silu)(const struct qir_unary *how, const float *restrict x, float *restrict y,

@@ -4,29 +4,39 @@
 #include <stddef.h>
 #include <string.h>
 
-#define QIR_SGEMM_KERNEL(name, isa, nr, width)                                                  \
-  void qir_unary_bound_##name(const struct qir_unary *, const float *, float *, size_t);        \
-  void qir_unary_sigmoid_##name(const struct qir_unary *, const float *, float *, size_t);      \
-  void qir_unary_tanh_##name(const struct qir_unary *, const float *, float *, size_t);         \
-  void qir_unary_erf_##name(const struct qir_unary *, const float *, float *, size_t);          \
-  void qir_unary_gelu_##name(const struct qir_unary *, const float *, float *, size_t);         \
-  void qir_unary_silu_##name(const struct qir_unary *, const float *, float *, size_t);         \
-  void qir_unary_sqrt_##name(const struct qir_unary *, const float *, float *, size_t);         \
-  void qir_unary_square_##name(const struct qir_unary *, const float *, float *, size_t);       \
-  void qir_unary_hard_sigmoid_##name(const struct qir_unary *, const float *, float *, size_t); \
-  void qir_unary_leaky_relu_##name(const struct qir_unary *, const float *, float *, size_t);   \
-  void qir_unary_abs_##name(const struct qir_unary *, const float *, float *, size_t);          \
-  void qir_unary_normalize_##name(const struct qir_channel *, const float *, float *, size_t);  \
-  void qir_unary_collect_##name(const float *, double *, size_t);                               \
-  void qir_unary_hard_swish_##name(const struct qir_unary *, const float *, float *, size_t);   \
-  void qir_unary_near_tanh_##name(const float *, double *, size_t);                             \
-  void qir_unary_near_erf_##name(const float *, double *, size_t);                              \
-  void qir_unary_near_gelu_##name(const float *, double *, size_t);                             \
-  void qir_unary_most_##name(const float *, float *, size_t);                                   \
-  void qir_unary_scale_##name(const float *, float *, size_t);                                  \
-  void qir_unary_plus_##name(const float *, float *, size_t);                                   \
-  void qir_unary_keep_##name(float, float, float *, size_t);                                    \
-  void qir_unary_means_##name(const float *, size_t, size_t, size_t, float *);                  \
+#define QIR_SGEMM_KERNEL(name, isa, nr, width)                                                     \
+  void qir_unary_bound_##name(const struct qir_unary *, const float *, float *, size_t);           \
+  void qir_unary_sigmoid_##name(const struct qir_unary *, const float *, float *, size_t);         \
+  void qir_unary_tanh_##name(const struct qir_unary *, const float *, float *, size_t);            \
+  void qir_unary_erf_##name(const struct qir_unary *, const float *, float *, size_t);             \
+  void qir_unary_gelu_##name(const struct qir_unary *, const float *, float *, size_t);            \
+  void qir_unary_silu_##name(const struct qir_unary *, const float *, float *, size_t);            \
+  void qir_unary_sqrt_##name(const struct qir_unary *, const float *, float *, size_t);            \
+  void qir_unary_square_##name(const struct qir_unary *, const float *, float *, size_t);          \
+  void qir_unary_hard_sigmoid_##name(const struct qir_unary *, const float *, float *, size_t);    \
+  void qir_unary_leaky_relu_##name(const struct qir_unary *, const float *, float *, size_t);      \
+  void qir_unary_abs_##name(const struct qir_unary *, const float *, float *, size_t);             \
+  void qir_unary_normalize_##name(const struct qir_channel *, const float *, float *, size_t);     \
+  void qir_unary_collect_##name(const float *, double *, size_t);                                  \
+  void qir_unary_hard_swish_##name(const struct qir_unary *, const float *, float *, size_t);      \
+  void qir_unary_near_tanh_##name(const struct qir_unary *, const float *, double *, size_t);      \
+  void qir_unary_near_erf_##name(const struct qir_unary *, const float *, double *, size_t);       \
+  void qir_unary_near_gelu_##name(const struct qir_unary *, const float *, double *, size_t);      \
+  void qir_unary_near_exp_##name(const struct qir_unary *, const float *, double *, size_t);       \
+  void qir_unary_near_elu_##name(const struct qir_unary *, const float *, double *, size_t);       \
+  void qir_unary_near_selu_##name(const struct qir_unary *, const float *, double *, size_t);      \
+  void qir_unary_near_softplus_##name(const struct qir_unary *, const float *, double *, size_t);  \
+  void qir_unary_near_log_sigmoid_##name(const struct qir_unary *, const float *, double *,        \
+                                         size_t);                                                  \
+  void qir_unary_near_sigmoid_##name(const struct qir_unary *, const float *, double *, size_t);   \
+  void qir_unary_near_silu_##name(const struct qir_unary *, const float *, double *, size_t);      \
+  void qir_unary_near_mish_##name(const struct qir_unary *, const float *, double *, size_t);      \
+  void qir_unary_near_gelu_tanh_##name(const struct qir_unary *, const float *, double *, size_t); \
+  void qir_unary_most_##name(const float *, float *, size_t);                                      \
+  void qir_unary_scale_##name(const float *, float *, size_t);                                     \
+  void qir_unary_plus_##name(const float *, float *, size_t);                                      \
+  void qir_unary_keep_##name(float, float, float *, size_t);                                       \
+  void qir_unary_means_##name(const float *, size_t, size_t, size_t, float *);                     \
   double qir_unary_sum_##name(const float *, size_t);
 #include "kernels.inc"
 #undef QIR_SGEMM_KERNEL
@@ -51,6 +61,15 @@
    qir_unary_near_tanh_##name,                 \
    qir_unary_near_erf_##name,                  \
    qir_unary_near_gelu_##name,                 \
+   qir_unary_near_exp_##name,                  \
+   qir_unary_near_elu_##name,                  \
+   qir_unary_near_selu_##name,                 \
+   qir_unary_near_softplus_##name,             \
+   qir_unary_near_log_sigmoid_##name,          \
+   qir_unary_near_sigmoid_##name,              \
+   qir_unary_near_silu_##name,                 \
+   qir_unary_near_mish_##name,                 \
+   qir_unary_near_gelu_tanh_##name,            \
    qir_unary_most_##name,                      \
    qir_unary_sum_##name,                       \
    qir_unary_normalize_##name,                 \

@@ -3,9 +3,9 @@
 
 /*
  * Functions of each float32 by itself, computed in f64 and rounded once, and what windows and rows
- * of them make. The exponential and error functions are within 2^-28, so a result may be one unit
- * of the last place of f32 from the C library's. Sigmoid and silu are computed in f32 with the
- * errors of their sums and quotients added back: they are within one unit, rarely two.
+ * of them make. tanh and gelu are within 2^-28, so a result may be one unit of the last place of
+ * f32 from the C library's; erf is computed in f32 within one unit; sigmoid and silu are computed
+ * in f32 with the errors of their sums and quotients added back: within one unit, rarely two.
  *
  * A mean adds in sixteen lanes of f64, as rows.h says. In a maximum NaN wins, padding never does.
  */
@@ -41,16 +41,17 @@ struct qir_channel {
   double mean, slope, shift;
 };
 
-/* Results before they are rounded to f32: within 2^-31 of their value, those of gelu 2^-28, where
- * f32 holds it. */
-typedef void (*qir_near_fn)(const float *x, double *y, size_t n);
+/* Results before they are rounded to f32, where f32 holds them: within 2^-34 of their value, those
+ * of tanh and erf within 2^-31, of gelu 2^-28. */
+typedef void (*qir_near_fn)(const struct qir_unary *how, const float *x, double *y, size_t n);
 typedef void (*qir_unary_fn)(const struct qir_unary *how, const float *x, float *y, size_t n);
 
 struct qir_unary_kernel {
   const char *name;
   uint32_t isa;
   qir_unary_fn ops[QIR_UNARY_OPS];
-  qir_near_fn near_tanh, near_erf, near_gelu;
+  qir_near_fn near_tanh, near_erf, near_gelu, near_exp, near_elu, near_selu, near_softplus;
+  qir_near_fn near_log_sigmoid, near_sigmoid, near_silu, near_mish, near_gelu_tanh;
   void (*most)(const float *x, float *y, size_t n); /* y = max(x, y) */
   double (*sum)(const float *x, size_t n);
   void (*normalize)(const struct qir_channel *how, const float *x, float *y, size_t n);

@@ -98,14 +98,16 @@ QIR_INLINE_BODY double power(double x) {
 /* The greatest number that is no NaN, in lanes: of one chain each would wait for the one before. */
 QIR_INLINE_BODY float greatest(const float *x, size_t n) {
   const size_t whole = n / QIR_LANES * QIR_LANES;
-  float lanes[QIR_LANES], most = -INFINITY;
+  float lanes[QIR_LANES];
   for (size_t l = 0; l < QIR_LANES; ++l) lanes[l] = -INFINITY;
   for (size_t i = 0; i < whole; i += QIR_LANES)
     for (size_t l = 0; l < QIR_LANES; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
   for (size_t l = 0; l < n - whole; ++l)
     lanes[l] = x[whole + l] > lanes[l] ? x[whole + l] : lanes[l];
-  for (size_t l = 0; l < QIR_LANES; ++l) most = lanes[l] > most ? lanes[l] : most;
-  return most;
+  for (size_t half = QIR_LANES / 2; half; half /= 2)
+    for (size_t l = 0; l < half; ++l)
+      lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
+  return lanes[0];
 }
 
 void QIR_NAME(softmax)(const float *restrict x, size_t n, double *restrict powers,
@@ -119,6 +121,47 @@ void QIR_NAME(softmax)(const float *restrict x, size_t n, double *restrict power
   for (size_t l = 0; l < last(n - whole); ++l) lanes[l] += powers[whole + l];
   const double sum = fold(lanes);
   for (size_t i = 0; i < n; ++i) y[i] = (float)(powers[i] / sum);
+}
+
+/*
+ * exp(x - top) in f32 within a unit of its last place, for x <= top or NaN: what the difference
+ * loses to rounding is added to the exponent's rest. 2^64 times the power is normal down to
+ * exp(-110), so that it is rounded once where it is not; below that it is nothing.
+ */
+QIR_INLINE_BODY float short_power(float x, float top) {
+  const float shift = 12582912.0f + 64; /* 1.5 * 2^23: numbers of this size have no fraction */
+  const float away = x - top, back = away - x;
+  const float lost = (x - (away - back)) + (-top - back);
+  const float kept = away < -110 ? -110 : away;
+  const float shifted = fmaf(kept, 1.44269504f, shift), k = shifted - shift;
+  const float whole = fmaf(k, 0x1.bd0106p-13f, fmaf(k, -0x1.63p-1f, kept)); /* ln(2) in two parts */
+  const float r = away < -110 ? whole : whole + lost;
+  float q = 1.0f / 5040;
+  q = fmaf(q, r, 1.0f / 720);
+  q = fmaf(q, r, 1.0f / 120);
+  q = fmaf(q, r, 1.0f / 24);
+  q = fmaf(q, r, 1.0f / 6);
+  q = fmaf(q, r, 0.5f);
+  const float rest = fmaf(r * r, q, r);
+  uint32_t bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits << 23) + (127u << 23); /* the low bits of `shifted` are k + 64 */
+  float scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return fmaf(rest, scale, scale) * 0x1p-64f;
+}
+
+void QIR_NAME(short_softmax)(const float *restrict x, size_t n, float *restrict powers,
+                             float *restrict y) {
+  const float top = greatest(x, n);
+  for (size_t i = 0; i < n; ++i) powers[i] = short_power(x[i], top);
+  const size_t whole = n / QIR_LANES * QIR_LANES;
+  double lanes[QIR_LANES] = {0};
+  for (size_t i = 0; i < whole; i += QIR_LANES)
+    for (size_t l = 0; l < QIR_LANES; ++l) lanes[l] += (double)powers[i + l];
+  for (size_t l = 0; l < last(n - whole); ++l) lanes[l] += (double)powers[whole + l];
+  const double share = 1 / fold(lanes);
+  for (size_t i = 0; i < n; ++i) y[i] = (float)((double)powers[i] * share);
 }
 
 /* ---- shares ---- */

@@ -5,15 +5,20 @@
 #define QIR_ROWS_KERNEL(name, isa)                                                        \
   void qir_rows_layer_norm_##name(const struct qir_layer_norm *, const float *, float *); \
   void qir_rows_softmax_##name(const float *, size_t, double *, float *);                 \
+  void qir_rows_short_softmax_##name(const float *, size_t, float *, float *);            \
   void qir_rows_share_##name(const struct qir_share *, const float *, uint8_t *, size_t); \
   void qir_rows_share_wide_##name(const struct qir_share *, const float *, uint8_t *, size_t);
 #include "kernels.inc"
 #undef QIR_ROWS_KERNEL
 
-#define QIR_ROWS_KERNEL(name, isa)                      \
-  {"qir_rows_" #name,          isa,                     \
-   qir_rows_layer_norm_##name, qir_rows_softmax_##name, \
-   qir_rows_share_##name,      qir_rows_share_wide_##name},
+#define QIR_ROWS_KERNEL(name, isa) \
+  {"qir_rows_" #name,              \
+   isa,                            \
+   qir_rows_layer_norm_##name,     \
+   qir_rows_softmax_##name,        \
+   qir_rows_short_softmax_##name,  \
+   qir_rows_share_##name,          \
+   qir_rows_share_wide_##name},
 const struct qir_rows_kernel qir_rows_kernels[] = {
 #include "kernels.inc"
 };
@@ -78,10 +83,18 @@ static void run_softmax(const void *params, void *const *buffers, void *scratch,
                        (float *)buffers[v->y] + row * v->width);
 }
 
-int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int x, int y,
+static void run_short_softmax(const void *params, void *const *buffers, void *scratch, long task) {
+  const struct rows *v = params;
+  const size_t first = (size_t)task * v->per_task, end = end_of(v, first);
+  for (size_t row = first; row < end; ++row)
+    v->kernel->short_softmax((const float *)buffers[v->x] + row * v->width, v->width, scratch,
+                             (float *)buffers[v->y] + row * v->width);
+}
+
+int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int in_f32, int x, int y,
                          struct qir_step *step) {
   if (!make(isa, rows, width, 0, x, y, step)) return 0;
-  step->run = run_softmax;
+  step->run = in_f32 ? run_short_softmax : run_softmax;
   step->scratch = qir_round_up(width * sizeof(double), 64);
   return 1;
 }

@@ -11,6 +11,8 @@
  * are added to halves, the upper to the lower, until one number is left. qir/reference/lanes.py
  * adds in this order too, so layer_norm gives its bytes. exp is a polynomial of this file, within
  * two units of the last place of f64, so softmax in f32 may differ from the C library's by one.
+ * short_softmax has its exponentials in f32, within one unit too, for graphs in which nothing is
+ * rounded to integers behind it.
  *
  * And the last step of softmax.h, for which the exponents are there already:
  *
@@ -38,6 +40,7 @@ struct qir_share {
 typedef void (*qir_layer_norm_fn)(const struct qir_layer_norm *how, const float *x, float *y);
 /* `powers` holds n numbers. */
 typedef void (*qir_row_softmax_fn)(const float *x, size_t n, double *powers, float *y);
+typedef void (*qir_short_softmax_fn)(const float *x, size_t n, float *powers, float *y);
 /* v >= 0; `wide` multiplies and divides in f64, and saturates. */
 typedef void (*qir_share_fn)(const struct qir_share *how, const float *v, uint8_t *y, size_t n);
 
@@ -46,6 +49,7 @@ struct qir_rows_kernel {
   uint32_t isa;
   qir_layer_norm_fn layer_norm;
   qir_row_softmax_fn softmax;
+  qir_short_softmax_fn short_softmax;
   qir_share_fn share, share_wide;
 };
 
@@ -56,7 +60,7 @@ extern const size_t qir_rows_kernel_count;
 /* Each makes a step over `rows` rows of f32; 0 if there is no memory. gamma and beta are copied. */
 int qir_layer_norm_make(uint32_t isa, size_t rows, const struct qir_layer_norm *how, int x, int y,
                         struct qir_step *step);
-int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int x, int y,
+int qir_row_softmax_make(uint32_t isa, size_t rows, size_t width, int in_f32, int x, int y,
                          struct qir_step *step);
 
 #endif

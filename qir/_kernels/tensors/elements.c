@@ -95,16 +95,17 @@ struct function {
 
 /*
  * Rounds what a quick function finds, where all that lies as near as `room` is rounded to one
- * float: that is what the C library's result is rounded to. The others, some one in twenty, are
- * left to the C library, and where the quick one is 0 or NaN.
+ * float: that is what the C library's result is rounded to. The others, one in a hundred to one in
+ * twenty, are left to the C library, and where the quick one is 0 or NaN.
  */
 static void settle(const struct function *v, const float *x, float *y, size_t n) {
   enum { SOME = 256 };
+  const struct qir_unary how = {v->how.a, v->how.b};
   double found[SOME];
   uint8_t open[SOME];
   for (; n; n -= n < SOME ? n : SOME, x += SOME, y += SOME) {
     const size_t count = n < SOME ? n : SOME;
-    v->quick(x, found, count);
+    v->quick(&how, x, found, count);
     for (size_t i = 0; i < count; ++i) {
       const float low = (float)(found[i] * (1 - v->room)), high = (float)(found[i] * (1 + v->room));
       y[i] = low;
@@ -133,12 +134,30 @@ int qir_function_make(uint32_t isa, const struct qir_function *how, size_t size,
   struct function *v = qir_step_alloc(sizeof *v);
   if (!v) return 0;
   const struct qir_unary_kernel *kernel = QIR_SELECT(qir_unary_kernels, isa);
-  const function_fn f = TABLE[how->which];
-  *v = (struct function){*how, size, x, y, NULL, f == f_gelu ? 0x1p-27 : 0x1p-30};
-  v->quick = f == f_erf    ? kernel->near_erf
-             : f == f_tanh ? kernel->near_tanh
-             : f == f_gelu ? kernel->near_gelu
-                           : NULL;
+  const struct {
+    function_fn f;
+    qir_near_fn quick;
+    double room;
+  } quick[] = {
+      {f_erf, kernel->near_erf, 0x1p-30},
+      {f_tanh, kernel->near_tanh, 0x1p-30},
+      {f_gelu, kernel->near_gelu, 0x1p-27},
+      {f_exp, kernel->near_exp, 0x1p-33},
+      {f_elu, kernel->near_elu, 0x1p-33},
+      {f_selu, kernel->near_selu, 0x1p-33},
+      {f_softplus, kernel->near_softplus, 0x1p-33},
+      {f_log_sigmoid, kernel->near_log_sigmoid, 0x1p-33},
+      {f_sigmoid, kernel->near_sigmoid, 0x1p-33},
+      {f_silu, kernel->near_silu, 0x1p-33},
+      {f_mish, kernel->near_mish, 0x1p-33},
+      {f_gelu_tanh, kernel->near_gelu_tanh, 0x1p-33},
+  };
+  *v = (struct function){*how, size, x, y, NULL, 0};
+  for (size_t i = 0; i < sizeof quick / sizeof *quick; ++i)
+    if (quick[i].f == TABLE[how->which]) {
+      v->quick = quick[i].quick;
+      v->room = quick[i].room;
+    }
   *step = (struct qir_step){run_function, v, (long)((size + CHUNK - 1) / CHUNK), 0};
   return 1;
 }

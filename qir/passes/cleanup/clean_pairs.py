@@ -43,60 +43,69 @@ _MOVES = frozenset(
     "transpose reshape flatten squeeze unsqueeze slice flip expand tile identity".split()
 )
 """What moves elements, whatever they are."""
-_LONGEST = 4
-_MOST = 1 << 20
+_MAX_STEPS = 4
+_MAX_TRIED = 1 << 20
 """Quantized values times scales that a proof tries; what has more stays."""
 
 
-def _back(graph: Graph, match: Match) -> Value | None:
+def _unchanged_source(graph: Graph, match: Match) -> Value | None:
     """Returns the quantized values from which quantizing and dequantizing lead back to
     themselves."""
-    wanted, steps = match.root.result.type, list[Node]()
+    target_type, steps = match.root.result.type, list[Node]()
     node = match.root
-    while len(steps) < _LONGEST and node.op in CONVERSION_OPS and len(node.operands) == 1:
+    while len(steps) < _MAX_STEPS and node.op in CONVERSION_OPS and len(node.operands) == 1:
         steps.insert(0, node)
         x = node.operands["x"]
         if node is not match.root and node.schemes:
             return None
-        if x.type == wanted and _gives_back(graph, x, steps):
+        if x.type == target_type and _returns_every_integer(graph, x, steps):
             return x
         node = x.node
     return None
 
 
-def _moved(graph: Graph, match: Match) -> Value | None:
+def _moved_integers(graph: Graph, match: Match) -> Value | None:
     """Quantized values that are moved instead of their numbers, where these are quantized by the
     same quantized type."""
     root = match.root
-    moves = _moves(root.operands["x"])
-    back = moves[-1].operands["x"].node if moves else root
-    if back.op != "dequantize" or back.schemes or len(back.operands) > 1 or len(root.operands) > 1:
+    moves = _preceding_moves(root.operands["x"])
+    dequantize = moves[-1].operands["x"].node if moves else root
+    if (
+        dequantize.op != "dequantize"
+        or dequantize.schemes
+        or len(dequantize.operands) > 1
+        or len(root.operands) > 1
+    ):
         return None
-    value, element = back.operands["x"], root.result.type.element
+    value, element = dequantize.operands["x"], root.result.type.element
     quant = value.type.quant
     if value.type.element != element or quant is None or quant.granularity is not None:
         return None
-    if not _gives_back(graph, value, [back, root]):
+    if not _returns_every_integer(graph, value, [dequantize, root]):
         return None
     for node in reversed(moves):
-        kind = TensorType(node.result.type.shape, element)
-        made = graph.add(
-            node.op, {**node.operands, "x": value}, node.attrs, types=[kind], origins=node.origins
+        tensor_type = TensorType(node.result.type.shape, element)
+        moved = graph.add(
+            node.op,
+            {**node.operands, "x": value},
+            node.attrs,
+            types=[tensor_type],
+            origins=node.origins,
         )
-        value = made.result
+        value = moved.result
     return value
 
 
-def _moves(value: Value) -> list[Node]:
+def _preceding_moves(value: Value) -> list[Node]:
     """Returns the moves that a value has after it and nobody else reads, the last one first."""
-    found: list[Node] = []
+    moves: list[Node] = []
     while value.node.op in _MOVES and value.only_use is not None and not value.node.schemes:
-        found.append(value.node)
+        moves.append(value.node)
         value = value.node.operands["x"]
-    return found
+    return moves
 
 
-def _recoded(graph: Graph, match: Match) -> Value | None:
+def _source_of_recodes(graph: Graph, match: Match) -> Value | None:
     """Returns what two recodes, or one, give back as it was."""
     node = match.root
     for _ in range(2):
@@ -111,86 +120,88 @@ def _recoded(graph: Graph, match: Match) -> Value | None:
     return None
 
 
-def _gives_back(graph: Graph, x: Value, steps: list[Node]) -> bool:
+def _returns_every_integer(graph: Graph, x: Value, steps: list[Node]) -> bool:
     """Returns whether every integer of a value comes back, by each of the scales that it may
     have."""
     elements = [value.type.element for value in (x, *(step.result for step in steps))]
-    manners = [profile_name_of(graph, step) for step in steps]
+    profile_names = [profile_name_of(graph, step) for step in steps]
     key = tuple(
-        (step.op, element, manner, tuple(step.attrs.items()))
-        for step, element, manner in zip(steps, elements, manners, strict=False)
+        (step.op, element, profile_name, tuple(step.attrs.items()))
+        for step, element, profile_name in zip(steps, elements, profile_names, strict=False)
     )
-    profiles = tuple(profile(name) for name in manners)
-    known = _PROVED.get(key)
-    if known is not None and all(a is b for a, b in zip(known[0], profiles, strict=True)):
-        return known[1]
-    found = _tried(x.type.quant, steps, manners)
-    if len(_PROVED) >= _KEPT:
-        _PROVED.clear()
-    _PROVED[key] = (profiles, found)
-    return found
+    profiles = tuple(profile(name) for name in profile_names)
+    proof = _PROOFS.get(key)
+    if proof is not None and all(a is b for a, b in zip(proof[0], profiles, strict=True)):
+        return proof[1]
+    holds = _try_every_integer(x.type.quant, steps, profile_names)
+    if len(_PROOFS) >= _MAX_PROOFS:
+        _PROOFS.clear()
+    _PROOFS[key] = (profiles, holds)
+    return holds
 
 
-_KEPT = 4096
-_PROVED: dict[tuple[object, ...], tuple[tuple[Profile, ...], bool]] = {}
+_MAX_PROOFS = 4096
+_PROOFS: dict[tuple[object, ...], tuple[tuple[Profile, ...], bool]] = {}
 """What was found for a row of ops on types; for the profiles that stood after the names."""
 
 
-def _tried(quant: QuantType | None, steps: list[Node], manners: list[str]) -> bool:
+def _try_every_integer(
+    quant: QuantType | None, steps: list[Node], profile_names: list[str]
+) -> bool:
     if quant is None or quant.dynamic:
         return False
-    codes = _every_code(quant)
-    if codes is None:
+    integers = _every_integer(quant)
+    if integers is None:
         return False
-    made: NDArray[np.generic] = codes
+    result: NDArray[np.generic] = integers
     graph = Graph()
-    value = graph.add("input", types=[TensorType(codes.shape, quant)]).result
-    for step, manner in zip(steps, manners, strict=True):
-        kind = TensorType(codes.shape, step.result.type.element)
-        node = graph.add(step.op, {"x": value}, step.attrs, types=[kind])
+    value = graph.add("input", types=[TensorType(integers.shape, quant)]).result
+    for step, profile_name in zip(steps, profile_names, strict=True):
+        tensor_type = TensorType(integers.shape, step.result.type.element)
+        node = graph.add(step.op, {"x": value}, step.attrs, types=[tensor_type])
         try:
             with np.errstate(all="ignore"):
-                (made,) = run_node(node, {"x": made}, manner)
+                (result,) = run_node(node, {"x": result}, profile_name)
         except QirError:
             return False
         value = node.result
-    return made.dtype == codes.dtype and made.tobytes() == codes.tobytes()
+    return result.dtype == integers.dtype and result.tobytes() == integers.tobytes()
 
 
-def _every_code(quant: QuantType) -> NDArray[np.generic] | None:
+def _every_integer(quant: QuantType) -> NDArray[np.generic] | None:
     """Returns all integers along a last axis, for each index of the axis that has scales of its
     own."""
     count = 1
-    lead: tuple[int, ...] = ()
+    leading: tuple[int, ...] = ()
     if quant.granularity is not None:
         if quant.axis is None:
             return None
         count = int(np.size(quant.scales()))
-        lead = (*(1,) * quant.axis, count)
+        leading = (*(1,) * quant.axis, count)
     if quant.storage.is_float:
         if quant.storage.bits != 8:
             return None
-        row = np.arange(256, dtype=np.uint8).view(quant.storage.carrier)
+        integers = np.arange(256, dtype=np.uint8).view(quant.storage.carrier)
     else:
-        low, high = TensorType((*lead, 1), quant).bounds
-        if (high - low + 1) * count > _MOST:
+        low, high = TensorType((*leading, 1), quant).bounds
+        if (high - low + 1) * count > _MAX_TRIED:
             return None
-        row = np.arange(low, high + 1).astype(quant.storage.carrier)
-    return np.ascontiguousarray(np.broadcast_to(row, (*lead, row.size)))
+        integers = np.arange(low, high + 1).astype(quant.storage.carrier)
+    return np.ascontiguousarray(np.broadcast_to(integers, (*leading, integers.size)))
 
 
-_CODES = Var("x").check(
+_CONVERTED = Var("x").check(
     "quantizing or dequantizing made it, or it is quantized",
     lambda value: value.node.op in CONVERSION_OPS or value.type.quant is not None,
 )
 _PAIRS = Rewrite(
     Pattern(
         "same-codes",
-        (op.any_of("quantize", "requantize")(_CODES),),
+        (op.any_of("quantize", "requantize")(_CONVERTED),),
         codes=True,
         doc="Quantized values that stay what they are.",
     ),
-    _back,
+    _unchanged_source,
     Change.EXACT,
     "every quantized value stays what it is",
 )
@@ -199,19 +210,21 @@ _MOVED = Rewrite(
         "moved-codes",
         (
             op.quantize(
-                Var("x").check("it has no other use, and moves made it", lambda x: bool(_moves(x)))
+                Var("x").check(
+                    "it has no other use, and moves made it", lambda x: bool(_preceding_moves(x))
+                )
             ),
         ),
         codes=True,
         doc="Quantized values that only change places.",
     ),
-    _moved,
+    _moved_integers,
     Change.EXACT,
     "every stored integer comes back; integers are moved",
 )
 _RECODES = Rewrite(
     Pattern("same-bits", (op.recode(Var("x")),), codes=True, doc="Bits read as they were."),
-    _recoded,
+    _source_of_recodes,
     Change.EXACT,
     "the same bits of the same type",
 )

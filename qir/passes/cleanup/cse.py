@@ -52,12 +52,12 @@ class Cse(Pass):
     name = "cse"
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        kept: dict[Hashable, Node] = {}
+        first_nodes: dict[Hashable, Node] = {}
         count = 0
         for node in list(graph):
             if not _is_mergeable(node):
                 continue
-            first = kept.setdefault(_key(node), node)
+            first = first_nodes.setdefault(_key(node), node)
             if first is node or not may(self.name, "equal", node, first):
                 continue
             for old, new in zip(node.results, first.results, strict=True):
@@ -92,13 +92,13 @@ def _key(node: Node) -> Hashable:
 
 def _operands_key(node: Node) -> Hashable:
     """Returns the operands by slot, or as a set for a commutative op."""
-    rows = tuple(node.operands.items())
-    if node.op in _ORDER_MATTERS or len(rows) != 2 or not spec(node.op).traits.commutative:
-        return rows
-    values = [value for _, value in rows]
+    by_slot = tuple(node.operands.items())
+    if node.op in _ORDER_MATTERS or len(by_slot) != 2 or not spec(node.op).traits.commutative:
+        return by_slot
+    values = [value for _, value in by_slot]
     if node.inner or node.stages or any(value.type.quant for value in values):
-        return rows
-    return frozenset(values) if values[0] is not values[1] else rows
+        return by_slot
+    return frozenset(values) if values[0] is not values[1] else by_slot
 
 
 def _stage_key(stage: Stage) -> Hashable:

@@ -67,10 +67,12 @@ class FoldBatchNorm(Pass):
         count = 0
         for node in list(graph):
             if node.op == "batch_norm" and node in graph:
-                count += self._after(graph, node, ledger) or self._before(graph, node, ledger)
+                count += self._fold_into_producer(graph, node, ledger) or self._fold_into_consumer(
+                    graph, node, ledger
+                )
         return count + (graph.prune() if count else 0)
 
-    def _after(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
+    def _fold_into_producer(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
         if first_failed(_conditions_after(norm)) is not None:
             return False
         node, parts = norm.operands["x"].node, affine(norm)
@@ -78,14 +80,14 @@ class FoldBatchNorm(Pass):
         if not may(self.name, "after", norm, node):
             return False
         _, w, b = operands(node)
-        subject, into = norm.name, node.name
+        norm_name, layer_name = norm.name, node.name
         bias = parts.beta + ((float_weights(b) if b else 0.0) - parts.mean) * parts.gain
         store(graph, node, outward(node)(float_weights(w), parts.gain), bias, "folded")
         _take_over_result(graph, node, norm)
-        ledger.add(Change.REGROUPED, self.name, subject, f"folded into {into}'s weights")
+        ledger.add(Change.REGROUPED, self.name, norm_name, f"folded into {layer_name}'s weights")
         return True
 
-    def _before(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
+    def _fold_into_consumer(self, graph: Graph, norm: Node, ledger: Ledger) -> bool:
         if not self.before or first_failed(_conditions_before(norm)) is not None:
             return False
         use, parts = norm.result.only_use, affine(norm)
@@ -99,8 +101,8 @@ class FoldBatchNorm(Pass):
         scaled = inward(node)(weights, gain)
         bias = None if b is None else float_weights(b)
         if shift.any():
-            more = through(node, inward(node)(weights, shift))
-            bias = more if bias is None else bias + more
+            shift_bias = through(node, inward(node)(weights, shift))
+            bias = shift_bias if bias is None else bias + shift_bias
         store(graph, node, scaled, bias, "folded")
         graph.replace(norm.result, norm.operands["x"])
         graph.set_origins(node, (*norm.origins, *node.origins))
@@ -114,42 +116,43 @@ class FoldBatchNorm(Pass):
 
 def _layer_conditions(norm: Node, node: Node) -> Iterator[Condition]:
     """Yields the conditions on the layer that a normalization is folded into."""
-    known = node.op in LAYERS
+    is_layer = node.op in LAYERS
     article = "an" if node.op[:1] in "aeiou" else "a"
-    stands = f"{article} {node.op} stands there, which takes in no batch norm"
-    yield Condition(known, node, _obstacle_text(norm, node) or stands)
+    obstacle = f"{article} {node.op} stands there, which takes in no batch norm"
+    yield Condition(is_layer, node, _obstacle_text(norm, node) or obstacle)
     yield Condition(not node.schemes and not norm.schemes, node, "a scheme is planned for it")
     _, weight, bias = operands(node)
     yield Condition(weight.constant is not None, node, f"its weight %{weight.name} is not constant")
     if bias is not None:
-        said = f"its bias %{bias.name} is no constant row"
-        yield Condition(bias.constant is not None and bias.type.rank == 1, node, said)
+        message = f"its bias %{bias.name} is no constant row"
+        yield Condition(bias.constant is not None and bias.type.rank == 1, node, message)
     yield Condition(node.attrs.get("beta", 1.0) == 1.0, node, "its beta is not 1")
-    flat = node.op != "matmul" or weight.type.rank == 2
-    yield Condition(flat, node, f"its weight %{weight.name} has more than two axes")
-    plain = all(v.type.quant is None for v in (*node.operands.values(), *node.results))
-    yield Condition(plain, node, "it is quantized")
-    same = norm.profile == node.profile
-    yield Condition(same, node, f"it computes by another profile than {norm.name}")
+    has_matrix = node.op != "matmul" or weight.type.rank == 2
+    yield Condition(has_matrix, node, f"its weight %{weight.name} has more than two axes")
+    is_float = all(v.type.quant is None for v in (*node.operands.values(), *node.results))
+    yield Condition(is_float, node, "it is quantized")
+    has_same_profile = norm.profile == node.profile
+    yield Condition(has_same_profile, node, f"it computes by another profile than {norm.name}")
 
 
 def _obstacle_text(norm: Node, node: Node) -> str:
     """Returns the text for an op that stands between a normalization and a layer; or nothing."""
-    makers = [value.node for value in node.operands.values() if value.node is not norm]
+    producers = [value.node for value in node.operands.values() if value.node is not norm]
     users = [user for value in node.results for user in value.users if user is not norm]
-    beyond = [other for other in (*makers, *users) if other.op in LAYERS]
+    neighbour_layers = [other for other in (*producers, *users) if other.op in LAYERS]
     article = "an" if node.op[:1] in "aeiou" else "a"
-    if not beyond:
+    if not neighbour_layers:
         return ""
-    return f"{article} {node.op} stands between it and {beyond[0].op} {beyond[0].name}"
+    layer = neighbour_layers[0]
+    return f"{article} {node.op} stands between it and {layer.op} {layer.name}"
 
 
 def _norm_conditions(norm: Node) -> Iterator[Condition]:
     """Yields the conditions on the normalization itself."""
     for slot in ("gamma", "beta", "mean", "var"):
         value = norm.operands[slot]
-        real = value.constant is not None and value.type.quant is None
-        yield Condition(real, norm, f"its {slot} %{value.name} is not constant")
+        is_float_constant = value.constant is not None and value.type.quant is None
+        yield Condition(is_float_constant, norm, f"its {slot} %{value.name} is not constant")
     yield Condition(norm.result.type.quant is None, norm, "it is quantized")
     yield Condition(affine(norm) is not None, norm, "its factors are not finite")
 
@@ -163,8 +166,10 @@ def _conditions_after(norm: Node) -> Iterator[Condition]:
         others = ", ".join(user.name for user in x.users if user is not norm) or "it twice"
         yield Condition(x.only_use is not None, node, f"%{x.name} is also read by {others}")
     yield from _layer_conditions(norm, node)
-    along = _axis(norm) == result_axis(node)
-    yield Condition(along, norm, f"it goes along another axis than the channels of {node.name}")
+    is_channel_axis = _norm_axis(norm) == result_axis(node)
+    yield Condition(
+        is_channel_axis, norm, f"it goes along another axis than the channels of {node.name}"
+    )
     yield from _norm_conditions(norm)
 
 
@@ -177,10 +182,10 @@ def _conditions_before(norm: Node) -> Iterator[Condition]:
     node = use.node
     yield from _layer_conditions(norm, node)
     x, w, _ = operands(node)
-    data = x is norm.result and w is not norm.result
-    yield Condition(data, node, f"%{norm.result.name} is not its data")
+    is_data = x is norm.result and w is not norm.result
+    yield Condition(is_data, node, f"%{norm.result.name} is not its data")
     channels = f"it goes along another axis than the one that {node.name} sums over"
-    yield Condition(_axis(norm) == summed_axis(node, x), norm, channels)
+    yield Condition(_norm_axis(norm) == summed_axis(node, x), norm, channels)
     yield from _norm_conditions(norm)
     parts = affine(norm)
     assert parts is not None
@@ -189,7 +194,7 @@ def _conditions_before(norm: Node) -> Iterator[Condition]:
     yield Condition(not shifts or _has_no_padding(node), node, padded)
 
 
-def _axis(norm: Node) -> int:
+def _norm_axis(norm: Node) -> int:
     axis = norm.attrs["axis"]
     assert isinstance(axis, int)
     return axis % norm.result.type.rank
@@ -226,9 +231,9 @@ def affine(norm: Node) -> Normalization | None:
     assert isinstance(eps, float)
     with np.errstate(all="ignore"):
         gain = gamma / np.sqrt(var + eps)
-        found = Normalization(gain, mean, beta)
+        normalization = Normalization(gain, mean, beta)
         finite = np.isfinite(gain).all() and np.isfinite(beta - mean * gain).all()
-    return found if finite else None
+    return normalization if finite else None
 
 
 def _take_over_result(graph: Graph, node: Node, norm: Node) -> None:

@@ -55,9 +55,9 @@ def _channel_axis(node: Node) -> int:
     """Returns the axis of the output channels in the result."""
     if node.op in _TRANSPOSED:
         return 1
-    found = spec(node.op).traits.result_axis
-    assert found is not None
-    return found(make_call(node.op, node.operands, node.attrs))
+    axis_rule = spec(node.op).traits.result_axis
+    assert axis_rule is not None
+    return axis_rule(make_call(node.op, node.operands, node.attrs))
 
 
 def _per_channel(value: Value, node: Node) -> NDArray[np.float64] | None:
@@ -68,9 +68,9 @@ def _per_channel(value: Value, node: Node) -> NDArray[np.float64] | None:
     rank = node.result.type.rank
     if array.type.rank > rank:
         return None
-    wide = (1,) * (rank - array.type.rank) + array.contents.shape
-    rest = wide[: _channel_axis(node)] + wide[_channel_axis(node) + 1 :]
-    if any(d != 1 for d in rest) or wide[_channel_axis(node)] not in (1, size):
+    padded_shape = (1,) * (rank - array.type.rank) + array.contents.shape
+    other_sizes = padded_shape[: _channel_axis(node)] + padded_shape[_channel_axis(node) + 1 :]
+    if any(d != 1 for d in other_sizes) or padded_shape[_channel_axis(node)] not in (1, size):
         return None
     return np.broadcast_to(array.data.astype(np.float64).reshape(-1), (size,))
 
@@ -80,37 +80,37 @@ def _with_bias(graph: Graph, match: Match) -> Value | None:
     root = match.root
     node = next(n for n in match.nodes if n is not root)
     values = {slot: v for slot, v in root.operands.items() if v is not node.result}
-    (slot, value), *more = values.items()
-    row, held = _per_channel(value, node), node.operands.get(_bias_slot(node))
-    if more or row is None or node.attrs.get("beta", 1.0) != 1.0:
+    (slot, value), *others = values.items()
+    summand, old_bias = _per_channel(value, node), node.operands.get(_bias_slot(node))
+    if others or summand is None or node.attrs.get("beta", 1.0) != 1.0:
         return None
     if root.op == "sub":  # x - k adds -k, whereas k - x would negate the product
         if slot != "b":
             return None
-        row = -row
-    if held is not None:
-        if held.constant is None or held.type.rank != 1 or held.type.quant:
+        summand = -summand
+    if old_bias is not None:
+        if old_bias.constant is None or old_bias.type.rank != 1 or old_bias.type.quant:
             return None
-        row = row + held.constant.data.astype(np.float64)
+        summand = summand + old_bias.constant.data.astype(np.float64)
     if root.result.type != node.result.type:
         return None
-    elements = Array.of(row.astype(value.type.dtype.carrier), f"{root.name}.bias")
+    elements = Array.of(summand.astype(value.type.dtype.carrier), f"{root.name}.bias")
     bias = graph.constant(elements, name=graph.fresh(f"{root.name}.bias"))
     operands = {**node.operands, _bias_slot(node): bias}
     return graph.add(node.op, operands, node.attrs, types=[root.result.type]).result
 
 
-def _rewrite(name: str, made: Op) -> Rewrite:
-    known = Var("k").check("it is a constant", lambda value: value.constant is not None)
-    term = op.any_of("add", "sub")(made, known)
+def _rewrite(name: str, layer: Op) -> Rewrite:
+    constant = Var("k").check("it is a constant", lambda value: value.constant is not None)
+    term = op.any_of("add", "sub")(layer, constant)
     doc = "What is added to every element of a channel."
     return Rewrite(
-        Pattern(name, (term | op.add(known, made),), doc=doc), _with_bias, Change.REGROUPED
+        Pattern(name, (term | op.add(constant, layer),), doc=doc), _with_bias, Change.REGROUPED
     )
 
 
 _WEIGHT = Var("w").where("constant")
-_OF_CONSTANT_WEIGHTS = (
+_CONSTANT_WEIGHT_REWRITES = (
     _rewrite("bias", op.any_of(*_CONVS)(Var("x"), _WEIGHT, ...)),
     _rewrite("product-bias", op.any_of("matmul", "gemm")(Var("x"), _WEIGHT, ...)),
 )
@@ -138,8 +138,8 @@ class FoldBias(PatternPass):
     """After matmul and gemm too."""
 
     def chosen(self) -> tuple[Rewrite, ...]:
-        all_of = _OF_CONSTANT_WEIGHTS if self.layers else self.rewrites
-        return all_of if self.products else all_of[:1]
+        candidates = _CONSTANT_WEIGHT_REWRITES if self.layers else self.rewrites
+        return candidates if self.products else candidates[:1]
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

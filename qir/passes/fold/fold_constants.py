@@ -62,7 +62,7 @@ class FoldConstants(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            if foldable(node, self.limit, self.growth) or _read_off(node):
+            if foldable(node, self.limit, self.growth) or _reads_static_parameters(node):
                 count += fold(graph, node, ledger, self.name)
             elif node.op == "foreign":
                 count += bool(read_again(graph, node, ledger, self.name))
@@ -77,8 +77,8 @@ def foldable(node: Node, limit: int, growth: int) -> bool:
         return False
     if any(v.type.quant for v in node.results):
         return False
-    given = {v: v.constant.contents.size for v in node.operands.values() if v.constant}
-    return _size(node) <= min(limit, sum(given.values()) + growth)
+    operand_sizes = {v: v.constant.contents.size for v in node.operands.values() if v.constant}
+    return _element_count(node) <= min(limit, sum(operand_sizes.values()) + growth)
 
 
 def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
@@ -86,20 +86,20 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
 
     A node that cannot be computed stays, without an error: it may never be run.
     """
-    found = {s: v.constant.data for s, v in node.operands.items() if v.constant}
+    operands = {s: v.constant.data for s, v in node.operands.items() if v.constant}
     if node.op == "qparams":
-        found["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
+        operands["x"] = np.zeros((), node.operands["x"].type.dtype.carrier)  # of no account
     try:
-        made = run_node(node, found, profile_name_of(graph, node))
+        results = run_node(node, operands, profile_name_of(graph, node))
     except QirError:
         return False
     if not may(step, f"compute {node.op}", node):
         return False
-    for old, data in zip(node.results, made, strict=True):
-        kind = TensorType(data.shape, old.type.dtype)
+    for old, data in zip(node.results, results, strict=True):
+        tensor_type = TensorType(data.shape, old.type.dtype)
         name = old.name
         graph.rename(old, graph.fresh(f"{name}.folded"))
-        elements = Array(np.asarray(data, order="C"), kind, name)
+        elements = Array(np.asarray(data, order="C"), tensor_type, name)
         value = graph.constant(elements, name=name, before=node)
         graph.set_origins(value.node, node.origins)
         graph.set_lineage(value, old.lineage)
@@ -108,7 +108,7 @@ def fold(graph: Graph, node: Node, ledger: Ledger, step: str) -> bool:
     return True
 
 
-def _read_off(node: Node) -> bool:
+def _reads_static_parameters(node: Node) -> bool:
     """Returns whether it reads numbers that are in a type."""
     if node.op != "qparams" or not node.used or len(node.operands) > 1:
         return False
@@ -116,10 +116,10 @@ def _read_off(node: Node) -> bool:
     return quant is not None and not quant.dynamic
 
 
-def _size(node: Node) -> float:
+def _element_count(node: Node) -> float:
     """Returns how many elements the results have; infinite where nobody knows."""
     shapes = [known_shape(value.type.shape) for value in node.results]
     if None in shapes and not node.stages:
         types = infer_result_types(node.op, node.operands, node.attrs, node.bodies)
-        shapes = [known_shape(kind.shape) for kind in types]
+        shapes = [known_shape(result_type.shape) for result_type in types]
     return sum(math.inf if sizes is None else math.prod(sizes) for sizes in shapes)

@@ -61,132 +61,132 @@ class FoldControl(Pass):
         count = 0
         while todo:
             node = todo.pop()
-            found = _known(graph, node)
-            if found is None or not may(self.name, node.op, node):
+            flow = _known_flow(graph, node)
+            if flow is None or not may(self.name, node.op, node):
                 continue
             name, op = node.name, node.op
-            todo += found.put(graph, node)
-            ledger.add(Change.EXACT, self.name, name, f"{op} {found.said}")
+            todo += flow.replace_node(graph, node)
+            ledger.add(Change.EXACT, self.name, name, f"{op} {flow.description}")
             count += 1
         return count + (graph.prune() if count else 0)
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownFlow:
     """What a control op is known to do: run a body once, or none."""
 
-    said: str
+    description: str
     body: Graph | None
     axes: tuple[int, ...]
     """Where each of the parts is stacked."""
     entries: tuple[int, ...] = ()
     """Along which axis a sequence has its one entry."""
 
-    def put(self, graph: Graph, node: Node) -> list[Node]:
+    def replace_node(self, graph: Graph, node: Node) -> list[Node]:
         """Puts what it gives in the place of the node; gives the control ops that come with it."""
-        given = frozenset(node.operands.values())
-        known: dict[Value, Value] = {}
-        made = (
-            self._none(graph, node)
+        operands = frozenset(node.operands.values())
+        copies: dict[Value, Value] = {}
+        replacements = (
+            self._without_rounds(graph, node)
             if self.body is None
-            else self._once(graph, node, self.body, known)
+            else self._inlined(graph, node, self.body, copies)
         )
-        named = [(old.name, old.lineage) for old in node.results]
-        for old, new in zip(node.results, made, strict=True):
+        old_names = [(old.name, old.lineage) for old in node.results]
+        for old, new in zip(node.results, replacements, strict=True):
             graph.replace(old, new)
         graph.remove(node)
-        for (name, lineage), new in zip(named, made, strict=True):
-            if new not in given and not graph.has(name):
+        for (name, lineage), new in zip(old_names, replacements, strict=True):
+            if new not in operands and not graph.has(name):
                 graph.rename(new, name)
                 graph.set_lineage(new, lineage)
-        return list(dict.fromkeys(v.node for v in known.values() if v.node.op in CONTROL_FLOW_OPS))
+        return list(dict.fromkeys(v.node for v in copies.values() if v.node.op in CONTROL_FLOW_OPS))
 
-    def _none(self, graph: Graph, node: Node) -> list[Value]:
+    def _without_rounds(self, graph: Graph, node: Node) -> list[Value]:
         carried = node.variadic("vs")
         parts = node.results[len(carried) :]
-        made = list(carried)
+        results = list(carried)
         for value, axis in zip(parts, self.axes, strict=True):
-            data = np.zeros(_empty(value.type, axis), value.type.dtype.carrier)
-            kind = TensorType(data.shape, value.type.element)
-            made.append(graph.constant(Array(data, kind, value.name), before=node))
-        return made
+            data = np.zeros(_empty_shape(value.type, axis), value.type.dtype.carrier)
+            tensor_type = TensorType(data.shape, value.type.element)
+            results.append(graph.constant(Array(data, tensor_type, value.name), before=node))
+        return results
 
-    def _once(
-        self, graph: Graph, node: Node, body: Graph, known: dict[Value, Value]
+    def _inlined(
+        self, graph: Graph, node: Node, body: Graph, copies: dict[Value, Value]
     ) -> list[Value]:
-        carried, given = node.variadic("vs"), node.variadic("xs")
-        first: list[Value] = []
+        carried, captured = node.variadic("vs"), node.variadic("xs")
+        leading: list[Value] = []
         if node.op == "loop":
             for data, value in zip((np.int64(0), np.bool_(True)), body.inputs, strict=False):
                 ones = np.asarray(data).reshape((1,) * value.type.rank)
-                first.append(graph.constant(ones, name=value.name, before=node))
+                leading.append(graph.constant(ones, name=value.name, before=node))
         entries = [
             graph.add("squeeze", {"x": value}, {"axes": (axis,)}, before=node).result
             for value, axis in zip(node.variadic("ss"), self.entries, strict=True)
         ]
-        known |= inline(graph, body, [*first, *carried, *entries, *given], node)
-        outputs = [known[value] for value in body.outputs.values()]
+        copies |= inline(graph, body, [*leading, *carried, *entries, *captured], node)
+        outputs = [copies[value] for value in body.outputs.values()]
         outputs = outputs[1:] if node.op == "loop" else outputs
-        n = len(outputs) - len(self.axes)
+        carried_count = len(outputs) - len(self.axes)
         stacked = [
             graph.add("unsqueeze", {"x": value}, {"axes": (axis,)}, before=node).result
-            for value, axis in zip(outputs[n:], self.axes, strict=True)
+            for value, axis in zip(outputs[carried_count:], self.axes, strict=True)
         ]
-        return [*outputs[:n], *stacked]
+        return [*outputs[:carried_count], *stacked]
 
 
-def _empty(kind: TensorType, axis: int) -> tuple[int, ...]:
+def _empty_shape(tensor_type: TensorType, axis: int) -> tuple[int, ...]:
     """Returns the shape of no parts: what is not known is 0, as the interpreter has it."""
-    sizes = [d if isinstance(d, int) else 0 for d in kind.shape]
+    sizes = [d if isinstance(d, int) else 0 for d in tensor_type.shape]
     sizes[axis] = 0
     return tuple(sizes)
 
 
-def _known(graph: Graph, node: Node) -> _Known | None:
+def _known_flow(graph: Graph, node: Node) -> _KnownFlow | None:
     """Returns what a control op is known to do; None where it is not, or cannot be said without
     it."""
     if node not in graph or node.schemes:
         return None
     if node.op == "if":
-        cond = _truth(node.operands["cond"])
+        cond = _constant_truth(node.operands["cond"])
         if cond is None:
             return None
-        found = _Known(
+        flow = _KnownFlow(
             f"takes {str(cond).lower()}", graph.body(node, "then" if cond else "else"), ()
         )
     else:
         body = graph.body(node)
-        rounds = _rounds(node, body) if node.op == "loop" else _length(node)
+        rounds = _known_rounds(node, body) if node.op == "loop" else _known_scan_length(node)
         if rounds is None:
             return None
         carried = len(node.variadic("vs"))
         axes = _axes(node, "out_axes", node.results[carried:]) if node.op == "scan" else None
         axes = axes if axes is not None else (0,) * (len(node.results) - carried)
         entries = _axes(node, "axes", node.variadic("ss")) if node.op == "scan" else ()
-        said = f"has {rounds} round{'s' * (rounds != 1)}"
-        found = _Known(said, body if rounds else None, axes, entries)
-    return found if _tells_as_much(node, found) else None
+        description = f"has {rounds} round{'s' * (rounds != 1)}"
+        flow = _KnownFlow(description, body if rounds else None, axes, entries)
+    return flow if _keeps_known_sizes(node, flow) else None
 
 
-def _truth(value: Value) -> bool | None:
+def _constant_truth(value: Value) -> bool | None:
     array = value.constant
     return bool(array.data.reshape(())) if array is not None and array.contents.size == 1 else None
 
 
-def _rounds(node: Node, body: Graph) -> int | None:
+def _known_rounds(node: Node, body: Graph) -> int | None:
     """Returns how often a loop runs, where that is never or once."""
-    held = node.operands.get("count")
-    array = held.constant if held is not None else None
+    count_value = node.operands.get("count")
+    array = count_value.constant if count_value is not None else None
     count = int(array.data.reshape(())) if array is not None and array.contents.size == 1 else None
-    cond = _truth(node.operands["cond"]) if "cond" in node.operands else True
+    cond = _constant_truth(node.operands["cond"]) if "cond" in node.operands else True
     if cond is False or (count is not None and count < 1):
         return 0
-    starts = cond is True and (held is None or count is not None)
-    stops = count == 1 or _truth(next(iter(body.outputs.values()))) is False
-    return 1 if starts and stops else None
+    runs_first = cond is True and (count_value is None or count is not None)
+    stops_after_first = count == 1 or _constant_truth(next(iter(body.outputs.values()))) is False
+    return 1 if runs_first and stops_after_first else None
 
 
-def _length(node: Node) -> int | None:
+def _known_scan_length(node: Node) -> int | None:
     """Returns how many entries a scan runs over, where that is 0 or 1."""
     values = node.variadic("ss")
     sizes = {v.type.shape[a] for v, a in zip(values, _axes(node, "axes", values), strict=True)}
@@ -194,54 +194,54 @@ def _length(node: Node) -> int | None:
 
 
 def _axes(node: Node, name: str, values: Sequence[Value]) -> tuple[int, ...]:
-    along = node.attrs[name] or (0,) * len(values)
-    assert isinstance(along, tuple)
+    axes = node.attrs[name] or (0,) * len(values)
+    assert isinstance(axes, tuple)
     return tuple(
         axis % value.type.rank
-        for axis, value in zip(along, values, strict=True)
+        for axis, value in zip(axes, values, strict=True)
         if isinstance(axis, int)
     )
 
 
-def _tells_as_much(node: Node, found: _Known) -> bool:
+def _keeps_known_sizes(node: Node, flow: _KnownFlow) -> bool:
     """Returns whether the values that come instead have types, and no size is known less than
     before."""
-    kinds = _kinds(node, found)
-    return kinds is not None and all(
-        kind.element == old.type.element
-        and all(a == b or b is None for a, b in zip(kind.shape, old.type.shape, strict=True))
-        for kind, old in zip(kinds, node.results, strict=True)
+    types = _replacement_types(node, flow)
+    return types is not None and all(
+        new_type.element == old.type.element
+        and all(a == b or b is None for a, b in zip(new_type.shape, old.type.shape, strict=True))
+        for new_type, old in zip(types, node.results, strict=True)
     )
 
 
-def _kinds(node: Node, found: _Known) -> list[TensorType] | None:
+def _replacement_types(node: Node, flow: _KnownFlow) -> list[TensorType] | None:
     """Returns the types of what comes instead; None where a quantized type is
     in the way."""
     carried = node.variadic("vs")
-    if found.body is None:
+    if flow.body is None:
         parts = node.results[len(carried) :]
         if any(value.type.quant for value in parts):
             return None
-        shapes = (_empty(v.type, a) for v, a in zip(parts, found.axes, strict=True))
-        made = [v.type.with_shape(shape) for v, shape in zip(parts, shapes, strict=True)]
-        return [*(value.type for value in carried), *made]
-    outputs = list(found.body.outputs.values())[node.op == "loop" :]
-    n = len(outputs) - len(found.axes)
-    given = dict(zip(found.body.inputs, _given(node), strict=True))
-    kinds = [given.get(value, value.type) or value.type for value in outputs[:n]]
+        shapes = (_empty_shape(v.type, a) for v, a in zip(parts, flow.axes, strict=True))
+        empty_types = [v.type.with_shape(shape) for v, shape in zip(parts, shapes, strict=True)]
+        return [*(value.type for value in carried), *empty_types]
+    outputs = list(flow.body.outputs.values())[node.op == "loop" :]
+    carried_count = len(outputs) - len(flow.axes)
+    input_types = dict(zip(flow.body.inputs, _body_input_types(node), strict=True))
+    types = [input_types.get(value, value.type) or value.type for value in outputs[:carried_count]]
     try:
-        for value, axis in zip(node.variadic("ss"), found.entries, strict=True):
+        for value, axis in zip(node.variadic("ss"), flow.entries, strict=True):
             infer_result_types("squeeze", {"x": value}, {"axes": (axis,)})
-        for value, axis in zip(outputs[n:], found.axes, strict=True):
-            kinds += infer_result_types("unsqueeze", {"x": value}, {"axes": (axis,)})
+        for value, axis in zip(outputs[carried_count:], flow.axes, strict=True):
+            types += infer_result_types("unsqueeze", {"x": value}, {"axes": (axis,)})
     except QirError:
         return None
-    return kinds
+    return types
 
 
-def _given(node: Node) -> list[TensorType | None]:
+def _body_input_types(node: Node) -> list[TensorType | None]:
     """Returns the types of what the body is given, where that is an operand as it is."""
-    none: list[TensorType | None] = [None] * (2 if node.op == "loop" else 0)
+    counters: list[TensorType | None] = [None] * (2 if node.op == "loop" else 0)
     carried = [value.type for value in node.variadic("vs")]
     entries: list[TensorType | None] = [None] * len(node.variadic("ss"))
-    return [*none, *carried, *entries, *(value.type for value in node.variadic("xs"))]
+    return [*counters, *carried, *entries, *(value.type for value in node.variadic("xs"))]

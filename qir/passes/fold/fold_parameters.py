@@ -38,7 +38,7 @@ from qir.reference.interpreter import profile_name_of
 from qir.rewrite import Pass
 from qir.rewrite.equal_types import tied
 
-Found = dict[Value, "QuantType | None"]
+AgreedTypes = dict[Value, "QuantType | None"]
 """The type that a value's readers and maker agree on; None where they leave it open."""
 
 
@@ -66,91 +66,97 @@ class FoldParameters(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
-        for _, each in graph.walk():
-            found = self._agreed(each, ledger, inside=each is not graph)
-            for value, quant in found.items():
+        for _, part in graph.walk():
+            agreed = self._agreed_types(part, ledger, inside=part is not graph)
+            for value, quant in agreed.items():
                 if quant is not None:
-                    _fold(each, value, quant)
+                    _fold(part, value, quant)
                     ledger.add(Change.EXACT, self.name, value.name, "constant numbers")
                     count += 1
-            for node in list(each):
-                count += _fold_inner(each, node)
+            for node in list(part):
+                count += _fold_inner(part, node)
             if count:
-                each.prune()
+                part.prune()
         return count
 
-    def _agreed(self, graph: Graph, ledger: Ledger, *, inside: bool) -> Found:
+    def _agreed_types(self, graph: Graph, ledger: Ledger, *, inside: bool) -> AgreedTypes:
         """Returns the types that dynamic values can have; what moves integers agrees on both
         sides."""
-        found: Found = {}
+        agreed: AgreedTypes = {}
         for value in graph.values.values():
             if (quant := value.type.quant) is None or not quant.dynamic:
                 continue
-            named = _named(graph, value)
-            known = [n for n in named if n is not None]
-            if _at_edge(value, inside=inside):
-                found[value] = None
-            elif not named:
-                found[value] = _carried(value, found)
-            elif len(known) == len(named) and not all(map(known[0].has_same_mapping, known)):
+            by_readers = _types_by_readers(graph, value)
+            stated = [stated_type for stated_type in by_readers if stated_type is not None]
+            if _is_at_edge(value, inside=inside):
+                agreed[value] = None
+            elif not by_readers:
+                agreed[value] = _moved_type(value, agreed)
+            elif len(stated) == len(by_readers) and not all(
+                map(stated[0].has_same_mapping, stated)
+            ):
                 ledger.add(Change.REFUSED, self.name, value.name, "readers disagree on numbers")
-                found[value] = None
+                agreed[value] = None
             else:
-                found[value] = known[0] if len(known) == len(named) else None
-        while _drop_uneven(graph, found):
+                agreed[value] = stated[0] if len(stated) == len(by_readers) else None
+        while _drop_disagreeing(graph, agreed):
             pass
-        return found
+        return agreed
 
 
-def _at_edge(value: Value, *, inside: bool) -> bool:
+def _is_at_edge(value: Value, *, inside: bool) -> bool:
     """Returns whether a value goes into a body or group or comes out of one, which say its type
     too."""
     users = [use.node for use in value.uses]
-    if inside and (value.node.op == "input" or any(n.op == "output" for n in users)):
+    if inside and (value.node.op == "input" or any(user.op == "output" for user in users)):
         return True
-    return any(n.bodies or n.stages for n in (value.node, *users))
+    return any(user.bodies or user.stages for user in (value.node, *users))
 
 
-def _named(graph: Graph, value: Value) -> list[QuantType | None]:
+def _types_by_readers(graph: Graph, value: Value) -> list[QuantType | None]:
     """Returns the type by each reader with parameters; None where a parameter is no constant."""
     quant = value.type.quant
     assert quant is not None
     places = [(use.node, use.slot) for use in value.uses]
     if len(value.node.results) == 1 and value.node.op not in STATED_TYPE_OPS:
         places.append((value.node, ""))
-    found = [_told(graph, node, slot, quant) for node, slot in places if _beside(node, slot)]
-    return found
-
-
-def _beside(node: Node, slot: str) -> dict[str, Value]:
-    """Returns the companions of a slot, of the result where it is empty."""
-    dot = f"{slot}." if slot else ""
-    row = spec(node.op)
-    names = [
-        f"{dot}{n}"
-        for n in COMPANIONS
-        if node.op not in STATED_TYPE_OPS and row.is_companion(f"{dot}{n}")
+    types = [
+        _type_by_companions(graph, node, slot, quant)
+        for node, slot in places
+        if _companions(node, slot)
     ]
-    return {n: node.operands[n] for n in names if n in node.operands}
+    return types
 
 
-def _told(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | None:
-    arrays = {n: v.constant for n, v in _beside(node, slot).items()}
-    known = {n: a for n, a in arrays.items() if a is not None}
-    if len(known) < len(arrays):
+def _companions(node: Node, slot: str) -> dict[str, Value]:
+    """Returns the companions of a slot, of the result where it is empty."""
+    prefix = f"{slot}." if slot else ""
+    op_spec = spec(node.op)
+    names = [
+        f"{prefix}{name}"
+        for name in COMPANIONS
+        if node.op not in STATED_TYPE_OPS and op_spec.is_companion(f"{prefix}{name}")
+    ]
+    return {name: node.operands[name] for name in names if name in node.operands}
+
+
+def _type_by_companions(graph: Graph, node: Node, slot: str, quant: QuantType) -> QuantType | None:
+    arrays = {n: v.constant for n, v in _companions(node, slot).items()}
+    constants = {n: a for n, a in arrays.items() if a is not None}
+    if len(constants) < len(arrays):
         return None
-    plain = {n: a.data for n, a in known.items() if a.type.quant is None}
+    floats = {n: a.data for n, a in constants.items() if a.type.quant is None}
     try:
-        made = with_companion_parameters(quant, slot, plain, profile_name_of(graph, node))
-        for name, array in known.items():
+        quant_type = with_companion_parameters(quant, slot, floats, profile_name_of(graph, node))
+        for name, array in constants.items():
             if array.type.quant is not None:
-                made = _nested(made, name.rpartition(".")[2], array)
+                quant_type = _with_quantized_parameter(quant_type, name.rpartition(".")[2], array)
     except QirError:
         return None
-    return None if made.dynamic else made
+    return None if quant_type.dynamic else quant_type
 
 
-def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
+def _with_quantized_parameter(quant: QuantType, name: str, array: Array) -> QuantType:
     """Returns the type with numbers that are quantized themselves."""
     if name == "scale":
         return replace(quant, scale=array, scale_dtype=array.type.express)
@@ -160,54 +166,58 @@ def _nested(quant: QuantType, name: str, array: Array) -> QuantType:
 # -- ops that only move quantized values ----------------------------------------------------------
 
 
-def _carried(value: Value, found: Found) -> QuantType | None:
+def _moved_type(value: Value, agreed: AgreedTypes) -> QuantType | None:
     """Returns the type of integers that were only moved, where that of the integers before is
     known."""
     node = value.node
     sources = [v for v in tied(node) if v is not value]
     if len(sources) != 1:
         return None
-    quant = _now(sources[0], found)
-    return None if quant is None else _move(node, quant)
+    quant = _static_type(sources[0], agreed)
+    return None if quant is None else _type_after_move(node, quant)
 
 
-def _now(value: Value, found: Found) -> QuantType | None:
+def _static_type(value: Value, agreed: AgreedTypes) -> QuantType | None:
     """Returns the static type that a value has, or can have."""
-    quant = found[value] if value in found else value.type.quant
+    quant = agreed[value] if value in agreed else value.type.quant
     return None if quant is None or quant.dynamic else quant
 
 
-def _move(node: Node, quant: QuantType) -> QuantType | None:
-    row = spec(node.op)
-    if row.move is None:
+def _type_after_move(node: Node, quant: QuantType) -> QuantType | None:
+    op_spec = spec(node.op)
+    if op_spec.move is None:
         return quant
-    return row.move(make_call(node.op, node.operands, node.attrs), quant)
+    return op_spec.move(make_call(node.op, node.operands, node.attrs), quant)
 
 
-def _drop_uneven(graph: Graph, found: Found) -> bool:
+def _drop_disagreeing(graph: Graph, agreed: AgreedTypes) -> bool:
     """Leaves open what not all who hold the same integers agree on; says whether there was any."""
     changed = False
     for node in graph:
-        both = tied(node)
-        if not any(found.get(v) for v in both):
+        connected = tied(node)
+        if not any(agreed.get(v) for v in connected):
             continue
-        known = [_now(v, found) for v in both]
-        if None not in known and (node.op == "concat" or _even(node, found)):
+        types = [_static_type(v, agreed) for v in connected]
+        if None not in types and (node.op == "concat" or _results_agree(node, agreed)):
             continue
-        for value in both:
-            if found.get(value) is not None:
-                found[value] = None
+        for value in connected:
+            if agreed.get(value) is not None:
+                agreed[value] = None
                 changed = True
     return changed
 
 
-def _even(node: Node, found: Found) -> bool:
-    results = [_now(v, found) for v in node.results]
+def _results_agree(node: Node, agreed: AgreedTypes) -> bool:
+    results = [_static_type(v, agreed) for v in node.results]
     for value in tied(node):
-        quant = _now(value, found)
-        moved = _move(node, quant) if quant is not None and value not in node.results else None
+        quant = _static_type(value, agreed)
+        moved = (
+            _type_after_move(node, quant)
+            if quant is not None and value not in node.results
+            else None
+        )
         if moved is not None and not all(
-            r is not None and moved.has_same_mapping(r) for r in results
+            result is not None and moved.has_same_mapping(result) for result in results
         ):
             return False
     return True
@@ -217,26 +227,26 @@ def _even(node: Node, found: Found) -> bool:
 
 
 def _fold(graph: Graph, value: Value, quant: QuantType) -> None:
-    kind = value.type.with_element(quant)
-    if (held := value.constant) is not None:
-        graph.set_attrs(value.node, data=Array(held.contents, kind, held.name))
-    graph.set_type(value, kind)
+    tensor_type = value.type.with_element(quant)
+    if (constant := value.constant) is not None:
+        graph.set_attrs(value.node, data=Array(constant.contents, tensor_type, constant.name))
+    graph.set_type(value, tensor_type)
     places = [(use.node, use.slot) for use in value.uses]
     if len(value.node.results) == 1 and value.node.op not in STATED_TYPE_OPS:
         places.append((value.node, ""))
     for node, slot in places:
-        for name in _beside(node, slot):
+        for name in _companions(node, slot):
             graph.set_operand(node, name, None)
 
 
 def _fold_inner(graph: Graph, node: Node) -> int:
     count = 0
     for slot, element in list(node.inner.items()):
-        if isinstance(element, QuantType) and element.dynamic and _beside(node, slot):
-            made = _told(graph, node, slot, element)
-            if made is not None:
-                for name in _beside(node, slot):
+        if isinstance(element, QuantType) and element.dynamic and _companions(node, slot):
+            static_type = _type_by_companions(graph, node, slot, element)
+            if static_type is not None:
+                for name in _companions(node, slot):
                     graph.set_operand(node, name, None)
-                graph.set_inner(node, slot, made)
+                graph.set_inner(node, slot, static_type)
                 count += 1
     return count

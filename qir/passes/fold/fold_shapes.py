@@ -83,11 +83,11 @@ class FoldShapes(Pass):
         self.require_least(limit=0)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        return _Run(graph, ledger, self.name, self.limit).sweep()
+        return _ShapeFolding(graph, ledger, self.name, self.limit).sweep()
 
 
 @dataclass
-class _Run:
+class _ShapeFolding:
     graph: Graph
     ledger: Ledger
     step: str
@@ -95,7 +95,7 @@ class _Run:
     known: dict[Value, Sizes] = field(default_factory=dict)
     changed: set[Value] = field(default_factory=set)
     """Values of which more is known than before."""
-    within: dict[Value, dict[int, Dim]] = field(default_factory=dict)
+    upper_bounds: dict[Value, dict[int, Dim]] = field(default_factory=dict)
     """Sizes that unknown ones do not exceed, by axis: a broadcast of both has that size."""
 
     def sweep(self) -> int:
@@ -105,24 +105,24 @@ class _Run:
     def _visit(self, node: Node) -> int:
         count = 0
         if node.op == "foreign":
-            made = read_again(self.graph, node, self.ledger, self.step)
-            self.changed.update(value for each in made for value in each.results)
-            return bool(made) + sum(self._visit(each) for each in made)
+            added = read_again(self.graph, node, self.ledger, self.step)
+            self.changed.update(value for new_node in added for value in new_node.results)
+            return bool(added) + sum(self._visit(new_node) for new_node in added)
         if node.op in ("reshape", "expand") and not node.schemes:
-            count += self._settle(node)
-        if node.op in MADE_TO or (node.op in BROADCASTING and self.within):
-            count += self._state(node)
+            count += self._make_shape_constant(node)
+        if node.op in SHAPED_BY_OPERAND or (node.op in BROADCASTING and self.upper_bounds):
+            count += self._state_known_sizes(node)
         if any(value in self.changed for value in node.operands.values()):
-            self._refine(node)
-        if node.op == "slice_at" and not node.schemes and self._cut(node):
+            self._infer_again(node)
+        if node.op == "slice_at" and not node.schemes and self._make_slice_static(node):
             return count + 1
-        self._bound(node)
-        found = reckoned(node, self.known, self.limit)
-        for value, sizes in zip(node.results, found, strict=False):
+        self._record_bounds(node)
+        results = computed_sizes(node, self.known, self.limit)
+        for value, sizes in zip(node.results, results, strict=False):
             if sizes.size > self.limit:
                 continue
             self.known[value] = sizes
-            if node.op != "constant" and value.uses and whole(sizes):
+            if node.op != "constant" and value.uses and all_integers(sizes):
                 count += self._fold(value, sizes)
         return count
 
@@ -143,81 +143,90 @@ class _Run:
         self.ledger.add(Change.EXACT, self.step, name, "sizes are known")
         return True
 
-    def _settle(self, node: Node) -> bool:
+    def _make_shape_constant(self, node: Node) -> bool:
         """Gives a reshape or expand a constant shape, where that says as much."""
         old = node.operands["shape"]
         sizes = self.known.get(old)
-        if sizes is None or sizes.ndim != 1 or whole(sizes) or old.constant is not None:
+        if sizes is None or sizes.ndim != 1 or all_integers(sizes) or old.constant is not None:
             return False
         x = node.operands["x"].type.shape
-        made = _copied(x, list(sizes), node) if node.op == "reshape" else _spread(x, list(sizes))
-        if made is None or not may(self.step, node.op, node):
+        target = (
+            _reshape_sizes(x, list(sizes), node)
+            if node.op == "reshape"
+            else _expand_sizes(x, list(sizes))
+        )
+        if target is None or not may(self.step, node.op, node):
             return False
         if node.op == "reshape" and node.attrs["allow_zero"]:
             self.graph.set_attrs(node, allow_zero=False)  # none of the sizes is written as 0
-        data = np.array(made, old.type.dtype.carrier)
+        data = np.array(target, old.type.dtype.carrier)
         value = self.graph.constant(data, name=f"{node.name}.shape", before=node)
         self.graph.set_operand(node, "shape", value)
         self.changed.add(value)
         self.ledger.add(Change.EXACT, self.step, node.name, f"{node.op} to sizes that are known")
         return True
 
-    def _cut(self, node: Node) -> bool:
+    def _make_slice_static(self, node: Node) -> bool:
         """Makes a slice with bounds that are known an ordinary one."""
         bounds = [self.known.get(node.operands[slot]) for slot in ("starts", "ends")]
-        if any(b is None or not whole(b) for b in bounds) or not may(self.step, node.op, node):
+        if any(bound is None or not all_integers(bound) for bound in bounds) or not may(
+            self.step, node.op, node
+        ):
             return False
-        axes, old, graph = node.attrs["axes"], node.result, self.graph
-        starts, ends = (tuple(b.tolist()) for b in bounds if b is not None)
+        axes, old_result, graph = node.attrs["axes"], node.result, self.graph
+        starts, ends = (tuple(bound.tolist()) for bound in bounds if bound is not None)
         attrs = {"starts": starts, "ends": ends, "axes": axes}
         attrs["steps"] = node.attrs["steps"] or (1,) * len(starts)
-        name = old.name
-        graph.rename(old, graph.fresh(f"{name}.folded"))
+        name = old_result.name
+        graph.rename(old_result, graph.fresh(f"{name}.folded"))
         x = {"x": node.operands["x"]}
-        new = graph.add("slice", x, attrs, name=name, before=node, origins=node.origins)
-        if any(use.node.op == "output" for use in old.uses):
-            graph.set_type(new.result, old.type)
-        graph.set_lineage(new.result, old.lineage)
-        graph.replace(old, new.result)
-        self.changed.add(new.result)
+        replacement = graph.add("slice", x, attrs, name=name, before=node, origins=node.origins)
+        if any(use.node.op == "output" for use in old_result.uses):
+            graph.set_type(replacement.result, old_result.type)
+        graph.set_lineage(replacement.result, old_result.lineage)
+        graph.replace(old_result, replacement.result)
+        self.changed.add(replacement.result)
         self.ledger.add(Change.EXACT, self.step, name, "bounds are known")
-        self._visit(new)
+        self._visit(replacement)
         return True
 
-    def _state(self, node: Node) -> bool:
+    def _state_known_sizes(self, node: Node) -> bool:
         """Writes into a type the sizes that follow from what is known while nothing runs."""
-        old = node.result.type.shape
-        if None not in old or any(use.node.op == "output" for use in node.result.uses):
+        stated_shape = node.result.type.shape
+        if None not in stated_shape or any(use.node.op == "output" for use in node.result.uses):
             return False
-        shape = self._wanted(node)
-        if shape is None or len(shape) != len(old):
+        shape = self._requested_shape(node)
+        if shape is None or len(shape) != len(stated_shape):
             return False
-        more = tuple(n if o is None else o for o, n in zip(old, shape, strict=True))
-        if more == old or not may(self.step, node.op, node):
+        merged = tuple(
+            inferred if stated is None else stated
+            for stated, inferred in zip(stated_shape, shape, strict=True)
+        )
+        if merged == stated_shape or not may(self.step, node.op, node):
             return False
-        self.graph.set_type(node.result, node.result.type.with_shape(more))
+        self.graph.set_type(node.result, node.result.type.with_shape(merged))
         self.changed.add(node.result)
         return True
 
-    def _wanted(self, node: Node) -> Shape | None:
+    def _requested_shape(self, node: Node) -> Shape | None:
         """Returns the shape that a node makes; None where nothing is known of it."""
-        if node.op not in MADE_TO:
-            return broadcast_within_bounds(node, self.within)
-        return made_to(node, self.known.get(node.operands["shape"]))
+        if node.op not in SHAPED_BY_OPERAND:
+            return broadcast_within_bounds(node, self.upper_bounds)
+        return requested_shape(node, self.known.get(node.operands["shape"]))
 
-    def _bound(self, node: Node) -> None:
+    def _record_bounds(self, node: Node) -> None:
         """Keeps what the sizes of a part do not exceed."""
         if len(node.results) != 1 or None not in node.result.type.shape:
             return
         if node.op == "slice_at":
             starts, ends = (self.known.get(node.operands[slot]) for slot in ("starts", "ends"))
-            found = slice_bounds(node, starts, ends, self.within)
+            bounds = slice_bounds(node, starts, ends, self.upper_bounds)
         else:
-            found = carried_bounds(node, self.within)
-        if found:
-            self.within[node.result] = found
+            bounds = carried_bounds(node, self.upper_bounds)
+        if bounds:
+            self.upper_bounds[node.result] = bounds
 
-    def _refine(self, node: Node) -> None:
+    def _infer_again(self, node: Node) -> None:
         """Sizes that follow from what has become known; outputs keep the type they are stated."""
         if node.op in STATED_TYPE_OPS or node.bodies or node.stages or node.op == "constant":
             return
@@ -225,37 +234,48 @@ class _Run:
             types = infer_result_types(node.op, node.operands, node.attrs)
         except QirError:
             return
-        for value, kind in zip(node.results, types, strict=False):
+        for value, inferred in zip(node.results, types, strict=False):
             shape = value.type.shape
-            if len(kind.shape) != len(shape) or any(u.node.op == "output" for u in value.uses):
+            if len(inferred.shape) != len(shape) or any(u.node.op == "output" for u in value.uses):
                 continue
-            more = tuple(n if o is None else o for o, n in zip(shape, kind.shape, strict=True))
-            if more != shape:
-                self.graph.set_type(value, value.type.with_shape(more))
+            merged = tuple(
+                size if stated is None else stated
+                for stated, size in zip(shape, inferred.shape, strict=True)
+            )
+            if merged != shape:
+                self.graph.set_type(value, value.type.with_shape(merged))
                 self.changed.add(value)
 
 
-def reckoned(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes]:
+def computed_sizes(node: Node, known: Mapping[Value, Sizes], limit: int) -> list[Sizes]:
     """What is known of a node's results, one after another, from sizes and what is `known`."""
     if node.op == "constant":
         array = node.result.constant
-        small = array is not None and array.contents.size <= limit
-        return [array.data.astype(object)] if array and small and _plain(array.type) else []
+        is_small = array is not None and array.contents.size <= limit
+        return (
+            [array.data.astype(object)]
+            if array and is_small and _is_integer_or_bool(array.type)
+            else []
+        )
     rule = _RULES.get(node.op)
-    if rule is None or node.stages or not all(_plain(v.type) for v in node.results):
+    if rule is None or node.stages or not all(_is_integer_or_bool(v.type) for v in node.results):
         return []
     operands = {slot: known.get(value) for slot, value in node.operands.items()}
-    if node.op not in SHAPE_QUERIES and any(found is None for found in operands.values()):
+    if node.op not in SHAPE_QUERIES and any(
+        operand_sizes is None for operand_sizes in operands.values()
+    ):
         return []
     try:
-        made = rule(node, {s: x for s, x in operands.items() if x is not None})
+        results = rule(node, {s: x for s, x in operands.items() if x is not None})
     except (IndexError, ValueError, TypeError, ZeroDivisionError):
         return []  # no program, or nothing that is known
-    pairs = zip(made, node.results, strict=False)
-    return [_held(np.asarray(sizes, object), value.type.dtype) for sizes, value in pairs]
+    pairs = zip(results, node.results, strict=False)
+    return [
+        _without_overflow(np.asarray(sizes, object), value.type.dtype) for sizes, value in pairs
+    ]
 
 
-def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
+def requested_shape(node: Node, sizes: Sizes | None) -> Shape | None:
     """Returns the shape that a reshape, expand or constant of so many elements makes by known
     sizes."""
     if sizes is None or sizes.ndim != 1 or node.schemes:
@@ -270,66 +290,66 @@ def made_to(node: Node, sizes: Sizes | None) -> Shape | None:
     )
 
 
-def whole(sizes: Sizes) -> bool:
+def all_integers(sizes: Sizes) -> bool:
     """Returns whether every one of them is a number."""
     return all(isinstance(size, int) for size in sizes.flat)
 
 
-def _plain(kind: TensorType) -> bool:
-    return kind.quant is None and (kind.dtype.is_integer or kind.dtype == BOOL)
+def _is_integer_or_bool(tensor_type: TensorType) -> bool:
+    return tensor_type.quant is None and (tensor_type.dtype.is_integer or tensor_type.dtype == BOOL)
 
 
-def _held(sizes: Sizes, kind: DType) -> Sizes:
+def _without_overflow(sizes: Sizes, element: DType) -> Sizes:
     """Returns what does not fit the type is not known: it wraps."""
-    if kind == BOOL:
+    if element == BOOL:
         return sizes
-    low, high = kind.bounds
+    low, high = element.bounds
 
-    def hold(size: Dim) -> Dim:
+    def unless_overflow(size: Dim) -> Dim:
         return None if isinstance(size, int) and not low <= size <= high else size
 
-    return _each(hold, sizes)
+    return _elementwise(unless_overflow, sizes)
 
 
-def _each(function: Callable[..., object], *parts: Sizes) -> Sizes:
+def _elementwise(function: Callable[..., object], *parts: Sizes) -> Sizes:
     return np.asarray(np.frompyfunc(function, len(parts), 1)(*parts), object)
 
 
 # -- constant shapes that say as much -------------------------------------------------------------
 
 
-def _copied(x: Shape, wanted: list[Dim], node: Node) -> list[int] | None:
+def _reshape_sizes(x: Shape, sizes: list[Dim], node: Node) -> list[int] | None:
     """Sizes for a reshape: 0 copies one of x, -1 stands for the one that is left."""
-    made: list[int] = []
-    for i, size in enumerate(wanted):
+    target: list[int] = []
+    for i, size in enumerate(sizes):
         if isinstance(size, int):
             if size == 0 and node.attrs["allow_zero"]:
                 return None
-            made.append(size)
+            target.append(size)
         else:
-            made.append(0 if size is not None and i < len(x) and x[i] == size else -1)
-    opened = made.count(-1) > list(wanted).count(-1)
-    if made.count(-1) > 1 or (opened and 0 in made):
+            target.append(0 if size is not None and i < len(x) and x[i] == size else -1)
+    opens_more = target.count(-1) > list(sizes).count(-1)
+    if target.count(-1) > 1 or (opens_more and 0 in target):
         return None  # next to a copied size that may be 0, nothing follows from the count
-    return made
+    return target
 
 
-def _spread(x: Shape, wanted: list[Dim]) -> list[int] | None:
+def _expand_sizes(x: Shape, sizes: list[Dim]) -> list[int] | None:
     """Sizes for an expand: 1 leaves one of x as it is."""
-    made: list[int] = []
-    for i, size in enumerate(reversed(wanted), 1):
+    target: list[int] = []
+    for i, size in enumerate(reversed(sizes), 1):
         if isinstance(size, int):
-            made.append(size)
+            target.append(size)
         elif size is not None and i <= len(x) and x[-i] == size:
-            made.append(1)
+            target.append(1)
         else:
             return None
-    return made[::-1]
+    return target[::-1]
 
 
 # -- rules ----------------------------------------------------------------------------------------
 
-Known: TypeAlias = Mapping[str, Sizes]
+OperandSizes: TypeAlias = Mapping[str, Sizes]
 """What is known of the operands, by slot."""
 
 
@@ -347,27 +367,27 @@ def _ints(node: Node, name: str) -> tuple[int, ...]:
     return tuple(v for v in value if isinstance(v, int))
 
 
-def _row(shape: Shape) -> Sizes:
-    out = np.empty(len(shape), object)
-    out[:] = shape
-    return out
+def _as_sizes(shape: Shape) -> Sizes:
+    sizes = np.empty(len(shape), object)
+    sizes[:] = shape
+    return sizes
 
 
-def _shape(node: Node, known: Known) -> list[Sizes]:
+def _shape(node: Node, known: OperandSizes) -> list[Sizes]:
     end = node.attrs["end"]
     stop = end if isinstance(end, int) else None
-    return [_row(node.operands["x"].type.shape[_int(node, "start") : stop])]
+    return [_as_sizes(node.operands["x"].type.shape[_int(node, "start") : stop])]
 
 
-def _size(node: Node, known: Known) -> list[Sizes]:
+def _size(node: Node, known: OperandSizes) -> list[Sizes]:
     return [np.asarray(dims.product(node.operands["x"].type.shape), object)]
 
 
-def _gather(node: Node, known: Known) -> list[Sizes]:
+def _gather(node: Node, known: OperandSizes) -> list[Sizes]:
     return [np.take(known["x"], known["indices"].astype(np.int64), axis=_int(node, "axis"))]
 
 
-def _slice(node: Node, known: Known) -> list[Sizes]:
+def _slice(node: Node, known: OperandSizes) -> list[Sizes]:
     x = known["x"]
     lists = (_ints(node, n) for n in ("axes", "starts", "ends", "steps"))
     for axis, start, end, step in zip(*lists, strict=True):
@@ -379,17 +399,17 @@ def _slice(node: Node, known: Known) -> list[Sizes]:
     return [x]
 
 
-def _split(node: Node, known: Known) -> list[Sizes]:
+def _split(node: Node, known: OperandSizes) -> list[Sizes]:
     ends = np.cumsum(_ints(node, "sizes"))[:-1]
     return list(np.split(known["x"], ends, axis=_int(node, "axis")))
 
 
-def _concat(node: Node, known: Known) -> list[Sizes]:
+def _concat(node: Node, known: OperandSizes) -> list[Sizes]:
     parts = [known[f"xs.{i}"] for i in range(len(known))]
     return [np.concatenate(parts, axis=_int(node, "axis"))]
 
 
-def _moved(node: Node, known: Known) -> list[Sizes]:
+def _same_elements(node: Node, known: OperandSizes) -> list[Sizes]:
     """Squeeze, unsqueeze, reshape, flatten, identity: the same elements in the result's shape."""
     sizes = dims.known_shape(node.result.type.shape)
     if sizes is None:
@@ -397,19 +417,17 @@ def _moved(node: Node, known: Known) -> list[Sizes]:
     return [known["x"].reshape(sizes)]
 
 
-def _transpose(node: Node, known: Known) -> list[Sizes]:
+def _transpose(node: Node, known: OperandSizes) -> list[Sizes]:
     return [known["x"].transpose(_ints(node, "perm"))]
 
 
-def _sides(function: Callable[[Dim, Dim], object]) -> Callable[[Node, Known], list[Sizes]]:
-    return lambda node, known: [_each(function, known["a"], known["b"])]
+def _binary_rule(
+    function: Callable[[Dim, Dim], object],
+) -> Callable[[Node, OperandSizes], list[Sizes]]:
+    return lambda node, known: [_elementwise(function, known["a"], known["b"])]
 
 
-def _minus(a: Dim, b: Dim) -> Dim:
-    return dims.add(a, dims.multiply(-1, b))
-
-
-def _divided(a: Dim, b: Dim) -> Dim:
+def _quotient(a: Dim, b: Dim) -> Dim:
     """Returns a quotient that is the same rounded down and toward zero."""
     if not isinstance(b, int) or b < 1:
         return None
@@ -419,37 +437,50 @@ def _divided(a: Dim, b: Dim) -> Dim:
     return dims.divide(a, b) if positive else None
 
 
+def _remainder(node: Node, known: OperandSizes) -> list[Sizes]:
+    """Returns what floor division leaves; C's remainder is the same where nothing is negative."""
+
+    def left(a: Dim, b: Dim) -> Dim:
+        if not isinstance(b, int) or b < 1:
+            return None
+        if node.attrs["fmod"]:
+            return dims.subtract(a, dims.multiply(b, _quotient(a, b)))
+        return dims.subtract(a, dims.multiply(b, dims.divide(a, b)))
+
+    return [_elementwise(left, known["a"], known["b"])]
+
+
 def _equal(a: Dim, b: Dim) -> bool | None:
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    for one, other in ((a, b), (b, a)):
-        if isinstance(one, Sym) and isinstance(other, int) and other < 0:
-            if all(count > 0 for _, count in one.terms):
+    for symbol, number in ((a, b), (b, a)):
+        if isinstance(symbol, Sym) and isinstance(number, int) and number < 0:
+            if all(count > 0 for _, count in symbol.terms):
                 return False  # a size is not negative
     return True if a is not None and a == b else None
 
 
-def _where(node: Node, known: Known) -> list[Sizes]:
+def _where(node: Node, known: OperandSizes) -> list[Sizes]:
     def pick(cond: bool | None, a: Dim, b: Dim) -> Dim:
-        return None if cond is None else a if cond else b
+        return a if a == b else None if cond is None else a if cond else b
 
-    return [_each(pick, known["condition"], known["a"], known["b"])]
+    return [_elementwise(pick, known["condition"], known["a"], known["b"])]
 
 
-def _prod(node: Node, known: Known) -> list[Sizes]:
+def _prod(node: Node, known: OperandSizes) -> list[Sizes]:
     shape = dims.known_shape(node.result.type.shape)
     if shape is None or known["x"].size == 0 or np.prod(shape) != 1:
         raise ValueError("not all of them")
     return [np.asarray(dims.product(tuple(known["x"].reshape(-1).tolist())), object).reshape(shape)]
 
 
-def _cast(node: Node, known: Known) -> list[Sizes]:
+def _cast(node: Node, known: OperandSizes) -> list[Sizes]:
     if not node.operands["x"].type.dtype.is_integer or not node.result.type.dtype.is_integer:
         raise TypeError("no whole numbers")
     return [known["x"]]
 
 
-def _filled(node: Node, known: Known) -> list[Sizes]:
+def _constant_of_shape(node: Node, known: OperandSizes) -> list[Sizes]:
     value = node.attrs["value"]
     shape = dims.known_shape(tuple(known["shape"]))
     if not isinstance(value, Array) or shape is None or np.prod(shape) > 1 << 16:
@@ -457,29 +488,30 @@ def _filled(node: Node, known: Known) -> list[Sizes]:
     return [np.full(shape, value.data.reshape(()).item(), object)]
 
 
-MADE_TO = frozenset({"reshape", "expand", "constant_of_shape"})
+SHAPED_BY_OPERAND = frozenset({"reshape", "expand", "constant_of_shape"})
 """Ops that make what has the shape that they are given."""
 SHAPE_QUERIES = frozenset({"shape", "size"})
 """Ops whose result follows from the shape of their operand alone."""
-SIZED_BY_OPERANDS = MADE_TO - {"reshape"} | {"range", "tile"}
+SIZED_BY_OPERANDS = SHAPED_BY_OPERAND - {"reshape"} | {"range", "tile"}
 """Ops that may make a large result of few elements: the elements of an operand say how large."""
-_RULES: Mapping[str, Callable[[Node, Known], list[Sizes]]] = {
+_RULES: Mapping[str, Callable[[Node, OperandSizes], list[Sizes]]] = {
     "shape": _shape,
     "size": _size,
     "gather": _gather,
     "slice": _slice,
     "split": _split,
     "concat": _concat,
-    **dict.fromkeys(("squeeze", "unsqueeze", "reshape", "flatten", "identity"), _moved),
+    **dict.fromkeys(("squeeze", "unsqueeze", "reshape", "flatten", "identity"), _same_elements),
     "transpose": _transpose,
-    "add": _sides(dims.add),
-    "sub": _sides(_minus),
-    "mul": _sides(dims.multiply),
-    "div": _sides(_divided),
-    "floor_div": _sides(_divided),
-    "equal": _sides(_equal),
+    "add": _binary_rule(dims.add),
+    "sub": _binary_rule(dims.subtract),
+    "mul": _binary_rule(dims.multiply),
+    "div": _binary_rule(_quotient),
+    "floor_div": _binary_rule(_quotient),
+    "mod": _remainder,
+    "equal": _binary_rule(_equal),
     "where": _where,
     "reduce_prod": _prod,
     "cast": _cast,
-    "constant_of_shape": _filled,
+    "constant_of_shape": _constant_of_shape,
 }

@@ -34,9 +34,9 @@ from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.equal_types import tied
 
-Numbers = dict[str, Value]
+ParameterValues = dict[str, Value]
 """Values that hold scales and zeros, by the companion's name."""
-_BITS = frozenset({"recode", "shape", "size"})
+_IGNORING_PARAMETERS = frozenset({"recode", "shape", "size"})
 """Ops that do not ask what quantized values mean."""
 
 
@@ -53,45 +53,51 @@ class UnfoldParameters(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
-        for _, each in graph.walk():
-            for value in _open_ones(each, inside=each is not graph):
-                _unfold(each, value)
+        for _, part in graph.walk():
+            for value in _unfoldable_values(part, inside=part is not graph):
+                _unfold(part, value)
                 ledger.add(Change.EXACT, self.name, value.name, "its parameters are operands")
                 count += 1
-            for node in list(each):
-                count += _unfold_inner(each, node)
+            for node in list(part):
+                count += _unfold_inner(part, node)
         return count
 
 
-def _open_ones(graph: Graph, *, inside: bool) -> list[Value]:
+def _unfoldable_values(graph: Graph, *, inside: bool) -> list[Value]:
     """Returns the values that are unfolded: of those that hold the same quantized values, all or
     none."""
-    chosen = {v: None for v in graph.values.values() if _takes(v, inside=inside)}
-    rows = [both for node in graph if len(both := tied(node)) > 1]
-    uneven = True
-    while uneven:
-        broken = [both for both in rows if 0 < sum(v in chosen for v in both) < len(both)]
-        uneven = bool(broken)
-        for value in (v for both in broken for v in both):
+    chosen = {v: None for v in graph.values.values() if _is_unfoldable(v, inside=inside)}
+    connected_groups = [group for node in graph if len(group := tied(node)) > 1]
+    changed = True
+    while changed:
+        partial = [
+            group for group in connected_groups if 0 < sum(v in chosen for v in group) < len(group)
+        ]
+        changed = bool(partial)
+        for value in (v for group in partial for v in group):
             chosen.pop(value, None)
     return list(chosen)
 
 
-def _takes(value: Value, *, inside: bool) -> bool:
+def _is_unfoldable(value: Value, *, inside: bool) -> bool:
     """Returns whether all who read or make a value can be given its numbers."""
     quant, node = value.type.quant, value.node
     if quant is None or quant.scale is None or quant.zero is None:
         return False
-    makes = node.op in ("constant", "input") or _told(node)
-    if not makes or (inside and node.op == "input") or len(node.results) != 1:
+    producer_accepts = node.op in ("constant", "input") or _accepts_companions(node)
+    if not producer_accepts or (inside and node.op == "input") or len(node.results) != 1:
         return False
-    if not all(_told(node) and spec(node.op).slot(slot) for node, slot in value.uses):
+    if not all(_accepts_companions(node) and spec(node.op).slot(slot) for node, slot in value.uses):
         return False  # numbers that are quantized keep theirs
-    somebody = node.op not in ("constant", "input") and node.op not in _BITS
-    return bool(value.uses) and (somebody or any(u.node.op not in _BITS for u in value.uses))
+    producer_interprets = (
+        node.op not in ("constant", "input") and node.op not in _IGNORING_PARAMETERS
+    )
+    return bool(value.uses) and (
+        producer_interprets or any(u.node.op not in _IGNORING_PARAMETERS for u in value.uses)
+    )
 
 
-def _told(node: Node) -> bool:
+def _accepts_companions(node: Node) -> bool:
     return (
         node.op not in STATED_TYPE_OPS
         and node.op != "constant"
@@ -103,57 +109,63 @@ def _told(node: Node) -> bool:
 def _unfold(graph: Graph, value: Value) -> None:
     quant = value.type.quant
     assert quant is not None
-    numbers = _constants(graph, quant, value.name, value.node)
-    kind = value.type.with_element(_open(quant))
-    if (held := value.constant) is not None:
-        graph.set_attrs(value.node, data=Array(held.contents, kind, held.name))
-    graph.set_type(value, kind)
-    if value.node.op not in ("constant", "input", *_BITS):
-        for name, number in numbers.items():
-            graph.set_operand(value.node, name, number)
+    parameters = _parameter_constants(graph, quant, value.name, value.node)
+    tensor_type = value.type.with_element(_without_parameters(quant))
+    if (constant := value.constant) is not None:
+        graph.set_attrs(value.node, data=Array(constant.contents, tensor_type, constant.name))
+    graph.set_type(value, tensor_type)
+    if value.node.op not in ("constant", "input", *_IGNORING_PARAMETERS):
+        for name, parameter in parameters.items():
+            graph.set_operand(value.node, name, parameter)
     for node, slot in list(value.uses):
-        if spec(node.op).slot(slot) is not None and node.op not in _BITS:
-            for name, number in numbers.items():
-                graph.set_operand(node, f"{slot}.{name}", number)
+        if spec(node.op).slot(slot) is not None and node.op not in _IGNORING_PARAMETERS:
+            for name, parameter in parameters.items():
+                graph.set_operand(node, f"{slot}.{name}", parameter)
 
 
 def _unfold_inner(graph: Graph, node: Node) -> int:
     count = 0
     for slot, element in list(node.inner.items()):
         if isinstance(element, QuantType) and not element.dynamic and not node.bodies:
-            numbers = _constants(graph, element, f"{node.name}.{slot}", node)
-            graph.set_inner(node, slot, _open(element))
-            for name, number in numbers.items():
-                graph.set_operand(node, f"{slot}.{name}", number)
+            parameters = _parameter_constants(graph, element, f"{node.name}.{slot}", node)
+            graph.set_inner(node, slot, _without_parameters(element))
+            for name, parameter in parameters.items():
+                graph.set_operand(node, f"{slot}.{name}", parameter)
             count += 1
     return count
 
 
-def _open(quant: QuantType) -> QuantType:
+def _without_parameters(quant: QuantType) -> QuantType:
     """Returns the type without its numbers; a zero point that is not there is not asked for."""
     return replace(quant, scale=None, zero=() if quant.zero == () else None, scale_dtype=None)
 
 
-def _constants(graph: Graph, quant: QuantType, stem: str, before: Node) -> Numbers:
+def _parameter_constants(
+    graph: Graph, quant: QuantType, stem: str, before: Node
+) -> ParameterValues:
     """Constants of the numbers, just before a node."""
-    made: Numbers = {}
-    for name, held in (("scale", quant.scale), ("zero", quant.zero)):
-        if held == () or held is None:
+    parameters: ParameterValues = {}
+    for name, stored in (("scale", quant.scale), ("zero", quant.zero)):
+        if stored == () or stored is None:
             continue
-        data = held if isinstance(held, Array) else _listed(quant, name, f"{stem}.{name}")
-        free = graph.fresh(f"{stem}.{name}")
-        made[name] = graph.constant(Array(data.contents, data.type, free), name=free, before=before)
-    return made
+        data = (
+            stored if isinstance(stored, Array) else _parameter_array(quant, name, f"{stem}.{name}")
+        )
+        fresh_name = graph.fresh(f"{stem}.{name}")
+        parameters[name] = graph.constant(
+            Array(data.contents, data.type, fresh_name), name=fresh_name, before=before
+        )
+    return parameters
 
 
-def _listed(quant: QuantType, name: str, stem: str) -> Array:
+def _parameter_array(quant: QuantType, name: str, stem: str) -> Array:
     """Numbers that are in line, in the type they have."""
     if name == "scale":
         return Array.of(np.asarray(quant.scales()), stem)
     zeros = np.asarray(quant.zeros())
     if quant.has_float_zero:
         return Array.of(zeros.astype(quant.express.carrier), stem)
-    kind = quant.storage
-    if not kind.is_integer:
+    storage = quant.storage
+    if not storage.is_integer:
         return Array.of(zeros, stem)
-    return Array(zeros.astype(kind.carrier), TensorType(zeros.shape, kind), stem)
+    return Array(zeros.astype(storage.carrier), TensorType(zeros.shape, storage), stem)

@@ -47,7 +47,7 @@ ABOUT_INTEGERS = frozenset(
 """Ops for which integers are more than their float values, or that make these."""
 
 
-Known = dict[tuple[Value, ...], Value]
+FloatValues = dict[tuple[Value, ...], Value]
 """The float values of quantized values that are read by certain numbers."""
 
 
@@ -66,30 +66,37 @@ class ExpandQdq(Pass):
     """Whether only kernels that add another tensor are expanded."""
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        reals: Known = {}
+        floats: FloatValues = {}
         count = 0
         for node in list(graph):
-            if node.op in ABOUT_INTEGERS or node.bodies or not _on_codes(node) or _hands_on(node):
+            if (
+                node.op in ABOUT_INTEGERS
+                or node.bodies
+                or not _is_on_quantized(node)
+                or _moves_without_parameters(node)
+            ):
                 continue  # bodies are given integers, and are unwrapped on their own
             if self.sums and not any(stage.slots for stage in node.stages[1:]):
                 continue
             if not may(self.name, f"expand {node.op}", node):
                 continue
-            apart = (
+            difference = (
                 wrap_note(graph, node)
                 or float32_overflow.overflow_note(graph, node)
                 or saturation_note(graph, node)
                 or prelu_error_note(graph, node)
             )
             try:
-                _expand(graph, node, reals)
+                _expand(graph, node, floats)
             except TypeRuleError as error:
-                where = f" ({node.origins[0]})" if node.origins else ""
-                said = f"{node.name}{where}: float ops cannot replace it: {error}"
-                raise Refused(said) from error
-            change = Change.APPROXIMATED if apart else Change.REGROUPED
-            said = f"written as float ops between quantized values{apart or _float_sum(node)}"
-            ledger.add(change, self.name, node.name, said)
+                place = f" ({node.origins[0]})" if node.origins else ""
+                message = f"{node.name}{place}: float ops cannot replace it: {error}"
+                raise Refused(message) from error
+            change = Change.APPROXIMATED if difference else Change.REGROUPED
+            message = (
+                f"written as float ops between quantized values{difference or _float_sum(node)}"
+            )
+            ledger.add(change, self.name, node.name, message)
             count += 1
         return count + (graph.prune() if count else 0)
 
@@ -106,46 +113,55 @@ def expand(graph: Graph, node: Node) -> None:
     _expand(graph, node, {})
 
 
-def _on_codes(node: Node) -> bool:
+def _is_on_quantized(node: Node) -> bool:
     return any(v.type.quant for v in (*node.operands.values(), *node.results))
 
 
-def _hands_on(node: Node) -> bool:
+def _moves_without_parameters(node: Node) -> bool:
     """Returns whether a node moves integers without parameters: these have no float values here."""
-    quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
-    moves = not node.stages and spec(node.op).traits.value_preserving
+    quants = [value.type.quant for value in (*node.operands.values(), *node.results)]
+    only_moves = not node.stages and spec(node.op).traits.value_preserving
     return (
-        moves and not _companions(node.op, node.operands) and any(q and q.dynamic for q in quants)
+        only_moves
+        and not _companion_operands(node.op, node.operands)
+        and any(quant and quant.dynamic for quant in quants)
     )
 
 
-def _companions(op: str, operands: Mapping[str, Value]) -> dict[str, Value]:
-    row = spec(op)
-    return {s: v for s, v in operands.items() if row.slot(s) is None and row.is_companion(s)}
+def _companion_operands(op: str, operands: Mapping[str, Value]) -> dict[str, Value]:
+    op_spec = spec(op)
+    return {
+        slot: value
+        for slot, value in operands.items()
+        if op_spec.slot(slot) is None and op_spec.is_companion(slot)
+    }
 
 
-def _expand(graph: Graph, node: Node, reals: Known) -> None:
+def _expand(graph: Graph, node: Node, floats: FloatValues) -> None:
     stages = node.stages or (
         Stage(node.op, node.attrs, tuple(node.operands), None, None, "", node.origins),
     )
     flow: Value | None = None
-    beside: dict[str, Value] = {}
+    companions: dict[str, Value] = {}
     for i, stage in enumerate(stages):
-        codes = node.stage_operands(i) if node.stages else dict(node.operands)
-        beside = _companions(stage.op, codes)
-        codes = {slot: value for slot, value in codes.items() if slot not in beside}
-        operands = {slot: _reals(graph, node, stage, slot, codes, beside, reals) for slot in codes}
-        for slot, on_group in zip(stage.slots, stage.group_slots(i), strict=True):
+        inputs = node.stage_operands(i) if node.stages else dict(node.operands)
+        companions = _companion_operands(stage.op, inputs)
+        inputs = {slot: value for slot, value in inputs.items() if slot not in companions}
+        operands = {
+            slot: _float_operand(graph, node, stage, slot, inputs, companions, floats)
+            for slot in inputs
+        }
+        for slot, group_slot in zip(stage.slots, stage.group_slots(i), strict=True):
             if slot in operands and operands[slot].node.op == "dequantize":
-                known = operands[slot].node
-                origins = node.slot_origins.get(on_group, ())
-                graph.set_origins(known, (*known.origins, *origins))
+                dequantize = operands[slot].node
+                origins = node.slot_origins.get(group_slot, ())
+                graph.set_origins(dequantize, (*dequantize.origins, *origins))
         if stage.flow is not None and flow is not None:
             operands[stage.flow] = flow
-        within = spec(stage.op).inner
-        operands |= {s: v for s, v in beside.items() if s.rpartition(".")[0] in within}
+        inner_slots = spec(stage.op).inner
+        operands |= {s: v for s, v in companions.items() if s.rpartition(".")[0] in inner_slots}
         name = graph.fresh(stage.name or f"{node.name}.{stage.op}")
-        made = graph.add(
+        result = graph.add(
             stage.op,
             operands,
             stage.attrs,
@@ -155,86 +171,92 @@ def _expand(graph: Graph, node: Node, reals: Known) -> None:
             profile=node.profile,
             inner=node.inner,
         )
-        flow = made.results[0]
+        flow = result.results[0]
         if stage.type is not None:
-            flow = _through(graph, node, flow, stage.type)
+            flow = _requantized(graph, node, flow, stage.type)
     assert flow is not None
-    numbers = {s: v for s, v in beside.items() if "." not in s}
-    _finish(graph, node, (flow, *made.results[1:]), numbers)
+    parameters = {s: v for s, v in companions.items() if "." not in s}
+    _replace_node(graph, node, (flow, *result.results[1:]), parameters)
 
 
-def _reals(
+def _float_operand(
     graph: Graph,
     node: Node,
     stage: Stage,
     slot: str,
-    codes: Mapping[str, Value],
-    beside: Mapping[str, Value],
-    known: Known,
+    inputs: Mapping[str, Value],
+    companions: Mapping[str, Value],
+    floats: FloatValues,
 ) -> Value:
-    value = codes[slot]
+    value = inputs[slot]
     if value.type.quant is None:
         if slot != spec(stage.op).traits.bias or not value.type.dtype.is_integer:
             return value
-        if not _coded(stage, codes):
+        if not _has_quantized_factors(stage, inputs):
             return value
-        scale = None if _computed(stage, codes) else accumulator_scale(stage, codes)
-        if scale is None or not _along(value, scale):
-            return _counted(graph, node, stage, codes, beside, value)
-        value = _bias(graph, node, stage, scale, value)
-    dot = f"{slot}."
-    numbers = {f"x.{s.removeprefix(dot)}": v for s, v in beside.items() if s.startswith(dot)}
-    key = (value, *(v for _, v in sorted(numbers.items())))
-    if key not in known:
-        known[key] = _dequantized(graph, node, value, numbers)
-    found = known[key]
+        scale = None if _has_computed_scale(stage, inputs) else accumulator_scale(stage, inputs)
+        if scale is None or not _fits_bias_shape(value, scale):
+            return _scaled_bias(graph, node, stage, inputs, companions, value)
+        value = _typed_bias(graph, node, stage, scale, value)
+    prefix = f"{slot}."
+    parameters = {
+        f"x.{name.removeprefix(prefix)}": v
+        for name, v in companions.items()
+        if name.startswith(prefix)
+    }
+    key = (value, *(v for _, v in sorted(parameters.items())))
+    if key not in floats:
+        floats[key] = _dequantized(graph, node, value, parameters)
+    dequantized = floats[key]
     if not float32_overflow.is_infinite_by_rounding(graph, node, value):
-        return found
-    key = (*key, found)
-    if key not in known:
-        known[key] = float32_overflow.clipped_to_float32(graph, node, value, found)
-    return known[key]
+        return dequantized
+    key = (*key, dequantized)
+    if key not in floats:
+        floats[key] = float32_overflow.clipped_to_float32(graph, node, value, dequantized)
+    return floats[key]
 
 
-def _dequantized(graph: Graph, node: Node, value: Value, numbers: Mapping[str, Value]) -> Value:
+def _dequantized(graph: Graph, node: Node, value: Value, parameters: Mapping[str, Value]) -> Value:
     """Returns the floats of a value's integers, made before a node; one that stands later moves
     there."""
-    wanted = {"x": value, **numbers}
-    readers = (n for n in value.users if n.op == "dequantize")
-    old = next((n for n in readers if dict(n.operands) == wanted), None)
-    if old is not None and old.precedes(node):
-        return old.result
-    made = graph.add("dequantize", wanted, name=f"{value.name}.real", before=node)
-    graph.set_lineage(made.result, value.lineage)
-    if old is not None:
-        graph.substitute(old, made.result)
-        graph.set_origins(made, old.origins)
-    return made.result
+    operands = {"x": value, **parameters}
+    dequantizes = (user for user in value.users if user.op == "dequantize")
+    existing = next((user for user in dequantizes if dict(user.operands) == operands), None)
+    if existing is not None and existing.precedes(node):
+        return existing.result
+    replacement = graph.add("dequantize", operands, name=f"{value.name}.real", before=node)
+    graph.set_lineage(replacement.result, value.lineage)
+    if existing is not None:
+        graph.substitute(existing, replacement.result)
+        graph.set_origins(replacement, existing.origins)
+    return replacement.result
 
 
-def _sides(stage: Stage, codes: Mapping[str, Value]) -> list[QuantType | None]:
+def _factor_types(stage: Stage, inputs: Mapping[str, Value]) -> list[QuantType | None]:
     traits = spec(stage.op).traits
-    return [codes[s].type.quant for s in (traits.data, traits.weight or "") if s in codes]
+    return [
+        inputs[slot].type.quant for slot in (traits.data, traits.weight or "") if slot in inputs
+    ]
 
 
-def _coded(stage: Stage, codes: Mapping[str, Value]) -> bool:
+def _has_quantized_factors(stage: Stage, inputs: Mapping[str, Value]) -> bool:
     """Returns whether an accumulator counts in the product of two scales, which a raw bias does
     too."""
-    sides = _sides(stage, codes)
-    return len(sides) == 2 and None not in sides
+    factors = _factor_types(stage, inputs)
+    return len(factors) == 2 and None not in factors
 
 
-def _computed(stage: Stage, codes: Mapping[str, Value]) -> bool:
+def _has_computed_scale(stage: Stage, inputs: Mapping[str, Value]) -> bool:
     """Returns whether a number of what an accumulator counts in is computed."""
-    return any(quant is not None and quant.scale is None for quant in _sides(stage, codes))
+    return any(quant is not None and quant.scale is None for quant in _factor_types(stage, inputs))
 
 
-def _counted(
+def _scaled_bias(
     graph: Graph,
     node: Node,
     stage: Stage,
-    codes: Mapping[str, Value],
-    beside: Mapping[str, Value],
+    inputs: Mapping[str, Value],
+    companions: Mapping[str, Value],
     value: Value,
 ) -> Value:
     """Returns a bias in a unit that is computed: its quantized values times the product of both
@@ -242,78 +264,80 @@ def _counted(
     traits = spec(stage.op).traits
     scales = []
     for slot in (traits.data, traits.weight or ""):
-        found, quant = beside.get(f"{slot}.scale"), codes[slot].type.quant
-        if found is None and quant is not None:
+        scale_value, quant = companions.get(f"{slot}.scale"), inputs[slot].type.quant
+        if scale_value is None and quant is not None:
             scale = Array.of(np.asarray(quant.scales(), np.float32))
-            found = graph.constant(scale, name=f"{value.name}.{slot}", before=node)
-        assert found is not None
-        scales.append(found)
-    pair = {"a": scales[0], "b": scales[1]}
-    unit = graph.add("mul", pair, name=f"{value.name}.unit", before=node).result
-    if (gain := _gain(stage)) != 1.0:
-        held = graph.constant(Array.of(np.asarray(gain)), name=f"{value.name}.gain", before=node)
-        unit = graph.add("mul", {"a": unit, "b": held}, before=node).result
-    reals = graph.add("cast", {"x": value}, {"to": F32}, before=node).result
-    made = graph.add("mul", {"a": reals, "b": unit}, name=f"{value.name}.real", before=node)
-    return made.result
+            scale_value = graph.constant(scale, name=f"{value.name}.{slot}", before=node)
+        assert scale_value is not None
+        scales.append(scale_value)
+    factors = {"a": scales[0], "b": scales[1]}
+    unit = graph.add("mul", factors, name=f"{value.name}.unit", before=node).result
+    if (gain := _sum_factor(stage)) != 1.0:
+        factor = graph.constant(Array.of(np.asarray(gain)), name=f"{value.name}.gain", before=node)
+        unit = graph.add("mul", {"a": unit, "b": factor}, before=node).result
+    floats = graph.add("cast", {"x": value}, {"to": F32}, before=node).result
+    scaled = graph.add("mul", {"a": floats, "b": unit}, name=f"{value.name}.real", before=node)
+    return scaled.result
 
 
-def _gain(stage: Stage) -> np.float32:
+def _sum_factor(stage: Stage) -> np.float32:
     """Returns what an op multiplies its sums by, which a bias in their unit is multiplied by
     too."""
     alpha = stage.attrs.get("alpha", 1.0)
     return np.float32(alpha if isinstance(alpha, float) and spec(stage.op).traits.weight else 1.0)
 
 
-def _along(value: Value, scale: NDArray[np.float32]) -> bool:
+def _fits_bias_shape(value: Value, scale: NDArray[np.float32]) -> bool:
     """Returns whether a type can say a bias's scales: one for all, or one for each of the last
     axis."""
     shape = value.type.shape
     return not scale.ndim or bool(shape and shape[-1] == scale.size)
 
 
-def _bias(
+def _typed_bias(
     graph: Graph, node: Node, stage: Stage, scale: NDArray[np.float32], value: Value
 ) -> Value:
     """Returns a bias in accumulator units, with the scale that its slot gives it."""
-    scale = np.asarray(scale * _gain(stage), np.float32)
+    scale = np.asarray(scale * _sum_factor(stage), np.float32)
     axis = value.type.rank - 1 if scale.ndim else None
-    kind = uniform(value.type.dtype, scale.astype(np.float32), axis=axis, name=value.name)
+    quant_type = uniform(value.type.dtype, scale.astype(np.float32), axis=axis, name=value.name)
     name = value.name.removesuffix(".raw")
     if value.constant is None:
         name = graph.fresh(f"{name}.codes")
-        meant = value.type.with_element(kind)
-        return graph.add("recode", {"x": value}, types=[meant], name=name, before=node).result
-    data = Array(value.constant.contents, TensorType(value.type.shape, kind), name)
-    made = graph.constant(data, name=graph.fresh(name), before=node)
-    graph.set_origins(made.node, value.node.origins)
-    graph.set_lineage(made, value.lineage)
-    return made
+        tensor_type = value.type.with_element(quant_type)
+        return graph.add("recode", {"x": value}, types=[tensor_type], name=name, before=node).result
+    data = Array(value.constant.contents, TensorType(value.type.shape, quant_type), name)
+    constant = graph.constant(data, name=graph.fresh(name), before=node)
+    graph.set_origins(constant.node, value.node.origins)
+    graph.set_lineage(constant, value.lineage)
+    return constant
 
 
-def _through(graph: Graph, node: Node, value: Value, kind: TensorType) -> Value:
+def _requantized(graph: Graph, node: Node, value: Value, tensor_type: TensorType) -> Value:
     """Returns a rounding inside a chain: quantize and dequantize again."""
-    codes = graph.add("quantize", {"x": value}, types=[kind], before=node).result
-    reals = graph.add("dequantize", {"x": codes}, before=node).result
+    quantized = graph.add("quantize", {"x": value}, types=[tensor_type], before=node).result
+    floats = graph.add("dequantize", {"x": quantized}, before=node).result
     return (
-        float32_overflow.clipped_to_float32(graph, node, codes, reals)
-        if float32_overflow.is_infinite_by_rounding(graph, node, codes)
-        else reals
+        float32_overflow.clipped_to_float32(graph, node, quantized, floats)
+        if float32_overflow.is_infinite_by_rounding(graph, node, quantized)
+        else floats
     )
 
 
-def _finish(graph: Graph, node: Node, flows: Sequence[Value], numbers: Mapping[str, Value]) -> None:
+def _replace_node(
+    graph: Graph, node: Node, flows: Sequence[Value], parameters: Mapping[str, Value]
+) -> None:
     """Puts what was made in the node's place, quantized where its results are quantized."""
-    placed: list[Value] = []
+    replacements: list[Value] = []
     for old, flow in zip(node.results, flows, strict=True):
-        end = flow
+        result = flow
         if old.type.quant is not None:
-            end = graph.add(
+            result = graph.add(
                 "quantize",
-                {"x": flow, **numbers},
+                {"x": flow, **parameters},
                 types=[old.type],
                 before=node,
                 origins=node.slot_origins.get("result", ()),
             ).result
-        placed.append(end)
-    graph.substitute(node, *placed)
+        replacements.append(result)
+    graph.substitute(node, *replacements)

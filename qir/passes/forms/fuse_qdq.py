@@ -69,8 +69,10 @@ class FuseQdq(Fusing):
         return _FUSIBLE_OPS
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        parted = sum(self._part(graph, node, ledger) for node in list(graph) if node.op == "split")
-        return parted + super().run(graph, ledger)
+        split_count = sum(
+            self._split_quantized(graph, node, ledger) for node in list(graph) if node.op == "split"
+        )
+        return split_count + super().run(graph, ledger)
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
         if (
@@ -89,65 +91,73 @@ class FuseQdq(Fusing):
         traits = spec(match.head.op).traits
         return not traits.same_params or match.head.op == "concat" or only_moves_quantized(match)
 
-    def _part(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
+    def _split_quantized(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
         """Splits the quantized value instead of its floats, if all parts have the same type."""
         source = quantized_source(node, "x", node.operands["x"])
         quant = source.type.quant if source is not None else None
         if source is None or quant is None or quant.granularity is not None:
             return False
-        ends = [[use.node for use in value.uses] for value in node.results]
-        if not all(_quantizes_to(end, quant) for each in ends for end in each) or not any(ends):
+        quantizes = [[use.node for use in value.uses] for value in node.results]
+        if not all(
+            _quantizes_to(end, quant) for readers in quantizes for end in readers
+        ) or not any(quantizes):
             return False
-        if not may(self.name, "split", node, *(end for each in ends for end in each)):
+        if not may(self.name, "split", node, *(end for readers in quantizes for end in readers)):
             return False
-        given = node.operands["x"].node
-        fresh = [graph.fresh(f"{v.name}.codes") for v in node.results]
-        made = graph.add(
+        dequantize = node.operands["x"].node
+        new_names = [graph.fresh(f"{v.name}.codes") for v in node.results]
+        split_node = graph.add(
             "split",
             {"x": source},
             node.attrs,
-            name=fresh,
+            name=new_names,
             before=node,
             origins=node.origins,
             profile=node.profile,
         )
-        graph.set_slot_origins(made, "x", given.origins)
-        for value, each in zip(made.results, ends, strict=True):
-            names = [(end.result.name, end.result.lineage) for end in each]
-            for end in each:
+        graph.set_slot_origins(split_node, "x", dequantize.origins)
+        for value, readers in zip(split_node.results, quantizes, strict=True):
+            old_names = [(end.result.name, end.result.lineage) for end in readers]
+            for end in readers:
                 graph.replace(end.result, value)
                 graph.remove(end)
-            if names:
-                graph.rename(value, names[0][0])
-                graph.set_lineage(value, names[0][1])
+            if old_names:
+                graph.rename(value, old_names[0][0])
+                graph.set_lineage(value, old_names[0][1])
         name = node.name
         graph.remove(node)
-        if not given.result.uses:
-            graph.remove(given)
+        if not dequantize.result.uses:
+            graph.remove(dequantize)
         ledger.add(Change.REGROUPED, self.name, name, "split on quantized values, rounded once")
         return True
 
     def _too_wide(self, match: ChainMatch, graph: Graph) -> bool:
         """Returns whether a kernel's sums could wrap in 32 bits, or its method lacks the width."""
         head, traits = match.head, spec(match.head.op).traits
-        named = profile(head.profile) if head.profile else self.named(graph) or profile("native")
-        rule = named.resolve(match.query)
-        bits = {s: v.type.quant.storage.bits for s, v in match.codes.items() if v.type.quant}
+        rules = profile(head.profile) if head.profile else self.named(graph) or profile("native")
+        rule = rules.resolve(match.query)
+        bits = {
+            slot: value.type.quant.storage.bits
+            for slot, value in match.codes.items()
+            if value.type.quant
+        }
         if head.op in INTEGER_SUM_LAYERS | CONVOLUTIONS_1D_3D:
             if rule.acc.type != "i32":
                 return False
-            wide = bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _INT32_FACTOR_BITS
-            return wide or bool(overflow_text(graph, head))
-        most = widest(rule.method.name) if rule.method else None
-        return most is not None and max(bits.values(), default=0) > most
+            is_wide = (
+                bits.get(traits.data, 0) + bits.get(traits.weight or "", 0) > _INT32_FACTOR_BITS
+            )
+            return is_wide or bool(overflow_text(graph, head))
+        widest_bits = widest(rule.method.name) if rule.method else None
+        return widest_bits is not None and max(bits.values(), default=0) > widest_bits
 
 
-def _quantizes_to(end: Node, quant: QuantType) -> bool:
+def _quantizes_to(reader: Node, quant: QuantType) -> bool:
     """Returns whether a reader quantizes to a type, by the profile's rounding."""
-    if end.op != "quantize" or end.attrs["round"] or len(end.operands) > 1:
+    if reader.op != "quantize" or reader.attrs["round"] or len(reader.operands) > 1:
         return False
-    kept = end.result.type.quant
-    return kept is not None and kept == quant
+    result_type = reader.result.type.quant
+    return result_type is not None and result_type == quant
 
 
 _INT32_FACTOR_BITS = 16

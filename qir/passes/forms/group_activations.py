@@ -32,7 +32,7 @@ from qir.ledger import Change, Ledger
 from qir.rewrite import Pass
 from qir.rewrite.runner.filter import may
 
-_USUAL = (
+_DEFAULT_ACTIVATIONS = (
     "relu clip leaky_relu elu sigmoid hard_sigmoid hard_swish silu gelu tanh mish softplus square"
 )
 
@@ -47,7 +47,7 @@ class GroupActivations(Pass):
     """
 
     name = "group-activations"
-    activations: str = _USUAL
+    activations: str = _DEFAULT_ACTIVATIONS
     most: int = 4
     sums: bool = True
 
@@ -55,16 +55,16 @@ class GroupActivations(Pass):
         self.require_least(most=1)
         for name in self.activations.split():
             if name not in OPS or not OPS[name].traits.elementwise:
-                said = "no op that works on each element by itself"
-                raise UsageError(f"group-activations: {name!r} is {said}")
+                problem = "no op that works on each element by itself"
+                raise UsageError(f"group-activations: {name!r} is {problem}")
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        wanted = frozenset(self.activations.split())
+        activations = frozenset(self.activations.split())
         count = 0
         for node in list(graph):
-            if node.op not in LAYERS or not _plain(node):
+            if node.op not in LAYERS or not _is_plain_float(node):
                 continue
-            chain = self._chain(node, wanted)
+            chain = self._chain(node, activations)
             if len(chain) < 2 or not may(self.name, "group", chain[-1], *chain[:-1]):
                 continue
             name, ops = chain[-1].name, " ".join(n.op for n in chain)
@@ -73,19 +73,19 @@ class GroupActivations(Pass):
             count += 1
         return count
 
-    def _chain(self, head: Node, wanted: frozenset[str]) -> list[Node]:
-        chain = [head]
+    def _chain(self, anchor: Node, activations: frozenset[str]) -> list[Node]:
+        chain = [anchor]
         while len(chain) <= self.most:
             use = chain[-1].result.only_use
-            if use is None or not _plain(use.node) or use.node.profile != head.profile:
+            if use is None or not _is_plain_float(use.node) or use.node.profile != anchor.profile:
                 break
-            joins = use.node.op in wanted or (self.sums and use.node.op == "add")
+            joins = use.node.op in activations or (self.sums and use.node.op == "add")
             if not joins or use.node.result.type != chain[-1].result.type:
                 break
             chain.append(use.node)
         return chain
 
 
-def _plain(node: Node) -> bool:
+def _is_plain_float(node: Node) -> bool:
     values = (*node.operands.values(), *node.results)
     return not node.schemes and not node.stages and all(v.type.quant is None for v in values)

@@ -56,7 +56,7 @@ _WEIGHTS = {"matmul_integer": "b", "conv_integer": "w"}
 _DATA = {"matmul_integer": "a", "conv_integer": "x"}
 _ORDERS = ("(x*w)/y", "x*(w/y)", "(x*w)*(1/y)")
 """Orders in which a float result is the sum times the product of both scales."""
-_LAID = ("reshape", "unsqueeze", "squeeze")
+_RESHAPING = ("reshape", "unsqueeze", "squeeze")
 """What may give the product of both scales other axes."""
 
 
@@ -64,9 +64,9 @@ def _scaled(op: Ops, total: Op) -> Either:
     """float(sum) * (scale of the data * scale of the weights), and a bias."""
     real = op.cast(total.named("sum")).named("real")
     scale = op.mul(Var("scale"), Var("weights")).named("scales")
-    laid = op.any_of(*_LAID)(scale, ...).named("laid")
-    made = op.mul(real, scale | laid)
-    return op.add(made, Var("bias").where("constant")) | made
+    reshaped = op.any_of(*_RESHAPING)(scale, ...).named("laid")
+    product = op.mul(real, scale | reshaped)
+    return op.add(product, Var("bias").where("constant")) | product
 
 
 @pattern
@@ -84,201 +84,233 @@ def integer_conv(op: Ops) -> Term:
 # -- the conditions, each by its name -------------------------------------------------------------
 
 
-def _to_f32(match: Match) -> bool:
+def _is_cast_to_f32(match: Match) -> bool:
     return match.node("real").attrs["to"] == F32
 
 
-def _codes(match: Match) -> Value | None:
+def _quantized_data(match: Match) -> Value | None:
     """Returns the quantized values of the data, of which the sum reads the raw numbers."""
     node = match["data"].node
     x = node.operands.get("x") if node.op == "recode" else None
     quant = None if x is None else x.type.quant
     if quant is None or x is None or quant.storage != match["data"].type.element:
         return None
-    whole = quant.kind == "uniform" and quant.granularity is None and quant.plus is None
-    return x if whole and quant.dynamic and quant.express == F32 else None
+    is_per_tensor = quant.kind == "uniform" and quant.granularity is None and quant.plus is None
+    return x if is_per_tensor and quant.dynamic and quant.express == F32 else None
 
 
-def _numbers(match: Match) -> dict[str, Value]:
+def _data_parameters(match: Match) -> dict[str, Value]:
     """Scale and zero by which the data were quantized."""
-    codes = _codes(match)
-    assert codes is not None
-    found = codes.node.operands
-    return {name: found[name] for name in ("scale", "zero") if name in found}
+    quantized = _quantized_data(match)
+    assert quantized is not None
+    quantize_operands = quantized.node.operands
+    return {
+        name: quantize_operands[name] for name in ("scale", "zero") if name in quantize_operands
+    }
 
 
-def _raw(match: Match) -> bool:
-    codes = _codes(match)
-    return codes is not None and codes.node.op == "quantize" and "scale" in codes.node.operands
+def _has_computed_parameters(match: Match) -> bool:
+    quantized = _quantized_data(match)
+    return (
+        quantized is not None
+        and quantized.node.op == "quantize"
+        and "scale" in quantized.node.operands
+    )
 
 
-def _own_numbers(match: Match) -> bool:
+def _uses_data_parameters(match: Match) -> bool:
     """Returns whether the sum takes off the zero, and the product has the scale, of this
     quantize."""
-    node, own = match.node("sum"), _numbers(match)
+    node, parameters = match.node("sum"), _data_parameters(match)
     slot = f"{_DATA[node.op]}.zero"
-    return node.operands.get(slot) is own.get("zero") and match["scale"] is own["scale"]
+    return (
+        node.operands.get(slot) is parameters.get("zero") and match["scale"] is parameters["scale"]
+    )
 
 
-def _columns(match: Match) -> int:
+def _output_channels(match: Match) -> int:
     """Returns how many output channels the weights have; 0 where they are no matrix and no
     filter."""
-    node, held = match.node("sum"), match["held"].constant
+    node, weights = match.node("sum"), match["held"].constant
     rank = match["data"].type.rank
-    assert held is not None
+    assert weights is not None
     if node.op == "matmul_integer":
-        return int(held.contents.shape[1]) if held.contents.ndim == 2 and rank >= 2 else 0
-    return int(held.contents.shape[0]) if held.contents.ndim == rank and 3 <= rank <= 5 else 0
+        return int(weights.contents.shape[1]) if weights.contents.ndim == 2 and rank >= 2 else 0
+    return int(weights.contents.shape[0]) if weights.contents.ndim == rank and 3 <= rank <= 5 else 0
 
 
-def _one_or_row(data: NDArray[np.generic], shape: Shape, wanted: Shape) -> bool:
+def _is_one_or_per_channel(data: NDArray[np.generic], shape: Shape, wanted: Shape) -> bool:
     """Returns whether numbers that are laid in a shape are one, or one an output channel."""
     return data.size == 1 or (shape[-len(wanted) :] == wanted and data.size == wanted[0])
 
 
-def _held(value: Value | None) -> NDArray[np.generic] | None:
+def _plain_constant(value: Value | None) -> NDArray[np.generic] | None:
     """Constant numbers that are not quantized."""
-    held = None if value is None else value.constant
-    return None if held is None or held.type.quant else held.data
+    constant = None if value is None else value.constant
+    return None if constant is None or constant.type.quant else constant.data
 
 
-def _behind(match: Match) -> Shape:
+def _channel_shape(match: Match) -> Shape:
     """Returns the axes that numbers of the channels have in the result."""
     conv = match.node("sum").op == "conv_integer"
-    return (_columns(match), *(1,) * (match["data"].type.rank - 2 if conv else 0))
+    return (_output_channels(match), *(1,) * (match["data"].type.rank - 2 if conv else 0))
 
 
-def _row(data: NDArray[np.generic]) -> NDArray[np.generic]:
+def _scalar_or_vector(data: NDArray[np.generic]) -> NDArray[np.generic]:
     return data.reshape(() if data.size == 1 else -1)
 
 
-def _zeros(match: Match) -> NDArray[np.generic] | None:
+def _weight_zeros(match: Match) -> NDArray[np.generic] | None:
     """Returns the constant zero points of the weights: one, or one a channel; None for others."""
     node = match.node("sum")
-    data = _held(node.operands.get(f"{_WEIGHTS[node.op]}.zero"))
-    if data is None or not _one_or_row(data, data.shape, (_columns(match),)):
+    data = _plain_constant(node.operands.get(f"{_WEIGHTS[node.op]}.zero"))
+    if data is None or not _is_one_or_per_channel(data, data.shape, (_output_channels(match),)):
         return None
-    return _row(data)
+    return _scalar_or_vector(data)
 
 
-def _scales(match: Match) -> NDArray[np.generic] | None:
+def _weight_scales(match: Match) -> NDArray[np.generic] | None:
     """Returns the constant scales of the weights, which are along the channels where they scale the
     sum."""
-    data = _held(match["weights"])
-    laid = (match.find("laid") or match.node("scales")).result.type.shape
-    if data is None or len(laid) > match.node("sum").result.type.rank:
+    data = _plain_constant(match["weights"])
+    shape = (match.find("laid") or match.node("scales")).result.type.shape
+    if data is None or len(shape) > match.node("sum").result.type.rank:
         return None
-    return _row(data) if _one_or_row(data, laid, _behind(match)) else None
+    return (
+        _scalar_or_vector(data)
+        if _is_one_or_per_channel(data, shape, _channel_shape(match))
+        else None
+    )
 
 
-def _weights(match: Match) -> bool:
+def _has_constant_parameters(match: Match) -> bool:
     """Returns whether scales and zeros of the weights are constants that are along the channels."""
     node = match.node("sum")
-    known = f"{_WEIGHTS[node.op]}.zero" not in node.operands or _zeros(match) is not None
-    return bool(_columns(match)) and known and _scales(match) is not None
+    zeros_known = (
+        f"{_WEIGHTS[node.op]}.zero" not in node.operands or _weight_zeros(match) is not None
+    )
+    return bool(_output_channels(match)) and zeros_known and _weight_scales(match) is not None
 
 
-def _bias(match: Match) -> bool:
+def _has_vector_bias(match: Match) -> bool:
     value = match.get("bias")
-    data = _held(value)
+    data = _plain_constant(value)
     if value is None or data is None:
         return value is None
-    fits = data.ndim <= match.node("sum").result.type.rank and data.size == _columns(match)
-    lined = _one_or_row(data, data.shape, _behind(match))
-    return value.type.element == F32 and fits and lined and data.ndim > 0
+    fits = data.ndim <= match.node("sum").result.type.rank and data.size == _output_channels(match)
+    is_aligned = _is_one_or_per_channel(data, data.shape, _channel_shape(match))
+    return value.type.element == F32 and fits and is_aligned and data.ndim > 0
 
 
 _CONDITIONS: tuple[tuple[str, Callable[[Match], bool]], ...] = (
-    ("the sum is cast to f32", _to_f32),
-    ("the data are raw integers of a quantize whose parameters are computed, per tensor", _raw),
-    ("zero and scale are those of that quantize", _own_numbers),
-    ("the weights' parameters are constants, per tensor or per output channel", _weights),
-    ("the bias is one f32 an output channel", _bias),
+    ("the sum is cast to f32", _is_cast_to_f32),
+    (
+        "the data are raw integers of a quantize whose parameters are computed, per tensor",
+        _has_computed_parameters,
+    ),
+    ("zero and scale are those of that quantize", _uses_data_parameters),
+    (
+        "the weights' parameters are constants, per tensor or per output channel",
+        _has_constant_parameters,
+    ),
+    ("the bias is one f32 an output channel", _has_vector_bias),
 )
 
 
 # -- what stands instead --------------------------------------------------------------------------
 
 
-def _same_bytes(rule: Rule, *, bias: bool) -> bool:
+def _computes_same_bytes(rule: Rule, *, bias: bool) -> bool:
     """Returns whether a profile computes float(sum) * (scale * scale) + bias, each step rounded to
     f32."""
-    r, acc = rule.requant, rule.acc
-    scale = r.compute == "f32" and r.scales == "given" and r.order in _ORDERS
-    exact = acc.type == "i32" and acc.overflow == "wrap" and acc.pairs == "exact"
-    image = rule.method is None or rule.method.name == "as_conv2d"
-    plain = image and rule.weights.given == "codes" and rule.params.round == "none"
-    return scale and exact and plain and acc.pad == "zero_point" and not (bias and _fused(rule))
+    requant, acc = rule.requant, rule.acc
+    scales_alike = (
+        requant.compute == "f32" and requant.scales == "given" and requant.order in _ORDERS
+    )
+    sums_exactly = acc.type == "i32" and acc.overflow == "wrap" and acc.pairs == "exact"
+    is_plain_method = rule.method is None or rule.method.name == "as_conv2d"
+    is_plain = is_plain_method and rule.weights.given == "codes" and rule.params.round == "none"
+    return (
+        scales_alike
+        and sums_exactly
+        and is_plain
+        and acc.pad == "zero_point"
+        and not (bias and _fuses_bias(rule))
+    )
 
 
-def _fused(rule: Rule) -> bool:
+def _fuses_bias(rule: Rule) -> bool:
     return rule.bias.by == "fma" or rule.requant.input == "acc_then_bias"
 
 
-def _quantized(match: Match, node: Node) -> QuantType:
+def _weight_type(match: Match, node: Node) -> QuantType:
     """Returns the quantized type of the weights, from the numbers next to them."""
-    held, axis = match["held"], 1 if node.op == "matmul_integer" else 0
-    zero, scales = _zeros(match), _scales(match)
+    weights, axis = match["held"], 1 if node.op == "matmul_integer" else 0
+    zero, scales = _weight_zeros(match), _weight_scales(match)
     zeros = np.zeros((), np.int64) if zero is None else zero.astype(np.int64)
     assert scales is not None
-    several = scales.ndim or zeros.ndim
-    if several:
+    per_channel = scales.ndim or zeros.ndim
+    if per_channel:
         scales, zeros = np.broadcast_arrays(scales, zeros)
-    name = held.name
-    steps = scales.astype(np.float32)
-    return uniform(held.type.dtype, steps, zeros, axis=axis if several else None, name=name)
+    name = weights.name
+    scales32 = scales.astype(np.float32)
+    return uniform(
+        weights.type.dtype, scales32, zeros, axis=axis if per_channel else None, name=name
+    )
 
 
 def _replace(graph: Graph, match: Match) -> Value | None:
-    node, codes = match.node("sum"), _codes(match)
-    assert codes is not None
-    quant = _quantized(match, node)
-    storage = {"matmul_integer": ("a", "b"), "conv_integer": ("x", "w")}[node.op]
+    node, quantized = match.node("sum"), _quantized_data(match)
+    assert quantized is not None
+    quant = _weight_type(match, node)
+    slots = {"matmul_integer": ("a", "b"), "conv_integer": ("x", "w")}[node.op]
     op = "matmul" if node.op == "matmul_integer" else f"conv{match['data'].type.rank - 2}d"
-    attrs, weights_type = _attrs(node), match["held"].type.with_element(quant)
-    kinds = dict(zip(storage, (codes.type, weights_type), strict=True))
-    query = query_for_op(op, spec(op).complete_attrs(attrs), kinds, None)
+    attrs, weights_type = _conv_attrs(node), match["held"].type.with_element(quant)
+    types = dict(zip(slots, (quantized.type, weights_type), strict=True))
+    query = query_for_op(op, spec(op).complete_attrs(attrs), types, None)
     bias = match.get("bias")
-    holder = profile_name_of(graph, node)
-    if not holder or not _same_bytes(profile(holder).resolve(query), bias=bias is not None):
+    profile_name = profile_name_of(graph, node)
+    if not profile_name or not _computes_same_bytes(
+        profile(profile_name).resolve(query), bias=bias is not None
+    ):
         return None
-    held = match["held"]
-    array = held.constant
+    weight_value = match["held"]
+    array = weight_value.constant
     assert array is not None
-    made = Array(array.contents, weights_type, held.name)
-    weights = graph.constant(made, name=graph.fresh(f"{held.name}.codes"))
-    graph.set_origins(weights.node, held.node.origins)
-    graph.set_lineage(weights, held.lineage.then("coded"))
-    data, weight = storage
-    operands = {data: codes, weight: weights}
-    operands |= {f"{data}.{name}": value for name, value in _numbers(match).items()}
+    typed_array = Array(array.contents, weights_type, weight_value.name)
+    weights = graph.constant(typed_array, name=graph.fresh(f"{weight_value.name}.codes"))
+    graph.set_origins(weights.node, weight_value.node.origins)
+    graph.set_lineage(weights, weight_value.lineage.then("coded"))
+    data, weight = slots
+    operands = {data: quantized, weight: weights}
+    operands |= {f"{data}.{name}": value for name, value in _data_parameters(match).items()}
     if bias is not None:
-        operands["bias"] = _lined(graph, bias)
+        operands["bias"] = _as_vector(graph, bias)
     return graph.add(op, operands, attrs).result
 
 
-def _lined(graph: Graph, bias: Value) -> Value:
+def _as_vector(graph: Graph, bias: Value) -> Value:
     """Returns a bias of one axis."""
-    data = _held(bias)
+    data = _plain_constant(bias)
     assert data is not None
     if bias.type.rank == 1:
         return bias
     return graph.constant(data.reshape(-1), name=graph.fresh(bias.name))
 
 
-def _attrs(node: Node) -> dict[str, Attr]:
+def _conv_attrs(node: Node) -> dict[str, Attr]:
     if node.op == "matmul_integer":
         return {}
     axes = node.result.type.rank - 2
-    usual = {"stride": (1,) * axes, "pad": (0,) * (2 * axes), "dilation": (1,) * axes}
-    given = {name: node.attrs[name] or value for name, value in usual.items()}
-    return {**given, "groups": node.attrs["groups"]}
+    defaults = {"stride": (1,) * axes, "pad": (0,) * (2 * axes), "dilation": (1,) * axes}
+    attrs = {name: node.attrs[name] or value for name, value in defaults.items()}
+    return {**attrs, "groups": node.attrs["groups"]}
 
 
-def _rewrite(wanted: Pattern) -> Rewrite:
-    for words, holds in _CONDITIONS:
-        wanted = wanted.check(words, holds)
-    return Rewrite(wanted, _replace, Change.EXACT, "{nodes} is a quantized product")
+def _with_conditions(product: Pattern) -> Rewrite:
+    for description, condition in _CONDITIONS:
+        product = product.check(description, condition)
+    return Rewrite(product, _replace, Change.EXACT, "{nodes} is a quantized product")
 
 
 @dataclass(frozen=True)
@@ -300,7 +332,7 @@ class LiftDynamic(PatternPass):
 
     name = "lift-dynamic"
     tolerance = EXACT
-    rewrites = (_rewrite(integer_product), _rewrite(integer_conv))
+    rewrites = (_with_conditions(integer_product), _with_conditions(integer_conv))
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:

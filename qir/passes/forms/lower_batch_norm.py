@@ -72,7 +72,7 @@ class LowerBatchNorm(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            if node.op != "batch_norm" or not self._takes(node):
+            if node.op != "batch_norm" or not self._is_supported(node):
                 continue
             if (parts := affine(node)) is None or not may(self.name, "lower", node):
                 continue
@@ -82,11 +82,11 @@ class LowerBatchNorm(Pass):
             count += 1
         return count + (graph.prune() if count else 0)
 
-    def _takes(self, node: Node) -> bool:
+    def _is_supported(self, node: Node) -> bool:
         x, y = node.operands["x"], node.result
         axis = node.attrs["axis"]
-        along = axis in (1, 1 - x.type.rank) and x.type.rank in CONVOLUTION
-        if not along or node.schemes or x.type.quant or y.type.quant:
+        is_channel_axis = axis in (1, 1 - x.type.rank) and x.type.rank in CONVOLUTION
+        if not is_channel_axis or node.schemes or x.type.quant or y.type.quant:
             return False
         ops = {x.node.op, *(user.op for user in y.users)}
         return not self.beside or ops <= self.beside
@@ -96,11 +96,11 @@ def _lower(graph: Graph, node: Node, gain: NDArray[np.float64], shift: NDArray[n
     x, rank = node.operands["x"], node.result.type.rank
     gamma = node.operands["gamma"].constant
     assert gamma is not None
-    kind, stem = gamma.data.dtype, node.name
-    taps = gain.reshape(-1, *(1,) * (rank - 1)).astype(kind)
+    float_type, stem = gamma.data.dtype, node.name
+    taps = gain.reshape(-1, *(1,) * (rank - 1)).astype(float_type)
     weight = graph.constant(taps, name=graph.fresh(f"{stem}.weight"), before=node)
-    bias = graph.constant(shift.astype(kind), name=graph.fresh(f"{stem}.bias"), before=node)
-    made = graph.add(
+    bias = graph.constant(shift.astype(float_type), name=graph.fresh(f"{stem}.bias"), before=node)
+    convolution = graph.add(
         CONVOLUTION[rank],
         {"x": x, "w": weight, "bias": bias},
         {"groups": len(gain)},
@@ -108,4 +108,4 @@ def _lower(graph: Graph, node: Node, gain: NDArray[np.float64], shift: NDArray[n
         origins=node.origins,
         profile=node.profile,
     )
-    graph.substitute(node, made.result)
+    graph.substitute(node, convolution.result)

@@ -61,15 +61,15 @@ class _Side:
     axis: int | None
 
     @property
-    def codes(self) -> Value:
+    def quantized(self) -> Value:
         return self.node.operands["x"]
 
     def zeros(self) -> NDArray[np.generic] | None:
         """Zero points that are in the type, none where there are none."""
         if self.quant.zero is None:
             return None
-        held = np.asarray(self.quant.zeros())
-        return held.astype(self.quant.storage.carrier) if held.any() else None
+        zeros = np.asarray(self.quant.zeros())
+        return zeros.astype(self.quant.storage.carrier) if zeros.any() else None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LowerInteger(Pass):
             if node.op not in _PRODUCTS or (sides := _sides(node)) is None:
                 continue
             if overflow_text(graph, node, biased=False) or float_product_overflows(
-                *(s.codes for s in sides)
+                *(s.quantized for s in sides)
             ):
                 continue
             if not may(self.name, f"lower {node.op}", node):
@@ -110,19 +110,21 @@ def _sides(node: Node) -> tuple[_Side, _Side] | None:
     if node.op in _CONVS:
         if node.attrs.get("layout", "NCHW") != "NCHW":
             return None
-        along: int | None = 0
+        channel_axis: int | None = 0
     elif node.op == "linear":
-        along = 0 if w.type.rank == 2 else None
+        channel_axis = 0 if w.type.rank == 2 else None
     else:
-        along = max(w.type.rank - (2 if node.attrs["trans_b"] else 1), 0)
-    one, other = _side(x, None), _side(w, along)
-    if one is None or other is None:
+        channel_axis = max(w.type.rank - (2 if node.attrs["trans_b"] else 1), 0)
+    data_side, weight_side = _side(x, None), _side(w, channel_axis)
+    if data_side is None or weight_side is None:
         return None
-    several = other.axis is not None and (other.quant.zero is None or other.zeros() is not None)
-    return None if node.op in _CONVS and several else (one, other)
+    many_zeros = weight_side.axis is not None and (
+        weight_side.quant.zero is None or weight_side.zeros() is not None
+    )
+    return None if node.op in _CONVS and many_zeros else (data_side, weight_side)
 
 
-def _side(value: Value, along: int | None) -> _Side | None:
+def _side(value: Value, channel_axis: int | None) -> _Side | None:
     """Returns the integers that a value's floats are of; None for integers that no integer product
     takes."""
     node = value.node
@@ -137,36 +139,40 @@ def _side(value: Value, along: int | None) -> _Side | None:
         return None
     if quant.granularity is None:
         return _Side(node, quant, None)
-    return _Side(node, quant, along) if quant.axis == along and along is not None else None
+    return (
+        _Side(node, quant, channel_axis)
+        if quant.axis == channel_axis and channel_axis is not None
+        else None
+    )
 
 
 def _lower(graph: Graph, node: Node, x: _Side, w: _Side) -> None:
-    build = _Build(graph, node)
-    conv = node.op in _CONVS
-    first, second = ("x", "w") if conv else ("a", "b")
-    turned = node.op == "linear" or node.attrs.get("trans_b") is True
+    builder = _Builder(graph, node)
+    is_conv = node.op in _CONVS
+    first, second = ("x", "w") if is_conv else ("a", "b")
+    transposed = node.op == "linear" or node.attrs.get("trans_b") is True
     operands = {
-        first: build.raw(x, turned=node.attrs.get("trans_a") is True),
-        second: build.raw(w, turned=turned),
+        first: builder.raw_integers(x, transpose=node.attrs.get("trans_a") is True),
+        second: builder.raw_integers(w, transpose=transposed),
     }
     for slot, side in ((first, x), (second, w)):
-        if (zero := build.zero(side)) is not None:
+        if (zero := builder.zero(side)) is not None:
             operands[f"{slot}.zero"] = zero
     names = ("stride", "pad", "dilation", "groups")
-    attrs = {n: node.attrs[n] for n in names} if conv else {}
-    kind = "conv_integer" if conv else "matmul_integer"
-    total = build.add(kind, operands, attrs, name=f"{node.name}.sum")
-    real = build.add("cast", {"x": total}, {"to": F32}, name=f"{node.name}.real")
-    spread = _CONVS.get(node.op, 0) if w.axis is not None else 0
-    scale = build.scale(x, w, spread)
-    made = build.add("mul", {"a": real, "b": scale}, name=f"{node.name}.scaled")
+    attrs = {n: node.attrs[n] for n in names} if is_conv else {}
+    op = "conv_integer" if is_conv else "matmul_integer"
+    sums = builder.add(op, operands, attrs, name=f"{node.name}.sum")
+    floats = builder.add("cast", {"x": sums}, {"to": F32}, name=f"{node.name}.real")
+    trailing_axes = _CONVS.get(node.op, 0) if w.axis is not None else 0
+    scale = builder.scale(x, w, trailing_axes)
+    result = builder.add("mul", {"a": floats, "b": scale}, name=f"{node.name}.scaled")
     bias = node.operands.get(spec(node.op).traits.bias or "")
     if bias is not None:
-        made = build.add("add", {"a": made, "b": build.bias(bias, _CONVS.get(node.op, 0))})
-    build.replace(made)
+        result = builder.add("add", {"a": result, "b": builder.bias(bias, _CONVS.get(node.op, 0))})
+    builder.replace(result)
 
 
-class _Build:
+class _Builder:
     """Adds nodes in a node's place."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
@@ -181,137 +187,155 @@ class _Build:
         name: str | None = None,
     ) -> Value:
         graph, node = self.graph, self.node
-        given = None if name is None else graph.fresh(name)
+        fresh_name = None if name is None else graph.fresh(name)
         return graph.add(
             op,
             operands,
             attrs,
-            name=given,
+            name=fresh_name,
             before=node,
             origins=node.origins if op.endswith("_integer") else (),
             profile=node.profile,
         ).result
 
-    def held(self, data: NDArray[np.generic], name: str) -> Value:
-        free = self.graph.fresh(name)
-        return self.graph.constant(Array.of(data, free), name=free, before=self.node)
+    def add_constant(self, data: NDArray[np.generic], name: str) -> Value:
+        fresh_name = self.graph.fresh(name)
+        return self.graph.constant(Array.of(data, fresh_name), name=fresh_name, before=self.node)
 
-    def raw(self, side: _Side, *, turned: bool) -> Value:
+    def raw_integers(self, side: _Side, *, transpose: bool) -> Value:
         """Returns the quantized values as plain numbers, the last two axes swapped where that is
         asked."""
-        codes, plain = side.codes, side.codes.type.with_element(side.quant.storage)
-        if (array := codes.constant) is not None:
+        quantized, raw_type = side.quantized, side.quantized.type.with_element(side.quant.storage)
+        if (array := quantized.constant) is not None:
             axes = [*range(array.type.rank)]
             axes[-2:] = axes[:-3:-1]
-            data = lazy_arrays.transposed(array.contents, axes) if turned else array.contents
-            name = array.name or codes.name
-            free = self.graph.fresh(name)
-            held = Array(data, TensorType(data.shape, side.quant.storage), name)
-            made = self.graph.constant(held, name=free, before=self.node)
-            self.graph.set_origins(made.node, codes.node.origins)
-            self.graph.set_lineage(made, codes.lineage)
-            return made
-        source = codes.node.operands.get("x") if codes.node.op == "recode" else None
-        if source is not None and source.type == plain:
-            made = source
+            data = lazy_arrays.transposed(array.contents, axes) if transpose else array.contents
+            name = array.name or quantized.name
+            fresh_name = self.graph.fresh(name)
+            raw_array = Array(data, TensorType(data.shape, side.quant.storage), name)
+            raw = self.graph.constant(raw_array, name=fresh_name, before=self.node)
+            self.graph.set_origins(raw.node, quantized.node.origins)
+            self.graph.set_lineage(raw, quantized.lineage)
+            return raw
+        source = quantized.node.operands.get("x") if quantized.node.op == "recode" else None
+        if source is not None and source.type == raw_type:
+            raw = source
         else:
-            known = (u for u in codes.users if u.op == "recode" and u.result.type == plain)
-            old = next((u for u in known if u.precedes(self.node)), None)
-            made = old.result if old else self._recoded(codes, plain)
-        if not turned:
-            return made
-        axes = [*range(plain.rank)]
+            recodes = (
+                user
+                for user in quantized.users
+                if user.op == "recode" and user.result.type == raw_type
+            )
+            existing = next((user for user in recodes if user.precedes(self.node)), None)
+            raw = existing.result if existing else self._recode(quantized, raw_type)
+        if not transpose:
+            return raw
+        axes = [*range(raw_type.rank)]
         axes[-2:] = axes[:-3:-1]
-        return self.add("transpose", {"x": made}, {"perm": tuple(axes)})
+        return self.add("transpose", {"x": raw}, {"perm": tuple(axes)})
 
-    def _recoded(self, codes: Value, plain: TensorType) -> Value:
-        name = self.graph.fresh(f"{codes.name}.raw")
-        node = self.graph.add("recode", {"x": codes}, types=[plain], name=name, before=self.node)
+    def _recode(self, quantized: Value, raw_type: TensorType) -> Value:
+        name = self.graph.fresh(f"{quantized.name}.raw")
+        node = self.graph.add(
+            "recode", {"x": quantized}, types=[raw_type], name=name, before=self.node
+        )
         return node.result
 
     def zero(self, side: _Side) -> Value | None:
         """Zero points, whether they are next to or in the type."""
-        if (given := side.node.operands.get("x.zero")) is not None:
-            return given
-        held = side.zeros()
-        return None if held is None else self.held(held, f"{side.codes.name}.zero")
+        if (zero_value := side.node.operands.get("x.zero")) is not None:
+            return zero_value
+        zeros = side.zeros()
+        return None if zeros is None else self.add_constant(zeros, f"{side.quantized.name}.zero")
 
-    def scale(self, x: _Side, w: _Side, spread: int) -> Value:
+    def scale(self, x: _Side, w: _Side, trailing_axes: int) -> Value:
         """Returns the product of both scales, and of what else the op multiplies by.
 
         Constants stay apart, so that whoever reads the sum knows both of them.
         """
-        parts = [self._scale(x), self._scale(w)]
+        factors = [self._scale(x), self._scale(w)]
         alpha = self.node.attrs.get("alpha", 1.0)
         assert isinstance(alpha, float)
-        if isinstance(parts[1], np.ndarray) and parts[1].ndim and isinstance(parts[0], np.ndarray):
-            parts[1] = parts[1].reshape(-1, *(1,) * spread)
-            spread = 0
+        if (
+            isinstance(factors[1], np.ndarray)
+            and factors[1].ndim
+            and isinstance(factors[0], np.ndarray)
+        ):
+            factors[1] = factors[1].reshape(-1, *(1,) * trailing_axes)
+            trailing_axes = 0
         if alpha != 1.0:
-            parts.append(np.asarray(alpha, np.float32))
+            factors.append(np.asarray(alpha, np.float32))
         values = [
-            self.held(p, f"{self.node.name}.scale") if isinstance(p, np.ndarray) else p
-            for p in parts
+            self.add_constant(factor, f"{self.node.name}.scale")
+            if isinstance(factor, np.ndarray)
+            else factor
+            for factor in factors
         ]
-        made = values[0]
+        product = values[0]
         for value in values[1:]:
-            made = self.add("mul", {"a": made, "b": value}, name=f"{self.node.name}.scales")
-        return self._spread(made, spread)
+            product = self.add("mul", {"a": product, "b": value}, name=f"{self.node.name}.scales")
+        return self._with_trailing_axes(product, trailing_axes)
 
     def _scale(self, side: _Side) -> Value | NDArray[np.generic]:
-        given = side.node.operands.get("x.scale")
-        return np.asarray(side.quant.scales(), np.float32) if given is None else given
+        scale_value = side.node.operands.get("x.scale")
+        return np.asarray(side.quant.scales(), np.float32) if scale_value is None else scale_value
 
-    def _spread(self, value: Value, axes: int) -> Value:
+    def _with_trailing_axes(self, value: Value, axes: int) -> Value:
         """Returns a list of channels as a tensor with so many axes after."""
         if not axes or not value.type.rank:
             return value
         if (array := value.constant) is not None:
-            wide = array.data.reshape(-1, *(1,) * axes)
-            return self.held(wide, f"{value.name}.wide")
-        shape = self.held(np.array([-1, *(1,) * axes], np.int64), f"{value.name}.shape")
+            expanded = array.data.reshape(-1, *(1,) * axes)
+            return self.add_constant(expanded, f"{value.name}.wide")
+        shape = self.add_constant(np.array([-1, *(1,) * axes], np.int64), f"{value.name}.shape")
         return self.add("reshape", {"x": value, "shape": shape})
 
     def bias(self, value: Value, axes: int) -> Value:
         """Returns what is added: float values, or sums in the accumulator's unit dequantized."""
-        value = self._counted(value) if axes else value
+        value = self._float_bias(value) if axes else value
         beta = self.node.attrs.get("beta", 1.0)
         if beta != 1.0:
-            factor = self.held(np.asarray(beta, np.float32), "beta")
+            factor = self.add_constant(np.asarray(beta, np.float32), "beta")
             value = self.add("mul", {"a": value, "b": factor})
-        return self._spread(value, axes) if value.type.rank == 1 else value
+        return self._with_trailing_axes(value, axes) if value.type.rank == 1 else value
 
-    def _counted(self, value: Value) -> Value:
+    def _float_bias(self, value: Value) -> Value:
         """Float values of raw sums as these times their unit.
 
         A dequantize would be reshaped, and onnxruntime moves the rounding of such sums there.
         """
         node = value.node
-        codes = node.operands["x"] if node.op == "dequantize" else value
-        quant = codes.type.quant
+        quantized = node.operands["x"] if node.op == "dequantize" else value
+        quant = quantized.type.quant
         if (
-            node is codes.node
+            node is quantized.node
             or quant is None
             or quant.storage != I32
-            or codes.constant is not None
+            or quantized.constant is not None
         ):
             return value
         if quant.express != F32 or quant.zero is None or np.any(quant.zeros()):
             return value
-        real = self.add("cast", {"x": self._plain(codes)}, {"to": F32}, name=f"{codes.name}.float")
+        floats = self.add(
+            "cast", {"x": self._raw_int32(quantized)}, {"to": F32}, name=f"{quantized.name}.float"
+        )
         unit = node.operands.get("x.scale")
         if unit is None:
-            unit = self.held(np.asarray(quant.scales(), np.float32), f"{codes.name}.unit")
-        return self.add("mul", {"a": real, "b": unit}, name=f"{codes.name}.real")
+            unit = self.add_constant(
+                np.asarray(quant.scales(), np.float32), f"{quantized.name}.unit"
+            )
+        return self.add("mul", {"a": floats, "b": unit}, name=f"{quantized.name}.real")
 
-    def _plain(self, codes: Value) -> Value:
+    def _raw_int32(self, quantized: Value) -> Value:
         """Quantized values as the numbers they are."""
-        plain = codes.type.with_element(I32)
-        source = codes.node.operands.get("x") if codes.node.op == "recode" else None
+        raw_type = quantized.type.with_element(I32)
+        source = quantized.node.operands.get("x") if quantized.node.op == "recode" else None
         return (
-            source if source is not None and source.type == plain else self._recoded(codes, plain)
+            source
+            if source is not None and source.type == raw_type
+            else self._recode(quantized, raw_type)
         )
 
-    def replace(self, made: Value) -> None:
+    def replace(self, replacement: Value) -> None:
         """Puts a value in the place of the node's."""
-        self.graph.substitute(self.node, made)
+        self.graph.substitute(self.node, replacement)

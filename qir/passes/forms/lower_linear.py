@@ -40,7 +40,7 @@ from qir.rewrite.linear_layers import adds_row
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
 
-MATRIX = 2
+MATRIX_RANK = 2
 """Axes of a matrix."""
 
 
@@ -78,52 +78,52 @@ class LowerLinear(Pass):
         for node in list(graph):
             if node not in graph:
                 continue
-            layer = node.op in self.ops and (node.op == "linear" or _has_row(node))
-            layer = layer and _is_float(node)
-            if not (layer or (self.products and _stacked(node))):
+            is_layer = node.op in self.ops and (node.op == "linear" or _is_biased_matmul(node))
+            is_layer = is_layer and _is_float(node)
+            if not (is_layer or (self.products and _is_stacked_product(node))):
                 continue
             if not may(self.name, "lower", node):
                 continue
-            last = node if layer else _with_row(node)
-            name, made = last.name, _product(graph, node, last)
-            graph.substitute(last, made)
-            if layer:
-                _activate_first(graph, made)
+            last = node if is_layer else _following_row_add(node)
+            name, replacement = last.name, _add_product(graph, node, last)
+            graph.substitute(last, replacement)
+            if is_layer:
+                _move_activations_first(graph, replacement)
             ledger.add(Change.REGROUPED, self.name, name, "a linear layer as a matrix product")
             count += 1
         return count + (graph.prune() if count else 0)
 
 
-def _has_row(node: Node) -> bool:
+def _is_biased_matmul(node: Node) -> bool:
     """Returns whether a matmul is of data with a constant matrix, and has a bias of one axis."""
     weight, bias = node.operands["b"], node.operands.get("bias")
-    turned = bool(node.attrs["trans_a"])
-    if bias is None or weight.constant is None or turned:
+    transposed = bool(node.attrs["trans_a"])
+    if bias is None or weight.constant is None or transposed:
         return False
     return weight.type.rank == 2 and bias.type.rank == 1
 
 
-def _stacked(node: Node) -> bool:
+def _is_stacked_product(node: Node) -> bool:
     """Returns whether it is a product of stacks of rows with a constant matrix, neither
     transposed."""
     if node.op != "matmul" or node.attrs["trans_a"] or node.attrs["trans_b"] or node.stages:
         return False
     a, b = node.operands["a"], node.operands["b"]
-    stacked = a.type.rank > MATRIX == b.type.rank and b.constant is not None
-    plain = not any(v.type.quant for v in (*node.operands.values(), node.result))
-    return stacked and plain and "bias" not in node.operands and a.constant is None
+    is_stack = a.type.rank > MATRIX_RANK == b.type.rank and b.constant is not None
+    is_float = not any(v.type.quant for v in (*node.operands.values(), node.result))
+    return is_stack and is_float and "bias" not in node.operands and a.constant is None
 
 
-def _with_row(node: Node) -> Node:
+def _following_row_add(node: Node) -> Node:
     """Returns the op that adds a constant row to a product, or the layer itself."""
-    behind = adds_row(node, real=True) if node.op == "matmul" else None
-    if behind is None or behind.result.type != node.result.type:
+    row_add = adds_row(node, real=True) if node.op == "matmul" else None
+    if row_add is None or row_add.result.type != node.result.type:
         return node
-    return behind if _row(node, behind).type.rank == 1 else node
+    return row_add if _added_row(node, row_add).type.rank == 1 else node
 
 
-def _row(node: Node, behind: Node) -> Value:
-    return next(v for v in behind.operands.values() if v is not node.result)
+def _added_row(node: Node, row_add: Node) -> Value:
+    return next(v for v in row_add.operands.values() if v is not node.result)
 
 
 def _is_float(node: Node) -> bool:
@@ -135,62 +135,62 @@ def _is_float(node: Node) -> bool:
     )
 
 
-def _product(graph: Graph, node: Node, last: Node) -> Value:
+def _add_product(graph: Graph, node: Node, last: Node) -> Value:
     """Adds the product before the layer; returns what replaces the layer's result."""
     x, w, bias = operands(node)
-    turned = node.op == "linear" or bool(node.attrs["trans_b"])
-    bias = bias if last is node else _row(node, last)
-    given = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
-    if x.type.rank > MATRIX:
-        rows = np.asarray([-1, w.type.shape[1 if turned else 0]], np.int64)
-        given["a"] = _reshaped(graph, node, x, graph.constant(rows, before=node))
-    product = _added(graph, last, "gemm", given, {"trans_b": turned})
-    if x.type.rank == MATRIX:
+    transposed = node.op == "linear" or bool(node.attrs["trans_b"])
+    bias = bias if last is node else _added_row(node, last)
+    arguments = {"a": x, "b": w} | ({"c": bias} if bias is not None else {})
+    if x.type.rank > MATRIX_RANK:
+        rows = np.asarray([-1, w.type.shape[1 if transposed else 0]], np.int64)
+        arguments["a"] = _add_reshape(graph, node, x, graph.constant(rows, before=node))
+    product = _add_node(graph, last, "gemm", arguments, {"trans_b": transposed})
+    if x.type.rank == MATRIX_RANK:
         return product
     graph.set_lineage(product, last.result.lineage.then("reshaped"))
-    made = _reshaped(graph, last, product, _shape(graph, last, x))
-    if made.type != last.result.type:  # sizes that are computed say less
-        graph.set_type(made, last.result.type)
-    return made
+    reshaped = _add_reshape(graph, last, product, _result_shape(graph, last, x))
+    if reshaped.type != last.result.type:  # sizes that are computed say less
+        graph.set_type(reshaped, last.result.type)
+    return reshaped
 
 
-def _activate_first(graph: Graph, made: Value) -> None:
+def _move_activations_first(graph: Graph, result: Value) -> None:
     """Moves ops on each element before the reshape after a product: one kernel computes both."""
-    while made.node.op == "reshape" and (use := made.only_use) is not None:
-        node, back = use.node, made.node
+    while result.node.op == "reshape" and (use := result.only_use) is not None:
+        node, reshape = use.node, result.node
         if not spec(node.op).traits.elementwise or len(node.operands) > 1 or node.schemes:
             return
-        early = _added(graph, node, node.op, {use.slot: back.operands["x"]}, node.attrs)
-        graph.set_lineage(early, node.result.lineage.then("reshaped"))
-        operands = {"x": early, "shape": back.operands["shape"]}
-        made = _added(graph, node, "reshape", operands, back.attrs)
-        if made.type != node.result.type:
-            graph.set_type(made, node.result.type)
-        graph.substitute(node, made)
+        activated = _add_node(graph, node, node.op, {use.slot: reshape.operands["x"]}, node.attrs)
+        graph.set_lineage(activated, node.result.lineage.then("reshaped"))
+        operands = {"x": activated, "shape": reshape.operands["shape"]}
+        result = _add_node(graph, node, "reshape", operands, reshape.attrs)
+        if result.type != node.result.type:
+            graph.set_type(result, node.result.type)
+        graph.substitute(node, result)
 
 
-def _reshaped(graph: Graph, node: Node, value: Value, shape: Value) -> Value:
+def _add_reshape(graph: Graph, node: Node, value: Value, shape: Value) -> Value:
     """Adds a reshape, whose result has the same elements and so the same statistics."""
-    made = _added(graph, node, "reshape", {"x": value, "shape": shape}, {"allow_zero": True})
-    graph.set_lineage(made, value.lineage.then("reshaped"))
-    return made
+    reshaped = _add_node(graph, node, "reshape", {"x": value, "shape": shape}, {"allow_zero": True})
+    graph.set_lineage(reshaped, value.lineage.then("reshaped"))
+    return reshaped
 
 
-def _shape(graph: Graph, node: Node, x: Value) -> Value:
+def _result_shape(graph: Graph, node: Node, x: Value) -> Value:
     """Returns the shape of the layer's result: constant where at most one size is open."""
-    wanted = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
-    if wanted.count(-1) <= (0 not in wanted):
-        return graph.constant(np.asarray(wanted, np.int64), before=node)
-    front = _added(graph, node, "shape", {"x": x}, {"end": -1})
-    last = graph.constant(np.asarray(wanted[-1:], np.int64), before=node)
-    return _added(graph, node, "concat", {"xs.0": front, "xs.1": last}, {"axis": 0})
+    sizes = [size if isinstance(size, int) else -1 for size in node.result.type.shape]
+    if sizes.count(-1) <= (0 not in sizes):
+        return graph.constant(np.asarray(sizes, np.int64), before=node)
+    leading = _add_node(graph, node, "shape", {"x": x}, {"end": -1})
+    last_size = graph.constant(np.asarray(sizes[-1:], np.int64), before=node)
+    return _add_node(graph, node, "concat", {"xs.0": leading, "xs.1": last_size}, {"axis": 0})
 
 
-def _added(
+def _add_node(
     graph: Graph, node: Node, op: str, operands: Mapping[str, Value], attrs: Mapping[str, Attr]
 ) -> Value:
     """Adds an op before the layer, with its origins and profile."""
-    made = graph.add(
+    added = graph.add(
         op,
         operands,
         attrs,
@@ -199,4 +199,4 @@ def _added(
         origins=node.origins,
         profile=node.profile,
     )
-    return made.result
+    return added.result

@@ -42,8 +42,9 @@ from qir.rewrite.retyping import Retyping, not_plain
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.options import option
 
-_END, _NORMAL = float(np.finfo(np.float16).max), float(np.finfo(np.float16).smallest_normal)
-_ROOM = 2.0
+_F16_MAX = float(np.finfo(np.float16).max)
+_F16_SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)
+_GROWTH = 2.0
 """What calibration saw may grow by so much and still be finite in float16."""
 
 
@@ -77,48 +78,52 @@ class NarrowReals(Pass):
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         named = frozenset(self.kept)
-        keeps = partial(self._keeps, named)
+        stays_f32 = partial(self._stays_f32, named)
         parts = list(graphs_with_bodies(graph))
-        first = next((n for part in parts for n in part if _computes(n) and not keeps(n)), None)
+        first = next((n for part in parts for n in part if _computes(n) and not stays_f32(n)), None)
         if first is None or not may(self.name, "narrow", first):
             return 0
         for node in (n for part in parts for n in part if _computes(n) and n.name not in named):
-            if why := self._unfit(node):
-                said = f"stays float32: {why}"
-                ledger.add(Change.EXACT, self.name, node.name, said)
-        count = sum(Retyping(part, (F32,), F16, keeps).run() for part in parts)
-        said = f"computed in float16, as asked for: {count} values are rounded to 11 bits"
-        ledger.add(Change.APPROXIMATED, self.name, graph.name, said, basis=REQUEST)
+            if reason := self._unfit_reason(node):
+                message = f"stays float32: {reason}"
+                ledger.add(Change.EXACT, self.name, node.name, message)
+        count = sum(Retyping(part, (F32,), F16, stays_f32).run() for part in parts)
+        message = f"computed in float16, as asked for: {count} values are rounded to 11 bits"
+        ledger.add(Change.APPROXIMATED, self.name, graph.name, message, basis=REQUEST)
         return 1
 
-    def _keeps(self, named: frozenset[str], node: Node) -> bool:
-        if node.name in named or not_plain(node) or node.op in STRUCTURAL_OPS:
+    def _stays_f32(self, kept_names: frozenset[str], node: Node) -> bool:
+        if node.name in kept_names or not_plain(node) or node.op in STRUCTURAL_OPS:
             return True
         # Whole numbers above 2048 are no numbers of float16.
-        counted = node.op == "cast" and not node.operands["x"].type.dtype.is_float
-        return counted or bool(self._unfit(node))
+        is_integer_cast = node.op == "cast" and not node.operands["x"].type.dtype.is_float
+        return is_integer_cast or bool(self._unfit_reason(node))
 
-    def _unfit(self, node: Node) -> str:
+    def _unfit_reason(self, node: Node) -> str:
         """Returns why float16 cannot hold what an op takes and gives; nothing where it can."""
         for value in (*node.operands.values(), *node.results):
-            if value.type.element is F32 and not self._fits(value):
+            if value.type.element is F32 and not self._fits_f16(value):
                 return f"{value.name} has numbers that float16 does not represent"
         return ""
 
-    def _fits(self, value: Value) -> bool:
+    def _fits_f16(self, value: Value) -> bool:
         if value.constant is not None:
-            return _holds(value.constant.data)
-        seen = self.statistics.get(Key(value.lineage.tensor))
-        return seen is None or not seen.count or max(-seen.low, seen.high) * _ROOM <= _END
+            return _is_held_by_f16(value.constant.data)
+        summary = self.statistics.get(Key(value.lineage.tensor))
+        return (
+            summary is None
+            or not summary.count
+            or max(-summary.low, summary.high) * _GROWTH <= _F16_MAX
+        )
 
 
-def _holds(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
+def _is_held_by_f16(data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
     """Returns whether a constant is finite in float16, and not lost below its normal numbers."""
-    most = float(np.abs(data).max(initial=0))
-    return most == 0 or _NORMAL <= most <= _END
+    largest = float(np.abs(data).max(initial=0))
+    return largest == 0 or _F16_SMALLEST_NORMAL <= largest <= _F16_MAX
 
 
 def _computes(node: Node) -> bool:
     """Returns whether a plain op computes with float32; casts alone compute nothing."""
-    plain = node.op != "cast" and not not_plain(node) and node.op not in STRUCTURAL_OPS
-    return plain and any(v.type.element is F32 for v in node.results)
+    is_plain = node.op != "cast" and not not_plain(node) and node.op not in STRUCTURAL_OPS
+    return is_plain and any(v.type.element is F32 for v in node.results)

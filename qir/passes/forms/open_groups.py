@@ -46,73 +46,73 @@ class OpenGroups(Pass):
     chains: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count = self._chains(graph, ledger) if self.chains else 0
+        count = self._open_chains(graph, ledger) if self.chains else 0
         for node in list(graph):
             kernel = str(node.attrs.get("kernel", ""))
             if node.op != "fused" or not node.bodies or not fnmatchcase(kernel, self.kernels):
                 continue
             if not may(self.name, "open", node):
                 continue
-            _open(graph, node)
-            said = f"{kernel.rpartition('.')[2] or 'a group'} is written by its parts"
-            ledger.add(Change.REGROUPED, self.name, node.name, said)
+            _open_group(graph, node)
+            message = f"{kernel.rpartition('.')[2] or 'a group'} is written by its parts"
+            ledger.add(Change.REGROUPED, self.name, node.name, message)
             count += 1
         return count
 
-    def _chains(self, graph: Graph, ledger: Ledger) -> int:
+    def _open_chains(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            row = " |> ".join(stage.op for stage in node.stages)
-            if not is_float_group(node) or not fnmatchcase(row, self.kernels):
+            chain = " |> ".join(stage.op for stage in node.stages)
+            if not is_float_group(node) or not fnmatchcase(chain, self.kernels):
                 continue
             if not may(self.name, "open", node):
                 continue
             name = node.name
             unwrap_group(graph, node)
-            ledger.add(Change.EXACT, self.name, name, f"{row} is written by its parts")
+            ledger.add(Change.EXACT, self.name, name, f"{chain} is written by its parts")
             count += 1
         return count
 
 
-def _open(graph: Graph, node: Node) -> None:
+def _open_group(graph: Graph, node: Node) -> None:
     body = graph.body(node, "body")
-    twin: dict[Value, Value] = {v: node.operands[v.name] for v in body.inputs}
-    for each in body:
-        if each.op in ("input", "output"):
+    copies: dict[Value, Value] = {v: node.operands[v.name] for v in body.inputs}
+    for inner in body:
+        if inner.op in ("input", "output"):
             continue
-        names = [graph.fresh(f"{node.name}.{v.name}") for v in each.results]
-        operands = {slot: twin[v] for slot, v in each.operands.items()}
-        profile = each.profile or node.profile
-        if each.stages:
-            made = graph.add_chain(
-                each.stages,
+        names = [graph.fresh(f"{node.name}.{v.name}") for v in inner.results]
+        operands = {slot: copies[v] for slot, v in inner.operands.items()}
+        profile = inner.profile or node.profile
+        if inner.stages:
+            copy = graph.add_chain(
+                inner.stages,
                 operands,
-                each.result.type,
+                inner.result.type,
                 name=names[0],
                 before=node,
-                origins=each.origins,
+                origins=inner.origins,
                 profile=profile,
             )
         else:
-            made = graph.add(
-                each.op,
+            copy = graph.add(
+                inner.op,
                 operands,
-                each.attrs,
-                types=[v.type for v in each.results],
+                inner.attrs,
+                types=[v.type for v in inner.results],
                 name=names,
                 before=node,
-                origins=each.origins,
+                origins=inner.origins,
                 profile=profile,
-                bodies={name: body.body(each, name).copy() for name in each.bodies},
-                inner=each.inner,
+                bodies={name: body.body(inner, name).copy() for name in inner.bodies},
+                inner=inner.inner,
             )
-        twin.update(zip(each.results, made.results, strict=True))
-    ends = [twin[v] for v in body.outputs.values()]
-    known = [(old.name, old.lineage) for old in node.results]
-    for old, end in zip(node.results, ends, strict=True):
-        graph.replace(old, end)
+        copies.update(zip(inner.results, copy.results, strict=True))
+    results = [copies[v] for v in body.outputs.values()]
+    old_names = [(old.name, old.lineage) for old in node.results]
+    for old, result in zip(node.results, results, strict=True):
+        graph.replace(old, result)
     graph.remove(node)
-    for end, (name, lineage) in zip(ends, known, strict=True):
-        if end.node.op not in ("input", "constant"):
-            graph.rename(end, name)
-            graph.set_lineage(end, lineage)
+    for result, (name, lineage) in zip(results, old_names, strict=True):
+        if result.node.op not in ("input", "constant"):
+            graph.rename(result, name)
+            graph.set_lineage(result, lineage)

@@ -46,17 +46,17 @@ from qir.rewrite import REGROUPED, Pass
 from qir.rewrite.runner.filter import may
 
 _SLOTS = {"matmul_integer": ("a", "b"), "conv_integer": ("x", "w")}
-_Numbers = NDArray[np.generic]
+_Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class _ScaledSum:
     """A sum of raw integers, and what dequantizes it."""
 
     sum: Node
-    made: Value
+    scaled: Value
     """The float values, without a bias."""
-    factors: tuple[_Numbers, ...]
+    factors: tuple[_Array, ...]
     """What the sum is multiplied by: the scales in any order, or their product."""
 
 
@@ -66,14 +66,14 @@ class _Side:
     are known."""
 
     raw: Value
-    codes: Value | None
-    zeros: _Numbers | None
+    quantized: Value | None
+    zeros: _Array | None
     perm: tuple[int, ...] = ()
     """How the quantized values are turned before they are summed."""
 
     @property
     def quant(self) -> QuantType | None:
-        return None if self.codes is None else self.codes.type.quant
+        return None if self.quantized is None else self.quantized.type.quant
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,23 @@ class RaiseInteger(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count = 0
         for node in list(graph):
-            if node.op not in _SLOTS or (chain := _chain(node)) is None:
+            if node.op not in _SLOTS or (chain := _scaled_sum(node)) is None:
                 continue
             sides = [_side(node, slot) for slot in _SLOTS[node.op]]
-            known = [s for s in sides if s is not None]
-            if len(known) < len(sides) or (quants := _quants(chain, *known)) is None:
+            found_sides = [side for side in sides if side is not None]
+            if (
+                len(found_sides) < len(sides)
+                or (quants := _operand_types(chain, *found_sides)) is None
+            ):
                 continue
-            if said := overflow_text(graph, node):
-                ledger.add(Change.EXACT, self.name, node.name, f"stays a sum of integers: {said}")
+            if overflow := overflow_text(graph, node):
+                ledger.add(
+                    Change.EXACT, self.name, node.name, f"stays a sum of integers: {overflow}"
+                )
                 continue
             if not may(self.name, f"raise {node.op}", node):
                 continue
-            name = _raise(graph, chain, list(zip(known, quants, strict=True)))
+            name = _raise(graph, chain, list(zip(found_sides, quants, strict=True)))
             reason = "a sum of integers scaled once is a product of dequantized values"
             ledger.add(Change.REGROUPED, self.name, name, reason)
             count += 1
@@ -130,184 +135,194 @@ class RaiseInteger(Pass):
 # -- what is found --------------------------------------------------------------------------------
 
 
-def _next(value: Value, op: str) -> Node | None:
+def _only_user(value: Value, op: str) -> Node | None:
     """Returns the only use of a value, where it is such an op."""
     nodes = [use.node for use in value.uses]
     return nodes[0] if len(nodes) == 1 and nodes[0].op == op else None
 
 
-def _chain(node: Node) -> _Chain | None:
-    cast = _next(node.result, "cast")
+def _scaled_sum(node: Node) -> _ScaledSum | None:
+    cast = _only_user(node.result, "cast")
     if cast is None or cast.attrs["to"] != F32:
         return None
-    made, factors = cast.result, list[_Numbers]()
-    while (times := _next(made, "mul")) is not None and len(factors) < 2:
-        found = _factors(_other(times, made))
-        if not found:
+    result, factors = cast.result, list[_Array]()
+    while (product := _only_user(result, "mul")) is not None and len(factors) < 2:
+        constants = _constant_factors(_other_operand(product, result))
+        if not constants:
             break
-        made, factors = times.result, [*factors, *found]
-    return _Chain(node, made, tuple(factors)) if factors else None
+        result, factors = product.result, [*factors, *constants]
+    return _ScaledSum(node, result, tuple(factors)) if factors else None
 
 
-def _other(node: Node, value: Value) -> Value:
+def _other_operand(node: Node, value: Value) -> Value:
     a, b = node.operands["a"], node.operands["b"]
     return b if a is value else a
 
 
-def _factors(value: Value) -> list[_Numbers]:
+def _constant_factors(value: Value) -> list[_Array]:
     """Returns the constants of which a value is the product; none where it is no such product."""
     if value.node.op != "mul":
         array = value.constant
         return [array.data] if array is not None and array.type.element == F32 else []
-    parts = [_factors(each) for each in value.node.operands.values()]
-    return [data for part in parts for data in part] if all(parts) else []
+    parts = [_constant_factors(operand) for operand in value.node.operands.values()]
+    return [constant for factor in parts for constant in factor] if all(parts) else []
 
 
 def _side(node: Node, slot: str) -> _Side | None:
     """Raw integers of 8 bits, and their constant zero points."""
-    given, raw = node.operands.get(f"{slot}.zero"), node.operands[slot]
-    zeros = None if given is None else given.constant
-    if given is not None and (zeros is None or zeros.type.quant is not None):
+    zero_value, raw = node.operands.get(f"{slot}.zero"), node.operands[slot]
+    zeros = None if zero_value is None else zero_value.constant
+    if zero_value is not None and (zeros is None or zeros.type.quant is not None):
         return None
-    held = None if zeros is None else zeros.data
+    zero_array = None if zeros is None else zeros.data
     source, perm = raw.node, tuple[int, ...]()
-    if source.op == "transpose" and (turned := source.attrs["perm"]):
-        assert isinstance(turned, tuple)
+    if source.op == "transpose" and (permutation := source.attrs["perm"]):
+        assert isinstance(permutation, tuple)
         source = source.operands["x"].node
-        perm = tuple(axis for axis in turned if isinstance(axis, int))
+        perm = tuple(axis for axis in permutation if isinstance(axis, int))
     if source.op != "recode" or source.result.type.element != raw.type.element:
-        return _Side(raw, None, held)
-    codes = source.operands["x"]
-    quant = codes.type.quant
+        return _Side(raw, None, zero_array)
+    quantized = source.operands["x"]
+    quant = quantized.type.quant
     if quant is None:
-        return _Side(raw, None, held)
-    odd = quant.kind != "uniform" or quant.plus is not None or quant.has_float_zero
-    if quant.dynamic or odd or quant.express != F32 or quant.storage != raw.type.element:
+        return _Side(raw, None, zero_array)
+    is_unusual = quant.kind != "uniform" or quant.plus is not None or quant.has_float_zero
+    if quant.dynamic or is_unusual or quant.express != F32 or quant.storage != raw.type.element:
         return None
-    return _Side(raw, codes, held, perm)
+    return _Side(raw, quantized, zero_array, perm)
 
 
 # -- the maps that the numbers say ----------------------------------------------------------------
 
 
-def _quants(chain: _Chain, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | None:
+def _operand_types(chain: _ScaledSum, x: _Side, w: _Side) -> tuple[QuantType, QuantType] | None:
     """Returns the maps of both sides, where there are two whose scales multiply to what is
     there."""
-    data, left = _known(x, None), list(chain.factors)
-    if x.codes is None and len(left) > 1:
+    data, factors = _existing_type(x, None), list(chain.factors)
+    if x.quantized is None and len(factors) > 1:
         # Of two scales the first is the data's, as runtimes write them; float values are the same.
-        one = next((f for f in left if f.size == 1), None)
-        data = None if one is None else _map(x, one.reshape(()), None, None)
-    rest = None if data is None else _rest(np.float32(data.scales()), left)
-    if data is None or rest is None:
+        data_scale = next((factor for factor in factors if factor.size == 1), None)
+        data = None if data_scale is None else _derived_type(x, data_scale.reshape(()), None, None)
+    weight_factor = None if data is None else _remaining_factor(np.float32(data.scales()), factors)
+    if data is None or weight_factor is None:
         return None
-    along = _along(chain.sum)
-    scales = _row(rest, chain.sum, _spread(chain.sum))
+    axis = _channel_axis(chain.sum)
+    scales = _scalar_or_vector(weight_factor, chain.sum, _axes_after_channels(chain.sum))
     if scales is None:
         return None
-    if w.codes is None:
-        weights = _map(w, scales, along, chain.sum)
+    if w.quantized is None:
+        weights = _derived_type(w, scales, axis, chain.sum)
     else:
-        weights = _known(w, along)
-        if weights is not None and not _equal(np.asarray(weights.scales()), scales):
+        weights = _existing_type(w, axis)
+        if weights is not None and not _equal_broadcast(np.asarray(weights.scales()), scales):
             weights = None
     return None if weights is None else (data, weights)
 
 
-def _known(side: _Side, along: int | None) -> QuantType | None:
+def _existing_type(side: _Side, channel_axis: int | None) -> QuantType | None:
     """Returns the quantized type of integers, where the sum takes off its zero points and its
     scales are as they may."""
     quant = side.quant
-    if quant is None or (quant.granularity is not None and along is None):
+    if quant is None or (quant.granularity is not None and channel_axis is None):
         return None
     axis = quant.axis
     if axis is not None and side.perm:
         axis = side.perm.index(axis)
-    if quant.granularity is not None and axis != along:
+    if quant.granularity is not None and axis != channel_axis:
         return None
     zeros = np.zeros((), np.int64) if side.zeros is None else side.zeros.astype(np.int64)
-    return quant if _equal(np.asarray(quant.zeros(), np.int64), zeros) else None
+    return quant if _equal_broadcast(np.asarray(quant.zeros(), np.int64), zeros) else None
 
 
-def _equal(one: _Numbers, other: _Numbers) -> bool:
+def _equal_broadcast(a: _Array, b: _Array) -> bool:
     """Returns whether numbers are the same, one for all being so many."""
-    if one.size != other.size and 1 not in (one.size, other.size):
+    if a.size != b.size and 1 not in (a.size, b.size):
         return False
-    return bool((one.reshape(-1) == other.reshape(-1)).all())
+    return bool((a.reshape(-1) == b.reshape(-1)).all())
 
 
-def _rest(scale: np.float32, factors: list[_Numbers]) -> _Numbers | None:
+def _remaining_factor(scale: np.float32, factors: list[_Array]) -> _Array | None:
     """Returns what else the sum is multiplied by."""
-    at = next((i for i, f in enumerate(factors) if f.size == 1 and f.reshape(()) == scale), None)
-    left = [f for i, f in enumerate(factors) if i != at]
-    if not left:
+    index = next((i for i, f in enumerate(factors) if f.size == 1 and f.reshape(()) == scale), None)
+    remaining = [f for i, f in enumerate(factors) if i != index]
+    if not remaining:
         return None
-    product = left[0]
-    for each in left[1:]:
-        product = np.multiply(product, each, dtype=np.float32)
-    return _quotient(product, scale) if at is None else product
+    product = remaining[0]
+    for factor in remaining[1:]:
+        product = np.multiply(product, factor, dtype=np.float32)
+    return _quotient(product, scale) if index is None else product
 
 
-def _quotient(product: _Numbers, scale: np.float32) -> _Numbers | None:
+def _quotient(product: _Array, scale: np.float32) -> _Array | None:
     """Numbers whose products with a scale are those in float32; None where there are none."""
     with np.errstate(all="ignore"):
-        near = np.asarray(product.astype(np.float64) / np.float64(scale)).astype(np.float32)
-        tried = (near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(np.inf)))
-        out = near
-        for each in reversed(tried):
-            out = np.where(each * scale == product, each, out)
-        right = bool((out * scale == product).all() and np.isfinite(out).all())
-    return np.asarray(out, np.float32) if right else None
+        nearest = np.asarray(product.astype(np.float64) / np.float64(scale)).astype(np.float32)
+        candidates = (
+            nearest,
+            np.nextafter(nearest, np.float32(0)),
+            np.nextafter(nearest, np.float32(np.inf)),
+        )
+        quotient = nearest
+        for candidate in reversed(candidates):
+            quotient = np.where(candidate * scale == product, candidate, quotient)
+        is_exact = bool((quotient * scale == product).all() and np.isfinite(quotient).all())
+    return np.asarray(quotient, np.float32) if is_exact else None
 
 
-def _along(node: Node) -> int:
+def _channel_axis(node: Node) -> int:
     rank = node.operands[_SLOTS[node.op][1]].type.rank
     return rank - 1 if node.op == "matmul_integer" else 0
 
 
-def _spread(node: Node) -> int:
+def _axes_after_channels(node: Node) -> int:
     """Returns how many axes are after that of the channels."""
     return node.result.type.rank - 2 if node.op == "conv_integer" else 0
 
 
-def _row(held: _Numbers, node: Node, behind: int) -> _Numbers | None:
+def _scalar_or_vector(array: _Array, node: Node, axes_after: int) -> _Array | None:
     """Returns one number, or one an output channel; None for others."""
-    if held.size == 1:
-        return held.reshape(())
-    count = node.operands[_SLOTS[node.op][1]].type.shape[_along(node)]
-    wanted = (count, *(1,) * behind)
-    lined = held.size == count and held.shape[-len(wanted) :] == wanted
-    return held.reshape(-1) if lined else None
+    if array.size == 1:
+        return array.reshape(())
+    count = node.operands[_SLOTS[node.op][1]].type.shape[_channel_axis(node)]
+    aligned_shape = (count, *(1,) * axes_after)
+    is_aligned = array.size == count and array.shape[-len(aligned_shape) :] == aligned_shape
+    return array.reshape(-1) if is_aligned else None
 
 
-def _map(side: _Side, scales: _Numbers, along: int | None, node: Node | None) -> QuantType | None:
+def _derived_type(
+    side: _Side, scales: _Array, channel_axis: int | None, node: Node | None
+) -> QuantType | None:
     """Returns the quantized type of raw integers by the numbers next to them."""
     zeros = np.zeros((), np.int64) if side.zeros is None else side.zeros.astype(np.int64)
-    row: _Numbers | None = zeros.reshape(()) if zeros.size == 1 else None
-    if row is None and node is not None and node.op == "matmul_integer":
-        row = _row(zeros, node, 0)
-    if row is None or not (np.greater(scales, 0) & np.isfinite(scales)).all():
+    zero_row: _Array | None = zeros.reshape(()) if zeros.size == 1 else None
+    if zero_row is None and node is not None and node.op == "matmul_integer":
+        zero_row = _scalar_or_vector(zeros, node, 0)
+    if zero_row is None or not (np.greater(scales, 0) & np.isfinite(scales)).all():
         return None
-    several = scales.ndim or row.ndim
-    if several:
-        scales, row = np.broadcast_arrays(scales, row)
+    per_channel = scales.ndim or zero_row.ndim
+    if per_channel:
+        scales, zero_row = np.broadcast_arrays(scales, zero_row)
     storage = side.raw.type.dtype
-    axis = along if several else None
+    axis = channel_axis if per_channel else None
     return uniform(
-        storage, np.asarray(scales, np.float32), row.astype(np.int64), axis=axis, name=side.raw.name
+        storage,
+        np.asarray(scales, np.float32),
+        zero_row.astype(np.int64),
+        axis=axis,
+        name=side.raw.name,
     )
 
 
 # -- what stands instead --------------------------------------------------------------------------
 
 
-def _raise(graph: Graph, chain: _Chain, sides: list[tuple[_Side, QuantType]]) -> str:
+def _raise(graph: Graph, chain: _ScaledSum, sides: list[tuple[_Side, QuantType]]) -> str:
     """Puts float values between integers in a chain's place; gives the name of what they make."""
     node = chain.sum
-    reals = [_real(graph, node, side, quant) for side, quant in sides]
-    operands = dict(zip(_SLOTS[node.op], reals, strict=True))
-    last, bias = _bias(graph, chain, [q for _, q in sides])
-    old = chain.made if last is None else last.result
+    floats = [_float_operand(graph, node, side, quant) for side, quant in sides]
+    operands = dict(zip(_SLOTS[node.op], floats, strict=True))
+    bias_add, bias = _following_bias(graph, chain, [q for _, q in sides])
+    replaced = chain.scaled if bias_add is None else bias_add.result
     if node.op == "conv_integer":
         axes = node.result.type.rank - 2
         op, attrs = f"conv{axes}d", _conv_attrs(node, axes)
@@ -315,79 +330,94 @@ def _raise(graph: Graph, chain: _Chain, sides: list[tuple[_Side, QuantType]]) ->
     else:
         op, attrs = "matmul" if bias is None else "gemm", dict[str, Attr]()
         operands |= {} if bias is None else {"c": bias}
-    place = old.node
-    made = graph.add(
-        op, operands, attrs, before=place, origins=node.origins, profile=place.profile
+    replaced_node = replaced.node
+    product = graph.add(
+        op,
+        operands,
+        attrs,
+        before=replaced_node,
+        origins=node.origins,
+        profile=replaced_node.profile,
     ).result
-    graph.substitute(place, made)
-    return made.name
+    graph.substitute(replaced_node, product)
+    return product.name
 
 
 def _conv_attrs(node: Node, axes: int) -> dict[str, Attr]:
-    usual = {"stride": (1,) * axes, "pad": (0,) * (2 * axes), "dilation": (1,) * axes}
-    given: dict[str, Attr] = {name: node.attrs[name] or value for name, value in usual.items()}
-    return {**given, "groups": node.attrs["groups"]}
+    defaults = {"stride": (1,) * axes, "pad": (0,) * (2 * axes), "dilation": (1,) * axes}
+    attrs: dict[str, Attr] = {name: node.attrs[name] or value for name, value in defaults.items()}
+    return {**attrs, "groups": node.attrs["groups"]}
 
 
-def _real(graph: Graph, node: Node, side: _Side, quant: QuantType) -> Value:
+def _float_operand(graph: Graph, node: Node, side: _Side, quant: QuantType) -> Value:
     """Returns the float values of one side, turned as the raw integers were."""
-    codes = side.codes or _coded(graph, node, side.raw, quant)
-    known = (u for u in codes.users if u.op == "dequantize" and u.precedes(node))
-    old = next(known, None)
-    real = old.result if old else graph.add("dequantize", {"x": codes}, before=node).result
+    quantized = side.quantized or _as_quantized(graph, node, side.raw, quant)
+    dequantizes = (
+        user for user in quantized.users if user.op == "dequantize" and user.precedes(node)
+    )
+    existing = next(dequantizes, None)
+    floats = (
+        existing.result
+        if existing
+        else graph.add("dequantize", {"x": quantized}, before=node).result
+    )
     if not side.perm:
-        return real
-    return graph.add("transpose", {"x": real}, {"perm": side.perm}, before=node).result
+        return floats
+    return graph.add("transpose", {"x": floats}, {"perm": side.perm}, before=node).result
 
 
-def _coded(graph: Graph, node: Node, raw: Value, quant: QuantType) -> Value:
+def _as_quantized(graph: Graph, node: Node, raw: Value, quant: QuantType) -> Value:
     """Raw integers as quantized values."""
-    kind = raw.type.with_element(quant)
+    tensor_type = raw.type.with_element(quant)
     if (array := raw.constant) is None:
         name = graph.fresh(f"{raw.name}.codes")
-        return graph.add("recode", {"x": raw}, types=[kind], name=name, before=node).result
-    held = Array(array.contents, kind, array.name)
-    made = graph.constant(held, name=graph.fresh(f"{raw.name}.codes"), before=node)
-    graph.set_origins(made.node, raw.node.origins)
-    graph.set_lineage(made, raw.lineage)
-    return made
+        return graph.add("recode", {"x": raw}, types=[tensor_type], name=name, before=node).result
+    typed_array = Array(array.contents, tensor_type, array.name)
+    constant = graph.constant(typed_array, name=graph.fresh(f"{raw.name}.codes"), before=node)
+    graph.set_origins(constant.node, raw.node.origins)
+    graph.set_lineage(constant, raw.lineage)
+    return constant
 
 
-def _bias(graph: Graph, chain: _Chain, quants: list[QuantType]) -> tuple[Node | None, Value | None]:
+def _following_bias(
+    graph: Graph, chain: _ScaledSum, quants: list[QuantType]
+) -> tuple[Node | None, Value | None]:
     """Returns the sum with a bias that belongs to the product, and the bias with one axis."""
-    node, added = chain.sum, _next(chain.made, "add")
-    if added is None or added.result.type != chain.made.type:
+    node, bias_add = chain.sum, _only_user(chain.scaled, "add")
+    if bias_add is None or bias_add.result.type != chain.scaled.type:
         return None, None
-    value = _other(added, chain.made)
-    if value is chain.made:
+    value = _other_operand(bias_add, chain.scaled)
+    if value is chain.scaled:
         return None, None
-    count = node.operands[_SLOTS[node.op][1]].type.shape[_along(node)]
+    count = node.operands[_SLOTS[node.op][1]].type.shape[_channel_axis(node)]
     if node.op == "matmul_integer":
-        whole = chain.made.type.rank == 2 and value.type.shape == (count,)
-        return (added, value) if whole and _counted(value, quants) else (None, None)
-    wanted = (count, *(1,) * _spread(node))
-    if value.type.element != F32 or value.type.shape[-len(wanted) :] != wanted:
+        is_row = chain.scaled.type.rank == 2 and value.type.shape == (count,)
+        return (
+            (bias_add, value) if is_row and _is_in_accumulator_unit(value, quants) else (None, None)
+        )
+    aligned_shape = (count, *(1,) * _axes_after_channels(node))
+    if value.type.element != F32 or value.type.shape[-len(aligned_shape) :] != aligned_shape:
         return None, None
-    if any(d != 1 for d in value.type.shape[: -len(wanted)]):
+    if any(d != 1 for d in value.type.shape[: -len(aligned_shape)]):
         return None, None
     source = value.node.operands["x"] if value.node.op == "reshape" else None
     if source is not None and source.type.shape == (count,):
-        return added, source
+        return bias_add, source
     if (array := value.constant) is None:
         return None, None
     name = graph.fresh(f"{value.name}.row")
-    made = graph.constant(Array.of(array.data.reshape(-1), name), name=name, before=node)
-    graph.set_origins(made.node, value.node.origins)
-    graph.set_lineage(made, value.lineage)
-    return added, made
+    vector = graph.constant(Array.of(array.data.reshape(-1), name), name=name, before=node)
+    graph.set_origins(vector.node, value.node.origins)
+    graph.set_lineage(vector, value.lineage)
+    return bias_add, vector
 
 
-def _counted(value: Value, quants: list[QuantType]) -> bool:
+def _is_in_accumulator_unit(value: Value, quants: list[QuantType]) -> bool:
     """Returns whether floats are 32-bit integers in the unit of an accumulator, as a product adds
     them."""
-    codes = value.node.operands["x"] if value.node.op == "dequantize" else None
-    quant = None if codes is None else codes.type.quant
+    quantized = value.node.operands["x"] if value.node.op == "dequantize" else None
+    quant = None if quantized is None else quantized.type.quant
     if quant is None or quant.dynamic or quant.storage != I32 or quant.zeros().any():
         return False
-    one, other = (np.asarray(q.scales(), np.float32) for q in quants)
-    return _equal(np.asarray(quant.scales(), np.float32), one * other)
+    x_scale, w_scale = (np.asarray(factor.scales(), np.float32) for factor in quants)
+    return _equal_broadcast(np.asarray(quant.scales(), np.float32), x_scale * w_scale)

@@ -36,7 +36,7 @@ from qir.rewrite import Pass
 from qir.rewrite.layer_weights import operands
 from qir.rewrite.runner.filter import may
 
-_MATRIX = 2
+_MATRIX_RANK = 2
 """Axes of a matrix."""
 
 
@@ -64,11 +64,11 @@ class RaiseLinear(Pass):
             if not _is_layer(node) or not may(self.name, "raise", node):
                 continue
             x, weight, bias = operands(node)
-            given = {"x": x, "w": _rows(graph, node, weight)}
-            given |= {} if bias is None else {"bias": bias}
-            made = graph.add(
+            arguments = {"x": x, "w": _with_output_rows(graph, node, weight)}
+            arguments |= {} if bias is None else {"bias": bias}
+            layer = graph.add(
                 "linear",
-                given,
+                arguments,
                 types=[node.result.type],
                 name=graph.fresh(node.name),
                 before=node,
@@ -76,7 +76,7 @@ class RaiseLinear(Pass):
                 profile=node.profile,
             )
             name = node.name
-            graph.substitute(node, made.result)
+            graph.substitute(node, layer.result)
             ledger.add(Change.EXACT, self.name, name, "a product with a constant is a linear layer")
             count += 1
         return count + (graph.prune() if count else 0)
@@ -89,21 +89,21 @@ def _is_layer(node: Node) -> bool:
     if any(value.type.quant for value in (*node.operands.values(), node.result)):
         return False
     x, weight, bias = operands(node)
-    if weight.constant is None or x.constant is not None or weight.type.rank != _MATRIX:
+    if weight.constant is None or x.constant is not None or weight.type.rank != _MATRIX_RANK:
         return False
-    if node.attrs["trans_a"] or x.type.rank < _MATRIX:
+    if node.attrs["trans_a"] or x.type.rank < _MATRIX_RANK:
         return False
     if node.op == "gemm" and not node.attrs["alpha"] == node.attrs["beta"] == 1.0:
         return False
     return bias is None or bias.type.shape == node.result.type.shape[-1:]
 
 
-def _rows(graph: Graph, node: Node, weight: Value) -> Value:
+def _with_output_rows(graph: Graph, node: Node, weight: Value) -> Value:
     """Returns the matrix with one row for each output."""
     if node.attrs["trans_b"]:
         return weight
     assert weight.constant is not None
-    turned = np.ascontiguousarray(weight.constant.data.T)
-    made = graph.constant(turned, name=graph.fresh(f"{weight.name}.t"), before=node)
-    graph.set_lineage(made, weight.lineage.then("transposed"))
-    return made
+    transposed = np.ascontiguousarray(weight.constant.data.T)
+    constant = graph.constant(transposed, name=graph.fresh(f"{weight.name}.t"), before=node)
+    graph.set_lineage(constant, weight.lineage.then("transposed"))
+    return constant

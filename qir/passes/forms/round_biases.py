@@ -43,7 +43,7 @@ from qir.rewrite import Pass
 from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.tolerance import Tolerance
 
-_MOST = 2.0**30
+_MAX_STEPS = 2.0**30
 """Steps that a bias may have, so that 32 bits hold the sums next to it."""
 
 
@@ -69,43 +69,43 @@ class RoundBiases(Pass):
             "  %y = conv2d(%x, %w, bias=%b) : 1x1x2x2x!quant.uniform<u8:f32, 4.0>\n"
             "  output(y=%y)\n}}\n"
         )
-        for named in profile_names():
-            graph = parse(text.format(named), {"w": np.ones((1, 2, 1, 1), np.int8)})
+        for profile_name in profile_names():
+            graph = parse(text.format(profile_name), {"w": np.ones((1, 2, 1, 1), np.int8)})
             if any(float_bias(graph, node) for node in graph):
                 yield cls(), graph
                 return
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = [layer for node in list(graph) if (layer := float_bias(graph, node)) is not None]
-        count = sum(_round(layer, graph, ledger) for layer in found)
+        layers = [layer for node in list(graph) if (layer := float_bias(graph, node)) is not None]
+        count = sum(_round_bias(layer, graph, ledger) for layer in layers)
         if count:
             graph.prune()
         return count
 
 
-def _round(layer: FloatBias, graph: Graph, ledger: Ledger) -> bool:
+def _round_bias(layer: FloatBias, graph: Graph, ledger: Ledger) -> bool:
     """Rounds the bias of a layer; False where it would move results too far."""
     rounded = layer.rounded()
     if not rounded.moved < 1:
-        said = f"a whole bias would move results by {rounded.moved:.3g} steps: it stays float"
-        ledger.add(Change.EXACT, RoundBiases.name, layer.node.name, said)
+        message = f"a whole bias would move results by {rounded.moved:.3g} steps: it stays float"
+        ledger.add(Change.EXACT, RoundBiases.name, layer.node.name, message)
         return False
-    layer.put(graph, rounded)
-    said, change, steps = "bias stored as the steps of the sums that it is", Change.REGROUPED, 0
+    layer.store(graph, rounded)
+    message, change, steps = "bias stored as the steps of the sums that it is", Change.REGROUPED, 0
     if rounded.moved:
-        said, change, steps = "bias rounded to the unit of the sums", Change.NUDGED, 1
-        said += f", which moves results by at most {rounded.moved:.2g} steps"
+        message, change, steps = "bias rounded to the unit of the sums", Change.NUDGED, 1
+        message += f", which moves results by at most {rounded.moved:.2g} steps"
     if rounded.weights is not None:
-        said += "; weights have larger scales, so that the bias fits 32 bits"
-    ledger.add(change, RoundBiases.name, layer.node.name, said, codes=float(steps))
+        message += "; weights have larger scales, so that the bias fits 32 bits"
+    ledger.add(change, RoundBiases.name, layer.node.name, message, codes=float(steps))
     return True
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedBias:
     """A bias in the unit of the sums."""
 
-    whole: NDArray[np.float64]
+    integers: NDArray[np.float64]
     scales: NDArray[np.float32]
     weights: NDArray[np.float64] | None
     """The weights in those scales, where they changed."""
@@ -125,76 +125,87 @@ class FloatBias:
     x: QuantType
     w: QuantType
 
-    def rounded(self) -> Rounded:
+    def rounded(self) -> RoundedBias:
         """Returns the integers that take the place of the bias."""
         old, new = np.asarray(self.w.scales(), np.float32), self._scales()
         weights = self.node.operands[self.weight].constant
         assert weights is not None
-        raised, held = not np.array_equal(old, new), weights.data.astype(np.float64)
-        data = np.asarray(np.rint(held * (self._along(old) / self._along(new))))
-        unit = (np.float32(self.x.scales()) * new).astype(np.float64)
-        whole = np.rint(self.floats / unit)
-        moved = self._moved(whole, unit)
-        if raised:
-            moved += self._moved_by(data * self._along(new) - held * self._along(old))
-        return Rounded(whole, new, data if raised else None, moved)
+        scales_raised, weight_values = not np.array_equal(old, new), weights.data.astype(np.float64)
+        new_weights = np.asarray(
+            np.rint(
+                weight_values * (self._aligned_with_weights(old) / self._aligned_with_weights(new))
+            )
+        )
+        sum_unit = (np.float32(self.x.scales()) * new).astype(np.float64)
+        integers = np.rint(self.floats / sum_unit)
+        movement = self._bias_movement(integers, sum_unit)
+        if scales_raised:
+            movement += self._weight_movement(
+                new_weights * self._aligned_with_weights(new)
+                - weight_values * self._aligned_with_weights(old)
+            )
+        return RoundedBias(integers, new, new_weights if scales_raised else None, movement)
 
-    def put(self, graph: Graph, rounded: Rounded) -> None:
+    def store(self, graph: Graph, rounded: RoundedBias) -> None:
         """Puts integers in the place of the bias."""
-        self._put(graph, self.bias, Array.of(rounded.whole.astype(np.int32)))
+        self._replace_constant(graph, self.bias, Array.of(rounded.integers.astype(np.int32)))
         if rounded.weights is not None:
-            kind = uniform(self.w.storage, rounded.scales, axis=self.w.axis)
-            shape = TensorType(rounded.weights.shape, replace(kind, bounds=self.w.bounds))
-            held = rounded.weights.astype(kind.storage.carrier)
-            self._put(graph, self.weight, Array(held, shape))
+            quant_type = uniform(self.w.storage, rounded.scales, axis=self.w.axis)
+            tensor_type = TensorType(
+                rounded.weights.shape, replace(quant_type, bounds=self.w.bounds)
+            )
+            new_weights = rounded.weights.astype(quant_type.storage.carrier)
+            self._replace_constant(graph, self.weight, Array(new_weights, tensor_type))
 
     def _scales(self) -> NDArray[np.float32]:
         """Returns the scales of the weights, larger where the bias would not fit."""
         old = np.asarray(self.w.scales(), np.float32)
         with np.errstate(all="ignore"):
-            least = np.abs(self.floats) / (float(np.float32(self.x.scales())) * _MOST)
-        least = least if old.ndim else least.max(initial=0)
-        return np.asarray(np.where(old < least, least, old), np.float32)
+            needed = np.abs(self.floats) / (float(np.float32(self.x.scales())) * _MAX_STEPS)
+        needed = needed if old.ndim else needed.max(initial=0)
+        return np.asarray(np.where(old < needed, needed, old), np.float32)
 
-    def _along(self, scales: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _aligned_with_weights(self, scales: NDArray[np.float32]) -> NDArray[np.float64]:
         """Returns scales shaped to go with the weights."""
         shape = [1] * self.node.operands[self.weight].type.rank
         if scales.ndim:
             shape[self.w.axis or 0] = -1
         return scales.astype(np.float64).reshape(shape)
 
-    def _moved(self, whole: NDArray[np.float64], unit: NDArray[np.float64]) -> float:
+    def _bias_movement(self, integers: NDArray[np.float64], unit: NDArray[np.float64]) -> float:
         """Returns how far the bias moves results, in steps; 0 for what is less than float32's."""
-        exact = whole * unit
-        apart = exact.astype(np.float32) != self.floats.astype(np.float32)
-        return float(np.max(np.abs(exact - self.floats), initial=0.0, where=apart)) / self._step()
+        exact = integers * unit
+        differs = exact.astype(np.float32) != self.floats.astype(np.float32)
+        return float(np.max(np.abs(exact - self.floats), initial=0.0, where=differs)) / self._step()
 
-    def _moved_by(self, weights: NDArray[np.float64]) -> float:
+    def _weight_movement(self, weights: NDArray[np.float64]) -> float:
         """Returns how far a change of the weights moves results at most, in steps."""
         zero = int(self.x.zeros())
-        most = max(self.x.high - zero, zero - self.x.low) * float(self.x.scales())
+        largest_data = max(self.x.high - zero, zero - self.x.low) * float(self.x.scales())
         axes = tuple(i for i in range(weights.ndim) if i != (self.w.axis or 0))
-        return float(np.abs(weights).sum(axes).max(initial=0.0)) * most / self._step()
+        return float(np.abs(weights).sum(axes).max(initial=0.0)) * largest_data / self._step()
 
     def _step(self) -> float:
         quant = self.node.result.type.quant
         assert quant is not None
         return float(quant.scales())
 
-    def _put(self, graph: Graph, slot: str, array: Array) -> None:
+    def _replace_constant(self, graph: Graph, slot: str, array: Array) -> None:
         old = self.node.operands[slot]
         name = graph.fresh(f"{old.name}.whole")
         if len(old.uses) == 1:  # it is not needed any more, so the new constant takes its name
-            free, name = name, old.name
-            graph.rename(old, free)
-        kept = Array(array.contents, array.type, old.name)
-        made = graph.constant(kept, name=name, before=self.node)
-        graph.set_origins(made.node, old.node.origins)
-        graph.set_lineage(made, old.lineage.then("quantized"))
-        graph.set_operand(self.node, slot, made)
+            spare, name = name, old.name
+            graph.rename(old, spare)
+        named_array = Array(array.contents, array.type, old.name)
+        constant = graph.constant(named_array, name=name, before=self.node)
+        graph.set_origins(constant.node, old.node.origins)
+        graph.set_lineage(constant, old.lineage.then("quantized"))
+        graph.set_operand(self.node, slot, constant)
 
 
-def float_bias(graph: Graph, node: Node, tails: Collection[str] = ACTIVATIONS) -> FloatBias | None:
+def float_bias(
+    graph: Graph, node: Node, activations: Collection[str] = ACTIVATIONS
+) -> FloatBias | None:
     """Returns an integer layer whose bias is added to floats; None for what is none, or ends in
     other ops than `tails`."""
     stage = node.stages[0] if node.stages else node
@@ -203,21 +214,28 @@ def float_bias(graph: Graph, node: Node, tails: Collection[str] = ACTIVATIONS) -
         return None
     if quant is None or quant.dynamic or quant.granularity is not None:
         return None
-    if any(each.op not in tails for each in node.stages[1:]) or not _plain(stage.attrs):
+    if any(later.op not in activations for later in node.stages[1:]) or not _has_unit_factors(
+        stage.attrs
+    ):
         return None
     slots = {slot: slot for slot in node.operands}
     if node.stages:
         slots = dict(zip(node.stages[0].slots, node.stages[0].group_slots(0), strict=True))
-    values = {slot: node.operands[held] for slot, held in slots.items()}
-    bias, owner = values.get(traits.bias), profile(profile_name_of(graph, node))
+    values = {slot: node.operands[node_slot] for slot, node_slot in slots.items()}
+    bias, rules = values.get(traits.bias), profile(profile_name_of(graph, node))
     types = {slot: value.type for slot, value in values.items()}
-    rule = owner.resolve(query_for_op(stage.op, stage.attrs, types, node.result.type))
+    rule = rules.resolve(query_for_op(stage.op, stage.attrs, types, node.result.type))
     if bias is None or bias.type.rank != 1 or rule.bias.domain != "real_after":
         return None
     x, w = values[traits.data].type.quant, values[traits.weight].type.quant
-    if x is None or w is None or not (_counts(x) and _counts(w)) or x.granularity is not None:
+    if (
+        x is None
+        or w is None
+        or not (_is_plain_integer(x) and _is_plain_integer(w))
+        or x.granularity is not None
+    ):
         return None
-    floats = _floats(bias, owner)
+    floats = _bias_floats(bias, rules)
     if floats is None or np.any(w.zeros()) or np.size(w.scales()) not in (1, floats.size):
         return None
     if values[traits.weight].constant is None or (w.granularity is not None and w.axis is None):
@@ -225,22 +243,22 @@ def float_bias(graph: Graph, node: Node, tails: Collection[str] = ACTIVATIONS) -
     return FloatBias(node, slots[traits.bias], floats, slots[traits.weight], x, w)
 
 
-def _plain(attrs: Mapping[str, object]) -> bool:
+def _has_unit_factors(attrs: Mapping[str, object]) -> bool:
     """Returns whether sums and bias are added as they are."""
     return attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0
 
 
-def _counts(quant: QuantType) -> bool:
+def _is_plain_integer(quant: QuantType) -> bool:
     """Returns whether integers are whole steps from a whole zero, in a known scale."""
     return not (quant.dynamic or quant.has_float_zero or quant.plus is not None)
 
 
-def _floats(bias: Value, owner: Profile) -> NDArray[np.float64] | None:
+def _bias_floats(bias: Value, rules: Profile) -> NDArray[np.float64] | None:
     """Returns the floats of a constant bias; None for raw integers, whose unit is the sums'."""
     if bias.constant is None:
         return None
     if bias.type.quant is not None:
         return np.asarray(
-            dequantize_by_profile(owner, bias.constant.data, bias.type.quant), np.float64
+            dequantize_by_profile(rules, bias.constant.data, bias.type.quant), np.float64
         )
     return bias.constant.data.astype(np.float64) if bias.type.dtype.is_float else None

@@ -51,10 +51,10 @@ from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import Tolerance
 
-Ends = tuple[float, float]
-_EXACT = "native"
+Interval = tuple[float, float]
+_RESULT_PROFILE = "native"
 """The profile of what is made: its kernels have zero points, which those with sums may lack."""
-_SLACK = 0.01
+_ROUNDING_SLACK = 0.01
 """Steps that are left to the rounding of float32."""
 
 
@@ -81,8 +81,8 @@ class SplitSums(Pass):
             "  %y = conv2d(%x, %w) |> add(., %s) |> relu : 1x1x2x2x!quant.uniform<u8:f32, 0.5>\n"
             "  output(y=%y)\n}}\n"
         )
-        for named in profile_names():
-            graph = parse(text.format(named), {"w": np.ones((1, 2, 1, 1), np.int8)})
+        for profile_name in profile_names():
+            graph = parse(text.format(profile_name), {"w": np.ones((1, 2, 1, 1), np.int8)})
             if any(_kernel(graph, node) for node in graph):
                 yield cls(), graph
                 return
@@ -95,27 +95,27 @@ class SplitSums(Pass):
         return count
 
     def _split(self, graph: Graph, kernel: _Kernel, ledger: Ledger) -> bool:
-        made, node = kernel.between(), kernel.node
-        biased = float_bias(graph, node, ACTIVATIONS | {"add"}) if self.biases else None
-        bias = biased.rounded() if biased else None
-        moved = kernel.moved(made, bias.moved if bias else 0.0)
-        if moved > self.steps:
-            said = (
+        sum_type, node = kernel.sum_type(), kernel.node
+        float_layer = float_bias(graph, node, ACTIVATIONS | {"add"}) if self.biases else None
+        bias = float_layer.rounded() if float_layer else None
+        movement = kernel.movement(sum_type, bias.moved if bias else 0.0)
+        if movement > self.steps:
+            message = (
                 f"stays a sum before rounding: with one more rounding its results would move by "
-                f"up to {moved} steps; split-sums{{steps={moved}}} splits it"
+                f"up to {movement} steps; split-sums{{steps={movement}}} splits it"
             )
-            ledger.add(Change.EXACT, self.name, node.name, said)
+            ledger.add(Change.EXACT, self.name, node.name, message)
             return False
         if not may(self.name, f"split {node.stages[0].op} and add", node):
             return False
-        said = (
-            f"rounded to steps of {float(made.scales()):.3g} before another tensor is added, "
-            f"which moves results by at most {moved} step{'s' if moved > 1 else ''}"
+        message = (
+            f"rounded to steps of {float(sum_type.scales()):.3g} before another tensor is added, "
+            f"which moves results by at most {movement} step{'s' if movement > 1 else ''}"
         )
-        ledger.add(Change.NUDGED, self.name, node.name, said, codes=float(moved))
-        if biased and bias:
-            biased.put(graph, bias)
-        kernel.split(graph, made)
+        ledger.add(Change.NUDGED, self.name, node.name, message, codes=float(movement))
+        if float_layer and bias:
+            float_layer.store(graph, bias)
+        kernel.split(graph, sum_type)
         return True
 
 
@@ -127,14 +127,20 @@ class _Kernel:
     summand: Value
     x: QuantType
     out: QuantType
-    reach: Ends
+    sum_interval: Interval
     """Between which the sums of its weights lie."""
 
-    def between(self) -> QuantType:
+    def sum_type(self) -> QuantType:
         """Returns the type of the sums: all that make a difference to the result."""
         assert self.summand.type.quant is not None
-        (low, high), (least, most) = _ends(self.out), _ends(self.summand.type.quant)
-        first, last = max(low - most, self.reach[0]), min(high - least, self.reach[1])
+        (low, high), (summand_low, summand_high) = (
+            _represented_interval(self.out),
+            _represented_interval(self.summand.type.quant),
+        )
+        first, last = (
+            max(low - summand_high, self.sum_interval[0]),
+            min(high - summand_low, self.sum_interval[1]),
+        )
         first, last = min(first, 0.0), max(last, 0.0)
         storage = self.x.storage
         lowest, highest = storage.bounds
@@ -142,13 +148,13 @@ class _Kernel:
         zero = int(np.clip(lowest - np.rint(first / float(scale)), lowest, highest))
         return uniform(storage, np.float32(scale), zero)
 
-    def moved(self, between: QuantType, bias: float) -> int:
+    def movement(self, sum_type: QuantType, bias: float) -> int:
         """Returns the steps by which results move at most: half a step of the sums, what rounding
         the bias moves, and rounding once more."""
-        half = float(between.scales()) / float(self.out.scales()) / 2
-        return floor(half + bias + _SLACK) + 1
+        half_step = float(sum_type.scales()) / float(self.out.scales()) / 2
+        return floor(half_step + bias + _ROUNDING_SLACK) + 1
 
-    def split(self, graph: Graph, between: QuantType) -> None:
+    def split(self, graph: Graph, sum_type: QuantType) -> None:
         """Puts the two nodes in the kernel's place."""
         node, (first, added) = self.node, self.node.stages[:2]
         operands = {s: node.operands[s] for s in first.group_slots(0)}
@@ -156,25 +162,25 @@ class _Kernel:
             first.op,
             operands,
             first.attrs,
-            types=[node.result.type.with_element(between)],
+            types=[node.result.type.with_element(sum_type)],
             name=graph.fresh(f"{node.name}.sums"),
             before=node,
             origins=first.origins,
-            profile=_EXACT,
+            profile=_RESULT_PROFILE,
         ).result
         (slot,) = added.slots
         flow = added.flow
         assert flow is not None
-        made = graph.add(
+        addition = graph.add(
             added.op,
             {flow: sums, slot: self.summand},
             added.attrs,
             types=[node.result.type],
             before=node,
             origins=[o for stage in node.stages[1:] for o in stage.origins],
-            profile=_EXACT,
+            profile=_RESULT_PROFILE,
         )
-        graph.substitute(node, made.result)
+        graph.substitute(node, addition.result)
 
 
 def _kernel(graph: Graph, node: Node) -> _Kernel | None:
@@ -187,75 +193,84 @@ def _kernel(graph: Graph, node: Node) -> _Kernel | None:
         return None
     values = dict(zip(layer.slots, (node.operands[s] for s in layer.group_slots(0)), strict=True))
     x, w = values.get(traits.data), values.get(traits.weight)
-    others = list(node.stage_operands(1).values())
-    if x is None or w is None or len(others) != 1 or len(added.slots) != 1 or added.flow is None:
+    summands = list(node.stage_operands(1).values())
+    if x is None or w is None or len(summands) != 1 or len(added.slots) != 1 or added.flow is None:
         return None
-    kinds = (x.type.quant, others[0].type.quant, out)
-    if any(kind is None or not _plain(kind) for kind in kinds) or saturation_note(graph, node):
+    types = (x.type.quant, summands[0].type.quant, out)
+    if any(quant is None or not _is_plain_byte_type(quant) for quant in types) or saturation_note(
+        graph, node
+    ):
         return None
     assert out is not None
     assert x.type.quant is not None
-    if others[0].type.shape != node.result.type.shape or not _without_tail(node.stages[2:], out):
+    if summands[0].type.shape != node.result.type.shape or not _is_clamped_by_type(
+        node.stages[2:], out
+    ):
         return None
-    owner = profile(profile_name_of(graph, node))
-    reach: Ends | None = (-np.inf, np.inf)
+    rules = profile(profile_name_of(graph, node))
+    interval: Interval | None = (-np.inf, np.inf)
     if layer.op in CONVOLUTIONS:
-        reach = _reach(x.type.quant, w, values.get(traits.bias or ""), owner)
-    return None if reach is None else _Kernel(node, others[0], x.type.quant, out, reach)
+        interval = _sum_interval(x.type.quant, w, values.get(traits.bias or ""), rules)
+    return None if interval is None else _Kernel(node, summands[0], x.type.quant, out, interval)
 
 
-def _plain(quant: QuantType) -> bool:
+def _is_plain_byte_type(quant: QuantType) -> bool:
     """Whether a type has one known scale and bytes that are whole steps from a whole zero."""
-    odd = quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
-    return not odd and quant.granularity is None and _is_byte(quant.storage)
+    is_unusual = (
+        quant.dynamic or quant.kind != "uniform" or quant.has_float_zero or quant.plus is not None
+    )
+    return not is_unusual and quant.granularity is None and _is_byte(quant.storage)
 
 
 def _is_byte(storage: DType) -> bool:
     return storage.is_integer and storage.bits == 8
 
 
-def _ends(quant: QuantType) -> Ends:
+def _represented_interval(quant: QuantType) -> Interval:
     """Returns the lowest and the highest number of a type."""
     zero, scale = int(quant.zeros()), float(quant.scales())
     return (quant.low - zero) * scale, (quant.high - zero) * scale
 
 
-def _without_tail(tails: tuple[Stage, ...] | list[Stage], out: QuantType) -> bool:
+def _is_clamped_by_type(activations: tuple[Stage, ...] | list[Stage], out: QuantType) -> bool:
     """Whether the type of the result ends where an activation does, or before."""
-    low, high = _ends(out)
-    for tail in tails:
-        if tail.op not in ACTIVATIONS:
+    low, high = _represented_interval(out)
+    for activation in activations:
+        if activation.op not in ACTIVATIONS:
             return False
-        least = 0.0 if tail.op == "relu" else tail.attrs.get("min")
-        most = tail.attrs.get("max")
-        if isinstance(least, float) and least > low:
+        clip_low = 0.0 if activation.op == "relu" else activation.attrs.get("min")
+        clip_high = activation.attrs.get("max")
+        if isinstance(clip_low, float) and clip_low > low:
             return False
-        if isinstance(most, float) and most < high:
+        if isinstance(clip_high, float) and clip_high < high:
             return False
     return True
 
 
-def _reach(x: QuantType, w: Value, bias: Value | None, owner: Profile) -> Ends | None:
+def _sum_interval(x: QuantType, w: Value, bias: Value | None, rules: Profile) -> Interval | None:
     """Returns the lowest and the highest sum that a kernel can have, by its weights and bias."""
     if w.constant is None or w.type.quant is None or (bias is not None and bias.constant is None):
         return None
     quant = w.type.quant
     if quant.granularity is not None and quant.axis != 0:
         return None
-    weights = np.asarray(dequantize_by_profile(owner, w.constant.data, quant), np.float64)
-    rows, (low, high) = weights.reshape(len(weights), -1), _ends(x)
-    beside = np.zeros(1) if bias is None else _floats(bias, x, quant, owner)
-    above, below = np.clip(rows, 0, None).sum(1), np.clip(rows, None, 0).sum(1)
-    most, least = above * high + below * low + beside, above * low + below * high + beside
-    return float(least.min()), float(most.max())
+    weights = np.asarray(dequantize_by_profile(rules, w.constant.data, quant), np.float64)
+    rows, (low, high) = weights.reshape(len(weights), -1), _represented_interval(x)
+    bias_floats = np.zeros(1) if bias is None else _bias_floats(bias, x, quant, rules)
+    positive, negative = np.clip(rows, 0, None).sum(1), np.clip(rows, None, 0).sum(1)
+    highest, lowest = (
+        positive * high + negative * low + bias_floats,
+        positive * low + negative * high + bias_floats,
+    )
+    return float(lowest.min()), float(highest.max())
 
 
-def _floats(bias: Value, x: QuantType, w: QuantType, owner: Profile) -> NDArray[np.float64]:
+def _bias_floats(bias: Value, x: QuantType, w: QuantType, rules: Profile) -> NDArray[np.float64]:
     """Returns the numbers of a constant bias; raw integers are steps of the sums."""
-    held: Array | None = bias.constant
-    assert held is not None
+    constant: Array | None = bias.constant
+    assert constant is not None
     if bias.type.quant is not None:
-        return np.asarray(dequantize_by_profile(owner, held.data, bias.type.quant), np.float64)
+        return np.asarray(dequantize_by_profile(rules, constant.data, bias.type.quant), np.float64)
     unit = float(x.scales()) * np.asarray(w.scales(), np.float64)
-    steps = np.asarray(held.data, np.float64)
+    steps = np.asarray(constant.data, np.float64)
     return np.asarray(steps * unit) if bias.type.dtype.is_integer else steps

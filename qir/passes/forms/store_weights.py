@@ -60,13 +60,13 @@ class StoreWeights(Pass):
             if (layer := _layer(graph, node)) is None:
                 continue
             layer.store(graph)
-            said = "its weights are stored as the integers that its kernel makes of them"
-            ledger.add(Change.EXACT, self.name, node.name, said)
+            message = "its weights are stored as the integers that its kernel makes of them"
+            ledger.add(Change.EXACT, self.name, node.name, message)
             count += 1
         for node in list(graph) if self.rescaled else ():
             if (layer := _layer(graph, node, stored=True)) and layer.store_bias(graph):
-                said = "its bias is stored as the integers that its kernel adds to the sums"
-                ledger.add(Change.EXACT, self.name, node.name, said)
+                message = "its bias is stored as the integers that its kernel adds to the sums"
+                ledger.add(Change.EXACT, self.name, node.name, message)
                 count += 1
         if count:
             graph.prune()
@@ -80,7 +80,7 @@ class _Layer:
     node: Node
     slots: dict[str, str]
     """By slot of the op: the slot of the node, which may be a group."""
-    owner: Profile
+    rules: Profile
     kernel: ProductKernel
     weight: NDArray[np.generic]
 
@@ -91,15 +91,17 @@ class _Layer:
         w = self.kernel.maps[traits.weight]
         slot = self.slots[traits.weight]
         old = self.node.operands[slot]
-        self._put(graph, slot, self.weight, old.type.with_element(_type(self.owner, old, w)))
+        self._replace_constant(
+            graph, slot, self.weight, old.type.with_element(_weight_type(self.rules, old, w))
+        )
         bias = self.node.operands.get(self.slots.get(traits.bias or "", ""))
         rule = self.kernel.rule
         if bias is None or bias.constant is None or rule.bias.domain != "rounded_acc":
             return
-        made = quantize_bias(bias.constant.data, self.kernel.affine(traits.data), w, rule)
-        if made.dtype == np.int32:
-            kind = Array.of(made).type
-            self._put(graph, self.slots[traits.bias or ""], made, kind)
+        bias_integers = quantize_bias(bias.constant.data, self.kernel.affine(traits.data), w, rule)
+        if bias_integers.dtype == np.int32:
+            tensor_type = Array.of(bias_integers).type
+            self._replace_constant(graph, self.slots[traits.bias or ""], bias_integers, tensor_type)
 
     def store_bias(self, graph: Graph) -> bool:
         """Puts 32-bit integers in the place of a bias with a scale; False where it has none."""
@@ -111,33 +113,39 @@ class _Layer:
         if rule.bias.domain != "rescaled_acc":
             return False
         names = traits.bias or "", traits.data, traits.weight or ""
-        of, x, w = map(self.kernel.affine, names)
-        made = requantize_bias(bias.constant.data, of, x, w, rule)
-        if made.dtype != np.int32:
+        bias_affine, x, w = map(self.kernel.affine, names)
+        integers = requantize_bias(bias.constant.data, bias_affine, x, w, rule)
+        if integers.dtype != np.int32:
             return False
-        self._put(graph, slot, made, Array.of(made).type)
+        self._replace_constant(graph, slot, integers, Array.of(integers).type)
         return True
 
-    def _put(self, graph: Graph, slot: str, data: NDArray[np.generic], kind: TensorType) -> None:
+    def _replace_constant(
+        self, graph: Graph, slot: str, data: NDArray[np.generic], tensor_type: TensorType
+    ) -> None:
         old = self.node.operands[slot]
         name = graph.fresh(f"{old.name}.stored")
         if len(old.uses) == 1:  # it is not needed any more, so the new constant takes its name
-            free, name = name, old.name
-            graph.rename(old, free)
-        made = graph.constant(Array(np.asarray(data), kind, old.name), name=name, before=self.node)
-        graph.set_origins(made.node, old.node.origins)
-        graph.set_lineage(made, old.lineage.then("quantized"))
-        graph.set_operand(self.node, slot, made)
+            spare, name = name, old.name
+            graph.rename(old, spare)
+        constant = graph.constant(
+            Array(np.asarray(data), tensor_type, old.name), name=name, before=self.node
+        )
+        graph.set_origins(constant.node, old.node.origins)
+        graph.set_lineage(constant, old.lineage.then("quantized"))
+        graph.set_operand(self.node, slot, constant)
 
 
-def _type(owner: Profile, weight: Value, of: Affine) -> QuantType:
+def _weight_type(rules: Profile, weight: Value, affine: Affine) -> QuantType:
     """Returns the type of stored weights, with the range that the runtime goes by."""
-    assert of.ends is not None
-    kind = uniform(of.storage, of.scale, of.zero, axis=of.axis, name=weight.name)
-    scheme = Scheme(of.storage, True, "tensor" if of.axis is None else "channel")
-    ends = of.ends.low, of.ends.high
-    declared = declared_range_for(owner, *ends, scheme, of.scale, weight.name, weight=True)
-    return replace(kind, declared=declared)
+    assert affine.ends is not None
+    quant_type = uniform(
+        affine.storage, affine.scale, affine.zero, axis=affine.axis, name=weight.name
+    )
+    scheme = Scheme(affine.storage, True, "tensor" if affine.axis is None else "channel")
+    ends = affine.ends.low, affine.ends.high
+    declared = declared_range_for(rules, *ends, scheme, affine.scale, weight.name, weight=True)
+    return replace(quant_type, declared=declared)
 
 
 def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
@@ -153,20 +161,20 @@ def _layer(graph: Graph, node: Node, *, stored: bool = False) -> _Layer | None:
     weight = spec(op).traits.weight
     if weight is None or weight not in slots or len(node.results) != 1:
         return None
-    old = node.operands[slots[weight]]
-    if old.constant is None or (old.type.quant is not None) != stored:
+    weight_value = node.operands[slots[weight]]
+    if weight_value.constant is None or (weight_value.type.quant is not None) != stored:
         return None
-    if not stored and not old.type.dtype.is_float:
+    if not stored and not weight_value.type.dtype.is_float:
         return None
-    values = {slot: node.operands[held] for slot, held in slots.items()}
+    values = {slot: node.operands[node_slot] for slot, node_slot in slots.items()}
     types = {slot: value.type for slot, value in values.items()}
     arrays = {s: v.constant.data for s, v in values.items() if v.constant is not None}
-    owner, result = profile(profile_name_of(graph, node)), node.result.type
-    rule = owner.resolve(query_for_op(op, attrs, types, result))
-    kernel, made = quantize_weights(ProductKernel(op, attrs, types, result, rule), arrays)
-    of = kernel.maps.get(weight)
+    rules, result = profile(profile_name_of(graph, node)), node.result.type
+    rule = rules.resolve(query_for_op(op, attrs, types, result))
+    kernel, integers = quantize_weights(ProductKernel(op, attrs, types, result, rule), arrays)
+    affine = kernel.maps.get(weight)
     if stored:  # one that the kernel changes leaves no room for the bias
-        return None if of is not None else _Layer(node, slots, owner, kernel, made[weight])
-    if of is None or of.ends is None or of.ends.gain is not None:
+        return None if affine is not None else _Layer(node, slots, rules, kernel, integers[weight])
+    if affine is None or affine.ends is None or affine.ends.gain is not None:
         return None
-    return _Layer(node, slots, owner, kernel, made[weight])
+    return _Layer(node, slots, rules, kernel, integers[weight])

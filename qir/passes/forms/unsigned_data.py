@@ -34,7 +34,7 @@ from qir.ledger import Change, Ledger
 from qir.passes.forms.expand_qdq import ABOUT_INTEGERS
 from qir.rewrite import REGROUPED, Pass
 
-_SHIFT = 128
+_ZERO_SHIFT = 128
 
 
 @dataclass(frozen=True)
@@ -50,58 +50,72 @@ class UnsignedData(Pass):
     kernels: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = movable(graph, _signed, kernels=self.kernels)
-        for value in found:
+        moved = movable(graph, _is_signed_bytes, kernels=self.kernels)
+        for value in moved:
             assert value.type.quant is not None
-            graph.set_type(value, value.type.with_element(_unsigned(value.type.quant)))
-            said = "stored as u8 with a zero point 128 higher; its float values stay"
-            ledger.add(Change.REGROUPED, self.name, value.name, said)
-        return len(found)
+            graph.set_type(value, value.type.with_element(_unsigned_type(value.type.quant)))
+            message = "stored as u8 with a zero point 128 higher; its float values stay"
+            ledger.add(Change.REGROUPED, self.name, value.name, message)
+        return len(moved)
 
 
-def movable(graph: Graph, takes: Callable[[Value], bool], *, kernels: bool) -> list[Value]:
+def movable(graph: Graph, accepts: Callable[[Value], bool], *, kernels: bool) -> list[Value]:
     """Returns values that can be stored otherwise; those that an op only moves go together.
 
     A quantize makes them and dequantizes read them; with `kernels`, quantized kernels do too.
     """
 
-    def ours(node: Node, reads: bool = False) -> bool:
+    def is_movable_end(node: Node, reads: bool = False) -> bool:
         if node.op in ("quantize", "dequantize"):
             return node.op == ("dequantize" if reads else "quantize")
         return kernels and node.op not in ABOUT_INTEGERS and not node.bodies
 
-    made = [value for node in graph for value in node.results if ours(node)]
-    found = {v: None for v in made if takes(v) and all(ours(u.node, True) for u in v.uses)}
-    left: list[Value] | None = None
-    while kernels and left != []:
-        left = [v for v in found if any(other not in found for other in _together(v))]
-        for value in left:
-            del found[value]
-    return list(found)
+    produced = [value for node in graph for value in node.results if is_movable_end(node)]
+    candidates = {
+        v: None
+        for v in produced
+        if accepts(v) and all(is_movable_end(u.node, True) for u in v.uses)
+    }
+    dropped: list[Value] | None = None
+    while kernels and dropped != []:
+        dropped = [
+            v
+            for v in candidates
+            if any(other not in candidates for other in _values_of_same_type(v))
+        ]
+        for value in dropped:
+            del candidates[value]
+    return list(candidates)
 
 
-def _together(value: Value) -> list[Value]:
+def _values_of_same_type(value: Value) -> list[Value]:
     """Returns the values that must have the type of a value, since an op moves one to the other."""
-    out: list[Value] = []
+    connected: list[Value] = []
     for node in {value.node, *value.users}:
-        moved = () if node.stages else spec(node.op).traits.same_params
-        slots = [v for s, v in node.operands.items() if s.partition(".")[0] in moved]
-        if moved and (value in slots or value in node.results):
-            out += [*slots, *node.results]
-    return out
+        moved_slots = () if node.stages else spec(node.op).traits.same_params
+        moved_values = [v for s, v in node.operands.items() if s.partition(".")[0] in moved_slots]
+        if moved_slots and (value in moved_values or value in node.results):
+            connected += [*moved_values, *node.results]
+    return connected
 
 
-def _signed(value: Value) -> bool:
+def _is_signed_bytes(value: Value) -> bool:
     """Returns whether a value is signed bytes of one known scale that somebody reads."""
-    kind = value.type.quant
-    if kind is None or kind.storage != I8 or kind.kind != "uniform" or kind.dynamic:
+    quant = value.type.quant
+    if quant is None or quant.storage != I8 or quant.kind != "uniform" or quant.dynamic:
         return False
-    if kind.has_float_zero or kind.plus is not None or kind.granularity is not None:
+    if quant.has_float_zero or quant.plus is not None or quant.granularity is not None:
         return False
     return bool(value.uses)
 
 
-def _unsigned(kind: QuantType) -> QuantType:
-    bounds = None if kind.bounds is None else (kind.bounds[0] + _SHIFT, kind.bounds[1] + _SHIFT)
-    made = uniform(U8, kind.scales(), kind.zeros().astype("int64") + _SHIFT, bounds=bounds)
-    return replace(made, express=kind.express, scale_dtype=kind.scale_dtype)
+def _unsigned_type(quant: QuantType) -> QuantType:
+    bounds = (
+        None
+        if quant.bounds is None
+        else (quant.bounds[0] + _ZERO_SHIFT, quant.bounds[1] + _ZERO_SHIFT)
+    )
+    unsigned = uniform(
+        U8, quant.scales(), quant.zeros().astype("int64") + _ZERO_SHIFT, bounds=bounds
+    )
+    return replace(unsigned, express=quant.express, scale_dtype=quant.scale_dtype)

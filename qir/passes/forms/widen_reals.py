@@ -39,12 +39,12 @@ NARROW = (F16, BF16)
 """The types that become float32."""
 
 
-def narrow(graph: Graph) -> bool:
+def has_narrow_floats(graph: Graph) -> bool:
     """Returns whether an op of a graph, its branches or loops computes with floats of 16 bits."""
-    return any(map(_computing, graphs_with_bodies(graph)))
+    return any(map(_computes_in_graph, graphs_with_bodies(graph)))
 
 
-def _computing(graph: Graph) -> bool:
+def _computes_in_graph(graph: Graph) -> bool:
     return any(map(_computes, graph))
 
 
@@ -52,7 +52,7 @@ def _computes(node: Node) -> bool:
     """Returns whether a plain op of floats takes or gives some of 16 bits; casts alone compute
     nothing."""
     values = (*node.operands.values(), *node.results)
-    return node.op != "cast" and not not_plain(node) and any(map(_narrow, values))
+    return node.op != "cast" and not not_plain(node) and any(map(_is_narrow, values))
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class WidenReals(Pass):
         yield cls(), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = [part for part in graphs_with_bodies(graph) if _computing(part)]
-        first = next((node for part in found for node in part if _computes(node)), None)
+        parts = [part for part in graphs_with_bodies(graph) if _computes_in_graph(part)]
+        first = next((node for part in parts for node in part if _computes(node)), None)
         if first is None or not may(self.name, "widen", first):
             return 0
-        count = sum(Retyping(part, NARROW, F32, not_plain).run() for part in found)
-        said = f"16-bit floats are float32: {count} values, rounded less often"
-        ledger.add(Change.REGROUPED, self.name, graph.name, said)
+        count = sum(Retyping(part, NARROW, F32, not_plain).run() for part in parts)
+        message = f"16-bit floats are float32: {count} values, rounded less often"
+        ledger.add(Change.REGROUPED, self.name, graph.name, message)
         return 1
 
 
-def _narrow(value: Value) -> bool:
+def _is_narrow(value: Value) -> bool:
     return value.type.element in NARROW

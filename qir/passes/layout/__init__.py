@@ -56,14 +56,14 @@ class Layout(Pass):
             raise UsageError(f"layout: to = {self.to!r} is neither nhwc nor nchw")
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        count, left = 0, set[Node]()
-        while more := self._round(graph, ledger, left):
-            count += more  # what turned may have put transposes where others can take them away
+        count, skipped = 0, set[Node]()
+        while changed := self._run_round(graph, ledger, skipped):
+            count += changed  # what turned may have put transposes where others can take them away
         return count
 
-    def _round(self, graph: Graph, ledger: Ledger, left: set[Node]) -> int:
-        turned = Turning(graph, self.name, self.to, ledger).run()
-        return turned + Passing(graph, self.name, ledger, left).run()
+    def _run_round(self, graph: Graph, ledger: Ledger, skipped: set[Node]) -> int:
+        turned_count = Turning(graph, self.name, self.to, ledger).run()
+        return turned_count + Passing(graph, self.name, ledger, skipped).run()
 
 
 def channels_last(graph: Graph, framework: str) -> bool:
@@ -73,8 +73,8 @@ def channels_last(graph: Graph, framework: str) -> bool:
     keep its runtimes from integer kernels.
     """
     return any(
-        any(held.get("layout") == "NHWC" for held in (n.attrs, *(s.attrs for s in n.stages)))
+        any(attrs.get("layout") == "NHWC" for attrs in (n.attrs, *(s.attrs for s in n.stages)))
         and all(origin.framework != framework for origin in n.origins)
-        for _, each in graph.walk()
-        for n in each
+        for _, part in graph.walk()
+        for n in part
     )

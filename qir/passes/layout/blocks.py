@@ -38,34 +38,36 @@ def blocks(before: Shape, after: Shape) -> list[Block]:
 
     Where sizes that no number is known of are in the way, all that is left is one group.
     """
-    left = [i for i, size in enumerate(before) if size != 1]
-    right = [i for i, size in enumerate(after) if size != 1]
-    found: list[Block] = []
-    while left and right:
-        count = _least(before, after, left, right)
-        found.append(Block(tuple(left[: count[0]]), tuple(right[: count[1]])))
-        left, right = left[count[0] :], right[count[1] :]
-    if left or right:
-        last = found.pop() if found else Block((), ())
-        found.append(Block((*last.before, *left), (*last.after, *right)))
-    return found
+    before_axes = [i for i, size in enumerate(before) if size != 1]
+    after_axes = [i for i, size in enumerate(after) if size != 1]
+    groups: list[Block] = []
+    while before_axes and after_axes:
+        sizes = _group_sizes(before, after, before_axes, after_axes)
+        groups.append(Block(tuple(before_axes[: sizes[0]]), tuple(after_axes[: sizes[1]])))
+        before_axes, after_axes = before_axes[sizes[0] :], after_axes[sizes[1] :]
+    if before_axes or after_axes:
+        last_group = groups.pop() if groups else Block((), ())
+        groups.append(Block((*last_group.before, *before_axes), (*last_group.after, *after_axes)))
+    return groups
 
 
-def _least(before: Shape, after: Shape, left: list[int], right: list[int]) -> tuple[int, int]:
+def _group_sizes(
+    before: Shape, after: Shape, before_axes: list[int], after_axes: list[int]
+) -> tuple[int, int]:
     """Returns how many axes of each side make a group."""
     i = j = 1
-    a, b = before[left[0]], after[right[0]]
+    a, b = before[before_axes[0]], after[after_axes[0]]
     while a != b or a is None:
         if not isinstance(a, int) or not isinstance(b, int):
-            return len(left), len(right)
-        if a < b and i < len(left):
-            a = dims.multiply(a, before[left[i]])
+            return len(before_axes), len(after_axes)
+        if a < b and i < len(before_axes):
+            a = dims.multiply(a, before[before_axes[i]])
             i += 1
-        elif b < a and j < len(right):
-            b = dims.multiply(b, after[right[j]])
+        elif b < a and j < len(after_axes):
+            b = dims.multiply(b, after[after_axes[j]])
             j += 1
         else:
-            return len(left), len(right)
+            return len(before_axes), len(after_axes)
     return i, j
 
 
@@ -75,50 +77,50 @@ def reshaped(before: Shape, after: Shape, perm: Perm) -> Reshaped | None:
 
     `before` is the shape that the reshape reads. None where the joined axes are apart in x.
     """
-    after = _closed(before, after)
-    parts = blocks(before, after)
-    if any(not block.before or not block.after for block in parts):
+    after = _with_derived_size(before, after)
+    groups = blocks(before, after)
+    if any(not block.before or not block.after for block in groups):
         return None
-    solid = sorted(perm[i] for i, size in enumerate(before) if size != 1)
-    place = {axis: i for i, axis in enumerate(solid)}
-    lying = [[place[perm[axis]] for axis in block.before] for block in parts]
-    if any(max(axes) - min(axes) >= len(axes) for axes in lying):
+    moved_axes = sorted(perm[i] for i, size in enumerate(before) if size != 1)
+    positions = {axis: i for i, axis in enumerate(moved_axes)}
+    storage_axes = [[positions[perm[axis]] for axis in block.before] for block in groups]
+    if any(max(axes) - min(axes) >= len(axes) for axes in storage_axes):
         return None
-    mixed = [i for i, axes in enumerate(lying) if axes != sorted(axes)]
-    order = sorted(range(len(parts)), key=lambda i: min(lying[i]))
+    reordered_groups = [i for i, axes in enumerate(storage_axes) if axes != sorted(axes)]
+    order = sorted(range(len(groups)), key=lambda i: min(storage_axes[i]))
     if order != sorted(order):
-        if mixed:
+        if reordered_groups:
             return None
-        shape, moved = _in_order(after, parts, order)
-        return Reshaped(shape, moved)
-    plain = tuple(range(len(after)))
-    if not mixed:
-        return Reshaped(after, plain)
-    block = parts[mixed[0]]
+        shape, perm_back = _reordered(after, groups, order)
+        return Reshaped(shape, perm_back)
+    identity = tuple(range(len(after)))
+    if not reordered_groups:
+        return Reshaped(after, identity)
+    block = groups[reordered_groups[0]]
     sizes = dims.known_shape(tuple(before[axis] for axis in block.before))
-    if len(mixed) > 1 or len(block.after) > 1 or sizes is None:
+    if len(reordered_groups) > 1 or len(block.after) > 1 or sizes is None:
         return None
-    found = sorted(perm[axis] for axis in block.before)
-    there = [found.index(perm[axis]) for axis in block.before]
-    stored = [0] * len(there)
-    for size, at in zip(sizes, there, strict=True):
-        stored[at] = size
-    index = np.arange(np.prod(sizes)).reshape(stored).transpose(there).reshape(-1)
-    return Reshaped(after, plain, block.after[0], index)
+    source_axes = sorted(perm[axis] for axis in block.before)
+    source_positions = [source_axes.index(perm[axis]) for axis in block.before]
+    stored = [0] * len(source_positions)
+    for size, position in zip(sizes, source_positions, strict=True):
+        stored[position] = size
+    index = np.arange(np.prod(sizes)).reshape(stored).transpose(source_positions).reshape(-1)
+    return Reshaped(after, identity, block.after[0], index)
 
 
-def _closed(before: Shape, after: Shape) -> Shape:
+def _with_derived_size(before: Shape, after: Shape) -> Shape:
     """Returns the shape with its one unknown size, where the other sizes leave no choice."""
     if after.count(None) != 1:
         return after
-    rest = dims.product(tuple(size for size in after if size is not None))
-    size = dims.divide(dims.product(before), rest)
+    known_product = dims.product(tuple(size for size in after if size is not None))
+    size = dims.divide(dims.product(before), known_product)
     return tuple(size if d is None else d for d in after)
 
 
-def _in_order(after: Shape, parts: list[Block], order: list[int]) -> tuple[Shape, Perm]:
+def _reordered(after: Shape, groups: list[Block], order: list[int]) -> tuple[Shape, Perm]:
     """Returns the shape whose groups are in that order, and the transpose that brings them back."""
-    starts = [block.after[0] for block in parts]
+    starts = [block.after[0] for block in groups]
     ends = [*starts[1:], len(after)]
     axes = [*range(starts[0])]
     for i in order:

@@ -33,12 +33,12 @@ from qir.rewrite.axis_permutation import (
     turned_type,
 )
 
-MOST = 64
+MAX_NODES = 64
 """So many nodes a transpose is followed through."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class Reordered:
     """A value whose elements are in another order along one axis: `old = take(new, index)`."""
 
     axis: int
@@ -50,7 +50,7 @@ class Mixed:
         return np.argsort(self.index)
 
 
-State: TypeAlias = "Perm | Mixed"
+State: TypeAlias = "Perm | Reordered"
 """How a value differs now: the transpose, or the order along an axis, that gives the old one."""
 States: TypeAlias = "Mapping[str, State]"
 
@@ -61,7 +61,7 @@ class Edit:
 
     node: Node
     attrs: Mapping[str, Attr] = field(default_factory=dict)
-    held: Mapping[str, Array] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
     """Constants that take the place of other constants, or of what a dequantize reads."""
     result: State | None = None
     """How its results differ; None: they are what they were."""
@@ -72,20 +72,20 @@ def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
     cannot."""
     states: dict[Value, State] = {}
     edits: list[Edit] = []
-    given: dict[Node, dict[str, State]] = {}
-    todo: list[Node] = []
+    operand_states: dict[Node, dict[str, State]] = {}
+    pending: list[Node] = []
 
     def read(uses: Iterable[Use], state: State) -> None:
         for node, slot in uses:
-            if node not in given:
-                heapq.heappush(todo, node)
-            given.setdefault(node, {})[slot] = state
+            if node not in operand_states:
+                heapq.heappush(pending, node)
+            operand_states.setdefault(node, {})[slot] = state
 
     read(uses, perm)
-    while todo:
-        node = heapq.heappop(todo)
-        edit = _edit(node, given[node])
-        if edit is None or len(edits) >= MOST:
+    while pending:
+        node = heapq.heappop(pending)
+        edit = _edit(node, operand_states[node])
+        if edit is None or len(edits) >= MAX_NODES:
             return None
         edits.append(edit)
         if edit.result is not None:
@@ -95,119 +95,134 @@ def plan(uses: Iterable[Use], perm: Perm) -> list[Edit] | None:
     return edits
 
 
-def _edit(node: Node, given: States) -> Edit | None:
+def _edit(node: Node, operand_states: States) -> Edit | None:
     """Returns what becomes of a node; None where it cannot read such operands."""
     if node.op in ("output", "foreign") or node.bodies or node.stages or node.inner:
         return None
     if any(spec(node.op).is_companion(slot) for slot in node.operands):
         return None
-    first = next(iter(given.values()))
-    if isinstance(first, Mixed):
-        if any(not isinstance(s, Mixed) or not _alike(s, first) for s in given.values()):
+    first = next(iter(operand_states.values()))
+    if isinstance(first, Reordered):
+        if any(
+            not isinstance(s, Reordered) or not _is_same_order(s, first)
+            for s in operand_states.values()
+        ):
             return None
-        return _mixed(node, given, first)
-    if any(state != first for state in given.values()):
+        return _reordered_edit(node, operand_states, first)
+    if any(state != first for state in operand_states.values()):
         return None
-    made = _RULES.get(node.op, _turn)(node, given, first)
-    if made is None or made.result is None or isinstance(made.result, Mixed):
-        return made
-    if still(made.result):
-        return Edit(node, made.attrs, made.held)
-    back = inverse(made.result)
-    fits = all(turned_type(value.type, back) is not None for value in node.results)
-    return made if fits else None
+    edit = _RULES.get(node.op, _turned_edit)(node, operand_states, first)
+    if edit is None or edit.result is None or isinstance(edit.result, Reordered):
+        return edit
+    if still(edit.result):
+        return Edit(node, edit.attrs, edit.constants)
+    restoring = inverse(edit.result)
+    fits = all(turned_type(value.type, restoring) is not None for value in node.results)
+    return edit if fits else None
 
 
-def _alike(a: Mixed, b: Mixed) -> bool:
+def _is_same_order(a: Reordered, b: Reordered) -> bool:
     return a.axis == b.axis and np.array_equal(a.index, b.index)
 
 
 # -- after a transpose ----------------------------------------------------------------------------
 
 
-def _turn(node: Node, given: States, perm: Perm) -> Edit | None:
+def _turned_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     """Returns what is said the same, or with its axes renamed, in any order of axes."""
-    back = inverse(perm)
+    restoring = inverse(perm)
     if node.op in SPATIAL:
         return None
-    made = turned(node.op, node.attrs, node.operands, back)
-    if made is None or not made.slots >= set(given):
+    moved = turned(node.op, node.attrs, node.operands, restoring)
+    if moved is None or not moved.slots >= set(operand_states):
         return None
-    held: dict[str, Array] = {}
-    for slot in made.slots - set(given):
+    constants: dict[str, Array] = {}
+    for slot in moved.slots - set(operand_states):
         value = node.operands[slot]
         if value.type.rank == 0:
             continue
-        array = None if value.constant is None else turned_array(value.constant, back)
+        array = None if value.constant is None else turned_array(value.constant, restoring)
         if array is None:
             return None
-        held[slot] = array
-    return Edit(node, made.attrs, held, perm)
+        constants[slot] = array
+    return Edit(node, moved.attrs, constants, perm)
 
 
-def _compose(node: Node, given: States, perm: Perm) -> Edit | None:
-    order = wholes(node.attrs["perm"])
+def _transpose_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
+    order = int_list(node.attrs["perm"])
     return None if node.schemes else Edit(node, {"perm": composed(perm, order)})
 
 
-def _reduce(node: Node, given: States, perm: Perm) -> Edit | None:
+def _reduce_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     """Returns a reduction; axes that it takes out are taken out of the transpose."""
     if node.attrs["keep"] is True:
-        return _turn(node, given, perm) if node.op in _TURNING else None
+        return (
+            _turned_edit(node, operand_states, perm) if node.op in _PERMUTABLE_REDUCTIONS else None
+        )
     name = "axes" if "axes" in node.attrs else "axis"
-    said = node.attrs[name]
-    gone = {a % len(perm) for a in ((said,) if isinstance(said, int) else wholes(said))}
-    if name == "axes" and not gone:
+    listed_axes = node.attrs[name]
+    reduced = {
+        a % len(perm)
+        for a in ((listed_axes,) if isinstance(listed_axes, int) else int_list(listed_axes))
+    }
+    if name == "axes" and not reduced:
         return Edit(node)
-    axes = sorted(perm[a] for a in gone)
+    axes = sorted(perm[a] for a in reduced)
     attrs: dict[str, Attr] = {name: axes[0] if name == "axis" else tuple(axes)}
-    return Edit(node, attrs, result=_without(perm, gone))
+    return Edit(node, attrs, result=_without_axes(perm, reduced))
 
 
-def _without(perm: Perm, gone: set[int]) -> Perm:
+def _without_axes(perm: Perm, removed: set[int]) -> Perm:
     """Returns the transpose without some of its result's axes."""
-    left = [axis for i, axis in enumerate(perm) if i not in gone]
-    return tuple(sorted(left).index(axis) for axis in left)
+    remaining = [axis for i, axis in enumerate(perm) if i not in removed]
+    return tuple(sorted(remaining).index(axis) for axis in remaining)
 
 
-def _squeeze(node: Node, given: States, perm: Perm) -> Edit | None:
+def _squeeze_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     shape = node.operands["x"].type.shape
-    gone = {a % len(perm) for a in wholes(node.attrs["axes"])}
-    gone = gone or {i for i, size in enumerate(shape) if size == 1}
-    axes = tuple(sorted(perm[a] for a in gone))
-    return Edit(node, {"axes": axes}, result=_without(perm, gone))
+    removed = {a % len(perm) for a in int_list(node.attrs["axes"])}
+    removed = removed or {i for i, size in enumerate(shape) if size == 1}
+    axes = tuple(sorted(perm[a] for a in removed))
+    return Edit(node, {"axes": axes}, result=_without_axes(perm, removed))
 
 
-def _unsqueeze(node: Node, given: States, perm: Perm) -> Edit | None:
+def _unsqueeze_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     rank = node.result.type.rank
-    new = {a % rank for a in wholes(node.attrs["axes"])}
-    places = [i for i in range(rank) if i not in new]
-    at = iter(perm)
-    return Edit(node, result=tuple(i if i in new else places[next(at)] for i in range(rank)))
+    added = {a % rank for a in int_list(node.attrs["axes"])}
+    places = [i for i in range(rank) if i not in added]
+    remaining = iter(perm)
+    return Edit(
+        node, result=tuple(i if i in added else places[next(remaining)] for i in range(rank))
+    )
 
 
-def _reshape(node: Node, given: States, perm: Perm) -> Edit | None:
+def _reshape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     x, out = node.operands["x"], node.result.type
-    if "x" not in given or (x.type.quant and x.type.quant.granularity):
+    if "x" not in operand_states or (x.type.quant and x.type.quant.granularity):
         return None
-    found = reshaped(x.type.shape, out.shape, perm)
-    if found is None:
+    reshaped_x = reshaped(x.type.shape, out.shape, perm)
+    if reshaped_x is None:
         return None
-    lying = tuple(x.type.shape[axis] for axis in inverse(perm))
-    state: State = found.perm if found.axis is None else Mixed(found.axis, found.index)
+    source_shape = tuple(x.type.shape[axis] for axis in inverse(perm))
+    state: State = (
+        reshaped_x.perm if reshaped_x.axis is None else Reordered(reshaped_x.axis, reshaped_x.index)
+    )
     if node.op == "flatten":
-        ends = [(dims.product(lying[:i]), dims.product(lying[i:])) for i in range(len(lying) + 1)]
-        if found.shape not in ends:
+        matrix_shapes = [
+            (dims.product(source_shape[:i]), dims.product(source_shape[i:]))
+            for i in range(len(source_shape) + 1)
+        ]
+        if reshaped_x.shape not in matrix_shapes:
             return None
-        return Edit(node, {"axis": ends.index(found.shape)}, result=state)
+        return Edit(node, {"axis": matrix_shapes.index(reshaped_x.shape)}, result=state)
     constant = node.operands["shape"].constant
-    if constant is not None and found.shape == out.shape:
+    if constant is not None and reshaped_x.shape == out.shape:
         zeros = np.flatnonzero(constant.data == 0)
         copied = () if node.attrs["allow_zero"] else tuple(int(i) for i in zeros)
-        if all(lying[i] == x.type.shape[i] for i in copied):
+        if all(source_shape[i] == x.type.shape[i] for i in copied):
             return Edit(node, result=state)
-    array = sizes_of(found.shape)
-    return None if array is None else Edit(node, held={"shape": array}, result=state)
+    array = sizes_of(reshaped_x.shape)
+    return None if array is None else Edit(node, constants={"shape": array}, result=state)
 
 
 def sizes_of(shape: dims.Shape) -> Array | None:
@@ -219,111 +234,115 @@ def sizes_of(shape: dims.Shape) -> Array | None:
     return Array.of(np.array(sizes, np.int64))
 
 
-def _shape(node: Node, given: States, perm: Perm) -> Edit | None:
+def _shape_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     """Sizes of axes that are where they stood."""
     start, end = node.attrs["start"], node.attrs["end"]
     assert isinstance(start, int)
-    plain = range(len(perm))[slice(start, end if isinstance(end, int) else None)]
-    return Edit(node) if all(perm[i] == i for i in plain) else None
+    axes = range(len(perm))[slice(start, end if isinstance(end, int) else None)]
+    return Edit(node) if all(perm[i] == i for i in axes) else None
 
 
-def _linear(node: Node, given: States, perm: Perm) -> Edit | None:
+def _linear_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     """Returns a product along the last axis, which stays the last."""
-    fits = set(given) == {"x"} and perm[-1] == len(perm) - 1
+    fits = set(operand_states) == {"x"} and perm[-1] == len(perm) - 1
     return Edit(node, result=perm) if fits else None
 
 
 # -- elements in another order along an axis ------------------------------------------------------
 
 
-def _mixed(node: Node, given: States, state: Mixed) -> Edit | None:
+def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edit | None:
     """Returns what reads elements in another order along one axis."""
     if any(value.type.quant and value.type.quant.granularity for value in node.results):
         return None
-    if node.op in _WEIGHTS:
-        return _product(node, given, state)
+    if node.op in _WEIGHT_SLOTS:
+        return _product_edit(node, operand_states, state)
     if node.op == "shape":
         return Edit(node)
-    if node.op == "batch_norm" and set(given) == {"x"}:
-        at = node.attrs["axis"]
+    if node.op == "batch_norm" and set(operand_states) == {"x"}:
+        axis = node.attrs["axis"]
         rank = node.result.type.rank
-        if not isinstance(at, int) or at % rank != state.axis:
+        if not isinstance(axis, int) or axis % rank != state.axis:
             return None
         slots = {slot: 0 for slot in node.operands if slot != "x"}
-        return _taken(node, slots, state)
+        return _with_reordered_constants(node, slots, state)
     rank = node.result.type.rank
-    if any(node.operands[slot].type.rank != rank for slot in given):
+    if any(node.operands[slot].type.rank != rank for slot in operand_states):
         return None
-    found = turned(node.op, node.attrs, node.operands, tuple(range(rank)))
-    single = spec(node.op).traits.elementwise or node.op in ALIKE
-    if found is None or not (single or node.op in _PAIRS):
+    unmoved = turned(node.op, node.attrs, node.operands, tuple(range(rank)))
+    is_elementwise = spec(node.op).traits.elementwise or node.op in ALIKE
+    if unmoved is None or not (is_elementwise or node.op in _BINARY_OPS):
         return None
     slots = {}
-    for slot in set(node.operands) - set(given):
+    for slot in set(node.operands) - set(operand_states):
         value = node.operands[slot]
-        at = state.axis - rank + value.type.rank
-        if at >= 0 and value.type.shape[at] != 1:
-            slots[slot] = at
-    return _taken(node, slots, state)
+        axis = state.axis - rank + value.type.rank
+        if axis >= 0 and value.type.shape[axis] != 1:
+            slots[slot] = axis
+    return _with_reordered_constants(node, slots, state)
 
 
-def _taken(node: Node, slots: Mapping[str, int], state: Mixed) -> Edit | None:
-    held: dict[str, Array] = {}
+def _with_reordered_constants(
+    node: Node, slots: Mapping[str, int], state: Reordered
+) -> Edit | None:
+    constants: dict[str, Array] = {}
     for slot, axis in slots.items():
-        array = _take(node.operands[slot].constant, axis, state)
+        array = _reordered_constant(node.operands[slot].constant, axis, state)
         if array is None:
             return None
-        held[slot] = array
-    return Edit(node, held=held, result=state)
+        constants[slot] = array
+    return Edit(node, constants=constants, result=state)
 
 
-def _take(array: Array | None, axis: int, state: Mixed) -> Array | None:
+def _reordered_constant(array: Array | None, axis: int, state: Reordered) -> Array | None:
     """Returns a constant in the order in which the elements stand now; None where its quantized
     type is in the way."""
     if array is None or array.type.shape[axis] != len(state.index):
         return None
-    grain = array.type.quant.granularity if array.type.quant else None
-    if grain is not None and (array.type.quant is None or array.type.quant.axis in (None, axis)):
+    granularity = array.type.quant.granularity if array.type.quant else None
+    if granularity is not None and (
+        array.type.quant is None or array.type.quant.axis in (None, axis)
+    ):
         return None
     data = np.ascontiguousarray(array.data.take(state.back, axis=axis))
     return Array(data, array.type, array.name)
 
 
-def _product(node: Node, given: States, state: Mixed) -> Edit | None:
+def _product_edit(node: Node, operand_states: States, state: Reordered) -> Edit | None:
     """Returns a product that sums along the axis: its weights come into the order."""
-    x, w = _WEIGHTS[node.op]
+    x, w = _WEIGHT_SLOTS[node.op]
     value, rank = node.operands[w], node.operands[x].type.rank
-    if set(given) != {x} or state.axis != rank - 1 or node.attrs.get("trans_a") is True:
+    if set(operand_states) != {x} or state.axis != rank - 1 or node.attrs.get("trans_a") is True:
         return None
     if value.type.rank != 2:
         return None
     if value.node.op == "dequantize" and set(value.node.operands) == {"x"}:
         value = value.node.operands["x"]
-    turned_over = node.op == "linear" or node.attrs.get("trans_b") is True
-    array = _take(value.constant, 1 if turned_over else 0, state)
-    return None if array is None else Edit(node, held={w: array})
+    transposed = node.op == "linear" or node.attrs.get("trans_b") is True
+    array = _reordered_constant(value.constant, 1 if transposed else 0, state)
+    return None if array is None else Edit(node, constants={w: array})
 
 
-def wholes(value: Attr) -> tuple[int, ...]:
+def int_list(value: Attr) -> tuple[int, ...]:
     """Returns a list of whole numbers."""
     assert isinstance(value, tuple)
     return tuple(v for v in value if isinstance(v, int))
 
 
-_WEIGHTS = {"linear": ("x", "w"), "gemm": ("a", "b"), "matmul": ("a", "b")}
-_PAIRS = frozenset("add sub mul div pow min max where prelu equal less greater".split())
-_TURNING = frozenset(
+_WEIGHT_SLOTS = {"linear": ("x", "w"), "gemm": ("a", "b"), "matmul": ("a", "b")}
+_BINARY_OPS = frozenset("add sub mul div pow min max where prelu equal less greater".split())
+_PERMUTABLE_REDUCTIONS = frozenset(
     f"reduce_{how}" for how in "mean sum prod max min l1 l2 sum_square".split()
 ) | {"arg_max", "arg_min"}
 _Rule: TypeAlias = "Callable[[Node, States, Perm], Edit | None]"
 _RULES: Mapping[str, _Rule] = {
-    **{f"reduce_{how}": _reduce for how in "log_sum log_sum_exp".split()},
-    **dict.fromkeys(_TURNING, _reduce),
-    "transpose": _compose,
-    "squeeze": _squeeze,
-    "unsqueeze": _unsqueeze,
-    "reshape": _reshape,
-    "flatten": _reshape,
-    "shape": _shape,
-    "linear": _linear,
+    **{f"reduce_{how}": _reduce_edit for how in "log_sum log_sum_exp".split()},
+    **dict.fromkeys(_PERMUTABLE_REDUCTIONS, _reduce_edit),
+    "transpose": _transpose_edit,
+    "squeeze": _squeeze_edit,
+    "unsqueeze": _unsqueeze_edit,
+    "reshape": _reshape_edit,
+    "flatten": _reshape_edit,
+    "shape": _shape_edit,
+    "linear": _linear_edit,
 }

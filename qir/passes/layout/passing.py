@@ -13,7 +13,7 @@ from qir.ir.ops.moves import RESHAPES
 from qir.ir.types import Array
 from qir.ledger import Change, Ledger
 from qir.passes.layout.blocks import reshaped
-from qir.passes.layout.crossing import Edit, Mixed, plan, sizes_of, wholes
+from qir.passes.layout.crossing import Edit, Reordered, int_list, plan, sizes_of
 from qir.rewrite.axis_permutation import Perm, composed, inverse, still, turned_lineage, turned_type
 from qir.rewrite.runner.filter import may
 
@@ -34,7 +34,7 @@ class Raised:
     sizes: Array | None = None
 
 
-def raised(value: Value, perm: Perm) -> Raised | None:
+def reshape_without_transpose(value: Value, perm: Perm) -> Raised | None:
     """Returns what makes a value with its axes in that order, if anything makes it by reshaping."""
     node = value.node
     if node.op not in RESHAPES or node.schemes or still(perm):
@@ -43,16 +43,16 @@ def raised(value: Value, perm: Perm) -> Raised | None:
     if any(kind.quant and kind.quant.granularity for kind in (x, value.type)):
         return None
     if node.op == "unsqueeze":
-        new = {a % value.type.rank for a in wholes(node.attrs["axes"])}
-        left = [axis for axis in perm if axis not in new]
-        if left == sorted(left):
-            axes = tuple(i for i, axis in enumerate(perm) if axis in new)
+        added_axes = {a % value.type.rank for a in int_list(node.attrs["axes"])}
+        remaining = [axis for axis in perm if axis not in added_axes]
+        if remaining == sorted(remaining):
+            axes = tuple(i for i, axis in enumerate(perm) if axis in added_axes)
             return Raised("unsqueeze", tuple(range(x.rank)), {"axes": axes})
-    found = reshaped(value.type.shape, x.shape, inverse(perm))
+    source_reshape = reshaped(value.type.shape, x.shape, inverse(perm))
     sizes = sizes_of(tuple(value.type.shape[axis] for axis in perm))
-    if found is None or found.axis is not None or sizes is None:
+    if source_reshape is None or source_reshape.axis is not None or sizes is None:
         return None
-    return Raised("reshape", inverse(found.perm), {}, sizes)
+    return Raised("reshape", inverse(source_reshape.perm), {}, sizes)
 
 
 @dataclass
@@ -63,121 +63,123 @@ class Passing:
     name: str
     """The pass that it is done for."""
     ledger: Ledger
-    left: set[Node]
+    skipped: set[Node]
     """Transposes that are not to be asked about again."""
 
     def run(self) -> int:
         count = 0
         for node in list(self.graph):
             if node.op == "transpose" and node in self.graph and not node.schemes:
-                count += node not in self.left and (self._raise(node) or self._pass(node))
+                count += node not in self.skipped and (
+                    self._remove_after_reshape(node) or self._remove_before_readers(node)
+                )
         return count
 
     def _may(self, *nodes: Node) -> bool:
         if may(self.name, "through", *nodes):
             return True
-        self.left.add(nodes[0])
+        self.skipped.add(nodes[0])
         return False
 
-    def _raise(self, node: Node) -> bool:
+    def _remove_after_reshape(self, node: Node) -> bool:
         """Takes out a transpose after what only reshapes, where none or another is before that."""
         value = node.operands["x"]
-        found = raised(value, wholes(node.attrs["perm"]))
-        if found is None:
+        replacement = reshape_without_transpose(value, int_list(node.attrs["perm"]))
+        if replacement is None:
             return False
-        x, maker = value.node.operands["x"], value.node.operands["x"].node
-        if not still(found.perm):
-            alone = value.only_use is not None and x.only_use is not None
-            if maker.op != "transpose" or maker.schemes or not alone:
+        x, producer = value.node.operands["x"], value.node.operands["x"].node
+        if not still(replacement.perm):
+            have_one_use = value.only_use is not None and x.only_use is not None
+            if producer.op != "transpose" or producer.schemes or not have_one_use:
                 return False
         if not self._may(node, value.node):
             return False
         graph, old = self.graph, node.result
-        if not still(found.perm):
-            x = self._moved(maker, found.perm)
+        if not still(replacement.perm):
+            x = self._with_axes_moved(producer, replacement.perm)
         operands = {"x": x}
-        if found.sizes is not None:
-            operands["shape"] = self._constant(found.sizes, f"{node.name}.shape", node)
-        made = graph.add(
-            found.op,
+        if replacement.sizes is not None:
+            operands["shape"] = self._constant(replacement.sizes, f"{node.name}.shape", node)
+        new_value = graph.add(
+            replacement.op,
             operands,
-            found.attrs,
+            replacement.attrs,
             types=[old.type],
             before=node,
             origins=(*value.node.origins, *node.origins),
             profile=value.node.profile,
         ).result
-        graph.replace(old, made)
+        graph.replace(old, new_value)
         name, lineage = old.name, old.lineage
-        self._drop(node)
-        graph.rename(made, name)
-        graph.set_lineage(made, lineage)
+        self._remove(node)
+        graph.rename(new_value, name)
+        graph.set_lineage(new_value, lineage)
         return True
 
-    def _moved(self, node: Node, perm: Perm) -> Value:
+    def _with_axes_moved(self, node: Node, perm: Perm) -> Value:
         """Returns what a transpose makes, with its axes in that order."""
-        whole = composed(wholes(node.attrs["perm"]), perm)
-        if still(whole):
+        combined = composed(int_list(node.attrs["perm"]), perm)
+        if still(combined):
             return node.operands["x"]
         self._turn(node.result, perm)
-        self.graph.set_attrs(node, perm=whole)
+        self.graph.set_attrs(node, perm=combined)
         return node.result
 
-    def _pass(self, node: Node) -> bool:
+    def _remove_before_readers(self, node: Node) -> bool:
         """Takes out a transpose that all that reads it can do without."""
-        edits = plan(node.result.uses, wholes(node.attrs["perm"])) if node.used else None
+        edits = plan(node.result.uses, int_list(node.attrs["perm"])) if node.used else None
         if edits is None or not self._may(node, *(edit.node for edit in edits)):
             return False
         for edit in edits:
             for slot, value in list(edit.node.operands.items()):
                 if value is node.result:
                     self.graph.set_operand(edit.node, slot, node.operands["x"])
-            self._do(edit)
-        self._drop(node)
+            self._apply(edit)
+        self._remove(node)
         return True
 
-    def _do(self, edit: Edit) -> None:
+    def _apply(self, edit: Edit) -> None:
         graph, node = self.graph, edit.node
-        if node.op == "transpose" and still(wholes(edit.attrs["perm"])):
+        if node.op == "transpose" and still(int_list(edit.attrs["perm"])):
             graph.replace(node.result, node.operands["x"])
             graph.remove(node)
             return
-        for slot, array in edit.held.items():
-            self._hold(node, slot, array)
+        for slot, array in edit.constants.items():
+            self._set_constant(node, slot, array)
         if edit.attrs:
             graph.set_attrs(node, **edit.attrs)
         state = edit.result
         if state is not None:
             for value in node.results:
-                if isinstance(state, Mixed):
+                if isinstance(state, Reordered):
                     step = f"reordered({state.axis})"
                     graph.set_lineage(value, value.lineage.then(step))
                 else:
                     self._turn(value, inverse(state))
-        if node.op in _SUMS or (edit.held and node.op in MATRIX_PRODUCTS):
-            said = "sums what it reads in another order"
-            self.ledger.add(Change.REGROUPED, self.name, node.name, said)
+        if node.op in _SUMS or (edit.constants and node.op in MATRIX_PRODUCTS):
+            message = "sums what it reads in another order"
+            self.ledger.add(Change.REGROUPED, self.name, node.name, message)
 
     def _turn(self, value: Value, perm: Perm) -> None:
-        kind = turned_type(value.type, perm)
-        assert kind is not None
-        self.graph.set_type(value, kind)
+        tensor_type = turned_type(value.type, perm)
+        assert tensor_type is not None
+        self.graph.set_type(value, tensor_type)
         self.graph.set_lineage(value, turned_lineage(value.lineage, perm))
 
-    def _hold(self, node: Node, slot: str, array: Array) -> None:
+    def _set_constant(self, node: Node, slot: str, array: Array) -> None:
         """Puts a constant in a slot, after a dequantize where one is there."""
         old = node.operands[slot]
         between = old.node if old.constant is None and old.node.op == "dequantize" else None
-        held = between.operands["x"] if between else old
-        name = f"{held.name}.{node.name}"
-        made = self._constant(array, name, node)
-        if held.node.op == "constant" and slot != "shape":
-            self.graph.set_lineage(made, held.lineage.then("reordered"))
-            self.graph.set_origins(made.node, held.node.origins)
+        stored = between.operands["x"] if between else old
+        name = f"{stored.name}.{node.name}"
+        constant = self._constant(array, name, node)
+        if stored.node.op == "constant" and slot != "shape":
+            self.graph.set_lineage(constant, stored.lineage.then("reordered"))
+            self.graph.set_origins(constant.node, stored.node.origins)
         if between is not None:
-            made = self.graph.add(
+            constant = self.graph.add(
                 "dequantize",
-                {"x": made},
+                {"x": constant},
                 between.attrs,
                 types=[old.type],
                 name=self.graph.fresh(f"{old.name}.{node.name}"),
@@ -185,21 +187,21 @@ class Passing:
                 origins=between.origins,
                 profile=between.profile,
             ).result
-            self.graph.set_lineage(made, old.lineage.then("reordered"))
-        self.graph.set_operand(node, slot, made)
-        self._clear(old.node)
+            self.graph.set_lineage(constant, old.lineage.then("reordered"))
+        self.graph.set_operand(node, slot, constant)
+        self._remove_unused(old.node)
 
     def _constant(self, array: Array, name: str, before: Node) -> Value:
         fresh = self.graph.fresh(name)
         return self.graph.constant(array, name=fresh, before=before)
 
-    def _drop(self, node: Node) -> None:
-        makers = list(node.operands.values())
+    def _remove(self, node: Node) -> None:
+        operands = list(node.operands.values())
         self.graph.remove(node)
-        for value in makers:
-            self._clear(value.node)
+        for value in operands:
+            self._remove_unused(value.node)
 
-    def _clear(self, node: Node) -> None:
+    def _remove_unused(self, node: Node) -> None:
         """Takes out what nobody reads any more, and what only that has read."""
         todo = [node]
         while todo:

@@ -54,7 +54,7 @@ from qir.ir.node import Node, Value
 from qir.ir.ops.recurrent import DIRECTIONS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.passes.loops.unroll.layers import LAYERS, can_be_written, hidden_of, put_step
+from qir.passes.loops.unroll.layers import LAYERS, hidden_size, is_expressible, write_step
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -73,34 +73,34 @@ class LowerLayers(Pass):
     projected: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = [node for node in graph if node.op in LAYERS and self._fits(node)]
-        for node in found:
-            made = _Lowered(graph, node).put()
-            named = [(new, old.name, old.lineage) for old, new in made.items()]
-            for old, new in made.items():
+        layers = [node for node in graph if node.op in LAYERS and self._fits(node)]
+        for node in layers:
+            replacements = _LayerLoop(graph, node).add_loop()
+            renames = [(new, old.name, old.lineage) for old, new in replacements.items()]
+            for old, new in replacements.items():
                 graph.replace(old, new)
             name, op = node.name, node.op
             graph.remove(node)
-            for new, said, lineage in named:
-                if not graph.has(said):
-                    graph.rename(new, said)
+            for new, old_name, lineage in renames:
+                if not graph.has(old_name):
+                    graph.rename(new, old_name)
                     graph.set_lineage(new, lineage)
             ledger.add(Change.REGROUPED, self.name, name, f"{op} becomes a loop")
-        return len(found)
+        return len(layers)
 
     def _fits(self, node: Node) -> bool:
         if self.projected and "proj" not in node.operands:
             return False
-        return can_be_written(node) and may(self.name, f"lower {node.op}", node)
+        return is_expressible(node) and may(self.name, f"lower {node.op}", node)
 
 
-class _Lowered:
+class _LayerLoop:
     """Builds the loop in the place of one layer."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         self.graph, self.node = graph, node
-        self.first = node.attrs["batch_first"] is True
-        self.ways = DIRECTIONS[str(node.attrs["direction"])]
+        self.batch_first = node.attrs["batch_first"] is True
+        self.directions = DIRECTIONS[str(node.attrs["direction"])]
         self.x = node.operands["x"]
         self.body = Graph("body", profile="")
         self.outside: list[Value] = []
@@ -108,47 +108,58 @@ class _Lowered:
     def add(self, op: str, attrs: dict[str, Attr] | None = None, **operands: Value) -> Value:
         """Adds an op before the layer."""
         node = self.node
-        made = self.graph.add(
+        added = self.graph.add(
             op, operands, attrs, before=node, origins=node.origins, profile=node.profile
         )
-        return made.result
+        return added.result
 
-    def held(self, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> Value:
+    def add_constant(
+        self, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str
+    ) -> Value:
         """Adds a constant before the layer."""
-        free = self.graph.fresh(f"{self.node.name}.{name}")
-        return self.graph.constant(data, name=free, before=self.node)
+        fresh_name = self.graph.fresh(f"{self.node.name}.{name}")
+        return self.graph.constant(data, name=fresh_name, before=self.node)
 
-    def put(self) -> dict[Value, Value]:
+    def add_loop(self) -> dict[Value, Value]:
         """Adds the loop; gives what stands for each result that is used."""
-        node, body, along = self.node, self.body, 1 if self.first else 0
+        node, body, time_axis = self.node, self.body, 1 if self.batch_first else 0
         index = body.add("input", types=[TensorType((), I64)], name="round").result
         go = body.add("input", types=[TensorType((), BOOL)], name="go").result
-        count = self._size(along, "count")
-        starts = [self._starts(way) for way in range(len(self.ways))]
+        step_count = self._length_of_x(time_axis, "count")
+        initial = [self._initial_states(direction) for direction in range(len(self.directions))]
         states = [
-            tuple(body.add("input", types=[v.type], name=body.fresh(f"s{way}")).result for v in row)
-            for way, row in enumerate(starts)
+            tuple(
+                body.add("input", types=[v.type], name=body.fresh(f"s{direction}")).result
+                for v in row
+            )
+            for direction, row in enumerate(initial)
         ]
         outputs: dict[str, Value] = {"go": go}
         hidden: list[Value] = []
-        inner = [(slot, v) for slot, v in node.operands.items() if slot not in ("h0", "c0", "x")]
-        flipped = self.add("flip", {"axes": (along,)}, x=self.x) if any(self.ways) else self.x
-        sequences = [self._given(flipped if back else self.x, "x") for back in self.ways]
-        weights = {slot: self._given(value, slot) for slot, value in inner}
-        for way, row in enumerate(states):
-            gather: dict[str, Attr] = {"axis": along}
-            given = {"x": sequences[way], "indices": index}
-            entry = body.add("gather", given, gather, profile=node.profile).result
-            after = put_step(body, node, weights, way, entry, row)
-            for i, value in enumerate(after):
-                outputs[f"s{way}{'' if i == 0 else f'.{i}'}"] = value
-            hidden.append(after[0])
-        for way, value in enumerate(hidden):
-            outputs["y" if way == 0 else f"y.{way}"] = value
+        parameters = [
+            (slot, v) for slot, v in node.operands.items() if slot not in ("h0", "c0", "x")
+        ]
+        flipped = (
+            self.add("flip", {"axes": (time_axis,)}, x=self.x) if any(self.directions) else self.x
+        )
+        sequences = [
+            self._in_body(flipped if is_reverse else self.x, "x") for is_reverse in self.directions
+        ]
+        weights = {slot: self._in_body(value, slot) for slot, value in parameters}
+        for direction, row in enumerate(states):
+            gather: dict[str, Attr] = {"axis": time_axis}
+            gather_operands = {"x": sequences[direction], "indices": index}
+            entry = body.add("gather", gather_operands, gather, profile=node.profile).result
+            new_states = write_step(body, node, weights, direction, entry, row)
+            for i, value in enumerate(new_states):
+                outputs[f"s{direction}{'' if i == 0 else f'.{i}'}"] = value
+            hidden.append(new_states[0])
+        for direction, value in enumerate(hidden):
+            outputs["y" if direction == 0 else f"y.{direction}"] = value
         body.add("output", outputs)
         body.prune()
-        flat = [value for row in starts for value in row]
-        operands = {"count": count, **{f"vs.{i}": v for i, v in enumerate(flat)}}
+        flat = [value for row in initial for value in row]
+        operands = {"count": step_count, **{f"vs.{i}": v for i, v in enumerate(flat)}}
         operands |= {f"xs.{i}": v for i, v in enumerate(self.outside)}
         loop = self.graph.add(
             "loop",
@@ -160,85 +171,93 @@ class _Lowered:
             bodies={"body": body},
         )
         for part in loop.results[len(flat) :]:  # the count is the length of x
-            shape = (self.x.type.shape[along], *part.type.shape[1:])
+            shape = (self.x.type.shape[time_axis], *part.type.shape[1:])
             self.graph.set_type(part, part.type.with_shape(shape))
-        return self._stands(loop, len(starts[0]))
+        return self._layer_results(loop, len(initial[0]))
 
-    def _given(self, value: Value, name: str) -> Value:
+    def _in_body(self, value: Value, name: str) -> Value:
         """Returns a value from outside as the body has it."""
         body = self.body
-        if (held := value.constant) is not None:
-            return body.constant(Array(held.data, held.type), name=body.fresh(name))
+        if (constant := value.constant) is not None:
+            return body.constant(Array(constant.data, constant.type), name=body.fresh(name))
         if value in self.outside:
             start = len(body.inputs) - len(self.outside)
             return body.inputs[start + self.outside.index(value)]
         self.outside.append(value)
         return body.add("input", types=[value.type], name=body.fresh(name)).result
 
-    def _size(self, axis: int, name: str) -> Value:
+    def _length_of_x(self, axis: int, name: str) -> Value:
         """Returns how long x is along an axis."""
         size = self.x.type.shape[axis]
         if isinstance(size, int):
-            return self.held(np.asarray(size, np.int64), name)
-        at = self.held(np.asarray(axis, np.int64), "axis")
-        return self.add("gather", {"axis": 0}, x=self.add("shape", x=self.x), indices=at)
+            return self.add_constant(np.asarray(size, np.int64), name)
+        axis_value = self.add_constant(np.asarray(axis, np.int64), "axis")
+        return self.add("gather", {"axis": 0}, x=self.add("shape", x=self.x), indices=axis_value)
 
-    def _starts(self, way: int) -> tuple[Value, ...]:
+    def _initial_states(self, direction: int) -> tuple[Value, ...]:
         """Returns the states before the first step of a direction."""
-        node, batch = self.node, 0 if self.first else 1
+        node, batch = self.node, 0 if self.batch_first else 1
         out = node.operands["r"].type.shape[2]
-        found: list[Value] = []
-        for slot, size in (("h0", out), ("c0", hidden_of(node)))[: 2 if node.op == "lstm" else 1]:
-            if (given := node.operands.get(slot)) is not None:
-                axis = 1 if self.first else 0
-                if len(self.ways) > 1:
-                    cut: dict[str, Attr] = {
-                        "starts": (way,), "ends": (way + 1,), "axes": (axis,), "steps": (1,),
-                    }  # fmt: skip
-                    given = self.add("slice", cut, x=given)
-                found.append(self.add("squeeze", {"axes": (axis,)}, x=given))
+        states: list[Value] = []
+        for slot, size in (("h0", out), ("c0", hidden_size(node)))[: 2 if node.op == "lstm" else 1]:
+            if (initial := node.operands.get(slot)) is not None:
+                axis = 1 if self.batch_first else 0
+                if len(self.directions) > 1:
+                    slice_attrs: dict[str, Attr] = {
+                        "starts": (direction,),
+                        "ends": (direction + 1,),
+                        "axes": (axis,),
+                        "steps": (1,),
+                    }
+                    initial = self.add("slice", slice_attrs, x=initial)
+                states.append(self.add("squeeze", {"axes": (axis,)}, x=initial))
                 continue
-            kind, many = self.x.type.dtype, self.x.type.shape[batch]
+            dtype, batch_size = self.x.type.dtype, self.x.type.shape[batch]
             assert isinstance(size, int)
-            if isinstance(many, int):
-                found.append(self.held(np.zeros((many, size), kind.carrier), slot))
+            if isinstance(batch_size, int):
+                states.append(self.add_constant(np.zeros((batch_size, size), dtype.carrier), slot))
                 continue
-            rows = self.add("unsqueeze", {"axes": (0,)}, x=self._size(batch, "batch"))
-            columns = self.held(np.asarray([size], np.int64), "size")
+            rows = self.add("unsqueeze", {"axes": (0,)}, x=self._length_of_x(batch, "batch"))
+            columns = self.add_constant(np.asarray([size], np.int64), "size")
             shape = self.graph.add(
                 "concat", {"xs.0": rows, "xs.1": columns}, {"axis": 0}, before=node
             ).result
-            zero = Array(np.zeros(1, kind.carrier), TensorType((1,), kind))
-            types = [TensorType((many, size), kind)]
-            made = self.graph.add(
+            zero = Array(np.zeros(1, dtype.carrier), TensorType((1,), dtype))
+            types = [TensorType((batch_size, size), dtype)]
+            filled = self.graph.add(
                 "constant_of_shape", {"shape": shape}, {"value": zero}, types=types, before=node
             )
-            found.append(made.result)
-        return tuple(found)
+            states.append(filled.result)
+        return tuple(states)
 
-    def _stands(self, loop: Node, each: int) -> dict[Value, Value]:
+    def _layer_results(self, loop: Node, states_per_direction: int) -> dict[Value, Value]:
         """Returns what stands for the results of the layer that are used."""
-        stands: dict[Value, Value] = {}
-        count = len(self.ways)
+        replacements: dict[Value, Value] = {}
+        count = len(self.directions)
         for i, result in enumerate(self.node.results):
             if not result.uses:
                 continue
             if i:
-                axis = 1 if self.first else 0
-                parts = [loop.results[way * each + i - 1] for way in range(count)]
-            else:
-                axis = 2 if self.first else 1
+                axis = 1 if self.batch_first else 0
                 parts = [
-                    self.add("flip", {"axes": (0,)}, x=part) if back else part
-                    for part, back in zip(loop.results[count * each :], self.ways, strict=True)
+                    loop.results[direction * states_per_direction + i - 1]
+                    for direction in range(count)
                 ]
-                if self.first:
+            else:
+                axis = 2 if self.batch_first else 1
+                parts = [
+                    self.add("flip", {"axes": (0,)}, x=part) if is_reverse else part
+                    for part, is_reverse in zip(
+                        loop.results[count * states_per_direction :], self.directions, strict=True
+                    )
+                ]
+                if self.batch_first:
                     parts = [self.add("transpose", {"perm": (1, 0, 2)}, x=part) for part in parts]
-            wide = [self.add("unsqueeze", {"axes": (axis,)}, x=part) for part in parts]
-            operands = {f"xs.{n}": part for n, part in enumerate(wide)}
-            stands[result] = (
-                wide[0]
+            expanded = [self.add("unsqueeze", {"axes": (axis,)}, x=part) for part in parts]
+            operands = {f"xs.{index}": part for index, part in enumerate(expanded)}
+            replacements[result] = (
+                expanded[0]
                 if count == 1
                 else self.graph.add("concat", operands, {"axis": axis}, before=self.node).result
             )
-        return stands
+        return replacements

@@ -118,31 +118,33 @@ class AssignSchemes(Pass):
         yield cls(read_capability("cpu")), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = find_kernel_groups(graph, profile(self.groups)) if self.groups else None
+        kernels = find_kernel_groups(graph, profile(self.groups)) if self.groups else None
         _, schemes = assign_schemes(
-            graph, self.capability, self.granularity, self.user_rules, found, self.masks
+            graph, self.capability, self.granularity, self.user_rules, kernels, self.masks
         )
         count = 0
         for node, slots in schemes.items():
             for slot, scheme in slots.items():
                 rule = self.range_rule if scheme.range == "minmax" else scheme.range
-                wanted = replace(scheme, range=rule)
-                if node.schemes.get(slot) != wanted:
-                    graph.set_scheme(node, slot, wanted)
+                requested = replace(scheme, range=rule)
+                if node.schemes.get(slot) != requested:
+                    graph.set_scheme(node, slot, requested)
                     count += 1
         if count:
-            self._tell(found or (), schemes, ledger)
+            self._report_missing_kernels(kernels or (), schemes, ledger)
         return count
 
-    def _tell(self, found: Iterable[KernelGroup], schemes: Schemes, ledger: Ledger) -> None:
+    def _report_missing_kernels(
+        self, kernels: Iterable[KernelGroup], schemes: Schemes, ledger: Ledger
+    ) -> None:
         """Reports kernels of the profile `groups` that the target does not have."""
-        for kernel in found:
+        for kernel in kernels:
             ops, planned = tuple(n.op for n in kernel.ops), schemes.get(kernel.last, {})
             if len(ops) > 1 and RESULT in planned and not self.capability.chain(ops):
-                said = f"{' |> '.join(ops)} as {self.groups} has it, "
-                said += "float between quantized values: "
-                said += f"{self.capability.name} has no such kernel"
-                ledger.add(Change.REGROUPED, self.name, kernel.last.name, said)
+                message = f"{' |> '.join(ops)} as {self.groups} has it, "
+                message += "float between quantized values: "
+                message += f"{self.capability.name} has no such kernel"
+                ledger.add(Change.REGROUPED, self.name, kernel.last.name, message)
 
 
 __all__ = ["AssignSchemes", "Decision", "Plan", "Schemes", "UserRule", "assign_schemes"]

@@ -40,11 +40,11 @@ from qir.rewrite.layer_weights import Reals, float_weights, operands, slots, sto
 
 CANDIDATES = 96
 """Ranges that are tried, from the full one in equal steps."""
-LEAST = 0.25
+NARROWEST = 0.25
 """No range is narrower than this share of the full one."""
 CLIPPED = "clipped"
 """Marks weights in their lineage: clipped once, they are not clipped again."""
-BETTER = 1 - 1e-9
+IMPROVEMENT = 1 - 1e-9
 """A narrower range must be better by more than rounding, which differs between processors."""
 
 
@@ -64,13 +64,13 @@ class ClipWeights(Pass):
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """Returns a product one of whose weights is far larger than the others."""
         rng = np.random.default_rng(1)
-        w = rng.standard_normal((1, 512)).astype(np.float32)
-        w[0, 0] = 6
+        weights = rng.standard_normal((1, 512)).astype(np.float32)
+        weights[0, 0] = 6
         text = (
             "graph main as native {\n  %x = input() : 2x512xf32\n"
             "  %w = constant(@w) : 1x512xf32\n  %y = linear(%x, %w) : 2x1xf32\n  output(y=%y)\n}\n"
         )
-        graph = parse(text, {"w": w})
+        graph = parse(text, {"w": weights})
         node = next(n for n in graph if n.op == "linear")
         graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
         yield cls(), graph
@@ -83,14 +83,14 @@ class ClipWeights(Pass):
                 continue
             exact = float_weights(weight)
             reach = clipped_reach(exact, channel_axis(node, scheme), scheme.high)
-            made = np.clip(exact, -reach, reach)
-            changed = int((made != exact).sum())
+            clipped_weights = np.clip(exact, -reach, reach)
+            changed = int((clipped_weights != exact).sum())
             if changed:
-                store(graph, node, made, None, CLIPPED)
+                store(graph, node, clipped_weights, None, CLIPPED)
                 clipped = operands(node)[1]
                 graph.set_lineage(clipped, clipped.lineage.then(CLIPPED))
-                said = f"clips {changed} of {exact.size} weights, for the least squared error"
-                ledger.add(Change.QUANTIZED, self.name, node.name, said)
+                message = f"clips {changed} of {exact.size} weights, for the least squared error"
+                ledger.add(Change.QUANTIZED, self.name, node.name, message)
                 count += 1
         return count + (graph.prune() if count else 0)
 
@@ -101,25 +101,32 @@ def symmetric_layers(graph: Graph) -> Iterator[tuple[Node, Scheme]]:
         if layer_data(node) is None:
             continue
         scheme = node.schemes.get(slots(node)[1])
-        plain = scheme is not None and scheme.symmetric and scheme.scale is None
-        if scheme is not None and plain and np.isfinite(float_weights(operands(node)[1])).all():
+        is_symmetric = scheme is not None and scheme.symmetric and scheme.scale is None
+        if (
+            scheme is not None
+            and is_symmetric
+            and np.isfinite(float_weights(operands(node)[1])).all()
+        ):
             yield node, scheme
 
 
 def clipped_reach(weights: Reals, axis: int | None, high: int) -> Reals:
     """Returns the largest magnitude to keep, for each index of an axis or for all weights."""
-    rest = tuple(i for i in range(weights.ndim) if i != axis)
-    full = np.abs(weights).max(axis=rest if axis is not None else None, keepdims=True)
-    best, least = full, _error(weights, full, rest if axis is not None else None, high)
-    for share in np.linspace(1, LEAST, CANDIDATES, endpoint=False)[1:].tolist():
-        tried = full * share
-        cost = _error(weights, tried, rest if axis is not None else None, high)
-        better = cost < least * BETTER
-        best, least = np.where(better, tried, best), np.where(better, cost, least)
+    other_axes = tuple(i for i in range(weights.ndim) if i != axis)
+    full = np.abs(weights).max(axis=other_axes if axis is not None else None, keepdims=True)
+    best, least_error = full, _error(weights, full, other_axes if axis is not None else None, high)
+    for share in np.linspace(1, NARROWEST, CANDIDATES, endpoint=False)[1:].tolist():
+        candidate = full * share
+        error = _error(weights, candidate, other_axes if axis is not None else None, high)
+        is_better = error < least_error * IMPROVEMENT
+        best, least_error = (
+            np.where(is_better, candidate, best),
+            np.where(is_better, error, least_error),
+        )
     return np.asarray(best)
 
 
 def _error(weights: Reals, reach: Reals, axes: tuple[int, ...] | None, high: int) -> Reals:
     scale = np.where(reach > 0, reach / high, 1.0)
-    codes = np.clip(np.rint(weights / scale), -high, high)
-    return np.asarray(np.square(codes * scale - weights).sum(axis=axes, keepdims=True))
+    quantized = np.clip(np.rint(weights / scale), -high, high)
+    return np.asarray(np.square(quantized * scale - weights).sum(axis=axes, keepdims=True))

@@ -132,33 +132,33 @@ class CorrectBias(BiasCorrection):
         yield cls(statistics), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        of, count = profile(self.profile), 0
+        rules, count = profile(self.profile), 0
         for node in list(graph):
-            kind = bias_scheme(node, self.capability)
-            if kind is None or _corrected(node) or (mean := self._mean(node)) is None:
+            scheme = bias_scheme(node, self.capability)
+            if scheme is None or _is_corrected(node) or (mean := self._input_means(node)) is None:
                 continue
-            shift = _shift(node, mean, of, self.scales, self._exact(node))
+            shift = _mean_error(node, mean, rules, self.scales, self._exact_weights(node))
             if not shift.any() or not np.isfinite(shift).all():
                 continue
             move_bias(graph, node, shift)
-            graph.set_scheme(node, slots(node)[2], kind)
+            graph.set_scheme(node, slots(node)[2], scheme)
             reach = f"{np.abs(shift).max():.3g}"
-            said = f"its bias takes away the mean error of its rounded weights, up to {reach}"
-            ledger.add(Change.QUANTIZED, self.name, node.name, said)
+            message = f"its bias takes away the mean error of its rounded weights, up to {reach}"
+            ledger.add(Change.QUANTIZED, self.name, node.name, message)
             count += 1
         return count + (graph.prune() if count else 0)
 
-    def _exact(self, node: Node) -> Reals:
+    def _exact_weights(self, node: Node) -> Reals:
         """Returns the weights of a layer before passes of quantizing changed them."""
-        before = self.exact.values.get(node.result.name) if self.exact is not None else None
+        original = self.exact.values.get(node.result.name) if self.exact is not None else None
         weight = operands(node)[1]
-        if before is not None and before.node.op == node.op:
-            held = operands(before.node)[1]
-            if held.constant is not None and held.type == weight.type:
-                weight = held
+        if original is not None and original.node.op == node.op:
+            original_weight = operands(original.node)[1]
+            if original_weight.constant is not None and original_weight.type == weight.type:
+                weight = original_weight
         return float_weights(weight)
 
-    def _mean(self, node: Node) -> Reals | None:
+    def _input_means(self, node: Node) -> Reals | None:
         """Returns the mean of each input channel, over all batches; None where it is not known."""
         data = operands(node)[0]
         axis = summed_axis(node, data)
@@ -173,25 +173,27 @@ def bias_scheme(node: Node, capability: Capability) -> Scheme | None:
     _, weight, bias = slots(node)
     if weight not in node.schemes:
         return None
-    held = node.operands.get(bias)
-    if held is not None:
-        plain = held.constant is not None and held.type.rank == 1
-        return node.schemes.get(bias) if plain else None
-    if _added_apart(node):
+    constant = node.operands.get(bias)
+    if constant is not None:
+        is_vector = constant.constant is not None and constant.type.rank == 1
+        return node.schemes.get(bias) if is_vector else None
+    if _has_separate_bias_add(node):
         return None
-    row = capability.ops.get(node.op)
-    allowed = row.allowed(bias, True) if row else ()
-    grain = node.schemes[weight].granularity
-    return next((s for s in allowed if s.granularity == grain), allowed[0] if allowed else None)
+    entry = capability.ops.get(node.op)
+    allowed = entry.allowed(bias, True) if entry else ()
+    granularity = node.schemes[weight].granularity
+    return next(
+        (s for s in allowed if s.granularity == granularity), allowed[0] if allowed else None
+    )
 
 
-def _corrected(node: Node) -> bool:
+def _is_corrected(node: Node) -> bool:
     """Returns whether this pass moved the bias of a layer before."""
     bias = operands(node)[2]
     return bias is not None and CORRECTED in bias.lineage.how
 
 
-def _added_apart(node: Node) -> bool:
+def _has_separate_bias_add(node: Node) -> bool:
     """Returns whether a constant is added right after a layer: some runtimes take both as one
     kernel."""
     use = node.result.only_use
@@ -202,78 +204,82 @@ def _added_apart(node: Node) -> bool:
 
 def channel_mean(statistics: Statistics, data: Value, axis: int) -> Reals | None:
     """Returns the mean of each channel; None where batches were seen without their channels."""
-    data, axis = _unreshaped(data, axis)
-    apart, whole = (statistics.get(Key(data.lineage.tensor, a)) for a in (axis, None))
-    if apart is None or (whole is not None and whole.count != apart.count):
+    data, axis = _before_reshapes(data, axis)
+    by_channel, per_tensor = (statistics.get(Key(data.lineage.tensor, a)) for a in (axis, None))
+    if by_channel is None or (per_tensor is not None and per_tensor.count != by_channel.count):
         return None
-    mean = apart.channel_mean
+    mean = by_channel.channel_mean
     return mean if mean is not None and mean.size == data.type.shape[axis] else None
 
 
-def _unreshaped(data: Value, axis: int) -> tuple[Value, int]:
+def _before_reshapes(data: Value, axis: int) -> tuple[Value, int]:
     """Returns what a reshape that keeps the last axis was made of, with that axis there."""
     while data.node.op == "reshape" and axis == data.type.rank - 1:
-        before = data.node.operands["x"]
-        if not before.type.rank or before.type.shape[-1] != data.type.shape[-1]:
+        source = data.node.operands["x"]
+        if not source.type.rank or source.type.shape[-1] != data.type.shape[-1]:
             break
-        data, axis = before, before.type.rank - 1
+        data, axis = source, source.type.rank - 1
     return data, axis
 
 
-def _shift(node: Node, mean: Reals, of: Profile, scales: str, exact: Reals) -> Reals:
+def _mean_error(
+    node: Node, mean: Reals, rules: Profile, scales: str, exact_weights: Reals
+) -> Reals:
     """Returns the mean error of each output channel that rounding the weights causes."""
     weight = operands(node)[1]
     scheme = node.schemes[slots(node)[1]]
-    kind = weight_type(of, node, weight, scheme, scales)
+    quant_type = weight_type(rules, node, weight, scheme, scales)
     assert weight.constant is not None
     rounded = dequantize_by_profile(
-        of, quantize_by_profile(of, weight.constant.data, kind), kind
+        rules, quantize_by_profile(rules, weight.constant.data, quant_type), quant_type
     ).astype(np.float64)
-    return through(node, inward(node)((rounded - exact) * _inside(node), mean))
+    return through(node, inward(node)((rounded - exact_weights) * _data_shares(node), mean))
 
 
 def move_bias(graph: Graph, node: Node, shift: Reals, how: str = CORRECTED) -> None:
     """Takes a shift of each result channel away in a layer's bias; its lineage says how."""
     _, weight, bias = operands(node)
-    kind = weight.type.dtype.carrier
+    float_type = weight.type.dtype.carrier
     lineage = Lineage(f"{node.name}.bias") if bias is None else bias.lineage
-    moved = (0.0 if bias is None else float_weights(bias)) - shift
-    made = store_bias(graph, node, moved.astype(kind))
-    graph.set_lineage(made, lineage.then(how))
+    moved_bias = (0.0 if bias is None else float_weights(bias)) - shift
+    new_bias = store_bias(graph, node, moved_bias.astype(float_type))
+    graph.set_lineage(new_bias, lineage.then(how))
 
 
-def _inside(node: Node) -> Reals:
+def _data_shares(node: Node) -> Reals:
     """For each tap of a window, the share of results in which it meets data, not padding."""
     if node.op in MATRIX_PRODUCTS:
         return np.ones(())
     data, weight, _ = operands(node)
     rank = weight.type.rank - 2
-    first = 1 if node.attrs.get("layout") == "NHWC" else 2
+    first_spatial = 1 if node.attrs.get("layout") == "NHWC" else 2
     taps = weight.constant.contents.shape[2:] if weight.constant is not None else ()
-    strides, dilations, pads = (_whole(node, name) for name in ("stride", "dilation", "pad"))
-    out = np.ones(())
+    strides, dilations, pads = (
+        _int_attribute(node, name) for name in ("stride", "dilation", "pad")
+    )
+    shares = np.ones(())
     for i in range(rank):
-        sizes = data.type.shape[first + i], node.result.type.shape[first + i]
-        row = _share(
+        sizes = data.type.shape[first_spatial + i], node.result.type.shape[first_spatial + i]
+        axis_shares = _tap_shares(
             taps[i], *sizes, strides[i], dilations[i], pads[i], node.op in TRANSPOSED_CONVOLUTIONS
         )
-        out = np.multiply.outer(out, row)
-    return out
+        shares = np.multiply.outer(shares, axis_shares)
+    return shares
 
 
-def _whole(node: Node, name: str) -> tuple[int, ...]:
-    found = node.attrs[name]
-    assert isinstance(found, tuple)
-    return tuple(int(n) for n in found if isinstance(n, int))
+def _int_attribute(node: Node, name: str) -> tuple[int, ...]:
+    numbers = node.attrs[name]
+    assert isinstance(numbers, tuple)
+    return tuple(int(n) for n in numbers if isinstance(n, int))
 
 
-def _share(
-    taps: int, size: object, results: object, stride: int, dilation: int, pad: int, turned: bool
+def _tap_shares(
+    taps: int, size: object, results: object, stride: int, dilation: int, pad: int, transposed: bool
 ) -> Reals:
     """Along one axis, the share of results that each tap reaches; 1 where a size is open."""
     if not (isinstance(size, int) and isinstance(results, int)) or not results:
-        return np.full(taps, 1 / stride if turned else 1.0)
-    tap = np.arange(taps)[:, None] * dilation - pad
-    windows, end = (size, results) if turned else (results, size)
-    at = np.arange(windows) * stride + tap
-    return np.asarray(((at >= 0) & (at < end)).sum(axis=1) / results)
+        return np.full(taps, 1 / stride if transposed else 1.0)
+    offsets = np.arange(taps)[:, None] * dilation - pad
+    windows, end = (size, results) if transposed else (results, size)
+    positions = np.arange(windows) * stride + offsets
+    return np.asarray(((positions >= 0) & (positions < end)).sum(axis=1) / results)

@@ -92,22 +92,25 @@ class Equalize(Pass):
         yield cls(statistics), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = scales(graph, self.statistics)
+        scaled_groups = scales(graph, self.statistics)
         sides: dict[Node, dict[str, Reals]] = {}
-        for group, row in found:
+        for group, factors in scaled_groups:
             for node in group.producers:
-                sides.setdefault(node, {})["out"] = row
+                sides.setdefault(node, {})["out"] = factors
             for node in group.consumers:
-                sides.setdefault(node, {})["in"] = row
-        for node, rows in sides.items():
-            _rescale(graph, node, rows)
-            spread = [f"{name} channels by {_spread(row)}" for name, row in rows.items()]
-            ledger.add(Change.REGROUPED, self.name, node.name, f"divides {', '.join(spread)}")
-        for group, _ in found:
+                sides.setdefault(node, {})["in"] = factors
+        for node, factors_by_side in sides.items():
+            _rescale(graph, node, factors_by_side)
+            texts = [
+                f"{name} channels by {_range_text(factors)}"
+                for name, factors in factors_by_side.items()
+            ]
+            ledger.add(Change.REGROUPED, self.name, node.name, f"divides {', '.join(texts)}")
+        for group, _ in scaled_groups:
             for value in group.values:
                 lineage = Lineage(scaled_name(value.lineage.tensor), value.lineage.how)
                 graph.set_lineage(value, lineage.then(STEP))
-        return len(found) + (graph.prune() if found else 0)
+        return len(scaled_groups) + (graph.prune() if scaled_groups else 0)
 
 
 def scaled_name(tensor: str) -> str:
@@ -119,8 +122,8 @@ def scaled_tensors(graph: Graph, statistics: Statistics) -> Mapping[str, Scaled]
     """Returns what `Equalize` will divide: new tensor id -> the old one, its channel axis and
     scales."""
     return {
-        scaled_name(value.lineage.tensor): Scaled(value.lineage.tensor, group.axis, row)
-        for group, row in scales(graph, statistics)
+        scaled_name(value.lineage.tensor): Scaled(value.lineage.tensor, group.axis, factors)
+        for group, factors in scales(graph, statistics)
         for value in group.values
     }
 
@@ -132,47 +135,57 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
     between (the larger one) is made equal to its share of the weights after it: the sum of
     precisions is then the largest (Nagel et al., Data-Free Quantization, 2019, for weights alone).
     """
-    wide: list[tuple[ChannelGroup, tuple[Reals, Reals]]] = []
+    candidates: list[tuple[ChannelGroup, tuple[Reals, Reals]]] = []
     for group in channel_groups(graph):
-        done = any(STEP in value.lineage.how for value in group.values)
-        if not done and (bounds := _bounds(group, statistics)) is not None:
-            wide.append((group, bounds))
-    sizes = {n: _sizes(n) for group, _ in wide for n in (*group.producers, *group.consumers)}
-    rows = [np.ones(group.size) for group, _ in wide]
-    ranges = [_reach(group, statistics) for group, _ in wide]
-    outs = {n: i for i, (group, _) in enumerate(wide) for n in group.producers}
-    ins = {n: i for i, (group, _) in enumerate(wide) for n in group.consumers}
+        is_scaled = any(STEP in value.lineage.how for value in group.values)
+        if not is_scaled and (bounds := _factor_bounds(group, statistics)) is not None:
+            candidates.append((group, bounds))
+    sizes = {
+        n: _pair_sizes(n) for group, _ in candidates for n in (*group.producers, *group.consumers)
+    }
+    factors = [np.ones(group.size) for group, _ in candidates]
+    observed = [_channel_reach(group, statistics) for group, _ in candidates]
+    group_after = {n: i for i, (group, _) in enumerate(candidates) for n in group.producers}
+    group_before = {n: i for i, (group, _) in enumerate(candidates) for n in group.consumers}
 
-    def now(node: Node) -> Reals:
+    def current_sizes(node: Node) -> Reals:
         """Returns the largest weight between each input and output channel, as the scales have
         it."""
         size = sizes[node]
-        if node in ins:
-            size = inward(node)(size, rows[ins[node]])
-        return size if node not in outs else outward(node)(size, 1 / rows[outs[node]])
+        if node in group_before:
+            size = inward(node)(size, factors[group_before[node]])
+        return (
+            size if node not in group_after else outward(node)(size, 1 / factors[group_after[node]])
+        )
 
     for _ in range(SWEEPS):
-        moved = 0.0
-        for i, (group, (least, most)) in enumerate(wide):
-            held = _unit(ranges[i] / rows[i])
-            made = _largest([held, *(_outputs(n, now(n)) for n in group.producers)])
-            read = _largest([_inputs(n, now(n)) for n in group.consumers])
+        largest_change = 0.0
+        for i, (group, (lowest, highest)) in enumerate(candidates):
+            own_range = _relative_to_largest(observed[i] / factors[i])
+            written = _elementwise_max(
+                [own_range, *(_output_sizes(n, current_sizes(n)) for n in group.producers)]
+            )
+            read_weights = _elementwise_max(
+                [_input_sizes(n, current_sizes(n)) for n in group.consumers]
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
-                factor = np.sqrt(made / read)
-            factor[~np.isfinite(factor) | (factor == 0)] = 1.0
-            row = np.clip(rows[i] * factor, least, most)
-            moved = max(moved, float(np.abs(np.log(row / rows[i])).max(initial=0)))
-            rows[i] = row
-        if moved < SETTLED:
+                step = np.sqrt(written / read_weights)
+            step[~np.isfinite(step) | (step == 0)] = 1.0
+            updated = np.clip(factors[i] * step, lowest, highest)
+            largest_change = max(
+                largest_change, float(np.abs(np.log(updated / factors[i])).max(initial=0))
+            )
+            factors[i] = updated
+        if largest_change < SETTLED:
             break
     return [
-        (group, row)
-        for (group, _), row in zip(wide, rows, strict=True)
-        if np.abs(np.log(row)).max(initial=0) > 1e-3
+        (group, updated)
+        for (group, _), updated in zip(candidates, factors, strict=True)
+        if np.abs(np.log(updated)).max(initial=0) > 1e-3
     ]
 
 
-def _bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] | None:
+def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] | None:
     """Returns the least and the greatest scale of each channel; None where statistics do not tell.
 
     A clip cuts the scaled values where it cut the others: nowhere, on the calibration data.
@@ -181,75 +194,77 @@ def _bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, Reals] 
         summary = statistics.get(Key(value.lineage.tensor, group.axis))
         if summary is None or summary.channel_high.size != group.size:
             return None
-        whole = statistics.get(Key(value.lineage.tensor))
-        if whole is not None and whole.count != summary.count:
+        per_tensor = statistics.get(Key(value.lineage.tensor))
+        if per_tensor is not None and per_tensor.count != summary.count:
             return None
-    least, most = np.full(group.size, 1 / REACH), np.full(group.size, REACH)
+    lowest, highest = np.full(group.size, 1 / REACH), np.full(group.size, REACH)
     for clip in group.clips:
         summary = statistics.get(Key(clip.result.lineage.tensor, group.axis))
         if summary is None:
             return None
         high, low = (np.asarray(s, np.float64) for s in (summary.channel_high, summary.channel_low))
-        top, bottom = (float(str(clip.attrs[name])) for name in ("max", "min"))
-        cut = (high >= top) | ((low <= bottom) & (bottom != 0))
+        clip_max, clip_min = (float(str(clip.attrs[name])) for name in ("max", "min"))
+        is_clipped = (high >= clip_max) | ((low <= clip_min) & (clip_min != 0))
         with np.errstate(divide="ignore"):
-            needed = np.maximum(high / top, low / bottom if bottom else 0.0)
-        least = np.where(cut, 1.0, np.maximum(least, needed))
-        most = np.where(cut, 1.0, np.maximum(most, least))
-    return np.minimum(least, most), most
+            lowest_exact = np.maximum(high / clip_max, low / clip_min if clip_min else 0.0)
+        lowest = np.where(is_clipped, 1.0, np.maximum(lowest, lowest_exact))
+        highest = np.where(is_clipped, 1.0, np.maximum(highest, lowest))
+    return np.minimum(lowest, highest), highest
 
 
-def _reach(group: ChannelGroup, statistics: Statistics) -> Reals:
+def _channel_reach(group: ChannelGroup, statistics: Statistics) -> Reals:
     """Returns the largest magnitude of each channel in what quantizing may store."""
-    rows = []
+    magnitudes = []
     for value in stored_values(group):
         summary = statistics[Key(value.lineage.tensor, group.axis)]
         ends = np.maximum(np.abs(summary.channel_low), np.abs(summary.channel_high))
-        rows.append(_unit(np.asarray(ends, np.float64)))
-    return _largest(rows) if rows else np.zeros(group.size)
+        magnitudes.append(_relative_to_largest(np.asarray(ends, np.float64)))
+    return _elementwise_max(magnitudes) if magnitudes else np.zeros(group.size)
 
 
-def _sizes(node: Node) -> Reals:
+def _pair_sizes(node: Node) -> Reals:
     """Absolute weights, the largest of the taps of each pair of channels."""
     size = np.abs(float_weights(operands(node)[1]))
     return size.max(axis=tuple(range(2, size.ndim)), keepdims=True) if size.ndim > 2 else size
 
 
-def _outputs(node: Node, size: Reals) -> Reals:
+def _output_sizes(node: Node, size: Reals) -> Reals:
     """Returns the largest weight of each output channel, the largest of all being 1."""
-    turned = node.op in CONVOLUTIONS or node.op == "linear" or node.attrs.get("trans_b") is True
-    found = size.reshape(size.shape[0], -1).max(axis=1) if turned else size.max(axis=0)
-    return _unit(found)
+    outputs_first = (
+        node.op in CONVOLUTIONS or node.op == "linear" or node.attrs.get("trans_b") is True
+    )
+    largest = size.reshape(size.shape[0], -1).max(axis=1) if outputs_first else size.max(axis=0)
+    return _relative_to_largest(largest)
 
 
-def _inputs(node: Node, size: Reals) -> Reals:
+def _input_sizes(node: Node, size: Reals) -> Reals:
     """Returns the largest weight of each input channel, the largest of all being 1."""
     if node.op in CONVOLUTIONS:
         parts = size.reshape(groups(node), -1, size.shape[1])
-        return _unit(parts.max(axis=1).reshape(-1))
-    turned = node.op == "linear" or node.attrs.get("trans_b") is True
-    return _unit(size.max(axis=0 if turned else 1))
+        return _relative_to_largest(parts.max(axis=1).reshape(-1))
+    outputs_first = node.op == "linear" or node.attrs.get("trans_b") is True
+    return _relative_to_largest(size.max(axis=0 if outputs_first else 1))
 
 
-def _unit(row: Reals) -> Reals:
-    most = row.max(initial=0)
-    return row / most if most else row
+def _relative_to_largest(magnitudes: Reals) -> Reals:
+    largest = magnitudes.max(initial=0)
+    return magnitudes / largest if largest else magnitudes
 
 
-def _largest(rows: list[Reals]) -> Reals:
-    return np.asarray(np.max(np.stack(rows), axis=0))
+def _elementwise_max(candidates: list[Reals]) -> Reals:
+    return np.asarray(np.max(np.stack(candidates), axis=0))
 
 
-def _rescale(graph: Graph, node: Node, rows: Mapping[str, Reals]) -> None:
+def _rescale(graph: Graph, node: Node, factors: Mapping[str, Reals]) -> None:
     _, weight, bias = operands(node)
-    made, moved = float_weights(weight), None if bias is None else float_weights(bias)
-    if "in" in rows:
-        made = inward(node)(made, rows["in"])
-    if "out" in rows:
-        made = outward(node)(made, 1 / rows["out"])
-        moved = None if moved is None else moved / rows["out"]
-    store(graph, node, made, moved, "equalized")
+    new_weight, new_bias = float_weights(weight), None if bias is None else float_weights(bias)
+    if "in" in factors:
+        new_weight = inward(node)(new_weight, factors["in"])
+    if "out" in factors:
+        new_weight = outward(node)(new_weight, 1 / factors["out"])
+        new_bias = None if new_bias is None else new_bias / factors["out"]
+    store(graph, node, new_weight, new_bias, "equalized")
 
 
-def _spread(row: Reals) -> str:
-    return f"{row.min():.3g} to {row.max():.3g}"
+def _range_text(factors: Reals) -> str:
+    return f"{factors.min():.3g} to {factors.max():.3g}"

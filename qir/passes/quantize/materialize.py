@@ -56,7 +56,7 @@ from qir.ir.types import Array, QuantType, TensorType, uniform
 from qir.ledger import Change, Ledger
 from qir.numerics import affine, affine_of, quantize_bias
 from qir.numerics.ranges import known_scales
-from qir.passes.quantize.quantize_dynamic import ends, finite
+from qir.passes.quantize.quantize_dynamic import finite_weights, least_and_greatest
 from qir.profiles import (
     Profile,
     declared_range_for,
@@ -71,7 +71,7 @@ from qir.rewrite.runner.options import option
 
 Range: TypeAlias = "tuple[float, float]"
 """Least and greatest."""
-_INT32 = 2**31 - 1
+_INT32_MAX = 2**31 - 1
 
 
 def read_statistics(path: str | list[str]) -> Statistics:
@@ -81,16 +81,18 @@ def read_statistics(path: str | list[str]) -> Statistics:
     return Statistics.load(Path(path))
 
 
-def _pairs(texts: str | list[str]) -> tuple[tuple[str, str], ...]:
-    found = [text.partition("=") for text in ([texts] if isinstance(texts, str) else texts)]
-    return tuple((storage, way) for storage, _, way in found)
+def _read_roundings(texts: str | list[str]) -> tuple[tuple[str, str], ...]:
+    parts = [text.partition("=") for text in ([texts] if isinstance(texts, str) else texts)]
+    return tuple((storage, rounding) for storage, _, rounding in parts)
 
 
-def _words(pairs: object) -> list[str]:
-    return [f"{a}={b}" for a, b in pairs] if isinstance(pairs, tuple) else []
+def _rounding_texts(pairs: object) -> list[str]:
+    return (
+        [f"{storage}={rounding}" for storage, rounding in pairs] if isinstance(pairs, tuple) else []
+    )
 
 
-def _scales(text: str | list[str]) -> str:
+def _read_range_rule(text: str | list[str]) -> str:
     return known_scales(str(text))
 
 
@@ -108,19 +110,22 @@ class Materialize(Pass):
     """Of the float model; a file that `qir calibrate` wrote."""
     profile: str = "native"
     """Whose rules the numbers are found by."""
-    scales: str = field(default="profile", metadata=option(read=_scales))
+    scales: str = field(default="profile", metadata=option(read=_read_range_rule))
     """The range rule, or the family of them, that takes the place of the profile's."""
     rounding: tuple[tuple[str, str], ...] = field(
-        default=(), metadata=option(read=_pairs, write=_words, kind="list of storage=rounding")
+        default=(),
+        metadata=option(
+            read=_read_roundings, write=_rounding_texts, kind="list of storage=rounding"
+        ),
     )
     """How a quantize of what no integer op makes rounds, by storage."""
 
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """Returns a sum of two inputs, each with a plan for its quantized values."""
-        scheme, kind = Scheme(U8), TensorType((4,), F32)
+        scheme, tensor_type = Scheme(U8), TensorType((4,), F32)
         graph = Graph("main")
-        values = [graph.add("input", types=[kind], name=name).result for name in "ab"]
+        values = [graph.add("input", types=[tensor_type], name=name).result for name in "ab"]
         node = graph.add("add", dict(zip("ab", values, strict=True)), name="y")
         graph.add("output", {"y": node.result})
         statistics = Statistics("sample")
@@ -158,43 +163,45 @@ class _Materializing:
         self.scales = scales
         self.rounding: dict[str, str] = {}
         self.types: dict[str, QuantType] = {}
-        self.real: dict[Value, Value] = {}
+        self.dequantized: dict[Value, Value] = {}
         """Value -> what dequantizes its quantized values."""
         self.parameters: dict[tuple[Value, Scheme], Value] = {}
 
     def run(self) -> int:
         planned = [n for n in self.graph if n.schemes]
-        wanted = self._activations(planned)
+        wanted = self._planned_activations(planned)
         groups: dict[str, list[Value]] = {}
         for value, scheme in wanted.items():
             groups.setdefault(scheme.share or value.name, []).append(value)
         for key, values in groups.items():
-            self.types[key] = self._type(values, wanted[values[0]])
+            self.types[key] = self._shared_type(values, wanted[values[0]])
         for node in planned:
             for slot in node.schemes:
-                if slot != RESULT and not self._parameter(node, slot):
+                if slot != RESULT and not self._is_parameter(node, slot):
                     value = node.operands[slot]
-                    self.graph.set_operand(node, slot, self._stored(value, wanted[value]))
+                    self.graph.set_operand(
+                        node, slot, self._dequantized_value(value, wanted[value])
+                    )
         for value, scheme in wanted.items():
-            self._result(value, scheme)
+            self._replace_result(value, scheme)
         for node in planned:
-            self._weights(node)
+            self._quantize_weights(node)
         for node in planned:
             for slot in list(node.schemes):
                 self.graph.set_scheme(node, slot, None)
         return len(planned)
 
-    def _activations(self, planned: list[Node]) -> dict[Value, Scheme]:
-        out: dict[Value, Scheme] = {}
+    def _planned_activations(self, planned: list[Node]) -> dict[Value, Scheme]:
+        planned_schemes: dict[Value, Scheme] = {}
         for node in planned:
             for slot, scheme in node.schemes.items():
                 if slot == RESULT:
-                    out |= dict.fromkeys(node.results, scheme)
-                elif not self._parameter(node, slot):
-                    out[node.operands[slot]] = scheme
-        return out
+                    planned_schemes |= dict.fromkeys(node.results, scheme)
+                elif not self._is_parameter(node, slot):
+                    planned_schemes[node.operands[slot]] = scheme
+        return planned_schemes
 
-    def _parameter(self, node: Node, slot: str) -> bool:
+    def _is_parameter(self, node: Node, slot: str) -> bool:
         traits = spec(node.op).traits
         return slot == traits.bias or (
             slot == traits.weight and node.operands[slot].constant is not None
@@ -202,9 +209,9 @@ class _Materializing:
 
     # -- activations --------------------------------------------------------------------------
 
-    def _type(self, values: list[Value], scheme: Scheme) -> QuantType:
+    def _shared_type(self, values: list[Value], scheme: Scheme) -> QuantType:
         """Returns one quantized type for values that share it: the range covers them all."""
-        scheme = self._signed(values, scheme)
+        scheme = self._with_observed_sign(values, scheme)
         if scheme.scale is not None:
             return uniform(
                 scheme.storage,
@@ -212,38 +219,41 @@ class _Materializing:
                 scheme.zero or 0,
                 bounds=scheme.bounds,
             )
-        ranges = [self._range(v, scheme) for v in values]
+        ranges = [self._range_of(v, scheme) for v in values]
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         try:
             scale, zero = parameters_for_range(self.profile, *ends, scheme, scales=self.scales)
         except ProfileError as error:
             raise ProfileError(f"{values[0].name}: {error}") from error
-        kind = self._uncut(values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds))
-        kind = self._declaring(kind, *ends, scheme, values[0].name)
+        quant_type = self._without_clamping(
+            values, uniform(scheme.storage, scale, zero, bounds=scheme.bounds)
+        )
+        quant_type = self._with_declared_range(quant_type, *ends, scheme, values[0].name)
         for value in values:
             self.ledger.add(
                 Change.QUANTIZED,
                 self.step,
                 value.name,
-                f"{scheme.storage} {_numbers(kind)} for {low:.6g}..{high:.6g} ({scheme.range})",
+                f"{scheme.storage} {_parameters_text(quant_type)} for {low:.6g}..{high:.6g} "
+                f"({scheme.range})",
             )
-        return kind
+        return quant_type
 
-    def _signed(self, values: list[Value], scheme: Scheme) -> Scheme:
+    def _with_observed_sign(self, values: list[Value], scheme: Scheme) -> Scheme:
         """Returns the storage that the sign of what was seen decides, where the scheme leaves it
         open."""
         if scheme.negative is None:
             return scheme
-        below = any(
+        is_negative = any(
             bool(v.constant.data.min(initial=0) < 0) if v.constant else self._summary(v).low < 0
             for v in values
         )
-        return scheme.with_storage(scheme.negative if below else scheme.storage)
+        return scheme.with_storage(scheme.negative if is_negative else scheme.storage)
 
-    def _declaring(
+    def _with_declared_range(
         self,
-        kind: QuantType,
+        quant_type: QuantType,
         low: NDArray[np.generic],
         high: NDArray[np.generic],
         scheme: Scheme,
@@ -252,50 +262,50 @@ class _Materializing:
         weight: bool = False,
     ) -> QuantType:
         """Returns the type with its range next to its scale, where the runtime carries ranges."""
-        scales = np.asarray(kind.scales())
-        found = declared_range_for(self.profile, low, high, scheme, scales, name, weight=weight)
-        return replace(kind, declared=found)
+        scales = np.asarray(quant_type.scales())
+        declared = declared_range_for(self.profile, low, high, scheme, scales, name, weight=weight)
+        return replace(quant_type, declared=declared)
 
-    def _uncut(self, values: list[Value], kind: QuantType) -> QuantType:
+    def _without_clamping(self, values: list[Value], quant_type: QuantType) -> QuantType:
         """Returns a quantized type that clips before integers do not cut, where that lets a runtime
         drop them."""
-        clips = [v.node for v in values if v.node.op == "clip"]
+        clips = [value.node for value in values if value.node.op == "clip"]
         if not clips or self.scales != "profile" or not drops_unclamping_activations(self.profile):
-            return kind
-        return with_unclamped_scale(kind, clips)
+            return quant_type
+        return with_unclamped_scale(quant_type, clips)
 
-    def _range(self, value: Value, scheme: Scheme) -> Range:
+    def _range_of(self, value: Value, scheme: Scheme) -> Range:
         if (constant := value.constant) is not None:
             data = constant.data
             return float(data.min(initial=0)), float(data.max(initial=0))
         summary = self._summary(value)
         levels = scheme.high - scheme.low + 1
         rule = parse_rule(scheme.range)
-        found = rule.range(
+        chosen = rule.range(
             summary,
             self._log(value) if rule.ordered else None,
             levels=levels,
             symmetric=scheme.symmetric,
-            readers=self._readers(value),
+            readers=self._reading_weights(value),
         )
-        return float(found.low), float(found.high)
+        return float(chosen.low), float(chosen.high)
 
-    def _readers(self, value: Value) -> Readers | None:
+    def _reading_weights(self, value: Value) -> Readers | None:
         """Returns the weights of the layers that read a value, for rules that weigh channels."""
-        total, axes = np.zeros(()), set()
+        energies, axes = np.zeros(()), set()
         for use in value.uses:
             if layer_data(use.node) is value:
                 axes.add(summed_axis(use.node, value))
-                made = energy(use.node)
-                if total.ndim and total.shape != made.shape:
+                layer_energy = energy(use.node)
+                if energies.ndim and energies.shape != layer_energy.shape:
                     return None
-                total = total + made
+                energies = energies + layer_energy
         axis = next(iter(axes), None)
         summary = self.statistics.get(Key(value.lineage.tensor, axis)) if len(axes) == 1 else None
-        if summary is None or axis is None or summary.channel_low.shape != total.shape:
+        if summary is None or axis is None or summary.channel_low.shape != energies.shape:
             return None
         low, high = (np.asarray(s, np.float64) for s in (summary.channel_low, summary.channel_high))
-        return Readers(total, low, high)
+        return Readers(energies, low, high)
 
     def _summary(self, value: Value) -> Summary:
         key = Key(value.lineage.tensor, None)
@@ -306,79 +316,86 @@ class _Materializing:
     def _log(self, value: Value) -> Log:
         return self.statistics.log(Key(value.lineage.tensor, None))
 
-    def _stored(self, value: Value, scheme: Scheme) -> Value:
+    def _dequantized_value(self, value: Value, scheme: Scheme) -> Value:
         """Returns what dequantizes the quantized values of a value, made once."""
-        if value not in self.real:
-            kind = value.type.with_element(self.types[scheme.share or value.name])
+        if value not in self.dequantized:
+            tensor_type = value.type.with_element(self.types[scheme.share or value.name])
             if value.constant is not None:
-                self.real[value] = self._constant(value, kind)
+                self.dequantized[value] = self._quantize_constant(value, tensor_type)
             else:
-                self.real[value] = self._pair(value, kind)
-        return self.real[value]
+                self.dequantized[value] = self._quantize_dequantize(value, tensor_type)
+        return self.dequantized[value]
 
-    def _pair(self, value: Value, kind: TensorType) -> Value:
+    def _quantize_dequantize(self, value: Value, tensor_type: TensorType) -> Value:
         """Returns what dequantizes new quantized values of a value, or those that it has by that
         quantized type."""
         graph = self.graph
-        if (known := _known_codes(value, kind)) is not None:
-            readers = (use.node for use in known.uses if use.node.op == "dequantize")
-            found = next(readers, None) or graph.add("dequantize", {"x": known})
-            graph.set_lineage(found.result, value.lineage)
-            return found.result
-        first = min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
+        if (quantized := _existing_quantized(value, tensor_type)) is not None:
+            dequantizes = (use.node for use in quantized.uses if use.node.op == "dequantize")
+            existing = next(dequantizes, None) or graph.add("dequantize", {"x": quantized})
+            graph.set_lineage(existing.result, value.lineage)
+            return existing.result
+        first_reader = min((u.node for u in value.uses), key=lambda n: n._rank, default=None)
         attrs: dict[str, Attr] = {}
-        if RESULT not in value.node.schemes and kind.quant is not None:
-            attrs["round"] = self.rounding.get(str(kind.quant.storage), "")
-        codes = graph.add(
+        if RESULT not in value.node.schemes and tensor_type.quant is not None:
+            attrs["round"] = self.rounding.get(str(tensor_type.quant.storage), "")
+        quantized = graph.add(
             "quantize",
             {"x": value},
             attrs,
-            types=[kind],
+            types=[tensor_type],
             name=graph.fresh(f"{value.name}.q"),
-            before=first,
+            before=first_reader,
         ).result
-        graph.set_lineage(codes, value.lineage.then("coded"))
-        reals = graph.add(
-            "dequantize", {"x": codes}, name=graph.fresh(f"{value.name}.dq"), before=first
+        graph.set_lineage(quantized, value.lineage.then("coded"))
+        dequantized = graph.add(
+            "dequantize",
+            {"x": quantized},
+            name=graph.fresh(f"{value.name}.dq"),
+            before=first_reader,
         ).result
-        graph.set_lineage(reals, value.lineage)
-        return reals
+        graph.set_lineage(dequantized, value.lineage)
+        return dequantized
 
-    def _result(self, value: Value, scheme: Scheme) -> None:
+    def _replace_result(self, value: Value, scheme: Scheme) -> None:
         """A stored result is read as quantized values by everybody."""
         if RESULT not in value.node.schemes:
             return
-        reals = self._stored(value, scheme)
-        self.graph.replace(value, reals, except_in=reals.node.operands["x"].node)
+        dequantized = self._dequantized_value(value, scheme)
+        self.graph.replace(value, dequantized, except_in=dequantized.node.operands["x"].node)
 
     # -- parameters ---------------------------------------------------------------------------
 
-    def _weights(self, node: Node) -> None:
+    def _quantize_weights(self, node: Node) -> None:
         traits = spec(node.op).traits
         slot = traits.weight
-        if slot is None or slot not in node.schemes or not self._parameter(node, slot):
+        if slot is None or slot not in node.schemes or not self._is_parameter(node, slot):
             return
         weight, scheme = node.operands[slot], node.schemes[slot]
         bias = node.operands.get(traits.bias or "")
         axis = channel_axis(node, scheme)
         key = (weight, scheme)
-        data = self._data_scale(node)
+        data_scale = self._data_scale(node)
         if key not in self.parameters or bias is not None:
-            scales, zeros = _weight_numbers(self.profile, weight, scheme, axis, self.scales)
+            scales, zeros = _weight_parameters(self.profile, weight, scheme, axis, self.scales)
             if bias is not None and traits.bias in node.schemes:
-                scales = self._room_for_bias(node, bias, data, scales)
-            kind = uniform(
+                scales = self._scales_that_fit_bias(node, bias, data_scale, scales)
+            quant_type = uniform(
                 scheme.storage, scales, zeros, axis=axis, bounds=scheme.bounds, name=weight.name
             )
-            found = ends(finite(weight), axis)
-            kind = self._declaring(kind, *found, scheme, weight.name, weight=True)
-            self.parameters[key] = self._constant(weight, weight.type.with_element(kind))
-            self._say(weight, kind, scheme)
+            weight_range = least_and_greatest(finite_weights(weight), axis)
+            quant_type = self._with_declared_range(
+                quant_type, *weight_range, scheme, weight.name, weight=True
+            )
+            self.parameters[key] = self._quantize_constant(
+                weight, weight.type.with_element(quant_type)
+            )
+            self._report_weight(weight, quant_type, scheme)
         self.graph.set_operand(node, slot, self.parameters[key])
         if bias is not None and traits.bias and traits.bias in node.schemes:
-            source = self.parameters[key].node.operands["x"].type.quant
-            assert source is not None
-            self._bias(node, traits.bias, bias, data, source)
+            weight_quant = self.parameters[key].node.operands["x"].type.quant
+            assert weight_quant is not None
+            self._quantize_bias(node, traits.bias, bias, data_scale, weight_quant)
 
     def _data_scale(self, node: Node) -> np.float32:
         value = node.operands[spec(node.op).traits.data]
@@ -386,59 +403,65 @@ class _Materializing:
             raise SchemeError(f"{node.name}: its weights are planned, its data is not")
         return np.float32(quant.scales())
 
-    def _room_for_bias(
-        self, node: Node, bias: Value, data: np.float32, scales: NDArray[np.floating]
+    def _scales_that_fit_bias(
+        self, node: Node, bias: Value, data_scale: np.float32, scales: NDArray[np.floating]
     ) -> NDArray[np.floating]:
         """Raises weight scales where the bias would not fit 32 bits, as the runtime's tool does."""
         assert bias.constant is not None
-        needed = np.abs(bias.constant.data.astype(np.float64)) / (float(data) * _INT32)
-        least = (needed if np.ndim(scales) else needed.max(initial=0)) * (1 + 2**-20)
-        if np.all(scales >= least):
+        needed = np.abs(bias.constant.data.astype(np.float64)) / (float(data_scale) * _INT32_MAX)
+        least_scales = (needed if np.ndim(scales) else needed.max(initial=0)) * (1 + 2**-20)
+        if np.all(scales >= least_scales):
             return scales
         self.ledger.add(
             Change.QUANTIZED, self.step, node.name, "weight scale raised so that the bias fits i32"
         )
-        return np.asarray(np.maximum(scales, least.astype(np.float32)))
+        return np.asarray(np.maximum(scales, least_scales.astype(np.float32)))
 
-    def _bias(self, node: Node, slot: str, bias: Value, data: np.float32, w: QuantType) -> None:
+    def _quantize_bias(
+        self, node: Node, slot: str, bias: Value, data_scale: np.float32, weight_quant: QuantType
+    ) -> None:
         """Quantized values in units of the accumulator, fl32(input scale x weight scale)."""
         assert bias.constant is not None
-        unit = np.asarray(data * np.asarray(w.scales(), np.float32), np.float32)
+        unit = np.asarray(data_scale * np.asarray(weight_quant.scales(), np.float32), np.float32)
         axis = 0 if unit.ndim else None
-        kind = uniform(node.schemes[slot].storage, unit, 0, axis=axis, name=bias.name)
+        quant_type = uniform(node.schemes[slot].storage, unit, 0, axis=axis, name=bias.name)
         types = {
             slot: (v.node.operands["x"] if v.node.op == "dequantize" else v).type
             for slot, v in node.operands.items()
         }
         rule = self.profile.resolve(query_for_op(node.op, node.attrs, types, None))
-        codes = quantize_bias(
-            bias.constant.data, affine("i8", np.asarray(data)), affine_of(w), rule
+        quantized = quantize_bias(
+            bias.constant.data, affine("i8", np.asarray(data_scale)), affine_of(weight_quant), rule
         )
-        made = self._constant(bias, bias.type.with_element(kind), codes)
-        self.graph.set_operand(node, slot, made)
+        new_bias = self._quantize_constant(bias, bias.type.with_element(quant_type), quantized)
+        self.graph.set_operand(node, slot, new_bias)
 
-    def _constant(self, value: Value, kind: TensorType, codes: ArrayData | None = None) -> Value:
+    def _quantize_constant(
+        self, value: Value, tensor_type: TensorType, quantized: ArrayData | None = None
+    ) -> Value:
         """Returns a constant's quantized values, and what dequantizes them."""
         assert value.constant is not None
-        assert kind.quant is not None
-        if codes is None:
-            codes = lazy_quantize(self.profile, value.constant.contents, kind.quant)
+        assert tensor_type.quant is not None
+        if quantized is None:
+            quantized = lazy_quantize(self.profile, value.constant.contents, tensor_type.quant)
         graph = self.graph
-        first = min((u.node for u in value.uses), key=lambda n: n._rank)
-        made = graph.constant(
-            Array(codes, kind, value.name), name=graph.fresh(f"{value.name}.q"), before=first
+        first_reader = min((u.node for u in value.uses), key=lambda n: n._rank)
+        stored = graph.constant(
+            Array(quantized, tensor_type, value.name),
+            name=graph.fresh(f"{value.name}.q"),
+            before=first_reader,
         )
-        graph.set_origins(made.node, value.node.origins)
-        graph.set_lineage(made, value.lineage.then("coded"))
-        reals = graph.add(
-            "dequantize", {"x": made}, name=graph.fresh(f"{value.name}.dq"), before=first
+        graph.set_origins(stored.node, value.node.origins)
+        graph.set_lineage(stored, value.lineage.then("coded"))
+        dequantized = graph.add(
+            "dequantize", {"x": stored}, name=graph.fresh(f"{value.name}.dq"), before=first_reader
         ).result
-        graph.set_lineage(reals, value.lineage)
-        return reals
+        graph.set_lineage(dequantized, value.lineage)
+        return dequantized
 
-    def _say(self, weight: Value, kind: QuantType, scheme: Scheme) -> None:
-        scales = np.asarray(kind.scales())
-        text = f"{scales.size} scales" if scales.ndim else _numbers(kind)
+    def _report_weight(self, weight: Value, quant_type: QuantType, scheme: Scheme) -> None:
+        scales = np.asarray(quant_type.scales())
+        text = f"{scales.size} scales" if scales.ndim else _parameters_text(quant_type)
         self.ledger.add(
             Change.QUANTIZED,
             self.step,
@@ -452,8 +475,8 @@ def weight_type(
 ) -> QuantType:
     """Returns the type that a layer's weights get, unless its bias asks for larger scales."""
     axis = channel_axis(node, scheme)
-    numbers = _weight_numbers(profile, weight, scheme, axis, scales)
-    return uniform(scheme.storage, *numbers, axis=axis, bounds=scheme.bounds, name=weight.name)
+    parameters = _weight_parameters(profile, weight, scheme, axis, scales)
+    return uniform(scheme.storage, *parameters, axis=axis, bounds=scheme.bounds, name=weight.name)
 
 
 def channel_axis(node: Node, scheme: Scheme) -> int | None:
@@ -465,27 +488,31 @@ def channel_axis(node: Node, scheme: Scheme) -> int | None:
     return rule(make_call(node.op, node.operands, node.attrs))
 
 
-def _weight_numbers(
+def _weight_parameters(
     profile: Profile, weight: Value, scheme: Scheme, axis: int | None, scales: str
 ) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
-    low, high = ends(finite(weight), axis)
+    low, high = least_and_greatest(finite_weights(weight), axis)
     try:
         return parameters_for_range(profile, low, high, scheme, weight=True, scales=scales)
     except ProfileError as error:
         raise ProfileError(f"{weight.name}: {error}") from error
 
 
-def _known_codes(value: Value, kind: TensorType) -> Value | None:
+def _existing_quantized(value: Value, tensor_type: TensorType) -> Value | None:
     """Returns the quantized values of that quantized type that are made of a value already."""
     for use in value.uses:
         node = use.node
         if node.op == "quantize" and use.slot == "x" and not node.attrs["round"]:
             quant = node.result.type.quant
-            if quant is not None and kind.quant is not None and quant.has_same_mapping(kind.quant):
+            if (
+                quant is not None
+                and tensor_type.quant is not None
+                and quant.has_same_mapping(tensor_type.quant)
+            ):
                 return node.result
     return None
 
 
-def _numbers(kind: QuantType) -> str:
-    zero = int(kind.zeros()) if not kind.granularity else 0
-    return f"{number_text(float(np.float32(kind.scales())))}:{zero}"
+def _parameters_text(quant_type: QuantType) -> str:
+    zero = int(quant_type.zeros()) if not quant_type.granularity else 0
+    return f"{number_text(float(np.float32(quant_type.scales())))}:{zero}"

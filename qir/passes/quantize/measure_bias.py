@@ -57,7 +57,7 @@ Means = dict[str, Reals]
 """By the name of a layer's result, the mean of each channel."""
 MEASURED = "measured"
 """In the lineage of a bias that this pass moved."""
-_GRID = 2.0**-30
+_SHIFT_GRID = 2.0**-30
 """Of the largest shift of a layer: what the order of summing leaves open must not decide."""
 
 
@@ -80,106 +80,106 @@ class MeasureBias(BiasCorrection):
     @classmethod
     def samples(cls) -> Iterable[tuple[Pass, Graph]]:
         """Returns a product with a plan for its data, weights and bias."""
-        plain = "%m = linear(%x, {w}, bias=%b) : 2x1xf32"
+        layer = "%m = linear(%x, {w}, bias=%b) : 2x1xf32"
         start = (
             "graph main as native {{\n  %x = input() : 2x3xf32\n"
             "  %w = constant([1.0, 0.2, -0.3]) : 1x3xf32\n  %b = constant([0.5]) : 1xf32\n"
             "  {more}\n  output(y=%m)\n}}\n"
         )
-        rounded = (
+        quantized_weights = (
             "%q = quantize(%w) : 1x3x!quant.uniform<i8<-7:7>:f32, 0.14285715>\n"
             "  %d = dequantize(%q) : 1x3xf32\n  "
         )
-        graph = parse(start.format(more=plain.format(w="%w")))
-        made = parse(start.format(more=rounded + plain.format(w="%d")))
+        graph = parse(start.format(more=layer.format(w="%w")))
+        quantized_graph = parse(start.format(more=quantized_weights + layer.format(w="%d")))
         node = next(n for n in graph if n.op == "linear")
         graph.set_scheme(node, "x", Scheme(U8))
         graph.set_scheme(node, "w", Scheme(I8, bounds=(-7, 7), symmetric=True))
         graph.set_scheme(node, "bias", Scheme(I32, symmetric=True))
-        yield cls({"x": np.ones((2, 3), np.float32)}, made), graph
+        yield cls({"x": np.ones((2, 3), np.float32)}, quantized_graph), graph
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         layers: dict[str, tuple[Node, Scheme]] = {}
         for node in graph:
-            kind = bias_scheme(node, self.capability)
-            if kind is not None and not _measured(node):
-                layers[node.result.name] = node, kind
+            scheme = bias_scheme(node, self.capability)
+            if scheme is not None and not _is_measured(node):
+                layers[node.result.name] = node, scheme
         if not self.inputs or not layers or self.quantized is None:
             return 0
-        wanted = _means(self.exact or graph, self.inputs, layers)
-        shifts = _shifts(self.quantized, self.inputs, wanted)
+        float_means = _float_means(self.exact or graph, self.inputs, layers)
+        shifts = _measured_shifts(self.quantized, self.inputs, float_means)
         count = 0
         for name, shift in shifts.items():
-            node, kind = layers[name]
+            node, scheme = layers[name]
             if not shift.any() or not np.isfinite(shift).all():
                 continue
             move_bias(graph, node, shift, MEASURED)
-            graph.set_scheme(node, slots(node)[2], kind)
+            graph.set_scheme(node, slots(node)[2], scheme)
             reach = f"{np.abs(shift).max():.3g}"
-            said = f"its bias takes away the mean error of its results on samples, up to {reach}"
-            ledger.add(Change.QUANTIZED, self.name, node.name, said)
+            message = f"its bias takes away the mean error of its results on samples, up to {reach}"
+            ledger.add(Change.QUANTIZED, self.name, node.name, message)
             count += 1
         return count + (graph.prune() if count else 0)
 
 
-def _measured(node: Node) -> bool:
+def _is_measured(node: Node) -> bool:
     """Returns whether this pass moved the bias of a layer before."""
     bias = operands(node)[2]
     return bias is not None and MEASURED in bias.lineage.how
 
 
-def _means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node, Scheme]]) -> Means:
+def _float_means(graph: Graph, inputs: Samples, layers: Mapping[str, tuple[Node, Scheme]]) -> Means:
     """Returns the mean of each result channel in the float graph."""
-    found: Means = {}
+    means: Means = {}
 
-    def see(value: Value, data: Tensor) -> None:
+    def record(value: Value, data: Tensor) -> None:
         if value.name in layers:
-            found[value.name] = _channel_means(value.node, data)
+            means[value.name] = _channel_means(value.node, data)
 
-    run_reference(graph, inputs, observe=see)
-    return found
+    run_reference(graph, inputs, observe=record)
+    return means
 
 
 def _channel_means(node: Node, data: Tensor) -> Reals:
     axis = result_axis(node) % data.ndim
-    rest = tuple(i for i in range(data.ndim) if i != axis)
-    return np.asarray(data.astype(np.float64).mean(axis=rest))
+    other_axes = tuple(i for i in range(data.ndim) if i != axis)
+    return np.asarray(data.astype(np.float64).mean(axis=other_axes))
 
 
 @np.errstate(all="ignore")  # infinities and NaNs are numbers here, and need no warnings
-def _shifts(graph: Graph, inputs: Samples, wanted: Means) -> Means:
+def _measured_shifts(graph: Graph, inputs: Samples, float_means: Means) -> Means:
     """Runs a graph in QDQ form and moves each layer's results to the wanted means; says how far."""
     bind_inputs(graph, inputs)
-    left: dict[Value, int] = {}
+    uses_left: dict[Value, int] = {}
     for node in graph:
         for value in node.operands.values():
-            left[value] = left.get(value, 0) + 1
+            uses_left[value] = uses_left.get(value, 0) + 1
     live: dict[Value, Tensor] = {}
-    found: Means = {}
+    shifts: Means = {}
     for node in graph:
         if node.op == "output":
             continue
-        given = {slot: live[value] for slot, value in node.operands.items()}
-        made: tuple[Tensor, ...] = (
+        arguments = {slot: live[value] for slot, value in node.operands.items()}
+        results: tuple[Tensor, ...] = (
             (np.asarray(inputs[node.name]),)
             if node.op == "input"
-            else run_node(node, given, profile_name_of(graph, node))
+            else run_node(node, arguments, profile_name_of(graph, node))
         )
         name = node.results[0].name if node.results else ""
-        if name in wanted:
-            shift = _rounded(_channel_means(node, made[0]) - wanted[name])
-            shape = [1] * made[0].ndim
+        if name in float_means:
+            shift = _on_shift_grid(_channel_means(node, results[0]) - float_means[name])
+            shape = [1] * results[0].ndim
             shape[result_axis(node)] = -1
-            moved = made[0].astype(np.float64) - shift.reshape(shape)
-            made, found[name] = (moved.astype(made[0].dtype),), shift
-        live.update(zip(node.results, made, strict=True))
+            moved = results[0].astype(np.float64) - shift.reshape(shape)
+            results, shifts[name] = (moved.astype(results[0].dtype),), shift
+        live.update(zip(node.results, results, strict=True))
         for value in node.operands.values():
-            left[value] -= 1
-            if not left[value]:
+            uses_left[value] -= 1
+            if not uses_left[value]:
                 live.pop(value, None)
-    return found
+    return shifts
 
 
-def _rounded(shift: Reals) -> Reals:
-    unit = np.abs(shift).max(initial=0) * _GRID
+def _on_shift_grid(shift: Reals) -> Reals:
+    unit = np.abs(shift).max(initial=0) * _SHIFT_GRID
     return np.asarray(np.rint(shift / unit) * unit if unit and np.isfinite(unit) else shift)

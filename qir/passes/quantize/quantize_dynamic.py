@@ -56,9 +56,9 @@ from qir.rewrite.runner.options import option
 
 PRODUCTS = MATRIX_PRODUCTS | CONVOLUTIONS
 """Ops whose sums a runtime forms in integers while it chooses the numbers of one side."""
-NO_PRODUCT = "only matrix products and convolutions are quantized without data"
+NOT_A_PRODUCT = "only matrix products and convolutions are quantized without data"
 """The reason of what is no such product."""
-NO_MATRIX = "only matrix products have their weights alone stored in few bits"
+NOT_A_MATRIX_PRODUCT = "only matrix products have their weights alone stored in few bits"
 """The reason of what has no weights that are stored alone."""
 
 
@@ -66,35 +66,37 @@ def plan_dynamic(
     graph: Graph, table: Capability, granularity: str, user_rules: Iterable[UserRule] = ()
 ) -> tuple[Plan, dict[Node, Scheme]]:
     """Returns what would be summed in integers without data, and how its weights are stored."""
-    wished = tuple(user_rules)
+    rules = tuple(user_rules)
     chosen: dict[Node, Scheme] = {}
     reasons: dict[Node, str] = {}
-    for node in ops_of(graph):
-        found = _scheme(node, table, granularity, wished)
-        if isinstance(found, Scheme):
-            chosen[node] = found
-        reasons[node] = "" if isinstance(found, Scheme) else found
-    require_matching_rules(graph, wished)
-    known = GraphFacts(graph, graphs_with_bodies(graph))
+    for node in computing_nodes(graph):
+        scheme = _weight_scheme(node, table, granularity, rules)
+        if isinstance(scheme, Scheme):
+            chosen[node] = scheme
+        reasons[node] = "" if isinstance(scheme, Scheme) else scheme
+    require_matching_rules(graph, rules)
+    facts = GraphFacts(graph, graphs_with_bodies(graph))
     rule = table.dynamic.rule
-    decisions = tuple(decision(known, n, r, chosen.get(n), rule) for n, r in reasons.items())
+    decisions = tuple(
+        decision(facts, n, reason, chosen.get(n), rule) for n, reason in reasons.items()
+    )
     return Plan(table.name, decisions, ()), chosen
 
 
-def ops_of(graph: Graph) -> list[Node]:
+def computing_nodes(graph: Graph) -> list[Node]:
     """Returns what computes in a graph, and in its branches and loops."""
     return [n for each in graphs_with_bodies(graph) for n in each if n.op not in STRUCTURAL_OPS]
 
 
 def require_matching_rules(graph: Graph, user_rules: tuple[UserRule, ...]) -> None:
     for rule in user_rules:
-        if not any(rule.matches(n) for n in ops_of(graph)):
+        if not any(rule.matches(n) for n in computing_nodes(graph)):
             raise SchemeError(f"rule {rule} hits no op of this model")
 
 
 def _is_float_by_rule(node: Node, user_rules: tuple[UserRule, ...]) -> bool:
-    last = [w for w in user_rules if w.slot == RESULT and w.matches(node)]
-    return bool(last) and last[-1].scheme is None
+    matching = [rule for rule in user_rules if rule.slot == RESULT and rule.matches(node)]
+    return bool(matching) and matching[-1].scheme is None
 
 
 def float_reason(
@@ -104,92 +106,116 @@ def float_reason(
     if is_quantized_already(node):
         return ALREADY_QUANTIZED
     if node.op not in ops:
-        return NO_MATRIX if ops == MATRIX_PRODUCTS else NO_PRODUCT
+        return NOT_A_MATRIX_PRODUCT if ops == MATRIX_PRODUCTS else NOT_A_PRODUCT
     if _is_float_by_rule(node, user_rules):
         return "a rule keeps it float"
     traits = spec(node.op).traits
     weight = node.operands[traits.weight or ""]
     if weight.constant is None:
         return "its weights are computed"
-    if any(v.type.element != F32 for v in (weight, node.operands[traits.data], *node.results)):
+    if any(
+        value.type.element != F32 for value in (weight, node.operands[traits.data], *node.results)
+    ):
         return "it does not compute in f32"
     if node.op in MATRIX_PRODUCTS and weight.type.rank != 2:
         return f"its weights have {weight.type.rank} axes, a kernel takes 2"
-    return _unusual(node) if node.op in RECURRENT_OPS else ""
+    return _unsupported_layer_reason(node) if node.op in RECURRENT_OPS else ""
 
 
-def _unusual(node: Node) -> str:
+def _unsupported_layer_reason(node: Node) -> str:
     """Returns why a recurrent layer stays float: kernels take usual ones with constant weights."""
     if node.operands["r"].constant is None:
         return "its weights are computed"
-    if more := [slot for slot in ("lengths", "peephole", "proj") if slot in node.operands]:
-        return f"no kernel quantizes the state of a layer with {more[0]}"
-    usual = DEFAULT_ACTIVATIONS[node.op] * len(DIRECTIONS[str(node.attrs["direction"])])
-    if node.attrs["activations"] not in ((), usual):
+    if extra_slots := [slot for slot in ("lengths", "peephole", "proj") if slot in node.operands]:
+        return f"no kernel quantizes the state of a layer with {extra_slots[0]}"
+    default_activations = DEFAULT_ACTIVATIONS[node.op] * len(
+        DIRECTIONS[str(node.attrs["direction"])]
+    )
+    if node.attrs["activations"] not in ((), default_activations):
         return "no kernel quantizes the state of a layer with other activations"
     if node.attrs["clip"] is not None or node.attrs.get("input_forget") is True:
         return "no kernel quantizes the state of a layer that bounds or couples its gates"
     return ""
 
 
-def _scheme(
-    node: Node, table: Capability, granularity: str, wishes: tuple[UserRule, ...]
+def _weight_scheme(
+    node: Node, table: Capability, granularity: str, user_rules: tuple[UserRule, ...]
 ) -> Scheme | str:
     """Returns how an op's weights are stored, or why it stays float."""
-    taken = PRODUCTS | (RECURRENT_OPS & set(table.dynamic.ops))
-    if reason := float_reason(node, wishes, taken):
+    supported = PRODUCTS | (RECURRENT_OPS & set(table.dynamic.ops))
+    if reason := float_reason(node, user_rules, supported):
         return reason
     if table.dynamic.ops and node.op not in table.dynamic.ops:
         return f"without data {table.name} quantizes {', '.join(table.dynamic.ops)} alone"
-    row = table.ops.get("linear" if node.op in RECURRENT_OPS else node.op)  # both multiply by rows
+    entry = table.ops.get(
+        "linear" if node.op in RECURRENT_OPS else node.op
+    )  # both multiply by rows
     if node.attrs.get("layout", "NCHW") != "NCHW":
         return "its channels stand last"
-    options = _options(node, row, granularity)
-    wanted = [w.scheme for w in wishes if w.scheme and w.slot == "w" and w.matches(node)]
-    if not wanted:
+    options = _offered_schemes(node, entry, granularity)
+    requested = [
+        rule.scheme
+        for rule in user_rules
+        if rule.scheme and rule.slot == "w" and rule.matches(node)
+    ]
+    if not requested:
         return options[0]
-    if wanted[-1].storage not in (I8, U8):
-        raise SchemeError(f"{node.name}: {table.name} sums weights of i8 and u8, not {wanted[-1]}")
-    if node.op in _convs() and wanted[-1].granularity == "channel" and not wanted[-1].symmetric:
+    if requested[-1].storage not in (I8, U8):
+        raise SchemeError(
+            f"{node.name}: {table.name} sums weights of i8 and u8, not {requested[-1]}"
+        )
+    if (
+        node.op in _convolutions()
+        and requested[-1].granularity == "channel"
+        and not requested[-1].symmetric
+    ):
         raise SchemeError(f"{node.name}: weights of convolutions have one zero point")
-    return wanted[-1]
+    return requested[-1]
 
 
-def _weights(node: Node) -> tuple[str, ...]:
+def _weight_slots(node: Node) -> tuple[str, ...]:
     """Returns the slots of weights that are quantized: those of data, and those of the state."""
     weight = spec(node.op).traits.weight
     return (*((weight,) if weight else ()), *(("r",) if node.op in RECURRENT_OPS else ()))
 
 
-def _convs() -> frozenset[str]:
+def _convolutions() -> frozenset[str]:
     return PRODUCTS - MATRIX_PRODUCTS
 
 
-def _options(node: Node, row: OpCapability | None, granularity: str) -> tuple[Scheme, ...]:
+def _offered_schemes(
+    node: Node, entry: OpCapability | None, granularity: str
+) -> tuple[Scheme, ...]:
     slot = spec(node.op).traits.weight or ""
-    usual = Scheme(I8, True, "channel", (-127, 127))
-    found = row.slots.get(slot, ()) if row is not None and _suits(node, row) else ()
-    listed = [s for s in found if s.granularity == granularity and s.storage in (I8, U8)]
+    default = Scheme(I8, True, "channel", (-127, 127))
+    offered = (
+        entry.slots.get(slot, ()) if entry is not None and _meets_conditions(node, entry) else ()
+    )
+    listed = [
+        scheme
+        for scheme in offered
+        if scheme.granularity == granularity and scheme.storage in (I8, U8)
+    ]
     return tuple(listed) or (
-        replace(usual, granularity="channel" if granularity == "channel" else "tensor"),
+        replace(default, granularity="channel" if granularity == "channel" else "tensor"),
     )
 
 
-def _suits(node: Node, row: OpCapability) -> bool:
+def _meets_conditions(node: Node, entry: OpCapability) -> bool:
     return all(
-        any(same(node.attrs.get(name), v) for v in allowed)
-        for name, allowed in (row.when or {}).items()
+        any(same(node.attrs.get(name), value) for value in allowed)
+        for name, allowed in (entry.when or {}).items()
     )
 
 
 def decision(
-    known: GraphFacts, node: Node, reason: str, scheme: Scheme | None, rule: str = ""
+    facts: GraphFacts, node: Node, reason: str, scheme: Scheme | None, rule: str = ""
 ) -> Decision:
     traits = spec(node.op).traits
     schemes = {} if scheme is None else {traits.data: f"u8 affine tensor {rule}"}
     if scheme is not None:
-        schemes |= dict.fromkeys(_weights(node), str(scheme))
-    return known.decision(node, reason, schemes)
+        schemes |= dict.fromkeys(_weight_slots(node), str(scheme))
+    return facts.decision(node, reason, schemes)
 
 
 # -- what is done ---------------------------------------------------------------------------------
@@ -218,7 +244,7 @@ class QuantizeDynamic(Pass):
         return sum(self._quantize(each, chosen, ledger) for each in graphs_with_bodies(graph))
 
     def _quantize(self, graph: Graph, chosen: dict[Node, Scheme], ledger: Ledger) -> int:
-        reals: dict[Value, Value] = {}
+        dequantized: dict[Value, Value] = {}
         weights: dict[tuple[Value, Scheme, int | None], Value] = {}
         count = 0
         for node in list(graph):
@@ -228,22 +254,22 @@ class QuantizeDynamic(Pass):
             traits = spec(node.op).traits
             data = node.operands[traits.data]
             if is_dequantized(data):
-                reals[data] = data
-            if data not in reals:
-                reals[data] = _dynamic(graph, data, self.capability.dynamic)
+                dequantized[data] = data
+            if data not in dequantized:
+                dequantized[data] = _quantize_at_run_time(graph, data, self.capability.dynamic)
                 reason = f"u8 by {self.capability.dynamic.rule}, chosen while the model runs"
                 ledger.add(Change.QUANTIZED, self.name, data.name, reason)
-            for slot in _weights(node):
-                self._weight(graph, node, slot, scheme, weights, ledger)
-            graph.set_operand(node, traits.data, reals[data])
+            for slot in _weight_slots(node):
+                self._quantize_weight(graph, node, slot, scheme, weights, ledger)
+            graph.set_operand(node, traits.data, dequantized[data])
             if node.op in RECURRENT_OPS:
-                graph.set_inner(node, "h", _state(self.capability.dynamic))
-                said = "its state is quantized in each step, as its data"
-                ledger.add(Change.QUANTIZED, self.name, node.name, said)
+                graph.set_inner(node, "h", _state_type(self.capability.dynamic))
+                message = "its state is quantized in each step, as its data"
+                ledger.add(Change.QUANTIZED, self.name, node.name, message)
             count += 1
         return count
 
-    def _weight(
+    def _quantize_weight(
         self,
         graph: Graph,
         node: Node,
@@ -258,80 +284,94 @@ class QuantizeDynamic(Pass):
             axis = traits.weight_axis(make_call(node.op, node.operands, node.attrs))
         key = (value, scheme, axis)
         if key not in known:
-            reals = finite(value)
-            low, high = ends(reals, axis)
+            floats = finite_weights(value)
+            low, high = least_and_greatest(floats, axis)
             rules = profile(self.profile)
             scales, zeros = parameters_for_range(rules, low, high, scheme, weight=True)
-            single = np.asarray(scales, np.float32)
-            kind = uniform(
-                scheme.storage, single, zeros, axis=axis, bounds=scheme.bounds, name=value.name
+            scales32 = np.asarray(scales, np.float32)
+            quant_type = uniform(
+                scheme.storage, scales32, zeros, axis=axis, bounds=scheme.bounds, name=value.name
             )
-            codes = lazy_quantize(rules, reals, kind)
-            known[key] = stored(graph, value, Array(codes, value.type.with_element(kind)))
-            said = f"{scheme.storage} {scheme.granularity}, {single.size} scales"
-            ledger.add(Change.QUANTIZED, self.name, value.name, said)
+            quantized = lazy_quantize(rules, floats, quant_type)
+            known[key] = store_dequantized(
+                graph, value, Array(quantized, value.type.with_element(quant_type))
+            )
+            message = f"{scheme.storage} {scheme.granularity}, {scales32.size} scales"
+            ledger.add(Change.QUANTIZED, self.name, value.name, message)
         graph.set_operand(node, slot, known[key])
 
 
-def finite(value: Value) -> ArrayData:
+def finite_weights(value: Value) -> ArrayData:
     assert value.constant is not None
     if not all(np.isfinite(piece).all() for piece in iter_pieces(value.constant.contents)):
         raise DataError(f"%{value.name}: a weight is NaN or infinite")
     return value.constant.contents
 
 
-def ends(reals: ArrayData, axis: int | None) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+def least_and_greatest(
+    floats: ArrayData, axis: int | None
+) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """Returns the least and the greatest element and zero, of each index of an axis or of all."""
-    kept = () if axis is None else (reals.shape[axis],)
-    low, high = np.zeros(kept, reals.dtype), np.zeros(kept, reals.dtype)
-    rest = None if axis is None else tuple(i for i in range(reals.ndim) if i != axis)
-    for box in boxes(reals.shape):
-        data, at = read_box(reals, box), () if axis is None else box[axis]
-        low[at] = np.minimum(low[at], data.min(axis=rest, initial=0))
-        high[at] = np.maximum(high[at], data.max(axis=rest, initial=0))
+    shape = () if axis is None else (floats.shape[axis],)
+    low, high = np.zeros(shape, floats.dtype), np.zeros(shape, floats.dtype)
+    other_axes = None if axis is None else tuple(i for i in range(floats.ndim) if i != axis)
+    for box in boxes(floats.shape):
+        data, index = read_box(floats, box), () if axis is None else box[axis]
+        low[index] = np.minimum(low[index], data.min(axis=other_axes, initial=0))
+        high[index] = np.maximum(high[index], data.max(axis=other_axes, initial=0))
     return low[()], high[()]
 
 
-def _first(value: Value) -> Node:
+def _first_reader(value: Value) -> Node:
     return min((u.node for u in value.uses), key=lambda n: n._rank)
 
 
-def _state(how: Dynamic) -> QuantType:
+def _state_type(dynamic: Dynamic) -> QuantType:
     """Returns the type of a state that is quantized in each step by its own range."""
-    return QuantType(U8, F32, None, None, bounds=how.bounds, scale_dtype=dtype(how.scale))
+    return QuantType(U8, F32, None, None, bounds=dynamic.bounds, scale_dtype=dtype(dynamic.scale))
 
 
-def _dynamic(graph: Graph, value: Value, how: Dynamic) -> Value:
+def _quantize_at_run_time(graph: Graph, value: Value, dynamic: Dynamic) -> Value:
     """Quantized values of a whole tensor by its own range, and what dequantizes them."""
-    first, stem = _first(value), value.name
-    attrs: dict[str, Attr] = {"rule": how.rule, "storage": U8, "scale_type": dtype(how.scale)}
-    if how.bounds is not None:
-        attrs["bounds"] = how.bounds
+    first_reader, stem = _first_reader(value), value.name
+    attrs: dict[str, Attr] = {
+        "rule": dynamic.rule,
+        "storage": U8,
+        "scale_type": dtype(dynamic.scale),
+    }
+    if dynamic.bounds is not None:
+        attrs["bounds"] = dynamic.bounds
     names = [graph.fresh(f"{stem}.scale"), graph.fresh(f"{stem}.zero")]
-    made = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first)
-    scale, zero = made.results
-    kind = value.type.with_element(QuantType(U8, F32, None, None))
+    parameters = graph.add("choose_qparams", {"x": value}, attrs, name=names, before=first_reader)
+    scale, zero = parameters.results
+    tensor_type = value.type.with_element(QuantType(U8, F32, None, None))
     operands = {"x": value, "scale": scale, "zero": zero}
     name = graph.fresh(f"{stem}.q")
-    codes = graph.add("quantize", operands, types=[kind], name=name, before=first).result
-    graph.set_lineage(codes, value.lineage.then("coded"))
-    operands = {"x": codes, "x.scale": scale, "x.zero": zero}
-    reals = graph.add("dequantize", operands, name=graph.fresh(f"{stem}.dq"), before=first).result
-    graph.set_lineage(reals, value.lineage)
-    return reals
+    quantized = graph.add(
+        "quantize", operands, types=[tensor_type], name=name, before=first_reader
+    ).result
+    graph.set_lineage(quantized, value.lineage.then("coded"))
+    operands = {"x": quantized, "x.scale": scale, "x.zero": zero}
+    dequantized = graph.add(
+        "dequantize", operands, name=graph.fresh(f"{stem}.dq"), before=first_reader
+    ).result
+    graph.set_lineage(dequantized, value.lineage)
+    return dequantized
 
 
-def stored(graph: Graph, value: Value, held: Array) -> Value:
+def store_dequantized(graph: Graph, value: Value, array: Array) -> Value:
     """Returns a constant's quantized values, and what dequantizes them."""
-    first = _first(value)
-    named = Array(held.contents, held.type, value.name)
-    made = graph.constant(named, name=graph.fresh(f"{value.name}.q"), before=first)
-    graph.set_origins(made.node, value.node.origins)
-    graph.set_lineage(made, value.lineage.then("coded"))
+    first_reader = _first_reader(value)
+    named_array = Array(array.contents, array.type, value.name)
+    quantized = graph.constant(
+        named_array, name=graph.fresh(f"{value.name}.q"), before=first_reader
+    )
+    graph.set_origins(quantized.node, value.node.origins)
+    graph.set_lineage(quantized, value.lineage.then("coded"))
     name = graph.fresh(f"{value.name}.dq")
-    reals = graph.add("dequantize", {"x": made}, name=name, before=first).result
-    graph.set_lineage(reals, value.lineage)
-    return reals
+    dequantized = graph.add("dequantize", {"x": quantized}, name=name, before=first_reader).result
+    graph.set_lineage(dequantized, value.lineage)
+    return dequantized
 
 
 __all__ = ["PRODUCTS", "QuantizeDynamic", "plan_dynamic"]

@@ -42,11 +42,11 @@ from qir.ir.scheme import Scheme
 from qir.ir.types import Array, Granularity, QuantType
 from qir.ledger import Change, Ledger
 from qir.passes.quantize.quantize_dynamic import (
-    finite,
+    computing_nodes,
+    finite_weights,
     float_reason,
-    ops_of,
     require_matching_rules,
-    stored,
+    store_dequantized,
 )
 from qir.profiles import lazy_quantize, parameters_for_range, profile
 from qir.rewrite import ANOTHER, Pass
@@ -69,10 +69,10 @@ class WeightStorage:
 
         Raises SchemeError for text that says no such thing.
         """
-        found = re.fullmatch(r"([iu][248]):(\d{1,6})", text.strip())
-        if not found or int(found[2]) < 1:
+        matched = re.fullmatch(r"([iu][248]):(\d{1,6})", text.strip())
+        if not matched or int(matched[2]) < 1:
             raise SchemeError(f"{text[:40]!r} is no way to store weights, such as u4:32 or i8:64")
-        return cls(dtype(found[1]), int(found[2]))
+        return cls(dtype(matched[1]), int(matched[2]))
 
     @property
     def symmetric(self) -> bool:
@@ -87,17 +87,19 @@ def plan_weights(
     graph: Graph, name: str, blocks: WeightStorage, user_rules: Iterable[UserRule] = ()
 ) -> tuple[Plan, list[Node]]:
     """Returns which products would have their weights stored in blocks, and why not the others."""
-    wished = tuple(user_rules)
-    reasons = {n: float_reason(n, wished) for n in ops_of(graph)}
-    require_matching_rules(graph, wished)
-    known, few = GraphFacts(graph, graphs_with_bodies(graph)), f"{blocks} weights alone"
+    rules = tuple(user_rules)
+    reasons = {node: float_reason(node, rules) for node in computing_nodes(graph)}
+    require_matching_rules(graph, rules)
+    facts, scheme_text = GraphFacts(graph, graphs_with_bodies(graph)), f"{blocks} weights alone"
     decisions = tuple(
-        known.decision(n, r)
-        if r
-        else replace(known.decision(n, ""), becomes="weights", macs_on_codes=0, schemes={"w": few})
-        for n, r in reasons.items()
+        facts.decision(node, reason)
+        if reason
+        else replace(
+            facts.decision(node, ""), becomes="weights", macs_on_codes=0, schemes={"w": scheme_text}
+        )
+        for node, reason in reasons.items()
     )
-    return Plan(name, decisions, ()), [n for n, r in reasons.items() if not r]
+    return Plan(name, decisions, ()), [node for node, reason in reasons.items() if not reason]
 
 
 @dataclass(frozen=True)
@@ -126,52 +128,56 @@ class QuantizeWeights(Pass):
                 continue
             slot = spec(node.op).traits.weight or ""
             value = node.operands[slot]
-            deep = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
-            if (value, deep) not in known:
-                held = blocked(finite(value), self.blocks, deep, self.profile, value.name)
-                known[value, deep] = stored(graph, value, held)
+            summed_axis = 1 if node.op == "linear" or node.attrs.get("trans_b") is True else 0
+            if (value, summed_axis) not in known:
+                blocks = blocked(
+                    finite_weights(value), self.blocks, summed_axis, self.profile, value.name
+                )
+                known[value, summed_axis] = store_dequantized(graph, value, blocks)
                 ledger.add(Change.QUANTIZED, self.name, value.name, f"{self.blocks} in blocks")
-            graph.set_operand(node, slot, known[value, deep])
+            graph.set_operand(node, slot, known[value, summed_axis])
             count += 1
         return count
 
 
-def blocked(reals: ArrayData, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
+def blocked(floats: ArrayData, blocks: WeightStorage, axis: int, rules: str, name: str) -> Array:
     """Returns a matrix in blocks along one axis, each with a scale, and a zero point where
     affine."""
-    shape, size = reals.shape, blocks.size
-    grain = Granularity(tuple((i, size if i == axis else 1) for i in range(len(shape))))
+    shape, size = floats.shape, blocks.size
+    granularity = Granularity(tuple((i, size if i == axis else 1) for i in range(len(shape))))
     symmetric = blocks.symmetric
     bounds = (-blocks.storage.bounds[1], blocks.storage.bounds[1]) if symmetric else None
     scheme = Scheme(blocks.storage, symmetric, "channel", bounds)
-    grid = tuple(n for n in grain.grid(shape) if isinstance(n, int))
-    scales, zeros = np.empty(grid, np.float32), np.empty(grid, blocks.storage.carrier)
-    for box in boxes(grid, size):
-        low, high = _ends(reals, box, size, axis)
+    grid_shape = tuple(n for n in granularity.grid(shape) if isinstance(n, int))
+    scales, zeros = np.empty(grid_shape, np.float32), np.empty(grid_shape, blocks.storage.carrier)
+    for box in boxes(grid_shape, size):
+        low, high = _block_ranges(floats, box, size, axis)
         scales[box], zeros[box] = parameters_for_range(
             profile(rules), low, high, scheme, weight=True
         )
-    scale = Array.of(_kept(scales), f"{name}.scale")
-    held: Array | tuple[int, ...] = ()
+    scale = Array.of(_read_only(scales), f"{name}.scale")
+    zero_array: Array | tuple[int, ...] = ()
     if not symmetric:
-        held = Array(_kept(zeros), scale.type.with_element(blocks.storage), f"{name}.zero")
-    kind = QuantType(blocks.storage, F32, scale, held, grain, bounds)
-    made = lazy_quantize(profile(rules), reals, kind)
-    return Array(made, scale.type.with_shape(shape).with_element(kind), name)
+        zero_array = Array(
+            _read_only(zeros), scale.type.with_element(blocks.storage), f"{name}.zero"
+        )
+    quant_type = QuantType(blocks.storage, F32, scale, zero_array, granularity, bounds)
+    quantized = lazy_quantize(profile(rules), floats, quant_type)
+    return Array(quantized, scale.type.with_shape(shape).with_element(quant_type), name)
 
 
-def _ends(reals: ArrayData, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
+def _block_ranges(floats: ArrayData, box: Box, size: int, axis: int) -> tuple[_Tensor, _Tensor]:
     """Returns the least and the greatest of some blocks, and zero."""
-    depth, step = reals.shape[axis], box[axis]
-    along = slice(step.start * size, min(step.stop * size, depth))
-    data = read_box(reals, (*box[:axis], along, *box[axis + 1 :]))
+    depth, block_range = floats.shape[axis], box[axis]
+    elements = slice(block_range.start * size, min(block_range.stop * size, depth))
+    data = read_box(floats, (*box[:axis], elements, *box[axis + 1 :]))
     starts = np.arange(0, max(data.shape[axis], 1), size)
     zero = np.zeros((), data.dtype)
     low = np.minimum(np.minimum.reduceat(data, starts, axis=axis), zero)
     return low, np.maximum(np.maximum.reduceat(data, starts, axis=axis), zero)
 
 
-def _kept(numbers: _Tensor) -> _Tensor:
+def _read_only(array: _Tensor) -> _Tensor:
     """Numbers that nobody writes to any more."""
-    numbers.flags.writeable = False
-    return numbers
+    array.flags.writeable = False
+    return array

@@ -53,11 +53,11 @@ from qir.rewrite.runner.options import option
 Tensor = NDArray[np.generic]
 Samples = Mapping[str, Tensor]
 Number = TypeVar("Number", np.float64, np.int64)
-FEW = 16
+MAX_SAMPLES = 16
 """So many samples of data are enough."""
-ROWS = 4096
+MAX_RESULTS = 4096
 """So many results of a layer are looked at, evenly spread over all."""
-LONGEST = 4608
+MAX_PRODUCTS = 4608
 """Layers whose results sum over more products keep nearest rounding: correlations would not fit."""
 SWEEPS = 4
 """So often each weight may be moved, on average."""
@@ -68,8 +68,8 @@ def read_samples(path: str | list[str]) -> Samples:
     if isinstance(path, list):
         raise ValueError("a list")
     try:
-        with np.load(Path(path), allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+        with np.load(Path(path), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no .npz file of inputs: {error}") from error
 
@@ -115,128 +115,148 @@ class RoundWeights(Pass):
         layers = [
             (node, scheme)
             for node, scheme in symmetric_layers(graph)
-            if node.op in CONVOLUTIONS | MATRIX_PRODUCTS and _length(node) <= LONGEST
+            if node.op in CONVOLUTIONS | MATRIX_PRODUCTS
+            and _products_per_result(node) <= MAX_PRODUCTS
         ]
-        moments = _moments(graph, [node for node, _ in layers], self.inputs, self.centered)
-        of, count = profile(self.profile), 0
+        moments = _input_moments(graph, [node for node, _ in layers], self.inputs, self.centered)
+        rules, count = profile(self.profile), 0
         for node, scheme in layers:
-            moved = _round(graph, node, scheme, moments[node], of, self.scales)
-            if moved:
-                said = f"rounds {moved} weights to the other neighbour, for nearer results"
-                ledger.add(Change.QUANTIZED, self.name, node.name, said)
+            changed = _round_layer(graph, node, scheme, moments[node], rules, self.scales)
+            if changed:
+                message = f"rounds {changed} weights to the other neighbour, for nearer results"
+                ledger.add(Change.QUANTIZED, self.name, node.name, message)
                 count += 1
         return count + (graph.prune() if count else 0)
 
 
-def _length(node: Node) -> int:
+def _products_per_result(node: Node) -> int:
     """Returns how many products a result sums over."""
     shape = float_weights(operands(node)[1]).shape
-    return int(np.prod(shape[1:])) if node.op in CONVOLUTIONS else shape[1 if _turned(node) else 0]
+    return (
+        int(np.prod(shape[1:]))
+        if node.op in CONVOLUTIONS
+        else shape[1 if _has_transposed_weights(node) else 0]
+    )
 
 
-def _turned(node: Node) -> bool:
+def _has_transposed_weights(node: Node) -> bool:
     """Tells a matrix product whose weights have a row for each result."""
     return node.op == "linear" or node.attrs.get("trans_b") is True
 
 
-def _moments(
+def _input_moments(
     graph: Graph, layers: Iterable[Node], inputs: Samples, centered: bool
 ) -> dict[Node, Reals]:
     """For each layer, by group, the mean products of each two of the numbers that it sums over."""
     readers: dict[Value, list[Node]] = {}
     for node in layers:
         readers.setdefault(operands(node)[0], []).append(node)
-    found: dict[Node, Reals] = {}
+    moments: dict[Node, Reals] = {}
 
-    def see(value: Value, data: Tensor) -> None:
+    def record(value: Value, data: Tensor) -> None:
         for node in readers.get(value, ()):
             without_mean = centered and slots(node)[2] in node.operands
-            found[node] = _products(_rows(node, data.astype(np.float64)), without_mean)
+            moments[node] = _mean_products(
+                _summed_values(node, data.astype(np.float64)), without_mean
+            )
 
-    run_reference(graph, inputs, observe=see)
-    return found
+    run_reference(graph, inputs, observe=record)
+    return moments
 
 
-def _products(rows: Reals, centered: bool) -> Reals:
+def _mean_products(values: Reals, centered: bool) -> Reals:
     """Of an array of group, sample and number, the mean products of two numbers of a group."""
-    rows = rows - rows.mean(axis=1, keepdims=True) if centered else rows
-    made = np.stack([part.T @ part / max(1, len(part)) for part in rows])
+    values = values - values.mean(axis=1, keepdims=True) if centered else values
+    products = np.stack(
+        [group_values.T @ group_values / max(1, len(group_values)) for group_values in values]
+    )
     # What the order of summing leaves open must not decide.
-    unit = np.abs(made).max(initial=0) * 2.0**-36
-    return np.asarray(np.rint(made / unit) * unit if unit else made)
+    unit = np.abs(products).max(initial=0) * 2.0**-36
+    return np.asarray(np.rint(products / unit) * unit if unit else products)
 
 
-def _rows(node: Node, data: Reals) -> Reals:
+def _summed_values(node: Node, data: Reals) -> Reals:
     """Returns what results sum over: group, result and number, in the order of the weights."""
     if node.op in MATRIX_PRODUCTS:
         rows = data.T if node.attrs.get("trans_a") is True else data.reshape(-1, data.shape[-1])
-        return _spread(rows)[None]
+        return _evenly_spaced(rows)[None]
     shape = float_weights(operands(node)[1]).shape
     rank = len(shape) - 2
     if node.attrs.get("layout") == "NHWC":
         data = np.moveaxis(data, -1, 1)
-    strides, dilations, pads = (_whole(node, name) for name in ("stride", "dilation", "pad"))
-    around = [(0, 0), (0, 0), *((pads[i], pads[i + rank]) for i in range(rank))]
-    data = np.pad(data, around)
-    size = [(k - 1) * d + 1 for k, d in zip(shape[2:], dilations, strict=True)]
+    strides, dilations, pads = (
+        _int_attribute(node, name) for name in ("stride", "dilation", "pad")
+    )
+    padding = [(0, 0), (0, 0), *((pads[i], pads[i + rank]) for i in range(rank))]
+    data = np.pad(data, padding)
+    extent = [(k - 1) * d + 1 for k, d in zip(shape[2:], dilations, strict=True)]
     axes = tuple(range(2, 2 + rank))
-    windows = np.lib.stride_tricks.sliding_window_view(data, size, axis=axes)
+    windows = np.lib.stride_tricks.sliding_window_view(data, extent, axis=axes)
     steps = [slice(None, None, s) for s in strides]
     taps = [slice(None, None, d) for d in dilations]
     windows = windows[(slice(None), slice(None), *steps, *taps)]
     windows = np.moveaxis(windows, 1, 1 + rank)
-    places = windows.shape[: 1 + rank]
-    picked = _spread(np.arange(int(np.prod(places))))
-    rows = windows[np.unravel_index(picked, places)]
-    parts = rows.reshape(len(rows), groups(node), -1)
-    return np.asarray(np.moveaxis(parts, 1, 0))
+    positions = windows.shape[: 1 + rank]
+    chosen = _evenly_spaced(np.arange(int(np.prod(positions))))
+    rows = windows[np.unravel_index(chosen, positions)]
+    grouped = rows.reshape(len(rows), groups(node), -1)
+    return np.asarray(np.moveaxis(grouped, 1, 0))
 
 
-def _spread(rows: NDArray[Number]) -> NDArray[Number]:
+def _evenly_spaced(rows: NDArray[Number]) -> NDArray[Number]:
     """Rows evenly spread over all, at most `ROWS`."""
-    return rows[:: max(1, -(-len(rows) // ROWS))]
+    return rows[:: max(1, -(-len(rows) // MAX_RESULTS))]
 
 
-def _whole(node: Node, name: str) -> tuple[int, ...]:
-    found = node.attrs[name]
-    assert isinstance(found, tuple)
-    return tuple(int(n) for n in found if isinstance(n, int))
+def _int_attribute(node: Node, name: str) -> tuple[int, ...]:
+    numbers = node.attrs[name]
+    assert isinstance(numbers, tuple)
+    return tuple(int(n) for n in numbers if isinstance(n, int))
 
 
-def _round(
-    graph: Graph, node: Node, scheme: Scheme, moments: Reals, of: Profile, scales: str
+def _round_layer(
+    graph: Graph, node: Node, scheme: Scheme, moments: Reals, rules: Profile, scales: str
 ) -> int:
     """Stores the chosen weights of a layer; says how many are not the nearest."""
     weight = operands(node)[1]
     assert weight.constant is not None
-    kind = weight_type(of, node, weight, scheme, scales)
-    nearest = quantize_by_profile(of, weight.constant.data, kind).astype(np.int64)
-    exact, codes = _by_result(node, float_weights(weight)), _by_result(node, nearest)
-    step = np.asarray(kind.scales(), np.float64).reshape(-1)
-    if step.size not in (1, len(exact)):
+    quant_type = weight_type(rules, node, weight, scheme, scales)
+    nearest = quantize_by_profile(rules, weight.constant.data, quant_type).astype(np.int64)
+    exact, nearest_rows = (
+        _with_result_rows(node, float_weights(weight)),
+        _with_result_rows(node, nearest),
+    )
+    scale = np.asarray(quant_type.scales(), np.float64).reshape(-1)
+    if scale.size not in (1, len(exact)):
         return 0
-    step = np.broadcast_to(step, len(exact))
-    parts = (len(moments), len(exact) // len(moments), -1)
-    chosen = chosen_codes(
-        moments, exact.reshape(parts), codes.reshape(parts), step.reshape(parts[:2]), scheme.high
-    ).reshape(codes.shape)
-    moved = int((chosen != codes).sum())
-    if not moved:
+    scale = np.broadcast_to(scale, len(exact))
+    grouped_shape = (len(moments), len(exact) // len(moments), -1)
+    chosen = choose_rounding(
+        moments,
+        exact.reshape(grouped_shape),
+        nearest_rows.reshape(grouped_shape),
+        scale.reshape(grouped_shape[:2]),
+        scheme.high,
+    ).reshape(nearest_rows.shape)
+    changed = int((chosen != nearest_rows).sum())
+    if not changed:
         return 0
     slot = slots(node)[1]
-    made = _as_stored(node, chosen * step[:, None], nearest.shape)
-    store(graph, node, made, None, "rounded")
-    after = node.operands[slot]
-    assert after.constant is not None
-    kind = weight_type(of, node, after, scheme, scales)
-    found = quantize_by_profile(of, after.constant.data, kind).astype(np.int64)
-    if (_by_result(node, found) != chosen).any():  # a profile that would round them differently
+    new_weight = _in_stored_layout(node, chosen * scale[:, None], nearest.shape)
+    store(graph, node, new_weight, None, "rounded")
+    new_value = node.operands[slot]
+    assert new_value.constant is not None
+    quant_type = weight_type(rules, node, new_value, scheme, scales)
+    stored = quantize_by_profile(rules, new_value.constant.data, quant_type).astype(np.int64)
+    if (
+        _with_result_rows(node, stored) != chosen
+    ).any():  # a profile that would round them differently
         graph.set_operand(node, slot, weight)
         return 0
-    return moved
+    return changed
 
 
-def chosen_codes(
+def choose_rounding(
     moments: Reals, exact: Reals, nearest: NDArray[np.int64], step: Reals, high: int
 ) -> NDArray[np.int64]:
     """Returns the quantized values of weights whose results have the least squared error that was
@@ -246,37 +266,41 @@ def chosen_codes(
     `e @ moments @ e`, where e = quantized values * step - exact. Of each result the weight whose
     other neighbour helps most is moved, until none helps.
     """
-    wide = step[..., None]
-    place = exact / wide
-    low = np.floor(place)
-    free = (np.abs(place - np.rint(place)) > 1e-4) & (low >= -high) & (low + 1 <= high)
-    codes = np.where(free, np.clip(nearest, low, low + 1), nearest).astype(np.float64)
-    slope = (codes * wide - exact) @ moments
-    own = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
+    scale_column = step[..., None]
+    positions = exact / scale_column
+    lower = np.floor(positions)
+    is_movable = (
+        (np.abs(positions - np.rint(positions)) > 1e-4) & (lower >= -high) & (lower + 1 <= high)
+    )
+    chosen = np.where(is_movable, np.clip(nearest, lower, lower + 1), nearest).astype(np.float64)
+    gradient = (chosen * scale_column - exact) @ moments
+    own_moments = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
     group, result = np.indices(step.shape)
     for _ in range(SWEEPS * exact.shape[-1]):
-        move = np.where(free, np.where(codes == low, wide, -wide), 0.0)
-        gain = move * (2 * slope + move * own)
-        best = gain.argmin(axis=-1)
-        at = group, result, best
-        helps = gain[at] < -1e-12 * own[group, 0, best] * step**2
-        if not helps.any():
+        step_change = np.where(
+            is_movable, np.where(chosen == lower, scale_column, -scale_column), 0.0
+        )
+        error_change = step_change * (2 * gradient + step_change * own_moments)
+        best_input = error_change.argmin(axis=-1)
+        best_index = group, result, best_input
+        is_better = error_change[best_index] < -1e-12 * own_moments[group, 0, best_input] * step**2
+        if not is_better.any():
             break
-        change = np.where(helps, move[at], 0.0)
-        codes[at] = np.rint(codes[at] + change / step)
-        slope += change[..., None] * moments[group, best]
-    return np.asarray(codes, np.int64)
+        change = np.where(is_better, step_change[best_index], 0.0)
+        chosen[best_index] = np.rint(chosen[best_index] + change / step)
+        gradient += change[..., None] * moments[group, best_input]
+    return np.asarray(chosen, np.int64)
 
 
-def _rows_first(node: Node) -> bool:
+def _has_result_rows(node: Node) -> bool:
     """Tells layers whose weights have a row for each result."""
-    return node.op in CONVOLUTIONS or _turned(node)
+    return node.op in CONVOLUTIONS or _has_transposed_weights(node)
 
 
-def _by_result(node: Node, array: NDArray[Number]) -> NDArray[Number]:
+def _with_result_rows(node: Node, array: NDArray[Number]) -> NDArray[Number]:
     """Weights with a row for each result."""
-    return np.asarray(array.reshape(len(array), -1) if _rows_first(node) else array.T)
+    return np.asarray(array.reshape(len(array), -1) if _has_result_rows(node) else array.T)
 
 
-def _as_stored(node: Node, rows: Reals, shape: tuple[int, ...]) -> Reals:
-    return rows.reshape(shape) if _rows_first(node) else np.ascontiguousarray(rows.T)
+def _in_stored_layout(node: Node, rows: Reals, shape: tuple[int, ...]) -> Reals:
+    return rows.reshape(shape) if _has_result_rows(node) else np.ascontiguousarray(rows.T)

@@ -91,20 +91,20 @@ class Smooth(Pass):
         yield cls(statistics), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        found = scales(graph, self.statistics, self.strength)
-        for value, row in found:
+        scaled_norms = scales(graph, self.statistics, self.strength)
+        for value, factors in scaled_norms:
             norm = value.node
             for slot in ("gamma", "beta"):
                 if slot in norm.operands:
-                    _divide(graph, norm, slot, row)
+                    _divide_parameter(graph, norm, slot, factors)
             for use in list(value.uses):
                 weight = float_weights(operands(use.node)[1])
-                store(graph, use.node, inward(use.node)(weight, row), None, "smoothed")
+                store(graph, use.node, inward(use.node)(weight, factors), None, "smoothed")
             lineage = Lineage(scaled_name(value.lineage.tensor), value.lineage.how)
             graph.set_lineage(value, lineage.then(STEP))
-            said = f"divides channels by {row.min():.3g} to {row.max():.3g}"
-            ledger.add(Change.REGROUPED, self.name, norm.name, said)
-        return len(found) + (graph.prune() if found else 0)
+            message = f"divides channels by {factors.min():.3g} to {factors.max():.3g}"
+            ledger.add(Change.REGROUPED, self.name, norm.name, message)
+        return len(scaled_norms) + (graph.prune() if scaled_norms else 0)
 
 
 def smoothed_tensors(
@@ -113,8 +113,10 @@ def smoothed_tensors(
     """Returns what `Smooth` will divide: new tensor id -> the old one, its channel axis and
     scales."""
     return {
-        scaled_name(value.lineage.tensor): Scaled(value.lineage.tensor, value.type.rank - 1, row)
-        for value, row in scales(graph, statistics, strength)
+        scaled_name(value.lineage.tensor): Scaled(
+            value.lineage.tensor, value.type.rank - 1, factors
+        )
+        for value, factors in scales(graph, statistics, strength)
     }
 
 
@@ -124,31 +126,33 @@ def scales(graph: Graph, statistics: Statistics, strength: float) -> list[tuple[
     A channel's number is `max|x| ** strength / max|w| ** (1 - strength)`; channels of zeros alone
     keep theirs.
     """
-    found = []
+    scaled = []
     for node in graph:
         if node.op in NORMS and _scalable(node):
             value = node.result
-            reach = _reach(value, statistics)
+            reach = _channel_reach(value, statistics)
             if reach is None or STEP in value.lineage.how:
                 continue
-            read = np.max([_rows(use.node) for use in value.uses], axis=0)
+            weight_reach = np.max([_input_sizes(use.node) for use in value.uses], axis=0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                row = reach**strength / read ** (1 - strength)
-            row[~np.isfinite(row) | (row == 0)] = 1.0
-            row = np.clip(row, 1 / REACH, REACH)
-            if np.abs(np.log(row)).max(initial=0) > 1e-3:
-                found.append((value, row))
-    return found
+                factors = reach**strength / weight_reach ** (1 - strength)
+            factors[~np.isfinite(factors) | (factors == 0)] = 1.0
+            factors = np.clip(factors, 1 / REACH, REACH)
+            if np.abs(np.log(factors)).max(initial=0) > 1e-3:
+                scaled.append((value, factors))
+    return scaled
 
 
 def _scalable(node: Node) -> bool:
     """Tells norms over the last axis, with constant factors, that only matrix products read."""
     value = node.result
     size = value.type.shape[-1] if value.type.rank else None
-    factors = [node.operands[slot] for slot in ("gamma", "beta") if slot in node.operands]
+    parameters = [node.operands[slot] for slot in ("gamma", "beta") if slot in node.operands]
     if "gamma" not in node.operands or not value.uses or value.type.quant is not None:
         return False
-    if any(v.constant is None or v.type.shape != (size,) for v in factors):
+    if any(
+        parameter.constant is None or parameter.type.shape != (size,) for parameter in parameters
+    ):
         return False
     return all(
         plain_layer(use.node)
@@ -159,7 +163,7 @@ def _scalable(node: Node) -> bool:
     )
 
 
-def _reach(value: Value, statistics: Statistics) -> Reals | None:
+def _channel_reach(value: Value, statistics: Statistics) -> Reals | None:
     """Returns the largest magnitude of each channel; None where statistics do not tell."""
     summary = statistics.get(Key(value.lineage.tensor, value.type.rank - 1))
     if summary is None or summary.channel_high.size != value.type.shape[-1]:
@@ -168,17 +172,17 @@ def _reach(value: Value, statistics: Statistics) -> Reals | None:
     return np.where(np.isfinite(ends), ends, 0).astype(np.float64)
 
 
-def _rows(node: Node) -> Reals:
+def _input_sizes(node: Node) -> Reals:
     """Returns the largest weight of each input channel."""
     weight = np.abs(float_weights(operands(node)[1]))
-    turned = node.op == "linear" or node.attrs.get("trans_b") is True
-    return np.asarray(weight.max(axis=0 if turned else 1))
+    outputs_first = node.op == "linear" or node.attrs.get("trans_b") is True
+    return np.asarray(weight.max(axis=0 if outputs_first else 1))
 
 
-def _divide(graph: Graph, norm: Node, slot: str, row: Reals) -> None:
+def _divide_parameter(graph: Graph, norm: Node, slot: str, factors: Reals) -> None:
     old = norm.operands[slot]
-    made = (float_weights(old) / row).astype(old.type.dtype.carrier)
+    divided = (float_weights(old) / factors).astype(old.type.dtype.carrier)
     name = graph.fresh(f"{old.name}.smoothed")
-    new = graph.constant(Array.of(made, old.name), name=name, before=norm)
-    graph.set_lineage(new, old.lineage.then(STEP))
-    graph.set_operand(norm, slot, new)
+    replacement = graph.constant(Array.of(divided, old.name), name=name, before=norm)
+    graph.set_lineage(replacement, old.lineage.then(STEP))
+    graph.set_operand(norm, slot, replacement)

@@ -41,7 +41,7 @@ from qir.passes.quantize.materialize import read_statistics
 from qir.rewrite import ANOTHER, Pass
 from qir.rewrite.runner.options import option
 
-SHARE = 0.5
+WIDENING = 0.5
 """Of the range, for one row of scores; divided by the square root of the rows."""
 MOST_ROWS = 256
 """Extremes of more rows of scores are trusted: their ends would move by under 1/32."""
@@ -87,16 +87,16 @@ class WidenOutputs(Pass):
             rows = self._rows(computed)
             if rows is None or rows > MOST_ROWS:
                 continue
-            share = float(f"{SHARE / math.sqrt(rows):.3g}")
-            held = {v for v in scores if v in plans}
-            chosen = [plan for value in held for plan in plans[value] if _by_extremes(plan[2])]
-            if not chosen or not _alone(held, plans):
+            share = float(f"{WIDENING / math.sqrt(rows):.3g}")
+            planned = {v for v in scores if v in plans}
+            widened = [plan for value in planned for plan in plans[value] if _is_minmax(plan[2])]
+            if not widened or not _shares_no_type(planned, plans):
                 continue
-            for node, slot, scheme in chosen:
+            for node, slot, scheme in widened:
                 graph.set_scheme(node, slot, replace(scheme, range=f"margin:{share!r}"))
-            said = f"its range is widened by {share:.1%} to each side: {rows} rows were seen"
-            ledger.add(Change.QUANTIZED, self.name, computed.name, said)
-            count += len(chosen)
+            message = f"its range is widened by {share:.1%} to each side: {rows} rows were seen"
+            ledger.add(Change.QUANTIZED, self.name, computed.name, message)
+            count += len(widened)
         return count
 
     def _rows(self, scores: Value) -> int | None:
@@ -116,20 +116,20 @@ def score_values(graph: Graph) -> Iterator[tuple[Value, list[Value]]]:
     seen: set[Value] = set()
     for output in (n for n in graph if n.op == "output"):
         for value in output.operands.values():
-            found: list[Value] = []
+            path: list[Value] = []
             while True:
                 node = value.node
                 if node.op in _SOFTMAX:
-                    found = []  # its own range is that of probabilities
+                    path = []  # its own range is that of probabilities
                     value = node.operands["x"]
                     continue
-                found.append(value)
+                path.append(value)
                 if not spec(node.op).traits.value_preserving or len(node.operands) != 1:
                     break
                 value = node.operands[spec(node.op).traits.data]
             if value not in seen and _is_unbounded(value.node) and value.constant is None:
                 seen.add(value)
-                yield value, found
+                yield value, path
 
 
 def _is_unbounded(node: Node) -> bool:
@@ -138,23 +138,23 @@ def _is_unbounded(node: Node) -> bool:
     return node.op == "relu" or not (node.op == "input" or spec(node.op).traits.elementwise)
 
 
-def _by_extremes(scheme: Scheme) -> bool:
+def _is_minmax(scheme: Scheme) -> bool:
     return scheme.range == "minmax" and scheme.scale is None
 
 
 def planned_values(graph: Graph) -> dict[Value, list[tuple[Node, str, Scheme]]]:
     """Returns the schemes of each value, with the slots that have them."""
-    out: dict[Value, list[tuple[Node, str, Scheme]]] = {}
+    plans: dict[Value, list[tuple[Node, str, Scheme]]] = {}
     for node in graph:
         for slot, scheme in node.schemes.items():
             values = node.results if slot == RESULT else (node.operands[slot],)
             for value in values:
-                out.setdefault(value, []).append((node, slot, scheme))
-    return out
+                plans.setdefault(value, []).append((node, slot, scheme))
+    return plans
 
 
-def _alone(scores: set[Value], plans: dict[Value, list[tuple[Node, str, Scheme]]]) -> bool:
+def _shares_no_type(scores: set[Value], plans: dict[Value, list[tuple[Node, str, Scheme]]]) -> bool:
     """Returns whether no other value shares the quantized type of the scores."""
     shares = {s.share for v in scores for _, _, s in plans[v] if s.share}
-    sharing = {v for v, held in plans.items() for _, _, s in held if s.share in shares}
+    sharing = {v for v, schemes in plans.items() for _, _, s in schemes if s.share in shares}
     return sharing <= scores

@@ -97,48 +97,48 @@ class Recover(PatternPass):
         yield cls(), parse(text)
 
     def __post_init__(self) -> None:
-        named = (self.only,) if isinstance(self.only, str) else tuple(self.only)
-        object.__setattr__(self, "only", named)
-        for name in named:
+        families = (self.only,) if isinstance(self.only, str) else tuple(self.only)
+        object.__setattr__(self, "only", families)
+        for name in families:
             if name not in FAMILIES:
                 raise UsageError(f"recover has no family {name!r}; it has {', '.join(FAMILIES)}")
 
     def chosen(self) -> tuple[Rewrite, ...]:
-        named = self.only or tuple(FAMILIES)
-        return tuple(one for name in named for one in self._family(name))
+        families = self.only or tuple(FAMILIES)
+        return tuple(family_rewrite for name in families for family_rewrite in self._family(name))
 
     def _family(self, name: str) -> tuple[Rewrite, ...]:
-        more = rotary.GIVEN if self.halves and name == "rotary" else ()
-        return (*FAMILIES[name], *more)
+        extra = rotary.DECLARED_REWRITES if self.halves and name == "rotary" else ()
+        return (*FAMILIES[name], *extra)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
         """Family by family; one whose ops the graph does not have costs nothing."""
-        named, count, made = self.only, 0, -1
+        requested, count, rewritten = self.only, 0, -1
         for name in FAMILIES:
-            if named and name not in named:
+            if requested and name not in requested:
                 continue
             family = self._family(name)
-            if made:
-                here = frozenset(node.op for node in graph)
-            if any(_may_stand(one.pattern.results[0], here) for one in family):
-                made = rewrite(graph, family, ledger, self.name)
-                count += made
+            if rewritten:
+                present_ops = frozenset(node.op for node in graph)
+            if any(_can_match(one.pattern.results[0], present_ops) for one in family):
+                rewritten = rewrite(graph, family, ledger, self.name)
+                count += rewritten
             else:
-                made = 0
+                rewritten = 0
         return count
 
 
-def _may_stand(term: object, here: frozenset[str]) -> bool:
+def _can_match(term: object, present_ops: frozenset[str]) -> bool:
     """Returns whether a graph of such ops has all that a pattern cannot do without."""
     match term:
         case Op():
-            return not here.isdisjoint(term.ops) and all(
-                _may_stand(operand, here) for operand in term.operands.values()
+            return not present_ops.isdisjoint(term.ops) and all(
+                _can_match(operand, present_ops) for operand in term.operands.values()
             )
         case Out():
-            return _may_stand(term.op, here)
+            return _can_match(term.op, present_ops)
         case Either():
-            return any(_may_stand(one, here) for one in term.terms)
+            return any(_can_match(alternative, present_ops) for alternative in term.terms)
         case Many():
-            return all(_may_stand(item, here) for item in term.items)
+            return all(_can_match(item, present_ops) for item in term.items)
     return True

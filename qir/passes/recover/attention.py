@@ -7,7 +7,7 @@ import math
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.passes.recover.making import number, real
+from qir.passes.recover.making import number, uniform_number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -19,8 +19,12 @@ def _scaled(op: Ops, x: Term, where: str) -> Either:
 
 
 def _is_low(value: Value) -> bool:
-    held = value.constant
-    return held is not None and held.contents.size > 0 and bool((held.data == -math.inf).all())
+    constant = value.constant
+    return (
+        constant is not None
+        and constant.contents.size > 0
+        and bool((constant.data == -math.inf).all())
+    )
 
 
 @pattern
@@ -51,55 +55,55 @@ def _scale(match: Match) -> float:
     scale = 1.0
     for where in ("before", "k", "q", "s"):
         if (value := match.get(f"{where}_times")) is not None:
-            scale *= real(value) or 0.0
+            scale *= uniform_number(value) or 0.0
         if (value := match.get(f"{where}_by")) is not None:
-            scale /= real(value) or math.inf
+            scale /= uniform_number(value) or math.inf
     return scale
 
 
-def _fits(match: Match) -> bool:
+def _has_matching_axes(match: Match) -> bool:
     """Returns whether q, k and v have one rank, softmax goes along the keys, and k is turned just
     once."""
     ranks = {match[name].type.rank for name in "qkv"}
     rank = match["q"].type.rank
-    axis, turn = match.node("softmax").attrs["axis"], match.find("turn")
+    axis, transpose = match.node("softmax").attrs["axis"], match.find("turn")
     if ranks not in ({3}, {4}) or not isinstance(axis, int) or axis % rank != rank - 1:
         return False
     scores = match.node("scores")
-    turned = turn is not None or match.find("columns") is not None
-    if (turned and scores.attrs["trans_b"] is True) or not _columns(match):
+    is_transposed = transpose is not None or match.find("columns") is not None
+    if (is_transposed and scores.attrs["trans_b"] is True) or not _swaps_last_axes(match):
         return False
     # A mask that would widen the scores is another program.
-    wide = match.node("softmax").result.type.shape
-    return wide == scores.result.type.shape and _scale(match) != 0
+    softmax_shape = match.node("softmax").result.type.shape
+    return softmax_shape == scores.result.type.shape and _scale(match) != 0
 
 
-def _columns(match: Match) -> bool:
+def _swaps_last_axes(match: Match) -> bool:
     """Returns whether a turn between two reshapes, where there is one, swaps the last two axes of
     k."""
     columns = match.find("columns")
     if columns is None:
         return True
     k, rows = match["k"].type.shape, match.node("rows").result.type.shape
-    wanted = (*k[:-2], k[-1], k[-2])
-    return None not in k and rows[-2:] == k[-2:] and columns.result.type.shape == wanted
+    swapped = (*k[:-2], k[-1], k[-2])
+    return None not in k and rows[-2:] == k[-2:] and columns.result.type.shape == swapped
 
 
 def _perm(match: Match) -> list[int]:
     """Returns the transpose of k that attention is to read: its own, the last two axes back."""
-    turn, rank = match.find("turn"), match["k"].type.rank
-    if turn is None:
+    transpose, rank = match.find("turn"), match["k"].type.rank
+    if transpose is None:
         perm = list(range(rank))
         by_product = match.node("scores").attrs["trans_b"] is True
         if by_product or match.find("columns") is not None:
             return perm
     else:
-        perm = _axes(turn.attrs["perm"])
+        perm = _axes(transpose.attrs["perm"])
     perm[-2:] = perm[:-3:-1]
     return perm
 
 
-def _turned(graph: Graph, match: Match) -> Value:
+def _with_keys_last(graph: Graph, match: Match) -> Value:
     """k with its keys where attention wants them."""
     perm = _perm(match)
     if perm == sorted(perm):
@@ -118,14 +122,14 @@ def _mask(graph: Graph, match: Match) -> Value | None:
         return None
     if match.find("dropped") is not None:
         mask = graph.add("logical_not", {"x": mask}).result
-    lone = match["q"].type.rank == 3  # scores have an axis of one head there
-    if lone and mask.type.rank == 3:
+    has_one_head = match["q"].type.rank == 3  # scores have an axis of one head there
+    if has_one_head and mask.type.rank == 3:
         mask = graph.add("unsqueeze", {"x": mask}, {"axes": (1,)}).result
     return mask
 
 
 def _replace(graph: Graph, match: Match) -> Value:
-    operands = {"q": match["q"], "k": _turned(graph, match), "v": match["v"]}
+    operands = {"q": match["q"], "k": _with_keys_last(graph, match), "v": match["v"]}
     mask = _mask(graph, match)
     if mask is not None:
         operands["mask"] = mask
@@ -137,20 +141,20 @@ def _attrs(match: Match) -> dict[str, Attr]:
     return {"scale": _scale(match), "heads": heads}
 
 
-def _typed(match: Match) -> bool:
+def _has_matching_types(match: Match) -> bool:
     """Returns whether attention takes q, v and a k of such sizes."""
     k = match["k"].type
-    kind = k.with_shape(tuple(k.shape[p] for p in _perm(match)))
+    keys = k.with_shape(tuple(k.shape[p] for p in _perm(match)))
     q, v, out = match["q"].type, match["v"].type, match.results[0].type
-    batched = q.shape[:-2] == kind.shape[:-2] == v.shape[:-2] == out.shape[:-2]
-    return batched and q.element == kind.element == v.element == out.element
+    batched = q.shape[:-2] == keys.shape[:-2] == v.shape[:-2] == out.shape[:-2]
+    return batched and q.element == keys.element == v.element == out.element
 
 
 REWRITES = (
     Rewrite(
-        attention.check("softmax goes along the keys, and k is turned once", _fits).check(
-            "q, k and v have the same batches and heads", _typed
-        ),
+        attention.check(
+            "softmax goes along the keys, and k is turned once", _has_matching_axes
+        ).check("q, k and v have the same batches and heads", _has_matching_types),
         _replace,
         says="{nodes} is attention",
     ),

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops.layers import LAYERS
-from qir.passes.recover.making import fits, stored
+from qir.passes.recover.making import is_compatible, typed_constant
 from qir.rewrite.layer_weights import operands
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
-_ROWS = ("mean", "spread", "gain", "beta")
+_PARAMETERS = ("mean", "spread", "gain", "beta")
 
 
 @pattern
@@ -24,7 +24,7 @@ def batch_norm(op: Ops, x: Var) -> Term:
     What it becomes has eps 0 and the variance 1, so that nothing is approximated. Channels are the
     second axis of an image, and the last one after a product with weights.
     """
-    mean, spread, gain, beta = (Var(name).where("constant") for name in _ROWS)
+    mean, spread, gain, beta = (Var(name).where("constant") for name in _PARAMETERS)
     less = op.sub(x, mean)
     slope = op.mul(op.div(less, spread), gain) | op.mul(less, gain) | op.div(less, spread)
     plain = op.mul(x, gain) | op.div(x, spread)
@@ -34,21 +34,21 @@ def batch_norm(op: Ops, x: Var) -> Term:
 def _axis(match: Match) -> int | None:
     """Returns the one axis along which all constants are; None where there is none, or another."""
     x = match["x"].type
-    found: set[int] = set()
-    for value in _given(match).values():
+    axes: set[int] = set()
+    for value in _matched_parameters(match).values():
         shape = (1,) * (x.rank - value.type.rank) + tuple(value.type.shape)
         if len(shape) > x.rank or value.type.element != x.element:
             return None
-        found |= {i for i, size in enumerate(shape) if size != 1}
-    if len(found) != 1 or x.rank < 2:
+        axes |= {i for i, size in enumerate(shape) if size != 1}
+    if len(axes) != 1 or x.rank < 2:
         return None
-    axis = found.pop()
-    behind = _of_weights(match["x"].node)
-    image = x.rank > 2 and axis == 1
-    return axis if image or (behind and axis == x.rank - 1) else None
+    axis = axes.pop()
+    is_after_layer = _is_layer_with_weights(match["x"].node)
+    is_image = x.rank > 2 and axis == 1
+    return axis if is_image or (is_after_layer and axis == x.rank - 1) else None
 
 
-def _of_weights(node: Node) -> bool:
+def _is_layer_with_weights(node: Node) -> bool:
     """Returns whether a node is a layer with weights: a product of two computed values has no
     channels."""
     if node.op not in LAYERS:
@@ -57,13 +57,17 @@ def _of_weights(node: Node) -> bool:
     return weight.constant is not None or weight.node.op == "dequantize"
 
 
-def _along_channels(match: Match) -> bool:
+def _is_along_channels(match: Match) -> bool:
     axis, x = _axis(match), match["x"].type
-    return axis is not None and isinstance(x.shape[axis], int) and fits(x, match.results[0].type)
+    return (
+        axis is not None
+        and isinstance(x.shape[axis], int)
+        and is_compatible(x, match.results[0].type)
+    )
 
 
-def _given(match: Match) -> dict[str, Value]:
-    return {name: value for name in _ROWS if (value := match.get(name)) is not None}
+def _matched_parameters(match: Match) -> dict[str, Value]:
+    return {name: value for name in _PARAMETERS if (value := match.get(name)) is not None}
 
 
 def _replace(graph: Graph, match: Match) -> Value:
@@ -71,7 +75,7 @@ def _replace(graph: Graph, match: Match) -> Value:
     assert axis is not None
     count = x.type.shape[axis]
     assert isinstance(count, int)
-    rows = {name: _row(value, count) for name, value in _given(match).items()}
+    rows = {name: _per_channel(value, count) for name, value in _matched_parameters(match).items()}
     slots = {
         "gamma": rows.get("gain", np.ones(count)) / rows.get("spread", np.ones(count)),
         "beta": rows.get("beta", np.zeros(count)),
@@ -79,19 +83,21 @@ def _replace(graph: Graph, match: Match) -> Value:
         "var": np.ones(count),
     }
     stem = match.root.name
-    made = {slot: stored(row, x, graph, f"{stem}.{slot}") for slot, row in slots.items()}
-    return graph.add("batch_norm", {"x": x, **made}, {"eps": 0.0, "axis": axis}).result
+    parameters = {
+        slot: typed_constant(row, x, graph, f"{stem}.{slot}") for slot, row in slots.items()
+    }
+    return graph.add("batch_norm", {"x": x, **parameters}, {"eps": 0.0, "axis": axis}).result
 
 
-def _row(value: Value, count: int) -> NDArray[np.float64]:
+def _per_channel(value: Value, count: int) -> NDArray[np.float64]:
     assert value.constant is not None
-    row = np.asarray(value.constant.data, np.float64).reshape(-1)
-    return np.asarray(np.broadcast_to(row, (count,)))
+    elements = np.asarray(value.constant.data, np.float64).reshape(-1)
+    return np.asarray(np.broadcast_to(elements, (count,)))
 
 
 REWRITES = (
     Rewrite(
-        batch_norm.check("its constants are along the channels", _along_channels),
+        batch_norm.check("its constants are along the channels", _is_along_channels),
         _replace,
         says="{nodes} is batch_norm",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ledger import Change
-from qir.passes.recover.making import number, suits, the_number
+from qir.passes.recover.making import makes_type_of, matched_number, number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -41,26 +41,26 @@ def upper_bound(op: Ops, x: Var) -> Term:
     return op.min(x, number("high"))
 
 
-def _bounded(graph: Graph, match: Match) -> Value | None:
+def _replace_by_clip(graph: Graph, match: Match) -> Value | None:
     """Returns the clip of these bounds; a relu where nothing but 0 bounds from below."""
-    names = match.name
+    pattern_name = match.name
     low = high = None
-    if names != "upper-bound":
-        low = 0.0 if names == "min-of-relu" else the_number(match, "low")
-    if names != "lower-bound":
-        high = the_number(match, "high")
+    if pattern_name != "upper-bound":
+        low = 0.0 if pattern_name == "min-of-relu" else matched_number(match, "low")
+    if pattern_name != "lower-bound":
+        high = matched_number(match, "high")
     if low is not None and high is not None and low > high:
         return None
     op = "relu" if low == 0 and high is None else "clip"
     attrs = {} if op == "relu" else {"min": low, "max": high}
     operands = {"x": match["x"]}
-    if not suits(op, operands, attrs, match.results[0]):
+    if not makes_type_of(op, operands, attrs, match.results[0]):
         return None
     return graph.add(op, operands, attrs).result
 
 
-def _rewrite(wanted: Pattern) -> Rewrite:
-    return Rewrite(wanted, _bounded, Change.EXACT, "{nodes} with constants is clip")
+def _rewrite(bounds: Pattern) -> Rewrite:
+    return Rewrite(bounds, _replace_by_clip, Change.EXACT, "{nodes} with constants is clip")
 
 
 REWRITES = tuple(map(_rewrite, (min_of_max, max_of_min, min_of_relu, lower_bound, upper_bound)))

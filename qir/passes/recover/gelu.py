@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qir.passes.recover.making import exactly, scaled, single, squared, times
+from qir.passes.recover.making import replace_by_one, scaled, squared, times, written_number
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
@@ -22,7 +22,7 @@ def _inner(op: Ops, x: Var, slope: float) -> Either:
     cube = op.pow(x, 3.0) | op.mul(x, squared(op, x))
     cubic = times(op, cube, _CUBIC) | op.mul(x, _square_times(op, x, _CUBIC))
     even = op.add(_square_times(op, x, _CUBIC), 1.0)
-    spread = op.add(_square_times(op, x, slope * _CUBIC), exactly(slope))
+    spread = op.add(_square_times(op, x, slope * _CUBIC), written_number(slope))
     sum_first = times(op, op.add(x, cubic), slope)
     return sum_first | scaled(op, x, even, slope) | op.mul(x, spread)
 
@@ -30,21 +30,21 @@ def _inner(op: Ops, x: Var, slope: float) -> Either:
 @pattern
 def gelu(op: Ops, x: Var) -> Term:
     """x * 0.5 * (1 + erf(x / sqrt(2))), or x * 0.5 * erfc(-x / sqrt(2))."""
-    error = op.erf(times(op, x, 1 / _ROOT))
-    both = op.add(error, 1.0)
-    halved = op.add(times(op, error, 0.5), 0.5)
-    turned = op.neg(times(op, x, 1 / _ROOT)) | times(op, op.neg(x), 1 / _ROOT)
-    rest = op.erfc(times(op, x, -1 / _ROOT) | turned)
-    return scaled(op, x, both, 0.5) | op.mul(x, halved) | scaled(op, x, rest, 0.5)
+    erf = op.erf(times(op, x, 1 / _ROOT))
+    one_plus = op.add(erf, 1.0)
+    halved = op.add(times(op, erf, 0.5), 0.5)
+    negated = op.neg(times(op, x, 1 / _ROOT)) | times(op, op.neg(x), 1 / _ROOT)
+    complement = op.erfc(times(op, x, -1 / _ROOT) | negated)
+    return scaled(op, x, one_plus, 0.5) | op.mul(x, halved) | scaled(op, x, complement, 0.5)
 
 
 @pattern
 def gelu_by_tanh(op: Ops, x: Var) -> Term:
     """x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))."""
-    bent = op.tanh(_inner(op, x, _SLOPE))
-    both = op.add(bent, 1.0)
-    halved = op.add(times(op, bent, 0.5), 0.5)
-    return scaled(op, x, both, 0.5) | op.mul(x, halved)
+    tanh = op.tanh(_inner(op, x, _SLOPE))
+    one_plus = op.add(tanh, 1.0)
+    halved = op.add(times(op, tanh, 0.5), 0.5)
+    return scaled(op, x, one_plus, 0.5) | op.mul(x, halved)
 
 
 @pattern
@@ -54,13 +54,15 @@ def gelu_by_sigmoid(op: Ops, x: Var) -> Term:
 
 
 REWRITES = (
-    Rewrite(gelu, single("gelu", x="x"), says="{nodes} is gelu"),
+    Rewrite(gelu, replace_by_one("gelu", x="x"), says="{nodes} is gelu"),
     Rewrite(
-        gelu_by_tanh, single("gelu", {"approximate": "tanh"}, x="x"), says="{nodes} is gelu by tanh"
+        gelu_by_tanh,
+        replace_by_one("gelu", {"approximate": "tanh"}, x="x"),
+        says="{nodes} is gelu by tanh",
     ),
     Rewrite(
         gelu_by_sigmoid,
-        single("gelu", {"approximate": "tanh"}, x="x"),
+        replace_by_one("gelu", {"approximate": "tanh"}, x="x"),
         says="{nodes} is gelu by tanh",
     ),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.passes.recover.making import last_axes, suits
+from qir.passes.recover.making import last_axes, makes_type_of
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -34,7 +34,7 @@ def _replace(graph: Graph, match: Match) -> Value | None:
     x, mean = match["x"], match.node("mean")
     axes = tuple(range(2, x.type.rank))
     if mean.attrs["keep"]:
-        if not suits("global_avg_pool", {"x": x}, {}, mean.result):
+        if not makes_type_of("global_avg_pool", {"x": x}, {}, mean.result):
             return None
         return graph.add("global_avg_pool", {"x": x}).result
     pooled = graph.add("global_avg_pool", {"x": x}).result

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from qir.ir.graph import Graph
 from qir.ir.node import Value
-from qir.passes.recover.making import real, stored, suits, times
+from qir.passes.recover.making import makes_type_of, times, typed_constant, uniform_number
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
@@ -17,8 +17,8 @@ def _high(op: Ops, x: Var) -> Either:
     return op.relu(x) | op.max(x, 0.0) | op.clip(x, min=0.0, max=None)
 
 
-def _share(value: Value) -> bool:
-    found = real(value)
+def _is_between_0_and_1(value: Value) -> bool:
+    found = uniform_number(value)
     return found is not None and 0 <= found <= 1
 
 
@@ -54,17 +54,17 @@ def prelu_of_halves(op: Ops, x: Var) -> Term:
     return op.add(op.mul(up, x), op.mul(down, op.abs(x)))
 
 
-def _make_one(match: Match) -> bool:
+def _adds_up_to_one(match: Match) -> bool:
     """Returns whether what is above 0 stays as it is."""
-    up, down = (_reals(match[name]) for name in ("up", "down"))
+    up, down = (_float_elements(match[name]) for name in ("up", "down"))
     try:
-        whole = up + down
+        total = up + down
     except ValueError:
         return False
-    return bool(whole.size) and bool(np.all(np.abs(whole - 1) <= 1e-6))
+    return bool(total.size) and bool(np.all(np.abs(total - 1) <= 1e-6))
 
 
-def _reals(value: Value) -> NDArray[np.float64]:
+def _float_elements(value: Value) -> NDArray[np.float64]:
     assert value.constant is not None
     return value.constant.data.astype(np.float64)
 
@@ -81,7 +81,7 @@ def prelu_by_choice(op: Ops, x: Var, slope: Var) -> Term:
 @pattern
 def leaky_by_max(op: Ops, x: Var) -> Term:
     """max(x, slope * x), where the slope is one number from 0 to 1."""
-    slope = Var("slope").check("is one number from 0 to 1", _share)
+    slope = Var("slope").check("is one number from 0 to 1", _is_between_0_and_1)
     return op.max(x, op.mul(x, slope))
 
 
@@ -92,31 +92,33 @@ def _replace(graph: Graph, match: Match) -> Value | None:
         return _replace_halves(graph, match)
     name = {"prelu-of-two": "halves", "prelu-negated": "turned"}.get(match.name, "slope")
     factor = {"halves": 2.0, "turned": -1.0, "slope": 1.0}[name]
-    given = match[name]
-    single = real(given)
-    if single is not None:
-        attrs = {"alpha": single * factor}
-        fit = suits("leaky_relu", {"x": x}, attrs, match.results[0])
-        return graph.add("leaky_relu", {"x": x}, attrs).result if fit else None
-    if not suits("prelu", {"x": x, "slope": given}, {}, match.results[0]):
+    slope = match[name]
+    alpha = uniform_number(slope)
+    if alpha is not None:
+        attrs = {"alpha": alpha * factor}
+        is_suitable = makes_type_of("leaky_relu", {"x": x}, attrs, match.results[0])
+        return graph.add("leaky_relu", {"x": x}, attrs).result if is_suitable else None
+    if not makes_type_of("prelu", {"x": x, "slope": slope}, {}, match.results[0]):
         return None
     if factor != 1.0:
-        given = stored(_reals(given) * factor, given, graph, f"{given.name}.slope")
-    return graph.add("prelu", {"x": x, "slope": given}).result
+        slope = typed_constant(_float_elements(slope) * factor, slope, graph, f"{slope.name}.slope")
+    return graph.add("prelu", {"x": x, "slope": slope}).result
 
 
 def _replace_halves(graph: Graph, match: Match) -> Value | None:
     x, parts = match["x"], [match["up"], match["down"]]
-    if not all(suits("prelu", {"x": x, "slope": part}, {}, match.results[0]) for part in parts):
+    if not all(
+        makes_type_of("prelu", {"x": x, "slope": part}, {}, match.results[0]) for part in parts
+    ):
         return None
-    slope = _reals(parts[0]) - _reals(parts[1])
+    slope = _float_elements(parts[0]) - _float_elements(parts[1])
     if np.all(slope == slope.reshape(-1)[0]):
         return graph.add("leaky_relu", {"x": x}, {"alpha": float(slope.reshape(-1)[0])}).result
-    given = stored(slope, x, graph, f"{match.root.name}.slope")
-    return graph.add("prelu", {"x": x, "slope": given}).result
+    slope_value = typed_constant(slope, x, graph, f"{match.root.name}.slope")
+    return graph.add("prelu", {"x": x, "slope": slope_value}).result
 
 
-_HALVES = prelu_of_halves.check("both factors together are 1", _make_one)
+_HALVES = prelu_of_halves.check("both factors together are 1", _adds_up_to_one)
 REWRITES = tuple(
     Rewrite(wanted, _replace, says="{nodes} is prelu, or leaky_relu of one number")
     for wanted in (prelu, prelu_of_two, prelu_negated, _HALVES, prelu_by_choice, leaky_by_max)

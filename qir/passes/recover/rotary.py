@@ -16,12 +16,12 @@ import numpy as np
 from qir.ir.calls import infer_result_types
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
-from qir.passes.recover.making import fits, stored
+from qir.passes.recover.making import is_compatible, typed_constant
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Pattern, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
-_DEEPEST = 24
+_MAX_DEPTH = 24
 _BY_ELEMENT = frozenset("cos sin neg cast identity".split())
 """Ops that make equal halves of equal halves."""
 
@@ -67,38 +67,40 @@ def rotate_neighbours(op: Ops, x: Var, cos: Var, sin: Var) -> Term:
     return op.reshape(op.concat(low, high).named("pairs"), Var("sizes")).named("back")
 
 
-def _size(match: Match) -> int:
+def _head_size(match: Match) -> int:
     """Returns how many elements a head has; 0 where nobody knows, or it has no pairs."""
     x = match["x"].type
     size = x.shape[-1] if x.rank in (3, 4) else None
     return size if isinstance(size, int) and size % 2 == 0 and size > 0 else 0
 
 
-def _halves(match: Match) -> bool:
+def _are_halves(match: Match) -> bool:
     """Returns whether the parts are the two halves of the last axis, and are joined along it."""
-    size, rank = _size(match), match["x"].type.rank
-    if not size or not _last(match.node("halves"), "axis", rank):
+    size, rank = _head_size(match), match["x"].type.rank
+    if not size or not _is_last_axis(match.node("halves"), "axis", rank):
         return False
     if "split" in match.name:
         parts = match.node("parts")
-        return parts.attrs["sizes"] == (size // 2, size // 2) and _last(parts, "axis", rank)
-    return _slices(match) == ((0, size // 2, 1), (size // 2, size, 1))
+        return parts.attrs["sizes"] == (size // 2, size // 2) and _is_last_axis(parts, "axis", rank)
+    return _slice_bounds(match) == ((0, size // 2, 1), (size // 2, size, 1))
 
 
-def _pairs(match: Match) -> bool:
+def _are_pairs(match: Match) -> bool:
     """Returns whether the parts are every other element, put in turn again."""
-    size, rank = _size(match), match["x"].type.rank
+    size, rank = _head_size(match), match["x"].type.rank
     pairs = match.node("pairs")
-    joined = _last(pairs, "axis", rank + 1)
-    apart = all(match.node(n).attrs["axes"] in ((-1,), (rank,)) for n in ("even", "odd"))
+    joined = _is_last_axis(pairs, "axis", rank + 1)
+    are_separated = all(match.node(n).attrs["axes"] in ((-1,), (rank,)) for n in ("even", "odd"))
     node = match.node("back")
-    same = infer_result_types(node.op, node.operands, node.attrs)[0].shape == match["x"].type.shape
+    has_shape_of_x = (
+        infer_result_types(node.op, node.operands, node.attrs)[0].shape == match["x"].type.shape
+    )
     return (
         bool(size)
         and joined
-        and apart
-        and same
-        and _slices(match)
+        and are_separated
+        and has_shape_of_x
+        and _slice_bounds(match)
         == (
             (0, size, 2),
             (1, size, 2),
@@ -106,15 +108,15 @@ def _pairs(match: Match) -> bool:
     )
 
 
-def _last(node: Node, name: str, rank: int) -> bool:
+def _is_last_axis(node: Node, name: str, rank: int) -> bool:
     axis = node.attrs[name]
     return isinstance(axis, int) and axis % rank == rank - 1
 
 
-def _slices(match: Match) -> tuple[tuple[int, ...] | None, ...]:
+def _slice_bounds(match: Match) -> tuple[tuple[int, ...] | None, ...]:
     """Start, end and step of the two slices along the last axis."""
-    found = (match.find("first"), match.find("second"))
-    return tuple(None if node is None else _bounds(node, _size(match)) for node in found)
+    slices = (match.find("first"), match.find("second"))
+    return tuple(None if node is None else _bounds(node, _head_size(match)) for node in slices)
 
 
 def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
@@ -139,94 +141,106 @@ def _bounds(node: Node, size: int) -> tuple[int, ...] | None:
 # -- cosines and sines ----------------------------------------------------------------------------
 
 
-def _table(value: Value, match: Match, *, whole: bool, given: bool = False) -> str:
+def _table_layout(
+    value: Value, match: Match, *, full_width: bool, is_declared: bool = False
+) -> str:
     """Returns how the numbers are: "rows" for one row a place, "batch" for those of each batch; or
     ""."""
     x, rank = match["x"].type, match["x"].type.rank
-    size = _size(match) if whole else _size(match) // 2
+    size = _head_size(match) if full_width else _head_size(match) // 2
     shape = (1,) * (rank - value.type.rank) + tuple(value.type.shape)
     if len(shape) != rank or value.type.element != x.element or shape[-1] != size:
         return ""
     if shape[-2] != x.shape[-2] or shape[-2] is None or (rank == 4 and shape[1] != 1):
         return ""
-    if whole and not _equal_halves(value, given):
+    if full_width and not _equal_halves(value, is_declared):
         return ""
     if shape[0] == 1:
         return "rows"
     return "batch" if rank == 4 and shape[0] == x.shape[0] and shape[0] is not None else ""
 
 
-def _equal_halves(value: Value, given: bool, depth: int = 0) -> bool:
+def _equal_halves(value: Value, is_declared: bool, depth: int = 0) -> bool:
     """Returns whether the first half of the last axis equals the second, by how it was made.
 
     `given`: an input has such halves, as the user says.
     """
-    held, node = value.constant, value.node
-    if held is not None:
-        half = held.contents.shape[-1] // 2
-        return bool(np.array_equal(held.data[..., :half], held.data[..., half:]))
+    constant, node = value.constant, value.node
+    if constant is not None:
+        half = constant.contents.shape[-1] // 2
+        return bool(np.array_equal(constant.data[..., :half], constant.data[..., half:]))
     rank = value.type.rank
-    if node.op == "concat" and _last(node, "axis", rank):
+    if node.op == "concat" and _is_last_axis(node, "axis", rank):
         both = node.variadic("xs")
         return len(both) == 2 and both[0] is both[1]
     if node.op == "input":
-        return given
+        return is_declared
     x = node.operands.get("x")
-    if depth > _DEEPEST or (x is None and node.op != "mul"):
+    if depth > _MAX_DEPTH or (x is None and node.op != "mul"):
         return False
     if node.op == "mul":
         a, b = node.operands["a"], node.operands["b"]
-        one, other = (a, b) if b.constant is not None and b.constant.contents.size == 1 else (b, a)
-        single = other.constant is not None and other.constant.contents.size == 1
-        return single and _equal_halves(one, given, depth + 1)
+        table, factor = (
+            (a, b) if b.constant is not None and b.constant.contents.size == 1 else (b, a)
+        )
+        is_number = factor.constant is not None and factor.constant.contents.size == 1
+        return is_number and _equal_halves(table, is_declared, depth + 1)
     assert x is not None
-    return _keeps_last(node, x) and _equal_halves(x, given, depth + 1)
+    return _keeps_last_axis(node, x) and _equal_halves(x, is_declared, depth + 1)
 
 
-def _keeps_last(node: Node, x: Value) -> bool:
+def _keeps_last_axis(node: Node, x: Value) -> bool:
     """Returns whether an op leaves the elements of the last axis together, in their order."""
-    made, rank = node.results[0].type, x.type.rank
-    size = made.shape[-1] if made.rank else None
+    result, rank = node.results[0].type, x.type.rank
+    size = result.shape[-1] if result.rank else None
     if not rank or size is None or size != x.type.shape[-1]:
         return False
     if node.op in ("slice", "squeeze", "unsqueeze"):
-        axes, full = node.attrs["axes"], made.rank if node.op == "unsqueeze" else rank
+        axes, full = node.attrs["axes"], result.rank if node.op == "unsqueeze" else rank
         named = [a % full for a in axes if isinstance(a, int)] if isinstance(axes, tuple) else []
         return bool(named) and full - 1 not in named
     if node.op == "gather":
-        return not _last(node, "axis", rank)
+        return not _is_last_axis(node, "axis", rank)
     if node.op == "transpose":
         perm = node.attrs["perm"]
         return isinstance(perm, tuple) and perm[-1] == rank - 1
     return node.op in _BY_ELEMENT or node.op in ("reshape", "expand")
 
 
-def _rows(graph: Graph, value: Value, match: Match, how: str, *, whole: bool) -> Value:
+def _table_operand(
+    graph: Graph, value: Value, match: Match, layout: str, *, full_width: bool
+) -> Value:
     """Returns the numbers as the op takes them: half of each row, without the axes of 1."""
-    half, rank = _size(match) // 2, value.type.rank
-    held = value.constant
-    if held is not None:
-        data = held.data[..., :half]
-        shape = data.shape[-2:] if how == "rows" else (*data.shape[:1], *data.shape[2:])
-        if shape == held.contents.shape:
+    half, rank = _head_size(match) // 2, value.type.rank
+    constant = value.constant
+    if constant is not None:
+        data = constant.data[..., :half]
+        shape = data.shape[-2:] if layout == "rows" else (*data.shape[:1], *data.shape[2:])
+        if shape == constant.contents.shape:
             return value
         data = data.reshape(shape)
-        return stored(data, value, graph, f"{value.name}.half" if whole else value.name)
-    if whole:
+        return typed_constant(
+            data, value, graph, f"{value.name}.half" if full_width else value.name
+        )
+    if full_width:
         attrs = {"starts": (0,), "ends": (half,), "axes": (rank - 1,), "steps": (1,)}
         value = graph.add("slice", {"x": value}, attrs).result
-    loose = (1,) if how == "batch" else tuple(range(rank - 2))
-    return graph.add("squeeze", {"x": value}, {"axes": loose}).result if loose else value
+    unit_axes = (1,) if layout == "batch" else tuple(range(rank - 2))
+    return graph.add("squeeze", {"x": value}, {"axes": unit_axes}).result if unit_axes else value
 
 
-def _replacement(*, whole: bool, interleaved: bool, given: bool) -> Callable[[Graph, Match], Value]:
+def _replacement(
+    *, full_width: bool, interleaved: bool, is_declared: bool
+) -> Callable[[Graph, Match], Value]:
     def make(graph: Graph, match: Match) -> Value:
-        how = _table(match["cos"], match, whole=whole, given=given)
+        layout = _table_layout(match["cos"], match, full_width=full_width, is_declared=is_declared)
         names = ("cos", "sin")
         operands = {"x": match["x"]}
         for name in names:
-            operands[name] = _rows(graph, match[name], match, how, whole=whole)
-        if how == "rows":
+            operands[name] = _table_operand(
+                graph, match[name], match, layout, full_width=full_width
+            )
+        if layout == "rows":
             first = graph.fresh(f"{match.root.name}.first")
             operands["positions"] = graph.constant(np.zeros(1, np.int64), name=first)
         heads = 1 if match["x"].type.rank == 3 else None
@@ -235,10 +249,17 @@ def _replacement(*, whole: bool, interleaved: bool, given: bool) -> Callable[[Gr
     return make
 
 
-def _tables(*, whole: bool, given: bool) -> Callable[[Match], bool]:
+def _has_tables(*, full_width: bool, is_declared: bool) -> Callable[[Match], bool]:
     def fit(match: Match) -> bool:
-        found = {_table(match[n], match, whole=whole, given=given) for n in ("cos", "sin")}
-        return len(found) == 1 and "" not in found and fits(match["x"].type, match.results[0].type)
+        layouts = {
+            _table_layout(match[n], match, full_width=full_width, is_declared=is_declared)
+            for n in ("cos", "sin")
+        }
+        return (
+            len(layouts) == 1
+            and "" not in layouts
+            and is_compatible(match["x"].type, match.results[0].type)
+        )
 
     return fit
 
@@ -249,23 +270,27 @@ _HALF = "cos and sin are one row a place"
 
 
 def _rewrite(
-    wanted: Pattern, *, whole: bool, interleaved: bool = False, given: bool = False
+    rotation: Pattern, *, full_width: bool, interleaved: bool = False, is_declared: bool = False
 ) -> Rewrite:
-    cut = wanted.check(_CUT[interleaved], _pairs if interleaved else _halves)
-    full = cut.check(_EQUAL if whole else _HALF, _tables(whole=whole, given=given))
-    make = _replacement(whole=whole, interleaved=interleaved, given=given)
-    return Rewrite(full, make, says="{nodes} is rotary")
+    with_parts = rotation.check(_CUT[interleaved], _are_pairs if interleaved else _are_halves)
+    with_tables = with_parts.check(
+        _EQUAL if full_width else _HALF, _has_tables(full_width=full_width, is_declared=is_declared)
+    )
+    make = _replacement(full_width=full_width, interleaved=interleaved, is_declared=is_declared)
+    return Rewrite(with_tables, make, says="{nodes} is rotary")
 
 
 REWRITES = (
-    _rewrite(rotate_half, whole=True),
-    _rewrite(rotate_half_of_split, whole=True),
-    _rewrite(rotate_parts, whole=False),
-    _rewrite(rotate_parts_of_split, whole=False),
-    _rewrite(rotate_neighbours, whole=False, interleaved=True),
+    _rewrite(rotate_half, full_width=True),
+    _rewrite(rotate_half_of_split, full_width=True),
+    _rewrite(rotate_parts, full_width=False),
+    _rewrite(rotate_parts_of_split, full_width=False),
+    _rewrite(rotate_neighbours, full_width=False, interleaved=True),
 )
-GIVEN = (
-    _rewrite(replace(rotate_half, name="rotate-half-given"), whole=True, given=True),
-    _rewrite(replace(rotate_half_of_split, name="rotate-split-given"), whole=True, given=True),
+DECLARED_REWRITES = (
+    _rewrite(replace(rotate_half, name="rotate-half-given"), full_width=True, is_declared=True),
+    _rewrite(
+        replace(rotate_half_of_split, name="rotate-split-given"), full_width=True, is_declared=True
+    ),
 )
 """The same where inputs are said to have two equal halves."""

@@ -6,14 +6,14 @@ import math
 
 from qir.ir.attrs import Attr
 from qir.passes.recover.making import (
-    exactly,
+    matched_number,
     number,
     one_over,
     positive,
+    replace_by_one,
     scaled,
-    single,
-    the_number,
     times,
+    written_number,
 )
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Ops, Term, Var, pattern, such
@@ -23,12 +23,12 @@ _SIXTH = such("is 1 / 6", lambda found: _is(found, 1 / 6))
 _HALF = such("is 1 / 2", lambda found: _is(found, 0.5))
 
 
-def _is(found: Attr, wanted: float) -> bool:
-    return isinstance(found, float) and math.isclose(found, wanted, rel_tol=1e-6)
+def _is(value: Attr, expected: float) -> bool:
+    return isinstance(value, float) and math.isclose(value, expected, rel_tol=1e-6)
 
 
 def _relu6(op: Ops, x: Var) -> Term:
-    return op.clip(op.add(x, exactly(3.0)), min=0.0, max=6.0)
+    return op.clip(op.add(x, written_number(3.0)), min=0.0, max=6.0)
 
 
 @pattern
@@ -73,23 +73,25 @@ def log_sigmoid(op: Ops, x: Var) -> Term:
 
 def _slope(match: Match) -> dict[str, Attr] | None:
     divided = match.get("alpha") is None
-    slope = 1 / the_number(match, "by") if divided else the_number(match, "alpha")
-    return {"alpha": slope, "beta": the_number(match, "beta")}
+    slope = 1 / matched_number(match, "by") if divided else matched_number(match, "alpha")
+    return {"alpha": slope, "beta": matched_number(match, "beta")}
 
 
 def _alpha(match: Match) -> dict[str, Attr]:
-    return {"alpha": 1.0 if match.get("alpha") is None else the_number(match, "alpha")}
+    return {"alpha": 1.0 if match.get("alpha") is None else matched_number(match, "alpha")}
 
 
 REWRITES: tuple[Rewrite, ...] = (
-    Rewrite(sigmoid, single("sigmoid", x="x"), says="{nodes} is sigmoid"),
-    Rewrite(hard_swish, single("hard_swish", x="x"), says="{nodes} is hard_swish"),
-    Rewrite(hard_sigmoid, single("hard_sigmoid", _slope, x="x"), says="{nodes} is hard_sigmoid"),
+    Rewrite(sigmoid, replace_by_one("sigmoid", x="x"), says="{nodes} is sigmoid"),
+    Rewrite(hard_swish, replace_by_one("hard_swish", x="x"), says="{nodes} is hard_swish"),
+    Rewrite(
+        hard_sigmoid, replace_by_one("hard_sigmoid", _slope, x="x"), says="{nodes} is hard_sigmoid"
+    ),
     Rewrite(
         hard_sigmoid_by_six,
-        single("hard_sigmoid", {"alpha": 1 / 6, "beta": 0.5}, x="x"),
+        replace_by_one("hard_sigmoid", {"alpha": 1 / 6, "beta": 0.5}, x="x"),
         says="{nodes} is hard_sigmoid",
     ),
-    Rewrite(silu, single("silu", _alpha, x="x"), says="{nodes} is silu"),
-    Rewrite(log_sigmoid, single("log_sigmoid", x="x"), says="{nodes} is log_sigmoid"),
+    Rewrite(silu, replace_by_one("silu", _alpha, x="x"), says="{nodes} is silu"),
+    Rewrite(log_sigmoid, replace_by_one("log_sigmoid", x="x"), says="{nodes} is log_sigmoid"),
 )

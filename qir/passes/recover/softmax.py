@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from qir.ir.attrs import Attr
-from qir.passes.recover.making import one_axis, one_over, single
+from qir.passes.recover.making import one_axis, one_over, replace_by_one
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Op, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
 
-def _less_most(op: Ops, x: Var) -> Op:
+def _minus_maximum(op: Ops, x: Var) -> Op:
     return op.sub(x, op.reduce_max(x, keep=True))
 
 
@@ -21,15 +21,15 @@ def _axis(match: Match) -> dict[str, Attr] | None:
     """Returns the one axis that both reductions go along."""
     rank = match["x"].type.rank
     nodes = [node for node in match.nodes if node.op.startswith("reduce_")]
-    found = {one_axis(node.attrs["axes"], rank) for node in nodes}
-    axis = found.pop()
-    return None if found or axis is None else {"axis": axis}
+    axes = {one_axis(node.attrs["axes"], rank) for node in nodes}
+    axis = axes.pop()
+    return None if axes or axis is None else {"axis": axis}
 
 
 @pattern
 def softmax(op: Ops, x: Var) -> Term:
     """exp(x - max) / sum of it, along one axis; without the max it could overflow, and stays."""
-    powers = op.exp(_less_most(op, x))
+    powers = op.exp(_minus_maximum(op, x))
     total = op.reduce_sum(powers, keep=True)
     return op.div(powers, total) | op.mul(powers, one_over(op, total))
 
@@ -37,10 +37,10 @@ def softmax(op: Ops, x: Var) -> Term:
 @pattern
 def log_softmax(op: Ops, x: Var) -> Term:
     """x - max - log(sum of exp(x - max)), or x less its reduce_log_sum_exp."""
-    small = _less_most(op, x)
-    total = op.reduce_sum(op.exp(small), keep=True)
-    whole = op.reduce_log_sum_exp(x, keep=True)
-    return op.sub(small, op.log(total)) | op.sub(x, whole)
+    shifted = _minus_maximum(op, x)
+    total = op.reduce_sum(op.exp(shifted), keep=True)
+    log_sum = op.reduce_log_sum_exp(x, keep=True)
+    return op.sub(shifted, op.log(total)) | op.sub(x, log_sum)
 
 
 @pattern
@@ -54,17 +54,17 @@ _ALONG = "both reductions go along the same one axis"
 REWRITES = (
     Rewrite(
         softmax.check(_ALONG, _one_axis),
-        single("softmax", _axis, x="x"),
+        replace_by_one("softmax", _axis, x="x"),
         says="{nodes} is softmax",
     ),
     Rewrite(
         log_softmax.check(_ALONG, _one_axis),
-        single("log_softmax", _axis, x="x"),
+        replace_by_one("log_softmax", _axis, x="x"),
         says="{nodes} is log_softmax",
     ),
     Rewrite(
         log_of_softmax,
-        single("log_softmax", lambda m: {"axis": m.node("softmax").attrs["axis"]}, x="x"),
+        replace_by_one("log_softmax", lambda m: {"axis": m.node("softmax").attrs["axis"]}, x="x"),
         says="{nodes} is log_softmax",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qir.ir.node import Value
-from qir.passes.recover.making import real, single
+from qir.passes.recover.making import replace_by_one, uniform_number
 from qir.rewrite.patterns.pattern import Either, Ops, Term, Var, pattern
 from qir.rewrite.patterns.rewriting import Rewrite
 
@@ -13,22 +13,22 @@ _BITS = {"f64": 52, "f32": 23, "f16": 10, "bf16": 7}
 """Bits of a float's fraction."""
 
 
-def _far(limit: Value) -> bool:
+def _is_identity_above(limit: Value) -> bool:
     """Returns whether softplus of what is larger rounds to it: log(1 + exp(-x)) is less than half a
     ulp."""
-    found, bits = real(limit), _BITS.get(limit.type.dtype.name)
-    if found is None or found <= 0 or bits is None:
+    threshold, bits = uniform_number(limit), _BITS.get(limit.type.dtype.name)
+    if threshold is None or threshold <= 0 or bits is None:
         return False
-    return math.log1p(math.exp(-found)) < math.ldexp(1.0, math.frexp(found)[1] - 2 - bits)
+    return math.log1p(math.exp(-threshold)) < math.ldexp(1.0, math.frexp(threshold)[1] - 2 - bits)
 
 
 def _parts(op: Ops, x: Var) -> Either:
     return op.log(op.add(op.exp(x), 1.0)) | op.log1p(op.exp(x))
 
 
-def _chosen(op: Ops, x: Var) -> Either:
+def _with_threshold(op: Ops, x: Var) -> Either:
     """x itself above a limit from which on softplus is x, else softplus, as torch writes it."""
-    limit = Var("limit").check("softplus of what is larger is that number", _far)
+    limit = Var("limit").check("softplus of what is larger is that number", _is_identity_above)
     plus = op.softplus(x) | _parts(op, x)
     above = op.greater(x, limit) | op.greater_equal(x, limit)
     below = op.less(x, limit) | op.less_equal(x, limit)
@@ -39,13 +39,13 @@ def _chosen(op: Ops, x: Var) -> Either:
 @pattern
 def softplus(op: Ops, x: Var) -> Term:
     """log(1 + exp(x)); where exp(x) would have no room, softplus is x."""
-    return _parts(op, x) | _chosen(op, x)
+    return _parts(op, x) | _with_threshold(op, x)
 
 
 @pattern
 def mish(op: Ops, x: Var) -> Term:
     """x * tanh(softplus(x)), softplus itself or in its parts."""
-    return op.mul(x, op.tanh(op.softplus(x) | _parts(op, x) | _chosen(op, x)))
+    return op.mul(x, op.tanh(op.softplus(x) | _parts(op, x) | _with_threshold(op, x)))
 
 
 @pattern
@@ -62,7 +62,9 @@ def tanh_shrink(op: Ops, x: Var) -> Term:
 
 REWRITES = tuple(
     Rewrite(
-        wanted, single(wanted.name.replace("-", "_"), x="x"), says=f"{{nodes}} is {wanted.name}"
+        wanted,
+        replace_by_one(wanted.name.replace("-", "_"), x="x"),
+        says=f"{{nodes}} is {wanted.name}",
     )
     for wanted in (mish, softplus, softsign, tanh_shrink)
 )

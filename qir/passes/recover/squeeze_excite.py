@@ -50,36 +50,38 @@ def squeeze_excite_of_rows(op: Ops, x: Var) -> Term:
     return op.mul(x, plane | op.expand(plane, Var("s3")))
 
 
-def _of_rows(match: Match) -> bool:
+def _is_row_gate(match: Match) -> bool:
     """Returns whether the mean goes over height and width, and the gate is along the channels."""
     x, nodes = match["x"].type, match.nodes
     mean = next(n for n in nodes if n.op in ("global_avg_pool", "reduce_mean"))
     if x.rank != 4 or match.results[0].type.rank != 4:
         return False
     axes = mean.attrs.get("axes", (2, 3) if mean.attrs.get("layout") == "NCHW" else (1, 2))
-    named = sorted(a % 4 for a in axes if isinstance(a, int)) if isinstance(axes, tuple) else []
-    if named not in ([2, 3], [1, 2]):
+    mean_axes = sorted(a % 4 for a in axes if isinstance(a, int)) if isinstance(axes, tuple) else []
+    if mean_axes not in ([2, 3], [1, 2]):
         return False
-    at = 1 if named == [2, 3] else 3
+    channel_axis = 1 if mean_axes == [2, 3] else 3
     rows = [n.result.type for n in nodes if n.op in MATRIX_PRODUCTS]
-    planes = [n.result.type for n in nodes if n.op in ("reshape", "unsqueeze") and _wide(n)]
-    alone = tuple(size if i in (0, at) else 1 for i, size in enumerate(x.shape))
-    flat = (x.shape[0], x.shape[at])
-    first = [n for n in nodes if n.op in FLATTENED and not _wide(n)]
+    planes = [
+        n.result.type for n in nodes if n.op in ("reshape", "unsqueeze") and _has_image_rank(n)
+    ]
+    gate_shape = tuple(size if i in (0, channel_axis) else 1 for i, size in enumerate(x.shape))
+    row_shape = (x.shape[0], x.shape[channel_axis])
+    first = [n for n in nodes if n.op in FLATTENED and not _has_image_rank(n)]
     return (
-        None not in flat
-        and [kind.shape[-1] for kind in rows][-1:] == [x.shape[at]]
+        None not in row_shape
+        and [kind.shape[-1] for kind in rows][-1:] == [x.shape[channel_axis]]
         and all(kind.rank == 2 for kind in rows)
-        and [kind.shape for kind in planes][-1:] == [alone]
-        and all(n.result.type.shape == flat for n in first)
+        and [kind.shape for kind in planes][-1:] == [gate_shape]
+        and all(n.result.type.shape == row_shape for n in first)
     )
 
 
-def _wide(node: Node) -> bool:
+def _has_image_rank(node: Node) -> bool:
     return node.result.type.rank == 4
 
 
-def _of_images(match: Match) -> bool:
+def _is_image_gate(match: Match) -> bool:
     """Returns whether the mean goes over height and width alone, and nothing else holds just
     this."""
     mean, x = match.find("mean"), match["x"].type
@@ -106,25 +108,28 @@ def _group(graph: Graph, match: Match) -> Value | None:
             inner[node.result] = inner[node.operands["x"]]
             continue
         slots = {slot: inner[value] for slot, value in node.operands.items()}
-        kinds = [value.type for value in node.results]
-        made = body.add(node.op, slots, node.attrs, types=kinds, name=node.name)
-        body.set_origins(made, node.origins)
-        inner.update(zip(node.results, made.results, strict=True))
+        types = [value.type for value in node.results]
+        copy = body.add(node.op, slots, node.attrs, types=types, name=node.name)
+        body.set_origins(copy, node.origins)
+        inner.update(zip(node.results, copy.results, strict=True))
     body.add("output", {"y": inner[match.results[0]]})
-    kind = match.results[0].type
-    node = graph.add("fused", operands, {"kernel": KERNEL}, types=[kind], bodies={"body": body})
+    result_type = match.results[0].type
+    node = graph.add(
+        "fused", operands, {"kernel": KERNEL}, types=[result_type], bodies={"body": body}
+    )
     return node.result
 
 
 REWRITES = (
     Rewrite(
-        squeeze_excite.check("the mean goes over height and width of an image", _of_images),
+        squeeze_excite.check("the mean goes over height and width of an image", _is_image_gate),
         _group,
         says="{nodes} is one group, squeeze-excite",
     ),
     Rewrite(
         squeeze_excite_of_rows.check(
-            "the mean goes over height and width of an image, the gate along its channels", _of_rows
+            "the mean goes over height and width of an image, the gate along its channels",
+            _is_row_gate,
         ),
         _group,
         says="{nodes} is one group, squeeze-excite",

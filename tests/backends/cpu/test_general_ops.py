@@ -48,7 +48,8 @@ GRAPHS = {
     "neg": f"{COUNTS}\n%y = neg(%x) : 2x3x4xi64",
     "sigmoid beside codes": f"{CODES}\n%a = add(%x, %x) : 2x3x4xf32\n%s = softmax(%a) : 2x3x4xf32\n"
     f"%t = tanh(%s) : 2x3x4xf32\n%g = gelu(%t) : 2x3x4xf32\n%y = quantize(%g) : 2x3x4x{Q16}",
-    "softmax of an outer axis": f"{X}\n%y = softmax(%x) {{axis = 1}} : 2x3x4xf32",
+    "softmax of an outer axis": f"{X}\n%s = softmax(%x) {{axis = 1}} : 2x3x4xf32\n"
+    f"%y = quantize(%s) : 2x3x4x{Q16}",
     "backwards": f"{X}\n%y = slice(%x) {{starts = (-1, 0), ends = (-9, 3), axes = (2, 1), "
     "steps = (-2, 2)} : 2x2x2xf32",
     "flip": f"{COUNTS}\n%y = flip(%x) {{axes = (0, 2)}} : 2x3x4xi64",

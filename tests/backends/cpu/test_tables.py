@@ -148,7 +148,7 @@ def test_a_scalar_is_added_in_the_turn_of_the_whole_tensor(
         assert agrees(graph, {"x": everything(*shape)}) == ["lookup", "lookup"]
 
 
-def test_what_a_runtime_computes_by_the_place_of_an_element_is_no_table() -> None:
+def test_what_a_runtime_computes_by_the_place_of_an_element_has_a_table_for_the_end() -> None:
     text = 'name = "lanes"\nextends = "native"\n[[rule]]\nop = "add"\n'
     text += 'method = {name = "vectors", lanes = 64, after = true}\n'
     with profiles.override_profile(parser.parse(text, "lanes.toml", profiles.profile)):
@@ -159,7 +159,7 @@ def test_what_a_runtime_computes_by_the_place_of_an_element_is_no_table() -> Non
           output(y=%y)
         }}
         """)
-        assert agrees(graph, {"x": everything(90)}) == ["call"]
+        assert agrees(graph, {"x": everything(90)}) == ["lookup_pairs"]
 
 
 def test_values_that_only_lead_to_tables_are_not_made() -> None:

@@ -118,6 +118,6 @@ def test_mxnet_computes_it_as_predicted(
         pytest.skip(told)
     monkeypatch.setenv("QIR_MXNET", str(PYTHON))
     path = crossed(name, tmp_path)
-    theirs = of_mxnet(MxnetSession(path).run({"data": data()}, every=True))
+    theirs = of_mxnet(MxnetSession(path).run({"data": data()}, all_nodes=True))
     assert len(theirs) > 5
     assert differing(computed(path), theirs) == []

@@ -133,7 +133,7 @@ def test_mxnet_counts_the_same_steps_where_small_values_have_a_range_of_nothing(
     (layer,) = (node for node in symbol["nodes"] if node["name"] == "relu.q")
     layer["attrs"].update(min_calib_range="0.000000", max_calib_range="0.000000")
     path.write_text(json.dumps(symbol))
-    theirs = of_mxnet(MxnetSession(path).run({"data": data()}, every=True))
+    theirs = of_mxnet(MxnetSession(path).run({"data": data()}, all_nodes=True))
     assert len(np.unique(theirs["relu.q"])) > 50
     made: dict[str, Any] = {}
     graph = MxnetFrontend().load_object(path, Ledger(), [data()])
@@ -166,7 +166,9 @@ def test_mxnet_dequantizes_a_range_of_nothing_to_0(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("mxnet")
 def test_mxnet_runs_a_range_of_nothing_so(tmp_path: Path) -> None:
-    theirs = of_mxnet(MxnetSession(ranged_to_nothing(tmp_path)).run({"data": data()}, every=True))
+    theirs = of_mxnet(
+        MxnetSession(ranged_to_nothing(tmp_path)).run({"data": data()}, all_nodes=True)
+    )
     assert differing(recorded("pruned")[1], theirs) == []
 
 
@@ -238,7 +240,7 @@ def test_mxnet_computes_what_is_predicted(name: str, tmp_path: Path) -> None:
     ledger = Ledger()
     path = files(graph, tmp_path, ledger)
     assert set(ledger.counts()) == {Change.EXACT}
-    theirs = of_mxnet(MxnetSession(path).run({"data": x}, every=True))
+    theirs = of_mxnet(MxnetSession(path).run({"data": x}, all_nodes=True))
     assert len(theirs) > 5
     assert differing(integers(graph, x), theirs) == []
 
@@ -311,7 +313,7 @@ def test_each_op_gives_mxnets_integers_on_mxnets_floats(tmp_path: Path) -> None:
     graph = qir.load(_Attention().eval(), inputs=(torch.from_numpy(x),))
     path = files(quantized(graph, x), tmp_path)
     (name,) = (value.name for value in graph.inputs)
-    theirs = of_mxnet(MxnetSession(path).run({name: x}, every=True))
+    theirs = of_mxnet(MxnetSession(path).run({name: x}, all_nodes=True))
     parting, compared = [], 0
 
     def forced(value: Value, made: NDArray[np.generic]) -> NDArray[np.generic] | None:

@@ -65,7 +65,7 @@ def require_equal(symbol: Path, graph: qir.Graph, x: NDArray[np.float32], least:
     assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
     int8 = quantized(graph, x)
     path = files(int8, symbol.parent, Ledger())
-    tensors = of_mxnet(MxnetSession(path).run({"data": x}, every=True))
+    tensors = of_mxnet(MxnetSession(path).run({"data": x}, all_nodes=True))
     assert len(tensors) >= least
     assert differing(integers(int8, x), tensors) == []
 

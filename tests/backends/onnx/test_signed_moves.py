@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+import qir
 from qir import pipeline
 from qir.backends.onnx.optimizer import moved_values
 from qir.ledger import Change, Ledger
@@ -294,3 +295,42 @@ def test_without_it_the_optimizer_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     made = written(tmp_path, every(13, np.int8), opset=21)
     with pytest.raises(Exception, match=REFUSED):
         run(made, FEEDS, optimize=True)
+
+
+CAPTURED = """graph main as native {{
+  %x = input() : 5x2x4xf32
+  %start = input() : 2x4xf32
+  %q = quantize(%x) : 5x2x4x!quant.uniform<{kind}:f32, 0.5:{zero}>
+  %d = dequantize(%q) : 5x2x4xf32
+  %moved = transpose(%d) {{perm = (0, 2, 1)}} : 5x4x2xf32
+  %back = transpose(%moved) {{perm = (0, 2, 1)}} : 5x2x4xf32
+  %count = constant(5) : i64
+  %h = loop(count=%count, vs.0=%start, xs.0={read}) : 2x4xf32 with body {{
+    %i = input() : i64
+    %go = input() : bool
+    %v = input() : 2x4xf32
+    %all = input() : 5x2x4xf32
+    %one = gather(%all, %i) {{axis = 0}} : 2x4xf32
+    %sum = add(%v, %one) : 2x4xf32
+    output(go=%go, v=%sum)
+  }}
+  output(h=%h)
+}}"""
+
+
+@pytest.mark.parametrize("opset", [13, 17, 21, 23])
+@pytest.mark.parametrize(("kind", "zero"), [("u8", 128), ("i8", -3)])
+@pytest.mark.parametrize("read", ["%d", "%back"])
+def test_a_body_reads_moved_values(
+    read: str, kind: str, zero: int, opset: int, tmp_path: Path
+) -> None:
+    graph = qir.parse(CAPTURED.format(read=read, kind=kind, zero=zero))
+    pipeline.save(graph, tmp_path / "made.onnx", opset=opset)
+    rng = np.random.default_rng(8)
+    feeds = {
+        "x": (9 * rng.standard_normal((5, 2, 4))).astype(F),
+        "start": rng.standard_normal((2, 4)).astype(F),
+    }
+    made = run(onnx.load(tmp_path / "made.onnx"), feeds, optimize=True)
+    (wanted,) = pipeline.run(graph, feeds).values()
+    assert np.array_equal(np.asarray(next(iter(made.values()))), wanted)

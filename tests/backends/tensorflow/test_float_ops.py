@@ -50,6 +50,7 @@ VOLUME = ((2, 4, 5, 6, 4),)
 VOLUME_KERNEL: dict[str, Attr] = {"kernel": (3, 2, 2), "stride": (2, 2, 1),
                                   "pad": (1, 0, 0, 1, 1, 0)}  # fmt: skip
 ROW = np.linspace(0.5, 1.5, 3).astype(np.float32)
+ENDS = np.array([np.inf, -np.inf, 1.0, np.nan], np.float32)
 FILL = types.Array.of(np.array([2.5], np.float32), "v")
 CASES = {
     "add": Case("add", ((2, 3, 4), (3, 1))),
@@ -137,6 +138,40 @@ CASES = {
     "size": Case("size", X),
     "depth_to_space": Case("depth_to_space", ((2, 8, 3, 4),), {"block": 2}),
     "space_to_depth": Case("space_to_depth", ((2, 3, 4, 6),), {"block": 2}),
+    **{f"resize_nearest {place} {rounding} {by}": Case("resize_nearest", IMAGE, {
+        "scales": (1.0, 1.0, float(by), 3.0 if by == 2 else 0.5),
+        "coordinates": place, "rounding": rounding})
+       for place, rounding, by in (
+           ("asymmetric", "floor", 1.5), ("tf_half_pixel_for_nn", "floor", 1.5),
+           ("half_pixel", "round_prefer_ceil", 1.5), ("align_corners", "round_prefer_ceil", 1.5),
+           ("half_pixel", "round_prefer_floor", 2), ("half_pixel", "round_prefer_ceil", 2),
+       )},
+    "resize_nearest twice": Case("resize_nearest", IMAGE, {
+        "scales": (1.0, 1.0, 2.0, 2.0), "coordinates": "asymmetric",
+        "rounding": "round_prefer_floor"}),
+    "one_hot": Case("one_hot", (), {"depth": 4},
+                    {"indices": whole([[1, 5], [-1, 0]]), "values": np.array([0.5, 2], "f4")}),
+    "one_hot axis": Case("one_hot", (), {"depth": 4, "axis": 1},
+                         {"indices": whole([[1, 5], [-1, 0]]), "values": whole([0, 1])}),
+    "slice_at": Case("slice_at", X, {"axes": (2, 0), "steps": (2, 1)},
+                     {"starts": whole([1, -1]), "ends": whole([2**40, 2**40])}),
+    "slice_at back": Case("slice_at", X, {"axes": (1,), "steps": (-1,)},
+                          {"starts": whole([-1]), "ends": whole([-(2**40)])}),
+    "reverse_sequence": Case("reverse_sequence", X, {"batch": 0, "time": 1},
+                             {"lengths": whole([1, 3])}),
+    **{f"scatter_nd {how}": Case("scatter_nd", X, {"reduction": how},
+                                 {"indices": whole([[1, 2], [0, 0]]), "updates": (2, 4)})
+       for how in ("none", "add", "max", "min")},
+    "nonzero": Case("nonzero", ((3, 4),), kind="bool"),
+    "trilu": Case("trilu", X, {"k": -1}),
+    "trilu low": Case("trilu", X, {"k": 1, "upper": False}),
+    "is_inf": Case("is_inf", (), {}, {"x": ENDS}),
+    "is_inf above": Case("is_inf", (), {"negative": False}, {"x": ENDS}),
+    "is_inf below": Case("is_inf", (), {"positive": False}, {"x": ENDS}),
+    "bit_shift": Case("bit_shift", (), {"direction": "left"},
+                      {"a": whole([1, 5, 9]), "b": whole([0, 2, 3])}),
+    "bit_shift right": Case("bit_shift", (), {"direction": "right"},
+                            {"a": whole([1, 50, 900]), "b": whole([0, 2, 3])}),
     "resize_nearest": Case("resize_nearest", IMAGE, {"scales": (1.0, 1.0, 2.0, 3.0)}),
     "resize": Case("resize", IMAGE, {"scales": (1.0, 1.0, 2.0, 2.0)}),
     "constant_of_shape": Case("constant_of_shape", (), {"value": FILL},
@@ -148,6 +183,7 @@ CASES = {
        for op in ("reduce_mean", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min",
                   "reduce_l1", "reduce_l2", "reduce_sum_square", "reduce_log_sum_exp")},
     "reduce_log_sum": Case("reduce_log_sum", X, {"axes": (1,)}, low=0.5),
+    "top_k": Case("top_k", X, {"k": 2}),
     "arg_max": Case("arg_max", X, {"axis": 1}),
     "arg_min": Case("arg_min", X, {"axis": 2, "keep": False}),
     "cumsum": Case("cumsum", X, {"axis": 1, "reverse": True}),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import qir
+from qir.backends.tensorflow.writer.forms import converted
 from qir.target import target
 from tests.differential.kernels_of_tensorflow import HAS_VNNI
 
@@ -115,3 +116,24 @@ def test_volumes_and_transposed_convolutions_are_written(
     assert np.abs(back - wanted).max() <= 1e-5 * np.abs(wanted).max()
     made = quantized(graph, {value.name: x})
     assert compared_by_regions(made, {value.name: x}, here).integers > 100
+
+
+def test_sequences_of_open_length(tmp_path: Path) -> None:
+    """Dense layers on them are products of matrices, whose rows are counted as they run."""
+    layers = tf.keras.layers
+    given = layers.Input((None, 6))
+    x = layers.Conv1D(8, 3, padding="causal", dilation_rate=2, activation="relu")(given)
+    x = layers.Dense(7)(layers.Dense(12, "relu")(x))
+    graph = qir.load(tf.keras.Model(given, layers.Softmax()(x)))
+    (value,) = graph.inputs
+    rng = np.random.default_rng(5)
+    made = quantized(graph, {value.name: rng.normal(size=(4, 9, 6)).astype(np.float32)})
+    qir.save(made, tmp_path / "int8.pb", target=TARGET)
+    again = qir.load(tmp_path / "int8.pb")
+    assert sum(node.op in ("linear", "fused") for node in again) >= 2
+    for length in (9, 14):
+        feeds = {value.name: rng.normal(size=(2, length, 6)).astype(np.float32)}
+        assert compared_by_regions(made, feeds, here).integers > 200
+        kernels = converted(made, qir.Ledger(), kernels=True)
+        (ours,), (back,) = (qir.run(each, feeds).values() for each in (kernels, again))
+        assert np.abs(np.subtract(ours, back)).max() <= 1e-6

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", ["resnet", "mobile", "encoder", "plain"])
+@pytest.mark.parametrize("name", ["resnet", "mobile", "encoder", "plain", "steps"])
 def test_every_quantized_tensor_is_that_of_onednns_kernels(name: str) -> None:
     graph, data = quantized(name, "pt2e")
     inputs = {graph.inputs[0].name: data[:3]}

@@ -70,3 +70,24 @@ def test_every_integer_is_pytorchs(outputs: tuple[str, ...]) -> None:
     graph = network(*outputs)
     wrong, total = differing(target("pytorch-onednn"), graph, {"x": data})
     assert (wrong, total) == (0, 240 * len(outputs))
+
+
+def test_a_sum_that_moves_results_by_several_steps_is_split_where_loss_is_agreed() -> None:
+    arrays: dict[str, NDArray[np.generic]] = {
+        "w": np.random.default_rng(5).integers(-127, 128, (6, 8, 3, 3)).astype(np.int8)
+    }
+    graph = parse(
+        """graph main as tf-2.21.onednn {
+  %x = input() : 4x8x5x5x!quant.uniform<u8:f32, 0.02>
+  %w = constant(@w) : 6x8x3x3x!quant.uniform<i8:f32:0, {0.01, 0.02, 0.005, 0.01, 0.015, 0.02}>
+  %s = input() : 4x6x3x3x!quant.uniform<u8:f32, 0.6>
+  %y = conv2d(%x, %w) |> add(., %s) |> relu : 4x6x3x3x!quant.uniform<u8:f32, 0.2>
+  output(y=%y)
+}""",
+        arrays,
+    )
+    for lossy, integer in ((False, 0), (True, 1)):
+        made = qir.build(graph, target="pytorch-x86", format="fx", lossy=lossy)
+        assert isinstance(made, GraphModule)
+        names = [str(node.target) for node in made.graph.nodes if node.op == "call_function"]
+        assert names.count("quantized.conv2d") == integer, names

@@ -18,7 +18,7 @@ from qir.backends.torch.channels_last.result_strides import (
     StridedKernel,
     requantized,
     result_strides,
-    unpredicted,
+    unpredicted_reason,
 )
 from qir.backends.torch.channels_last.strides import (
     Sizes,
@@ -277,7 +277,7 @@ def test_softmaxes_of_other_rows_are_told_of_qnnpack() -> None:
                     wanted = (torch.softmax(x.dequantize(), axis) * 256).clamp(0, 255)
                     off = float((made - wanted).abs().max()) > 2
                     read = [Operand(sizes, steps)]
-                    why = unpredicted(
+                    why = unpredicted_reason(
                         StridedKernel("softmax", {"axis": axis}, read, sizes, True, True)
                     )
                     assert why or not off, (sizes, steps, axis)

@@ -208,6 +208,6 @@ def test_mxnet_runs_kept_operators_between_quantized_layers(tmp_path: Path) -> N
     made = qir.quantize(graph, qir.calibrate(graph, x), target=TARGET)
     again = tmp_path / "int8-symbol.json"
     qir.save(made, again, target=TARGET)
-    found = of_mxnet(MxnetSession(again).run({"data": x}, every=True))
+    found = of_mxnet(MxnetSession(again).run({"data": x}, all_nodes=True))
     assert len(found) > 5
     assert differing(integers(made, x), found) == []

@@ -171,6 +171,16 @@ def _windows() -> Iterator[Case]:
             lambda x, p=padding: tf.nn.conv3d(x, kernel, (1, 1, 2, 1, 1), p),
             (volume,),
         )
+        for stride in (1, 2):
+            sides = [n * stride + (padding == "VALID") * max(k - stride, 0)
+                     for n, k in zip((4, 6, 5), (2, 3, 2), strict=True)]  # fmt: skip
+            yield Case(
+                f"Conv3DBackpropInputV2 {padding} {stride}",
+                lambda x, p=padding, s=stride, z=tuple(sides): tf.nn.conv3d_transpose(
+                    x, kernel.transpose(0, 1, 2, 4, 3), (1, *z, 4), s, p
+                ),
+                (volume,),
+            )
         yield Case(
             f"MaxPool3D {padding}", lambda x, p=padding: tf.nn.max_pool3d(x, 2, 2, p), (volume,)
         )
@@ -392,8 +402,41 @@ def _simulated() -> Iterator[Case]:
         1, "SAME"), (X,))  # fmt: skip
 
 
+def _counts() -> Iterator[Case]:
+    bounds = [-1.0, 0.0, 0.5, 2.0]
+    held = np.array([[-2.0, -1.0, 0.2, 0.5], [2.0, 3.0, np.inf, -np.inf]], np.float32)
+    for kind in (np.float32, np.float64, np.int32):
+        x = (held if kind != np.int32 else _random_integers(2, 4)).astype(kind)
+        yield Case(f"Bucketize {x.dtype}",
+                   lambda x: raw.Bucketize(input=x, boundaries=bounds), (x,))  # fmt: skip
+    ids, weights = _random_integers(3, 6, low=0, high=7), _random_floats(3, 6)
+    for name, data, by in (("row", ids[0], []), ("rows", ids, []), ("weighted", ids, weights)):
+        for binary in (False, True):
+            yield Case(f"DenseBincount {name} {binary}", lambda x, w=by, b=binary:
+                       raw.DenseBincount(input=x, size=5, weights=np.asarray(w, np.float32),
+                                         binary_output=b), (data,))  # fmt: skip
+    yield Case("BroadcastArgs", lambda x: tf.broadcast_to(x, raw.BroadcastArgs(
+        s0=[3, 1, 4], s1=tf.shape(x))), (_random_floats(5, 1),))  # fmt: skip
+    yield Case("BroadcastArgs computed", lambda x, y: tf.broadcast_dynamic_shape(x, y),
+               (np.array([3, 1, 4], np.int32), np.array([5, 1], np.int32)))  # fmt: skip
+
+
+def _spectra() -> Iterator[Case]:
+    a, b = _random_floats(3, 12), _random_floats(3, 12, seed=1)
+    for length in (12, 11, 8, 1):
+        yield Case(f"RFFT of {length}", lambda x, n=length: [part(tf.signal.rfft(x, [n]))
+                   for part in (tf.math.real, tf.math.imag, tf.abs)], (a,))  # fmt: skip
+    for length in (12, 11):
+        bins = length // 2 + 1
+        yield Case(f"IRFFT of {length}", lambda x, y, n=length, k=bins: tf.signal.irfft(
+            tf.complex(x[:, :k], y[:, :k]), [n]), (a, b))  # fmt: skip
+    yield Case("Angle", lambda x, y: tf.math.angle(tf.complex(x, y)), (a, b))
+    yield Case("Conj", lambda x, y: tf.math.imag(tf.math.conj(tf.complex(x, y))), (a, b))
+    yield Case("STFT", lambda x: tf.abs(tf.signal.stft(x, 16, 8)), (_random_floats(2, 100),))
+
+
 def cases() -> list[Case]:
     """Returns all of them."""
     families = (_functions, _arithmetic, _windows, _normalization, _products, _reductions, _moves)
-    more = (_indices, _creation, _resizes, _simulated)
+    more = (_indices, _creation, _resizes, _simulated, _counts, _spectra)
     return [case for family in (*families, *more) for case in family()]

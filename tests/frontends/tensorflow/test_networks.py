@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import qir
+from qir.errors import InputError
 from qir.frontends.tensorflow.child import freeze_keras
 from qir.reference.interpreter import run
 from tests.frontends.comparison import difference
@@ -115,3 +117,69 @@ def test_signatures_keep_their_names(tmp_path: Path) -> None:
     made = run(graph, {"features": np.eye(2, dtype=np.float32)})
     assert np.array_equal(made["once"], module.w.numpy())
     assert np.array_equal(made["twice"], 2 * module.w.numpy())
+
+
+class Subclassed(tf.keras.Model):  # type: ignore[misc]
+    """A model as users derive them; without an argument `training`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = tf.keras.layers.Dense(5, activation="relu")
+        self.norm = tf.keras.layers.BatchNormalization()
+        self.last = tf.keras.layers.Dense(2)
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.norm(self.hidden(x)))
+
+
+class Several(tf.keras.Model):  # type: ignore[misc]
+    """A model of several inputs and results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = tf.keras.layers.Dense(3), tf.keras.layers.Dense(3)
+
+    def call(self, given: dict[str, Any], training: bool = False) -> dict[str, Any]:
+        assert not training
+        made = self.left(given["image"]) + self.right(given["more"][0])
+        return {"sum": made, "scaled": made * given["more"][1]}
+
+
+def test_a_subclassed_model_is_read_by_the_shapes_it_was_called_with() -> None:
+    x = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
+    model = Subclassed()
+    with pytest.raises(InputError, match="the model has no known inputs; call it once"):
+        qir.load(model)
+    wanted = np.asarray(model(x, training=False))
+    graph = qir.load(model)
+    assert not isinstance(graph.inputs[0].type.shape[0], int)
+    assert difference(computed(graph, x), wanted, NEAR) == ""
+
+
+def test_a_subclassed_model_has_an_input_for_each_tensor_of_its_argument() -> None:
+    rng = np.random.default_rng(3)
+    x, a, b = (rng.normal(size=(4, n)).astype(np.float32) for n in (6, 5, 3))
+    model = Several()
+    wanted = model({"image": x, "more": [a, b]})
+    graph = qir.load(model)
+    assert [v.name for v in graph.inputs] == ["image", "more_0", "more_1"]
+    made = list(run(graph, {"image": x, "more_0": a, "more_1": b}).values())
+    for ours, theirs in zip(made, (wanted["scaled"], wanted["sum"]), strict=True):
+        assert difference(ours, np.asarray(theirs), NEAR) == ""
+
+
+def test_encodings_of_categories() -> None:
+    """Keras clamps their size to one number from both sides."""
+    layers = tf.keras.layers
+    ids, given = layers.Input((4,), dtype="int32"), layers.Input((1,))
+    many = layers.CategoryEncoding(10, "multi_hot")(ids)
+    place = layers.Discretization(bin_boundaries=[-0.5, 0.0, 0.5])(given)
+    made = layers.Concatenate()([many, layers.CategoryEncoding(4, "one_hot")(place)])
+    model = tf.keras.Model([ids, given], layers.Dense(3)(made))
+    rng = np.random.default_rng(9)
+    data = rng.integers(0, 10, (5, 4)).astype(np.int32), rng.normal(size=(5, 1)).astype(np.float32)
+    graph = qir.load(model)
+    assert not any(node.op == "foreign" for node in graph)
+    feeds = {v.name: x for v, x in zip(graph.inputs, data, strict=True)}
+    (made,) = run(graph, feeds).values()
+    assert difference(made, np.asarray(model(list(data))), NEAR) == ""

@@ -68,3 +68,22 @@ def test_every_op_that_is_read_is_compared() -> None:
     compared = {node.op for case in CASES for node in _built(case)[0].node}
     elsewhere = kernels.OPS.keys() | loops.OPS.keys()
     assert OPS.keys() - elsewhere - compared == set()
+
+
+@pytest.mark.slow
+def test_an_input_too_many_is_refused(tmp_path: Path) -> None:
+    from qir.frontends.tensorflow import kernels, loops
+    from qir.frontends.tensorflow.operators import OPS
+
+    left = OPS.keys() - kernels.OPS.keys() - loops.OPS.keys()
+    for case in CASES:
+        proto, _ = _built(case)
+        found = [n for n in proto.node if n.op in left and n.input and "N" not in n.attr]
+        for op in {node.op for node in found} - {"Einsum", "IdentityN"}:  # of any number
+            left -= {op}
+            damaged = type(proto).FromString(proto.SerializeToString())
+            node = next(n for n in damaged.node if n.op == op)
+            node.input.append(node.input[0])
+            said = f"{op} {node.name} is not read: "
+            with pytest.raises(InputError, match=said):
+                TensorFlowFrontend().load(save_graph_def(damaged, tmp_path / "x.pb"), Ledger())

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.while_loop import while_loop
 
 import qir
+from qir.errors import InputError
 from tests.frontends.comparison import difference
 
 from .comparison import export, run_graph, run_module
@@ -88,3 +90,37 @@ def test_bodies_are_written_to_onnx(tmp_path: Path) -> None:
     for x in (X.abs(), -X.abs()):
         (ours,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         assert difference(np.asarray(ours), run_module(module, [x])[0], 1e-5) == ""
+
+
+class Blocks(nn.Module):
+    """Computes a part without gradients, and a part without autocast."""
+
+    def __init__(self, *, autocast: bool = False) -> None:
+        super().__init__()
+        self.linear, self.autocast = nn.Linear(4, 4), autocast
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            places = torch.arange(x.shape[0]).float()[:, None] + self.linear.bias
+            made = self.linear(x) * places
+        with torch.autocast("cpu", enabled=self.autocast):
+            y = made @ self.linear.weight
+        return x + made, y.relu()
+
+
+def test_blocks_are_read_in_their_place() -> None:
+    module = Blocks()
+    shapes = ({0: torch.export.Dim("rows", min=2)},)
+    for more in ({}, {"dynamic_shapes": shapes}):
+        program = export(module, (X,), **more)
+        called = {str(node.target) for node in program.graph.nodes}
+        assert {"wrap_with_set_grad_enabled", "wrap_with_autocast"} <= called
+        graph = qir.load(program)
+        pairs = zip(run_graph(graph, [X]), run_module(module, [X]), strict=True)
+        assert [why for a, b in pairs if (why := difference(a, b, NEAR))] == []
+
+
+def test_autocast_is_refused() -> None:
+    program = export(Blocks(autocast=True), (X,))
+    with pytest.raises(InputError, match="export it without autocast"):
+        qir.load(program)

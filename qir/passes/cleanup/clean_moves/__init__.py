@@ -39,45 +39,45 @@ from qir.ir.origin import Origin
 from qir.ir.text import parse
 from qir.ir.types import TensorType
 from qir.ledger import Change
-from qir.passes.cleanup.clean_moves.identities import NOTHING, THROUGH
+from qir.passes.cleanup.clean_moves.identities import IDENTITIES, TRANSPOSES_APART
 from qir.rewrite import Pass
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import PatternPass, Replacement, Rewrite
 
-_Find: TypeAlias = Callable[[Node], "Value | None"]
+_Finder: TypeAlias = Callable[[Node], "Value | None"]
 
 
 def _made_by(*ops: str) -> Callable[[Value], bool]:
     return lambda value: value.node.op in ops and not value.node.schemes
 
 
-def _same(found: Value | None, node: Node) -> Value | None:
+def _if_same_type(value: Value | None, node: Node) -> Value | None:
     """Returns the value, if it may stand for the node's result."""
-    return found if found is not None and found.type == node.result.type else None
+    return value if value is not None and value.type == node.result.type else None
 
 
-def _instead(find: _Find) -> Replacement:
+def _replace_by(find: _Finder) -> Replacement:
     """Returns a value that is there already stands for what matched."""
 
     def replace(graph: Graph, match: Match) -> Value | None:
-        return _same(find(match.root), match.root)
+        return _if_same_type(find(match.root), match.root)
 
     return replace
 
 
-def _again(
+def _merged_op(
     graph: Graph,
     match: Match,
     made: str,
     x: Value,
     attrs: dict[str, Attr],
-    more: Value | None = None,
+    shape: Value | None = None,
 ) -> Value | None:
     """Returns one op in the place of two; None where it makes another type, as maps of integers may
     be."""
     node, inner = match.root, match["x"].node
-    operands = {"x": x} if more is None else {"x": x, "shape": more}
+    operands = {"x": x} if shape is None else {"x": x, "shape": shape}
     try:
         types = infer_result_types(made, operands, attrs)
     except QirError:
@@ -95,48 +95,48 @@ def _x(node: Node) -> Value:
     return node.operands["x"]
 
 
-def _alone(node: Node) -> Value | None:
+def _single_part(node: Node) -> Value | None:
     return node.operands["xs.0"] if len(node.operands) == 1 else None
 
 
-def _unmoved(node: Node) -> Value | None:
+def _unmoved_operand(node: Node) -> Value | None:
     """x, where the op keeps every axis as it is."""
     x, attrs = _x(node), node.attrs
     match node.op:
         case "transpose":
-            still = attrs["perm"] == tuple(range(x.type.rank))
+            is_idle = attrs["perm"] == tuple(range(x.type.rank))
         case "pad":
-            still = not any(_wholes(attrs["pads"]))
+            is_idle = not any(_ints(attrs["pads"]))
         case "tile":
-            still = all(count == 1 for count in _wholes(attrs["repeats"]))
+            is_idle = all(count == 1 for count in _ints(attrs["repeats"]))
         case "flip" | "unsqueeze":
-            still = attrs["axes"] == ()
+            is_idle = attrs["axes"] == ()
         case "flatten":
-            still = x.type.rank == 2 and attrs["axis"] in (1, -1)
+            is_idle = x.type.rank == 2 and attrs["axis"] in (1, -1)
         case "slice":
-            still = _takes_all(node)
+            is_idle = _takes_everything(node)
         case _:
-            still = True
-    return x if still or _known_same(node) else None
+            is_idle = True
+    return x if is_idle or _has_same_known_shape(node) else None
 
 
-def _wholes(value: Attr) -> tuple[int, ...]:
+def _ints(value: Attr) -> tuple[int, ...]:
     assert isinstance(value, tuple)
     return tuple(v for v in value if isinstance(v, int))
 
 
-def _takes_all(node: Node) -> bool:
+def _takes_everything(node: Node) -> bool:
     shape = _x(node).type.shape
-    lists = (_wholes(node.attrs[n]) for n in ("axes", "starts", "ends", "steps"))
+    lists = (_ints(node.attrs[n]) for n in ("axes", "starts", "ends", "steps"))
     for axis, start, end, step in zip(*lists, strict=True):
         size = shape[axis]
-        far = size if isinstance(size, int) else 2**31 - 1
-        if start != 0 or step != 1 or end < far:
+        least_end = size if isinstance(size, int) else 2**31 - 1
+        if start != 0 or step != 1 or end < least_end:
             return False
     return True
 
 
-def _known_same(node: Node) -> bool:
+def _has_same_known_shape(node: Node) -> bool:
     """Returns whether a reshape or expand makes the shape that is there."""
     shape = _x(node).type.shape
     if node.op not in (*RESHAPES, "expand") or None in shape:
@@ -147,25 +147,25 @@ def _known_same(node: Node) -> bool:
 # -- two moves as one -----------------------------------------------------------------------------
 
 
-def _permuted(graph: Graph, match: Match) -> Value | None:
+def _merged_transposes(graph: Graph, match: Match) -> Value | None:
     first, second = match["x"].node, match.root
-    before = _wholes(first.attrs["perm"])
-    perm = tuple(before[axis] for axis in _wholes(second.attrs["perm"]))
+    first_perm = _ints(first.attrs["perm"])
+    perm = tuple(first_perm[axis] for axis in _ints(second.attrs["perm"]))
     if perm == tuple(range(len(perm))):
-        return _same(_x(first), second)
-    return _again(graph, match, "transpose", _x(first), {"perm": perm})
+        return _if_same_type(_x(first), second)
+    return _merged_op(graph, match, "transpose", _x(first), {"perm": perm})
 
 
-def _reshaped(graph: Graph, match: Match) -> Value | None:
+def _merged_reshapes(graph: Graph, match: Match) -> Value | None:
     """Returns a reshape of what the first of two reshapes takes, where all sizes but one are
     known."""
     first, second = match["x"].node, match.root
     x, shape = _x(first), second.result.type.shape
-    if x.type == second.result.type and (None not in shape or _undone(first, second)):
+    if x.type == second.result.type and (None not in shape or _undoes(first, second)):
         return x
     constant = second.operands["shape"].constant if second.op == "reshape" else None
     if constant is not None and (0 not in constant.data or second.attrs["allow_zero"]):
-        return _again(graph, match, "reshape", x, dict(second.attrs), second.operands["shape"])
+        return _merged_op(graph, match, "reshape", x, dict(second.attrs), second.operands["shape"])
     sizes = [d if isinstance(d, int) else -1 for d in shape]
     if sizes.count(-1) > 1 or 0 in sizes:
         return None
@@ -174,120 +174,122 @@ def _reshaped(graph: Graph, match: Match) -> Value | None:
 
 def _new_reshape(graph: Graph, match: Match, x: Value, sizes: list[int]) -> Value | None:
     node = match.root
-    wanted = dims.product(tuple(1 if s < 0 else s for s in sizes))
-    whole = dims.divide(dims.product(x.type.shape), wanted)
-    shape = tuple(whole if s < 0 else s for s in sizes)
+    known_product = dims.product(tuple(1 if s < 0 else s for s in sizes))
+    open_size = dims.divide(dims.product(x.type.shape), known_product)
+    shape = tuple(open_size if s < 0 else s for s in sizes)
     quant = x.type.quant
     element = x.type.dtype if quant is None else reshape(quant, x.type.shape, shape)
     if element is None or TensorType(shape, element) != node.result.type:
         return None
-    known = graph.constant(np.array(sizes, np.int64), name=f"{node.name}.shape")
+    sizes_constant = graph.constant(np.array(sizes, np.int64), name=f"{node.name}.shape")
     origins = (*match["x"].node.origins, *node.origins)
     return graph.add(
-        "reshape", {"x": x, "shape": known}, types=[node.result.type], origins=origins
+        "reshape", {"x": x, "shape": sizes_constant}, types=[node.result.type], origins=origins
     ).result
 
 
-def _undone(first: Node, second: Node) -> bool:
+def _undoes(first: Node, second: Node) -> bool:
     """Returns whether axes are put in and taken out at the same places."""
     pair = (first.op, second.op)
     if pair not in (("unsqueeze", "squeeze"), ("squeeze", "unsqueeze")):
         return False
     rank = max(first.result.type.rank, second.result.type.rank)
-    axes = [{a % rank for a in _wholes(n.attrs["axes"])} for n in (first, second)]
+    axes = [{a % rank for a in _ints(n.attrs["axes"])} for n in (first, second)]
     return axes[0] == axes[1] and bool(axes[0])
 
 
-def _padded(graph: Graph, match: Match) -> Value | None:
+def _merged_pads(graph: Graph, match: Match) -> Value | None:
     first, second = match["x"].node, match.root
-    same = all(attributes.same(first.attrs[n], second.attrs[n]) for n in ("mode", "value"))
-    pads = [_wholes(n.attrs["pads"]) for n in (first, second)]
-    if not same or first.attrs["mode"] != "constant" or min(*pads[0], *pads[1]) < 0:
+    is_same_fill = all(attributes.same(first.attrs[n], second.attrs[n]) for n in ("mode", "value"))
+    pads = [_ints(n.attrs["pads"]) for n in (first, second)]
+    if not is_same_fill or first.attrs["mode"] != "constant" or min(*pads[0], *pads[1]) < 0:
         return None
-    both = tuple(a + b for a, b in zip(*pads, strict=True))
-    return _again(graph, match, "pad", _x(first), {**second.attrs, "pads": both})
+    total = tuple(a + b for a, b in zip(*pads, strict=True))
+    return _merged_op(graph, match, "pad", _x(first), {**second.attrs, "pads": total})
 
 
-def _sliced(graph: Graph, match: Match) -> Value | None:
+def _merged_slices(graph: Graph, match: Match) -> Value | None:
     """Returns one slice for two, along axes of known sizes."""
     first, second = match["x"].node, match.root
     x = _x(first)
-    taken: dict[int, range] = {}
+    ranges: dict[int, range] = {}
     for node in (first, second):
-        lists = (_wholes(node.attrs[n]) for n in ("axes", "starts", "ends", "steps"))
+        lists = (_ints(node.attrs[n]) for n in ("axes", "starts", "ends", "steps"))
         for axis, start, end, step in zip(*lists, strict=True):
-            at, size = axis % x.type.rank, x.type.shape[axis]
+            positive_axis, size = axis % x.type.rank, x.type.shape[axis]
             if not isinstance(size, int):
                 return None
-            held = taken.get(at, range(size))
-            part = slice_indices(start, end, step, len(held))
-            taken[at] = held[part.start : part.stop : part.step] if part else range(0)
-    if any(not part or part.step < 0 for part in taken.values()):
+            current = ranges.get(positive_axis, range(size))
+            indices = slice_indices(start, end, step, len(current))
+            ranges[positive_axis] = (
+                current[indices.start : indices.stop : indices.step] if indices else range(0)
+            )
+    if any(not indices or indices.step < 0 for indices in ranges.values()):
         return None
-    axes = tuple(sorted(taken))
+    axes = tuple(sorted(ranges))
     attrs: dict[str, Attr] = {
-        "starts": tuple(taken[a].start for a in axes),
-        "ends": tuple(taken[a][-1] + 1 for a in axes),
+        "starts": tuple(ranges[a].start for a in axes),
+        "ends": tuple(ranges[a][-1] + 1 for a in axes),
         "axes": axes,
-        "steps": tuple(taken[a].step for a in axes),
+        "steps": tuple(ranges[a].step for a in axes),
     }
-    return _again(graph, match, "slice", x, attrs)
+    return _merged_op(graph, match, "slice", x, attrs)
 
 
 # -- what is cut and joined -----------------------------------------------------------------------
 
 
-def _part(value: Value, axis: int) -> tuple[Value, int, int] | None:
+def _slice_of(value: Value, axis: int) -> tuple[Value, int, int] | None:
     """Returns what a value is a part of along an axis, from where, to before where."""
     node = value.node
-    if node.op == "split" and isinstance(at := node.attrs["axis"], int):
-        sizes = _wholes(node.attrs["sizes"])
+    if node.op == "split" and isinstance(part_axis := node.attrs["axis"], int):
+        sizes = _ints(node.attrs["sizes"])
         start = sum(sizes[: value.index])
-        fits = at % value.type.rank == axis
+        fits = part_axis % value.type.rank == axis
         return (_x(node), start, start + sizes[value.index]) if fits else None
-    if node.op != "slice" or len(_wholes(node.attrs["axes"])) != 1:
+    if node.op != "slice" or len(_ints(node.attrs["axes"])) != 1:
         return None
     x = _x(node)
-    (at,), (start,), (end,), (step,) = (
-        _wholes(node.attrs[n]) for n in ("axes", "starts", "ends", "steps")
+    (part_axis,), (start,), (end,), (step,) = (
+        _ints(node.attrs[n]) for n in ("axes", "starts", "ends", "steps")
     )
-    size = x.type.shape[at]
-    if at % x.type.rank != axis or step != 1 or not isinstance(size, int):
+    size = x.type.shape[part_axis]
+    if part_axis % x.type.rank != axis or step != 1 or not isinstance(size, int):
         return None
     part = slice_indices(start, end, step, size)
     return x, part.start, part.stop
 
 
-def _joined(graph: Graph, match: Match) -> Value | None:
+def _rejoined_parts(graph: Graph, match: Match) -> Value | None:
     """Returns what was cut, where a concat joins all its parts in their order, maybe next to
     others."""
     node, values = match.root, match.root.variadic("xs")
     axis = node.attrs["axis"]
     assert isinstance(axis, int)
     axis %= node.result.type.rank
-    out: list[Value] = []
-    at = 0
-    while at < len(values):
-        whole, count = _run(values, at, axis)
-        out.append(whole)
-        at += count
-    if len(out) == 1:
-        return _same(out[0], node)
-    return None if len(out) == len(values) else _concat(graph, node, out, node.origins)
+    merged: list[Value] = []
+    position = 0
+    while position < len(values):
+        joined, count = _complete_parts(values, position, axis)
+        merged.append(joined)
+        position += count
+    if len(merged) == 1:
+        return _if_same_type(merged[0], node)
+    return None if len(merged) == len(values) else _concat(graph, node, merged, node.origins)
 
 
-def _run(values: list[Value], first: int, axis: int) -> tuple[Value, int]:
+def _complete_parts(values: list[Value], first: int, axis: int) -> tuple[Value, int]:
     """Returns the value whose parts stand from here on, and how many they are; else the one that
     does."""
-    found = _part(values[first], axis)
-    if found is None or found[1] != 0 or len(values) == 1:
+    part = _slice_of(values[first], axis)
+    if part is None or part[1] != 0 or len(values) == 1:
         return values[first], 1
-    x, _, end = found
+    x, _, end = part
     for count, value in enumerate(values[first + 1 :], 2):
-        found = _part(value, axis)
-        if found is None or found[0] is not x or found[1] != end:
+        part = _slice_of(value, axis)
+        if part is None or part[0] is not x or part[1] != end:
             break
-        end = found[2]
+        end = part[2]
         if x.type.shape[axis] == end:
             return x, count
     return values[first], 1
@@ -306,48 +308,48 @@ def _concat(
     return graph.add("concat", operands, node.attrs, types=types, origins=origins).result
 
 
-def _cut_out(graph: Graph, match: Match) -> Value | None:
+def _operand_cut_out(graph: Graph, match: Match) -> Value | None:
     """Returns the operand of a concat that a slice takes out again."""
     node, joined = match.root, match["x"].node
     axis = joined.attrs["axis"]
     assert isinstance(axis, int)
-    part = _part(node.result, axis % node.result.type.rank)
-    at = 0
+    part = _slice_of(node.result, axis % node.result.type.rank)
+    position = 0
     for value in joined.variadic("xs"):
         size = value.type.shape[axis]
         if part is None or not isinstance(size, int):
             return None
-        if (part[1], part[2]) == (at, at + size) and size:
-            return _same(value, node)
-        at += size
+        if (part[1], part[2]) == (position, position + size) and size:
+            return _if_same_type(value, node)
+        position += size
     return None
 
 
-def _flat(graph: Graph, match: Match) -> Value | None:
+def _flattened_concat(graph: Graph, match: Match) -> Value | None:
     """Returns one concat for a concat of concats along one axis."""
     node, values = match.root, match.root.variadic("xs")
     rank, axis = node.result.type.rank, node.attrs["axis"]
     assert isinstance(axis, int)
-    out: list[Value] = []
+    parts: list[Value] = []
     origins: list[Origin] = []
     for value in values:
         inner = value.node
-        at = inner.attrs["axis"] if inner.op == "concat" else None
-        alone = value.only_use is not None and not inner.schemes
-        if isinstance(at, int) and at % rank == axis % rank and alone:
-            out += inner.variadic("xs")
+        inner_axis = inner.attrs["axis"] if inner.op == "concat" else None
+        is_free = value.only_use is not None and not inner.schemes
+        if isinstance(inner_axis, int) and inner_axis % rank == axis % rank and is_free:
+            parts += inner.variadic("xs")
             origins += inner.origins
         else:
-            out.append(value)
-    if len(out) == len(values):
+            parts.append(value)
+    if len(parts) == len(values):
         return None
-    return _concat(graph, node, out, (*origins, *node.origins))
+    return _concat(graph, node, parts, (*origins, *node.origins))
 
 
 # -- casts ----------------------------------------------------------------------------------------
 
 
-def holds(wide: DType, narrow: DType) -> bool:
+def represents_every(wide: DType, narrow: DType) -> bool:
     """Returns whether a type has every number of another, so that a cast to it loses nothing."""
     if wide == narrow:
         return True
@@ -359,13 +361,13 @@ def holds(wide: DType, narrow: DType) -> bool:
         low, high = narrow.bounds
         if wide.is_integer:
             return wide.bounds[0] <= low and high <= wide.bounds[1]
-        return wide.is_float and max(-low, high) <= _WHOLE.get(wide.name, 0)
-    return narrow.is_float and narrow.name in _FLOATS.get(wide.name, ())
+        return wide.is_float and max(-low, high) <= _EXACT_INTEGERS.get(wide.name, 0)
+    return narrow.is_float and narrow.name in _CONTAINED_FLOATS.get(wide.name, ())
 
 
-_WHOLE = {"bf16": 2**8, "f16": 2**11, "f32": 2**24, "f64": 2**53}
+_EXACT_INTEGERS = {"bf16": 2**8, "f16": 2**11, "f32": 2**24, "f64": 2**53}
 """Up to where a float type has every whole number."""
-_FLOATS = {
+_CONTAINED_FLOATS = {
     "f64": ("f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "f4e2m1fn"),
     "f32": ("f16", "bf16", "f8e4m3fn", "f8e5m2", "f4e2m1fn"),
     "f16": ("f8e4m3fn", "f8e5m2", "f4e2m1fn"),
@@ -374,7 +376,7 @@ _FLOATS = {
 """The float types whose every number a float type has."""
 
 
-def _kinds(first: Node, second: Node) -> tuple[DType, DType, DType] | None:
+def _cast_types(first: Node, second: Node) -> tuple[DType, DType, DType] | None:
     values = (_x(first), first.result, second.result)
     if any(v.type.quant for v in values):
         return None
@@ -382,20 +384,20 @@ def _kinds(first: Node, second: Node) -> tuple[DType, DType, DType] | None:
     return a, b, c
 
 
-def _cast(graph: Graph, match: Match) -> Value | None:
+def _merged_casts(graph: Graph, match: Match) -> Value | None:
     """Returns one cast for two, or none, where the first loses nothing."""
     first, second = match["x"].node, match.root
-    kinds = _kinds(first, second)
-    if kinds is None or not holds(kinds[1], kinds[0]):
+    types = _cast_types(first, second)
+    if types is None or not represents_every(types[1], types[0]):
         return None
-    a, b, c = kinds
+    a, b, c = types
     if a == c:
-        return _same(_x(first), second)
-    alike = a == BOOL or (a.is_integer and b.is_integer) or (a.is_float and b.is_float)
-    return _again(graph, match, "cast", _x(first), {"to": c}) if alike else None
+        return _if_same_type(_x(first), second)
+    is_same_kind = a == BOOL or (a.is_integer and b.is_integer) or (a.is_float and b.is_float)
+    return _merged_op(graph, match, "cast", _x(first), {"to": c}) if is_same_kind else None
 
 
-def _uncast(node: Node) -> Value | None:
+def _needless_cast(node: Node) -> Value | None:
     return None if _x(node).type.quant else _x(node)
 
 
@@ -403,10 +405,20 @@ def _uncast(node: Node) -> Value | None:
 
 
 _X = Var("x")
-_STILL = ("identity", "dropout", "transpose", "pad", "tile", "flip", "slice", "expand", *RESHAPES)
+_POSSIBLY_IDLE = (
+    "identity",
+    "dropout",
+    "transpose",
+    "pad",
+    "tile",
+    "flip",
+    "slice",
+    "expand",
+    *RESHAPES,
+)
 
 
-def _made(*ops: str) -> Var:
+def _produced_by(*ops: str) -> Var:
     """Returns what one of these ops has made; other users of it are no hindrance."""
     return _X.check(f"it is made by {' or '.join(ops)}", _made_by(*ops))
 
@@ -416,26 +428,39 @@ def _rewrite(name: str, term: Op, replace: Replacement, doc: str) -> Rewrite:
 
 
 _REWRITES = (
-    _rewrite("nothing-moves", op.any_of(*_STILL)(_X, ...), _instead(_unmoved), "nothing moves"),
-    _rewrite("one-part", op.concat(_X), _instead(_alone), "one part is the whole"),
-    _rewrite("same-type", op.cast(_X), _instead(_uncast), "it is of that type already"),
-    _rewrite("transposes", op.transpose(_made("transpose")), _permuted, "transposes as one"),
+    _rewrite(
+        "nothing-moves",
+        op.any_of(*_POSSIBLY_IDLE)(_X, ...),
+        _replace_by(_unmoved_operand),
+        "nothing moves",
+    ),
+    _rewrite("one-part", op.concat(_X), _replace_by(_single_part), "one part is the whole"),
+    _rewrite("same-type", op.cast(_X), _replace_by(_needless_cast), "it is of that type already"),
+    _rewrite(
+        "transposes",
+        op.transpose(_produced_by("transpose")),
+        _merged_transposes,
+        "transposes as one",
+    ),
     _rewrite(
         "reshapes",
-        op.any_of(*RESHAPES)(_made(*RESHAPES), ...),
-        _reshaped,
+        op.any_of(*RESHAPES)(_produced_by(*RESHAPES), ...),
+        _merged_reshapes,
         "reshapes as one",
     ),
-    _rewrite("pads", op.pad(_made("pad")), _padded, "pads as one"),
-    _rewrite("slices", op.slice(_made("slice")), _sliced, "slices as one"),
-    _rewrite("parts-joined", op.concat(...), _joined, "all parts are the whole"),
-    _rewrite("concats", op.concat(...), _flat, "concats as one"),
+    _rewrite("pads", op.pad(_produced_by("pad")), _merged_pads, "pads as one"),
+    _rewrite("slices", op.slice(_produced_by("slice")), _merged_slices, "slices as one"),
+    _rewrite("parts-joined", op.concat(...), _rejoined_parts, "all parts are the whole"),
+    _rewrite("concats", op.concat(...), _flattened_concat, "concats as one"),
     _rewrite(
-        "part-of-concat", op.slice(_made("concat")), _cut_out, "a slice takes out what was joined"
+        "part-of-concat",
+        op.slice(_produced_by("concat")),
+        _operand_cut_out,
+        "a slice takes out what was joined",
     ),
-    _rewrite("casts", op.cast(_made("cast")), _cast, "casts as one"),
-    THROUGH,
-    *NOTHING,
+    _rewrite("casts", op.cast(_produced_by("cast")), _merged_casts, "casts as one"),
+    TRANSPOSES_APART,
+    *IDENTITIES,
 )
 
 

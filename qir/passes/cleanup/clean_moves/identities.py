@@ -13,46 +13,51 @@ from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import Replacement, Rewrite
 
-_CODES = frozenset({"cast", "quantize", "dequantize"})
-_BOTH = frozenset("add sub mul div pow min max".split())
+_CONVERSIONS = frozenset({"cast", "quantize", "dequantize"})
+_BINARY_OPS = frozenset("add sub mul div pow min max".split())
 """Ops of two operands, of which one number may be the other."""
-_LONGEST = 64
+_MAX_OPS_BETWEEN = 64
 
 
-def _number(value: Value, *, wanted: int, minus: bool = False) -> bool:
+def _is_constant_number(value: Value, *, wanted: int, negative: bool = False) -> bool:
     """Returns whether it is a constant of plain numbers, all of them that one, which no training
     moves."""
-    held = value.constant
-    if held is None or held.type.quant or value.node.attrs["trainable"] or not held.contents.size:
+    constant = value.constant
+    if (
+        constant is None
+        or constant.type.quant
+        or value.node.attrs["trainable"]
+        or not constant.contents.size
+    ):
         return False
-    kind, data = held.type.dtype, held.data.reshape(-1)
-    if not (kind.is_float or kind.is_integer) or data[0] != wanted:
+    element, data = constant.type.dtype, constant.data.reshape(-1)
+    if not (element.is_float or element.is_integer) or data[0] != wanted:
         return False
-    signs = np.signbit(data.astype(np.float64)) if kind.is_float else minus
-    return bool(np.all(data == wanted) and np.all(signs == minus))
+    signs = np.signbit(data.astype(np.float64)) if element.is_float else negative
+    return bool(np.all(data == wanted) and np.all(signs == negative))
 
 
-def _one(value: Value) -> bool:
-    return _number(value, wanted=1)
+def _is_one(value: Value) -> bool:
+    return _is_constant_number(value, wanted=1)
 
 
-def _zero(value: Value) -> bool:
+def _is_positive_zero(value: Value) -> bool:
     """0, and of floats the one without a sign: x - 0.0 is x, for -0.0 too."""
-    return _number(value, wanted=0)
+    return _is_constant_number(value, wanted=0)
 
 
-def _no_addend(value: Value) -> bool:
+def _is_negative_zero(value: Value) -> bool:
     """0, and of floats the one with a sign: -0.0 + 0.0 would be 0.0."""
-    return _number(value, wanted=0, minus=True)
+    return _is_constant_number(value, wanted=0, negative=True)
 
 
-def _kept(graph: Graph, match: Match) -> Value | None:
+def _unchanged_x(graph: Graph, match: Match) -> Value | None:
     """x, where the result has its type and is not quantized."""
     x, old = match["x"], match.results[0]
     return x if x.type == old.type and not x.type.quant else None
 
 
-def _unturned(graph: Graph, match: Match) -> Value | None:
+def _without_transposes(graph: Graph, match: Match) -> Value | None:
     """Returns the ops between two transposes, which are on what the first one takes, turned by
     both."""
     root = match.root
@@ -61,46 +66,54 @@ def _unturned(graph: Graph, match: Match) -> Value | None:
         return None
     first = _flow(between[-1]).node
     perms = [_perm(node) for node in (first, root)]
-    whole = composed(*perms)
-    if first.schemes or not (still(whole) or first.result.only_use):
+    combined = composed(*perms)
+    if first.schemes or not (still(combined) or first.result.only_use):
         return None
     value = first.operands["x"]
-    kinds = [turned_type(node.result.type, perms[1]) for node in between]
-    start = turned_type(value.type, whole)
-    if start is None or None in kinds or kinds[0] != root.result.type:
+    moved_types = [turned_type(node.result.type, perms[1]) for node in between]
+    start_type = turned_type(value.type, combined)
+    if start_type is None or None in moved_types or moved_types[0] != root.result.type:
         return None
-    if not still(whole):
+    if not still(combined):
         origins = (*first.origins, *root.origins)
-        attrs = {"perm": whole}
-        value = graph.add("transpose", {"x": value}, attrs, types=[start], origins=origins).result
-    for node, kind in zip(between[::-1], kinds[::-1], strict=True):
-        assert kind is not None
+        attrs = {"perm": combined}
+        value = graph.add(
+            "transpose", {"x": value}, attrs, types=[start_type], origins=origins
+        ).result
+    for node, moved_type in zip(between[::-1], moved_types[::-1], strict=True):
+        assert moved_type is not None
         old = _flow(node)
-        operands = {slot: value if held is old else held for slot, held in node.operands.items()}
-        made = graph.add(node.op, operands, node.attrs, types=[kind], origins=node.origins)
+        operands = {
+            slot: value if operand is old else operand for slot, operand in node.operands.items()
+        }
+        copied = graph.add(node.op, operands, node.attrs, types=[moved_type], origins=node.origins)
         if node.profile is not None:
-            graph.set_profile(made, node.profile)
-        value = made.result
+            graph.set_profile(copied, node.profile)
+        value = copied.result
     return value
 
 
 def _perm(node: Node) -> tuple[int, ...]:
-    given = node.attrs["perm"]
-    assert isinstance(given, tuple)
-    return tuple(axis for axis in given if isinstance(axis, int))
+    perm = node.attrs["perm"]
+    assert isinstance(perm, tuple)
+    return tuple(axis for axis in perm if isinstance(axis, int))
 
 
 def _between(value: Value) -> list[Node]:
     """Returns the ops from a value down to a transpose, each with one reader; none where one is
     another."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     while value.node.op != "transpose":
         node = value.node
-        if len(found) == _LONGEST or value.only_use is None or not _each(node):
+        if (
+            len(nodes) == _MAX_OPS_BETWEEN
+            or value.only_use is None
+            or not _is_elementwise_with_number(node)
+        ):
             return []
-        found.append(node)
+        nodes.append(node)
         value = _flow(node)
-    return found
+    return nodes
 
 
 def _flow(node: Node) -> Value:
@@ -108,63 +121,67 @@ def _flow(node: Node) -> Value:
     return next(v for v in node.operands.values() if v.constant is None)
 
 
-def _each(node: Node) -> bool:
+def _is_elementwise_with_number(node: Node) -> bool:
     """Returns whether an op works on each element by itself, with no more than one number next to
     it."""
     if node.schemes or node.bodies or node.stages or node.inner or len(node.results) != 1:
         return False
-    held = [v.constant for v in node.operands.values()]
+    constants = [v.constant for v in node.operands.values()]
     quants = [v.type.quant for v in (*node.operands.values(), *node.results)]
-    if held.count(None) != 1 or any(quant and quant.granularity is not None for quant in quants):
+    if constants.count(None) != 1 or any(
+        quant and quant.granularity is not None for quant in quants
+    ):
         return False
-    if any(array is not None and array.type.rank for array in held):
+    if any(array is not None and array.type.rank for array in constants):
         return False
-    alone = node.op in _CODES or spec(node.op).traits.elementwise
-    return alone if len(held) == 1 else node.op in _BOTH and not any(quants)
+    is_elementwise = node.op in _CONVERSIONS or spec(node.op).traits.elementwise
+    return is_elementwise if len(constants) == 1 else node.op in _BINARY_OPS and not any(quants)
 
 
 # -- the rewrites ---------------------------------------------------------------------------------
 
 
 _X = Var("x")
-_ONE = Var("one").check("is 1 everywhere", _one)
-_ZERO = Var("zero").check("is 0 everywhere, without a sign", _zero)
-_MINUS = Var("zero").check("is 0 everywhere, -0.0 where it is float", _no_addend)
+_ONE = Var("one").check("is 1 everywhere", _is_one)
+_ZERO = Var("zero").check("is 0 everywhere, without a sign", _is_positive_zero)
+_NEGATIVE_ZERO = Var("zero").check("is 0 everywhere, -0.0 where it is float", _is_negative_zero)
 _BACK = Var("x").check(
     "elementwise ops without other uses make it from a transpose",
     lambda value: bool(_between(value)),
 )
 
 
-def _whole(value: Value) -> bool:
+def _negates_exactly(value: Value) -> bool:
     """Returns whether negating twice gives it back: of integers, where the type fills its bytes."""
-    kind = value.type.dtype
-    return kind.is_float or (kind.is_integer and kind.bits in (8, 16, 32, 64))
+    element = value.type.dtype
+    return element.is_float or (element.is_integer and element.bits in (8, 16, 32, 64))
 
 
 def _rewrite(name: str, term: Op | Either, replace: Replacement, doc: str) -> Rewrite:
     return Rewrite(Pattern(name, (term,), doc=doc), replace, Change.EXACT, doc)
 
 
-NOTHING = (
-    _rewrite("times-one", op.mul(_X, _ONE) | op.div(_X, _ONE), _kept, "times 1 is nothing"),
-    _rewrite("plus-nothing", op.sub(_X, _ZERO) | op.add(_X, _MINUS), _kept, "adds nothing"),
+IDENTITIES = (
+    _rewrite("times-one", op.mul(_X, _ONE) | op.div(_X, _ONE), _unchanged_x, "times 1 is nothing"),
+    _rewrite(
+        "plus-nothing", op.sub(_X, _ZERO) | op.add(_X, _NEGATIVE_ZERO), _unchanged_x, "adds nothing"
+    ),
     _rewrite(
         "negated-twice",
-        op.neg(op.neg(_X.check("fills its type", _whole))),
-        _kept,
+        op.neg(op.neg(_X.check("fills its type", _negates_exactly))),
+        _unchanged_x,
         "negated twice is itself",
     ),
 )
 """Arithmetic that leaves every bit as it is."""
-THROUGH = Rewrite(
+TRANSPOSES_APART = Rewrite(
     Pattern(
         "transposes-apart",
         (op.transpose(_BACK),),
         codes=True,
         doc="transposes as one, through ops on each element",
     ),
-    _unturned,
+    _without_transposes,
     Change.EXACT,
     "transposes as one, through ops on each element",
 )

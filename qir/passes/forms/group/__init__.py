@@ -60,44 +60,44 @@ class Group(Fusing):
         object.__setattr__(self, "profile", resolve_profile_name(self.profile))
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        named = self.named(graph)
+        rules = self.named(graph)
         if is_float(graph):
-            count = self._reals(graph, named, ledger) if self.profile else 0
+            count = self._group_floats(graph, rules, ledger) if self.profile else 0
         else:
-            count = self._prepare(graph, named, ledger) + super().run(graph, ledger)
+            count = self._prepare(graph, rules, ledger) + super().run(graph, ledger)
         if self.profile and self.profile != graph.profile:
             graph.profile = self.profile
             count += 1
         return count
 
-    def _prepare(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+    def _prepare(self, graph: Graph, rules: Profile, ledger: Ledger) -> int:
         """Runs the profile's preparation steps; returns how many places changed.
 
         They repeat what the runtime does to a model when it loads it, before it groups.
         """
-        made = Preparation(named, ledger, self.name, partial(self._wrap, graph.profile))
-        known = preparation_steps()
-        return sum(known[step].run(graph, made) for step in self.steps(named))
+        preparation = Preparation(rules, ledger, self.name, partial(self._wrap, graph.profile))
+        available = preparation_steps()
+        return sum(available[step].run(graph, preparation) for step in self.steps(rules))
 
-    def steps(self, named: Profile) -> tuple[str, ...]:
+    def steps(self, rules: Profile) -> tuple[str, ...]:
         """Returns the preparation steps that are taken, in order."""
-        return named.prepare
+        return rules.prepare
 
-    def _wrap(self, name: str, made: Graph) -> None:
+    def _wrap(self, name: str, trial: Graph) -> None:
         """Groups a small graph of its own, on which a preparation step tries what happens."""
-        made.profile = self.profile or name
+        trial.profile = self.profile or name
         with asking(anything):
-            super().run(made, Ledger())
+            super().run(trial, Ledger())
 
-    def _reals(self, graph: Graph, named: Profile, ledger: Ledger) -> int:
+    def _group_floats(self, graph: Graph, rules: Profile, ledger: Ledger) -> int:
         count = 0
-        for kernel in find_kernel_groups(graph, named):
+        for kernel in find_kernel_groups(graph, rules):
             ops = kernel.ops
-            if len(ops) < 2 or not may(self.name, kernel_text(kernel, named), ops[-1], *ops[:-1]):
+            if len(ops) < 2 or not may(self.name, kernel_text(kernel, rules), ops[-1], *ops[:-1]):
                 continue
             name = wrap_as_group(graph, ops).name
-            said = " |> ".join(n.op for n in ops) + " as one float group"
-            ledger.add(Change.EXACT, self.name, name, said)
+            message = " |> ".join(n.op for n in ops) + " as one float group"
+            ledger.add(Change.EXACT, self.name, name, message)
             count += 1
         return count
 
@@ -114,46 +114,48 @@ class Group(Fusing):
         return any("add" in group.chain[1:] for group in self.named(graph).groups)
 
     def reals(self, graph: Graph) -> bool:
-        rows = self.named(graph).groups
-        return any(FLOAT_STORAGE in kinds for row in rows for kinds in row.when.storage.values())
+        entries = self.named(graph).groups
+        return any(
+            FLOAT_STORAGE in kinds for entry in entries for kinds in entry.when.storage.values()
+        )
 
     def rewrite(self, match: ChainMatch, graph: Graph) -> str:
         """Returns the chain, and the line of the profile that makes it one kernel."""
-        said = _entry_text(self.named(graph), self._row(match, graph))
-        return f"{super().rewrite(match, graph)} by {said}"
+        entry = _entry_text(self.named(graph), self._entry_for(match, graph))
+        return f"{super().rewrite(match, graph)} by {entry}"
 
     def promised(self, match: ChainMatch, graph: Graph) -> tuple[Entry, ...]:
         """Returns the ledger entry of the profile's claim, for kernels that are not exact."""
-        row = self._row(match, graph)
-        return claim_entries(row.claim if row else "unknown", self.name, match.head.name)
+        entry = self._entry_for(match, graph)
+        return claim_entries(entry.claim if entry else "unknown", self.name, match.head.name)
 
     def allows(self, match: ChainMatch, graph: Graph) -> bool:
-        row = self._row(match, graph)
-        if row is None or has_zero_point(match, self.named(graph)):
+        entry = self._entry_for(match, graph)
+        if entry is None or has_zero_point(match, self.named(graph)):
             return False
-        if match.real and FLOAT_STORAGE not in row.when.storage.get(
+        if match.real and FLOAT_STORAGE not in entry.when.storage.get(
             spec(match.head.op).traits.data, ()
         ):
             return False
-        return all(conditions()[need].met(match) for need in row.needs)
+        return all(conditions()[need].met(match) for need in entry.needs)
 
-    def _row(self, match: ChainMatch, graph: Graph) -> GroupEntry | None:
+    def _entry_for(self, match: ChainMatch, graph: Graph) -> GroupEntry | None:
         """Returns the profile's entry for a chain, if it has one."""
         kind = "real" if match.result is None else "codes"
         chain = tuple(n.op for n in match.ops)
         return self.named(graph).group(chain, match.query, result=kind)
 
 
-def kernel_text(kernel: KernelGroup, named: Profile) -> str:
+def kernel_text(kernel: KernelGroup, rules: Profile) -> str:
     """Returns a kernel's ops, and the line of the profile that makes them one kernel."""
-    return f"{' |> '.join(kernel.chain)} by {_entry_text(named, kernel.entry)}"
+    return f"{' |> '.join(kernel.chain)} by {_entry_text(rules, kernel.entry)}"
 
 
-def _entry_text(named: Profile, row: GroupEntry | None) -> str:
-    key = row.key if row else None
-    found = (m.head.name for m in reversed(named.layers) if any(g.key == key for g in m.own_groups))
-    by = next(found, named.head.name)
-    return f"{by}.toml:{row.line if row else 0}"
+def _entry_text(rules: Profile, entry: GroupEntry | None) -> str:
+    key = entry.key if entry else None
+    names = (m.head.name for m in reversed(rules.layers) if any(g.key == key for g in m.own_groups))
+    file_name = next(names, rules.head.name)
+    return f"{file_name}.toml:{entry.line if entry else 0}"
 
 
 __all__ = ["Group", "fused_activations", "kernel_text"]

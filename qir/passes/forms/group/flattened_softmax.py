@@ -18,7 +18,7 @@ class SoftmaxNodes:
     back: Node
 
 
-def rows(node: Node) -> SoftmaxNodes | None:
+def match_flattened_softmax(node: Node) -> SoftmaxNodes | None:
     """Returns the three that a reshape ends."""
     soft = node.operands["x"].node if node.op == "reshape" else node
     flat = soft.operands["x"].node if soft.op in _KINDS else node
@@ -26,10 +26,10 @@ def rows(node: Node) -> SoftmaxNodes | None:
         return None
     if not soft.origins or not soft.origins == flat.origins == node.origins:
         return None
-    alone = (use is not None for use in (flat.result.only_use, soft.result.only_use))
-    return SoftmaxNodes(flat, soft, node) if all(alone) else None
+    have_one_use = (use is not None for use in (flat.result.only_use, soft.result.only_use))
+    return SoftmaxNodes(flat, soft, node) if all(have_one_use) else None
 
 
-def lays_back(node: Node) -> bool:
+def is_restoring_reshape(node: Node) -> bool:
     """Returns whether a reshape is part of such a softmax, and moves nothing by itself."""
-    return rows(node) is not None
+    return match_flattened_softmax(node) is not None

@@ -9,10 +9,10 @@ from qir.ir.types import QuantType
 
 def put_pair(graph: Graph, value: Value, quant: QuantType, before: Node | None = None) -> Value:
     """Adds a quantize of a value and its dequantize, and returns what the latter makes."""
-    kind = value.type.with_element(quant)
+    tensor_type = value.type.with_element(quant)
     name = graph.fresh(f"{value.name}.codes")
-    codes = graph.add("quantize", {"x": value}, types=[kind], name=name, before=before)
-    return graph.add("dequantize", {"x": codes.result}, before=before).result
+    quantize = graph.add("quantize", {"x": value}, types=[tensor_type], name=name, before=before)
+    return graph.add("dequantize", {"x": quantize.result}, before=before).result
 
 
 def has_one_scale(quant: QuantType | None) -> bool:

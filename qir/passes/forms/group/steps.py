@@ -8,7 +8,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Value
 from qir.ir.types import Array, QuantType
 from qir.numerics import affine_of, quantize
-from qir.passes.forms.group.flattened_softmax import lays_back
+from qir.passes.forms.group.flattened_softmax import is_restoring_reshape
 from qir.passes.forms.group.pairs import has_one_scale, put_pair
 from qir.profiles import query_for_node
 from qir.profiles.preparation import PreparationStep
@@ -22,20 +22,24 @@ def _quantize_constants(graph: Graph, prepared: Preparation) -> int:
     for node in list(graph):
         if node.op != "quantize" or len(node.operands) > 1 or node.attrs["round"]:
             continue
-        held, quant = node.operands["x"].constant, node.result.type.quant
-        if held is None or quant is None or not (has_one_scale(quant) or quant.axis is not None):
+        constant, quant = node.operands["x"].constant, node.result.type.quant
+        if (
+            constant is None
+            or quant is None
+            or not (has_one_scale(quant) or quant.axis is not None)
+        ):
             continue
         if quant.dynamic or not quant.storage.is_integer or quant.kind != "uniform":
             continue
         if quant.has_float_zero or quant.plus is not None:
             continue
-        codes = quantize(
-            held.data, affine_of(quant), prepared.profile.resolve(query_for_node(node))
+        quantized = quantize(
+            constant.data, affine_of(quant), prepared.profile.resolve(query_for_node(node))
         )
-        array = Array(codes, node.result.type, node.name)
-        made = graph.constant(array, name=graph.fresh(node.name), before=node)
-        graph.set_origins(made.node, [*node.operands["x"].node.origins, *node.origins])
-        graph.substitute(node, made)
+        array = Array(quantized, node.result.type, node.name)
+        stored = graph.constant(array, name=graph.fresh(node.name), before=node)
+        graph.set_origins(stored.node, [*node.operands["x"].node.origins, *node.origins])
+        graph.substitute(node, stored)
         count += 1
     return count
 
@@ -51,7 +55,7 @@ def _move_up(graph: Graph, moving: frozenset[str]) -> int:
     """Moves a quantize after ops that only move elements also before them; returns how many."""
     count = 0
     for node in reversed(list(graph)):
-        if node.op not in moving or lays_back(node):
+        if node.op not in moving or is_restoring_reshape(node):
             continue
         use, x = node.result.only_use, node.operands["x"]
         if use is None or use.node.op != "quantize" or x.only_use is None:
@@ -74,21 +78,23 @@ def _move_down(graph: Graph, moving: frozenset[str], *, weights: bool) -> int:
         x = node.operands.get("x")
         if node.op not in moving or x is None or x.node.op != "dequantize":
             continue
-        codes = x.node.operands["x"]
-        if not has_one_scale(codes.type.quant) or (codes.constant is not None and not weights):
+        quantized = x.node.operands["x"]
+        if not has_one_scale(quantized.type.quant) or (
+            quantized.constant is not None and not weights
+        ):
             continue
-        for made in node.results:
-            count += _put_pair(graph, made, codes.type.quant)
+        for result in node.results:
+            count += _put_pair(graph, result, quantized.type.quant)
     return count
 
 
-def _put_pair(graph: Graph, made: Value, quant: QuantType | None) -> bool:
+def _put_pair(graph: Graph, value: Value, quant: QuantType | None) -> bool:
     """Puts a pair after a value that something reads and nothing quantizes."""
-    readers = [use.node.op for use in made.uses]
+    readers = [use.node.op for use in value.uses]
     if quant is None or not readers or "quantize" in readers:
         return False
-    moved = put_pair(graph, made, quant)
-    graph.replace(made, moved, except_in=moved.node.operands["x"].node)
+    moved = put_pair(graph, value, quant)
+    graph.replace(value, moved, except_in=moved.node.operands["x"].node)
     return True
 
 

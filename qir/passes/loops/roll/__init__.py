@@ -40,7 +40,7 @@ from qir.ir.node import Node
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
 from qir.passes.loops.roll.layers import find_layers
-from qir.passes.loops.roll.steps import RepeatedSteps, Row, last_rows, put_scan, sequences
+from qir.passes.loops.roll.steps import RepeatedSteps, Row, add_scan, last_rows, sequences
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -95,53 +95,53 @@ class Roll(Pass):
         if self.steps:
             count = sum(self._roll(graph, group, ledger) for group in list(sequences(graph)))
         if self.layers:
-            count += sum(self._layer(graph, node, ledger) for node in list(graph))
+            count += sum(self._recover_layers(graph, node, ledger) for node in list(graph))
         return count + (graph.prune() if count else 0)
 
     def _roll(self, graph: Graph, entries: Row, ledger: Ledger) -> int:
         """Rolls what reads a sequence, forwards and then backwards; says how often."""
         count = 0
-        for row in (entries, entries[::-1]):
-            found = self._steps(graph, row) if len(row) >= self.least else None
-            while found is not None:
-                last = found.first[-1]
+        for ordered in (entries, entries[::-1]):
+            steps = self._find_steps(graph, ordered) if len(ordered) >= self.least else None
+            while steps is not None:
+                last = steps.first[-1]
                 name = last.name
                 if not may(self.name, "roll", last.node):
                     break
-                scan = put_scan(graph, found)
-                said = f"{len(row)} equal steps are a scan"
-                ledger.add(Change.EXACT, self.name, name, said)
+                scan = add_scan(graph, steps)
+                message = f"{len(ordered)} equal steps are a scan"
+                ledger.add(Change.EXACT, self.name, name, message)
                 count += 1
                 graph.prune()
-                still = all(value.node in graph and value.uses for value in row)
-                found = self._steps(graph, row) if still and scan.used else None
+                is_complete = all(value.node in graph and value.uses for value in ordered)
+                steps = self._find_steps(graph, ordered) if is_complete and scan.used else None
         return count
 
     @staticmethod
-    def _steps(graph: Graph, entries: Row) -> RepeatedSteps | None:
+    def _find_steps(graph: Graph, entries: Row) -> RepeatedSteps | None:
         if any(value.node not in graph for value in entries):
             return None
         for row in last_rows(entries):
             steps = RepeatedSteps(graph)
-            if steps.trace(row) and steps.carried and steps.serve():
+            if steps.trace(row) and steps.carried and steps.find_stacks():
                 return steps
         return None
 
-    def _layer(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
+    def _recover_layers(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
         if node not in graph or node.op not in ("scan", "loop"):
             return False
         layers = find_layers(graph, node)
-        if layers is None or not may(self.name, f"recover {layers.said}", node):
+        if layers is None or not may(self.name, f"recover {layers.description}", node):
             return False
         name, op = node.name, node.op
-        made = layers.put(graph)
-        named = [(new, old.name, old.lineage) for old, new in made.items()]
-        for old, new in made.items():
+        replacements = layers.add_layers(graph)
+        renames = [(new, old.name, old.lineage) for old, new in replacements.items()]
+        for old, new in replacements.items():
             graph.replace(old, new)
         graph.remove(node)
-        for new, said, lineage in named:
-            if not graph.has(said):
-                graph.rename(new, said)
+        for new, old_name, lineage in renames:
+            if not graph.has(old_name):
+                graph.rename(new, old_name)
                 graph.set_lineage(new, lineage)
-        ledger.add(Change.REGROUPED, self.name, name, f"the {op} is {layers.said}")
+        ledger.add(Change.REGROUPED, self.name, name, f"the {op} is {layers.description}")
         return True

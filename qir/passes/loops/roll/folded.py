@@ -17,7 +17,7 @@ from qir.reference.interpreter import profile_name_of, run_node
 
 Row = tuple[Value, ...]
 Data = NDArray[np.generic]
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
 
 @dataclass(frozen=True)
@@ -25,53 +25,56 @@ class Folded:
     """What the first step would have made, had nobody computed it."""
 
     graph: Graph
-    begins: Callable[[Row], Value | None]
+    initial_state: Callable[[Row], Value | None]
     """What is at the first step where later ones have these, if that is a state."""
-    alike: Callable[[Node, Node], bool]
+    is_same_node: Callable[[Node, Node], bool]
 
-    def firsts(self, row: Row) -> dict[str, Value] | None:
+    def first_operands(self, row: Row) -> dict[str, Value] | None:
         """Returns the operands of the op that the preceding constant is the result of, or None."""
-        held, node = row[0].constant, row[1].node
-        if held is None or row[1].constant is not None:
+        first_constant, node = row[0].constant, row[1].node
+        if first_constant is None or row[1].constant is not None:
             return None
         operands = self._operands(row[1:], 0)
-        made = None if operands is None else self._run(node, operands)
-        if made is None or row[0].type != row[1].type:
+        results = None if operands is None else self._run(node, operands)
+        if results is None or row[0].type != row[1].type:
             return None
-        found = made[row[1].index]
-        if found.dtype != held.data.dtype or found.tobytes() != held.data.tobytes():
+        computed = results[row[1].index]
+        if (
+            computed.dtype != first_constant.data.dtype
+            or computed.tobytes() != first_constant.data.tobytes()
+        ):
             return None
         return operands
 
-    def _operands(self, tail: Row, depth: int) -> dict[str, Value] | None:
+    def _operands(self, later: Row, depth: int) -> dict[str, Value] | None:
         """Returns what the op of the later steps is given at the first one; None where nobody
         knows."""
-        one = tail[0].node
-        same = all(v.node.op == one.op and self.alike(one, v.node) for v in tail)
-        if depth > _DEEPEST or not same or any(v.index != tail[0].index for v in tail):
+        node = later[0].node
+        all_same = all(v.node.op == node.op and self.is_same_node(node, v.node) for v in later)
+        if depth > _MAX_DEPTH or not all_same or any(v.index != later[0].index for v in later):
             return None
-        found: dict[str, Value] = {}
-        for slot in one.operands:
-            value = self._first(tuple(v.node.operands[slot] for v in tail), depth)
+        operands: dict[str, Value] = {}
+        for slot in node.operands:
+            value = self._first_value(tuple(v.node.operands[slot] for v in later), depth)
             if value is None:
                 return None
-            found[slot] = value
-        return found
+            operands[slot] = value
+        return operands
 
-    def _first(self, tail: Row, depth: int) -> Value | None:
+    def _first_value(self, later: Row, depth: int) -> Value | None:
         """Returns what is at the first step where the later ones have these."""
-        if (state := self.begins(tail)) is not None:
+        if (state := self.initial_state(later)) is not None:
             return state
-        held = tail[0].constant
-        if held is not None:
-            return tail[0] if all(value.constant == held for value in tail) else None
-        operands = self._operands(tail, depth + 1)
-        made = None if operands is None else self._run(tail[0].node, operands)
-        return None if made is None else constant(made[tail[0].index], tail[0].type)
+        first_constant = later[0].constant
+        if first_constant is not None:
+            return later[0] if all(value.constant == first_constant for value in later) else None
+        operands = self._operands(later, depth + 1)
+        results = None if operands is None else self._run(later[0].node, operands)
+        return None if results is None else constant(results[later[0].index], later[0].type)
 
     def _run(self, node: Node, operands: Mapping[str, Value]) -> tuple[Data, ...] | None:
-        held = {slot: value.constant for slot, value in operands.items()}
-        arrays = {slot: array.data for slot, array in held.items() if array is not None}
+        constants = {slot: value.constant for slot, value in operands.items()}
+        arrays = {slot: array.data for slot, array in constants.items() if array is not None}
         if not operands or len(arrays) < len(operands) or any(v.type.quant for v in node.results):
             return None
         try:

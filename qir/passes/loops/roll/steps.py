@@ -14,8 +14,8 @@ from qir.passes.loops.roll.folded import Folded, zeros
 
 Row: TypeAlias = tuple[Value, ...]
 """What is at one place of every step, in the order of the steps."""
-_NEVER = frozenset({"input", "constant", "output", "foreign", "fused"})
-_MOST_TRIES = 64
+_NEVER_REPEATED = frozenset({"input", "constant", "output", "foreign", "fused"})
+_MAX_TRIES = 64
 
 
 # -- entries of sequences -------------------------------------------------------------------------
@@ -38,38 +38,42 @@ def entry_of(value: Value) -> SequenceEntry | None:
     if x is None:
         return None
     if node.op == "gather":
-        held = node.operands["indices"].constant
-        if held is None or held.contents.ndim:
+        constant = node.operands["indices"].constant
+        if constant is None or constant.contents.ndim:
             return None
-        return _at(x, node.attrs["axis"], int(held.data))
+        return _entry_at(x, node.attrs["axis"], int(constant.data))
     if node.op != "squeeze" or node.attrs["axes"] in ((), None):
         return None
-    axes, cut = node.attrs["axes"], x.node
+    axes, source_node = node.attrs["axes"], x.node
     if not isinstance(axes, tuple) or len(axes) != 1:
         return None
     axis = axes[0]
-    if cut.op == "slice":
-        rows = [cut.attrs[name] for name in ("starts", "ends", "axes", "steps")]
-        if any(not isinstance(row, tuple) or len(row) != 1 for row in rows):
+    if source_node.op == "slice":
+        bounds = [source_node.attrs[name] for name in ("starts", "ends", "axes", "steps")]
+        if any(not isinstance(bound, tuple) or len(bound) != 1 for bound in bounds):
             return None
-        start, _, along, _ = (row[0] for row in rows if isinstance(row, tuple))
-        source = cut.operands["x"]
-        found = _at(source, along, start)
-        same = _at(x, axis, 0)
-        one = x.type.shape[same.axis] == 1 if same is not None else False
-        return found if one and same is not None and found and found.axis == same.axis else None
-    if cut.op == "split" and set(_wholes(cut.attrs["sizes"])) == {1}:
-        found = _at(cut.operands["x"], cut.attrs["axis"], x.index)
-        same = _at(x, axis, 0)
-        return found if found and same and found.axis == same.axis else None
+        start, _, slice_axis, _ = (bound[0] for bound in bounds if isinstance(bound, tuple))
+        source = source_node.operands["x"]
+        entry = _entry_at(source, slice_axis, start)
+        removed = _entry_at(x, axis, 0)
+        has_one_entry = x.type.shape[removed.axis] == 1 if removed is not None else False
+        return (
+            entry
+            if has_one_entry and removed is not None and entry and entry.axis == removed.axis
+            else None
+        )
+    if source_node.op == "split" and set(_ints(source_node.attrs["sizes"])) == {1}:
+        entry = _entry_at(source_node.operands["x"], source_node.attrs["axis"], x.index)
+        removed = _entry_at(x, axis, 0)
+        return entry if entry and removed and entry.axis == removed.axis else None
     return None
 
 
-def _wholes(given: Attr) -> tuple[int, ...]:
-    return tuple(n for n in given if isinstance(n, int)) if isinstance(given, tuple) else ()
+def _ints(value: Attr) -> tuple[int, ...]:
+    return tuple(n for n in value if isinstance(n, int)) if isinstance(value, tuple) else ()
 
 
-def _at(source: Value, axis: Attr, index: Attr) -> SequenceEntry | None:
+def _entry_at(source: Value, axis: Attr, index: Attr) -> SequenceEntry | None:
     rank = source.type.rank
     if not isinstance(axis, int) or not isinstance(index, int) or not -rank <= axis < rank:
         return None
@@ -81,11 +85,13 @@ def _at(source: Value, axis: Attr, index: Attr) -> SequenceEntry | None:
 
 def sequences(graph: Graph) -> Iterator[Row]:
     """Yields the entries of every sequence of which all are read, in their order."""
-    found: dict[tuple[Value, int], dict[int, Value]] = {}
+    by_sequence: dict[tuple[Value, int], dict[int, Value]] = {}
     for node in graph:
         if node.op in ("squeeze", "gather") and (entry := entry_of(node.result)) is not None:
-            found.setdefault((entry.source, entry.axis), {}).setdefault(entry.index, node.result)
-    for (source, axis), entries in found.items():
+            by_sequence.setdefault((entry.source, entry.axis), {}).setdefault(
+                entry.index, node.result
+            )
+    for (source, axis), entries in by_sequence.items():
         if len(entries) == source.type.shape[axis] and len(entries) > 1:
             yield tuple(entries[i] for i in range(len(entries)))
 
@@ -95,41 +101,41 @@ def sequences(graph: Graph) -> Iterator[Row]:
 
 def last_rows(entries: Row) -> list[Row]:
     """Rows above the entries that somebody else reads, the last ones of a step first."""
-    rows = list(_forward(entries))
+    rows = list(_following_rows(entries))
     inside = {value.node for row in rows for value in row}
     read = [r for r in rows if any(u.node not in inside for v in r for u in v.uses)]
     read.sort(key=lambda row: -row[-1].node._rank)
-    return read[:_MOST_TRIES]
+    return read[:_MAX_TRIES]
 
 
-def _forward(entries: Row) -> Iterator[Row]:
+def _following_rows(entries: Row) -> Iterator[Row]:
     """Yields the users of entries that stand alike in every step, and theirs, nearest first."""
-    todo, seen = [entries], {value.node for value in entries}
-    while todo:
-        row = todo.pop(0)
-        users = [_by_place(value) for value in row]
+    pending, visited = [entries], {value.node for value in entries}
+    while pending:
+        row = pending.pop(0)
+        users = [_users_by_place(value) for value in row]
         for place, node in users[0].items():
             nodes = [found.get(place) for found in users]
-            made = [n for n in nodes if n is not None]
-            fits = len(made) == len(row) == len(set(made)) and seen.isdisjoint(made)
-            if not fits or node.op in _NEVER or node.op == "unsqueeze":
+            repeated = [n for n in nodes if n is not None]
+            fits = len(repeated) == len(row) == len(set(repeated)) and visited.isdisjoint(repeated)
+            if not fits or node.op in _NEVER_REPEATED or node.op == "unsqueeze":
                 continue
-            seen.update(made)
+            visited.update(repeated)
             for i in range(len(node.results)):
-                follower = tuple(n.results[i] for n in made)
-                todo.append(follower)
+                follower = tuple(n.results[i] for n in repeated)
+                pending.append(follower)
                 yield follower
 
 
-def _by_place(value: Value) -> dict[tuple[str, str, int], Node]:
+def _users_by_place(value: Value) -> dict[tuple[str, str, int], Node]:
     """Users by op, slot, and which one of those it is."""
-    found: dict[tuple[str, str, int], Node] = {}
+    users: dict[tuple[str, str, int], Node] = {}
     counts: dict[tuple[str, str], int] = {}
     for node, slot in value.uses:
         number = counts.get((node.op, slot), 0)
         counts[node.op, slot] = number + 1
-        found[node.op, slot, number] = node
-    return found
+        users[node.op, slot, number] = node
+    return users
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +159,12 @@ class RepeatedSteps:
     entries: dict[Row, tuple[Value, int, bool]] = field(default_factory=dict)
     """Rows of entries: the sequence, its axis, and whether it runs backwards."""
     shared: dict[Row, Value] = field(default_factory=dict)
-    handed: dict[Row, Row] = field(default_factory=dict)
+    carried_rows: dict[Row, Row] = field(default_factory=dict)
     """What the step before made, and the row that it made: the first comes from outside."""
-    parts: dict[Row, list[Stack]] = field(default_factory=dict)
-    shifts: dict[Row, Row] = field(default_factory=dict)
+    stacked: dict[Row, list[Stack]] = field(default_factory=dict)
+    by_later_steps: dict[Row, Row] = field(default_factory=dict)
     nodes: set[Node] = field(default_factory=set)
-    begun: dict[Row, Value] = field(default_factory=dict)
+    initial: dict[Row, Value] = field(default_factory=dict)
     """What the first step begins with, for each row that is handed on."""
     folded: set[tuple[Node, ...]] = field(default_factory=set)
     """Nodes of all steps but the first, of whose node somebody has left a constant."""
@@ -166,7 +172,7 @@ class RepeatedSteps:
     @property
     def carried(self) -> list[Row]:
         """The rows that are handed on, each once."""
-        return list(dict.fromkeys(self.handed.values()))
+        return list(dict.fromkeys(self.carried_rows.values()))
 
     @property
     def first(self) -> Row:
@@ -177,99 +183,109 @@ class RepeatedSteps:
         """Returns whether all that a row is on is alike in every step."""
         pending = [row]
         while pending:
-            stuck: list[Row] = []
+            postponed: list[Row] = []
             moved = False
             while pending:
-                one = pending.pop()
-                if one in self.rows or self._leaf(one):
+                current = pending.pop()
+                if current in self.rows or self._is_leaf(current):
                     moved = True
-                elif self._alike(one):
+                elif self._is_same_op(current):
                     moved = True
-                    slots = one[0].node.operands
-                    pending += [tuple(v.node.operands[slot] for v in one) for slot in slots]
-                elif (firsts := self._folded(one)) is not None:
+                    slots = current[0].node.operands
+                    pending += [tuple(v.node.operands[slot] for v in current) for slot in slots]
+                elif (first_operands := self._folded_operands(current)) is not None:
                     moved = True
                     pending += [
-                        (first, *(v.node.operands[slot] for v in one[1:]))
-                        for slot, first in firsts.items()
+                        (first, *(v.node.operands[slot] for v in current[1:]))
+                        for slot, first in first_operands.items()
                     ]
                 else:
-                    stuck.append(one)  # it may be handed on by a row that is yet to be met
-            if stuck and not moved:
+                    postponed.append(current)  # it may be handed on by a row that is yet to be met
+            if postponed and not moved:
                 return False
-            pending = stuck
+            pending = postponed
         return True
 
-    def _leaf(self, row: Row) -> bool:
+    def _is_leaf(self, row: Row) -> bool:
         """Returns whether a row is of values from outside, entries, or what was handed on."""
-        if row in self.entries or row in self.shared or row in self.handed:
+        if row in self.entries or row in self.shared or row in self.carried_rows:
             return True
         first = row[0]
         if all(value is first for value in row) or _equal_constants(row):
             self.shared[row] = first
             return True
-        if (before := self.shifts.get(row[1:])) is not None and first.type == before[0].type:
-            start = self.begun.setdefault(before, first)
+        if (carried := self.by_later_steps.get(row[1:])) is not None and first.type == carried[
+            0
+        ].type:
+            start = self.initial.setdefault(carried, first)
             if start is first or _equal_constants((start, first)):
-                self.handed[row] = before
+                self.carried_rows[row] = carried
                 return True
             return False  # one state begins with two values
         found = [entry_of(value) for value in row]
-        sources = {(e.source, e.axis) if e else None for e in found}
+        sources = {(entry.source, entry.axis) if entry else None for entry in found}
         if None in sources or len(sources) > 1:
             return False
-        places = [e.index for e in found if e]
-        source, axis = next((e.source, e.axis) for e in found if e)
-        straight = list(range(len(row)))
-        if source.type.shape[axis] != len(row) or places not in (straight, straight[::-1]):
+        places = [entry.index for entry in found if entry]
+        source, axis = next((entry.source, entry.axis) for entry in found if entry)
+        forward = list(range(len(row)))
+        if source.type.shape[axis] != len(row) or places not in (forward, forward[::-1]):
             return False
-        self.entries[row] = (source, axis, places != straight)
+        self.entries[row] = (source, axis, places != forward)
         return True
 
-    def _alike(self, row: Row) -> bool:
+    def _is_same_op(self, row: Row) -> bool:
         """Returns whether a row is of different nodes that are the same op on the same slots."""
         nodes = [value.node for value in row]
-        one = nodes[0]
-        if one.op in _NEVER or len(set(nodes)) < len(nodes) or not self.nodes.isdisjoint(nodes):
+        first = nodes[0]
+        if (
+            first.op in _NEVER_REPEATED
+            or len(set(nodes)) < len(nodes)
+            or not self.nodes.isdisjoint(nodes)
+        ):
             return False
         if any(value.index != row[0].index for value in row) or not all(
-            _same_node(one, node) for node in nodes
+            _same_node(first, node) for node in nodes
         ):
             return False
         self.nodes.update(nodes)
-        for made in zip(*(node.results for node in nodes), strict=True):
-            self.rows[made] = None
-            self.shifts[made[:-1]] = made
+        for results in zip(*(node.results for node in nodes), strict=True):
+            self.rows[results] = None
+            self.by_later_steps[results[:-1]] = results
         return True
 
-    def _folded(self, row: Row) -> dict[str, Value] | None:
+    def _folded_operands(self, row: Row) -> dict[str, Value] | None:
         """Returns the operands of the first step, of which somebody has left what they make, a
         constant."""
         nodes = [value.node for value in row[1:]]
-        if row[0].constant is None or nodes[0].op in _NEVER or len(set(nodes)) < len(nodes):
+        if (
+            row[0].constant is None
+            or nodes[0].op in _NEVER_REPEATED
+            or len(set(nodes)) < len(nodes)
+        ):
             return None
-        firsts = Folded(self.graph, self._begins, _same_node).firsts(row)
-        again = tuple(nodes) in self.folded  # another result of the same op
-        if firsts is None or not (again or self.nodes.isdisjoint(nodes)):
+        operands = Folded(self.graph, self._initial_state, _same_node).first_operands(row)
+        is_known = tuple(nodes) in self.folded  # another result of the same op
+        if operands is None or not (is_known or self.nodes.isdisjoint(nodes)):
             return None
         self.nodes.update(nodes)
         self.folded.add(tuple(nodes))
         self.rows[row] = None
-        for made in zip(*(node.results for node in nodes), strict=True):
-            self.rows.setdefault((row[0], *made))
-        return {} if again else firsts
+        for results in zip(*(node.results for node in nodes), strict=True):
+            self.rows.setdefault((row[0], *results))
+        return {} if is_known else operands
 
-    def _begins(self, tail: Row) -> Value | None:
+    def _initial_state(self, later: Row) -> Value | None:
         """Returns the start of a state that later steps have as these: zeros where nothing else is
         said."""
-        before = self.shifts.get(tail)
-        if before is None:
+        carried = self.by_later_steps.get(later)
+        if carried is None:
             return None
-        return self.begun.get(before) or zeros(before[0].type)
+        return self.initial.get(carried) or zeros(carried[0].type)
 
     # -- what others read -----------------------------------------------------------------------
 
-    def serve(self) -> bool:
+    def find_stacks(self) -> bool:
         """Returns whether all that others read can be given by a scan; finds the stacks."""
         for row in self.rows:
             stacks, stacking = self._stacks(row)
@@ -281,8 +297,8 @@ class RepeatedSteps:
                 if not last and any(node not in stacking for node in others):
                     return False
             if stacks:
-                self.parts[row] = stacks
-        given = [*self.shared.values(), *(row[0] for row in self.handed)]
+                self.stacked[row] = stacks
+        given = [*self.shared.values(), *(row[0] for row in self.carried_rows)]
         given += [source for source, _, _ in self.entries.values()]
         return not self._stand_on_steps(given)
 
@@ -315,8 +331,8 @@ class RepeatedSteps:
 
 
 def _equal_constants(row: Row) -> bool:
-    held = row[0].constant
-    return held is not None and all(value.constant == held for value in row)
+    constant = row[0].constant
+    return constant is not None and all(value.constant == constant for value in row)
 
 
 def _same_node(a: Node, b: Node) -> bool:
@@ -337,40 +353,44 @@ def _stack(node: Node, row: Row) -> Stack | None:
     """Returns how a concat stacks a row, each put on axes of 1 by the same unsqueeze; None: it does
     not."""
     parts = node.variadic("xs")
-    makers = [part.node for part in parts]
-    if len(parts) != len(row) or any(m.op != "unsqueeze" for m in makers):
+    unsqueezes = [part.node for part in parts]
+    if len(parts) != len(row) or any(m.op != "unsqueeze" for m in unsqueezes):
         return None
-    held = [maker.operands["x"] for maker in makers]
-    straight = held == list(row)
+    stacked = [maker.operands["x"] for maker in unsqueezes]
+    is_forward = stacked == list(row)
     rank = parts[0].type.rank
-    axes = {tuple(sorted(a % rank for a in _wholes(maker.attrs["axes"]))) for maker in makers}
+    axes = {tuple(sorted(a % rank for a in _ints(maker.attrs["axes"]))) for maker in unsqueezes}
     axis = node.attrs["axis"]
-    if not (straight or held == list(row[::-1])) or len(axes) != 1 or not isinstance(axis, int):
+    if (
+        not (is_forward or stacked == list(row[::-1]))
+        or len(axes) != 1
+        or not isinstance(axis, int)
+    ):
         return None
-    (named,) = axes
+    (unsqueezed,) = axes
     axis %= rank
-    if axis not in named:
+    if axis not in unsqueezed:
         return None
-    others = tuple(a for a in named if a != axis)
-    return Stack(node, axis - sum(a < axis for a in others), not straight, others)
+    others = tuple(a for a in unsqueezed if a != axis)
+    return Stack(node, axis - sum(a < axis for a in others), not is_forward, others)
 
 
 # -- the scan -------------------------------------------------------------------------------------
 
 
-def put_scan(graph: Graph, steps: RepeatedSteps) -> Node:
+def add_scan(graph: Graph, steps: RepeatedSteps) -> Node:
     """Adds the scan that the steps are, and gives their readers what it makes."""
-    body, known, shared = _body(steps)
+    body, copies, shared = _build_body(steps)
     carried = steps.carried
-    parts = [(row, stack) for row, stacks in steps.parts.items() for stack in stacks]
+    parts = [(row, stack) for row, stacks in steps.stacked.items() for stack in stacks]
     body.add(
         "output",
         {
-            **{f"v{i}": known[row[-1]] for i, row in enumerate(carried)},
-            **{f"p{i}": known[row[-1]] for i, (row, _) in enumerate(parts)},
+            **{f"v{i}": copies[row[-1]] for i, row in enumerate(carried)},
+            **{f"p{i}": copies[row[-1]] for i, (row, _) in enumerate(parts)},
         },
     )
-    starts = {after: row[0] for row, after in steps.handed.items()}
+    starts = {after: row[0] for row, after in steps.carried_rows.items()}
     for row, value in starts.items():
         if value.node not in graph and value.constant is not None:
             name = graph.fresh(f"{row[-1].name}.start")
@@ -381,7 +401,7 @@ def put_scan(graph: Graph, steps: RepeatedSteps) -> Node:
     operands |= {f"xs.{i}": value for i, value in enumerate(shared)}
     attrs: dict[str, Attr] = {
         "axes": tuple(axis for _, axis, _ in sequences),
-        "reverse": tuple(int(back) for _, _, back in sequences),
+        "reverse": tuple(int(is_reverse) for _, _, is_reverse in sequences),
         "out_axes": tuple(stack.axis for _, stack in parts),
         "out_reverse": tuple(int(stack.backwards) for _, stack in parts),
     }
@@ -392,19 +412,19 @@ def put_scan(graph: Graph, steps: RepeatedSteps) -> Node:
     node = graph.add(
         "scan", operands, attrs, name=name, origins=origins, profile=profile, bodies={"body": body}
     )
-    made = [(row[-1], node.results[i]) for i, row in enumerate(carried)]
+    replacements = [(row[-1], node.results[i]) for i, row in enumerate(carried)]
     for (_, stack), value in zip(parts, node.results[len(carried) :], strict=True):
         if stack.others:
             attrs = {"axes": stack.others}
             value = graph.add("unsqueeze", {"x": value}, attrs, origins=origins).result
-        made.append((stack.node.result, value))
-    _give(graph, steps, made)
+        replacements.append((stack.node.result, value))
+    _hand_over(graph, steps, replacements)
     return node
 
 
-def _give(graph: Graph, steps: RepeatedSteps, made: list[tuple[Value, Value]]) -> None:
+def _hand_over(graph: Graph, steps: RepeatedSteps, replacements: list[tuple[Value, Value]]) -> None:
     """Gives uses, names and lineage to what the scan makes."""
-    for old, new in made:
+    for old, new in replacements:
         name, lineage, read = old.name, old.lineage, bool(old.uses)
         graph.replace(old, new)
         if read:
@@ -413,32 +433,32 @@ def _give(graph: Graph, steps: RepeatedSteps, made: list[tuple[Value, Value]]) -
             graph.set_lineage(new, lineage)
 
 
-def _body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[Value]]:
+def _build_body(steps: RepeatedSteps) -> tuple[Graph, dict[Value, Value], list[Value]]:
     """Returns the last step as a body, what is in it for each of its values, and what it shares."""
     body = Graph("body", "")
-    known: dict[Value, Value] = {}
+    copies: dict[Value, Value] = {}
     for i, row in enumerate(steps.carried):
-        made = body.add("input", {}, types=[row[0].type], name=f"v{i}").result
-        known |= {r[-1]: made for r, after in steps.handed.items() if after == row}
+        body_input = body.add("input", {}, types=[row[0].type], name=f"v{i}").result
+        copies |= {r[-1]: body_input for r, after in steps.carried_rows.items() if after == row}
     for i, row in enumerate(steps.entries):
-        known[row[-1]] = body.add("input", {}, types=[row[0].type], name=f"s{i}").result
+        copies[row[-1]] = body.add("input", {}, types=[row[0].type], name=f"s{i}").result
     shared: list[Value] = []
     for row, value in steps.shared.items():
-        held = value.constant
-        if held is not None and held.contents.size == 1:
-            made = body.constant(held, name=body.fresh(value.name))
+        constant = value.constant
+        if constant is not None and constant.contents.size == 1:
+            body_input = body.constant(constant, name=body.fresh(value.name))
         elif value in shared:
-            made = known[value]
+            body_input = copies[value]
         else:
-            made = body.add("input", {}, types=[value.type], name=f"x{len(shared)}").result
+            body_input = body.add("input", {}, types=[value.type], name=f"x{len(shared)}").result
             shared.append(value)
-        known[row[-1]] = known[value] = made
+        copies[row[-1]] = copies[value] = body_input
     nodes = dict.fromkeys(row[-1].node for row in steps.rows)
     for node in sorted(nodes, key=lambda node: node._rank):
-        operands = {slot: known[value] for slot, value in node.operands.items()}
-        kinds = [value.type for value in node.results]
+        operands = {slot: copies[value] for slot, value in node.operands.items()}
+        types = [value.type for value in node.results]
         names = [value.name for value in node.results]
-        twin = body.add(node.op, operands, node.attrs, types=kinds, name=names)
-        body.set_origins(twin, node.origins)
-        known |= zip(node.results, twin.results, strict=True)
-    return body, known, shared
+        copy = body.add(node.op, operands, node.attrs, types=types, name=names)
+        body.set_origins(copy, node.origins)
+        copies |= zip(node.results, copy.results, strict=True)
+    return body, copies, shared

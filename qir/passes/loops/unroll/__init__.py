@@ -35,7 +35,7 @@ from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
 from qir.ledger import Change, Ledger
-from qir.passes.loops.unroll.layers import LAYERS, RunCount, layer_size, put_layer
+from qir.passes.loops.unroll.layers import LAYERS, RunCount, layer_size, write_layer
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -74,26 +74,28 @@ class Unroll(Pass):
         return count + (graph.prune() if count else 0)
 
     def _unroll(self, graph: Graph, node: Node, ledger: Ledger) -> bool:
-        steps = _size(graph, node)
+        steps = _run_count(graph, node)
         if steps is None or not steps.count:
             return False
         name, op = node.name, node.op
         if steps.nodes > self.limit:
             if self.keep_large:
                 return False
-            said = f"unrolling {op} {name} of {steps.count} rounds makes {steps.nodes} nodes"
-            hint = "raise limit, or leave such alone with keep_large=true"
-            raise PassError(f"{said}, the limit is {self.limit}; {hint}")
+            message = f"unrolling {op} {name} of {steps.count} rounds makes {steps.nodes} nodes"
+            remedy = "raise limit, or leave such alone with keep_large=true"
+            raise PassError(f"{message}, the limit is {self.limit}; {remedy}")
         if not may(self.name, f"unroll {op}", node):
             return False
-        made = _rounds(graph, node, steps.count) if op in _CONTROL else put_layer(graph, node)
-        _replace(graph, node, made)
+        results = (
+            _write_rounds(graph, node, steps.count) if op in _CONTROL else write_layer(graph, node)
+        )
+        _replace_node(graph, node, results)
         change = Change.EXACT if op in _CONTROL else Change.REGROUPED
         ledger.add(change, self.name, name, f"{op} becomes its {steps.count} rounds")
         return True
 
 
-def _size(graph: Graph, node: Node) -> RunCount | None:
+def _run_count(graph: Graph, node: Node) -> RunCount | None:
     """Returns how often it runs, and what that makes; None where nobody knows, or it cannot be
     said."""
     if node.schemes or node.inner:
@@ -101,31 +103,33 @@ def _size(graph: Graph, node: Node) -> RunCount | None:
     if node.op in LAYERS:
         return layer_size(node)
     body = graph.body(node)
-    count = _count(node, body) if node.op == "loop" else _length(node)
-    if count is None or not _moves(node, body):
+    count = _loop_count(node, body) if node.op == "loop" else _scan_length(node)
+    if count is None or not _can_slice_and_join(node, body):
         return None
-    nodes = sum(len(each) for _, each in body.walk())
+    nodes = sum(len(part) for _, part in body.walk())
     return RunCount(count, count * (nodes + 2 * len(node.variadic("ss"))))
 
 
-def _count(node: Node, body: Graph) -> int | None:
+def _loop_count(node: Node, body: Graph) -> int | None:
     """Returns how often a loop runs, where its condition is true throughout."""
-    held, start = node.operands.get("count"), node.operands.get("cond")
-    go = next(iter(body.outputs.values()))
-    while go.node.op == "identity":
-        go = go.node.operands["x"]
-    if not (go is body.inputs[1] or _true(go)) or not (start is None or _true(start)):
+    count_value, start = node.operands.get("count"), node.operands.get("cond")
+    condition = next(iter(body.outputs.values()))
+    while condition.node.op == "identity":
+        condition = condition.node.operands["x"]
+    if not (condition is body.inputs[1] or _is_constant_true(condition)) or not (
+        start is None or _is_constant_true(start)
+    ):
         return None
-    array = None if held is None else held.constant
+    array = None if count_value is None else count_value.constant
     return None if array is None else max(0, int(array.data.reshape(())))
 
 
-def _true(value: Value) -> bool:
-    held = value.constant
-    return held is not None and held.contents.size == 1 and bool(held.data.reshape(()))
+def _is_constant_true(value: Value) -> bool:
+    constant = value.constant
+    return constant is not None and constant.contents.size == 1 and bool(constant.data.reshape(()))
 
 
-def _length(node: Node) -> int | None:
+def _scan_length(node: Node) -> int | None:
     values = node.variadic("ss")
     sizes = [v.type.shape[a] for v, a in zip(values, _axes(node, "axes", values), strict=True)]
     return next((size for size in sizes if isinstance(size, int)), None)
@@ -133,17 +137,21 @@ def _length(node: Node) -> int | None:
 
 def _axes(node: Node, name: str, values: Sequence[Value]) -> list[int]:
     """Returns the axis of each; none given: the first."""
-    along = node.attrs[name] if node.op == "scan" else ()
-    named = [a for a in along if isinstance(a, int)] if isinstance(along, tuple) else []
-    return [a % v.type.rank for a, v in zip(named or [0] * len(values), values, strict=True)]
+    axes = node.attrs[name] if node.op == "scan" else ()
+    listed = [a for a in axes if isinstance(a, int)] if isinstance(axes, tuple) else []
+    return [a % v.type.rank for a, v in zip(listed or [0] * len(values), values, strict=True)]
 
 
-def _backwards(node: Node, name: str, count: int) -> list[bool]:
-    turned = node.attrs[name] if node.op == "scan" else ()
-    return [bool(t) for t in turned] if isinstance(turned, tuple) and turned else [False] * count
+def _reverse_flags(node: Node, name: str, count: int) -> list[bool]:
+    reverse = node.attrs[name] if node.op == "scan" else ()
+    return (
+        [bool(flag) for flag in reverse]
+        if isinstance(reverse, tuple) and reverse
+        else [False] * count
+    )
 
 
-def _moves(node: Node, body: Graph) -> bool:
+def _can_slice_and_join(node: Node, body: Graph) -> bool:
     """Returns whether sequences and parts are floats, or integers of one quantized type: these are
     cut and joined."""
     parts = node.results[len(node.variadic("vs")) :]
@@ -151,46 +159,46 @@ def _moves(node: Node, body: Graph) -> bool:
     return all(q is None or (q.granularity is None and not q.dynamic) for q in quants)
 
 
-def _rounds(graph: Graph, node: Node, count: int) -> list[Value | None]:
+def _write_rounds(graph: Graph, node: Node, count: int) -> list[Value | None]:
     """Writes the rounds before a loop or scan; gives what stands for its results."""
     body, carried = graph.body(node), node.variadic("vs")
-    sequences, given = node.variadic("ss"), node.variadic("xs")
-    along = _axes(node, "axes", sequences)
-    back = _backwards(node, "reverse", len(sequences))
+    sequences, captured = node.variadic("ss"), node.variadic("xs")
+    axes = _axes(node, "axes", sequences)
+    is_reverse = _reverse_flags(node, "reverse", len(sequences))
     stacks: list[list[Value]] = [[] for _ in node.results[len(carried) :]]
     for k in range(count):
         entries = [
-            _entry(graph, node, value, axis, count - 1 - k if turned else k)
-            for value, axis, turned in zip(sequences, along, back, strict=True)
+            _entry(graph, node, value, axis, count - 1 - k if reverse else k)
+            for value, axis, reverse in zip(sequences, axes, is_reverse, strict=True)
         ]
-        first = _first(graph, node, body, k) if node.op == "loop" else []
-        known = inline(
-            graph, body, [*first, *carried, *entries, *given], node, prefix=f"{node.name}.{k}."
+        leading = _counter_and_condition(graph, node, body, k) if node.op == "loop" else []
+        copies = inline(
+            graph, body, [*leading, *carried, *entries, *captured], node, prefix=f"{node.name}.{k}."
         )
-        made = [known[value] for value in body.outputs.values()][len(first) // 2 :]
-        carried = made[: len(carried)]
-        for stack, value in zip(stacks, made[len(carried) :], strict=True):
+        outputs = [copies[value] for value in body.outputs.values()][len(leading) // 2 :]
+        carried = outputs[: len(carried)]
+        for stack, value in zip(stacks, outputs[len(carried) :], strict=True):
             stack.append(value)
     parts = node.results[len(carried) :]
     out_axes = _axes(node, "out_axes", parts)
-    out_back = _backwards(node, "out_reverse", len(parts))
+    out_back = _reverse_flags(node, "out_reverse", len(parts))
     joined = [
-        _joined(graph, node, stack[::-1] if turned else stack, axis) if part.uses else None
-        for stack, part, axis, turned in zip(stacks, parts, out_axes, out_back, strict=True)
+        _join_parts(graph, node, stack[::-1] if reverse else stack, axis) if part.uses else None
+        for stack, part, axis, reverse in zip(stacks, parts, out_axes, out_back, strict=True)
     ]
     return [*carried, *joined]
 
 
-def _first(graph: Graph, node: Node, body: Graph, index: int) -> list[Value]:
+def _counter_and_condition(graph: Graph, node: Node, body: Graph, index: int) -> list[Value]:
     """Returns the number of a round, and that it is to be run."""
     data = (np.asarray(index, np.int64), np.asarray(True))
     return [
         graph.constant(
-            one.reshape((1,) * value.type.rank),
+            number.reshape((1,) * value.type.rank),
             name=graph.fresh(f"{node.name}.{index}.{value.name}"),
             before=node,
         )
-        for one, value in zip(data, body.inputs, strict=False)
+        for number, value in zip(data, body.inputs, strict=False)
     ]
 
 
@@ -201,7 +209,7 @@ def _entry(graph: Graph, node: Node, value: Value, axis: int, index: int) -> Val
     return made.result
 
 
-def _joined(graph: Graph, node: Node, parts: list[Value], axis: int) -> Value:
+def _join_parts(graph: Graph, node: Node, parts: list[Value], axis: int) -> Value:
     wide = [
         graph.add("unsqueeze", {"x": part}, {"axes": (axis,)}, before=node, origins=node.origins)
         for part in parts
@@ -212,15 +220,15 @@ def _joined(graph: Graph, node: Node, parts: list[Value], axis: int) -> Value:
     return graph.add("concat", operands, {"axis": axis}, before=node, origins=node.origins).result
 
 
-def _replace(graph: Graph, node: Node, made: list[Value | None]) -> None:
+def _replace_node(graph: Graph, node: Node, replacements: list[Value | None]) -> None:
     """Gives uses, names and lineage to what comes instead, and takes the node out."""
-    given = frozenset(node.operands.values())
-    named = [(old.name, old.lineage) for old in node.results]
-    for old, new in zip(node.results, made, strict=True):
+    operands = frozenset(node.operands.values())
+    old_names = [(old.name, old.lineage) for old in node.results]
+    for old, new in zip(node.results, replacements, strict=True):
         if new is not None:
             graph.replace(old, new)
     graph.remove(node)
-    for (name, lineage), new in zip(named, made, strict=True):
-        if new is not None and new not in given and not graph.has(name):
+    for (name, lineage), new in zip(old_names, replacements, strict=True):
+        if new is not None and new not in operands and not graph.has(name):
             graph.rename(new, name)
             graph.set_lineage(new, lineage)

@@ -16,7 +16,7 @@ from qir.inspect import summarize
 from qir.ir.text import parse
 from qir.target import target
 from tests.backends.onnx.kinds import KINDS
-from tests.backends.onnx.test_finishing import batches, network
+from tests.backends.onnx.test_partly_quantized_models import batches, network
 from tests.cli.command import qir
 from tests.differential.onnxruntime.ort_tools import quantized
 from tests.frontends.onnx.models import save

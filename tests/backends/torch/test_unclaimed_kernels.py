@@ -56,6 +56,27 @@ def test_a_sum_of_tensors_that_lie_in_two_orders_is_float(engine: str) -> None:
     assert differing(target(name), watched(made), {"x": data[:20]})[0] == 0
 
 
+PARTS = f"""{HEAD}
+  %a = adaptive_avg_pool(%x) {{size = (4, 3)}} : (N)x3x4x3xf32
+  %b = conv2d(%a, %v) {{pad = (1, 1, 1, 1)}} : (N)x3x4x3xf32
+  %c = adaptive_avg_pool(%b) {{size = (2, 3)}} : (N)x3x2x3xf32
+  %d = conv2d(%c, %w) : (N)x3x2x3xf32
+  %e = adaptive_avg_pool(%d) {{size = (2, 2)}} : (N)x3x2x2xf32
+  output(y=%e)
+}}"""
+
+
+@pytest.mark.parametrize("engine", ["x86", "fbgemm", "onednn", "qnnpack"])
+def test_means_of_parts_are_float_behind_a_convolution_alone(engine: str) -> None:
+    name = f"pytorch-{engine}"
+    graph, reasons = planned(PARTS, name)
+    assert list(reasons) == (["e"] if engine == "qnnpack" else ["c", "e"])
+    assert "its data have channels last" in reasons["e"]
+    data = np.random.default_rng(3).normal(size=(40, 3, 9, 7)).astype(np.float32)
+    made = pipeline.quantize(graph, pipeline.calibrate(graph, data), target=name)
+    assert differing(target(name), watched(made), {"x": data[:20]})[0] == 0
+
+
 def test_qnnpack_clips_in_float_since_its_clamp_misplaces_channels() -> None:
     text = TWO_ORDERS.replace("add(%a, %x)", "clip(%a) {min = 0.0, max = 6.0}")
     _, reasons = planned(text, "pytorch-qnnpack")

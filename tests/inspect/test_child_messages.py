@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from qir.inspect.pipe import Plain, pack, receive, serve
+from qir.inspect.pipe import Plain, ask, close, pack, receive, serve
 
 
 def test_values_come_out_as_they_went_in() -> None:
@@ -78,3 +79,23 @@ def test_what_is_refused_is_answered_and_a_fault_of_its_own_ends_a_program(
         receive(made)
     with pytest.raises(AttributeError):
         answers("fault")
+
+
+def test_a_child_is_asked_until_it_is_closed_and_one_that_ended_is_an_eof() -> None:
+    program = (
+        "import sys; from qir.inspect.pipe import serve\n"
+        "serve(lambda asked: [asked, 1 // asked], sys.stdout.buffer, (ZeroDivisionError,))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert ask(child, 1) == [1, 1]
+        assert str(ask(child, 0)).startswith("ZeroDivisionError: ")
+        assert ask(child, 2) == [2, 0]
+        close(child)
+        assert child.returncode == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", "pass"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        with pytest.raises(EOFError):
+            ask(child, 1)

@@ -18,7 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from qir import pipeline
 from qir.passes.forms.group import Group
-from tests.backends.onnx.test_taken import network
+from tests.backends.onnx.test_verify_target import network
 from tests.cli.command import qir
 from tests.differential.onnxruntime.ort_tools import samples as ort_samples
 from tests.frontends.onnx.models import model

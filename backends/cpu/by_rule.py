@@ -1,0 +1,374 @@
+"""Ops as the kernels of other runtimes compute them: by the rule of a profile.
+
+A rule that quantizes becomes parameters of one kernel. An op whose method computes vectors of
+elements one way, and the elements that fill none another way, becomes two lookup tables, which the
+reference computes for all bytes, or all pairs of bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, cast
+
+import numpy as np
+
+from qir.errors import QirError
+from qir.ir.dtype import F32
+from qir.ir.node import Value
+from qir.ir.types import TensorType
+from qir.numerics import Affine, Rule, affine_of, dequantize
+from qir.numerics import quantize as quantize_floats
+from qir.numerics.consistency import clashes
+from qir.numerics.definition import clip_range, nan_results, quantize_factor
+from qir.numerics.fields import MethodField
+from qir.reference import methods
+from qir.reference.means import divisors
+from qir.reference.products import ProductKernel
+from qir.reference.quantized import with_node_rounding
+from qir.reference.vectors import innermost_run_length
+
+from .builder import Buffer, CannotLower, ProgramBuilder, sizes
+from .data_movement import join
+from .elementwise import Broadcast, broadcast_sizes
+from .epilogues import bounds_after
+from .kernel_types import ByteParameters, Job, Table, all_bytes, byte_parameters
+from .lookup_tables import is_pointwise
+from .pools import sizes_nhwc
+from .sizes import Sizes
+
+VECTOR_METHODS = frozenset({"vectors", "product_of_codes", "prelu_of_codes"})
+"""Methods with two results for an element: that of vectors of `lanes` elements, and that of the
+elements which fill none, at the end of a run (`innermost_run_length`)."""
+MEANS = frozenset({"global_avg_pool", "avg_pool2d"})
+"""Ops that the method `mean_of_steps` computes by the kernel of means."""
+
+
+def lowers(op: str, rule: Rule) -> bool:
+    """Returns whether this module may lower an op by a rule."""
+    method = rule.method.name if rule.method else ""
+    if op == "quantize":
+        return not method
+    if op in MEANS:
+        return method == "mean_of_steps"
+    if op == "concat":
+        return method == "channel_vectors"
+    return method in VECTOR_METHODS and (is_pointwise(op) or op == "prelu")
+
+
+def lower_by_rule(b: ProgramBuilder, job: Job) -> None:
+    """Lowers an op by the rule of its profile; raises CannotLower where no kernel does."""
+    if job.summand is not None:
+        raise CannotLower(f"no kernel computes {job.op} |> add as one")
+    if job.op == "quantize":
+        quantize(b, job)
+    elif job.op in MEANS:
+        mean(b, job)
+    elif job.op == "concat":
+        concat(b, job)
+    else:
+        vectors(b, job)
+
+
+# -- quantize -------------------------------------------------------------------------------------
+
+_FAR = {"end": {}, "clip_32": {"wraps": True}}
+
+
+def quantize(b: ProgramBuilder, job: Job) -> None:
+    """Lowers float32 to 8 bits."""
+    value, rule = job.operands["x"], job.rule
+    assert rule is not None
+    if value.type.element != F32 or len(job.operands) != 1:
+        raise CannotLower(f"x is {value.type.element}, the kernels quantize f32 by static types")
+    y = byte_parameters(job.result, "the result")
+    if job.epilogue or job.attrs["saturate"] is not True:
+        raise CannotLower("no kernel computes a quantize with another op as one")
+    options = _quantizer(affine_of(y.quant), with_node_rounding(rule, job.attrs))
+    source, made = b.buffer(value), b.allocate(job.result)
+    shape = sizes(value)
+    b.add(
+        job.name,
+        "quantize_by",
+        [source],
+        [made],
+        shape,
+        lambda plan, at: plan.quantize_by(
+            job.name, at(source), at(made), size=math.prod(shape), y_type=y.kind, **options
+        ),
+    )
+
+
+def _quantizer(to: Affine, rule: Rule) -> dict[str, Any]:
+    """Returns the options of the plan's `quantize_by`; raises CannotLower where it has none."""
+    q, numbers = rule.quantize, to.over((1,))
+    if q.by not in ("divide", "reciprocal", "gain") or q.compute not in ("f32", "f64_reciprocal"):
+        raise CannotLower(f"no kernel quantizes by quantize.by = {q.by} in {q.compute}")
+    if q.zero not in ("after", "before", "fused", "none") or q.round not in ("even", "away"):
+        raise CannotLower(f"no kernel adds zero points by quantize.zero = {q.zero}, {q.round}")
+    if q.far not in _FAR or q.sum != "whole" or next(clashes(rule), None):
+        raise CannotLower(f"no kernel saturates by quantize.far = {q.far}")
+    if q.zero == "fused" and q.by == "divide":
+        raise CannotLower("no kernel divides and adds in one rounding")
+    low, high = to.storage.bounds if q.bounds == "storage" else (to.low, to.high)
+    by, zero = quantize_factor(numbers, to, rule), int(to.zero)
+    inside = q.zero in ("before", "fused")
+    options: dict[str, Any] = {
+        "factor": float(by.reshape(())),
+        "divide": q.by == "divide",
+        "fused": q.zero == "fused",
+        "before": float(zero) if inside else 0.0,
+        "zero": 0 if inside or q.zero == "none" else zero,
+        "low": low,
+        "high": high,
+        "away": q.round == "away",
+        **_FAR[q.far],
+    }
+    if q.clip == "range_first":
+        ends = np.array([-np.inf, np.inf], np.float32)
+        with np.errstate(all="ignore"):
+            least, most = clip_range(ends, by.reshape(-1), to.over((2,)), to, rule)
+        options |= {"least": float(least), "most": float(most)}
+    if q.nan == "far":
+        return {**options, "nan": "far"}
+    if q.nan != "unspecified":
+        zeros = np.zeros(()) if q.zero == "none" else to.zero
+        options["nan"] = int(nan_results(np.asarray(zeros), low, high, to.carrier, rule))
+    return options
+
+
+# -- vectors and the elements that fill none ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What the elements of vectors become, and those at the ends of runs."""
+
+    body: Table
+    tail: Table
+    lanes: int
+
+    def options(self, run: int) -> dict[str, Any]:
+        """Returns the options of a step for runs of a length."""
+        whole = run // self.lanes * self.lanes if self.lanes else 0
+        if np.array_equal(self.body, self.tail):
+            whole = run
+        return {"table": self.body, "tail": self.tail, "run": max(run, 1), "body": whole}
+
+
+def vectors(b: ProgramBuilder, job: Job) -> None:
+    """Lowers an op on each element alone, of one or two tensors of 8 bits."""
+    y = byte_parameters(job.result, "the result")
+    varying = {slot: v for slot, v in job.operands.items() if v.constant is None}
+    if not 1 <= len(varying) <= 2:
+        raise CannotLower(f"no kernel looks up {len(varying)} operands")
+    for slot, value in job.operands.items():
+        if slot not in varying and math.prod(sizes(value)) != 1:
+            raise CannotLower(f"{slot} is a constant of several elements")
+    held = {slot: byte_parameters(value, slot) for slot, value in varying.items()}
+    tables = _tables(job, held, y)
+    run = innermost_run_length([sizes(v) for v in job.operands.values()], sizes(job.result))
+    if len(varying) == 1:
+        ((value),) = varying.values()
+        if math.prod(sizes(value)) != math.prod(sizes(job.result)):
+            raise CannotLower("the operand is broadcast")
+        source, made = b.buffer(value), b.allocate(job.result)
+        add_lookup_runs(b, job.name, source, made, sizes(job.result), tables.options(run))
+        return
+    first, second = varying.values()
+    _add_pairs(b, job, first, second, tables.options(run))
+
+
+def _tables(job: Job, held: Mapping[str, ByteParameters], y: ByteParameters) -> _Tables:
+    """Returns the tables that the reference computes, activations included."""
+    rule = job.rule
+    assert rule is not None
+    assert rule.method is not None
+    if job.epilogue and rule.stage.relu == "apart":
+        raise CannotLower("an activation is computed apart")
+    lanes = rule.method.params["lanes"]
+    count = 256 ** len(held)
+    if not isinstance(lanes, int) or (lanes and count % lanes):
+        raise CannotLower(f"no table has vectors of {lanes} elements")
+    own = job.epilogue[:1] if job.epilogue and methods.applies_relu(rule) else ()
+    own = own if own and own[0].op == "relu" else ()
+    low, high = bounds_after(job, job.epilogue[len(own) :], y.low, y.high)
+    types = {slot: value.type for slot, value in job.operands.items()}
+    types |= {slot: TensorType((count,), of.quant) for slot, of in held.items()}
+    arrays = {s: v.constant.data for s, v in job.operands.items() if v.constant is not None}
+    first, *others = held
+    arrays[first] = np.repeat(all_bytes(held[first]), count // 256)
+    arrays |= {slot: np.tile(all_bytes(held[slot]), 256) for slot in others}
+
+    def made(lanes: int) -> Table:
+        given = {**rule.method.params, "lanes": lanes} if rule.method else {}
+        by = replace(rule, method=MethodField(rule.method.name if rule.method else "", given))
+        kind = TensorType((count,), y.quant)
+        kernel = ProductKernel(
+            job.op, job.attrs, types, kind, by, tails=tuple(stage.op for stage in own)
+        )
+        codes = methods.run(kernel, {slot: arrays[slot] for slot in job.operands})
+        table: Table = np.ascontiguousarray(np.clip(codes, low, high).astype(codes.dtype))
+        return table.reshape(-1)
+
+    try:
+        return _Tables(made(lanes), made(0), lanes)
+    except QirError as error:
+        raise CannotLower(str(error)) from None
+
+
+def _add_pairs(
+    b: ProgramBuilder, job: Job, first: Value, second: Value, options: dict[str, Any]
+) -> None:
+    shape, wide = broadcast_sizes(first, second, job.result.type.rank, nhwc=False)
+    x, z, made = b.buffer(first), b.buffer(second), b.allocate(job.result)
+    broadcast: Broadcast = wide
+    b.add(
+        job.name,
+        "lookup_pairs",
+        [x, z],
+        [made],
+        sizes(job.result),
+        lambda plan, at: plan.lookup_pairs(
+            job.name, at(x), at(z), at(made), shape=shape, broadcast=broadcast, **options
+        ),
+    )
+
+
+def add_lookup_runs(
+    b: ProgramBuilder, name: str, x: Buffer, y: Buffer, shape: Sizes, options: dict[str, Any]
+) -> None:
+    """Adds a step that looks up each byte, by another table at the ends of runs."""
+    size = math.prod(shape)
+    if options["body"] == options["run"]:
+        entries = options["table"]
+        b.add(
+            name, "lookup", [x], [y], shape,
+            lambda plan, at: plan.lookup(name, at(x), at(y), size=size, table=entries),
+        )  # fmt: skip
+        return
+    b.add(
+        name,
+        "lookup_runs",
+        [x],
+        [y],
+        shape,
+        lambda plan, at: plan.lookup_runs(name, at(x), at(y), size=size, **options),
+    )
+
+
+def concat(b: ProgramBuilder, job: Job) -> None:
+    """Lowers a concat; operands of another type than the result's go through tables first."""
+    rule, axis = job.rule, job.int_attr("axis") % job.result.type.rank
+    assert rule is not None
+    parts = [job.operands[s] for s in sorted(job.operands, key=lambda s: int(s.split(".")[1]))]
+    y = byte_parameters(job.result, "the result")
+    rank = job.result.type.rank
+    by_channels = rank == 4 and axis == 3
+    if rank == 4 and axis == 1 and all(
+        sizes(v)[1] == 1 or math.prod(sizes(v)[2:]) == 1 for v in parts
+    ):  # fmt: skip
+        raise CannotLower("no kernel joins images of one channel or one pixel as channels last")
+    tables = [_recoded(job, byte_parameters(v), y, by_channels) for v in parts]
+    if not by_channels and any(t is not None and t.lanes for t in tables):
+        raise CannotLower("no kernel joins vectors along this axis")
+    sources = []
+    for value, table in zip(parts, tables, strict=True):
+        source = b.buffer(value)
+        if table is not None:
+            looked_up = b.scratch(source.size)
+            run = sizes(value)[axis] if by_channels else math.prod(sizes(value))
+            name = f"{value.name} in the type of {job.name}"
+            add_lookup_runs(b, name, source, looked_up, sizes(value), table.options(run))
+            source = looked_up
+        sources.append(source)
+    join(b, job, parts, sources)
+
+
+def _recoded(job: Job, of: ByteParameters, y: ByteParameters, by_channels: bool) -> _Tables | None:
+    """Returns the tables for an operand; None where its bytes stay as they are."""
+    rule, codes = job.rule, all_bytes(of)
+    assert rule is not None
+    assert rule.method is not None
+    if by_channels and affine_of(of.quant).same_map(affine_of(y.quant)):
+        return None
+    if not by_channels:
+        floats = dequantize(codes, affine_of(of.quant), rule)
+        table = cast("Table", quantize_floats(floats, affine_of(y.quant), rule))
+        return _Tables(table, table, 0)
+    lanes = rule.method.params["lanes"]
+    assert isinstance(lanes, int)
+
+    def made(count: int) -> Table:
+        shape = (1, 1, 256 // count, count)
+        kernel = ProductKernel(
+            "concat", job.attrs, {"xs.0": TensorType(shape, of.quant)},
+            TensorType(shape, y.quant), rule,
+        )  # fmt: skip
+        found = methods.run(kernel, {"xs.0": codes.reshape(shape)})
+        return cast("Table", found.reshape(-1))
+
+    return _Tables(made(256), made(1), lanes)
+
+
+# -- means ----------------------------------------------------------------------------------------
+
+
+def mean(b: ProgramBuilder, job: Job) -> None:
+    """Lowers a mean of windows, or of whole images, by the method `mean_of_steps`."""
+    value, rule = job.operands["x"], job.rule
+    assert rule is not None
+    assert rule.method is not None
+    how: dict[str, Any] = {
+        "lanes": 0, "fused": False, "raw": False, "divide": False, "after": False,
+        **rule.method.params,
+    }  # fmt: skip
+    x, y = byte_parameters(value, "x"), byte_parameters(job.result, "the result")
+    if value.type.rank != 4 or not x.same(y) or job.epilogue:
+        raise CannotLower("no kernel computes such a mean in another type than its operand's")
+    shape, out, held = sizes_nhwc(job)
+    whole, plain = job.op == "global_avg_pool", sizes(value)
+    raw = how["raw"] and plain[1] > 1
+    if raw and not whole:
+        raise CannotLower("no kernel adds zero points to the sums of windows")
+    kernel = shape[1:3] if whole else job.int_pair("kernel")
+    stride = (1, 1) if whole else job.int_pair("stride")
+    pad = (0, 0, 0, 0) if whole else job.pads()
+    call = ProductKernel(job.op, job.attrs, {"x": value.type}, job.result.type, rule)
+    number = np.broadcast_to(divisors(call, plain).reshape(-1), out[0] * out[1]).astype(np.float32)
+    sides = [np.float32(side) for side in shape[1:3]] if raw else [number]
+    divide = bool(how["divide"])
+    if divide and np.unique(number).size != 1:
+        raise CannotLower("no kernel divides sums of windows of several sizes")
+    factor = np.ones(len(number), np.float32)
+    if not divide:
+        factor = factor * reduce(np.divide, sides, np.ones((), np.float32))
+    last = float(number[0]) if divide else 1.0
+    placed = how["after"] and not raw and _zero_comes_last(job, plain)
+    after, before = (0.0, False, y.zero, divide, last), (float(y.zero), False, 0, divide, last)
+    tail = (0.0, False, 0, divide, last) if raw else after if placed else before
+    body = (float(y.zero), True, 0, False, 1.0) if how["fused"] else after
+    lanes = int(how["lanes"])
+    vectors = shape[3] // lanes * lanes if lanes else 0
+    source, made = b.buffer(value, nhwc=job.nchw), b.allocate(job.result, nhwc=job.nchw)
+    b.add(
+        job.name,
+        "code_means",
+        [source],
+        [made],
+        held,
+        lambda plan, at: plan.code_means(
+            job.name, at(source), at(made), shape=shape, kernel=kernel, stride=stride,
+            pad=pad[:2], out=out, factor=factor, body=vectors, ends=(body, tail),
+            x_zero=0 if raw else x.zero, x_type=x.kind, y_type=y.kind, low=y.low, high=y.high,
+        ),
+    )  # fmt: skip
+
+
+def _zero_comes_last(job: Job, shape: Sizes) -> bool:
+    """Returns whether single elements add the zero point after rounding, as the method has it."""
+    if job.op == "avg_pool2d":
+        return not job.nchw or shape[1] == 1
+    return True

@@ -1,0 +1,274 @@
+"""Epilogues: what kernels of other runtimes do to int32 sums, as steps of float32.
+
+The reference adds a bias and a summand to sums, and brings them to the result's scale, in the order
+that a rule of a profile says (`qir.numerics.sums`). Here the same numbers are put in the places of
+the epilogue of `qir/_kernels/epilogue`, which has a place for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qir.errors import QirError
+from qir.ir.dtype import F32
+from qir.ir.node import Stage, Value
+from qir.ir.types import TensorType
+from qir.numerics import Affine, Rule, affine_of, multiplier
+from qir.numerics.consistency import ONE_BY_ONE, clashes
+from qir.numerics.definition import gains, result_factor
+from qir.numerics.quantize import kernel_scales
+from qir.numerics.sums import Sum, accumulator_unit
+from qir.profiles import profile, quantize_query
+from qir.profiles.profile import query_for_op
+from qir.reference.products import ProductKernel, is_integer_product, sum_of_bias
+from qir.reference.quantized import activation_bounds
+
+from .builder import CannotLower
+from .kernel_types import Job, byte_parameters
+
+Numbers = NDArray[np.float32]
+_ONE = np.float32(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Summand:
+    """Quantized values that are added to the sums, and how."""
+
+    value: Value
+    parameters: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What becomes of the sums of a product: parameters of the plan's methods."""
+
+    bias: NDArray[np.int32] | None
+    parameters: Mapping[str, object]
+    y_zero: int
+    low: int | None
+    high: int | None
+    pairs: bool = False
+    summand: Summand | None = None
+
+
+def epilogue_of(job: Job, weights: NDArray[np.int8], bias: Value | None) -> Epilogue:
+    """Returns the epilogue by which a job's rule computes it; raises CannotLower where there is
+    none."""
+    rule = job.rule
+    assert rule is not None
+    by_stages = job.summand is not None or (job.epilogue and rule.stage.relu == "apart")
+    real = job.result.type.element == F32
+    if by_stages and rule.stage.relu == "apart":
+        rule = replace(rule, requant=replace(rule.requant, multiplier="divide"))
+    sums = _float_rule(job, rule) if by_stages and not real else rule
+    _require_rounding(rule)
+    pairs = _require_sums(job, sums, weights)
+    found = _sum(job, sums, bias, len(weights), real=real or bool(by_stages))
+    if real or by_stages:
+        parameters = _dequantized(found)
+    else:
+        parameters = _requantized(found, affine_of(byte_parameters(job.result).quant))
+    whole = found.acc.astype(np.int32).reshape(-1)
+    out = _finish(job, rule, parameters, real=real, by_stages=bool(by_stages))
+    return replace(out, bias=whole if whole.any() else None, pairs=pairs)
+
+
+def _require_rounding(rule: Rule) -> None:
+    """Raises CannotLower for a rule that rounds otherwise than the epilogue does."""
+    requant = rule.requant
+    if requant.multiplier not in ("f32", "divide") or requant.compute != "f32":
+        raise CannotLower(f"no kernel multiplies by requant.multiplier = {requant.multiplier}")
+    if requant.round != "even" or requant.clip == "codes_32" or next(clashes(rule), None):
+        raise CannotLower(f"no kernel rounds by requant.round = {requant.round}")
+
+
+def _require_sums(job: Job, rule: Rule, weights: NDArray[np.int8]) -> bool:
+    """Raises CannotLower for sums that the kernels do not compute; returns whether pairs of taps
+    saturate."""
+    acc = rule.acc
+    if acc.type != "i32" or acc.overflow != "wrap":
+        raise CannotLower(f"no kernel holds sums as acc.type = {acc.type}, {acc.overflow}")
+    if acc.pad != "zero_point" and any(job.int_tuple("pad") if "pad" in job.attrs else ()):
+        raise CannotLower(f"no kernel pads with acc.pad = {acc.pad}")
+    if acc.pairs == "exact":
+        return False
+    (slot,) = (s for s in ("x", "a") if s in job.operands)
+    x = byte_parameters(job.operands[slot], slot)
+    single = job.op == "conv2d" and weights.shape[1] == 1
+    if acc.pairs != "saturate_taps" or not single or len(weights) != job.int_attr("groups"):
+        raise CannotLower(f"no kernel adds pairs of products by acc.pairs = {acc.pairs}")
+    if job.operands["w"].type.quant is not None and job.operands["w"].type.quant.zeros().any():
+        raise CannotLower("no kernel takes zero points of weights whose products saturate")
+    taps = np.abs(weights.reshape(len(weights), -1).astype(np.int32))
+    taps = np.pad(taps, ((0, 0), (0, taps.shape[1] % 2))).reshape(len(taps), -1, 2)
+    highest = x.high + (128 if x.kind == "i8" else 0)
+    return bool(taps.sum(-1).max(initial=0) * highest > np.iinfo(np.int16).max)
+
+
+def _sum(job: Job, rule: Rule, bias: Value | None, channels: int, *, real: bool) -> Sum:
+    """Returns a row of sums of no products, with the bias as the rule takes it."""
+    if bias is not None and bias.constant is None:
+        raise CannotLower("the bias is no constant")
+    types = {slot: value.type for slot, value in job.operands.items()}
+    result = job.result.type
+    if real:
+        result = TensorType(result.shape, F32)
+    kernel = ProductKernel(job.op, job.attrs, types, result, rule)
+    if rule.weights.given != "codes" or rule.requant.wide != "plain":
+        raise CannotLower(f"no kernel takes weights.given = {rule.weights.given}")
+    try:
+        if not is_integer_product(kernel):
+            raise CannotLower("its scales do not factor out of the sums")
+        data = None if bias is None or bias.constant is None else bias.constant.data
+        if data is not None and data.size == 1:
+            data = np.broadcast_to(data.reshape(-1), channels)
+        if data is not None and data.size != channels:
+            raise CannotLower("the bias has another value for each row")
+        return sum_of_bias(kernel, data if data is None else data.reshape(-1), channels)
+    except QirError as error:
+        raise CannotLower(str(error)) from None
+
+
+def _float_rule(job: Job, rule: Rule) -> Rule:
+    """Returns the rule of a product whose result stays float until a later stage is computed."""
+    types = {slot: value.type for slot, value in job.operands.items()}
+    result = TensorType(job.result.type.shape, F32)
+    found = profile(job.profile).resolve(query_for_op(job.op, job.attrs, types, result))
+    return replace(found, method=None) if found.method == rule.method else found
+
+
+def _steps(of: Sum) -> dict[str, object]:
+    """Returns the parameters of a bias in units of the sums."""
+    if of.steps is None:
+        return {}
+    found: dict[str, object] = {"steps": _row(of, of.steps)}
+    if of.share is not None:
+        found["share"] = _row(of, of.share)
+    return found
+
+
+def _row(of: Sum, values: NDArray[np.generic]) -> Numbers:
+    """Returns one number a channel."""
+    wide = np.broadcast_to(values.astype(np.float32), of.acc.shape)
+    return np.ascontiguousarray(wide).reshape(-1)
+
+
+def _dequantized(of: Sum) -> dict[str, object]:
+    """Returns the parameters of `qir.numerics.sums.dequantize_sum`."""
+    found = _steps(of)
+    fused = of.bias is not None and of.rule.bias.by == "fma"
+    with np.errstate(all="ignore"):
+        if of.rule.requant.order in ONE_BY_ONE and not fused:
+            x, w = (kernel_scales(m, of.rule, s) for m, s in ((of.x, "x"), (of.w, "w")))
+            found["unit"] = float(np.float32(of.gain) * np.float32(x))
+            found["factor"] = _row(of, np.asarray(w).reshape(-1))
+        else:
+            found["factor"] = _row(of, accumulator_unit(of))
+    if of.bias is not None:
+        found |= {"bias": _row(of, of.bias), "bias_fused": fused}
+    return found
+
+
+def _requantized(of: Sum, y: Affine) -> dict[str, object]:
+    """Returns the parameters of `qir.numerics.sums.quantize_sum` without a summand."""
+    if of.rule.requant.multiplier == "divide":
+        return _dequantized(of)
+    found = _steps(of)
+    found["factor"] = _row(of, np.asarray(multiplier(of.x, of.w, y, of.rule, gain=of.gain)))
+    if of.bias is not None:
+        by, divides = _result_factor(y, of.rule)
+        with np.errstate(all="ignore"):
+            bias = of.bias.astype(np.float32)
+            found["bias"] = _row(of, bias / by if divides else bias * by)
+    return found
+
+
+def _result_factor(y: Affine, rule: Rule) -> tuple[np.float32, bool]:
+    kind: np.dtype[np.floating] = np.dtype(np.float32)
+    by, divides = result_factor(np.asarray(y.scale), gains(y, rule, kind), rule, kind)
+    return np.float32(by), divides
+
+
+def _finish(
+    job: Job, rule: Rule, parameters: dict[str, object], *, real: bool, by_stages: bool
+) -> Epilogue:
+    """Returns the epilogue with its summand, activations and the scale of the result."""
+    summand = None if job.summand is None else _summand(job, job.summand, rule)
+    if real or by_stages:
+        parameters |= _float_bounds(job)
+    if real:
+        if summand is not None:
+            raise CannotLower("no kernel adds a summand to a float result")
+        return Epilogue(None, parameters, 0, None, None)
+    y = byte_parameters(job.result, "the result")
+    out = affine_of(y.quant)
+    if by_stages and rule.requant.multiplier != "divide":
+        raise CannotLower("no kernel quantizes a sum by a rule of its own")
+    if rule.requant.multiplier == "divide":
+        by, divides = _result_factor(out, rule)
+        parameters |= {"last": float(by), "divide": divides}
+    if rule.requant.zero == "before":
+        parameters["offset"] = float(y.zero)
+    low, high = (y.low, y.high) if by_stages else bounds_after(job, job.epilogue, y.low, y.high)
+    if summand is not None and _mixed(job, "i8", "u8") and rule.stage.sum_reads == "i8_saturated":
+        high = min(high, 127)
+    zero = y.zero if rule.requant.zero == "after" else 0
+    return Epilogue(None, parameters, zero, low, high, summand=summand)
+
+
+def bounds_after(job: Job, stages: tuple[Stage, ...], low: int, high: int) -> tuple[int, int]:
+    """Returns the least and greatest integer after activations, by the profile of a job."""
+    assert job.rule is not None
+    quant = job.result.type.quant
+    assert quant is not None
+    quantizes = profile(job.profile).resolve(quantize_query(quant))
+    for stage in stages:
+        ends = job.rule.stage.ends
+        least, most = activation_bounds(stage.op, stage.attrs, affine_of(quant), quantizes, ends)
+        low, high = (min(max(v, least), most) for v in (low, high))
+    return low, high
+
+
+def _float_bounds(job: Job) -> dict[str, object]:
+    """Returns the bounds of float activations; each next one clips what the one before left."""
+    least, most = -np.inf, np.inf
+    for stage in job.epilogue:
+        low, high = (0.0, None) if stage.op == "relu" else (stage.attrs["min"], stage.attrs["max"])
+        if isinstance(low, float):
+            least, most = max(least, low), max(most, low)
+        if isinstance(high, float):
+            least, most = min(least, high), min(most, high)
+    return {"least": float(least), "most": float(most)}
+
+
+def _mixed(job: Job, summand: str, result: str) -> bool:
+    """Returns whether the summand and the result are stored so."""
+    assert job.summand is not None
+    return (byte_parameters(job.summand).kind, byte_parameters(job.result).kind) == (
+        summand, result,
+    )  # fmt: skip
+
+
+def _summand(job: Job, value: Value, rule: Rule) -> Summand:
+    """Returns a summand in float units, as the reference adds it."""
+    of = byte_parameters(value, "the summand")
+    if value.type.shape != job.result.type.shape or value.constant is not None:
+        raise CannotLower("the summand has another shape than the result")
+    if rule.stage.sum not in ("real", "fma"):
+        raise CannotLower(f"no kernel adds a summand by stage.sum = {rule.stage.sum}")
+    if rule.stage.sum_reads == "summand_type" and of.kind != byte_parameters(job.result).kind:
+        raise CannotLower("the summand is stored otherwise than the result")
+    unit, most = of.scale, of.high
+    with np.errstate(all="ignore"):
+        if rule.requant.scales != "given":
+            unit = _ONE / (_ONE / unit)
+    if rule.stage.sum_reads == "i8_saturated" and _mixed(job, "u8", "i8"):
+        most = min(most, 127)
+    return Summand(value, {
+        "summand_type": of.kind, "summand_zero": of.zero, "summand_most": most,
+        "summand_scale": float(unit), "summand_fused": rule.stage.sum == "fma",
+    })  # fmt: skip

@@ -1,0 +1,34 @@
+#include "epilogue.h"
+
+#include <string.h>
+
+#include "step.h"
+
+static const struct {
+  uint32_t isa;
+  qir_epilogue_fn run;
+} table[] = {
+#if defined(QIR_X86)
+    {QIR_ISA_AVX512VNNI, qir_epilogue_avx512vnni},
+    {QIR_ISA_AVX2, qir_epilogue_avx2},
+#endif
+    {QIR_ISA_SCALAR, qir_epilogue_scalar},
+};
+
+qir_epilogue_fn qir_epilogue_select(uint32_t isa) { return QIR_SELECT(table, isa)->run; }
+
+enum { ARRAYS = 4 };
+
+static size_t bytes(size_t columns) { return qir_round_up(columns * sizeof(float), 64); }
+
+size_t qir_epilogue_size(size_t columns) { return ARRAYS * bytes(columns); }
+
+struct qir_epilogue qir_epilogue_copy(const struct qir_epilogue *how, size_t columns,
+                                      void *memory) {
+  struct qir_epilogue made = *how;
+  const float **arrays[ARRAYS] = {&made.steps, &made.share, &made.factor, &made.bias};
+  char *to = memory;
+  for (int i = 0; i < ARRAYS; ++i, to += bytes(columns))
+    if (*arrays[i]) *arrays[i] = memcpy(to, *arrays[i], columns * sizeof(float));
+  return made;
+}
