@@ -17,9 +17,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Fits = Callable[[object], bool]
 """Whether an argument is of the type that its annotation names."""
-_LOOKED_AT = 64
+_MAX_CHECKED = 64
 """So many elements of a list or a mapping are looked at."""
-_ALSO: Mapping[type, tuple[type, ...]] = {
+_ACCEPTED_ALSO: Mapping[type, tuple[type, ...]] = {
     int: (np.integer,),
     float: (int, np.floating, np.integer),
     bool: (np.bool_,),
@@ -36,7 +36,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """
     code = function.__code__
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    places = names[: code.co_argcount]
+    positional = names[: code.co_argcount]
     if len(names) == (1 if names[:1] == ("self",) else 0):
         return function
     known: dict[str, Fits] = {}
@@ -46,14 +46,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal ready
         if not ready:  # annotations may name what is defined after the function
-            known.update(_of(function))
+            known.update(_checks_of(function))
             ready = True
-        for name, given in zip(places, args, strict=False):
-            if name in known and not known[name](given):
-                raise _refused(function, name, given)
-        for name, given in kwargs.items():
-            if name in known and not known[name](given):
-                raise _refused(function, name, given)
+        # Not `Signature.bind`: wrong counts of arguments are left to Python's own message.
+        for name, argument in zip(positional, args, strict=False):
+            if name in known and not known[name](argument):
+                raise _refused(function, name, argument)
+        for name, argument in kwargs.items():
+            if name in known and not known[name](argument):
+                raise _refused(function, name, argument)
         return function(*args, **kwargs)
 
     return wrapped
@@ -67,30 +68,32 @@ def checked_methods(kind: type[R]) -> type[R]:
     return kind
 
 
-def _refused(function: Callable[..., object], name: str, given: object) -> ArgumentError:
-    wanted = str(function.__annotations__[name]).replace("NDArray[np.generic]", "array")
-    kind = "None" if given is None else f"{_article(type(given).__name__)}"
-    said = repr(given) if isinstance(given, str | int | float) else ""
-    shown = f" ({said[:40]})" if said else ""
+def _refused(function: Callable[..., object], name: str, argument: object) -> ArgumentError:
+    expected = str(function.__annotations__[name]).replace("NDArray[np.generic]", "array")
+    kind = "None" if argument is None else f"{_article(type(argument).__name__)}"
+    text = repr(argument) if isinstance(argument, str | int | float) else ""
+    shown = f" ({text[:40]})" if text else ""
     where = f"{function.__name__}: argument {name}"
-    return ArgumentError(f"{where} is {kind}{shown} or holds what does not fit; it takes {wanted}")
+    return ArgumentError(
+        f"{where} is {kind}{shown} or holds what does not fit; it takes {expected}"
+    )
 
 
 def _article(word: str) -> str:
     return f"an {word}" if word[0] in "aeiouAEIOU" else f"a {word}"
 
 
-def _of(function: Callable[..., object]) -> dict[str, Fits]:
+def _checks_of(function: Callable[..., object]) -> dict[str, Fits]:
     """Returns the checks of a function's parameters, by name."""
     out: dict[str, Fits] = {}
     scope = vars(sys.modules[function.__module__])
     for name, hint in function.__annotations__.items():
         try:  # the text of an annotation in QIR's own source, never anybody's input
-            found = _fits(eval(hint, scope) if isinstance(hint, str) else hint)
+            check = _fits(eval(hint, scope) if isinstance(hint, str) else hint)
         except NameError:  # imported for the type checker alone
             continue
-        if found is not None and name != "return":
-            out[name] = found
+        if check is not None and name != "return":
+            out[name] = check
     return out
 
 
@@ -123,22 +126,23 @@ def _protocol(hint: type) -> Fits:
 
 
 def _class(hint: type) -> Fits:
-    kinds = (hint, *_ALSO.get(hint, ()))
+    kinds = (hint, *_ACCEPTED_ALSO.get(hint, ()))
     return lambda given: isinstance(given, kinds)
 
 
 def _one_of(checks: list[Fits | None]) -> Fits | None:
-    held = [check for check in checks if check is not None]
-    if len(held) < len(checks):
+    known_checks = [check for check in checks if check is not None]
+    # One member that cannot be checked lets anything pass.
+    if len(known_checks) < len(checks):
         return None
-    return lambda given: any(check(given) for check in held)
+    return lambda given: any(check(given) for check in known_checks)
 
 
 def _mapping(keys: Fits | None) -> Fits:
     """Returns a mapping with such keys; what it holds the function itself names by its key."""
 
-    def fits(given: object) -> bool:
-        return isinstance(given, Mapping) and (keys is None or all(map(keys, given)))
+    def fits(argument: object) -> bool:
+        return isinstance(argument, Mapping) and (keys is None or all(map(keys, argument)))
 
     return fits
 
@@ -147,14 +151,14 @@ def _several(kind: type, element: Fits | None) -> Fits:
     """Returns a list, or whatever can be gone through; a text is not taken for the list of its
     letters."""
 
-    def fits(given: object) -> bool:
-        if isinstance(given, str | bytes) or not isinstance(given, kind):
+    def fits(argument: object) -> bool:
+        if isinstance(argument, str | bytes) or not isinstance(argument, kind):
             return False
-        if element is None or not isinstance(given, Collection):
+        if element is None or not isinstance(argument, Collection):
             return True  # what can be gone through once is left alone
-        if isinstance(given, np.ndarray) and not given.ndim:
+        if isinstance(argument, np.ndarray) and not argument.ndim:
             return False
-        return all(map(element, islice(given, _LOOKED_AT)))
+        return all(map(element, islice(argument, _MAX_CHECKED)))
 
     return fits
 

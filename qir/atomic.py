@@ -37,11 +37,11 @@ def _claim(path: Path, *, force: bool, folder: bool) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or "it is no name of a file"
-        raise UsageError(f"{str(path)[:100]!r} cannot name a file: {said}") from None
+        reason = getattr(error, "strerror", None) or "it is no name of a file"
+        raise UsageError(f"{str(path)[:100]!r} cannot name a file: {reason}") from None
     if path.exists() and path.is_dir() != folder:
-        there, asked = ("a file", "a folder") if folder else ("a folder", "a file")
-        raise UsageError(f"{path} is {there}; name {asked}")
+        present, expected = ("a file", "a folder") if folder else ("a folder", "a file")
+        raise UsageError(f"{path} is {present}; name {expected}")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
     if path.exists() and not force:
@@ -62,7 +62,9 @@ def replacing(path: Path) -> Iterator[Path]:
         lock, draft = _locked_draft(path.parent)
         yield draft
         with draft.open("rb") as written:
+            # The bytes before the name: a crash in between must leave the old file or the new one.
             os.fsync(written.fileno())
+        # `mkstemp` makes files private; this one gets the rights that `open` gives.
         os.chmod(draft, 0o666 & ~_umask())
         os.replace(draft, path)
         draft = None
@@ -93,6 +95,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         os.chmod(draft, 0o777 & ~_umask())
         if path.is_dir():
             old = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent))
+            # A folder that holds something cannot be replaced, so the old one steps aside first.
             os.replace(path, old)
             shutil.rmtree(old, ignore_errors=True)
         os.replace(draft, path)
@@ -121,33 +124,35 @@ def clear_drafts(folder: Path) -> None:
 
 def _clear(draft: Path) -> None:
     """Removes a draft; raises OSError where a process holds it, or where nothing can be locked."""
-    held = os.open(draft, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(draft, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(held), draft.lstat()):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The name may stand for another file by now; then the one that is locked is gone already.
+        if os.path.samestat(os.fstat(descriptor), draft.lstat()):
             draft.unlink()
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _locked_draft(folder: Path) -> tuple[int, Path]:
     """Makes a draft and locks it; another where one was cleared before the lock was taken."""
     while True:
-        held, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
+        descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
         try:
             with suppress(OSError):  # without locks drafts are made, and never cleared
-                fcntl.flock(held, fcntl.LOCK_EX)
-            if os.fstat(held).st_nlink:
-                return held, Path(name)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, Path(name)
         except BaseException:
             with suppress(OSError):
                 os.unlink(name)
-            os.close(held)
+            os.close(descriptor)
             raise
-        os.close(held)
+        os.close(descriptor)
 
 
 def _umask() -> int:
+    # The mask can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -13,10 +13,10 @@ class QirError(Exception):
 
     def __str__(self) -> str:
         """Returns the message in one line; of a very long one its start and its end."""
-        said = " ".join(super().__str__().splitlines())
-        if len(said) <= _LONGEST:
-            return said
-        return f"{said[: _LONGEST // 2]} ... {said[-_LONGEST // 2 + 5 :]}"
+        message = " ".join(super().__str__().splitlines())
+        if len(message) <= _LONGEST:
+            return message
+        return f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 + 5 :]}"
 
 
 class UsageError(QirError):

@@ -70,26 +70,30 @@ def evaluate(
     """
     if (labels is None) == (against is None):
         raise UsageError("a model is measured by labels, or against another model: give one of two")
-    chosen = [metric(name) for name in metrics or (WITH_MODEL if labels is None else WITH_LABELS)]
+    chosen_metrics = [
+        metric(name) for name in metrics or (WITH_MODEL if labels is None else WITH_LABELS)
+    ]
     source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
     truth = None if labels is None else labels_of(labels, data, source.samples, limit)
     engine, run = runner(graph, target, threads)
     other = None if against is None else runner(against, target, threads)[1]
     results: list[Mapping[str, Tensor]] = []
-    wanted: list[Mapping[str, Tensor]] = []
+    expected: list[Mapping[str, Tensor]] = []
     if progress is not None:
         progress(0, source.batches)
     for done, inputs in enumerate(checked_inputs(source, source.name), 1):
         results.append(run(inputs))
         if other is not None:
-            wanted.append(other(inputs))
+            expected.append(other(inputs))
         if progress is not None:
             progress(done, source.batches)
-    made = join_batches(results)
+    joined = join_batches(results)
     samples = sum(len(next(iter(part.values()))) for part in results if part)
     if truth is None:
-        return Evaluation(samples, engine, against_results(chosen, join_batches(wanted), made))
-    return Evaluation(samples, engine, against_labels(chosen, truth[:samples], made))
+        return Evaluation(
+            samples, engine, against_results(chosen_metrics, join_batches(expected), joined)
+        )
+    return Evaluation(samples, engine, against_labels(chosen_metrics, truth[:samples], joined))
 
 
 @checked
@@ -120,11 +124,12 @@ def check(
     inputs = input_specs(graph)
     batch = batch or (None if fixed_batch(inputs) else CHECKED)
     source = open_data(data, inputs, batch=batch, limit=limit, preprocess=preprocess)
-    chosen = [metric(name) for name in metrics or WITH_LABELS] if labels is not None else []
+    chosen_metrics = [metric(name) for name in metrics or WITH_LABELS] if labels is not None else []
     truth = None if labels is None else labels_of(labels, data, source.samples, limit)
-    named = named_target(target)
-    table = named.capability()
+    backend = named_target(target)
+    table = backend.capability()
     names = known_corrections(corrections, table, granularity)
+    # Names of tensors are compared, so the float graph is folded as quantizing folded it.
     folded = fold(graph)
     scaled: Mapping[str, Scaled] = {}
     if "equalize" in names:
@@ -137,7 +142,7 @@ def check(
         checked_inputs(source, source.name),
         with_scaled(statistics, scaled) if scaled else statistics,
         truth,
-        chosen,
+        chosen_metrics,
         scaled=scaled,
         settings=Settings(granularity, range_rule, names),
         progress=None if progress is None else lambda done: progress(done, source.batches),
@@ -156,13 +161,13 @@ def labels_of(
     if isinstance(data, str | Path) and holds_images(Path(data)):
         names = [file.relative_to(data).as_posix() for file in image_files(Path(data))]
         names = [Path(data).name] if Path(data).is_file() else names
-    found = read_labels(labels, names)
+    all_labels = read_labels(labels, names)
     where = str(labels) if isinstance(labels, str | Path) else "labels"
-    if samples is not None and limit is not None and found.ndim and len(found) > samples:
-        return found[:samples]
+    if samples is not None and limit is not None and all_labels.ndim and len(all_labels) > samples:
+        return all_labels[:samples]
     if samples is not None:
-        require_length(found, samples, where)
-    return found
+        require_length(all_labels, samples, where)
+    return all_labels
 
 
 def checked_inputs(
@@ -179,19 +184,20 @@ def runner(graph: Graph, target: str = "", threads: int | None = None) -> tuple[
     """Returns the name of what runs a graph, and a function that does."""
     if target != REFERENCE:
         try:
-            made = pipeline.compile(graph, target=target or FAST, threads=threads)
-            return target or FAST, lambda inputs: _arrays(made(**inputs))
+            executable = pipeline.compile(graph, target=target or FAST, threads=threads)
+            return target or FAST, lambda inputs: _arrays(executable(**inputs))
         except QirError:
             if target:
                 raise
+    # Kernels that no one asked for by name may refuse a model: the reference takes all.
     return REFERENCE, lambda inputs: pipeline.run(graph, inputs)
 
 
 def _arrays(results: Mapping[str, object]) -> dict[str, Tensor]:
     """Results as arrays; what is no tensor in a box."""
     return {
-        name: made if isinstance(made, np.ndarray) else box_object(made)
-        for name, made in results.items()
+        name: result if isinstance(result, np.ndarray) else box_object(result)
+        for name, result in results.items()
     }
 
 

@@ -96,13 +96,13 @@ class Frontend(ABC):
 
 def frontend(name: str) -> Frontend:
     """Returns the frontend of that name; raises PluginError if there is none."""
-    found = registry.find("qir.frontends", name)
-    if not (isinstance(found, type) and issubclass(found, Frontend)):
-        by = registry.owner("qir.frontends", name)
+    loaded = registry.find("qir.frontends", name)
+    if not (isinstance(loaded, type) and issubclass(loaded, Frontend)):
+        owners = registry.owner("qir.frontends", name)
         raise PluginError(
-            f"frontend {name!r} of {by} is no class derived from qir.frontend.Frontend"
+            f"frontend {name!r} of {owners} is no class derived from qir.frontend.Frontend"
         )
-    return found()
+    return loaded()
 
 
 def frontend_for(source: object) -> Frontend:
@@ -111,18 +111,19 @@ def frontend_for(source: object) -> Frontend:
     holds: dict[str, str] = {}
     for name in registry.names("qir.frontends"):
         try:
-            found = frontend(name)
+            candidate = frontend(name)
         except PluginError:
             continue
-        if found.accepts(source):
-            return found
-        known += found.suffixes
-        holds |= dict.fromkeys(found.suffixes if found.holds else (), found.holds)
+        if candidate.accepts(source):
+            return candidate
+        # Gathered for the message alone, in case that none reads it.
+        known += candidate.suffixes
+        holds |= dict.fromkeys(candidate.suffixes if candidate.holds else (), candidate.holds)
     kinds = ", ".join(sorted({".qir", *known}))
-    said = f"an object of type {type(source).__name__}"
+    description = f"an object of type {type(source).__name__}"
     if source is None or isinstance(source, (str, Path)):
-        said = str(source)
-        suffix = Path(said).suffix.lower()
-        if suffix in holds and Path(said).is_file():
-            raise InputError(f"{said}: is no {holds[suffix]}")
-    raise InputError(f"{said}: no frontend reads this; known kinds of file: {kinds}")
+        description = str(source)
+        suffix = Path(description).suffix.lower()
+        if suffix in holds and Path(description).is_file():
+            raise InputError(f"{description}: is no {holds[suffix]}")
+    raise InputError(f"{description}: no frontend reads this; known kinds of file: {kinds}")

@@ -49,6 +49,7 @@ class Dump:
         """Returns the files of a run in a folder: a text and a `.qir` file of each name."""
         texts = sorted(folder.glob("[0-9][0-9]*-*.txt"))
         pairs = [(path, path.with_suffix(SUFFIX)) for path in texts if _STEM.fullmatch(path.stem)]
+        # Only pairs: a folder may hold numbered texts of somebody else.
         return [path for pair in pairs if pair[1].exists() for path in pair]
 
     def _write(self, name: str, graph: Graph) -> None:

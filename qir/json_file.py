@@ -20,7 +20,7 @@ def read_json(path: Path, what: str) -> object:
     try:
         if (size := path.stat().st_size) > _LARGEST:
             raise InputError(f"{path}: has {size} bytes, which no {what} has")
-        held: object = json.loads(path.read_bytes(), object_pairs_hook=_table)
+        data: object = json.loads(path.read_bytes(), object_pairs_hook=_table)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except _Twice as twice:
@@ -34,7 +34,7 @@ def read_json(path: Path, what: str) -> object:
         raise InputError(f"{path}: is no {what}: it is no text") from error
     except ValueError as error:  # an integer of more digits than Python reads
         raise InputError(f"{path}: is no {what}: a number has thousands of digits") from error
-    return held
+    return data
 
 
 class _Twice(Exception):
@@ -42,8 +42,9 @@ class _Twice(Exception):
 
 
 def _table(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    held = dict(pairs)
-    if len(held) < len(pairs):
+    table = dict(pairs)
+    # Python keeps the last of two, other tools the first: such a file means two things.
+    if len(table) < len(pairs):
         counts = Counter(name for name, _ in pairs)
         raise _Twice(counts.most_common(1)[0][0][:40])
-    return held
+    return table

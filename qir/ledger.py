@@ -79,8 +79,10 @@ class Ledger:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{count} {change.value}" for change, count in self.counts().items())
-        return f"<Ledger: {found or 'no entries'}>"
+        counts_text = ", ".join(
+            f"{count} {change.value}" for change, count in self.counts().items()
+        )
+        return f"<Ledger: {counts_text or 'no entries'}>"
 
     @checked
     def add(
@@ -124,36 +126,39 @@ class Ledger:
 
     def check(self, *, lossy: bool = False) -> None:
         """Raises Refused if something would be lost unasked; `lossy` allows all but refusals."""
-        bad = [e for e in self.losses() if e.change is Change.REFUSED or not lossy]
-        bad.sort(key=lambda e: e.change is not Change.REFUSED)  # what nothing allows comes first
-        if bad:
-            first, more = bad[0], len(bad) - 1
-            rest = f" (and {more} more)" if more else ""
+        losses = [e for e in self.losses() if e.change is Change.REFUSED or not lossy]
+        losses.sort(key=lambda e: e.change is not Change.REFUSED)  # what nothing allows comes first
+        if losses:
+            first, more = losses[0], len(losses) - 1
+            others = f" (and {more} more)" if more else ""
             hint = "" if first.change is Change.REFUSED else "; --lossy allows it"
-            raise Refused(f"{first.step}: {first.subject}: {first.reason}{rest}{hint}")
+            raise Refused(f"{first.step}: {first.subject}: {first.reason}{others}{hint}")
 
     def to_json(self) -> str:
         """Returns the entries as JSON text."""
-        rows = [
+        entries_json = [
             {
                 **asdict(e),
                 "change": e.change.value,
+                # JSON has neither NaN nor infinity; null is read back as NaN.
                 "codes": e.codes if math.isfinite(e.codes) else None,
             }
             for e in self._entries
         ]
-        return json.dumps({"version": VERSION, "entries": rows}, indent=1, ensure_ascii=False)
+        return json.dumps(
+            {"version": VERSION, "entries": entries_json}, indent=1, ensure_ascii=False
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
         """Returns the ledger that `to_json` wrote; raises ValueError for text that is none."""
         data = json.loads(text)
-        rows = data.get("entries") if isinstance(data, dict) else None
-        if not isinstance(rows, list):
+        entries_json = data.get("entries") if isinstance(data, dict) else None
+        if not isinstance(entries_json, list):
             raise ValueError("no list of entries")
         if data.get("version") != VERSION:
             raise ValueError(f"version {str(data.get('version'))[:20]}, this QIR reads {VERSION}")
-        return cls(_entry(i, row) for i, row in enumerate(rows))
+        return cls(_entry(i, row) for i, row in enumerate(entries_json))
 
 
 def _entry(index: int, row: object) -> Entry:

@@ -20,8 +20,8 @@ def read_qir(path: Path, ledger: Ledger) -> Graph:
     bundle = file.read(path)
     for name, text in bundle.profiles.items():
         if not register_profile(name, text):
-            said = f"profile {name} says something else here than where {path.name} was written"
-            ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, said)
+            message = f"profile {name} says something else here than where {path.name} was written"
+            ledger.add(Change.UNVERIFIED, "load", bundle.graph.name, message)
     return bundle.graph
 
 
@@ -57,7 +57,7 @@ def write_qir(graph: Graph, path: Path, ledger: Ledger, journal: Journal | None 
 
 def profiles_of(graph: Graph) -> list[str]:
     """Returns the names of the profiles that a graph, its bodies and their nodes name."""
-    named = {graph.profile}
+    names = {graph.profile}
     for _, body in graph.walk():
-        named |= {body.profile, *(n.profile for n in body if n.profile)}
-    return sorted(named - {""})
+        names |= {body.profile, *(n.profile for n in body if n.profile)}
+    return sorted(names - {""})

@@ -27,7 +27,7 @@ _KEYS = {
 """Key of the file -> field."""
 FLOAT_TYPES = ("", "f16")
 """In which type ops that stay float compute; empty: in their own."""
-_MOST = 1 << 24
+_MAX_BYTES = 1 << 24
 """Bytes of a file that may be one."""
 
 
@@ -69,33 +69,34 @@ class Recipe:
     def parse(cls, text: str, where: str = "recipe") -> Recipe:
         """Reads the text of a file; raises InputError for what is no recipe, naming the key."""
         try:
-            held = tomllib.loads(text)
+            data = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"{where}: not TOML: {error}") from error
-        held.pop("found", None)
-        if held.pop("format", None) != FORMAT:
+        # How a search came to the recipe; it sets nothing.
+        data.pop("found", None)
+        if data.pop("format", None) != FORMAT:
             raise InputError(f"{where}: a recipe starts with format = {FORMAT}")
-        made: dict[str, str | tuple[str, ...]] = {}
-        for key, value in held.items():
+        arguments: dict[str, str | tuple[str, ...]] = {}
+        for key, value in data.items():
             if key not in _KEYS:
                 raise InputError(f"{where}: no key {key!r}; a recipe has {', '.join(_KEYS)}")
             if key == "rules":
                 if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
                     raise InputError(f"{where}: rules is a list of texts")
-                made["rules"] = tuple(value)
+                arguments["rules"] = tuple(value)
             elif isinstance(value, str):
-                made[_KEYS[key]] = value
+                arguments[_KEYS[key]] = value
             else:
                 raise InputError(f"{where}: {key} is a text")
-        if (kind := made.get("float_type", "")) not in FLOAT_TYPES:
+        if (kind := arguments.get("float_type", "")) not in FLOAT_TYPES:
             raise InputError(f'{where}: float is {kind!r}; a recipe has float = "f16", or none')
-        return cls(**made)  # type: ignore[arg-type]
+        return cls(**arguments)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path) -> Recipe:
         """Reads a file; raises InputError where it is missing, or no recipe."""
         try:
-            if path.stat().st_size > _MOST:
+            if path.stat().st_size > _MAX_BYTES:
                 raise InputError(f"{path}: too long for a recipe")
             text = path.read_text(encoding="utf-8")
         except OSError as error:

@@ -39,15 +39,15 @@ KINDS = {
 
 _T = TypeVar("_T")
 
-_LIST = 120  # letters of names that still fit a line
+_MAX_NAMES_LENGTH = 120  # letters of names that still fit a line
 _offered: dict[tuple[str, str], object] = {}
 _entries: dict[str, Mapping[str, object]] = {}
 
 
 @cache  # each call reads the files of all distributions
 def _installed() -> Mapping[str, tuple[EntryPoint, ...]]:
-    found = entry_points()
-    return {kind: tuple(found.select(group=kind)) for kind in KINDS}
+    points = entry_points()
+    return {kind: tuple(points.select(group=kind)) for kind in KINDS}
 
 
 @cache
@@ -55,17 +55,18 @@ def _points(kind: str) -> dict[str, tuple[EntryPoint, ...]]:
     out: dict[str, tuple[EntryPoint, ...]] = {}
     for point in _installed().get(kind, ()):
         known = out.get(point.name, ())
+        # A path that is searched twice gives each entry point twice.
         if all(p.value != point.value or _owner(p) != _owner(point) for p in known):
             out[point.name] = tuple(sorted((*known, point), key=_owner))
     return out
 
 
 def _owner(point: EntryPoint) -> str:
-    return _named(point.dist) if point.dist else "an unknown distribution"
+    return _distribution_text(point.dist) if point.dist else "an unknown distribution"
 
 
 @cache  # each question about a distribution parses its whole metadata, and QIR has many plugins
-def _named(distribution: Distribution) -> str:
+def _distribution_text(distribution: Distribution) -> str:
     return f"{distribution.name} {distribution.version}"
 
 
@@ -131,30 +132,34 @@ def _gathered(kind: str, row: type[_T]) -> Mapping[str, _T]:
     out: dict[str, _T] = {}
     for name in names(kind):
         try:
-            found = find(kind, name)
+            plugin = find(kind, name)
         except PluginError:
             continue
-        table = found if isinstance(found, Mapping) else {name: found}
-        for key, one in table.items():
-            if isinstance(one, row):
-                out.setdefault(key, one)
+        table = plugin if isinstance(plugin, Mapping) else {name: plugin}
+        for key, member in table.items():
+            if isinstance(member, row):
+                out.setdefault(key, member)
     return MappingProxyType(out)
 
 
 @cache
 def _found(kind: str, name: str) -> object:
-    found = _points(kind).get(name, ())
+    points = _points(kind).get(name, ())
     short = KINDS.get(kind, kind)
-    if not found:
-        near = difflib.get_close_matches(name, names(kind), 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+    if not points:
+        suggestions = difflib.get_close_matches(name, names(kind), 1)
+        hint = f"did you mean {suggestions[0]!r}? " if suggestions else ""
         known = ", ".join(names(kind)) or "none (is qir installed?)"
-        where = f"known: {known}" if len(known) < _LIST else "`qir plugins` lists those there are"
+        where = (
+            f"known: {known}"
+            if len(known) < _MAX_NAMES_LENGTH
+            else "`qir plugins` lists those there are"
+        )
         raise PluginError(f"no {short} {name!r}; {hint}{where}")
-    if len(found) > 1:
-        owners = " and ".join(_owner(p) for p in found)
+    if len(points) > 1:
+        owners = " and ".join(_owner(p) for p in points)
         raise PluginError(f"{short} {name!r} is claimed by {owners}; remove one of them")
-    return _load(found[0], f"{short} {name!r}")
+    return _load(points[0], f"{short} {name!r}")
 
 
 def _load(point: EntryPoint, what: str) -> object:
@@ -164,14 +169,16 @@ def _load(point: EntryPoint, what: str) -> object:
         with redirect_stdout(sys.stderr):  # what it prints is not what was asked for
             loaded: object = point.load()
     except (Exception, SystemExit) as error:
-        number = _written(point.module)
+        # What is for another API most likely breaks for that reason, which then is the better
+        # message.
+        number = _api_in_source(point.module)
         _require_api(API if number is None else number, point, what)
         who = f"{what} of {_owner(point)}"
         if isinstance(error, ModuleNotFoundError):
             raise PluginError(f"{who} needs {error.name or str(error)}") from error
-        said = "it exits" if isinstance(error, SystemExit) else str(error)
-        raise PluginError(f"{who} breaks: {said}") from error
-    _require_api(_stated(point.module), point, what)
+        reason = "it exits" if isinstance(error, SystemExit) else str(error)
+        raise PluginError(f"{who} breaks: {reason}") from error
+    _require_api(_api_of_loaded(point.module), point, what)
     return loaded
 
 
@@ -180,15 +187,15 @@ def _require_api(number: object, point: EntryPoint, what: str) -> None:
         return
     who = f"{what} of {_owner(point)}"
     if number is None:
-        said = f"write qir_api = {API} in {point.module}, or in a package above it"
-        raise ApiError(f"{who} does not say which plugin API it is written for; {said}")
+        reason = f"write qir_api = {API} in {point.module}, or in a package above it"
+        raise ApiError(f"{who} does not say which plugin API it is written for; {reason}")
     newer = isinstance(number, int) and number > API
-    would = "a newer qir" if newer else "a newer version of it"
-    said = f"is written for plugin API {number}, this qir has {API}"
-    raise ApiError(f"{who} {said}; install {would}")
+    remedy = "a newer qir" if newer else "a newer version of it"
+    reason = f"is written for plugin API {number}, this qir has {API}"
+    raise ApiError(f"{who} {reason}; install {remedy}")
 
 
-def _stated(module: str) -> object:
+def _api_of_loaded(module: str) -> object:
     """Returns the `qir_api` of a module that is loaded, or of the nearest package above it."""
     while module:
         number: object = getattr(sys.modules.get(module), "qir_api", None)
@@ -198,27 +205,28 @@ def _stated(module: str) -> object:
     return None
 
 
-def _written(module: str) -> object:
+def _api_in_source(module: str) -> object:
     """Returns the `qir_api` in the source of a module that does not load, or of a package above
     it."""
     top, *inner = module.split(".")
     try:
-        found = find_spec(top)
+        module_spec = find_spec(top)
     except (ImportError, ValueError):
         return None
-    if found is None or found.origin is None:
+    if module_spec is None or module_spec.origin is None:
         return None
-    origin = Path(found.origin)
-    places = [origin]
+    origin = Path(module_spec.origin)
+    sources = [origin]
     for depth in range(1, len(inner) + 1):
         path = origin.parent.joinpath(*inner[:depth])
-        places += [path / "__init__.py", path.with_suffix(".py")]
-    numbers = (_number_in(place) for place in reversed(places))
+        sources += [path / "__init__.py", path.with_suffix(".py")]
+    numbers = (_number_in(place) for place in reversed(sources))
     return next((number for number in numbers if number is not None), None)
 
 
 def _number_in(source: Path) -> object:
     try:
+        # Read, not imported: importing is what just failed.
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
@@ -231,6 +239,6 @@ def _number_in(source: Path) -> object:
 
 def forget() -> None:
     """Forgets what was found, so that packages installed since are seen."""
-    for kept in (_installed, _points, _names, _found):
-        kept.cache_clear()
+    for cached_function in (_installed, _points, _names, _found):
+        cached_function.cache_clear()
     _entries.clear()

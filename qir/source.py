@@ -24,23 +24,24 @@ _SOURCES: dict[int, _Source] = {}
 def remember(graph: Graph, path: Path) -> None:
     """Notes that a graph says what a file says."""
     try:
-        held = path.stat()
-        whole = path.resolve()
+        stat = path.stat()
+        full_path = path.resolve()
     except OSError:
         return
     if id(graph) not in _SOURCES:
+        # Identities are used again, so an entry must not outlive its graph.
         finalize(graph, _SOURCES.pop, id(graph), None).atexit = False
-    _SOURCES[id(graph)] = _Source(whole, held.st_size, held.st_mtime_ns, graph.version)
+    _SOURCES[id(graph)] = _Source(full_path, stat.st_size, stat.st_mtime_ns, graph.version)
 
 
 def untouched(graph: Graph) -> Path | None:
     """Returns the file of a graph that nobody edited, where it is as it was; else nothing."""
-    found = _SOURCES.get(id(graph))
-    if found is None or found.version != graph.version:
+    source = _SOURCES.get(id(graph))
+    if source is None or source.version != graph.version:
         return None
     try:
-        held = found.path.stat()
+        stat = source.path.stat()
     except OSError:
         return None
-    same = (held.st_size, held.st_mtime_ns) == (found.size, found.time)
-    return found.path if same else None
+    is_unchanged = (stat.st_size, stat.st_mtime_ns) == (source.size, source.time)
+    return source.path if is_unchanged else None

@@ -68,14 +68,14 @@ class Target(ABC):
 
         None is the default form. Raises UsageError for a suffix that files of the form do not have.
         """
-        given = path.suffix.lower()
-        if format is None and given and given != self.suffix:
-            format = next((form for form in self.formats if self.suffix_of(form) == given), None)
-        if (wanted := self.suffix_of(format)) and given != wanted:
+        suffix = path.suffix.lower()
+        if format is None and suffix and suffix != self.suffix:
+            format = next((form for form in self.formats if self.suffix_of(form) == suffix), None)
+        if (expected := self.suffix_of(format)) and suffix != expected:
             kind = f"{format} files" if format in self.suffixes else "files"
             forms = "".join(f"; --format {form} writes a folder" for form in self.folders)
-            said = f"target {self.name} writes {wanted} {kind}, and .qir ones{forms}"
-            raise UsageError(f"{path}: {said}")
+            message = f"target {self.name} writes {expected} {kind}, and .qir ones{forms}"
+            raise UsageError(f"{path}: {message}")
         return format
 
     def require_quantized_form(self, path: Path, format: str | None) -> None:
@@ -139,8 +139,8 @@ class Target(ABC):
 
         Calls `ledger.check(lossy=lossy)` before the file takes its place.
         """
-        said = "write a .qir file, or name another target"
-        raise UsageError(f"target {self.name} writes no files; {said}")
+        advice = "write a .qir file, or name another target"
+        raise UsageError(f"target {self.name} writes no files; {advice}")
 
     def build(
         self,
@@ -238,19 +238,21 @@ def target(name: str) -> Target:
     """
     if name.endswith(FILE_SUFFIX):
         path = Path(name)
-        made = _from_file(path)
-        if made.name in registry.names("qir.targets"):
-            said = f"an installed target is named {made.name}; give this one another name"
-            raise PluginError(f"{path.name}: {said}")
-        return made
-    found = registry.find("qir.targets", name)
-    if isinstance(found, Path):
-        return _from_file(found)
-    if not (isinstance(found, type) and issubclass(found, Target)):
-        by = registry.owner("qir.targets", name)
-        said = "no class derived from qir.target.Target, and no pathlib.Path of a target file"
-        raise PluginError(f"target {name!r} of {by} is {said}")
-    return found()
+        built = _from_file(path)
+        if built.name in registry.names("qir.targets"):
+            expectation = f"an installed target is named {built.name}; give this one another name"
+            raise PluginError(f"{path.name}: {expectation}")
+        return built
+    entry = registry.find("qir.targets", name)
+    if isinstance(entry, Path):
+        return _from_file(entry)
+    if not (isinstance(entry, type) and issubclass(entry, Target)):
+        owners = registry.owner("qir.targets", name)
+        expectation = (
+            "no class derived from qir.target.Target, and no pathlib.Path of a target file"
+        )
+        raise PluginError(f"target {name!r} of {owners} is {expectation}")
+    return entry()
 
 
 def _from_file(path: Path) -> Target:
@@ -272,8 +274,8 @@ def _from_file(path: Path) -> Target:
         def capability(self) -> Capability:
             return table
 
-    made: Target = FromFile()
-    return made
+    built: Target = FromFile()
+    return built
 
 
 def _extended(path: Path) -> type[Target]:
@@ -283,7 +285,11 @@ def _extended(path: Path) -> type[Target]:
     """
     from qir.capability.files import load_extended
 
-    named = load_extended(path)
-    if not named:
+    base_name = load_extended(path)
+    if not base_name:
         return Plans
-    return _extended(path.parent / named) if named.endswith(FILE_SUFFIX) else type(target(named))
+    return (
+        _extended(path.parent / base_name)
+        if base_name.endswith(FILE_SUFFIX)
+        else type(target(base_name))
+    )

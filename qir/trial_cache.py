@@ -22,6 +22,7 @@ class TrialCache:
         if name not in self.numbers:
             self.numbers[name] = measure()
             if self._path is not None:
+                # After each measurement, as one may take minutes and the run may end at any time.
                 write_text(self._path, json.dumps({"key": self._key, "numbers": self.numbers}))
         return self.numbers[name]
 
@@ -29,12 +30,12 @@ class TrialCache:
 def _numbers(path: Path, key: str) -> dict[str, float]:
     """Returns the numbers of a cache file; none where it is of other data, or damaged."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(held, dict) or held.get("key") != key:
+    if not isinstance(data, dict) or data.get("key") != key:
         return {}
-    numbers = held.get("numbers")
+    numbers = data.get("numbers")
     if not isinstance(numbers, dict) or not all(isinstance(n, float) for n in numbers.values()):
         return {}
     return numbers

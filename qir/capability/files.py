@@ -65,7 +65,7 @@ HEAD = (
     *TABLES,
 )
 DYNAMIC = ("rule", "scale", "ops", "bounds")
-_PLACE = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
+_TOML_ERROR = re.compile(r"(?P<said>.*) \(at (?:line (?P<line>\d+).*|end of document)\)", re.DOTALL)
 
 
 def load(
@@ -118,13 +118,13 @@ class _File:
         try:
             return tomllib.loads(self.source)
         except tomllib.TOMLDecodeError as error:
-            found = _PLACE.fullmatch(str(error))
-            said = found["said"] if found else str(error)
-            line = (found and found["line"]) or len(self.source.splitlines()) or 1
-            raise PluginError(f"{self.path.name}, line {line}: {said}") from error
+            position = _TOML_ERROR.fullmatch(str(error))
+            problem = position["said"] if position else str(error)
+            line = (position and position["line"]) or len(self.source.splitlines()) or 1
+            raise PluginError(f"{self.path.name}, line {line}: {problem}") from error
         except RecursionError as error:
-            said = "its brackets are too deep within each other"
-            raise PluginError(f"{self.path.name}: {said}") from error
+            problem = "its brackets are too deep within each other"
+            raise PluginError(f"{self.path.name}: {problem}") from error
         except ValueError as error:  # Python reads integers of 4,300 digits at most
             raise PluginError(f"{self.path.name}: a number has too many digits") from error
 
@@ -138,19 +138,21 @@ class _File:
         try:
             yield
         except (ParseError, ProfileError, TypeError) as error:
-            known = (keys[:length] for length in range(len(keys), 0, -1))
-            line = next((self.lines[k] for k in known if k in self.lines), 1)
+            prefixes = (keys[:length] for length in range(len(keys), 0, -1))
+            # The nearest enclosing key that has a line: inline tables have none for what is in
+            # them.
+            line = next((self.lines[k] for k in prefixes if k in self.lines), 1)
             names = [k for k in (keys[2:] or keys) if isinstance(k, str)]
-            told = not names or re.search(rf"\b{re.escape(names[-1])}\b", str(error))
-            said = f"{error}" if told else f"{'.'.join(names)}: {error}"
-            raise PluginError(f"{self.path.name}, line {line}: {said}") from error
+            is_named = not names or re.search(rf"\b{re.escape(names[-1])}\b", str(error))
+            message = f"{error}" if is_named else f"{'.'.join(names)}: {error}"
+            raise PluginError(f"{self.path.name}, line {line}: {message}") from error
 
     def text(self, key: str, default: str = "") -> str:
         with self.at(key):
-            found = self.data.get(key, default)
-            if not isinstance(found, str):
-                raise ParseError(f"{key} is a text, not {found!r}")
-            return found
+            value = self.data.get(key, default)
+            if not isinstance(value, str):
+                raise ParseError(f"{key} is a text, not {value!r}")
+            return value
 
     # -- the table ----------------------------------------------------------------------------
 
@@ -168,16 +170,17 @@ class _File:
             self.rows_of_chains |= base.rows
             self.floats += base.floats
             self.defects += base.defects
+        # In the order of TABLES: what is removed is looked for among what was inherited or added.
         for table, keys in TABLES.items():
             for index, row in enumerate(self.rows(table)):
                 with self.at(table, index):
                     self.known(f"key of [[{table}]]", row, keys, table, index)
                     getattr(self, f"take_{table}")(row, index)
-        named = self.text("name", self.path.stem if base else "")
-        if not named:
+        name = self.text("name", self.path.stem if base else "")
+        if not name:
             raise PluginError(f"{self.path.name}, line 1: it says no name")
         return Capability(
-            named,
+            name,
             self.ops,
             tuple(self.chains),
             tuple(self.defects),
@@ -193,9 +196,9 @@ class _File:
     def profile(self) -> str:
         """Returns the numerics profile that it names; raises ParseError for one that there is
         not."""
-        named = self.text("profile")
+        name = self.text("profile")
         with self.at("profile"):
-            return profile(named).name if named else ""
+            return profile(name).name if name else ""
 
     def row(self, base: MatrixPosition) -> MatrixPosition:
         """Its row of the support matrix, which says of what it leaves open what the base says."""
@@ -207,46 +210,46 @@ class _File:
                 require(f"no formulas {formulas!r}", formulas, [*FAMILIES, *NAMED_RULES])
         forms = self.table("forms")
         self.known("kind of forms", forms, KINDS, "forms")
-        own = {}
+        own_forms = {}
         for kind, names in forms.items():
             with self.at("forms", kind):
-                own[kind] = texts(names)
-        return MatrixPosition(framework, extension, library, formulas, {**base.forms, **own})
+                own_forms[kind] = texts(names)
+        return MatrixPosition(framework, extension, library, formulas, {**base.forms, **own_forms})
 
     def table(self, key: str) -> Mapping[str, object]:
         """Returns a table of the head; empty where there is none."""
         with self.at(key):
-            found = self.data.get(key, {})
-            if not isinstance(found, dict):
-                raise ParseError(f"{key} is a table, not {found!r}")
-            return found
+            value = self.data.get(key, {})
+            if not isinstance(value, dict):
+                raise ParseError(f"{key} is a table, not {value!r}")
+            return value
 
     def replaced(self, base: Capability) -> Capability:
         """What it extends, with other schemes in the place of some."""
-        others: dict[Scheme, tuple[Scheme, ...]] = {}
+        replacements: dict[Scheme, tuple[Scheme, ...]] = {}
         known = {str(scheme): scheme for scheme in base.schemes()}
         for old, new in self.table("replace").items():
             with self.at("replace", old):
                 scheme = parse_scheme(old)
                 require(f"what it extends has no scheme {old!r}", str(scheme), known)
-                others[scheme] = schemes_of(new)
-        return base.with_schemes(others)
+                replacements[scheme] = schemes_of(new)
+        return base.with_schemes(replacements)
 
     def dynamic(self, base: Dynamic) -> Dynamic:
         """Returns what the file says of quantizing while a model runs, else what it extends
         says."""
-        found = self.table("dynamic")
-        self.known("key of dynamic", found, DYNAMIC, "dynamic")
+        table = self.table("dynamic")
+        self.known("key of dynamic", table, DYNAMIC, "dynamic")
         with self.at("dynamic", "rule"):
-            rule = word(found.get("rule", base.rule))
+            rule = word(table.get("rule", base.rule))
             require(f"dynamic: no rule {rule!r}", rule, RANGE_RULES)
         with self.at("dynamic", "scale"):
-            scale = str(dtype(word(found.get("scale", base.scale))))
+            scale = str(dtype(word(table.get("scale", base.scale))))
         with self.at("dynamic", "ops"):
-            ops = texts(found.get("ops", base.ops))
+            ops = texts(table.get("ops", base.ops))
             require_ops(ops)
         with self.at("dynamic", "bounds"):
-            bounds = found.get("bounds", base.bounds)
+            bounds = table.get("bounds", base.bounds)
             if bounds is None:
                 return Dynamic(rule, scale, ops)
             numbers = bounds if isinstance(bounds, (list, tuple)) else ()
@@ -266,57 +269,58 @@ class _File:
 
     def version(self) -> None:
         with self.at("version"):
-            found = self.data.get("version", VERSION)
-            if found != VERSION:
+            version = self.data.get("version", VERSION)
+            if version != VERSION:
                 raise ParseError(
-                    f"it is a target file of version {found}; this QIR reads {VERSION}"
+                    f"it is a target file of version {version}; this QIR reads {VERSION}"
                 )
 
     def base(self) -> Capability | None:
         """Returns the table that this file extends."""
-        named = self.text("extends")
-        if not named:
+        extended = self.text("extends")
+        if not extended:
             return None
-        line = (*self.above, self.path.resolve())
+        files_above = (*self.above, self.path.resolve())
         with self.at("extends"):
-            if named.endswith(SUFFIX):
-                other = self.path.parent / named
-                if other.resolve() in line:
-                    raise ParseError(f"it extends {named}, which extends it, in a circle")
+            if extended.endswith(SUFFIX):
+                other = self.path.parent / extended
+                # Resolved, so that links and `..` do not hide a circle.
+                if other.resolve() in files_above:
+                    raise ParseError(f"it extends {extended}, which extends it, in a circle")
                 if not other.is_file():
-                    raise ParseError(f"there is no file {named} next to it")
-                return load(other, self.installed, line)
+                    raise ParseError(f"there is no file {extended} next to it")
+                return load(other, self.installed, files_above)
             if self.installed is None:
                 raise ParseError(
-                    f"extends {named!r}: name a file next to it, such as 'base{SUFFIX}'"
+                    f"extends {extended!r}: name a file next to it, such as 'base{SUFFIX}'"
                 )
             try:
-                return self.installed(named)
+                return self.installed(extended)
             except PluginError as error:
                 raise ParseError(str(error)) from error
 
     def rows(self, table: str) -> list[Mapping[str, object]]:
-        found = self.data.get(table, [])
+        entries = self.data.get(table, [])
         with self.at(table):
-            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+            if not isinstance(entries, list) or not all(isinstance(row, dict) for row in entries):
                 raise ParseError(f"{table} is written [[{table}]]")
-        return found
+        return entries
 
     def known(
-        self, what: str, given: Collection[str], names: Collection[str], *above: str | int
+        self, what: str, present: Collection[str], allowed: Collection[str], *above: str | int
     ) -> None:
-        for key in given:
+        for key in present:
             with self.at(*above, key):
-                require(f"no {what} {key!r}", key, names)
+                require(f"no {what} {key!r}", key, allowed)
 
     def named(self, table: str, row: Mapping[str, object], index: int) -> tuple[str, ...]:
         """Returns the ops that a row is about."""
         if "op" not in row:
             raise ParseError(f"[[{table}]] says no op")
         with self.at(table, index, "op"):
-            found = texts(row["op"])
-            require_ops(found)
-            return found
+            ops = texts(row["op"])
+            require_ops(ops)
+            return ops
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -335,39 +339,40 @@ class _File:
                 self.word("op", row, index, "unasked"),
                 self.ranks(op, row, index),
             )
+            # A new row takes its op out of what is float always; floats with conditions stay.
             self.floats = [each for each in self.floats if each.op != op or each.when]
 
     def slots(
         self, op: str, row: Mapping[str, object], index: int, key: str
     ) -> dict[str, tuple[Scheme, ...]]:
         with self.at("op", index, key):
-            found = row.get(key, {})
-            if not isinstance(found, dict):
+            schemes_by_slot = row.get(key, {})
+            if not isinstance(schemes_by_slot, dict):
                 raise ParseError(f"{op}: {key} is a table")
         out: dict[str, tuple[Scheme, ...]] = {}
-        for slot, schemes in found.items():
+        for slot, schemes in schemes_by_slot.items():
             with self.at("op", index, key, slot):
                 out |= slots_of(op, {slot: schemes})
         return out
 
     def ranks(self, op: str, row: Mapping[str, object], index: int) -> dict[str, int]:
         with self.at("op", index, "ranks"):
-            found = row.get("ranks", {})
-            if not isinstance(found, dict) or not all(type(v) is int for v in found.values()):
+            ranks = row.get("ranks", {})
+            if not isinstance(ranks, dict) or not all(type(v) is int for v in ranks.values()):
                 raise ParseError(f"{op}: ranks are a table of slots and whole numbers")
-        for slot in found:
+        for slot in ranks:
             with self.at("op", index, "ranks", slot):
                 require_slot(op, slot)
-        return dict(found)
+        return dict(ranks)
 
     def listed(self, op: str, row: Mapping[str, object], index: int, key: str) -> tuple[str, ...]:
         """Returns the slots of an op that a key lists."""
         with self.at("op", index, key):
-            found = texts(row.get(key, ()))
-        for place, slot in enumerate(found):
-            with self.at("op", index, key, place):
+            slots = texts(row.get(key, ()))
+        for position, slot in enumerate(slots):
+            with self.at("op", index, key, position):
                 require_slot(op, slot)
-        return found
+        return slots
 
     def word(self, table: str, row: Mapping[str, object], index: int, key: str) -> str:
         with self.at(table, index, key):
@@ -377,10 +382,10 @@ class _File:
         self, table: str, row: Mapping[str, object], index: int, key: str, usual: bool
     ) -> bool:
         with self.at(table, index, key):
-            found = row.get(key, usual)
-            if not isinstance(found, bool):
-                raise ParseError(f"{key} is true or false, not {found!r}")
-            return found
+            value = row.get(key, usual)
+            if not isinstance(value, bool):
+                raise ParseError(f"{key} is true or false, not {value!r}")
+            return value
 
     def values(
         self, table: str, row: Mapping[str, object], index: int, ops: tuple[str, ...]
@@ -388,19 +393,19 @@ class _File:
         """Returns the attributes of `when` and their values; some op that the row is about has
         each."""
         with self.at(table, index, "when"):
-            found = values_of(row.get("when", {}))
-        for name in found:
+            attributes = values_of(row.get("when", {}))
+        for name in attributes:
             with self.at(table, index, "when", name):
                 require_attributes(ops, [name])
-        return found
+        return attributes
 
     def take_chain(self, row: Mapping[str, object], index: int) -> None:
         chain = self.chain("chain", row, index)
         self.chains[chain] = self.flag("chain", row, index, "cuts", True)
         result, summand = (self.schemes(row, index, key) for key in ("result", "summand"))
-        alone = self.flag("chain", row, index, "last_reader", False)
+        last_reader_alone = self.flag("chain", row, index, "last_reader", False)
         self.rows_of_chains[chain] = ChainCapability(
-            result, summand, alone, self.values("chain", row, index, chain)
+            result, summand, last_reader_alone, self.values("chain", row, index, chain)
         )
 
     def schemes(self, row: Mapping[str, object], index: int, key: str) -> tuple[Scheme, ...]:
@@ -411,9 +416,9 @@ class _File:
         if "chain" not in row:
             raise ParseError(f"[[{table}]] says no chain")
         with self.at(table, index, "chain"):
-            found = texts(row["chain"])
-            require_ops(found)
-            return found
+            ops = texts(row["chain"])
+            require_ops(ops)
+            return ops
 
     def take_float(self, row: Mapping[str, object], index: int) -> None:
         """Keeps an op in float: always, and then its row goes, or where attributes are so."""
@@ -421,6 +426,7 @@ class _File:
         when = self.values("float", row, index, ops)
         for op in ops:
             self.floats.append(OpCondition(op, self.reason("float", row, index), when))
+            # What is float always needs no integer row, which would contradict it.
             if not when:
                 self.ops.pop(op, None)
 

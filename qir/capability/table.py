@@ -149,6 +149,7 @@ class Capability:
         """Returns the table with other schemes in the place of some, wherever they occur."""
 
         def of(kinds: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
+            # Replacements may coincide; the order of preference stays.
             return tuple(dict.fromkeys(n for kind in kinds for n in others.get(kind, (kind,))))
 
         def all_of(slots: Mapping[str, tuple[Scheme, ...]]) -> dict[str, tuple[Scheme, ...]]:
@@ -183,10 +184,11 @@ class Capability:
 
     def kernel(self, ops: tuple[str, ...]) -> OpCapability | None:
         """Returns the row of an op, its result as the chain has it where more ops follow."""
-        row, more = self.ops.get(ops[0]), self.rows.get(ops)
-        if row is None or more is None or not more.result:
+        row, chain_entry = self.ops.get(ops[0]), self.rows.get(ops)
+        # A chain's own schemes are of its result alone: all else is as in the row of its first op.
+        if row is None or chain_entry is None or not chain_entry.result:
             return row
-        return replace(row, slots={**row.slots, RESULT: more.result})
+        return replace(row, slots={**row.slots, RESULT: chain_entry.result})
 
 
 def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
@@ -202,10 +204,10 @@ def slots_of(op: str, given: object) -> dict[str, tuple[Scheme, ...]]:
 
 def schemes_of(given: object) -> tuple[Scheme, ...]:
     """Reads one scheme or a list of them; raises ParseError for what is none."""
-    found = tuple(parse_scheme(text) for text in texts(given))
-    for scheme in found:
+    schemes = tuple(parse_scheme(text) for text in texts(given))
+    for scheme in schemes:
         require_range(scheme)
-    return found
+    return schemes
 
 
 def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
@@ -213,8 +215,8 @@ def values_of(table: object) -> dict[str, tuple[str | int | float | bool, ...]]:
     table."""
     if not isinstance(table, dict):
         raise ParseError("when is a table of attributes")
-    held = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
-    return {k: tuple(map(_value, values)) for k, values in held.items()}
+    lists = {k: v if isinstance(v, list) else [v] for k, v in table.items()}
+    return {k: tuple(map(_value, values)) for k, values in lists.items()}
 
 
 def _value(value: Any) -> Any:

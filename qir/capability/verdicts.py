@@ -106,27 +106,32 @@ class _Judge:
             return "float", why_foreign(node)
         if node.op in PLAIN_INTEGER_PRODUCTS:
             return "float", f"sums of raw integers are not in the table of {self.table.name}"
+        # Its head was judged before: nodes come in the order of computing.
         if node in self.heads:
             return "integer", f"in the kernel of {self.heads[node].name}"
         if node.stages:
-            said = self._chain(node)
-            return ("refused", said) if said else ("integer", "")
+            obstacle = self._chain(node)
+            return ("refused", obstacle) if obstacle else ("integer", "")
         if node.bodies:
             return "float", "a group with a body"
         if self._while_running(node):
             return "integer", ""
-        on_codes = any(v.type.quant for v in (*node.operands.values(), *node.results))
-        tails, result = self._kernel(node)
-        if on_codes:
-            tails, result = [], node.results[0].type.quant if node.results else None
-        if not on_codes and not self._meant(node, result):
+        on_integers = any(v.type.quant for v in (*node.operands.values(), *node.results))
+        epilogue, result = self._kernel(node)
+        if on_integers:
+            # In integer form kernels are groups already, so there is nothing to look for behind the
+            # op.
+            epilogue, result = [], node.results[0].type.quant if node.results else None
+        if not on_integers and not self._meant(node, result):
             return "float", COMPUTES_IN_FLOAT
-        said = self._obstacle(node, result, tails)
-        if not said:
-            self.heads.update(dict.fromkeys(tails, node))
+        obstacle = self._obstacle(node, result, epilogue)
+        if not obstacle:
+            self.heads.update(dict.fromkeys(epilogue, node))
             return "integer", ""
         product = spec(node.op).traits.weight is not None
-        return ("refused" if on_codes or product else "float"), said
+        # A product in QDQ form is plainly meant for integers; other ops around it may well be
+        # float.
+        return ("refused" if on_integers or product else "float"), obstacle
 
     def _while_running(self, node: Node) -> bool:
         """Returns whether a kernel quantizes the op's data while it runs, next to quantized
@@ -134,8 +139,8 @@ class _Judge:
         traits = spec(node.op).traits
         if node.op not in self.table.dynamic.ops or traits.weight is None:
             return False
-        held = _slots(node.op, node.operands, node.attrs)
-        data, weight = held[traits.data].quant, held[traits.weight].quant
+        slot_types = _slots(node.op, node.operands, node.attrs)
+        data, weight = slot_types[traits.data].quant, slot_types[traits.weight].quant
         return data is not None and data.dynamic and weight is not None and not weight.dynamic
 
     # -- QDQ form -----------------------------------------------------------------------------
@@ -143,18 +148,19 @@ class _Judge:
     def _kernel(self, node: Node) -> tuple[list[Node], QuantType | None]:
         """Returns the ops after it that one kernel computes too, and the quantized type that is
         stored in the end."""
-        tails: list[Node] = []
+        epilogue: list[Node] = []
         if len(node.results) > 1:
-            return tails, _common_result_type(node)
+            return epilogue, _common_result_type(node)
         value = node.results[0] if node.results else None
+        # Only along single uses: a value read twice must exist, so no kernel can swallow it.
         while value is not None and (use := value.only_use) is not None:
-            ops = (node.op, *(t.op for t in tails))
+            ops = (node.op, *(t.op for t in epilogue))
             if use.node.op == "quantize":
-                whole = not tails or self.table.chain(ops)
-                return (tails, use.node.result.type.quant) if whole else ([], None)
+                is_complete = not epilogue or self.table.chain(ops)
+                return (epilogue, use.node.result.type.quant) if is_complete else ([], None)
             if not use.node.results or not self.table.leads((*ops, use.node.op)):
                 break
-            tails.append(use.node)
+            epilogue.append(use.node)
             value = use.node.results[0]
         return [], None
 
@@ -162,21 +168,27 @@ class _Judge:
         """Returns whether everything that it computes with is read from integers, and its result
         stored so."""
         bias = spec(node.op).traits.bias
-        read = [v for s, v in node.operands.items() if s != bias and v.type.express.is_float]
-        return result is not None and bool(read) and all(v.node.op == "dequantize" for v in read)
+        operands_read = [
+            v for s, v in node.operands.items() if s != bias and v.type.express.is_float
+        ]
+        return (
+            result is not None
+            and bool(operands_read)
+            and all(v.node.op == "dequantize" for v in operands_read)
+        )
 
     # -- one op -------------------------------------------------------------------------------
 
-    def _obstacle(self, node: Node, result: QuantType | None, tails: Sequence[Node]) -> str:
+    def _obstacle(self, node: Node, result: QuantType | None, epilogue: Sequence[Node]) -> str:
         """Returns why the target does not take an op as it is; empty where it does."""
-        if said := self.table.float_reason(node):
-            return said
-        row = self.table.kernel((node.op, *(tail.op for tail in tails)))
+        if reason := self.table.float_reason(node):
+            return reason
+        row = self.table.kernel((node.op, *(tail.op for tail in epilogue)))
         if row is None:
             return unsupported_op_text(self.table.name, node.op)
-        held = _slots(node.op, node.operands, node.attrs)
-        held[RESULT] = _SlotType(result)
-        return self._misfit(row, node.attrs, held) or self._unshared(row, held)
+        slot_types = _slots(node.op, node.operands, node.attrs)
+        slot_types[RESULT] = _SlotType(result)
+        return self._misfit(row, node.attrs, slot_types) or self._unshared(row, slot_types)
 
     def _chain(self, node: Node) -> str:
         """Returns why the target has no such kernel of several ops; empty where it has."""
@@ -189,35 +201,39 @@ class _Judge:
         for stage in node.stages[:-1]:
             if stage.type is not None:
                 return f"it rounds after {stage.op}; {self.table.name} rounds once, at the end"
-        held = _slots(ops[0], node.stage_operands(0), node.stages[0].attrs)
-        held[RESULT] = _SlotType(node.result.type.quant)
-        return self._misfit(row, node.stages[0].attrs, held)
+        slot_types = _slots(ops[0], node.stage_operands(0), node.stages[0].attrs)
+        slot_types[RESULT] = _SlotType(node.result.type.quant)
+        return self._misfit(row, node.stages[0].attrs, slot_types)
 
     def _misfit(
-        self, row: OpCapability, attrs: Mapping[str, Attr], held: Mapping[str, _SlotType]
+        self, row: OpCapability, attrs: Mapping[str, Attr], slot_types: Mapping[str, _SlotType]
     ) -> str:
         name = self.table.name
         for attr, allowed in (row.when or {}).items():
             if not any(same(attrs.get(attr), v) for v in allowed):
                 return f"{attr} = {attrs.get(attr)!r}: the table of {name} has {allowed[0]!r}"
-        for slot, what in held.items():
+        for slot, slot_type in slot_types.items():
             base = slot.split(".")[0]
-            if row.must(base, what.constant is not None):
+            if row.must(base, slot_type.constant is not None):
                 return f"{slot} is computed; the table of {name} has a constant there"
-            allowed_here = row.allowed(base, what.constant is not None)
+            allowed_here = row.allowed(base, slot_type.constant is not None)
             if not allowed_here:
-                if what.quant is not None:
+                if slot_type.quant is not None:
                     return f"{slot} is quantized; the table of {name} has none there"
                 continue
-            if not any(_matches_scheme(scheme, what) for scheme in allowed_here):
-                takes = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
-                return f"{slot} is {_scheme_text(what.quant)}; the table of {name} has {takes}"
+            if not any(_matches_scheme(scheme, slot_type) for scheme in allowed_here):
+                accepted = " or ".join(str(a).removesuffix(" minmax") for a in allowed_here)
+                return (
+                    f"{slot} is {_scheme_text(slot_type.quant)}; the table of {name} has {accepted}"
+                )
         return ""
 
-    def _unshared(self, row: OpCapability, held: Mapping[str, _SlotType]) -> str:
+    def _unshared(self, row: OpCapability, slot_types: Mapping[str, _SlotType]) -> str:
         """Returns why quantized values cannot be moved as they are; empty where they can."""
-        maps = {s: h.quant for s, h in held.items() if s.split(".")[0] in row.share and h.quant}
-        for (one, a), (other, b) in pairwise(maps.items()):
+        quant_types = {
+            s: h.quant for s, h in slot_types.items() if s.split(".")[0] in row.share and h.quant
+        }
+        for (one, a), (other, b) in pairwise(quant_types.items()):
             if not a.has_same_mapping(b):
                 return (
                     f"{one} and {other} have different quantization parameters; "
@@ -229,11 +245,15 @@ class _Judge:
 def _common_result_type(node: Node) -> QuantType | None:
     """Returns the one quantized type that all of an op's results that are read are stored with."""
     uses = [value.only_use for value in node.results if value.uses]
-    maps = [u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"]
-    found = [
-        quant for quant in maps if quant is not None and quant.has_same_mapping(maps[0] or quant)
+    quant_types = [
+        u.node.result.type.quant for u in uses if u is not None and u.node.op == "quantize"
     ]
-    return found[0] if found and len(found) == len(uses) else None
+    shared_types = [
+        quant
+        for quant in quant_types
+        if quant is not None and quant.has_same_mapping(quant_types[0] or quant)
+    ]
+    return shared_types[0] if shared_types and len(shared_types) == len(uses) else None
 
 
 def _slots(
@@ -245,12 +265,12 @@ def _slots(
     for slot, value in operands.items():
         if row.slot(slot) is None:
             continue
-        whole = not value.type.express.is_float
+        is_integer = not value.type.express.is_float
         source = value
         if value.type.quant is None and value.node.op == "dequantize":
             source = value.node.operands.get("x", value)
         out[slot] = _SlotType(
-            source.type.quant, whole, source.constant, _axis(op, slot, operands, attrs)
+            source.type.quant, is_integer, source.constant, _axis(op, slot, operands, attrs)
         )
     return out
 
@@ -269,20 +289,21 @@ def _axis(
         return None
 
 
-def _matches_scheme(scheme: Scheme, held: _SlotType) -> bool:
+def _matches_scheme(scheme: Scheme, slot_type: _SlotType) -> bool:
     """Returns whether quantized values are what a slot takes."""
-    quant = held.quant
+    quant = slot_type.quant
     if quant is None:
-        return held.count and scheme.storage.bits == 32
+        return slot_type.count and scheme.storage.bits == 32
     if quant.storage not in scheme.storages or quant.dynamic or quant.has_float_zero:
         return False
+    # A scheme may allow several storages; bounds and zero points are those of the one in use.
     scheme = scheme.with_storage(quant.storage)
     if quant.kind != "uniform" or quant.plus is not None:
         return False
-    if not _bounds_within(scheme, quant, held.constant):
+    if not _bounds_within(scheme, quant, slot_type.constant):
         return False
     per_channel = (
-        scheme.granularity == "channel" and quant.axis is not None and quant.axis == held.axis
+        scheme.granularity == "channel" and quant.axis is not None and quant.axis == slot_type.axis
     )
     if quant.granularity is not None and not per_channel:
         return False
@@ -322,7 +343,7 @@ def _scheme_text(quant: QuantType | None) -> str:
         return f"{quant.storage} with a table of quantized values"
     zeros = np.asarray(quant.zeros())
     symmetric = not quant.has_float_zero and not (zeros != _symmetric_zero(quant)).any()
-    grain = "tensor"
+    granularity = "tensor"
     if quant.granularity is not None:
-        grain = "blocks" if quant.axis is None else f"axis {quant.axis}"
-    return f"{quant.storage}{bounds} {'symmetric' if symmetric else 'affine'} {grain}"
+        granularity = "blocks" if quant.axis is None else f"axis {quant.axis}"
+    return f"{quant.storage}{bounds} {'symmetric' if symmetric else 'affine'} {granularity}"

@@ -94,24 +94,24 @@ def bench(
     require_distinct_files([model, data], [trace])
     claim_files(trace, force=force)
     names = [KERNELS] if is_program(model) else _names(engines)
-    given = open_sizes(sizes)
+    given_sizes = open_sizes(sizes)
     screen = Screen()
     graph = open_model(model, programs=True)
-    inputs = _inputs(graph, data, batch, seed, given)
-    ready, refused = _ready(names, graph, model, threads)
-    made, left = _able(ready, graph, inputs)
-    left_out = [*refused, *left]
+    inputs = _inputs(graph, data, batch, seed, given_sizes)
+    ready, refused = _make_engines(names, graph, model, threads)
+    engines_used, unable = _engines_that_run(ready, graph, inputs)
+    left_out = [*refused, *unable]
     with screen.progress("measuring") as progress:
         timings = time_interleaved(
-            {e.name: lambda e=e: e.run(inputs) for e in made},  # type: ignore[misc]
+            {e.name: lambda e=e: e.run(inputs) for e in engines_used},  # type: ignore[misc]
             runs,
             threads=threads,
             progress=progress,
         )
-    steps = profile_of(made, inputs, runs) if profile or trace else None
-    found = fallbacks(made)
+    steps = profile_of(engines_used, inputs, runs) if profile or trace else None
+    fallback_nodes = fallbacks(engines_used)
     if strict:
-        require_kernels(model, found)
+        require_kernels(model, fallback_nodes)
     if steps and trace:
         steps.trace(trace)
     if as_json:
@@ -123,7 +123,7 @@ def bench(
                 "inputs": {name: list(array.shape) for name, array in inputs.items()},
                 "engines": [t.to_json() for t in timings],
                 "left_out": left_out,
-                "fallbacks": found,
+                "fallbacks": fallback_nodes,
                 "steps": steps.to_json() if steps else [],
             }
         )
@@ -133,17 +133,17 @@ def bench(
     screen.line(f"{model.name} {on}, {plural(threads, 'thread')}", "bold")
     defaults.show(screen, graph, data)
     _show(screen, timings)
-    for name in _close(timings):
-        said = "differ by less than their spread; take more --runs, or a quieter machine"
-        screen.line(f"  {timings[0].name} and {name} {said}", "yellow")
+    for name in _indistinguishable(timings):
+        advice = "differ by less than their spread; take more --runs, or a quieter machine"
+        screen.line(f"  {timings[0].name} and {name} {advice}", "yellow")
     for each in left_out:
         screen.line(f"  {each['engine']} is not measured: {each['reason']}", "yellow")
-    show_fallbacks(screen, found)
+    show_fallbacks(screen, fallback_nodes)
     if steps and profile:
         steps.show(screen)
 
 
-def _ready(
+def _make_engines(
     names: Sequence[str], graph: Graph, model: Path, threads: int
 ) -> tuple[list[Engine], list[dict[str, str]]]:
     """Returns the engines that take the model, and why each of the others does not."""
@@ -151,19 +151,21 @@ def _ready(
     from qir.errors import InputError, Refused
 
     ready: list[Engine] = []
-    left: dict[str, InputError | Refused] = {}
+    errors_by_name: dict[str, InputError | Refused] = {}
     for name in names:
         try:
             ready.append(engine(name, graph, model, threads))
         except (InputError, Refused) as error:
-            left[name] = error
+            errors_by_name[name] = error
     if not ready:
-        raise next(iter(left.values()))
-    said = {name: str(error).removeprefix(f"{model}: ") for name, error in left.items()}
-    return ready, [{"engine": name, "reason": reason} for name, reason in said.items()]
+        raise next(iter(errors_by_name.values()))
+    reasons = {
+        name: str(error).removeprefix(f"{model}: ") for name, error in errors_by_name.items()
+    }
+    return ready, [{"engine": name, "reason": reason} for name, reason in reasons.items()]
 
 
-def _able(
+def _engines_that_run(
     engines: Sequence[Engine], graph: Graph, inputs: Tensors
 ) -> tuple[list[Engine], list[dict[str, str]]]:
     """Returns the engines that take what is given for defaults, and why each of the others does
@@ -171,20 +173,20 @@ def _able(
     from qir.errors import DataError
 
     able: list[Engine] = []
-    left: list[DataError] = []
+    errors: list[DataError] = []
     given = any(value.name in inputs for value in graph.defaults)
-    for each in engines:
+    for current in engines:
         try:
             if given:
-                each.run(inputs)
-            able.append(each)
+                current.run(inputs)
+            able.append(current)
         except DataError as error:
-            left.append(error)
+            errors.append(error)
     if not able:
-        raise left[0]
-    rest = [each for each in engines if each not in able]
-    said = zip(rest, left, strict=True)
-    return able, [{"engine": each.name, "reason": str(error)} for each, error in said]
+        raise errors[0]
+    unable = [current for current in engines if current not in able]
+    reasons = zip(unable, errors, strict=True)
+    return able, [{"engine": current.name, "reason": str(error)} for current, error in reasons]
 
 
 def _names(text: str) -> list[str]:
@@ -218,7 +220,9 @@ def _inputs(
     if data is None:
         return random_inputs(graph, seed, batch, sizes)
     specs = input_specs(graph)
+    # A model of one batch size is given its own.
     fixed = any(spec.shape and spec.shape[0] is not None for spec in specs.values())
+    # The first batch alone: all turns must do the same work.
     for inputs in defaults.batches(graph, data, batch=None if fixed else batch):
         return inputs
     raise DataError(f"{data}: no samples")
@@ -239,7 +243,7 @@ def _show(screen: Screen, timings: Sequence[Timing]) -> None:
     screen.table(columns, rows)
 
 
-def _close(timings: Sequence[Timing]) -> list[str]:
+def _indistinguishable(timings: Sequence[Timing]) -> list[str]:
     """Returns the engines whose times are as near to the first one's as the times of one run to
     another."""
     first, *rest = timings

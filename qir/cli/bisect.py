@@ -83,17 +83,18 @@ def bisect(
 
     def tell(trial: Trial) -> None:
         trials.append(trial)
-        screen.line(_said(trial, steps), "green" if trial.good else "yellow")
+        screen.line(_trial_text(trial, steps), "green" if trial.good else "yellow")
 
     with tempfile.TemporaryDirectory(prefix="qir-bisect-") as folder:
 
         def good(candidate: Graph) -> bool:
             path = Path(folder) / f"{len(trials):02d}{suffix}"
-            how = _check(words, candidate, path, target)
-            if how and not trials:
-                said = "fails before any pass has run, so there is nothing to search"
-                raise UsageError(f"--check {said}: {how}")
-            return not how
+            failure = _check(words, candidate, path, target)
+            # A model that is bad from the start has no rewrite to blame.
+            if failure and not trials:
+                reason = "fails before any pass has run, so there is nothing to search"
+                raise UsageError(f"--check {reason}: {failure}")
+            return not failure
 
         with passing.surroundings():
             found = search(graph, steps, good, tell=tell)
@@ -127,23 +128,28 @@ def _check(words: list[str], graph: Graph, path: Path, target: str | None) -> st
     from qir.errors import UsageError
 
     pipeline.save(graph, path, target=target or DEFAULT_TARGET, lossy=True, force=True)
-    named = [word.replace(PLACE, str(path)) for word in words]
-    command = named if named != words else [*words, str(path)]
+    substituted = [word.replace(PLACE, str(path)) for word in words]
+    command = substituted if substituted != words else [*words, str(path)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        completed = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
     except OSError as error:
         raise UsageError(f"--check: cannot run {words[0]}: {error.strerror or error}") from None
-    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-    said = f": {last[0]}" if last else ""
-    if done.returncode in UNABLE:
-        raise UsageError(f"--check: {words[0]} ends with {done.returncode}, it cannot tell{said}")
+    last_line = completed.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    detail = f": {last_line[0]}" if last_line else ""
+    if completed.returncode in UNABLE:
+        raise UsageError(
+            f"--check: {words[0]} ends with {completed.returncode}, it cannot tell{detail}"
+        )
+    # One model on disk at a time, as there may be dozens of trials of a large one.
     path.unlink(missing_ok=True)
-    if done.returncode < 0:
-        return f"{words[0]} is ended by signal {-done.returncode}{said}"
-    return f"{words[0]} ends with {done.returncode}{said}" if done.returncode else ""
+    if completed.returncode < 0:
+        return f"{words[0]} is ended by signal {-completed.returncode}{detail}"
+    return f"{words[0]} ends with {completed.returncode}{detail}" if completed.returncode else ""
 
 
-def _said(trial: Trial, steps: tuple[Pass, ...]) -> str:
+def _trial_text(trial: Trial, steps: tuple[Pass, ...]) -> str:
     word = "good" if trial.good else "bad"
     if not trial.passes:
         return f"{word:5} the model as it is"

@@ -70,10 +70,10 @@ def calibrate(
     _claim_part(part_of(output), anew=force, resume=resume)
     screen = Screen(quiet=quiet)
     graph = open_model(model, data=data)
-    before = _saved(output) if resume else None
-    resumed = len(before.batches) if before is not None else 0
+    saved = _saved(output) if resume else None
+    resumed = len(saved.batches) if saved is not None else 0
     if resume and not as_json:
-        _show_found(screen, output, before)
+        _show_found(screen, output, saved)
     statistics = _observe(
         screen,
         graph,
@@ -84,10 +84,12 @@ def calibrate(
         feeds=feeds,
         preprocess=preprocess,
         threads=threads,
-        resume=before,
+        resume=saved,
     )
     statistics.save(output)
+    # Only once the statistics are safely written.
     part_of(output).unlink(missing_ok=True)
+    # In the order of the graph, which is that of computing.
     order = {name: i for i, name in enumerate(graph.values)}
     rows = sorted(ranges(statistics), key=lambda row: order.get(row.tensor, len(order)))
     if as_json:
@@ -101,10 +103,10 @@ def calibrate(
             }
         )
         return
-    seen = (
+    counts = (
         f"{plural(len(rows), 'tensor')} over {plural(len(statistics.batches), 'batch', 'batches')}"
     )
-    screen.line(f"{output.name}: {seen}", "bold")
+    screen.line(f"{output.name}: {counts}", "bold")
     defaults.show_passed_over(screen, graph, data)
     _show(screen, rows)
 
@@ -120,6 +122,7 @@ def _claim_part(part: Path, *, anew: bool, resume: bool) -> None:
 
     if part.exists() and not part.is_dir() and not anew and not resume:
         raise UsageError(f"{part} exists: --resume continues it, --force starts anew")
+    # Claimed now, rather than at the first checkpoint some time later.
     claim(part, force=True)
 
 
@@ -143,8 +146,8 @@ def _show_found(screen: Screen, output: Path, found: Statistics | None) -> None:
     if found is None:
         screen.line(f"nothing to resume: no {part_of(output)} and no {output}; starting anew")
     else:
-        done = plural(len(found.batches), "batch", "batches")
-        screen.line(f"resuming from {found.source}: {done} done before")
+        progress = plural(len(found.batches), "batch", "batches")
+        screen.line(f"resuming from {found.source}: {progress} done before")
 
 
 def _observe(
@@ -169,7 +172,7 @@ def _observe(
         part.unlink(missing_ok=True)  # of another run, which --force gave up
     try:
         with screen.progress("calibrating") as progress:
-            found = pipeline.calibrate(
+            statistics = pipeline.calibrate(
                 graph,
                 data,
                 limit=limit,
@@ -183,8 +186,10 @@ def _observe(
             )
     except (KeyboardInterrupt, Stopped) as stop:
         if part.exists():
-            why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
-            raise type(stop)(f"{why}; --resume continues from {part}") from None
+            cause = (
+                "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
+            )
+            raise type(stop)(f"{cause}; --resume continues from {part}") from None
         raise
     except DataError:
         if resume is None:
@@ -193,7 +198,7 @@ def _observe(
     defaults.show_samples_left_out(
         screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
     )
-    return found
+    return statistics
 
 
 def _show(screen: Screen, rows: Sequence[TensorRange]) -> None:

@@ -68,8 +68,8 @@ def require_fitting(
         raise UsageError("--metric measures by labels: give --labels FILE, or use qir eval")
     for name in metrics:
         metric(name)
-    for name, given in others.items():
-        if given:
+    for name, option_value in others.items():
+        if option_value:
             raise UsageError(f"--check compares what samples quantized: leave {name} out")
     if check_data is None and data is None:
         raise UsageError("--check needs samples: give --check-data PATH")
@@ -116,7 +116,7 @@ def show(screen: Screen, found: QuantizationCheck, data: Path) -> None:
     screen.line(f"check on {plural(found.samples, 'sample')} of {data.name}", "bold")
     _show_metrics(screen, found)
     for name, flips in found.flips.items():
-        screen.line(f"  {_flipped(flips, bool(found.metrics))} at output {name}")
+        screen.line(f"  {_flips_text(flips, bool(found.metrics))} at output {name}")
     if not found.worst:
         screen.line("  no tensor loses more than half a decibel")
         return
@@ -138,19 +138,19 @@ def _show_metrics(screen: Screen, found: QuantizationCheck) -> None:
         Column("change", "right"),
     )
     screen.table(columns, rows)
-    near = [
+    distances = [
         (name, shown("agreement", row["agreement"]), shown("sqnr", row["sqnr"]))
         for name, row in found.near.items()
     ]
-    both = (
+    distance_columns = (
         Column("int8 against float", fit="fold"),
         Column("agreement", "right"),
         Column("SQNR", "right"),
     )
-    screen.table(both, near)
+    screen.table(distance_columns, distances)
 
 
-def _flipped(flips: Flips, labelled: bool) -> str:
+def _flips_text(flips: Flips, labelled: bool) -> str:
     changed = plural(flips.changed, "answer")
     if not labelled:
         return f"{changed} of int8 differ{'s' if flips.changed == 1 else ''} from float"

@@ -43,10 +43,10 @@ def compile(
 
     require_distinct_files([model], [output])
     claim_files(output, force=force)
-    made = pipeline.compile(open_model(model), threads=1)
-    if not isinstance(made, Saves):
+    program = pipeline.compile(open_model(model), threads=1)
+    if not isinstance(program, Saves):
         raise UsageError(f"{model}: no program file can be made of it")
-    made.save(output, open_sizes(sizes), force=force)
+    program.save(output, open_sizes(sizes), force=force)
     _, loaded = open_program(output, threads=1)
     shapes = {v.name: list(v.type.shape) for v in loaded.signature().inputs}
     steps = len(loaded.describe())

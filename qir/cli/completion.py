@@ -17,20 +17,20 @@ def answer(app: click.Command) -> None:
 
     A line that is wrong already has no completions.
     """
-    asked = os.environ.get(VARIABLE)
-    if asked:
+    request = os.environ.get(VARIABLE)
+    if request:
         status = 1
         with suppress(click.ClickException):
-            status = shell_complete(app, {}, NAME, VARIABLE, asked)
+            status = shell_complete(app, {}, NAME, VARIABLE, request)
         raise SystemExit(status)
 
 
 def _print(context: click.Context, parameter: click.Parameter, shell: str | None) -> None:
     if shell is None:
         return
-    made = get_completion_class(shell)
-    assert made is not None
-    click.echo(made(context.command, {}, NAME, VARIABLE).source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    click.echo(completion_class(context.command, {}, NAME, VARIABLE).source())
     context.exit()
 
 

@@ -62,17 +62,17 @@ def batches(
 
     if data is None:
         if graph.inputs:
-            some = ", ".join(f"{v.name} {v.type}" for v in graph.inputs[:FIRST])
-            raise UsageError(f"--data is missing: the model takes {some}")
+            first_inputs = ", ".join(f"{v.name} {v.type}" for v in graph.inputs[:FIRST])
+            raise UsageError(f"--data is missing: the model takes {first_inputs}")
         return [{}]
     require_inputs(data, graph)
-    held = given_defaults(graph, data)
+    default_arrays = given_defaults(graph, data)
     if not graph.inputs:
-        return with_defaults(default_only_batch(graph, data), held)
+        return with_defaults(default_only_batch(graph, data), default_arrays)
     if feeds:
-        return with_defaults(open_feeds(data, input_specs(graph), limit=limit), held)
+        return with_defaults(open_feeds(data, input_specs(graph), limit=limit), default_arrays)
     source = open_data(data, input_specs(graph), batch=batch, limit=limit, preprocess=preprocess)
-    return with_defaults(source, held)
+    return with_defaults(source, default_arrays)
 
 
 def show_samples_left_out(
@@ -91,19 +91,20 @@ def show_samples_left_out(
     if data is None or feeds or not graph.inputs:
         return
     source = open_data(data, input_specs(graph), limit=limit, preprocess=preprocess)
-    if said := source.what_is_left_out:
-        screen.aside(said)
+    if message := source.what_is_left_out:
+        screen.aside(message)
 
 
 def require_inputs(data: Path, graph: Graph) -> None:
     """Raises DataError where the only array of a file is a default's: it is not the input's."""
     from qir.errors import DataError
 
-    spare = _stated(graph)
+    with_default = _stated(graph)
+    # The only array stands for the only input whatever its name, a default's array too.
     for file, names in _files(data).items() if len(graph.inputs) == 1 else ():
-        if len(names) == 1 and names[0] in spare and names[0] != graph.inputs[0].name:
-            said = f"no array for input {graph.inputs[0].name!r}; {names[0]} has a default"
-            raise DataError(f"{file}: {said}")
+        if len(names) == 1 and names[0] in with_default and names[0] != graph.inputs[0].name:
+            message = f"no array for input {graph.inputs[0].name!r}; {names[0]} has a default"
+            raise DataError(f"{file}: {message}")
 
 
 def default_only_batch(graph: Graph, data: Path) -> Sequence[Tensors]:
@@ -116,8 +117,10 @@ def default_only_batch(graph: Graph, data: Path) -> Sequence[Tensors]:
     if not data.exists():
         raise DataError(f"{data}: there is no such file or folder")
     if data.suffix != ".npz" or data.is_dir():
-        some = ", ".join(value.name for value in graph.defaults[:FIRST])
-        raise DataError(f"{data}: all inputs have defaults ({some}): give them by name, in an .npz")
+        first_names = ", ".join(value.name for value in graph.defaults[:FIRST])
+        raise DataError(
+            f"{data}: all inputs have defaults ({first_names}): give them by name, in an .npz"
+        )
     return [{}]
 
 
@@ -136,21 +139,26 @@ def show(
 ) -> None:
     """Tells which inputs have defaults, whether these were taken, and what else was not."""
     held = held if held is not None else given_defaults(graph, data) if data else {}
-    spare = [value.name for value in graph.defaults]
-    fixed = [n for n in _stated(graph) if n not in spare]
-    _told(screen, fixed, "constant here, whatever the data say")
-    _told(screen, [n for n in spare if n in held], "given by the data")
-    left, names = [n for n in spare if n not in held], _named(data) if data else []
-    _told(screen, [n for n in left if n in names], "not taken from a folder")
-    _told(screen, [n for n in left if n not in names], "not given")
+    with_default = [value.name for value in graph.defaults]
+    constants = [n for n in _stated(graph) if n not in with_default]
+    _show_names(screen, constants, "constant here, whatever the data say")
+    _show_names(screen, [n for n in with_default if n in held], "given by the data")
+    missing, names_in_data = (
+        [n for n in with_default if n not in held],
+        _names_in(data) if data else [],
+    )
+    _show_names(screen, [n for n in missing if n in names_in_data], "not taken from a folder")
+    _show_names(screen, [n for n in missing if n not in names_in_data], "not given")
     if data is not None:
         _show_rest(screen, graph, data)
 
 
 def show_passed_over(screen: Screen, graph: Graph, data: Path) -> None:
     """Tells what calibration takes no notice of: defaults that data give, and what is no input."""
-    names = _named(data)
-    _told(screen, [n for n in _stated(graph) if n in names], "constant here, whatever the data say")
+    names = _names_in(data)
+    _show_names(
+        screen, [n for n in _stated(graph) if n in names], "constant here, whatever the data say"
+    )
     _show_rest(screen, graph, data)
 
 
@@ -163,15 +171,23 @@ def defaults_of_one_model(graphs: tuple[Graph, Graph]) -> list[str]:
 def show_both(screen: Screen, graphs: tuple[Graph, Graph], data: Path | None) -> None:
     """Shows of two models that take the same inputs what `show` shows of one."""
     a, b = graphs
-    names, left = _named(data) if data else [], defaults_of_one_model(graphs)
-    if not left and _stated(a) == _stated(b):
+    names_in_data, unshared = _names_in(data) if data else [], defaults_of_one_model(graphs)
+    if not unshared and _stated(a) == _stated(b):
         show(screen, a, data)
         return
-    held = given_defaults(a, data) if data else {}
-    spare = [value.name for value in a.defaults if value.name not in left]
-    _told(screen, [n for n in left if n in names], "left out: one model alone takes another")
-    _told(screen, [n for n in spare if n in held], "given by the data")
-    _told(screen, [n for n in (*spare, *left) if n not in held and n not in names], "not given")
+    given = given_defaults(a, data) if data else {}
+    shared = [value.name for value in a.defaults if value.name not in unshared]
+    _show_names(
+        screen,
+        [n for n in unshared if n in names_in_data],
+        "left out: one model alone takes another",
+    )
+    _show_names(screen, [n for n in shared if n in given], "given by the data")
+    _show_names(
+        screen,
+        [n for n in (*shared, *unshared) if n not in given and n not in names_in_data],
+        "not given",
+    )
     if data is not None:
         _show_rest(screen, a, data, _stated(b))
 
@@ -192,7 +208,7 @@ def _files(data: Path) -> dict[Path, list[str]]:
     return {f: list(open_npz(f)) for f in files if f.suffix == ".npz" and f.exists()}
 
 
-def _named(data: Path) -> list[str]:
+def _names_in(data: Path) -> list[str]:
     return list(dict.fromkeys(name for names in _files(data).values() for name in names))
 
 
@@ -200,23 +216,26 @@ def _show_rest(screen: Screen, graph: Graph, data: Path, more: Sequence[str] = (
     """Tells which arrays no input is named after: the only one of a file is the only input's."""
     ins = [value.name for value in graph.inputs]
     known = {*ins, *_stated(graph), *more}
-    taken: list[str] = []
-    rest: list[str] = []
+    taken_as_input: list[str] = []
+    unread: list[str] = []
     for names in _files(data).values():
         other = [name for name in names if name not in known]
-        (taken if len(names) == len(ins) == 1 else rest).extend(other)
-    for names, what in ((taken, f"taken as {ins[0]}" if ins else ""), (rest, "not read")):
-        if found := list(dict.fromkeys(names)):
-            be = "are no inputs and are" if len(found) > 1 else "is no input and is"
-            screen.line(f"  {_listed(found)}: {be} {what}")
+        (taken_as_input if len(names) == len(ins) == 1 else unread).extend(other)
+    for names, outcome in (
+        (taken_as_input, f"taken as {ins[0]}" if ins else ""),
+        (unread, "not read"),
+    ):
+        if distinct := list(dict.fromkeys(names)):
+            predicate = "are no inputs and are" if len(distinct) > 1 else "is no input and is"
+            screen.line(f"  {_name_list(distinct)}: {predicate} {outcome}")
 
 
-def _told(screen: Screen, names: list[str], what: str) -> None:
+def _show_names(screen: Screen, names: list[str], fate: str) -> None:
     if names:
-        said = "have defaults and are" if len(names) > 1 else "has a default and is"
-        screen.line(f"  {_listed(names)}: {said} {what}")
+        predicate = "have defaults and are" if len(names) > 1 else "has a default and is"
+        screen.line(f"  {_name_list(names)}: {predicate} {fate}")
 
 
-def _listed(names: list[str]) -> str:
+def _name_list(names: list[str]) -> str:
     more = f" and {len(names) - FIRST} more" if len(names) > FIRST else ""
     return f"{', '.join(names[:FIRST])}{more}"

@@ -76,34 +76,36 @@ def diff(
 
     chosen = [metric(name) for name in dict.fromkeys(metrics or ("sqnr",))]
     graphs = open_model(a), open_model(b)
-    ran = data is not None or not any(graph.inputs for graph in graphs)
-    if ((metrics or isa) and not ran) or (limit and data is None):
+    can_run = data is not None or not any(graph.inputs for graph in graphs)
+    if ((metrics or isa) and not can_run) or (limit and data is None):
         raise UsageError("--metric, --isa and --limit are for --data: give samples to run on")
-    found = compare(*graphs)
+    difference = compare(*graphs)
     screen = Screen(quiet=quiet)
-    asked = data is not None or metrics or isa is not None
-    results = _results(screen, graphs, data, limit, isa) if asked else []
-    near = measured(chosen, *results) if results else {}
-    others = count_opaque_differences(*results) if results else {}
+    measures = data is not None or metrics or isa is not None
+    results = _results(screen, graphs, data, limit, isa) if measures else []
+    distances = measured(chosen, *results) if results else {}
+    opaque_differences = count_opaque_differences(*results) if results else {}
     if as_json:
         ran_names = results[0] if results else {}
-        rows = ((n, {m: number(x) for m, x in near.get(n, {}).items()}) for n in ran_names)
-        head: dict[str, object] = {"a": str(a), "b": str(b), **found.to_json()}
+        rows = ((n, {m: number(x) for m, x in distances.get(n, {}).items()}) for n in ran_names)
+        head: dict[str, object] = {"a": str(a), "b": str(b), **difference.to_json()}
         head["samples"] = next((len(r) for r in results[0].values()), 0) if results else None
-        head["outputs"] = [{"name": n, "metrics": r, "differ": others.get(n)} for n, r in rows]
+        head["outputs"] = [
+            {"name": n, "metrics": r, "differ": opaque_differences.get(n)} for n, r in rows
+        ]
         screen.json(head)
     else:
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
-        _show(screen, names, found)
+        _show(screen, names, difference)
         if results:
             screen.line()
             defaults.show_both(screen, graphs, data)
-            show_measurements(screen, chosen, near)
-            for name, count in others.items():
+            show_measurements(screen, chosen, distances)
+            for name, count in opaque_differences.items():
                 size = results[0][name].size
-                said = f"{count:,} of {size:,} differ" if count else "the same in both"
-                screen.line(f"  {name} is no numbers: {said}", "yellow" if count else "")
-    if not found.equal:
+                outcome = f"{count:,} of {size:,} differ" if count else "the same in both"
+                screen.line(f"  {name} is no numbers: {outcome}", "yellow" if count else "")
+    if not difference.equal:
         context.exit(1)
 
 
@@ -118,18 +120,20 @@ def _results(
     from qir.cli.engines import Engine
     from qir.errors import UsageError
 
-    takes = [{value.name: value.type.element for value in graph.inputs} for graph in graphs]
-    if takes[0] != takes[1]:
-        a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in takes)
+    input_types = [{value.name: value.type.element for value in graph.inputs} for graph in graphs]
+    if input_types[0] != input_types[1]:
+        a, b = (", ".join(f"{n} {e}" for n, e in each.items()) for each in input_types)
         raise UsageError(f"--data: the models take other inputs, {a} and {b}")
     names = [name for name in graphs[0].outputs if name in graphs[1].outputs]
     if not names:
         raise UsageError("--data: the models have no output of one name")
     engines = [Engine("reference", partial(_reals, graph, names, isa), None) for graph in graphs]
     batches = defaults.batches(graphs[0], data, limit=limit)
-    left = defaults.defaults_of_one_model(graphs)
-    if left:
-        batches = ({n: a for n, a in each.items() if n not in left} for each in batches)
+    unshared_defaults = defaults.defaults_of_one_model(graphs)
+    if unshared_defaults:
+        batches = (
+            {n: a for n, a in each.items() if n not in unshared_defaults} for each in batches
+        )
     results = run_all(screen, engines, batches)
     defaults.show_samples_left_out(screen, graphs[0], data, limit=limit)
     return results
@@ -142,13 +146,13 @@ def _reals(
     from qir import pipeline
     from qir.profiles import dequantize_by_profile, profile
 
-    made = pipeline.run(graph, inputs, isa=isa)
+    results = pipeline.run(graph, inputs, isa=isa)
     kinds = {name: graph.outputs[name].type.quant for name in names}
     known = profile(graph.profile)
     return {
-        name: made[name]
+        name: results[name]
         if quant is None or quant.dynamic
-        else dequantize_by_profile(known, made[name], quant)
+        else dequantize_by_profile(known, results[name], quant)
         for name, quant in kinds.items()
     }
 

@@ -39,14 +39,14 @@ def _show_runtimes(screen: Screen, known: Sequence[Runtime]) -> None:
 
 def _known(runtime: Runtime) -> StyledText:
     styles = {"measured": "green", "assumed": "yellow", "unknown": "red"}
-    said = str(runtime.state)
+    state_text = str(runtime.state)
     if runtime.evidence:
-        said = f"{runtime.why}: {runtime.state}, on {runtime.evidence}"
+        state_text = f"{runtime.why}: {runtime.state}, on {runtime.evidence}"
     if runtime.date:
-        said += (
+        state_text += (
             f" {runtime.date}: {plural(runtime.drifts, 'drift') if runtime.drifts else 'as filed'}"
         )
-    return StyledText(said, "red" if runtime.drifts else styles.get(runtime.state, "dim"))
+    return StyledText(state_text, "red" if runtime.drifts else styles.get(runtime.state, "dim"))
 
 
 def _show_plugins(screen: Screen, plugins: Sequence[LoadedPlugin], every: bool) -> None:
@@ -100,32 +100,34 @@ def doctor(context: click.Context, every: bool, as_json: bool) -> None:
     from qir.inspect.measurements import runtimes
     from qir.numerics.ranges import FORMULAS
 
-    found = environment(__version__)
+    surroundings = environment(__version__)
     known = runtimes()
     screen = Screen(elsewhere=PAGE)
     if as_json:
         scales = [{"name": n, "codes": of.of, "formula": of.text} for n, of in FORMULAS.items()]
-        told = {"runtimes": [asdict(r) for r in known], "scales": scales}
-        screen.json({**found.to_json(), **told})
+        runtime_rows = {"runtimes": [asdict(r) for r in known], "scales": scales}
+        screen.json({**surroundings.to_json(), **runtime_rows})
     else:
-        screen.line(f"qir {found.qir}", "bold")
-        libraries = ", ".join(f"{name} {v or 'missing'}" for name, v in found.libraries.items())
-        features = ", ".join(found.features) or "none that QIR knows"
+        screen.line(f"qir {surroundings.qir}", "bold")
+        libraries = ", ".join(
+            f"{name} {v or 'missing'}" for name, v in surroundings.libraries.items()
+        )
+        features = ", ".join(surroundings.features) or "none that QIR knows"
         screen.facts(
             {
-                "python": f"{found.python} ({found.platform})",
+                "python": f"{surroundings.python} ({surroundings.platform})",
                 "libraries": libraries,
                 "processor": features,
-                "kernels": found.kernels,
-                "threads": str(found.threads),
+                "kernels": surroundings.kernels,
+                "threads": str(surroundings.threads),
             }
         )
         rows = [
             (name, version or StyledText("not installed", "dim"))
-            for name, version in found.frameworks.items()
+            for name, version in surroundings.frameworks.items()
         ]
         screen.table((Column("framework"), Column("version")), rows, title="frameworks")
-        _show_plugins(screen, found.plugins, every)
+        _show_plugins(screen, surroundings.plugins, every)
         present = [r for r in known if every or (r.version and r.name != r.profile)]
         _show_runtimes(screen, present)
         if every:
@@ -135,8 +137,8 @@ def doctor(context: click.Context, every: bool, as_json: bool) -> None:
             screen.line()
             screen.line(f"{more} of runtimes that are not here:")
             screen.line("qir doctor --all lists them, and all rules")
-        if found.faults:
+        if surroundings.faults:
             screen.line()
-            screen.line(f"{plural(found.faults, 'fault')} found", "red")
-    if found.faults:
+            screen.line(f"{plural(surroundings.faults, 'fault')} found", "red")
+    if surroundings.faults:
         context.exit(1)

@@ -80,9 +80,9 @@ def engine(
         return Engine(
             name, lambda inputs: pipeline.run(graph, inputs, values=wanted, isa=isa), None
         )
-    base, colon, how = name.partition(":")
+    base, colon, variant = name.partition(":")
     backend = named(base)
-    if colon and (how != PLAIN or not isinstance(backend, FileEngine)):
+    if colon and (variant != PLAIN or not isinstance(backend, FileEngine)):
         raise UsageError(f"engine {name!r}: only {base} itself, or onnxruntime:{PLAIN}")
     if isinstance(backend, FileEngine):
         made = backend.session(
@@ -97,7 +97,7 @@ def engine(
             raise Refused(f"{path}: {error}") from error
     kinds = {name: value.type.dtype for name, value in graph.outputs.items()}
     lists = {name for name, kind in kinds.items() if kind.is_opaque and not kind.is_loose}
-    return Engine(name, lambda inputs: _called(made, inputs, lists), made)
+    return Engine(name, lambda inputs: _boxed_results(made, inputs, lists), made)
 
 
 def compared(
@@ -113,13 +113,14 @@ def compared(
     A runtime rounds where its optimizer groups. It is given the model as it is, and its profile
     groups the graph for the others: for QIR's kernels first, then for the reference.
     """
-    made: dict[str, Engine] = {}
+    engines: dict[str, Engine] = {}
     computed = graph
+    # The runtime first: its profile groups the graph that the others compute.
     for name in sorted(names, key=_creation_order):
-        own = _creation_order(name) == _RUNTIME
-        made[name] = engine(name, graph if own else computed, path, threads, isa=isa)
-        computed = _as_computed(made[name], computed)
-    return [made[name] for name in names], computed
+        is_runtime = _creation_order(name) == _RUNTIME
+        engines[name] = engine(name, graph if is_runtime else computed, path, threads, isa=isa)
+        computed = _as_computed(engines[name], computed)
+    return [engines[name] for name in names], computed
 
 
 _RUNTIME, _KERNELS, _DEFINITION = range(3)
@@ -157,6 +158,7 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
     base, colon, _ = made.name.partition(":")
     if isinstance(made.executable, Grouping):
         return grouped(made) or graph
+    # The reference groups nothing itself, nor does a runtime without its optimizer.
     if made.executable is None or colon or is_float(graph):
         return graph
     backend = named(base)
@@ -164,14 +166,16 @@ def _as_computed(made: Engine, graph: Graph) -> Graph:
     return own or run_passes(graph, [Group(backend.profile)], Ledger())
 
 
-def _called(executable: Executable, inputs: Tensors, lists: Collection[str]) -> dict[str, Tensor]:
+def _boxed_results(
+    executable: Executable, inputs: Tensors, lists: Collection[str]
+) -> dict[str, Tensor]:
     """Results; what is no tensor in a box, a tensor that may be left out among it."""
     arrays = np.ndarray, np.generic
     return {
-        name: np.asarray(made)
-        if isinstance(made, arrays) and name not in lists
-        else box_object(made)
-        for name, made in executable(**inputs).items()
+        name: np.asarray(result)
+        if isinstance(result, arrays) and name not in lists
+        else box_object(result)
+        for name, result in executable(**inputs).items()
     }
 
 
@@ -201,6 +205,7 @@ def random_inputs(
         if value.type.dtype.is_optional:
             continue
         bound = [dims.bind(dim, values) for dim in value.type.shape]
+        # A first size that nobody names is taken for the batch.
         if bound and bound[0] is None:
             bound[0] = batch
         shape = dims.known_shape(tuple(bound))
@@ -219,11 +224,13 @@ def random_inputs(
                 low, high = 0, min(high, max(limit, 1) - 1)
             elif kind.bits >= 32 and is_mask(value):
                 low, high = 0, 1
-            wide = random.integers(max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True)
-            out[value.name] = wide.astype(kind.carrier)
+            integers = random.integers(
+                max(low, -(1 << 31)), min(high, 1 << 31), shape, endpoint=True
+            )
+            out[value.name] = integers.astype(kind.carrier)
         else:
-            some = random.integers(0, 2, shape)
-            out[value.name] = (some.astype(str) if kind == STRING else some).astype(kind.carrier)
+            bits = random.integers(0, 2, shape)
+            out[value.name] = (bits.astype(str) if kind == STRING else bits).astype(kind.carrier)
     return out
 
 
@@ -241,9 +248,9 @@ def require_kernels(path: Path, found: Sequence[Mapping[str, str]]) -> None:
     """Raises Refused where there are nodes that the reference computes; names the first."""
     if found:
         first = found[0]
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        said = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
-        raise Refused(f"{path}: {said}{more}; leave --strict out to run it so")
+        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        message = f"{first['node']} ({first['op']}) runs by the reference, as {first['reason']}"
+        raise Refused(f"{path}: {message}{others}; leave --strict out to run it so")
 
 
 def show_fallbacks(screen: Screen, found: Sequence[Mapping[str, str]]) -> None:

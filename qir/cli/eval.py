@@ -94,7 +94,7 @@ def evaluate(
     other = None if against is None else open_model(against)
     chosen = tuple(dict.fromkeys(metrics)) or (WITH_LABELS if labels else WITH_MODEL)
     with Screen(quiet=quiet or as_json).progress("evaluating") as progress:
-        found = measure(
+        evaluation = measure(
             graph,
             data,
             labels,
@@ -111,20 +111,20 @@ def evaluate(
     if as_json:
         outputs = [
             {"name": name, "metrics": {m: number(x) for m, x in row.items()}}
-            for name, row in found.outputs.items()
+            for name, row in evaluation.outputs.items()
         ]
-        head = {"file": str(model), "engine": found.engine, "samples": found.samples}
+        head = {"file": str(model), "engine": evaluation.engine, "samples": evaluation.samples}
         screen.json({**head, "metrics": list(chosen), "outputs": outputs})
         return
-    by = f", against {against.name}" if against is not None else ""
-    said = f"{plural(found.samples, 'sample')} by {found.engine}{by}"
-    screen.line(f"{model.name}: {said}", "bold")
-    _show(screen, found, chosen)
+    reference_text = f", against {against.name}" if against is not None else ""
+    title = f"{plural(evaluation.samples, 'sample')} by {evaluation.engine}{reference_text}"
+    screen.line(f"{model.name}: {title}", "bold")
+    _show(screen, evaluation, chosen)
 
 
-def _show(screen: Screen, found: Evaluation, names: tuple[str, ...]) -> None:
+def _show(screen: Screen, evaluation: Evaluation, names: tuple[str, ...]) -> None:
     columns = (Column("output", fit="fold"), *(Column(name, "right") for name in names))
-    rows = [(name, *(shown(m, row[m]) for m in names)) for name, row in found.outputs.items()]
+    rows = [(name, *(shown(m, row[m]) for m in names)) for name, row in evaluation.outputs.items()]
     screen.table(columns, rows)
 
 

@@ -35,6 +35,7 @@ def one_line(debug: list[bool]) -> Iterator[None]:
         try:
             _require_output()
             yield
+            # Within the try: a full disk shows only when the buffer is written.
             sys.stdout.flush()
         except (SystemExit, click.exceptions.Exit):
             raise
@@ -69,7 +70,9 @@ def _listening() -> Iterator[None]:
     """Lets the system's request to stop end the process as a failure does, cleared up."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
+            # Names that come from files may hold surrogates, which no encoding prints.
             stream.reconfigure(errors="backslashreplace")
+    # Python lets the main thread alone handle signals.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -108,6 +111,7 @@ def shorten(text: str) -> str:
     room = MAX_LINE_LENGTH - len("qir: ")
     if len(line) <= room:
         return line
+    # The end says most: reasons stand there, after the names of files.
     tail = room * 2 // 3
     return f"{line[: room - tail - 3]}...{line[-tail:]}"
 
@@ -131,4 +135,5 @@ def _abandon_output() -> None:
         sys.stdout.flush()
         return
     with suppress(OSError, ValueError, AttributeError):
+        # Python flushes once more as it ends, and would complain a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -117,6 +117,7 @@ class GoalRequest:
                 " --weights and --feeds"
             )
         claim(self.recipe, force=force)
+        # Trials are taken up again, so those that are there are no obstacle.
         claim(self.trials, force=True)
 
 
@@ -133,13 +134,14 @@ def read_recipe(start: Recipe, path: Path | None) -> Recipe:
     context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
+        # Only what stands on the command line contradicts a recipe: defaults do not.
         if parameter.name in _SAID and source is click.core.ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.opts[0]}: {path} says it; leave the option out")
     for name in ("dynamic", "weights"):
         if context.params.get(name):
             raise UsageError(f"--recipe is for quantizing with samples, not --{name}")
-    made = Recipe.load(path)
-    return replace(made, rules=(*made.rules, *start.rules))
+    recipe = Recipe.load(path)
+    return replace(recipe, rules=(*recipe.rules, *start.rules))
 
 
 @contextmanager
@@ -150,24 +152,24 @@ def continued(asked: GoalRequest) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Stopped) as stop:
-        why = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
-        kept = ([asked.trials] if asked.goal else []) + [asked.statistics] * asked.calibrates
-        for file in kept:
+        cause = "interrupted" if isinstance(stop, KeyboardInterrupt) else "stopped by the system"
+        saved_files = ([asked.trials] if asked.goal else []) + [asked.statistics] * asked.calibrates
+        for file in saved_files:
             if file.exists():
-                raise type(stop)(f"{why}; the same command continues from {file}") from None
+                raise type(stop)(f"{cause}; the same command continues from {file}") from None
         raise
 
 
 def facts(found: SearchResult, asked: GoalRequest) -> Mapping[str, str]:
     """Returns what the screen shows of a search."""
     unit = " dB" if found.metric == "sqnr" else " %"
-    exact = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
-    kept = plural(len(found.kept), "op")
-    wide = {"in 16 bits": f"{plural(len(found.wide), 'op')}: {', '.join(found.wide)}"}
+    float_text = f", float {found.exact:.1f}{unit}" if found.metric == "top1" else ""
+    float_count = plural(len(found.kept), "op")
+    wide_fact = {"in 16 bits": f"{plural(len(found.wide), 'op')}: {', '.join(found.wide)}"}
     return {
-        found.metric: f"{found.value:.1f}{unit}{exact}, wanted {found.wanted:.1f}{unit}",
-        "kept in float": f"{kept} of {found.candidates}: {', '.join(found.kept) or 'none'}",
-        **(wide if found.wide else {}),
+        found.metric: f"{found.value:.1f}{unit}{float_text}, wanted {found.wanted:.1f}{unit}",
+        "kept in float": f"{float_count} of {found.candidates}: {', '.join(found.kept) or 'none'}",
+        **(wide_fact if found.wide else {}),
         "recipe": asked.recipe.name,
     }
 
@@ -194,10 +196,10 @@ def finish(found: SearchResult | None, asked: GoalRequest) -> None:
     from qir.errors import Refused
 
     if found is not None and not found.reached:
-        wide = f", {len(found.wide)} in 16 bits" if found.wide else ""
-        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide}"
-        said = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
+        wide_text = f", {len(found.wide)} in 16 bits" if found.wide else ""
+        best = f"{found.value:.1f} with {plural(len(found.kept), 'op')} in float{wide_text}"
+        message = f"{found.metric} {found.wanted:.1f} is out of reach: the best of the trials has"
         raise Refused(
-            f"{said} {best}; {asked.output} and {asked.recipe} hold it, and a lower goal goes on"
+            f"{message} {best}; {asked.output} and {asked.recipe} hold it, and a lower goal goes on"
             " from its trials"
         )

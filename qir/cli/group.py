@@ -76,9 +76,14 @@ def group(
     claim_model(output, DEFAULT_TARGET, None, force=force)
     ledger, journal = Ledger(), read_journal(model)
     graph = open_model(model, ledger)
-    made = group_model(graph, profile, output, ledger=ledger, journal=journal, force=force)
-    profile, real, steps, claims = made.profile, made.is_float, made.kernels, made.claims
-    loaded, left, sums = made.loaded, made.left, made.float_sums
+    outcome = group_model(graph, profile, output, ledger=ledger, journal=journal, force=force)
+    profile, real, steps, claims = (
+        outcome.profile,
+        outcome.is_float,
+        outcome.kernels,
+        outcome.claims,
+    )
+    loaded, left_float, sums = outcome.loaded, outcome.left, outcome.float_sums
     screen = Screen(quiet=quiet)
     if as_json:
         screen.json(
@@ -90,17 +95,22 @@ def group(
                 "on": "reals" if real else "codes",
                 "groups": [_json(s, None if real else claims.get(s.node, "exact")) for s in steps],
                 "loaded": loaded,
-                "float": [_left(one) for one in left],
+                "float": [_left(one) for one in left_float],
                 "float_sums": [asdict(one) for one in sums],
-                "doubts": [{"node": e.subject, "reason": e.reason} for e in made.doubts],
+                "doubts": [{"node": e.subject, "reason": e.reason} for e in outcome.doubts],
             }
         )
         return
     screen.line(f"{model.name} -> {output.name} as {profile}", "bold")
-    what = f"{plural(len(steps), 'kernel')} on quantized {'inputs' if real else 'values'}"
+    title = f"{plural(len(steps), 'kernel')} on quantized {'inputs' if real else 'values'}"
     when = "that are folded first" if real else "on loading"
     more = f", {plural(loaded, 'change')} {when}" if loaded else ""
-    screen.facts({"groups": what + more, "float": plural(len(left), "op") if left else "nothing"})
+    screen.facts(
+        {
+            "groups": title + more,
+            "float": plural(len(left_float), "op") if left_float else "nothing",
+        }
+    )
     if steps and not real:
         screen.facts({"claims": _claimed(claims.values(), len(steps))})
     rows = [_row(s, "" if real else claims.get(s.node, "exact")) for s in steps]
@@ -114,10 +124,10 @@ def group(
     if not claims:
         rows = [(node, chain, *rest) for node, chain, _, *rest in rows]
     screen.table(columns, rows, title="groups")
-    _show_left(screen, left)
+    _show_left(screen, left_float)
     if sums:
         screen.line(float_sums_text(sums, "the runtime"))
-    for entry in made.doubts:
+    for entry in outcome.doubts:
         screen.line(f"{entry.subject}: {entry.reason}")
     if real and steps:
         screen.line()

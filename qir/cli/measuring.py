@@ -31,9 +31,9 @@ def run_each(screen: Screen, engines: Sequence[Engine], batches: Iterable[Tensor
     with screen.progress("running") as progress:
         progress(0, total)
         for done, inputs in enumerate(batches, 1):
-            for engine, held in zip(engines, parts, strict=True):
+            for engine, own_parts in zip(engines, parts, strict=True):
                 for name, array in engine.run(inputs).items():
-                    held.setdefault(name, []).append(array)
+                    own_parts.setdefault(name, []).append(array)
             progress(done, total)
     return parts
 
@@ -51,6 +51,7 @@ def _joined(name: str, arrays: Sequence[Tensor], feeds: bool) -> Tensor:
     arrays = [np.atleast_1d(array) for array in arrays]
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1 and feeds:
+        # Feeds are compared element by element, so their shapes need not agree.
         return np.concatenate([array.reshape(-1) for array in arrays])
     if len(shapes) > 1:
         first, other = sorted(shapes)[:2]

@@ -38,8 +38,8 @@ def open_model(
     require_file(path)
     if is_program(path):
         if not programs:
-            said = "a program file, which qir run and qir bench take; give the model it is of"
-            raise UsageError(f"{path} is {said}")
+            reason = "a program file, which qir run and qir bench take; give the model it is of"
+            raise UsageError(f"{path} is {reason}")
         return open_program(path)[1].signature()
     if ledger is not None:
         ledger.extend(read_ledger(path))
@@ -50,6 +50,7 @@ def open_model(
             return graph
     assert data is not None
     shapes = shapes_of(data)
+    # First with any batch, so that the model takes samples in batches of other sizes.
     any_batch = [("batch", *shape[1:]) for shape in shapes]
     with suppress(InputError):  # such as a loop that was traced for so many steps
         return _read(path, ledger, any_batch, trust=trust)
@@ -64,10 +65,10 @@ def _read(path: Path, ledger: Ledger | None, inputs: Sequence[object], *, trust:
     from qir import pipeline
     from qir.ledger import Ledger
 
-    own = Ledger()
-    graph = pipeline.load(path, ledger=own, inputs=list(inputs) or None, trust=trust)
+    own_ledger = Ledger()
+    graph = pipeline.load(path, ledger=own_ledger, inputs=list(inputs) or None, trust=trust)
     if ledger is not None:
-        ledger.extend(own)
+        ledger.extend(own_ledger)
     return graph
 
 
@@ -123,13 +124,13 @@ def sizes_in(data: Path | None, graph: Graph) -> dict[str, int]:
     from qir.errors import QirError
     from qir.ir.dims import Sym, names
 
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     with suppress(QirError, OSError):
-        for value, held in zip(graph.inputs, shapes_of(data) if data else (), strict=False):
-            for size, here in zip(value.type.shape, held, strict=False):
+        for value, array_shape in zip(graph.inputs, shapes_of(data) if data else (), strict=False):
+            for size, length in zip(value.type.shape, array_shape, strict=False):
                 if isinstance(size, Sym) and names((size,)) == {str(size)}:
-                    found.setdefault(str(size), here)
-    return found
+                    sizes.setdefault(str(size), length)
+    return sizes
 
 
 def require_file(path: Path) -> None:
@@ -153,8 +154,10 @@ def file_bytes(path: Path) -> int:
     files: Sequence[Path] = (path,)
     with suppress(InputError):  # external data of an unreadable file are unknown
         files = frontend_for(path).files(path)
-    held = (each for file in files for each in (file.rglob("*") if file.is_dir() else (file,)))
-    return sum(each.stat().st_size for each in held if each.is_file())
+    stored_files = (
+        stored for file in files for stored in (file.rglob("*") if file.is_dir() else (file,))
+    )
+    return sum(stored.stat().st_size for stored in stored_files if stored.is_file())
 
 
 def claim_model(
@@ -203,23 +206,26 @@ def require_distinct_files(reads: Sequence[Path | None], writes: Sequence[Path |
 
     if reads and reads[0] is not None:
         require_file(reads[0])
-    taken = [path for path in reads if path is not None]
+    claimed = [path for path in reads if path is not None]
     for path in writes:
         if path is None:
             continue
-        for other in taken:
+        for other in claimed:
             if _same(other, path):
-                named = "is named twice" if str(other) == str(path) else f"is the file {other} too"
-                raise UsageError(f"{path} {named}; name another file to write")
+                conflict = (
+                    "is named twice" if str(other) == str(path) else f"is the file {other} too"
+                )
+                raise UsageError(f"{path} {conflict}; name another file to write")
             if other.is_dir() and path.exists() and _same(other, path.parent):
                 raise UsageError(f"{path} is one of the data; name another file to write")
-        taken.append(path)
+        claimed.append(path)
 
 
 def _same(one: Path, other: Path) -> bool:
     with suppress(OSError):
         if one.samefile(other):
             return True
+    # A file to be written is mostly not there yet: then the names decide.
     return os.path.realpath(one) == os.path.realpath(other)
 
 
@@ -237,12 +243,12 @@ STYLES = {"exact": "green", "approximated": "yellow", "refused": "red", "unverif
 
 def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
     """Prints what became of the numbers: entries alike in one row, mildest first."""
-    alike: dict[tuple[str, str, str], list[Entry]] = {}
+    by_kind: dict[tuple[str, str, str], list[Entry]] = {}
     order = list(ledger.counts())
     for entry in sorted(ledger, key=lambda e: order.index(e.change)):
-        alike.setdefault((entry.change.value, entry.step, _without_names(entry.reason)), []).append(
-            entry
-        )
+        by_kind.setdefault(
+            (entry.change.value, entry.step, _without_names(entry.reason)), []
+        ).append(entry)
     rows = [
         (
             StyledText(change, STYLES.get(change, "")),
@@ -251,7 +257,7 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
             entries[0].subject,
             gist if len({entry.reason for entry in entries}) > 1 else entries[0].reason,
         )
-        for (change, step, gist), entries in list(alike.items())[:limit]
+        for (change, step, gist), entries in list(by_kind.items())[:limit]
     ]
     columns = (
         Column("change"),
@@ -261,8 +267,8 @@ def show_ledger(screen: Screen, ledger: Ledger, limit: int = 12) -> None:
         Column("what happened", fit="wrap"),
     )
     screen.table(columns, rows, title="ledger")
-    if len(alike) > limit:
-        more = plural(len(alike) - limit, "more kind")
+    if len(by_kind) > limit:
+        more = plural(len(by_kind) - limit, "more kind")
         screen.line(f"  and {more}; --ledger FILE has all", "dim")
 
 

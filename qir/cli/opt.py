@@ -139,8 +139,8 @@ def opt(
             }
         )
         return
-    said = ", validated" if validate else ""
-    screen.line(f"{model.name} -> {output.name} {size(length)}{said}", "bold")
+    validated_text = ", validated" if validate else ""
+    screen.line(f"{model.name} -> {output.name} {size(length)}{validated_text}", "bold")
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
     passing.show(screen, reports)

@@ -71,7 +71,7 @@ def plan(
     forms = named_target(target).formats
     usual = forms[0] if forms else None
     graph = open_model(model)
-    found = pipeline.plan(
+    planned = pipeline.plan(
         graph,
         target=target,
         granularity=granularity,
@@ -85,21 +85,21 @@ def plan(
         screen.json(
             {
                 "file": str(model),
-                "target": found.target,
-                "integer_macs": found.integer_macs,
-                "decisions": [{**asdict(d), "integer": d.integer} for d in found.decisions],
-                "shared": found.shared,
-                "maybe_masks": found.maybe_masks,
-                "refused": found.refused,
+                "target": planned.target,
+                "integer_macs": planned.integer_macs,
+                "decisions": [{**asdict(d), "integer": d.integer} for d in planned.decisions],
+                "shared": planned.shared,
+                "maybe_masks": planned.maybe_masks,
+                "refused": planned.refused,
             }
         )
         return
-    screen.line(f"{model.name} for {found.target}", "bold")
-    facts = summary(found)
-    if found.refused:
-        facts[form or usual or ""] = f"none: {found.refused}"
+    screen.line(f"{model.name} for {planned.target}", "bold")
+    facts = summary(planned)
+    if planned.refused:
+        facts[form or usual or ""] = f"none: {planned.refused}"
     screen.facts(facts)
-    show_plan(screen, found)
+    show_plan(screen, planned)
 
 
 def summary(found: Plan) -> dict[str, str]:

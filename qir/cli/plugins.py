@@ -147,10 +147,10 @@ def _show_checks(screen: Screen, one: PluginSummary, checks: Sequence[Check]) ->
     columns = (Column(""), Column("check", fit="wrap"), Column("seen", fit="wrap"))
     screen.table(columns, rows)
     failed = sum(not check.passed for check in checks)
-    made = [check for check in checks if check.checked]
+    checked = [check for check in checks if check.checked]
     if failed:
         screen.line(f"{failed} of {plural(len(checks), 'check')} failed", "red")
     else:
-        left = len(checks) - len(made)
-        more = f", {left} could not be made" if left else ""
-        screen.line(f"{plural(len(made), 'check')} passed{more}", "green")
+        unchecked_count = len(checks) - len(checked)
+        more = f", {unchecked_count} could not be made" if unchecked_count else ""
+        screen.line(f"{plural(len(checked), 'check')} passed{more}", "green")

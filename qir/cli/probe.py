@@ -85,8 +85,10 @@ def probe(
         for measured in found:
             _show(screen, measured, every)
         for other in () if runtimes else assumed():
-            said = f", on {other.evidence}" if other.evidence else ""
-            screen.line(f"{other.name}: {other.why or 'no evidence'}: {other.state}{said}", "dim")
+            summary_text = f", on {other.evidence}" if other.evidence else ""
+            screen.line(
+                f"{other.name}: {other.why or 'no evidence'}: {other.state}{summary_text}", "dim"
+            )
         if not found:
             screen.line("no runtime that can be probed is installed")
     if any(m.drifts for m in found):
@@ -139,9 +141,11 @@ def _measured(field: Reading) -> str:
 
 
 def _drift(op: OpReading) -> str:
-    said = f"{op.differ:,} of {op.elements:,} elements differ, by {plural(op.gap, 'code')} at most"
-    said += f", though the file claims {op.claim}"
+    summary_text = (
+        f"{op.differ:,} of {op.elements:,} elements differ, by {plural(op.gap, 'code')} at most"
+    )
+    summary_text += f", though the file claims {op.claim}"
     if not op.found:
-        return f"{said}; no field says why"
+        return f"{summary_text}; no field says why"
     changes = ", ".join(f"{name} = {value}" for name, value in op.found.items())
-    return f"{said}; with {changes} {op.left:,} do"
+    return f"{summary_text}; with {changes} {op.left:,} do"

@@ -49,7 +49,7 @@ def open_program(path: Path, threads: int | None = None) -> tuple[Executable, Pr
     from qir.errors import InputError
     from qir.programs import load_program
 
-    made = load_program(path, threads=threads)
-    if not isinstance(made, ProgramFile):
+    program = load_program(path, threads=threads)
+    if not isinstance(program, ProgramFile):
         raise InputError(f"{path}: no program that lists its inputs")
-    return made, made
+    return program, program

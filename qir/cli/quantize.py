@@ -185,55 +185,61 @@ def quantize(
     from qir.target import target as named_target
     from qir.workflows.quantization import SampleData, quantize_model
 
-    alone = dynamic or weights is not None
+    without_samples = dynamic or weights is not None
     calibrates = data is not None and stats is None
-    asked = goals.GoalRequest(drop, sqnr, labels, output, calibrates)
-    asked.require(data, alone=alone, feeds=feeds, checked=wanted, force=force)
-    given = (target, profile or "", granularity, range_rule, scales, corrections, float_type)
-    recipe = goals.read_recipe(Recipe(*given, shared.all_rules(rules, floats)), recipe_file)
+    goal_request = goals.GoalRequest(drop, sqnr, labels, output, calibrates)
+    goal_request.require(data, alone=without_samples, feeds=feeds, checked=wanted, force=force)
+    recipe_options = target, profile or "", granularity, range_rule, scales, corrections, float_type
+    recipe = goals.read_recipe(
+        Recipe(*recipe_options, shared.all_rules(rules, floats)), recipe_file
+    )
     target, profile, corrections = recipe.target, recipe.profile or None, recipe.corrections
-    if alone and (data or stats or (dynamic and weights)):
+    if without_samples and (data or stats or (dynamic and weights)):
         raise UsageError("--dynamic and --weights need no samples: leave out --data and --stats")
-    needy = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
-    both = data is not None and (asked.goal or needy)
-    if not alone and data is not None and stats is not None and not both:
+    on_samples = [name for name in known_corrections(corrections) if name in ON_SAMPLES]
+    needs_data_too = data is not None and (goal_request.goal or on_samples)
+    if not without_samples and data is not None and stats is not None and not needs_data_too:
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     if data is None and stats is not None and (limit or batch or feeds):
         raise UsageError("--limit, --batch and --feeds go with --data: statistics are ready")
     defaults.require_whole(feeds, batch)
-    unfit = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
-    checking.require_fitting(wanted, check_data, labels, metrics, data, unfit)
+    excluded = {"--feeds": feeds, "--dynamic": dynamic, "--weights": weights, "--as": profile}
+    checking.require_fitting(wanted, check_data, labels, metrics, data, excluded)
     require_distinct_files([model, data, stats], [output, ledger_file])
     if profile is not None:
-        _require_alone(output, alone)
-    if alone and output.suffix.lower() != SUFFIX:
+        _require_alone(output, without_samples)
+    if without_samples and output.suffix.lower() != SUFFIX:
         kind, backend = "dynamic" if dynamic else "weights", named_target(target)
         require_kind(backend, kind)
         form = form or usual_format(backend, kind)
+    # What can be refused is refused here, before calibration takes its time.
     claim_model(output, target, form, force=force, quantized=True)
     claim_files(ledger_file, force=force)
     parse_rule(recipe.range_rule)
     known_scales(recipe.scales)
-    if alone and recipe.scales != "profile":
+    if without_samples and recipe.scales != "profile":
         raise UsageError("--scales needs samples: --dynamic and --weights follow the profile")
-    if needy and data is None:
-        raise UsageError(f"--corrections {needy[0]} needs samples besides --stats: give --data")
-    if alone and float_type:
+    if on_samples and data is None:
+        raise UsageError(
+            f"--corrections {on_samples[0]} needs samples besides --stats: give --data"
+        )
+    if without_samples and float_type:
         raise UsageError("--float16 needs samples, and excludes --dynamic and --weights")
-    if alone and corrections != "default":
+    if without_samples and corrections != "default":
         raise UsageError("--corrections needs samples, which show the error of rounding")
     screen = Screen(quiet=quiet)
     ledger = Ledger()
     graph = open_model(model, ledger, data=data, trust=trust)
-    if not alone and data is None and stats is None and not quantized_values(graph):
+    if not without_samples and data is None and stats is None and not quantized_values(graph):
         raise UsageError("give either --data with samples, or --stats of `qir calibrate`")
     samples = checked_on = statistics = None
     if data is not None:
         samples = SampleData(data, labels, limit, batch, feeds, preprocess)
+    # --limit is of the data to calibrate with: other data of the check are run whole.
     if wanted and (measured_on := check_data or data) is not None:
-        few = limit if check_data is None else None
-        checked_on = SampleData(measured_on, labels, few, preprocess=preprocess)
-    if asked.goal and data is not None:
+        check_limit = limit if check_data is None else None
+        checked_on = SampleData(measured_on, labels, check_limit, preprocess=preprocess)
+    if goal_request.goal and data is not None:
         checking.require_labels(graph, data, labels, preprocess, limit)
     if checked_on is not None:
         checking.require_labels(graph, checked_on.path, labels, preprocess, checked_on.limit)
@@ -243,8 +249,8 @@ def quantize(
             raise UsageError(f"{stats} is unfinished; qir calibrate --resume continues it")
     elif data is not None:
         defaults.require_inputs(data, graph)
-    with goals.continued(asked):
-        made = quantize_model(
+    with goals.continued(goal_request):
+        outcome = quantize_model(
             graph,
             output,
             recipe,
@@ -252,7 +258,7 @@ def quantize(
             statistics=statistics,
             dynamic=dynamic,
             weights=weights,
-            goal=asked.wanted,
+            goal=goal_request.wanted,
             check=checked_on,
             metrics=metrics,
             format=form,
@@ -272,7 +278,7 @@ def quantize(
             quietly, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
         )
     save_ledger(ledger, ledger_file)
-    found, plan, noise = made.search, made.plan, made.noise
+    search, plan, noise = outcome.search, outcome.plan, outcome.noise
     lengths = file_bytes(model), file_bytes(output)
     if as_json:
         screen.json(
@@ -287,16 +293,16 @@ def quantize(
                 "weight_ops": sum(d.becomes == "weights" for d in plan.decisions),
                 "ops": sum(d.becomes != "as it is" for d in plan.decisions),
                 **_noise_json(noise),
-                "goal": goals.to_json(found, asked),
-                "check": checking.to_json(made.check),
+                "goal": goals.to_json(search, goal_request),
+                "check": checking.to_json(outcome.check),
                 "ledger": ledger_json(ledger),
             }
         )
-        goals.finish(found, asked)
+        goals.finish(search, goal_request)
         return
     screen.line(f"{model.name} -> {output.name} for {profile or target}", "bold")
     change = f"{size(lengths[0])} -> {size(lengths[1])} ({percent(lengths[1] / lengths[0])})"
-    searched = goals.facts(found, asked) if found is not None else {}
+    searched = goals.facts(search, goal_request) if search is not None else {}
     screen.facts({**summary(plan), "size": change, **searched})
     if data is not None:
         defaults.show_passed_over(screen, graph, data)
@@ -304,9 +310,9 @@ def quantize(
         screen.line(_warning(noise), "yellow")
     _show(screen, plan)
     show_ledger(screen, ledger)
-    if made.check is not None and checked_on is not None:
-        checking.show(screen, made.check, checked_on.path)
-    goals.finish(found, asked)
+    if outcome.check is not None and checked_on is not None:
+        checking.show(screen, outcome.check, checked_on.path)
+    goals.finish(search, goal_request)
 
 
 def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:
@@ -322,11 +328,11 @@ def _noise_json(noise: QuantizationNoise | None) -> dict[str, object]:
 def _warning(noise: QuantizationNoise) -> str:
     """Returns the line that warns of noisy outputs and names the layers that lose most."""
     name, sqnr = next(iter(noise.low.items()))
-    more = f" and {len(noise.low) - 1} more outputs" if len(noise.low) > 1 else ""
+    others = f" and {len(noise.low) - 1} more outputs" if len(noise.low) > 1 else ""
     worst = ", ".join(f"{layer.node} ({layer.lost:.0f} dB)" for layer in noise.layers)
-    lost = f"; most is lost at {worst}" if worst else ""
-    said = f"{name}{more} keeps an SQNR of {sqnr:.1f} dB on {plural(noise.samples, 'sample')}"
-    return f"warning: output {said}{lost}; try --keep-float on them, or another --range"
+    blame = f"; most is lost at {worst}" if worst else ""
+    loss = f"{name}{others} keeps an SQNR of {sqnr:.1f} dB on {plural(noise.samples, 'sample')}"
+    return f"warning: output {loss}{blame}; try --keep-float on them, or another --range"
 
 
 def _require_alone(output: Path, alone: bool) -> None:
@@ -343,32 +349,32 @@ def _require_alone(output: Path, alone: bool) -> None:
         raise UsageError(f"{output}: with --as the model is for no target; name a .qir file")
 
 
-def _reasons(said: Iterable[str]) -> str:
+def _reasons(reasons: Iterable[str]) -> str:
     """The reasons of one op's nodes; one stands for all that name another value alone."""
-    alike: dict[str, list[str]] = {}
-    for reason in said:
-        alike.setdefault(_VALUE.sub("%", reason), []).append(reason)
-    counts = ((each[0], len(set(each))) for each in alike.values())
+    by_gist: dict[str, list[str]] = {}
+    for reason in reasons:
+        by_gist.setdefault(_VALUE.sub("%", reason), []).append(reason)
+    counts = ((each[0], len(set(each))) for each in by_gist.values())
     return "; ".join(f"{one} ({count:,} such)" if count > 1 else one for one, count in counts)
 
 
 def _show(screen: Screen, plan: Plan) -> None:
-    found = [d for d in plan.decisions if d.becomes != "as it is"]
-    few = any(d.becomes == "weights" for d in found)
-    done: Counter[str] = Counter(d.op for d in found if d.becomes != "float")
-    total: Counter[str] = Counter(d.op for d in found)
+    quantizable = [d for d in plan.decisions if d.becomes != "as it is"]
+    weights_only = any(d.becomes == "weights" for d in quantizable)
+    integer_counts: Counter[str] = Counter(d.op for d in quantizable if d.becomes != "float")
+    op_counts: Counter[str] = Counter(d.op for d in quantizable)
     rows: Sequence[tuple[str, str, str, str]] = [
         (
             op,
-            f"{done[op]:,}",
-            f"{count - done[op]:,}" if count > done[op] else "-",
-            _reasons(d.reason for d in found if d.op == op and d.becomes == "float"),
+            f"{integer_counts[op]:,}",
+            f"{count - integer_counts[op]:,}" if count > integer_counts[op] else "-",
+            _reasons(d.reason for d in quantizable if d.op == op and d.becomes == "float"),
         )
-        for op, count in sorted(total.items(), key=lambda item: (-item[1], item[0]))
+        for op, count in sorted(op_counts.items(), key=lambda item: (-item[1], item[0]))
     ]
     columns = (
         Column("op"),
-        Column("few-bit weights" if few else "integer", "right"),
+        Column("few-bit weights" if weights_only else "integer", "right"),
         Column("float", "right"),
         Column("why float", fit="wrap"),
     )

@@ -129,16 +129,17 @@ def run(
     from qir.inspect.metrics import metric
 
     require_distinct_files([model, data], [output])
-    engine = _runs(model, engine, compare)
+    engine = _engine_of_file(model, engine, compare)
     _check(output, engine, compare, values, force)
     if tolerance is not None and not compare:
         raise UsageError("--tolerance is for two runs: give --compare A,B")
     if metrics and not compare:
         raise UsageError("--metric measures two runs: give --compare A,B")
-    chosen = [metric(name) for name in dict.fromkeys(metrics)]
+    chosen_metrics = [metric(name) for name in dict.fromkeys(metrics)]
     screen = Screen(quiet=quiet)
     graph = open_model(model, data=data, programs=True)
     names = _pair(compare) if compare else [engine]
+    # Kernels and runtimes execute on this machine, so no option can change their processor.
     if isa is not None and "reference" not in names:
         raise UsageError("--isa is for the reference: other engines run on this processor")
     if compare:
@@ -150,42 +151,52 @@ def run(
     )
     batches = read()
     parts = run_each(screen, engines, batches)
-    left = fallbacks(engines)
+    fallback_nodes = fallbacks(engines)
     if strict:
-        require_kernels(model, left)
+        require_kernels(model, fallback_nodes)
     joined = [join(each, feeds=feeds) for each in parts]
     runs = max(map(len, parts[0].values()), default=0)
     samples = next((len(a) for a in joined[0].values() if a.ndim), 0) if graph.inputs else 1
+    # A feed is one complete run, however many rows its arrays have.
     samples = runs if feeds else samples
-    what = "feed" if feeds else "sample"
+    unit = "feed" if feeds else "sample"
     defaults.show_samples_left_out(
         screen, graph, data, limit=limit, feeds=feeds, preprocess=preprocess
     )
     if output is not None:
-        _save(output, graph, _apart(data, parts[0]) if feeds else _named(joined[0]))
+        _save(
+            output,
+            graph,
+            _results_by_feed(data, parts[0]) if feeds else _results_by_name(joined[0]),
+        )
     if compare is not None:
         from qir.inspect import compare as differences
 
-        found = differences(graph, joined[0], joined[1], computed=computed, tolerance=tolerance)
-        near = measured(chosen, joined[0], joined[1])
+        differences_found = differences(
+            graph, joined[0], joined[1], computed=computed, tolerance=tolerance
+        )
+        distances = measured(chosen_metrics, joined[0], joined[1])
+        # Only unequal bytes are worth the second run that looks for the first faulty sum.
         fault = None
-        if not all(d.equal for d in found):
+        if not all(d.equal for d in differences_found):
             fault = _fault(computed, next(iter(read()), {}), names, threads, isa)
         if as_json:
-            rows = [_row(d, near) for d in found]
+            rows = [_row(d, distances) for d in differences_found]
             head = {"file": str(model), "engines": names, "samples": samples}
             screen.json({**head, "outputs": rows, "fault": fault and fault.to_json()})
         else:
-            how = _grouped(graph, computed)
-            show_fallbacks(screen, left)
-            _show_differences(screen, names, f"{plural(samples, what)}{how}", found)
+            grouping = _grouped(graph, computed)
+            show_fallbacks(screen, fallback_nodes)
+            _show_differences(
+                screen, names, f"{plural(samples, unit)}{grouping}", differences_found
+            )
             defaults.show(screen, graph, data)
             if fault is None:
-                _show_sums(screen, computed, found)
+                _show_sums(screen, computed, differences_found)
             else:
                 screen.line(fault.message(names), "red")
-            show_measurements(screen, chosen, near)
-        if fault or not all(d.agree for d in found):
+            show_measurements(screen, chosen_metrics, distances)
+        if fault or not all(d.agree for d in differences_found):
             context.exit(1)
         return
     if not joined[0]:
@@ -196,18 +207,18 @@ def run(
                 "file": str(model),
                 "engine": engine,
                 "samples": samples,
-                "outputs": [_described(graph, name, a) for name, a in joined[0].items()],
+                "outputs": [_result_json(graph, name, a) for name, a in joined[0].items()],
             }
         )
         return
-    how = _grouped(graph, grouped(engines[0]) or graph)
-    screen.line(f"{model.name} by {engine}: {plural(samples, what)}{how}", "bold")
-    show_fallbacks(screen, left)
+    grouping = _grouped(graph, grouped(engines[0]) or graph)
+    screen.line(f"{model.name} by {engine}: {plural(samples, unit)}{grouping}", "bold")
+    show_fallbacks(screen, fallback_nodes)
     defaults.show(screen, graph, data)
     _show(screen, graph, joined[0])
 
 
-def _runs(model: Path, engine: str, compare: str | None) -> str:
+def _engine_of_file(model: Path, engine: str, compare: str | None) -> str:
     """Returns the engine that runs a file: a program file runs on QIR's kernels alone."""
     from qir.errors import UsageError
     from qir.programs import KERNELS
@@ -272,12 +283,12 @@ def _show_sums(screen: Screen, graph: Graph, found: Sequence[OutputDifference]) 
         screen.line(float_sums_text(sums, "each engine"))
 
 
-def _named(results: Tensors) -> Iterator[Result]:
+def _results_by_name(results: Tensors) -> Iterator[Result]:
     """Results as they are written: each by its own name."""
     return ((name, name, array) for name, array in results.items())
 
 
-def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
+def _results_by_feed(data: Path | None, parts: Parts) -> Iterator[Result]:
     """Yields the results of each feed as they are written: of a folder with the name of its
     file."""
     from qir.calibration.data import data_files
@@ -287,11 +298,11 @@ def _apart(data: Path | None, parts: Parts) -> Iterator[Result]:
         return
     files = data_files(data)
     stems = [file.stem for file in files]
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         start = file.stem if stems.count(file.stem) == 1 else file.name
         for name, arrays in parts.items():
-            if place < len(arrays):  # there may be a limit
-                yield f"{start}/{name}", name, arrays[place]
+            if index < len(arrays):  # there may be a limit
+                yield f"{start}/{name}", name, arrays[index]
 
 
 def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
@@ -307,8 +318,8 @@ def _save(path: Path, graph: Graph, results: Iterable[Result]) -> None:
         kind = _kind(graph, name, array)
         if kind.startswith("opaque"):
             raise DataError(f"{path}: {name} is {kind}, which no .npz holds: leave -o out")
-        arrays[key] = held = _texts(array) if array.dtype == object else array
-        if held is not array and not (decode_texts(held) == array).all():
+        arrays[key] = storable = _texts(array) if array.dtype == object else array
+        if storable is not array and not (decode_texts(storable) == array).all():
             raise DataError(f"{path}: {name} has texts that end in zeros, which no .npz holds")
     with replacing(path) as draft, draft.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -321,20 +332,20 @@ def _texts(array: Tensor) -> Tensor:
     items = array.reshape(-1).tolist()
     if not any(isinstance(item, bytes) for item in items):
         return array.astype(np.str_)
-    held = [item if isinstance(item, bytes) else str(item).encode() for item in items]
-    return np.array(held, np.bytes_).reshape(array.shape)
+    encoded = [item if isinstance(item, bytes) else str(item).encode() for item in items]
+    return np.array(encoded, np.bytes_).reshape(array.shape)
 
 
 def _kind(graph: Graph, name: str, array: Tensor) -> str:
     """Returns what a result holds: its elements' type, or its own where it is no tensor."""
     from qir.ir.dtype import dtype_of
 
-    found = graph.outputs.get(name) or graph.values.get(name)
-    if found is None:
+    value = graph.outputs.get(name) or graph.values.get(name)
+    if value is None:
         return str(dtype_of(array))
-    kind = found.type.dtype
+    kind = value.type.dtype
     if kind.is_opaque:
-        return str(found.type if array.dtype == object else dtype_of(array))
+        return str(value.type if array.dtype == object else dtype_of(array))
     return str(kind if array.dtype == kind.carrier else dtype_of(array))
 
 
@@ -343,8 +354,8 @@ def _row(found: OutputDifference, near: Mapping[str, Mapping[str, float]]) -> di
     return {**found.to_json(), "metrics": metrics}
 
 
-def _described(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
-    low, high = _ends(array)
+def _result_json(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
+    low, high = _finite_range(array)
     return {
         "name": name,
         "shape": list(array.shape),
@@ -354,7 +365,7 @@ def _described(graph: Graph, name: str, array: Tensor) -> dict[str, object]:
     }
 
 
-def _ends(array: Tensor) -> tuple[float | None, float | None]:
+def _finite_range(array: Tensor) -> tuple[float | None, float | None]:
     """Returns the least and the greatest of the finite elements."""
     import numpy as np
 
@@ -376,7 +387,7 @@ def _show(screen: Screen, graph: Graph, results: Tensors) -> None:
     )
     rows = []
     for name, array in results.items():
-        low, high = _ends(array)
+        low, high = _finite_range(array)
         first = "  ".join(_element(v) for v in array.reshape(-1)[:FIRST])
         more = "  .." if array.size > FIRST else ""
         kind = _kind(graph, name, array)
@@ -405,10 +416,10 @@ def _show_differences(
     screen: Screen, names: Sequence[str], over: str, found: Sequence[OutputDifference]
 ) -> None:
     agree = sum(d.agree for d in found)
-    apart = max((d.relative for d in found if d.agree), default=0.0)
-    rest = "all equal" if agree == len(found) else f"{agree} of {len(found)} equal"
-    near = f" within {apart:.2g} of the largest value" if apart else ""
-    title = f"{names[0]} and {names[1]} over {over}: {rest}{near}"
+    largest_distance = max((d.relative for d in found if d.agree), default=0.0)
+    verdict = "all equal" if agree == len(found) else f"{agree} of {len(found)} equal"
+    closeness = f" within {largest_distance:.2g} of the largest value" if largest_distance else ""
+    title = f"{names[0]} and {names[1]} over {over}: {verdict}{closeness}"
     screen.line(title, "green" if agree == len(found) else "yellow")
     columns = (
         Column("output", fit="fold"),

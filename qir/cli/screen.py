@@ -74,6 +74,8 @@ class TimeLeft:
             return ""
         if self._start is None or self._start[1] != total or done < self._last:
             self._start = done, total, now
+        # Time counts from the first report: what came before, such as loading, says nothing of a
+        # step.
         first, _, since = self._start
         self._last = done
         if done == first:
@@ -118,11 +120,11 @@ class Screen:
 
     def facts(self, facts: Mapping[str, str]) -> None:
         """Prints names and what is to say of each, aligned; long ones continue below themselves."""
-        wide = max(map(len, facts), default=0)
+        name_width = max(map(len, facts), default=0)
         for name, text in facts.items():
-            room = None if self.width is None else self.width - wide - 4
-            for i, part in enumerate(_wrapped(printable(text), room)):
-                self._print([(f"  {name if i == 0 else '':<{wide}}{GAP}", "dim"), (part, "")])
+            text_width = None if self.width is None else self.width - name_width - 4
+            for i, part in enumerate(_wrapped(printable(text), text_width)):
+                self._print([(f"  {name if i == 0 else '':<{name_width}}{GAP}", "dim"), (part, "")])
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], *, title: str = "") -> None:
         """Prints a table, with a title above it; nothing where it has no rows."""
@@ -159,6 +161,7 @@ class Screen:
         if self.quiet:
             return
         if not sys.stdout.isatty():
+            # No styles in a pipe, no blanks at line ends, and Rich is not imported.
             print("".join(text for text, _ in parts).rstrip())
             return
         self._console.print(_text(parts), soft_wrap=True)
@@ -184,9 +187,11 @@ class Screen:
             left = TimeLeft()
 
             def tell(done: int, total: int | None, now: str = "") -> None:
-                said = f"{what} {now}" if now else what
-                last = left.after(done, total, time.monotonic())
-                bar.update(task, completed=done, total=total, description=said, left=last)
+                description = f"{what} {now}" if now else what
+                remaining = left.after(done, total, time.monotonic())
+                bar.update(
+                    task, completed=done, total=total, description=description, left=remaining
+                )
 
             yield tell
 
@@ -239,11 +244,12 @@ def layout(
     def needed() -> int:
         return sum(map(least, shown)) + len(GAP) * len(shown)
 
+    # Columns that may drop go before any name loses a letter, the last of them first.
     for i in [i for i in reversed(shown) if columns[i].fit == "drop"]:
         if needed() > width:
             shown.remove(i)
     sizes = {i: natural[i] for i in shown}
-    while (over := sum(sizes.values()) + len(GAP) * len(shown) - width) > 0:
+    while (excess := sum(sizes.values()) + len(GAP) * len(shown) - width) > 0:
         elastic = [
             i for i in shown if columns[i].fit in ("fold", "wrap") and sizes[i] > MIN_COLUMN_WIDTH
         ]
@@ -251,7 +257,8 @@ def layout(
             break
         widest = max(elastic, key=lambda i: sizes[i])
         rival = max((sizes[i] for i in elastic if i != widest), default=MIN_COLUMN_WIDTH)
-        step = max(1, min(over, sizes[widest] - max(rival, MIN_COLUMN_WIDTH)))
+        # The widest shrinks to the next widest, so that all of them end alike.
+        step = max(1, min(excess, sizes[widest] - max(rival, MIN_COLUMN_WIDTH)))
         sizes[widest] -= step
     return shown, [sizes[i] for i in shown]
 

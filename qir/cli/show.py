@@ -100,14 +100,14 @@ def _summary(
     screen: Screen, path: Path, length: int, summary: ModelSummary, journal: Journal, called: str
 ) -> None:
     screen.line(f"{path.name}  {size(length)}", "bold")
-    held = ", ".join(f"{kind} {size(count)}" for kind, count in summary.bytes.items())
+    bytes_text = ", ".join(f"{kind} {size(count)}" for kind, count in summary.bytes.items())
     chain = summary.longest_integer_chain
     share = summary.integer_macs / summary.macs if summary.macs else 0.0
     facts = {
         "graph": f"{summary.name}, {plural(summary.nodes, 'node')}",
         "source": ", ".join(summary.frameworks) or "QIR text",
         "computes as": summary.profile,
-        "parameters": f"{amount(summary.parameters)}  ({held})" if held else "none",
+        "parameters": f"{amount(summary.parameters)}  ({bytes_text})" if bytes_text else "none",
         "work": f"{amount(summary.macs)} multiply-adds for one sample",
         "in integers": "nothing",
     }
@@ -121,8 +121,10 @@ def _summary(
         work = "the work that is counted" if open_ended else "the work"
         facts["in integers"] = f"{percent(share)} of {work}; {run}" if summary.macs else run
     if len(journal):
-        told = [f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal]
-        facts["passes"] = ", ".join(told)
+        passes_text = [
+            f"{e.text} ({e.changed:,})" if e.changed else f"{e.text} (-)" for e in journal
+        ]
+        facts["passes"] = ", ".join(passes_text)
     screen.facts(facts)
     for title, tensors in (
         ("inputs", summary.inputs),

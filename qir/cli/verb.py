@@ -44,9 +44,9 @@ def verb(*examples: str) -> Callable[[Callable[..., object]], Verb]:
     names = {"help_option_names": ["-h", "--help"]}
 
     def make(function: Callable[..., object]) -> Verb:
-        made = click.command(cls=Verb, context_settings=names)(function)
-        made.examples = examples
-        made.params.append(
+        command = click.command(cls=Verb, context_settings=names)(function)
+        command.examples = examples
+        command.params.append(
             click.Option(
                 ["--debug"],
                 is_flag=True,
@@ -55,7 +55,7 @@ def verb(*examples: str) -> Callable[[Callable[..., object]], Verb]:
                 help="Show where a failure comes from.",
             )
         )
-        return made
+        return command
 
     return make
 
@@ -137,8 +137,8 @@ class ShapeArgument(click.ParamType):  # type: ignore[type-arg]
             if not word.isdecimal() and not word.isidentifier():
                 from qir.errors import UsageError
 
-                said = f"{word!r} is neither a size nor the name of one"
-                raise UsageError(f"--shape {value!r}: {said}")
+                message = f"{word!r} is neither a size nor the name of one"
+                raise UsageError(f"--shape {value!r}: {message}")
         return tuple(int(word) if word.isdecimal() else word for word in words)
 
 

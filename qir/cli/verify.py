@@ -61,8 +61,8 @@ def verify(
     from qir.workflows.verification import verify_model
 
     graph = open_model(model)
-    made = verify_model(graph, target=target, overflow=overflow)
-    found, ops, sums = made.findings, made.verdicts, made.sums
+    outcome = verify_model(graph, target=target, overflow=overflow)
+    findings, ops, sums = outcome.findings, outcome.verdicts, outcome.sums
     rules = len(RULES) + (target is not None)
     screen = Screen(quiet=quiet)
     if as_json:
@@ -72,25 +72,25 @@ def verify(
                 "target": target,
                 "nodes": sum(len(part) for _, part in graph.walk()),
                 "rules": rules,
-                "findings": [asdict(f) for f in found],
+                "findings": [asdict(f) for f in findings],
                 "sums": None if sums is None else [s.to_json() for s in sums],
                 "ops": None if ops is None else [asdict(v) for v in ops],
             }
         )
     else:
-        if found:
-            show_findings(screen, model.name, found)
+        if findings:
+            show_findings(screen, model.name, findings)
         else:
             nodes = sum(len(part) for _, part in graph.walk())
-            looked = f"{plural(nodes, 'node')}, {plural(rules, 'rule')}"
-            screen.line(f"{model.name}: no findings in {looked}", "green")
+            scope = f"{plural(nodes, 'node')}, {plural(rules, 'rule')}"
+            screen.line(f"{model.name}: no findings in {scope}", "green")
         if ops is not None and target is not None:
             show_ops(screen, target, ops)
-            if made.float_sums:
-                screen.line(float_sums_text(made.float_sums, target))
+            if outcome.float_sums:
+                screen.line(float_sums_text(outcome.float_sums, target))
         if sums is not None:
             show_sums(screen, sums)
-    if any(f.severity != "note" for f in found):
+    if any(f.severity != "note" for f in findings):
         context.exit(1)
 
 
@@ -115,8 +115,8 @@ def show_findings(screen: Screen, name: str, found: Sequence[Finding]) -> None:
         Column("rule"),
     )
     counts = [(sum(f.severity == word for f in found), word) for word in styles]
-    said = ", ".join(plural(count, word) for count, word in counts if count)
-    screen.line(f"{name}: {said}", "bold")
+    summary = ", ".join(plural(count, word) for count, word in counts if count)
+    screen.line(f"{name}: {summary}", "bold")
     screen.table(columns, rows)
 
 

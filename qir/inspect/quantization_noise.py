@@ -22,11 +22,11 @@ Real 8-bit networks that keep their accuracy reach 11 to 40 dB, broken ones are 
 """
 SAMPLES = 4
 """How many samples are measured, so that it costs little next to calibration."""
-_MOST = 40.0
+_NOISELESS_DECIBELS = 40.0
 """Decibels that count as no noise, where a layer's share is asked for: those of 8 bits alone."""
-_MUCH = 3.0
+_NOTABLE_LOSS = 3.0
 """Decibels, half of the signal's power, from which on a layer is worth naming."""
-_WORST = 3
+_MAX_LAYERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class QuantizationNoise:
     @property
     def low(self) -> dict[str, float]:
         """The outputs below `LOW`, the worst first."""
-        found = sorted((sqnr, name) for name, sqnr in self.outputs.items() if sqnr < LOW)
-        return {name: sqnr for sqnr, name in found}
+        below = sorted((sqnr, name) for name, sqnr in self.outputs.items() if sqnr < LOW)
+        return {name: sqnr for sqnr, name in below}
 
 
 Tensors = Mapping[str, NDArray[np.generic]]
@@ -65,15 +65,16 @@ def quantization_noise(graph: Graph, quantized: Graph, inputs: Tensors) -> Quant
     Layers are measured only where an output is low. Raises DataError for inputs that do not fit.
     """
     samples = max((len(a) for a in inputs.values() if np.ndim(a)), default=1)
-    wanted, given = run(graph, inputs), run(quantized, inputs)
+    expected, actual = run(graph, inputs), run(quantized, inputs)
+    # Outputs without signal or of other shapes have no ratio, and say nothing of quality.
     outputs = {
         name: sqnr
-        for name, array in wanted.items()
-        if _is_float(array) and not math.isnan(sqnr := _sqnr(array, given.get(name)))
+        for name, array in expected.items()
+        if _is_float(array) and not math.isnan(sqnr := _sqnr(array, actual.get(name)))
     }
-    found = QuantizationNoise(samples, outputs)
-    if not found.low:
-        return found
+    noise = QuantizationNoise(samples, outputs)
+    if not noise.low:
+        return noise
     return QuantizationNoise(samples, outputs, tuple(_worst(graph, quantized, inputs)))
 
 
@@ -81,10 +82,10 @@ def _is_float(array: NDArray[np.generic]) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _sqnr(wanted: NDArray[np.generic], given: NDArray[np.generic] | None) -> float:
-    if given is None or given.shape != wanted.shape or not _is_float(given):
+def _sqnr(expected: NDArray[np.generic], actual: NDArray[np.generic] | None) -> float:
+    if actual is None or actual.shape != expected.shape or not _is_float(actual):
         return math.nan
-    return Sqnr()(wanted, given)
+    return Sqnr()(expected, actual)
 
 
 def _worst(graph: Graph, quantized: Graph, inputs: Tensors) -> Iterator[LayerNoise]:
@@ -93,14 +94,21 @@ def _worst(graph: Graph, quantized: Graph, inputs: Tensors) -> Iterator[LayerNoi
     known: dict[Value, float] = {}
     layers: list[LayerNoise] = []
     for node in graph:
-        read = min((known[v] for v in node.operands.values() if v in known), default=_MOST)
+        operand_sqnr = min(
+            (known[v] for v in node.operands.values() if v in known), default=_NOISELESS_DECIBELS
+        )
         for value in node.results:
             if value.constant is None:  # what was folded is as its operands
-                known[value] = min(by_tensor.get(value.lineage.tensor, read), _MOST)
+                known[value] = min(
+                    by_tensor.get(value.lineage.tensor, operand_sqnr), _NOISELESS_DECIBELS
+                )
         if node.results and node.results[0] in known and not _moves(node):
             sqnr = known[node.results[0]]
-            layers.append(LayerNoise(_name(node), node.op, sqnr, read - sqnr))
-    yield from sorted((x for x in layers if x.lost >= _MUCH), key=lambda x: -x.lost)[:_WORST]
+            # A layer loses what its result has less than the noisiest of its operands.
+            layers.append(LayerNoise(_name(node), node.op, sqnr, operand_sqnr - sqnr))
+    yield from sorted((x for x in layers if x.lost >= _NOTABLE_LOSS), key=lambda x: -x.lost)[
+        :_MAX_LAYERS
+    ]
 
 
 def _moves(node: Node) -> bool:
@@ -114,20 +122,21 @@ def _name(node: Node) -> str:
 
 def _by_tensor(graph: Graph, quantized: Graph, inputs: Tensors) -> dict[str, float]:
     """By tensor of the source, the SQNR of what is read in its place."""
-    reals: dict[str, NDArray[np.generic]] = {}
-    found: dict[str, float] = {}
+    float_arrays: dict[str, NDArray[np.generic]] = {}
+    sqnrs: dict[str, float] = {}
 
     def keep(value: Value, data: NDArray[np.generic]) -> None:
+        # Both graphs name tensors by the source, so passes between them do not matter.
         if value.type.quant is None and _is_float(data):
-            reals[value.lineage.tensor] = data
+            float_arrays[value.lineage.tensor] = data
 
     def measure(value: Value, data: NDArray[np.generic]) -> None:
-        wanted = reals.get(value.lineage.tensor)
-        if wanted is not None and value.type.quant is None:
-            sqnr = _sqnr(wanted, data)
+        expected = float_arrays.get(value.lineage.tensor)
+        if expected is not None and value.type.quant is None:
+            sqnr = _sqnr(expected, data)
             if not math.isnan(sqnr):
-                found[value.lineage.tensor] = sqnr
+                sqnrs[value.lineage.tensor] = sqnr
 
     run(graph, inputs, observe=keep)
     run(quantized, inputs, observe=measure)
-    return found
+    return sqnrs

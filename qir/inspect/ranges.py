@@ -33,19 +33,20 @@ class TensorRange:
 def ranges(statistics: Statistics) -> tuple[TensorRange, ...]:
     """Returns a row for every tensor that was watched, in the order of their names."""
     channels = {k.tensor: s.channel_low.size for k, s in statistics.items() if k.axis is not None}
-    whole = {k.tensor: s for k, s in statistics.items() if k.axis is None}
-    apart = {k.tensor: s for k, s in statistics.items() if k.tensor not in whole}
+    by_tensor = {k.tensor: s for k, s in statistics.items() if k.axis is None}
+    # Some tensors are watched by channel alone: the summary of these covers the whole too.
+    per_channel = {k.tensor: s for k, s in statistics.items() if k.tensor not in by_tensor}
     out = []
-    for tensor, summary in sorted({**whole, **apart}.items()):
-        seen = summary.finite > 0
+    for tensor, summary in sorted({**by_tensor, **per_channel}.items()):
+        has_values = summary.finite > 0
         out.append(
             TensorRange(
                 tensor,
                 summary.count,
-                float(summary.low) if seen else None,
-                float(summary.high) if seen else None,
-                _finite(summary.mean) if seen else None,
-                _finite(math.sqrt(max(summary.variance, 0.0))) if seen else None,
+                float(summary.low) if has_values else None,
+                float(summary.high) if has_values else None,
+                _finite(summary.mean) if has_values else None,
+                _finite(math.sqrt(max(summary.variance, 0.0))) if has_values else None,
                 summary.zeros,
                 summary.nan,
                 summary.above + summary.below,

@@ -32,9 +32,9 @@ class Reach:
 
     def meets(self, sums: Integers) -> NDArray[np.bool_]:
         """Returns which of some sums between the ends are among them."""
-        steps, rest = np.divmod(sums - self.least, self.step)
-        met: NDArray[np.bool_] = rest == 0
-        return met if self.made is None else met & self.made[steps]
+        steps, remainder = np.divmod(sums - self.least, self.step)
+        is_met: NDArray[np.bool_] = remainder == 0
+        return is_met if self.made is None else is_met & self.made[steps]
 
     def every(self) -> Integers:
         """Returns all of them, rising."""
@@ -47,6 +47,7 @@ def sum_reach(row: Integers, low: int, high: int) -> Reach:
 
     Where gaps may be and the ends are further apart than WIDEST steps, all steps are counted.
     """
+    # Each term alone is least at one end of the range, which the sign of its weight decides.
     least = int(np.where(row > 0, row * low, row * high).sum())
     weights, counts = np.unique(np.abs(row[row != 0]), return_counts=True)
     if not weights.size or low == high:
@@ -54,8 +55,9 @@ def sum_reach(row: Integers, low: int, high: int) -> Reach:
     step = int(np.gcd.reduce(weights))
     # What is above the least: so many times each weight, in steps.
     coins = [(int(w) // step, int(c) * (high - low)) for w, c in zip(weights, counts, strict=True)]
-    size = sum(value * most for value, most in coins) + 1
+    size = sum(value * limit for value, limit in coins) + 1
     greatest = least + (size - 1) * step
+    # A set of all steps, whether exact or too large to list, needs no mask.
     if _has_no_gaps(coins) or size > MAX_SPAN:
         return Reach(least, greatest, step)
     return Reach(least, greatest, step, _reachable_sums(coins, size))
@@ -65,10 +67,10 @@ def _has_no_gaps(coins: list[tuple[int, int]]) -> bool:
     """Returns whether each coin, from the smallest, fits after what those before it make without
     gaps."""
     end = 0
-    for value, most in coins:
+    for value, limit in coins:
         if value > end + 1:
             return False
-        end += value * most
+        end += value * limit
     return True
 
 
@@ -76,11 +78,12 @@ def _reachable_sums(coins: list[tuple[int, int]], size: int) -> NDArray[np.bool_
     """Returns which sums some number of each coin makes: a bit each, shifted by 1, 2, 4 ...
     coins."""
     bits = 1
-    for value, most in coins:
-        some = 1
-        while most:
-            some = min(some, most)
-            bits |= bits << (value * some)
-            most, some = most - some, 2 * some
-    held = np.frombuffer(bits.to_bytes(-(-size // 8), "little"), np.uint8)
-    return np.unpackbits(held, count=size, bitorder="little").astype(bool)
+    for value, left in coins:
+        taken = 1
+        while left:
+            # Powers of two of one coin make every number of it in a logarithm of shifts.
+            taken = min(taken, left)
+            bits |= bits << (value * taken)
+            left, taken = left - taken, 2 * taken
+    raw_bytes = np.frombuffer(bits.to_bytes(-(-size // 8), "little"), np.uint8)
+    return np.unpackbits(raw_bytes, count=size, bitorder="little").astype(bool)

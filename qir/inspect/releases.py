@@ -28,20 +28,20 @@ class Disagreement:
     @property
     def said(self) -> str:
         """The warning, in a line."""
-        named = " and of ".join(self.versions)
-        return f"{self.runtime} of {named} may give other values for this {self.op}"
+        versions = " and of ".join(self.versions)
+        return f"{self.runtime} of {versions} may give other values for this {self.op}"
 
 
 def siblings(name: str) -> tuple[str, ...]:
     """Returns the profiles of other versions of a profile's runtime, with the same settings."""
     if name not in profile_names():
         return ()
-    own = head_of(profile(name))
+    own_head = head_of(profile(name))
     others = {n: head_of(profile(n)) for n in profile_names() if n != name}
     return tuple(
         n
         for n, head in others.items()
-        if head.backend == own.backend and matches_settings(head.settings, own.settings)
+        if head.backend == own_head.backend and matches_settings(head.settings, own_head.settings)
     )
 
 
@@ -50,17 +50,24 @@ def disagreements(graph: Graph, name: str, others: Sequence[str]) -> tuple[Disag
 
     The graph is grouped as that profile groups it; `others` are profiles of other releases.
     """
-    mine, rest = profile(name), [profile(n) for n in others if n != name]
-    if not rest or not _ops(graph) & _suspects(mine, rest):
+    own_profile, other_profiles = profile(name), [profile(n) for n in others if n != name]
+    if not other_profiles or not _ops(graph) & _suspects(own_profile, other_profiles):
         return ()
+    # The caller's graph stays as it is: grouping serves the comparison alone.
     grouped = graph.copy()
     Group(name).run(grouped, Ledger())
     return tuple(
-        Disagreement(path, node.name, node.stages[0].op if node.stages else node.op, backend, found)
-        for backend in (head_of(mine).backend,)
-        for path, each in grouped.walk()
-        for node in each
-        if (found := tuple(_said(p) for p in rest if _differs(node, mine, p)))
+        Disagreement(
+            path, node.name, node.stages[0].op if node.stages else node.op, backend, other_versions
+        )
+        for backend in (head_of(own_profile).backend,)
+        for path, part in grouped.walk()
+        for node in part
+        if (
+            other_versions := tuple(
+                _version_text(p) for p in other_profiles if _differs(node, own_profile, p)
+            )
+        )
     )
 
 
@@ -70,21 +77,22 @@ def _differs(node: Node, a: Profile, b: Profile) -> bool:
     if not node.results or any(r.type.quant is None for r in node.results):
         return False
     query = query_for_node(node)
-    found = differences(a.resolve(query), b.resolve(query))
-    return any(not field.startswith("choose.") for field in found)  # those are a tool's
+    differing_fields = differences(a.resolve(query), b.resolve(query))
+    return any(not field.startswith("choose.") for field in differing_fields)  # those are a tool's
 
 
 def _ops(graph: Graph) -> set[str]:
     return {op for _, g in graph.walk() for n in g for op in (n.op, *(s.op for s in n.stages))}
 
 
-def _suspects(mine: Profile, others: Sequence[Profile]) -> set[str]:
+def _suspects(own_profile: Profile, others: Sequence[Profile]) -> set[str]:
     """Returns the ops of rules that not all of these profiles have."""
-    every = [mine, *others]
+    every = [own_profile, *others]
+    # Layers that all of them have cannot make a difference.
     shared = set.intersection(*({layer.name for layer in p.layers} for p in every))
-    own = [layer for p in every for layer in p.layers if layer.name not in shared]
-    return {op for layer in own for rule in layer.rules for op in rule.ops}
+    unshared_layers = [layer for p in every for layer in p.layers if layer.name not in shared]
+    return {op for layer in unshared_layers for rule in layer.rules for op in rule.ops}
 
 
-def _said(of: Profile) -> str:
-    return head_of(of).versions.removeprefix("==")
+def _version_text(source: Profile) -> str:
+    return head_of(source).versions.removeprefix("==")

@@ -39,11 +39,13 @@ def weight_rows(made: Product, weights: Array) -> Integers:
     if not is_transposed_conv(call):
         return data.reshape(len(data), -1)
     groups, taps = _ints(call.attrs["groups"])[0], data.shape[2:]
+    # The input channels come group by group, and each group makes channels of its own.
     parts = data.reshape(len(data), groups, -1, *taps).swapaxes(0, 1)
-    whole = parts.reshape(len(data) * groups, -1, *taps)
+    by_channel = parts.reshape(len(data) * groups, -1, *taps)
     stride, dilation = _ints(call.attrs["stride"]), _ints(call.attrs["dilation"])
-    met = _taps_by_place(taps, stride, dilation)
-    return np.concatenate([(whole * mask).reshape(len(whole), -1) for mask in met])
+    masks = _taps_by_place(taps, stride, dilation)
+    # A tap that no input meets adds nothing, whatever the data.
+    return np.concatenate([(by_channel * mask).reshape(len(by_channel), -1) for mask in masks])
 
 
 def has_misread_groups(made: Product, weights: Array) -> bool:
@@ -57,13 +59,14 @@ def _taps_by_place(
 ) -> Iterator[NDArray[np.bool_]]:
     """Yields which taps each place meets, of as many kinds of places as there are steps."""
     for residue in itertools.product(*map(range, stride)):
-        met = np.ones(tuple(taps), bool)
+        mask = np.ones(tuple(taps), bool)
         for axis, (n, s, d, r) in enumerate(zip(taps, stride, dilation, residue, strict=True)):
+            # Input is spread out by the stride: only every so many places hold a number.
             reached = (np.arange(n) * d - r) % s == 0
-            met &= reached.reshape(-1, *(1,) * (len(taps) - 1 - axis))
-        yield met
+            mask &= reached.reshape(-1, *(1,) * (len(taps) - 1 - axis))
+        yield mask
 
 
 def _ints(value: object) -> tuple[int, ...]:
-    held = value if isinstance(value, tuple) else (value,)
-    return tuple(int(v) for v in held)
+    numbers = value if isinstance(value, tuple) else (value,)
+    return tuple(int(v) for v in numbers)

@@ -52,6 +52,7 @@ class Probe(ABC):
     @property
     def version(self) -> str | None:
         """The version that is installed; None where none is. Nothing is imported."""
+        # Another Python has packages of its own, which this one's metadata know nothing of.
         if self.python != sys.executable:
             return _version_at(self.python, self.distributions)
         for name in self.distributions:
@@ -67,7 +68,7 @@ class Probe(ABC):
         return (self.elsewhere and os.environ.get(self.elsewhere)) or sys.executable
 
 
-_ASKED = """
+_VERSION_SCRIPT = """
 import sys
 from importlib import metadata
 for name in sys.argv[1:]:
@@ -84,8 +85,8 @@ def _version_at(python: str, distributions: tuple[str, ...]) -> str | None:
     """Returns the version of a package in another Python; None where it, or that Python, is not
     there."""
     try:
-        done = subprocess.run(
-            [python, "-c", _ASKED, *distributions],
+        completed = subprocess.run(
+            [python, "-c", _VERSION_SCRIPT, *distributions],
             capture_output=True,
             text=True,
             timeout=60,
@@ -93,52 +94,54 @@ def _version_at(python: str, distributions: tuple[str, ...]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return completed.stdout.strip() or None
 
 
 _WORD, _ROOM = 40, 120  # letters of a name that is wrong, and of those that there are
 
 
-def _listed(known: Sequence[Probe], word: str) -> str:
+def _known_names(known: Sequence[Probe], word: str) -> str:
     """Returns what may be named, each name whole: the settings of a backend that the word begins
     with."""
     backend, _, setting = word.partition(".")
     names = sorted({p.name for p in known if backend in (p.backend, p.name.partition(".")[0])})
     if setting and names:
-        return _some(sorted({backend, *names} if backend in {p.backend for p in known} else names))
-    rest = "; qir doctor --all lists the settings of each" if known else ""
-    return (_some(sorted({p.backend for p in known})) or "none") + rest
+        known_backends = {p.backend for p in known}
+        return _fitting_names(sorted({backend, *names} if backend in known_backends else names))
+    hint = "; qir doctor --all lists the settings of each" if known else ""
+    return (_fitting_names(sorted({p.backend for p in known})) or "none") + hint
 
 
-def _some(names: Sequence[str]) -> str:
+def _fitting_names(names: Sequence[str]) -> str:
     """As many names as there is room for, and how many more there are."""
-    many = sum(len(", ".join(names[: n + 1])) <= _ROOM for n in range(len(names)))
-    more = f" and {len(names) - many} more" if many < len(names) else ""
-    return ", ".join(names[:many]) + more
+    fitting = sum(len(", ".join(names[: n + 1])) <= _ROOM for n in range(len(names)))
+    more = f" and {len(names) - fitting} more" if fitting < len(names) else ""
+    return ", ".join(names[:fitting]) + more
 
 
 def probes() -> tuple[Probe, ...]:
     """Returns the probes of all plugins, by name; a plugin that does not load brings none."""
-    found: list[Probe] = []
+    loaded: list[Probe] = []
     for name in registry.names("qir.probes"):
         try:
             listed = registry.find("qir.probes", name)
         except PluginError:
             continue
         if isinstance(listed, tuple):
-            found += [probe for probe in listed if isinstance(probe, Probe)]
-    return tuple(sorted(found, key=lambda p: p.name))
+            loaded += [probe for probe in listed if isinstance(probe, Probe)]
+    return tuple(sorted(loaded, key=lambda p: p.name))
 
 
 def place(words: Sequence[str], python: str) -> None:
     """Lets the runtimes that are named run in another Python. UsageError where they cannot."""
-    named = [p for p in probes() if {p.name, p.backend} & set(words)]
-    if not words or not named or not all(p.elsewhere for p in named):
-        able = ", ".join(p.name for p in probes() if p.elsewhere)
-        raise UsageError(f"--python is for a runtime that can be elsewhere: {able}")
+    matching = [p for p in probes() if {p.name, p.backend} & set(words)]
+    if not words or not matching or not all(p.elsewhere for p in matching):
+        names = ", ".join(p.name for p in probes() if p.elsewhere)
+        raise UsageError(f"--python is for a runtime that can be elsewhere: {names}")
     if not os.access(python, os.X_OK):
         raise UsageError(f"{python} is no Python that can be run")
-    for probe in named:
+    for probe in matching:
+        # By the environment, which is where a probe looks for its Python.
         os.environ[probe.elsewhere] = python
 
 
@@ -151,15 +154,20 @@ def chosen(words: Sequence[str]) -> tuple[Probe, ...]:
     known = probes()
     if not words:
         return tuple(p for p in known if p.version)
-    found: list[Probe] = []
+    selected: list[Probe] = []
     for word in words:
-        named = [p for p in known if word in (p.name, p.backend)]
-        if not named:
-            raise UsageError(f"no probe {word[:_WORD]!r}; known: {_listed(known, word)}")
-        if not any(p.version for p in named):
-            what = " or ".join(named[0].distributions)
-            other = named[0].elsewhere
-            place = f", which --python or {other} may name in a Python of its own" if other else ""
-            raise UsageError(f"{word} is not installed: {what}{place}")
-        found += [p for p in named if p.version and p not in found]
-    return tuple(found)
+        matching = [p for p in known if word in (p.name, p.backend)]
+        if not matching:
+            raise UsageError(f"no probe {word[:_WORD]!r}; known: {_known_names(known, word)}")
+        if not any(p.version for p in matching):
+            packages = " or ".join(matching[0].distributions)
+            variable = matching[0].elsewhere
+            place = (
+                f", which --python or {variable} may name in a Python of its own"
+                if variable
+                else ""
+            )
+            raise UsageError(f"{word} is not installed: {packages}{place}")
+        # Names and backends may overlap; each probe is asked once.
+        selected += [p for p in matching if p.version and p not in selected]
+    return tuple(selected)

@@ -13,8 +13,10 @@ def sharing(graph: Graph, name: str) -> tuple[Value, ...]:
     In QDQ form the quantized type of a float value is that of the quantized values it is read from
     or stored as. Empty where the value has none; GraphError where there is no such value.
     """
-    wanted = value_quant_type(graph[name])
-    if wanted is None:
+    own_type = value_quant_type(graph[name])
+    if own_type is None:
         return ()
-    found = ((value, value_quant_type(value)) for value in graph.values.values())
-    return tuple(v for v, quant in found if quant is not None and quant.has_same_mapping(wanted))
+    typed_values = ((value, value_quant_type(value)) for value in graph.values.values())
+    return tuple(
+        v for v, quant in typed_values if quant is not None and quant.has_same_mapping(own_type)
+    )

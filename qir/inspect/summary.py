@@ -47,9 +47,9 @@ class QuantizedStorage:
             return None
         if quant.dynamic:
             return cls(str(quant.storage), (), (), quant.axis)
-        scale = np.asarray(quant.scales(), np.float64).reshape(-1)
-        zero = np.asarray(quant.zeros()).reshape(-1)
-        return cls(str(quant.storage), tuple(scale.tolist()), tuple(zero.tolist()), quant.axis)
+        scales = np.asarray(quant.scales(), np.float64).reshape(-1)
+        zeros = np.asarray(quant.zeros()).reshape(-1)
+        return cls(str(quant.storage), tuple(scales.tolist()), tuple(zeros.tolist()), quant.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,11 @@ class ModelSummary:
 def summarize(graph: Graph) -> ModelSummary:
     """Returns all that `qir show` reports of a graph; each body counts once."""
     parts = _parts(graph)
-    integer = {node: done for _, part in parts for node, done in quantized_nodes(part).items()}
+    integer = {
+        node: on_integers
+        for _, part in parts
+        for node, on_integers in quantized_nodes(part).items()
+    }
     sizes = one_sample(graph)
     layers = tuple(
         _layer(f"{path}{node.name}", node, integer[node], macs(node, sizes))
@@ -181,16 +185,17 @@ def _constants(graph: Graph) -> Iterator[Array]:
     Content is looked at no further than telling them apart asks for: of large arrays some elements,
     and of what is mapped from a file nothing but where it is there.
     """
-    alike: dict[object, list[Array]] = {}
+    by_key: dict[object, list[Array]] = {}
     for node in (node for _, part in graph.walk() for node in part):
         array = node.results[0].constant if node.op == "constant" else None
         if array is None:
             continue
-        place = _place(array)
-        known = alike.setdefault(place or _short(array), [])
-        if known and (place or any(array == other for other in known)):
+        # Comparing two large arrays reads both; the same bytes of one file are equal unread.
+        file_position = _place(array)
+        seen_arrays = by_key.setdefault(file_position or _short(array), [])
+        if seen_arrays and (file_position or any(array == other for other in seen_arrays)):
             continue
-        known.append(array)
+        seen_arrays.append(array)
         yield array
 
 
@@ -199,6 +204,7 @@ def _place(array: Array) -> object:
     if isinstance(array.contents, LazyArray):
         return None
     base: object = array.contents
+    # Views of views lead to the map that owns the memory.
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base
     if not isinstance(base, np.memmap) or base.filename is None:
@@ -211,6 +217,7 @@ def _short(array: Array) -> object:
     """Returns what equal arrays have in common: all of a small one, the type and parts of a large
     one."""
     if isinstance(array.contents, LazyArray):
+        # Only the first box is read: the rest is compared where these agree.
         first = next(boxes(array.contents.shape, _SAMPLES))
         return array.type, array.contents.read_box(first).tobytes()
     data = array.contents

@@ -54,12 +54,13 @@ def stored_tensors(quantized: Graph) -> list[StoredTensor]:
     out = []
     for node in quantized:
         if node.op == "dequantize":
-            value, code = node.result, node.operands["x"]
-            if code.constant is not None or code.node.op != "quantize":
+            value, stored = node.result, node.operands["x"]
+            # Constants are weights, not activations.
+            if stored.constant is not None or stored.node.op != "quantize":
                 continue
-            before = code.node.operands["x"]
+            before = stored.node.operands["x"]
             layers, sources = _between(before)
-            quant = code.type.quant
+            quant = stored.type.quant
         elif node.op == "output":
             for value in node.operands.values():
                 if value.node.op != "dequantize" and value.type.dtype.is_float:
@@ -93,17 +94,17 @@ def _between(value: Value) -> tuple[tuple[Node, ...], tuple[str, ...]]:
     these."""
     layers: dict[Node, None] = {}
     sources: dict[str, None] = {}
-    seen: set[Value] = set()
+    visited: set[Value] = set()
     queue = [value]
     while queue:
-        each = queue.pop(0)
-        if each in seen:
+        current = queue.pop(0)
+        if current in visited:
             continue
-        seen.add(each)
-        node = each.node
+        visited.add(current)
+        node = current.node
         if node.op == "dequantize":
             if node.operands["x"].constant is None:
-                sources[each.lineage.tensor] = None
+                sources[current.lineage.tensor] = None
             continue
         if node.op in LAYERS:
             layers[node] = None
@@ -136,6 +137,7 @@ class Errors:
         """Adds a batch: the float tensor, what is read in its place, and what was stored."""
         a, b = (self._rows(array) for array in (wanted, given))
         x = b if before is None else self._rows(before)
+        # The first batch says how many channels there are.
         if not self.count.size:
             zeros = np.zeros(len(a))
             self.count, self.signal, self.noise, self.error = (zeros.copy() for _ in range(4))
@@ -145,6 +147,7 @@ class Errors:
         self.signal += np.square(a).sum(axis=1)
         self.noise += np.square(b - a).sum(axis=1)
         self.error += (b - a).sum(axis=1)
+        # From the value just before it was stored: earlier errors are not this tensor's own.
         own = np.square(b - x)
         self.own += own.sum(axis=1)
         if self.covered is not None:
@@ -156,9 +159,9 @@ class Errors:
 
     def _rows(self, array: Tensor) -> Reals:
         """Returns the elements as float64, a row for each channel."""
-        reals = np.atleast_1d(array).astype(np.float64)
-        reals = np.moveaxis(reals, min(self.axis, reals.ndim - 1), 0)
-        return np.asarray(np.nan_to_num(reals.reshape(len(reals), -1), posinf=0.0, neginf=0.0))
+        floats = np.atleast_1d(array).astype(np.float64)
+        floats = np.moveaxis(floats, min(self.axis, floats.ndim - 1), 0)
+        return np.asarray(np.nan_to_num(floats.reshape(len(floats), -1), posinf=0.0, neginf=0.0))
 
     @property
     def sqnr(self) -> float:
@@ -191,18 +194,19 @@ def weights_of(layer: Node) -> tuple[Reals, QuantType, int] | None:
     weight = layer.operands.get(spec(layer.op).traits.weight or "w")
     if weight is None or weight.node.op != "dequantize":
         return None
-    code = weight.node.operands["x"]
-    quant = code.type.quant
-    if code.constant is None or quant is None or quant.dynamic:
+    stored = weight.node.operands["x"]
+    quant = stored.type.quant
+    if stored.constant is None or quant is None or quant.dynamic:
         return None
-    codes = np.asarray(code.constant.data).astype(np.float64)
+    quantized = np.asarray(stored.constant.data).astype(np.float64)
     scales, zeros = (np.asarray(p, np.float64).reshape(-1) for p in (quant.scales(), quant.zeros()))
-    shape = [1] * codes.ndim
+    shape = [1] * quantized.ndim
     if quant.axis is not None:
         shape[quant.axis] = -1
-    if scales.size not in (1, codes.shape[quant.axis or 0]):
+    # Scales of blocks do not broadcast over an axis.
+    if scales.size not in (1, quantized.shape[quant.axis or 0]):
         return None
     each = (p.reshape(shape) if p.size > 1 else p for p in (scales, zeros))
     scale, zero = each
-    last = layer.op == "matmul" and layer.attrs.get("trans_b") is not True
-    return (codes - zero) * scale, quant, codes.ndim - 1 if last else 0
+    channels_last = layer.op == "matmul" and layer.attrs.get("trans_b") is not True
+    return (quantized - zero) * scale, quant, quantized.ndim - 1 if channels_last else 0

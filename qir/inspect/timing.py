@@ -60,9 +60,10 @@ def settle(longest: float = 0.5) -> None:
     """
     end = time.perf_counter() + longest
     while time.perf_counter() < end:
-        began, used = time.perf_counter(), time.process_time()
+        started, used = time.perf_counter(), time.process_time()
         time.sleep(_QUIET)
-        if time.process_time() - used < _IDLE * (time.perf_counter() - began):
+        # Processor time counts all threads, so one that still spins shows here.
+        if time.process_time() - used < _IDLE * (time.perf_counter() - started):
             return
 
 
@@ -87,9 +88,9 @@ def time_interleaved(
                 call()
             started = time.perf_counter()
             call()
-            taken = time.perf_counter() - started
+            elapsed = time.perf_counter() - started
             if turn >= warm:
-                seconds[name].append(taken)
+                seconds[name].append(elapsed)
         if progress is not None:
             progress(turn + 1, warm + runs)
     first = next(iter(seconds.values()), [])

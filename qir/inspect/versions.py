@@ -13,12 +13,13 @@ _CLAUSE = re.compile(r"([=!~]=|[<>]=?)\s*(\d+(?:\.\d+)*)(\.\*)?")
 
 def covers(said: str, version: str) -> bool:
     """Returns whether a version meets all of `>=1.20, <2`, `==1.31.*`; any meets nothing said."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    if found is None:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    if match is None:
         return False
-    own = _numbers(found[0])
+    numbers = _numbers(match[0])
     return all(
-        _meets(own, how, _numbers(text), bool(any_)) for how, text, any_ in _CLAUSE.findall(said)
+        _meets(numbers, comparison, _numbers(text), bool(any_))
+        for comparison, text, any_ in _CLAUSE.findall(said)
     )
 
 
@@ -32,6 +33,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _meets(own: tuple[int, ...], how: str, other: tuple[int, ...], any_: bool) -> bool:
+    # Missing parts count as zeros: 1.20 is 1.20.0.
     size = max(len(own), len(other))
     a, b = (v + (0,) * (size - len(v)) for v in (own, other))
     match how:
@@ -56,18 +58,18 @@ def known(folder: Path, pattern: str) -> Mapping[str, str]:
     `pattern` is the name of their files, with `*` for the version.
     """
     before, after = pattern.split("*")
-    found = {}
+    paths = {}
     for path in folder.glob(f"{pattern}.toml"):
         version = path.name.removeprefix(before).removesuffix(f"{after}.toml")
         if re.fullmatch(r"\d+(?:\.\d+)*", version):
-            found[_numbers(version)] = path
-    return {found[v].stem: _stated(found[v]) for v in sorted(found, reverse=True)}
+            paths[_numbers(version)] = path
+    return {paths[v].stem: _stated(paths[v]) for v in sorted(paths, reverse=True)}
 
 
 def profile_of(profiles: Mapping[str, str], version: str | None) -> str:
     """Returns the first profile that covers a version, else the first of all: the newest."""
-    fits = (n for n, said in profiles.items() if version is not None and covers(said, version))
-    return next(fits, next(iter(profiles)))
+    covering = (n for n, said in profiles.items() if version is not None and covers(said, version))
+    return next(covering, next(iter(profiles)))
 
 
 def installed(distributions: Iterable[str]) -> str | None:

@@ -137,16 +137,12 @@ def in_scale_units(
         return np.asarray(values * by)
 
 
-def _above_low(
-    values: Floats, by: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule
-) -> Floats:
+def _above_low(x: Floats, by: Floats, numbers: AffineParameters, to: AnyMap, rule: Rule) -> Floats:
     """Returns (x - low end) / scale, minus the steps from the low end to the zero point."""
     ends = _range_of(AffineParameters(numbers.scale, numbers.zero), to, by.dtype)
     if rule.quantize.clip == "range_first":
-        values = np.clip(values, *ends)
-    return np.asarray(
-        (values - ends[0]) / by - (_as_float(numbers.zero, by) - by.dtype.type(to.low))
-    )
+        x = np.clip(x, *ends)
+    return np.asarray((x - ends[0]) / by - (_as_float(numbers.zero, by) - by.dtype.type(to.low)))
 
 
 def _counts_from_low_end(rule: Rule) -> bool:
@@ -367,16 +363,14 @@ def _to_table(
     scaled: Floats, nan: NDArray[np.bool_], table: Floats, to: AnyMap, rule: Rule
 ) -> NDArray[np.generic]:
     """Returns the index of the nearest table entry, of two as near the lower index."""
-    midpoints, first_index = table_midpoints(table)
+    midpoints, first = table_midpoints(table)
     target = scaled.astype(F64)
     if nan.any():
         if rule.quantize.nan == "unspecified":
             raise nan_unspecified_error(rule)
         nan_value = {"low": -np.inf, "high": np.inf}.get(rule.quantize.nan, 0.0)
         target = np.where(nan, nan_value, target)
-    below, above = (
-        first_index[np.searchsorted(midpoints, target, side)] for side in ("left", "right")
-    )
+    below, above = (first[np.searchsorted(midpoints, target, side)] for side in ("left", "right"))
     index = np.minimum(below, above)
     if nan.any() and rule.quantize.nan == "low":
         index = np.where(nan, 0, index)
@@ -401,9 +395,9 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
     numbers = of.over(codes.shape)
     d = rule.dequantize
     kind = F64 if d.compute == "f64" else F32
-    packs_half = rule.params.round == "f16"
+    half = rule.params.round == "f16"
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
-        s = _round_packed(numbers.scale.astype(kind), packs_half)
+        s = _round_packed(numbers.scale.astype(kind), half)
         plus = None if numbers.plus is None else numbers.plus.astype(kind)
         if d.by == "q*s+plus" and numbers.zero.any():
             plus = (0 if plus is None else plus) - numbers.zero.astype(kind) * s
@@ -412,13 +406,11 @@ def dequantize(codes: NDArray[np.generic], of: AnyMap, rule: Rule) -> Floats:
             out = _stored_values(codes, of, kind) * s - numbers.zero.astype(kind) * s
         elif d.by == "q/gain":
             gain = _gain(numbers.scale, numbers.ends, of, rule, kind, None)
-            out = _subtract_zero(codes, of, numbers.zero, kind, rule) / _round_packed(
-                gain, packs_half
-            )
+            out = _subtract_zero(codes, of, numbers.zero, kind, rule) / _round_packed(gain, half)
         else:
             out = _subtract_zero(codes, of, numbers.zero, kind, rule) * s
         if plus is not None:
-            out = out + _round_packed(np.asarray(plus, kind), packs_half)
+            out = out + _round_packed(np.asarray(plus, kind), half)
         return round_to_float_type(np.asarray(out), express_dtype(of))
 
 
@@ -567,12 +559,10 @@ def _requantize_fixed_point(
         if r.multiplier == "q15":  # what is made is a number of 32 bits
             whole = whole.astype(np.int32).astype(np.int64)
     if r.clip == "codes_32":
-        total = (
-            (np.clip(whole, -_INT32_END, _INT32_END - 1) + zero).astype(np.int32).astype(np.int64)
-        )
+        out = (np.clip(whole, -_INT32_END, _INT32_END - 1) + zero).astype(np.int32).astype(np.int64)
     else:
-        total = whole + (0 if r.zero == "none" else zero)
-    return np.asarray(np.clip(total, y.low, y.high).astype(y.carrier))
+        out = whole + (0 if r.zero == "none" else zero)
+    return np.asarray(np.clip(out, y.low, y.high).astype(y.carrier))
 
 
 def _requantize_exact(

@@ -49,7 +49,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Summand:
+class AddedTensor:
     """Quantized values that are added in units of the result."""
 
     codes: NDArray[np.generic]
@@ -94,7 +94,7 @@ def dequantize_sum(of: Sum) -> Floats:
         return np.asarray(_dequantized_sums(of, sums) + bias)
 
 
-def quantize_sum(of: Sum, y: Affine, flat: Affine, summand: Summand | None = None) -> Integers:
+def quantize_sum(of: Sum, y: Affine, flat: Affine, summand: AddedTensor | None = None) -> Integers:
     """Quantized values of the result; `flat` is its quantized type with scales shaped as the
     operands' are."""
     rule, rank = of.rule, of.acc.ndim
@@ -116,7 +116,7 @@ def quantize_sum(of: Sum, y: Affine, flat: Affine, summand: Summand | None = Non
 
 
 def _add_summand(
-    scaled: Floats, summand: Summand, scale: Floats, gain: Floats, rule: Rule
+    scaled: Floats, summand: AddedTensor, scale: Floats, gain: Floats, rule: Rule
 ) -> Floats:
     """Sums and a summand in units of the result, by the ratio of scales, or of gains.
 

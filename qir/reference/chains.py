@@ -15,7 +15,7 @@ from qir.ir.ops.layers import INTEGER_SUM_LAYERS
 from qir.ir.types import Element, QuantType, TensorType
 from qir.numerics import Rule, affine_of, dequantize, map_of, quantize
 from qir.numerics.rounding import fma
-from qir.numerics.sums import Summand, quantize_by_range, quantize_floats
+from qir.numerics.sums import AddedTensor, quantize_by_range, quantize_floats
 from qir.profiles import dequantize_query, profile, quantize_query, query_for_op
 from qir.reference.companions import resolve_companions
 from qir.reference.curves import STEPWISE_FUNCTIONS
@@ -145,7 +145,7 @@ def _product_with_summand(
     assert anchor.result.quant is not None
     summand = _read_summand(summand_link.arrays[slot], kind.quant, anchor.result.quant, rule)
     kernel = replace(kernel, result=_sum_storage_type(kind.quant, anchor.result, rule))
-    total = integer_product(kernel, arrays, Summand(summand, affine_of(kind.quant)))
+    total = integer_product(kernel, arrays, AddedTensor(summand, affine_of(kind.quant)))
     return _write_sum(total, kind.quant, anchor.result.quant, rule)
 
 

@@ -28,8 +28,8 @@ from qir.numerics import (
 from qir.numerics.consistency import ONE_BY_ONE
 from qir.numerics.rounding import round_to_float_type
 from qir.numerics.sums import (
+    AddedTensor,
     Sum,
-    Summand,
     accumulator_unit,
     data_offset_term,
     dequantize_sum,
@@ -194,7 +194,7 @@ def _summed_axis(kernel: ProductKernel, slot: str) -> int:
 
 
 def integer_product(
-    kernel: ProductKernel, arrays: Operands, summand: Summand | None = None
+    kernel: ProductKernel, arrays: Operands, summand: AddedTensor | None = None
 ) -> Integers:
     """Computes an integer product with its bias, requantized once.
 

@@ -20,16 +20,17 @@ def coded_constant(pick: Pick) -> Array:
     """Well-formed quantized values: positive scales, zeros and elements inside the bounds."""
     makers = tuple(MAKERS.values())
     shape, kind = makers[pick(len(makers))](pick)
-    return Array(_codes(pick, shape, kind), TensorType(shape, kind), "codes")
+    return Array(_random_elements(pick, shape, kind), TensorType(shape, kind), "codes")
 
 
-def _codes(pick: Pick, shape: Shape, kind: QuantType) -> NDArray[np.generic]:
+def _random_elements(pick: Pick, shape: Shape, kind: QuantType) -> NDArray[np.generic]:
     rng = np.random.default_rng(pick(1 << 16))
     if kind.storage.is_float:
         return rng.normal(0, 1, shape).astype(kind.storage.carrier)
     high = kind.high
     if kind.codes is not None:
         count = len(kind.codes) if isinstance(kind.codes, tuple) else kind.codes.data.size
+        # Elements of a table index it, so none may reach past its end.
         high = min(high, kind.low + count - 1)
     return rng.integers(kind.low, high, shape, endpoint=True).astype(kind.storage.carrier)
 
@@ -80,15 +81,16 @@ def _float8(pick: Pick) -> tuple[Shape, QuantType]:
 def _float4(pick: Pick) -> tuple[Shape, QuantType]:
     """Quantized values of four bits, scales of eight a block, and one scale for the scales."""
     scales = np.random.default_rng(pick(1 << 16)).uniform(0.5, 2, (2, 2)).astype(_F8.carrier)
-    inner = QuantType(_F8, F32, (0.125,))
-    nested = Array(scales, TensorType((2, 2), inner), "block_scales")
+    scale_type = QuantType(_F8, F32, (0.125,))
+    # The scales of the blocks are themselves quantized, as formats with float8 scales have it.
+    nested = Array(scales, TensorType((2, 2), scale_type), "block_scales")
     return (2, 8), QuantType(_F4, F32, nested, granularity=Granularity(((0, 1), (1, 4))))
 
 
 def _double(pick: Pick) -> tuple[Shape, QuantType]:
     """Scales that are quantized themselves."""
-    codes = np.random.default_rng(pick(1 << 16)).integers(1, 255, (3,)).astype(np.uint8)
-    nested = Array(codes, TensorType((3,), QuantType(U8, F32, (0.01,))), "scale_codes")
+    quantized = np.random.default_rng(pick(1 << 16)).integers(1, 255, (3,)).astype(np.uint8)
+    nested = Array(quantized, TensorType((3,), QuantType(U8, F32, (0.01,))), "scale_codes")
     return (3, 2), QuantType(I8, F32, nested, granularity=Granularity(((0, 1),)))
 
 

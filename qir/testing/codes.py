@@ -62,18 +62,19 @@ class IntegerNetwork(Reals):
         operands, attrs = self.weights(x)
         full = spec("conv2d").complete_attrs(attrs)
         (kind,) = spec("conv2d").rule(make_call("conv2d", operands, full))
-        inner = self.codes(kind.shape) if self.pick(3) == 0 else None
-        stages = [Stage("conv2d", full, tuple(operands), None, inner, "conv")]
-        alike = [v for v in self.values if v.type.shape == kind.shape]
-        if alike and self.pick(2):
-            operands["1.b"] = alike[self.pick(len(alike))]
+        inner_type = self.codes(kind.shape) if self.pick(3) == 0 else None
+        # A sum of another layer may come in between, as runtimes fuse conv, add and relu.
+        stages = [Stage("conv2d", full, tuple(operands), None, inner_type, "conv")]
+        same_shape = [v for v in self.values if v.type.shape == kind.shape]
+        if same_shape and self.pick(2):
+            operands["1.b"] = same_shape[self.pick(len(same_shape))]
             stages.append(Stage("add", {}, ("b",), "a", None, "sum"))
         stages.append(Stage("relu", {}, (), "x", None, ""))
         return self.graph.add_chain(stages, operands, self.codes(kind.shape), name="g").result
 
     def residual(self, x: Value) -> Value:
-        alike = [v for v in self.values if v.type.shape == x.type.shape]
-        return self.state("add", {"a": x, "b": alike[self.pick(len(alike))]})
+        same_shape = [v for v in self.values if v.type.shape == x.type.shape]
+        return self.state("add", {"a": x, "b": same_shape[self.pick(len(same_shape))]})
 
     def pool(self, x: Value) -> Value:
         window: dict[str, Attr] = dict(self.window(x))

@@ -26,7 +26,7 @@ from qir.testing.chance import Pick
 from qir.testing.codes import random_map
 
 TRIES = 40
-MOST = 4096  # elements of a result
+MAX_ELEMENTS = 4096  # elements of a result
 APART = frozenset({"input", "constant", "output", "fused", "foreign", "if", "loop", "scan"})
 """Ops that are not fed: inputs and outputs, and those that hold bodies."""
 
@@ -44,13 +44,23 @@ _SHAPES: tuple[Shape, ...] = (
     (1, 1, 3, 3, 3),
 )
 _KINDS = (F32, F32, F32, F64, F16, I64, I32, U8, BOOL)
-_CODED = frozenset({"dequantize", "requantize", "recode", "qparams"})
-_STATED = frozenset({"quantize", "requantize"})
+_TAKES_QUANTIZED = frozenset({"dequantize", "requantize", "recode", "qparams"})
+_STATED_RESULT = frozenset({"quantize", "requantize"})
 """Ops whose result is of a quantized type that is stated."""
-_WHOLE = ("indices", "places", "lengths", "offsets", "positions", "shape", "size", "sizes", "count")
-_ROWS = ("gamma", "beta", "mean", "var")  # mostly alike
-_TRUTH = ("condition", "cond", "mask")
-_WORDS: dict[str, tuple[str, ...]] = {
+_INTEGER_SLOTS = (
+    "indices",
+    "places",
+    "lengths",
+    "offsets",
+    "positions",
+    "shape",
+    "size",
+    "sizes",
+    "count",
+)
+_CHANNEL_SLOTS = ("gamma", "beta", "mean", "var")  # mostly alike
+_BOOL_SLOTS = ("condition", "cond", "mask")
+_TEXT_CHOICES: dict[str, tuple[str, ...]] = {
     "approximate": ("none", "tanh"),
     "coordinates": ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"),
     "direction": ("left", "right", "forward", "reverse", "bidirectional"),
@@ -103,19 +113,23 @@ class _Guess:
         attrs: Mapping[str, Attr] = {
             a.name: self.attr(a) for a in self.row.attrs if a.required or not self.pick(3)
         }
-        if self.row.name in _HARD:
+        if self.row.name in _FIXED_GUESSES:
             attrs = (
-                {**attrs, **_HARD[self.row.name][1]} if self.pick(2) else _HARD[self.row.name][1]
+                {**attrs, **_FIXED_GUESSES[self.row.name][1]}
+                if self.pick(2)
+                else _FIXED_GUESSES[self.row.name][1]
             )
         op = self.row.name
         try:
             types = self.types()
+            # The graph trusts a stated type, so the rule is asked here before it is added.
             if types is not None:
                 infer_result_types(op, operands, self.row.complete_attrs(attrs))
             node = self.graph.add(op, operands, attrs, types=types, inner=self.inner())
         except QirError:
             self.undo()
             return None
+        # Chains of ops would else grow tensors until a test takes minutes.
         if not all(_small(value.type) for value in node.results):
             self.graph.remove(node)
             self.undo()
@@ -127,22 +141,22 @@ class _Guess:
             self.graph.remove(node)
 
     def types(self) -> list[TensorType] | None:
-        if self.row.name not in _STATED or self.x is None:
+        if self.row.name not in _STATED_RESULT or self.x is None:
             return None
-        made = random_map(self.pick, (U8, I8)[self.pick(2)])
-        return [self.x.with_element(replace(made, express=self.x.express))]
+        stated = random_map(self.pick, (U8, I8)[self.pick(2)])
+        return [self.x.with_element(replace(stated, express=self.x.express))]
 
     def inner(self) -> dict[str, Element]:
         kinds: tuple[Element, ...] = (F16, random_map(self.pick, U8), random_map(self.pick, I8))
-        must = self.row.name == "fake_quantize"
-        names = [name for name in self.row.inner if must or self.pick(3) == 0]
-        return {name: kinds[1 if must else self.pick(3)] for name in names}
+        needs_type = self.row.name == "fake_quantize"
+        names = [name for name in self.row.inner if needs_type or self.pick(3) == 0]
+        return {name: kinds[1 if needs_type else self.pick(3)] for name in names}
 
     # -- operands -----------------------------------------------------------------------------
 
     def hard(self) -> dict[str, Value]:
         """Returns the operands of an op that no guess would find."""
-        shapes = _HARD[self.row.name][0] if self.row.name in _HARD else {}
+        shapes = _FIXED_GUESSES[self.row.name][0] if self.row.name in _FIXED_GUESSES else {}
         optional = {slot.name for slot in self.row.operands if slot.optional}
         return {
             slot: self.alike(slot, shape)
@@ -152,10 +166,10 @@ class _Guess:
 
     def alike(self, slot: str, shape: Shape) -> Value:
         """Returns a value of that shape that is there, or a constant."""
-        kind = I64 if slot in _WHOLE else U8 if self.row.name.endswith("_integer") else F32
-        found = [v for v in self.values if v.type == TensorType(shape, kind)]
-        if found and self.pick(4):
-            return found[self.pick(len(found))]
+        kind = I64 if slot in _INTEGER_SLOTS else U8 if self.row.name.endswith("_integer") else F32
+        alike = [v for v in self.values if v.type == TensorType(shape, kind)]
+        if alike and self.pick(4):
+            return alike[self.pick(len(alike))]
         return self.store(self.elements(shape, kind))
 
     def operands(self) -> dict[str, Value]:
@@ -169,34 +183,38 @@ class _Guess:
 
     def operand(self, slot: Slot) -> Value:
         if self.x is None:
-            found = self.first()
-            self.x = found.type
-            return found
+            first_value = self.first()
+            self.x = first_value.type
+            return first_value
         alike = [v for v in self.values if v.type == self.x]
         if alike and self.pick(3) == 0:
             return alike[self.pick(len(alike))]
         return self.constant(slot.name)
 
     def first(self) -> Value:
-        coded = self.row.name in _CODED or (self.row.move is not None and self.pick(3) == 0)
-        kept = [v for v in self.values if (v.type.quant is not None) == coded]
-        if kept and (coded or self.pick(3)):
-            return kept[self.pick(len(kept))]
+        coded = self.row.name in _TAKES_QUANTIZED or (
+            self.row.move is not None and self.pick(3) == 0
+        )
+        candidates = [v for v in self.values if (v.type.quant is not None) == coded]
+        if candidates and (coded or self.pick(3)):
+            return candidates[self.pick(len(candidates))]
         shape, kind = _SHAPES[self.pick(len(_SHAPES))], _KINDS[self.pick(len(_KINDS))]
         return self.store(self.elements(shape, kind))
 
     def constant(self, slot: str) -> Value:
         """Returns a constant for a slot, of a shape that its name and the first operand suggest."""
         base = self.x.express if self.x is not None else F32
-        kind = base if slot in _ROWS else (base, base, base, I64, BOOL)[self.pick(5)]
-        if slot in _TRUTH and self.pick(4):
+        # Mostly the first operand's own type: few ops mix types, so other guesses rarely fit.
+        kind = base if slot in _CHANNEL_SLOTS else (base, base, base, I64, BOOL)[self.pick(5)]
+        if slot in _BOOL_SLOTS and self.pick(4):
             kind = BOOL
-        if slot in _WHOLE and self.pick(8):
+        if slot in _INTEGER_SLOTS and self.pick(8):
             kind = I64
             if slot in ("shape", "sizes", "size") and self.x is not None and self.pick(4):
                 return self.store(np.array(self.sizes(slot), np.int64))
         shapes = self.shapes(slot)
-        place = self.place if slot in _ROWS and self.pick(20) else self.pick(len(shapes))
+        # Per-channel operands share one shape nearly always, as their rule wants it.
+        place = self.place if slot in _CHANNEL_SLOTS and self.pick(20) else self.pick(len(shapes))
         return self.store(self.elements(shapes[place % len(shapes)], kind))
 
     def store(self, data: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Value:
@@ -228,6 +246,7 @@ class _Guess:
         return choices[self.pick(len(choices))]
 
     def shapes(self, slot: str) -> Sequence[Shape]:
+        # The letters of the formulas: output channels, hidden size and gates.
         x, o, h, g = self.known(), self.wide, self.count, self.gates
         if slot in ("w", "r", "proj") and len(x) == 3:
             recurrent = [(1, g * h, x[-1]), (1, g * h, h), (o, x[1], 2), (x[1], o, 1)]
@@ -257,7 +276,11 @@ class _Guess:
             case "floats":
                 return tuple(1.0 + self.pick(2) for _ in x)
             case "text":
-                return self.one(*_WORDS[row.name]) if row.name in _WORDS else row.default or "a"
+                return (
+                    self.one(*_TEXT_CHOICES[row.name])
+                    if row.name in _TEXT_CHOICES
+                    else row.default or "a"
+                )
             case "dtype":
                 return (U8, I8)[self.pick(2)] if row.name == "storage" else self.kind(row)
             case "array":
@@ -297,8 +320,8 @@ class _Guess:
         return ()
 
     def shuffled(self, count: int) -> tuple[int, ...]:
-        left = list(range(count))
-        return tuple(left.pop(self.pick(len(left))) for _ in range(count))
+        remaining = list(range(count))
+        return tuple(remaining.pop(self.pick(len(remaining))) for _ in range(count))
 
 
 def _parts(size: int) -> tuple[int, ...]:
@@ -307,12 +330,12 @@ def _parts(size: int) -> tuple[int, ...]:
 
 def _small(kind: TensorType) -> bool:
     sizes = dims.known_shape(kind.shape)
-    return kind.rank <= 6 and (sizes is None or math.prod(sizes) <= MOST)
+    return kind.rank <= 6 and (sizes is None or math.prod(sizes) <= MAX_ELEMENTS)
 
 
 _SQUARE: dict[str, Attr] = {"kernel": (2, 2), "stride": (1, 1), "pad": (0,) * 4, "dilation": (1, 1)}
 _TIME: Shape = (3, 2, 4)  # steps, batch, width
-_HARD: dict[str, tuple[dict[str, Shape], dict[str, Attr]]] = {
+_FIXED_GUESSES: dict[str, tuple[dict[str, Shape], dict[str, Attr]]] = {
     "attention": ({slot: (1, 2, 3, 4) for slot in ("q", "k", "v")}, {}),
     "conv_integer": ({"x": (1, 2, 4, 4), "w": (3, 2, 2, 2)}, {}),
     "fold": ({"x": (1, 4, 4)}, {**_SQUARE, "size": (3, 3)}),

@@ -37,6 +37,7 @@ def sample_inputs(graph: Graph, seed: int) -> dict[str, NDArray[np.generic]]:
             out[value.name] = rng.normal(0, 2, known).astype(kind.carrier)
         elif kind.is_integer:
             low, high = value.type.bounds
+            # Room for the 64-bit generator, whose span must itself fit 64 bits.
             low, high = max(low, -(1 << 62)), min(high, 1 << 62)
             out[value.name] = rng.integers(low, high, known, endpoint=True).astype(kind.carrier)
         else:
@@ -53,6 +54,7 @@ def build(pick: Pick, form: Form, decorated: bool) -> Graph:
         graph = maker.build()
     if form == "qdq":
         insert_pairs(pick, graph)
+    # Last, as decoration must not change which network a seed gives.
     if decorated:
         decorate(pick, graph)
     return graph

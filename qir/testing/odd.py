@@ -70,10 +70,12 @@ def odd_array(pick: Pick, kind: DType, shape: tuple[int, ...]) -> NDArray[np.gen
     width = kind.carrier.itemsize
     bits = np.frombuffer(rng.bytes(size * width), f"u{width}").reshape(shape)
     if kind.is_float:
+        # Narrow floats keep their bits at the low end of the carrier.
         return (bits >> (8 * width - kind.bits)).astype(bits.dtype).view(kind.carrier)
     low, high = kind.bounds
-    whole = [low + int(b) % (high - low + 1) for b in bits.reshape(-1)]
-    return np.array(whole, kind.carrier).reshape(shape)
+    # Python's integers: 64-bit bounds overflow NumPy's.
+    integers = [low + int(b) % (high - low + 1) for b in bits.reshape(-1)]
+    return np.array(integers, kind.carrier).reshape(shape)
 
 
 def odd_number(pick: Pick) -> float:
@@ -81,6 +83,7 @@ def odd_number(pick: Pick) -> float:
     if pick(2):
         return (0.1, 1.0, 0.0235, 1e-45, 3.4e38, 1e-7, 16777217.0, 1 / 3)[pick(8)]
     bits = np.array([pick(1 << 16) << 16 | pick(1 << 16)], np.uint32)
+    # Scales must be positive and finite, whatever the bits say.
     value = float(bits.view(np.float32)[0])
     return abs(value) if np.isfinite(value) and value else 0.5
 
@@ -104,23 +107,24 @@ def odd_quant(pick: Pick, shape: dims.Shape, *, nested: bool) -> QuantType:
         low, high = storage.bounds
         bounds = (low + pick(min(high - low, 100)), high)
     express = (F32, F32, F64, F16, dtype("bf16"))[pick(5)]
-    grain, grid = _odd_grain(pick, shape)
+    granularity, grid = _odd_grain(pick, shape)
     scale_dtype = (None, None, F64, F32, dtype("f8e8m0"))[pick(5)]
-    scale = _odd_scale(pick, grain, grid, scale_dtype or express, nested)
+    scale = _odd_scale(pick, granularity, grid, scale_dtype or express, nested)
     zero = _odd_zero(pick, scale, storage)
-    one = grain is None or pick(2) == 0
+    whole_tensor = granularity is None or pick(2) == 0
     declared = None
-    if pick(4) == 0 and one:
+    if pick(4) == 0 and whole_tensor:
         level = (None, 127.5, 255.0)[pick(3)]
         declared = DeclaredBounds((-odd_number(pick),), (odd_number(pick),), level)
     plus = (odd_number(pick),) if pick(5) == 0 else None
     table = None
     if storage.is_integer and storage.bits <= 4 and pick(2):
         low, high = bounds or storage.bounds
+        # A table says what each element means, so there is no zero point to subtract.
         table, zero = tuple(odd_number(pick) for _ in range(high - low + 1)), ()
     kind: Literal["uniform", "lut"] = "lut" if table else "uniform"
     return QuantType(
-        storage, express, scale, zero, grain, bounds, scale_dtype, plus, declared, kind, table
+        storage, express, scale, zero, granularity, bounds, scale_dtype, plus, declared, kind, table
     )
 
 
@@ -135,10 +139,12 @@ def _odd_grain(pick: Pick, shape: dims.Shape) -> tuple[Granularity | None, tuple
         axis, size = known[pick(len(known))]
         return Granularity(((axis, 1),)), (size,)
     blocks = tuple((axis, 1 + pick(size)) for axis, size in known)
-    by = Array.of(np.arange(known[0][1], dtype=np.int32), "g_idx") if pick(3) == 0 else None
-    grain = Granularity(blocks, by)
-    return grain, dims.known_shape(
-        grain.grid(tuple(d if isinstance(d, int) else 1 for d in shape))
+    group_indices = (
+        Array.of(np.arange(known[0][1], dtype=np.int32), "g_idx") if pick(3) == 0 else None
+    )
+    granularity = Granularity(blocks, group_indices)
+    return granularity, dims.known_shape(
+        granularity.grid(tuple(d if isinstance(d, int) else 1 for d in shape))
     ) or ()
 
 

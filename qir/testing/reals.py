@@ -37,9 +37,10 @@ class Reals:
             self.values.append(self.graph.add("input", types=[kind], name=name).result)
         for _ in range(1 + self.pick(7)):
             layer = self.layers()[self.pick(len(self.layers()))]
-            made = layer(self.values[-1 - self.pick(min(3, len(self.values)))])
-            if made is not None:
-                self.values.append(made)
+            # One of the last three values, so that graphs grow deep but may branch.
+            result = layer(self.values[-1 - self.pick(min(3, len(self.values)))])
+            if result is not None:
+                self.values.append(result)
         ends = [v for v in self.values if not v.uses] or [self.values[-1]]
         if self.pick(2):
             ends.append(self.head(ends[0]))
@@ -78,6 +79,7 @@ class Reals:
     def window(self, x: Value) -> dict[str, tuple[int, ...]]:
         """Returns a kernel that fits, with stride and pad."""
         kernel = tuple(1 + self.pick(min(3, self.size(x, axis))) for axis in (2, 3))
+        # Padding stays below the kernel: a window of padding alone has no maximum.
         pad = tuple(self.pick(k) for k in (*kernel, *kernel))
         return {"kernel": kernel, "stride": (1 + self.pick(2), 1 + self.pick(2)), "pad": pad}
 
@@ -108,8 +110,8 @@ class Reals:
                 return self.add("softmax", {"x": x}, axis=self.pick(4))
 
     def residual(self, x: Value) -> Value:
-        alike = [v for v in self.values if v.type.shape == x.type.shape]
-        return self.add("add", {"a": x, "b": alike[self.pick(len(alike))]})
+        same_shape = [v for v in self.values if v.type.shape == x.type.shape]
+        return self.add("add", {"a": x, "b": same_shape[self.pick(len(same_shape))]})
 
     def pool(self, x: Value) -> Value:
         window: dict[str, Attr] = dict(self.window(x))
@@ -135,8 +137,8 @@ class Reals:
             case 0:
                 return self.add("transpose", {"x": x}, perm=(0, 1, 3, 2))
             case 1:
-                alike = [v for v in self.values if v.type == x.type]
-                parts = {"xs.0": x, "xs.1": alike[self.pick(len(alike))]}
+                same_type = [v for v in self.values if v.type == x.type]
+                parts = {"xs.0": x, "xs.1": same_type[self.pick(len(same_type))]}
                 return self.add("concat", parts, axis=1)
             case _:
                 return self.add("pad", {"x": x}, pads=(0, 0, 1, 0, 0, 0, 0, self.pick(2)))

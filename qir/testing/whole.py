@@ -21,7 +21,7 @@ from qir.testing.coded import coded_constant
 from qir.testing.codes import random_map
 from qir.testing.feeding import APART, feed
 
-DEEPEST = 2
+MAX_DEPTH = 2
 _N = dims.symbol("N")
 _INPUTS: tuple[dims.Shape, ...] = ((2, 3), (_N, 4), (1, 2, 4, 4), (3, 2, 4), (_N, 2, 3), (5,))
 _FED = tuple(op for op in OPS if op not in APART)
@@ -51,15 +51,17 @@ class _Growth:
     def grow(self, steps: int) -> None:
         """Adds so many steps, then the output."""
         self.steps(steps)
+        # Unused values become outputs, so that no pass removes what a test wants to see.
         ends = [v for v in self.values if not v.uses] or self.values[-1:]
         self.graph.add("output", {f"y{i}": v for i, v in enumerate(ends)})
 
     def steps(self, count: int) -> None:
-        flat: list[Callable[[], None]] = [self.op] * 8 + [self.codes, self.dynamic] * 2
-        flat.append(self.chain)
-        held = [self.branch, self.loop, self.scan, self.group] * 2 + [self.foreign]
+        plain_steps: list[Callable[[], None]] = [self.op] * 8 + [self.codes, self.dynamic] * 2
+        # Plain ops outnumber the other steps, or graphs would be all bodies.
+        plain_steps.append(self.chain)
+        body_steps = [self.branch, self.loop, self.scan, self.group] * 2 + [self.foreign]
         for _ in range(count):
-            options = flat + (held if self.depth < DEEPEST else [])
+            options = plain_steps + (body_steps if self.depth < MAX_DEPTH else [])
             options[self.pick(len(options))]()
 
     def add(
@@ -75,8 +77,12 @@ class _Growth:
 
     def some(self, most: int, kept: Callable[[Value], bool] = lambda value: True) -> list[Value]:
         """Returns a few of the values, any of them more than once."""
-        found = [v for v in self.values if kept(v)]
-        return [found[self.pick(len(found))] for _ in range(self.pick(most + 1))] if found else []
+        candidates = [v for v in self.values if kept(v)]
+        return (
+            [candidates[self.pick(len(candidates))] for _ in range(self.pick(most + 1))]
+            if candidates
+            else []
+        )
 
     def constant(self, data: object, kind: str) -> Value:
         return self.graph.constant(Array.of(np.array(data, dtype(kind).carrier)), name="n")
@@ -100,10 +106,10 @@ class _Growth:
             attrs: dict[str, Attr] = {"rule": "onnx.dynamic", "storage": U8}
             scale, zero = self.graph.add("choose_qparams", {"x": x}, attrs).results
             kind = x.type.with_element(QuantType(U8, F32, None, None))
-            beside = {"scale": scale, "zero": zero}
-            codes = self.graph.add("quantize", {"x": x, **beside}, types=[kind]).result
-            given = {f"x.{name}": value for name, value in beside.items()}
-            self.add("dequantize", {"x": codes, **given})
+            params = {"scale": scale, "zero": zero}
+            quantized = self.graph.add("quantize", {"x": x, **params}, types=[kind]).result
+            param_operands = {f"x.{name}": value for name, value in params.items()}
+            self.add("dequantize", {"x": quantized, **param_operands})
 
     def chain(self) -> None:
         """A group of ops that work element by element, some of them with a rounding after."""
@@ -119,8 +125,8 @@ class _Growth:
                 if slots:
                     operands[f"{i}.b"] = x
                 stages.append(Stage(op, spec(op).complete_attrs({}), slots, flow, None, f"s{i}"))
-            made = x.type.with_element((F32, random_map(self.pick, U8))[self.pick(2)])
-            self.values.append(self.graph.add_chain(stages, operands, made).result)
+            result_type = x.type.with_element((F32, random_map(self.pick, U8))[self.pick(2)])
+            self.values.append(self.graph.add_chain(stages, operands, result_type).result)
 
     def inner(self, kind: TensorType) -> TensorType | None:
         return kind.with_element(random_map(self.pick, U8)) if self.pick(3) == 0 else None
@@ -137,14 +143,14 @@ class _Growth:
         """
         graph = Graph("body", "" if self.pick(3) else "ort-1.31")
         values = [graph.add("input", types=[k], name=f"v{i}").result for i, k in enumerate(kinds)]
-        seen = values[first:] or [graph.constant(coded_constant(self.pick))]
-        inside = _Growth(self.pick, graph, seen, self.depth + 1)
+        grown_upon = values[first:] or [graph.constant(coded_constant(self.pick))]
+        inside = _Growth(self.pick, graph, grown_upon, self.depth + 1)
         inside.steps(1 + self.pick(3))
         outputs = {f"o{i}": inside.changed(values[at]) for i, at in enumerate(made)}
-        besides = inside.some(2) if extra else []
-        outputs |= {f"e{i}": value for i, value in enumerate(besides)}
+        extras = inside.some(2) if extra else []
+        outputs |= {f"e{i}": value for i, value in enumerate(extras)}
         graph.add("output", outputs)
-        return graph, [value.type for value in besides]
+        return graph, [value.type for value in extras]
 
     def changed(self, value: Value) -> Value:
         """Another value of the same type, or the value itself."""
@@ -156,19 +162,20 @@ class _Growth:
     def branch(self) -> None:
         xs = self.some(3) or self.values[:1]
         kinds = [x.type for x in xs]
-        made = [self.pick(len(xs)) for _ in range(1 + self.pick(2))]
-        bodies = {n: self.body(kinds, 0, made, False)[0] for n in ("then", "else")}
+        given_back = [self.pick(len(xs)) for _ in range(1 + self.pick(2))]
+        bodies = {n: self.body(kinds, 0, given_back, False)[0] for n in ("then", "else")}
         operands = {"cond": self.constant(self.pick(2) > 0, "bool")}
         self.add("if", operands | _numbered("xs", xs), bodies=bodies)
 
     def loop(self) -> None:
-        carried, given = self.some(2), self.some(2)
+        carried, captured = self.some(2), self.some(2)
+        # Every loop body begins with its step number and its condition.
         scalars = [TensorType((), I64), TensorType((), BOOL)]
-        kinds = scalars + [v.type for v in (*carried, *given)]
-        made = [1, *range(2, 2 + len(carried))]
-        body, _ = self.body(kinds, 2, made, _plain(carried + given))
+        kinds = scalars + [v.type for v in (*carried, *captured)]
+        given_back = [1, *range(2, 2 + len(carried))]
+        body, _ = self.body(kinds, 2, given_back, _plain(carried + captured))
         operands = {"count": self.constant(self.pick(4), "i64")}
-        operands |= _numbered("vs", carried) | _numbered("xs", given)
+        operands |= _numbered("vs", carried) | _numbered("xs", captured)
         self.add("loop", operands, bodies={"body": body})
 
     def scan(self) -> None:
@@ -177,10 +184,10 @@ class _Growth:
         for part in parts:
             entry = part.type.with_shape(part.type.shape[1:])
             kinds = [*(v.type for v in carried), entry]
-            body, besides = self.body(kinds, 0, list(range(len(carried))), _plain(carried))
+            body, extras = self.body(kinds, 0, list(range(len(carried))), _plain(carried))
             attrs: dict[str, Attr] = {"reverse": (self.pick(2),)} if self.pick(2) else {}
-            if besides and self.pick(2):
-                attrs["out_reverse"] = tuple(self.pick(2) for _ in besides)
+            if extras and self.pick(2):
+                attrs["out_reverse"] = tuple(self.pick(2) for _ in extras)
             operands = _numbered("vs", carried) | _numbered("ss", [part])
             self.add("scan", operands, attrs, bodies={"body": body})
 
@@ -200,11 +207,12 @@ class _Growth:
         attrs["slots"] = ("x", "", "y")
         bodies = {}
         if self.pick(2):
+            # A body's name may be any: that of a foreign node is the framework's own.
             bodies["else_branch"], _ = self.body([x.type for x in xs], 0, [], True)
         kinds = [coded_constant(self.pick).type for _ in range(self.pick(2))]
         kinds += [TensorType((2, 3), (F32, F16, random_map(self.pick, U8))[self.pick(3)])]
-        made = self.graph.add("foreign", _numbered("xs", xs), attrs, types=kinds, bodies=bodies)
-        self.values.append(made.results[-1])
+        node = self.graph.add("foreign", _numbered("xs", xs), attrs, types=kinds, bodies=bodies)
+        self.values.append(node.results[-1])
 
 
 def _numbered(prefix: str, values: Sequence[Value]) -> dict[str, Value]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save
 
-from qir.cli.bench import _close
+from qir.cli.bench import _indistinguishable
 from qir.inspect.timing import Timing
 from tests.cli.command import assert_one_line, qir
 
@@ -79,6 +79,6 @@ def test_a_profile_has_the_rates_of_each_step_and_a_trace(made: Path, tmp_path: 
 
 def test_times_that_differ_by_less_than_their_spread_are_named() -> None:
     still = Timing("cpu", (1.0,) * 8, 1.0)
-    assert _close([still, Timing("far", (2.0,) * 8, 2.0)]) == []
+    assert _indistinguishable([still, Timing("far", (2.0,) * 8, 2.0)]) == []
     wide = Timing("near", (0.8, 1.0, 1.2, 1.4) * 2, 1.1)
-    assert _close([still, wide]) == ["near"]
+    assert _indistinguishable([still, wide]) == ["near"]

@@ -60,14 +60,14 @@ class Checklist:
         It raises Unseen where it cannot look; that is no failure.
         """
         try:
-            said = look()
+            tried = look()
         except Unseen as reason:
             self._rows.append(Check(name, True, str(reason), checked=False))
             return True
         except (Exception, SystemExit) as error:  # whatever a plugin raises
             self._rows.append(Check(name, False, told(error)))
             return False
-        self._rows.append(Check(name, True, said or ""))
+        self._rows.append(Check(name, True, tried or ""))
         return True
 
     def told(self) -> tuple[Check, ...]:
@@ -81,19 +81,19 @@ def told(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if plain and text:
         return text
-    said = f"{type(error).__name__}: {text}".rstrip(": ")
+    summary = f"{type(error).__name__}: {text}".rstrip(": ")
     frames = extract_tb(error.__traceback__)
     if not frames or (text and not isinstance(error, AssertionError)):
-        return said
+        return summary
     last = frames[-1]  # of an assertion, the place says most
     line = f": {last.line}" if last.line else ""
-    return f"{said} at {Path(last.filename).name}:{last.lineno}{line}"
+    return f"{summary} at {Path(last.filename).name}:{last.lineno}{line}"
 
 
-def demand(holds: object, said: str) -> None:
+def demand(holds: object, message: str) -> None:
     """Raises Broken where something does not hold."""
     if not holds:
-        raise Broken(said)
+        raise Broken(message)
 
 
 class _Raised:
@@ -109,9 +109,10 @@ def refusing(what: str) -> Iterator[_Raised]:
     except QirError as error:
         raised.error = error
     except Exception as error:
-        said = f"{what} raises {type(error).__name__}: {error}; errors of qir.errors are for that"
-        raise Broken(said) from error
+        reason = f"{what} raises {type(error).__name__}: {error}; errors of qir.errors are for that"
+        raise Broken(reason) from error
     else:
+        # Silence is the worst answer: a user would take the result for what was asked.
         raise Broken(f"{what} is taken without a word")
     lines = str(raised.error).splitlines()
     demand(len(lines) == 1 and lines[0], f"{what} is refused in {len(lines)} lines, not in one")
@@ -119,10 +120,12 @@ def refusing(what: str) -> Iterator[_Raised]:
 
 def require(checks: Iterable[Check]) -> None:
     """Raises ContractError, an AssertionError too, that lists the checks that failed."""
-    made = list(checks)
-    failed = [str(check) for check in made if not check.passed]
+    all_checks = list(checks)
+    failed = [str(check) for check in all_checks if not check.passed]
     if failed:
-        raise ContractError(f"{len(failed)} of {len(made)} checks failed: {'; '.join(failed)}")
+        raise ContractError(
+            f"{len(failed)} of {len(all_checks)} checks failed: {'; '.join(failed)}"
+        )
 
 
 __all__ = ["Broken", "Check", "Checklist", "Unseen", "demand", "refusing", "require", "told"]

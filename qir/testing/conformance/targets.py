@@ -56,8 +56,10 @@ def check_target(
 
     def quantize() -> str:
         quantized.extend(_quantized(target, graph) for graph in floats)
-        held = sum(v.type.quant is not None for g in quantized for v in g.values.values())
-        return f"{len(quantized)} networks, {held} quantized values"
+        quantized_values = sum(
+            v.type.quant is not None for g in quantized for v in g.values.values()
+        )
+        return f"{len(quantized)} networks, {quantized_values} quantized values"
 
     if not checks.check("models are quantized by its table", quantize):
         return checks.told()
@@ -83,8 +85,8 @@ def _form(target: Target) -> str:
         demand(isinstance(getattr(target, name, None), str), f"{kind.__name__} has no {name}")
     writes, runs = bool(kind.formats), kind.compile is not Target.compile
     plans = issubclass(kind, Plans)
-    said = "it has no formats and does not compile: nothing can be done with it"
-    demand(writes or runs or plans, said)
+    nothing_to_do = "it has no formats and does not compile: nothing can be done with it"
+    demand(writes or runs or plans, nothing_to_do)
     demand(writes == (kind.emit is not Target.emit), "formats and emit are there together")
     demand(not writes or kind.suffix.startswith("."), f"suffix {kind.suffix!r} begins with a point")
     doing = [
@@ -123,10 +125,10 @@ def _quantized(target: Target, graph: Graph) -> Graph:
     samples = [sample_inputs(graph, seed) for seed in range(3)]
     with _offered(target):
         statistics = pipeline.calibrate(graph, samples)
-        made = pipeline.quantize(graph, statistics, target=target.name)
-    if faults := errors(made):
+        quantized = pipeline.quantize(graph, statistics, target=target.name)
+    if faults := errors(quantized):
         raise Broken(f"a model quantized for it is no program: {faults[0]}")
-    return made
+    return quantized
 
 
 def _offered(target: Target) -> AbstractContextManager[None]:
@@ -141,8 +143,8 @@ def _taken(target: Target, quantized: Sequence[Graph]) -> str:
         for verdict in target.verdicts(graph):
             taken += verdict.taken != "refused"
             refused += verdict.taken == "refused"
-        found = [f for f in target.verify(graph) if f.severity == "error"]
-        demand(not found, f"it refuses what was quantized for it: {found and found[0]}")
+        refusals = [f for f in target.verify(graph) if f.severity == "error"]
+        demand(not refusals, f"it refuses what was quantized for it: {refusals and refusals[0]}")
     return f"{taken} ops taken, {refused} left float"
 
 
@@ -152,15 +154,20 @@ def _emits(target: Target, programs: Sequence[Graph]) -> str:
         for number, graph in enumerate(programs):
             text = print_graph(graph)
             with tempfile.TemporaryDirectory() as folder:
+                # Written twice under two names: bytes must not depend on the path or on hash order.
                 paths = [Path(folder, _name(target, form, name)) for name in "ab"]
                 if not all([_written(target, graph, path, form) for path in paths]):
                     demand(not list(Path(folder).iterdir()), f"{form}: refused, and a file is left")
                     continue
-                left = sorted(p.name for p in Path(folder).iterdir())
-                wanted = sorted(p.name for path in paths for p in target.files(path))
-                demand(left == wanted, f"{form}: {', '.join(left) or 'nothing'} is there")
-                a, b = ([_bytes(p) for p in target.files(path)] for path in paths)
-                demand(a == b, f"{form}: program {number} is written as other bytes again")
+                file_names = sorted(p.name for p in Path(folder).iterdir())
+                expected_names = sorted(p.name for path in paths for p in target.files(path))
+                demand(
+                    file_names == expected_names,
+                    f"{form}: {', '.join(file_names) or 'nothing'} is there",
+                )
+                first, second = ([_bytes(p) for p in target.files(path)] for path in paths)
+                demand(first == second, f"{form}: program {number} is written as other bytes again")
+            # Emitting must not edit the caller's program, which other forms are written from.
             demand(print_graph(graph) == text, f"{form}: program {number} has changed")
             count[form] += 1
     form = target.formats[0]
@@ -221,32 +228,37 @@ def _read(target: Target, path: Path) -> tuple[Frontend | None, Graph | None]:
 
 
 def _reads_back(target: Target, programs: Sequence[Graph], codes: int) -> str:
-    count, by = 0, ""
+    count, reader_name = 0, ""
     for form in target.formats:
         for number, graph in enumerate(programs):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, _name(target, form, "a"))
                 if not _written(target, graph, path, form):
                     continue
-                inputs, what = sample_inputs(graph, number), f"{form}: program {number}"
+                inputs, subject = sample_inputs(graph, number), f"{form}: program {number}"
                 reader, back = _read(target, path)
                 if reader is None or back is None:
-                    made = _from_file(target, path, inputs)
-                    wanted = pipeline.run(_grouped(target, graph), inputs, profile=target.profile)
-                    _near(graph, wanted, made, codes, f"{what}, its file run by it,")
-                    count, by = count + 1, "the target itself"
+                    actual = _from_file(target, path, inputs)
+                    expected = pipeline.run(_grouped(target, graph), inputs, profile=target.profile)
+                    _near(graph, expected, actual, codes, f"{subject}, its file run by it,")
+                    count, reader_name = count + 1, "the target itself"
                     continue
+            # By position, as formats may not keep names.
             names = dict(zip(inputs, (v.name for v in back.inputs), strict=True))
-            again = {names[name]: data for name, data in inputs.items()}
-            meant = _grouped(target, graph) if _integer(back) and not _integer(graph) else graph
-            wanted, made = pipeline.run(meant, inputs), pipeline.run(back, again)
-            demand(len(made) == len(wanted), f"{what}, read back, has {len(made)} outputs")
-            given = dict(zip(wanted, made.values(), strict=True))  # formats may name them anew
-            _near(graph, wanted, given, codes, f"{what}, read back,")
-            count, by = count + 1, f"frontend {reader.name}"
+            renamed_inputs = {names[name]: data for name, data in inputs.items()}
+            meant_graph = (
+                _grouped(target, graph) if _integer(back) and not _integer(graph) else graph
+            )
+            expected, actual = pipeline.run(meant_graph, inputs), pipeline.run(back, renamed_inputs)
+            demand(len(actual) == len(expected), f"{subject}, read back, has {len(actual)} outputs")
+            by_name = dict(
+                zip(expected, actual.values(), strict=True)
+            )  # formats may name them anew
+            _near(graph, expected, by_name, codes, f"{subject}, read back,")
+            count, reader_name = count + 1, f"frontend {reader.name}"
     if not count:
         raise Unseen(f"the target writes none of the networks; {_HINT}")
-    return f"{count} files, by {by}"
+    return f"{count} files, by {reader_name}"
 
 
 def _integer(graph: Graph) -> bool:
@@ -259,28 +271,30 @@ def _integer(graph: Graph) -> bool:
 def _from_file(target: Target, path: Path, inputs: Arrays) -> Arrays:
     """Returns what a target computes of a file that it wrote; Unseen where it runs none."""
     if type(target).compile_file is Target.compile_file:
-        said = "and the target does not run its files (compile_file)"
-        raise Unseen(f"no frontend reads {target.suffix} files, {said}: nobody can tell")
+        reason = "and the target does not run its files (compile_file)"
+        raise Unseen(f"no frontend reads {target.suffix} files, {reason}: nobody can tell")
     try:
-        made = target.compile_file(path)(**inputs)
+        results = target.compile_file(path)(**inputs)
     except PluginError as error:
         raise Unseen(f"not tried: {error}") from None
-    return {name: np.asarray(data) for name, data in made.items()}
+    return {name: np.asarray(data) for name, data in results.items()}
 
 
-def _near(graph: Graph, wanted: Arrays, given: Arrays, codes: int, what: str) -> None:
+def _near(graph: Graph, expected: Arrays, actual: Arrays, codes: int, what: str) -> None:
     """Demands that results are as near as they must be: integers by steps, floats by their size."""
-    for found in compare(graph, wanted, given):
-        if found.equal:
+    for difference in compare(graph, expected, actual):
+        if difference.equal:
             continue
-        if found.codes is not None:
-            near = found.codes <= codes + 1e-3
-            far = f"{found.codes:g} steps from the reference, {codes} may be"
+        if difference.codes is not None:
+            is_close = difference.codes <= codes + 1e-3
+            distance = f"{difference.codes:g} steps from the reference, {codes} may be"
         else:
-            size = float(np.abs(wanted[found.name].astype(np.float64)).max(initial=1e-30))
-            near = found.largest <= REALS * size
-            far = f"{found.largest:g} from the reference, which reaches {size:g}"
-        demand(near, f"{what} output {found.name} is {far}")
+            # Relative to the largest value: a sum's error grows with its terms, not with its
+            # result.
+            size = float(np.abs(expected[difference.name].astype(np.float64)).max(initial=1e-30))
+            is_close = difference.largest <= REALS * size
+            distance = f"{difference.largest:g} from the reference, which reaches {size:g}"
+        demand(is_close, f"{what} output {difference.name} is {distance}")
 
 
 def _grouped(target: Target, graph: Graph) -> Graph:
