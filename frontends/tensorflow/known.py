@@ -97,20 +97,18 @@ class KnownValues:
     def _clamped(self, node: Node) -> NDArray[np.generic] | None:
         """Returns a number that a value is clamped to from both sides, as Keras does to sizes."""
         for low in node.operands.values():
-            if low.node.op != "max":
+            tops = [self._integers(value) for value in node.operands.values() if value is not low]
+            if low.node.op != "max" or len(tops) != 1 or tops[0] is None:
                 continue
-            others = [value for value in node.operands.values() if value is not low]
-            if len(others) != 1 or (top := self._number(others[0])) is None:
-                continue
-            floors = [self._number(value) for value in low.node.operands.values()]
-            if any(f is not None and np.greater_equal(f, top).all() for f in floors):
-                return top
+            floors = [self._integers(value) for value in low.node.operands.values()]
+            if any(floor is not None and np.all(floor >= tops[0]) for floor in floors):
+                return tops[0].astype(node.result.type.dtype.carrier)
         return None
 
-    def _number(self, value: Value) -> NDArray[np.generic] | None:
-        """Returns the data of a value; of where they are unknown or symbolic."""
+    def _integers(self, value: Value) -> NDArray[np.int64] | None:
+        """Returns the data of a value, if they are known integers."""
         data = self._cached.get(value)
-        return None if data is None or data.dtype in object else data
+        return data.astype(np.int64) if data is not None and data.dtype.kind in "iu" else None
 
     def _evaluate_sized(
         self, node: Node, operands: dict[str, NDArray[np.generic]]

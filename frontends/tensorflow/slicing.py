@@ -115,8 +115,7 @@ def _parse_strided_slice(call: NodeCall) -> _SliceParts:
             if isinstance(start, int) and isinstance(stop, int):
                 cuts.cut(axis, start, stop, step)
             else:
-                first_known, last_known = (s if isinstance(s, int) else None for s in (start, stop)
-                )
+                first_known, last_known = (s if isinstance(s, int) else None for s in (start, stop))
                 cuts.computed[axis] = _Computed(i, first_known, last_known, step)
             axis, place = axis + 1, place + 1
     return cuts

@@ -65,8 +65,8 @@ class NoisyLayer:
         total = float(from_input.sum())
         if self.inputs is not None:
             shared = (above.sum(axis=1)[:, None] * below).reshape(-1) * w_unit
-            gradients[self.inputs][:] += (
-                2 * (from_input - total * x_shares) + 2 * (from_weights * input_shares - shared)
+            gradients[self.inputs][:] += 2 * (from_input - total * x_shares) + 2 * (
+                from_weights * input_shares - shared
             )
         if self.outputs is not None:
             shared = (above * below.sum(axis=1)[:, None]).reshape(-1) * w_unit

@@ -95,19 +95,18 @@ _TO_THE_END = 2**63 - 1
 def _conv_transpose(axes: int) -> Handler:
     def write(program: FxProgram, node: Node) -> fx.Node:
         attrs = node.attrs
-        before, after = split_pads(int_list(attrs["pad"]))
-        both before != after:
-            raise program.refuse(pair) for pair in zip(front, back, strict=True)]
+        front, back = split_pads(int_list(attrs["pad"]))
+        common = [min(pair) for pair in zip(front, back, strict=True)]
         x, w, bias = (program.optional(node, slot) for slot in ("x", "w", "bias"))
         stride, dilation = int_list(attrs["stride"]), int_list(attrs["dilation"])
-        arguments = (stride, before, int_list(attrs["output_pad"]), attrs["groups"], dilation)
-        made = program.call(f"aten.conv_transpose{axes}d", x, w, bias, *more)
+        options = (stride, common, int_list(attrs["output_pad"]), attrs["groups"], dilation)
+        result = program.call(f"aten.conv_transpose{axes}d", x, w, bias, *options)
         # Padding cuts the result: the part that one side has more is a slice.
-        for axis, (before, after, held) in enumerate(zip(front, back, both, strict=True), 2):
+        for axis, (before, after, both) in enumerate(zip(front, back, common, strict=True), 2):
             if before != after:
-                end = held - after if after > held else _TO_THE_END
-                made = program.call("aten.slice", made, axis, before - held, *arguments)
-        return made
+                end = both - after if after > both else _TO_THE_END
+                result = program.call("aten.slice", result, axis, before - both, end)
+        return result
 
     return write
 
