@@ -29,6 +29,7 @@ from . import (
     files,
     foreign,
     indexing,
+    integer_support,
     layers,
     movement,
     pooling,
@@ -66,7 +67,7 @@ def emit(graph: Graph, path: Path, ledger: Ledger, format: str | None, *, lossy:
         ledger.check(lossy=lossy)
         files.copy(pair, path)
         return
-    integers = any(quantized.on_integers(node) for node in graph)
+    integers = any(integer_support.on_integers(node) for node in graph)
     if format == "int8" and not integers:
         reason = "nothing is quantized, so there is no int8 form"
         raise Refused(f"{graph.name}: {reason}; quantize it first, or write --format float")
@@ -115,9 +116,13 @@ def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
     """Expands quantized ops that MXNet has no operator for to float ops between quantized
     values."""
     for node in list(graph):
-        if node.op in STRUCTURAL_OPS or foreign.is_kept(node) or not quantized.on_integers(node):
+        if (
+            node.op in STRUCTURAL_OPS
+            or foreign.is_kept(node)
+            or not integer_support.on_integers(node)
+        ):
             continue
-        if not (why := quantized.unsupported_reason(node)):
+        if not (why := integer_support.unsupported_reason(node)):
             continue
         name = node.results[0].name
         if node.op in ("quantize", "dequantize"):
@@ -125,14 +130,14 @@ def _open_unsupported(graph: Graph, ledger: Ledger) -> None:
                 continue  # computed below
             raise _unsupported_type(node, why, ledger)
         expand(graph, node)
-        change = Change.APPROXIMATED if why == quantized.DEFECT else Change.REGROUPED
+        change = Change.APPROXIMATED if why == integer_support.DEFECT else Change.REGROUPED
         ledger.add(change, STEP, name, f"float between integers: {why}")
     graph.prune()
     # Opening a kernel adds dequantizes of its weights, which are folded to floats here.
     for node in list(graph):
         # such as weights with a scale for each channel, and 32-bit biases: MXNet has no operator
         if node.op not in ("quantize", "dequantize") or not (
-            why := quantized.unsupported_reason(node)
+            why := integer_support.unsupported_reason(node)
         ):
             continue
         if node.op == "quantize" or node.operands["x"].constant is None:
@@ -161,7 +166,7 @@ def to_model(graph: Graph, ledger: Ledger) -> ModelFiles:
         if foreign.is_kept(node):
             foreign.write(writer, ranges, node)
             continue
-        if quantized.on_integers(node):
+        if integer_support.on_integers(node):
             quantized.write(ranges, node)
             continue
         for value, entry in zip(node.results, write_float_node(writer, node), strict=False):

@@ -142,9 +142,10 @@ def scales(graph: Graph, statistics: Statistics) -> list[tuple[ChannelGroup, Rea
     groups, bounds = [group for group, _ in candidates], [found for _, found in candidates]
     balanced = _balanced(groups, bounds, statistics)
     factors = least_noise(_noisy_layers(groups, statistics), balanced, bounds)
+    rounded = [_rounded(found, *ends) for found, ends in zip(factors, bounds, strict=True)]
     return [
         (group, found)
-        for group, found in zip(groups, map(_rounded, factors), strict=True)
+        for group, found in zip(groups, rounded, strict=True)
         if np.abs(np.log(found)).max(initial=0) > 1e-3
     ]
 
@@ -161,10 +162,10 @@ def _candidates(
     return found
 
 
-def _rounded(factors: Reals) -> Reals:
-    """Returns factors as eighths of octaves: what the last bits of a logarithm are does not show in
-    the weights."""
-    return np.asarray(np.exp2(np.rint(np.log2(factors) * 8) / 8))
+def _rounded(factors: Reals, lowest: Reals, highest: Reals) -> Reals:
+    """Returns factors as eighths of octaves within bounds: the last bits of logarithms, which
+    differ between processors, do not show in the weights."""
+    return np.asarray(np.clip(np.exp2(np.rint(np.log2(factors) * 8) / 8), lowest, highest))
 
 
 def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[NoisyLayer]:

@@ -38,9 +38,7 @@ REASONS: Mapping[str, str] = {
     "Uniform": "no kernel of oneDNN; the profile tf-2.21.uniform has its numbers",
 }
 """Why an op is not read, by how its name begins; the longest beginning holds."""
-KEPT = (
-    "TensorFlow runs them, as it does the forms of ops above that are not read (`test_modes.py`)."
-)
+KEPT = "TensorFlow runs them, as it does the forms of ops above that are not read (`test_quantize_modes.py`)."
 _QUANTIZES = re.compile("[Qq]uantiz|FakeQuant")
 HEAD = """# TensorFlow, op by op
 
@@ -60,7 +58,9 @@ def read() -> dict[str, str]:
     found = dict.fromkeys(OPS, "test_operators.py")
     found |= dict.fromkeys(quantization.OPS, "test_quantization.py")
     found |= dict.fromkeys(kernels.OPS, "test_kernels.py")
-    found |= dict.fromkeys(("QuantizeV2", "Dequantize", *kernels.LEGACY_MATMULS), "test_modes.py")
+    found |= dict.fromkeys(
+        ("QuantizeV2", "Dequantize", *kernels.LEGACY_MATMULS), "test_quantize_modes.py"
+    )
     found |= dict.fromkeys(kernels.INTEL, "test_intel.py")
     found |= dict.fromkeys((*loops.OPS, *LOOP_OPS, *BRANCH_OPS, *FRAME_OPS), "test_loops.py")
     found |= dict.fromkeys(CALL_OPS, "test_networks.py")
