@@ -38,7 +38,7 @@ REASONS: Mapping[str, str] = {
     "Uniform": "no kernel of oneDNN; the profile tf-2.21.uniform has its numbers",
 }
 """Why an op is not read, by how its name begins; the longest beginning holds."""
-KEPT = "TensorFlow runs them, as it does the forms of ops above that are not read (`test_quantize_modes.py`)."
+KEPT = "TensorFlow runs them, as it does forms of ops that are not read (`test_quantize_modes.py`)."
 _QUANTIZES = re.compile("[Qq]uantiz|FakeQuant")
 HEAD = """# TensorFlow, op by op
 
