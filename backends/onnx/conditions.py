@@ -52,6 +52,16 @@ def _has_matching_signs(match: ChainMatch) -> bool:
     return x is None or w is None or x.storage.kind != "int" or w.storage.kind == "int"
 
 
+def _has_scales_of_one_matrix(match: ChainMatch) -> bool:
+    """Several scales of a MatMul's constant weights are those of the columns of one matrix."""
+    weight = match.codes.get("b")
+    quant = weight.type.quant if weight is not None else None
+    if weight is None or quant is None or quant.granularity is None:
+        return True
+    # Stacked matrices with a scale for each column stay float32, also a stack of one.
+    return weight.type.rank == 2 and quant.granularity.axis == 1
+
+
 def _has_unit_gain(match: ChainMatch) -> bool:
     """A Gemm with a bias has alpha = beta = 1."""
     attrs = match.head.attrs
@@ -100,6 +110,10 @@ CONDITIONS: Mapping[str, GroupCondition] = {
     ),
     "bias_i32": GroupCondition("the bias is i32 values", _has_int32_bias),
     "signed_pair": GroupCondition("signed data meet signed weights", _has_matching_signs),
+    "matrix_scales": GroupCondition(
+        "weights with several scales are one matrix, with a scale for each column",
+        _has_scales_of_one_matrix,
+    ),
     "unit_gain_with_bias": GroupCondition(
         "with a bias, alpha and beta are 1", _has_unit_gain, of_types=False
     ),

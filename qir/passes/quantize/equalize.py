@@ -14,10 +14,10 @@ By `equalize` it becomes:
 
     graph main as native {
       %x = input() : 2x2xf32
-      %w.equalized = constant([1.0, 2.0, 0.0070710676, -0.014142135]) : 2x2xf32
+      %w.equalized = constant([1.4142135, 2.828427, 0.047568284, -0.09513657]) : 2x2xf32
       %m = linear(%x, %w.equalized) : 2x2xf32
       %r = relu(%m) : 2x2xf32
-      %v.equalized = constant([1.0, 1.4142135, 2.0, -1.4142135]) : 2x2xf32
+      %v.equalized = constant([0.70710677, 0.2102241, 1.4142135, -0.2102241]) : 2x2xf32
       %y = linear(%r, %v.equalized) : 2x2xf32
       output(y=%y)
     }
@@ -59,6 +59,9 @@ SETTLED = 0.01
 """The rounds end where no scale changed by more than so much of itself."""
 REACH = 1024.0
 """No channel is scaled by more than this, up or down: dead channels have no scale of their own."""
+UNSEEN = 3.0
+"""How far a channel may reach beyond one sample, of the largest reach; over the root of the number
+of samples."""
 STEP = "scaled"
 """The step in the lineage of values whose channels were divided."""
 
@@ -91,7 +94,7 @@ class Equalize(Pass):
         )
         statistics = Statistics("sample")
         with statistics.batch("sample", 0) as batch:
-            batch.update("r", np.ones((2, 2), np.float32), 1)
+            batch.update("r", np.tile(np.array([3, 0.03], np.float32), (64, 1)), 1)
         yield cls(statistics), parse(text)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
@@ -219,7 +222,7 @@ class _Sums(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """A layer's input by channel: the largest magnitude and the mean square."""
+    """A layer's input by channel: the largest magnitude to expect, and the mean square."""
 
     reach: Reals
     power: Reals
@@ -252,11 +255,14 @@ def _input_statistics(
     summary = statistics[Key(data.lineage.tensor, channel_groups[index].axis)]
     ends = np.maximum(np.abs(summary.channel_low), np.abs(summary.channel_high))
     reach = np.asarray(ends, np.float64)
+    # Few samples say little of one channel: another sample may reach further, and would be cut.
+    samples = max(1, summary.count // math.prod(d for d in data.type.shape[1:] if type(d) is int))
+    margin = UNSEEN / math.sqrt(samples) * reach.max(initial=0)
     # A fifth of the reach is about the deviation of a channel; the tensor's mean square is known.
     power = (reach / 5) ** 2
     square = summary.variance + summary.mean**2
     known = power.mean() > 0 and np.isfinite(square) and square > 0
-    return _Data(reach, power * (square / power.mean()) if known else power)
+    return _Data(reach + margin, power * (square / power.mean()) if known else power)
 
 
 def _balanced(
