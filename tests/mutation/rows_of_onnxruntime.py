@@ -46,12 +46,15 @@ class Case:
     """Whether the result has another map than the data."""
     behind: str = ""
     """What stands behind the op, before the quantize, or beside it."""
+    stacked: bool = False
+    """Whether the weights are two matrices with a scale for each column."""
 
     def __str__(self) -> str:
         said = [self.op, self.x, *[f"by {self.w}"] * bool(self.w), *[f"to {self.y}"] * bool(self.y)]
         said += [self.tail, self.bias, *["moved"] * self.moved]
         said += [f"then {self.behind}"] * bool(self.behind)
         said += [f"gain {self.gain}"] * (self.gain != 1)
+        said += ["stacked"] * self.stacked
         return " ".join(filter(None, said))
 
 
@@ -146,8 +149,13 @@ def _conv(axes: int) -> Callable[[Written], str]:
 
 
 def _matmul(m: Written) -> str:
-    x = m.data(m.case.x, 3, 8)
-    return m.op("MatMul", x, m.weights(m.case.w or "i8", 8, 4))
+    kind = m.case.w or "i8"
+    if not m.case.stacked:
+        return m.op("MatMul", m.data(m.case.x, 3, 8), m.weights(kind, 8, 4))
+    x = m.data(m.case.x, 2, 3, 8)
+    held = m.codes(kind, m.rng.integers(max(_LEAST[kind], -100), 100, (2, 8, 4)))
+    scales, zeros = m.constant([0.05, 0.04, 0.03, 0.06]), m.codes(kind, [0] * 4)
+    return m.op("MatMul", x, m.op("DequantizeLinear", held, scales, zeros, axis=2))
 
 
 def _gemm(m: Written) -> str:
@@ -306,6 +314,9 @@ def _products(op: str) -> Iterator[Case]:
             yield from (Case(op, kind, w, tail=tail) for tail in ("", *_KEPT))
         if kind in _OTHER or w in _OTHER:
             yield from (Case(op, kind, w, behind=how) for how in behind)
+    if op == "matmul":
+        stacks = [(w, tail) for w in _OTHER for tail in ("", *_KEPT)]
+        yield from (Case(op, "u8", w, tail=tail, stacked=True) for w, tail in stacks)
     for bias in ("unit", "other_unit", "real", "real_matrix", "u8"):
         if op == "matmul" or (op != "gemm" and bias == "real_matrix"):
             continue
