@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
@@ -141,19 +142,10 @@ def _imports(module: str, path: Path, known: frozenset[str]) -> tuple[Import, ..
 def _found_imports(module: str, path: Path, known: frozenset[str]) -> Iterator[Import]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    later = {
-        id(inner)
-        for outer in ast.walk(tree)
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(outer, ast.If) and ast.unparse(outer.test).endswith("TYPE_CHECKING"))
-        for statement in outer.body
-        for inner in ast.walk(statement)
-    }
     importers = {"import_module", "__import__", "run_module"}
     bound: dict[str, str] = {}
     attributes = []
-    for node in ast.walk(tree):
-        loading = id(node) not in later
+    for node, loading in walked(tree):
         match node:
             case ast.Import(names=names):
                 for alias in names:
@@ -179,6 +171,22 @@ def _found_imports(module: str, path: Path, known: frozenset[str]) -> Iterator[I
     for stem, attr in attributes:
         if stem in bound:
             yield Import(bound[stem], False, False, f"{bound[stem]}.{attr}")
+
+
+def walked(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it is run while the module is loaded."""
+    waiting = deque([(tree, True)])
+    while waiting:
+        node, loading = waiting.popleft()
+        yield node, loading
+        later: list[ast.stmt] = []
+        match node:
+            case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+                later = body
+            case ast.If(test=test, body=body) if ast.unparse(test).endswith("TYPE_CHECKING"):
+                later = body
+        for child in ast.iter_child_nodes(node):
+            waiting.append((child, loading and child not in later))
 
 
 def text_of(node: ast.expr) -> str:

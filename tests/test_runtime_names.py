@@ -91,6 +91,7 @@ COMPARING = {
     *("match", "fullmatch", "search", "index", "find", "count", "__eq__", "__contains__"),
 }
 """Methods that ask of a text what it is."""
+QUESTIONS = (ast.Compare, ast.Match, ast.Call, ast.Subscript)
 ASKED = (
     ("qir/cli/run", "KERNELS", "the engine that a compiled program of QIR runs on"),
     ("qir/evaluating", "reference", "the interpreter, which is no target"),
@@ -158,7 +159,8 @@ def of_python(code: str) -> Iterator[Text]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    for node in nodes:
+    asking = (n for n in nodes if isinstance(n, QUESTIONS))
+    for node in asking:
         for line, operands in compared(node):
             words = []
             for held, text in (pair for o in operands for pair in literals(o, constants)):
