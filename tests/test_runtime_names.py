@@ -159,9 +159,8 @@ def of_python(code: str) -> Iterator[Text]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    asking = (n for n in nodes if isinstance(n, QUESTIONS))
-    for node in asking:
-        for line, operands in compared(node):
+    for question in nodes:
+        for line, operands in compared(question) if isinstance(question, QUESTIONS) else ():
             words = []
             for held, text in (pair for o in operands for pair in literals(o, constants)):
                 skipped |= {id(inner) for inner in ast.walk(held)}
