@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from qir._kernels._cpu import Plan
 from qir.ir.dtype import F32
 from qir.ir.node import Value
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 from qir.ir.types import QuantType
 
 from .activations import clamp_bounds
@@ -371,6 +372,6 @@ LOWERINGS = {
     "matmul": matmul,
     "gemm": gemm,
     "linear": linear,
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), conv),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed),
+    **dict.fromkeys(CONVOLUTIONS, conv),
+    **dict.fromkeys(TRANSPOSED_CONVOLUTIONS, transposed),
 }

@@ -204,6 +204,10 @@ def is_nan(b: ProgramBuilder, job: Job) -> None:
     _add_binary_step(b, job.name, "not_equal", kind, value, value, job.result)
 
 
+_NEGATIONS = {"neg": ("sub", 0), "bit_not": ("xor", -1), "logical_not": ("equal", 0)}
+"""Ops of one operand, as an op of two and its constant operand."""
+
+
 def negation(b: ProgramBuilder, job: Job) -> None:
     """Lowers neg, bit_not and logical_not as 0 - x, x xor -1 and x == 0."""
     _refuse_epilogue(job)
@@ -212,7 +216,7 @@ def negation(b: ProgramBuilder, job: Job) -> None:
     if job.op == "neg" and kind.startswith("f"):
         float64_function(b, job)
         return
-    op, number = {"neg": ("sub", 0), "bit_not": ("xor", -1), "logical_not": ("equal", 0)}[job.op]
+    op, number = _NEGATIONS[job.op]
     if kind not in _cpu.applied()[op]:
         raise CannotLower(f"no kernel computes {job.op} of {kind}")
     with np.errstate(over="ignore"):
@@ -403,7 +407,7 @@ def _lowerings() -> dict[str, Callable[[ProgramBuilder, Job], None]]:
     lowerings |= dict.fromkeys(_cpu.FUNCTIONS, float64_function)
     lowerings |= dict.fromkeys((f"reduce_{op}" for op in _cpu.REDUCTIONS), reduction)
     lowerings |= dict.fromkeys(("arg_max", "arg_min"), arg_extreme)
-    lowerings |= dict.fromkeys(("neg", "bit_not", "logical_not"), negation)
+    lowerings |= dict.fromkeys(_NEGATIONS, negation)
     return (
         lowerings
         | {"min": n_ary, "max": n_ary, "sum": n_ary, "where": where, "cast": cast}

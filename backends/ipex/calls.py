@@ -11,6 +11,7 @@ from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.origin import Origin
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.ir.types import QuantType
 
 LAYERS: Mapping[str, str] = MappingProxyType(
@@ -72,7 +73,7 @@ WEIGHTED = frozenset(
     " aten.conv_transpose3d.input".split()
 )
 """Operators whose second operand is a weight."""
-_NOT_CALLED = frozenset({"quantize", "dequantize", "constant", "input", "output"})
+_NOT_CALLED = STRUCTURAL_OPS | {"quantize", "dequantize"}
 
 
 @dataclass

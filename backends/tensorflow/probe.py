@@ -17,6 +17,7 @@ from qir.ir.node import Node
 from qir.ir.types import QuantType
 
 from .asking import Attr, GraphRequest, RequestedType, RequestedTypes, TensorFlow
+from .writer.kernels import FUSED_OPS
 
 Array = NDArray[np.generic]
 Feeds: TypeAlias = "Mapping[str, Array]"
@@ -188,8 +189,6 @@ def _concat(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) ->
 
 # -- products -------------------------------------------------------------------------------------
 
-_STAGES = {"relu": "Relu", "leaky_relu": "LeakyRelu", "add": "Sum"}
-
 
 def _product(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -> str:
     """Returns a fused kernel: data, weights, a real bias, maybe a summand, then what is done with
@@ -214,7 +213,7 @@ def _product(probe: _Kernels, node: Node, request: GraphRequest, feeds: Feeds) -
         inputs.append(_quantized_in_graph(request, _data(node, summand, feeds), types[-1]))
     ends.append(_declared_range(node, ""))
     inputs += _ranges(request, *ends)
-    stages = [_STAGES[stage.op] for stage in node.stages[1:]]
+    stages = [FUSED_OPS[stage.op] for stage in node.stages[1:]]
     common: dict[str, Attr] = {
         "fused_ops": ("BiasAdd", *stages, "Requantize"),
         "Thost_inputs": RequestedTypes((*types, *("float",) * (2 * len(ends)))),

@@ -17,6 +17,7 @@ from qir.analysis.kernel_groups import (
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.origin import Origin
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.passes.forms.group import kernel_text
 from qir.profiles import Profile, profile
 from qir.profiles.conditions import conditions
@@ -24,7 +25,7 @@ from qir.profiles.profile import GroupEntry as Row
 from qir.profiles.profile import When
 from qir.rewrite.fusing import ChainMatch, match_chain, quantized_source
 
-_NON_COMPUTE_OPS = frozenset({"input", "constant", "output", "quantize", "dequantize"})
+_NON_COMPUTE_OPS = STRUCTURAL_OPS | {"quantize", "dequantize"}
 
 
 @dataclass(frozen=True, slots=True)

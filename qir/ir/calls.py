@@ -11,7 +11,7 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import DType
 from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.ops import OPS, BodySignature, Call, spec
-from qir.ir.ops.graph import STATED_TYPE_OPS
+from qir.ir.ops.graph import FREE_SLOT_OPS, STATED_TYPE_OPS
 from qir.ir.ops.spec import OpSpec
 from qir.ir.types import Array, TensorType
 
@@ -220,8 +220,7 @@ def check_slots(op: str, operands: Mapping[str, Value], *, complete: bool = True
         if not isinstance(value, Value):
             raise GraphError(f"{op}: {slot} is {type(value).__name__}, it takes a value")
     op_spec = spec(op)
-    # The slots of these three are names of the user's own.
-    if op in ("output", "foreign", "fused") or tuple(operands) in op_spec.checked_operand_names:
+    if op in FREE_SLOT_OPS or tuple(operands) in op_spec.checked_operand_names:
         return
     for slot in operands:
         _check_slot(op_spec, slot)

@@ -17,6 +17,7 @@ from qir.ir.lexer import quote, write_name, write_word
 from qir.ir.node import GraphLike, Node, Stage, Value
 from qir.ir.numerals import number_text
 from qir.ir.ops import spec
+from qir.ir.ops.graph import FREE_SLOT_OPS
 from qir.ir.origin import Lineage, Origin
 from qir.ir.types import MAX_INLINE_PARAMS, Array, ArrayName, Element, QuantType, TensorType
 
@@ -173,7 +174,7 @@ class _Printer:
         if flow is not None:
             texts[flow] = "."
         # Their slots are names of the user's own, not of a spec, so all are written out.
-        if op in ("output", "foreign", "fused"):
+        if op in FREE_SLOT_OPS:
             return ", ".join(f"{write_name(s)}={v}" for s, v in texts.items())
         out = [texts.pop(slot) for slot in _positional_slots(op) if slot in texts]
         by_name = sorted(texts.items(), key=_slot_order)

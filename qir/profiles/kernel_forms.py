@@ -16,13 +16,13 @@ import numpy as np
 from qir import registry
 from qir.ir.attrs import Attr
 from qir.ir.dims import Dim
-from qir.ir.ops import spec
+from qir.ir.ops import layers, spec
 from qir.ir.types import QuantType, TensorType
 
 KIND = "qir.forms"
 """The entry points of forms; each names a `Form` or a table of them by name."""
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+CONVOLUTIONS = tuple(sorted(layers.CONVOLUTIONS))
+TRANSPOSED = tuple(sorted(layers.TRANSPOSED_CONVOLUTIONS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.node import Node
+from qir.ir.ops.layers import RECURRENT_OPS
 
 from .symbol import Entry
 from .writer import OpWriter, SymbolWriter
@@ -95,4 +96,4 @@ def _mode(writer: SymbolWriter, node: Node) -> str:
     raise writer.refuse(node, "MXNet's RNN has other functions")
 
 
-OPS: dict[str, OpWriter] = dict.fromkeys(("lstm", "gru", "rnn"), _layer)
+OPS: dict[str, OpWriter] = dict.fromkeys(RECURRENT_OPS, _layer)

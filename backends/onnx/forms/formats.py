@@ -11,6 +11,7 @@ from qir.errors import Refused
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import integer, quantization
+from qir.ir.ops.graph import FREE_SLOT_OPS
 from qir.ir.quantized_ops import PLAIN_INTEGER_PRODUCTS
 from qir.ir.verify.step import SLOTS
 from qir.ledger import Change, Ledger
@@ -265,7 +266,7 @@ def _fold_parameter_branches(graph: Graph, ledger: Ledger) -> None:
 
 def _computed_parameters(node: Node) -> list[Value]:
     """Returns the operands that carry scales and zero points of a node's types."""
-    if node.op in ("foreign", "output", "fused") or not _is_dynamic(node):
+    if node.op in FREE_SLOT_OPS or not _is_dynamic(node):
         return []
     return [v for s, v in node.operands.items() if s.rpartition(".")[2] in ("scale", "zero")]
 

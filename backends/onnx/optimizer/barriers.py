@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.rewrite.fusing import is_fusible_activation
 
+from ..preparation.convolution_inputs import FUSED_CONSUMERS
 from ..preparation.float_parameters import LAYER_SLOTS
 
 _LAYER_SLOTS = {**LAYER_SLOTS, "matmul": ("a", "b", "bias"), "linear": ("x", "w", "bias")}
 """Data, weights and bias of each layer; a matmul and the add after it become a Gemm."""
-_FOLDED_OPS = frozenset({"add", "mul", "batch_norm"})
-"""Ops whose constants the optimizer folds into the layer before them."""
 
 
 def would_be_quantized(value: Value) -> bool:
@@ -38,7 +38,7 @@ def _fused_producer(node: Node) -> Node | None:
     None."""
     if is_fusible_activation(node) or _keeps_elements(node):
         return next(iter(node.operands.values())).node
-    if node.op in _FOLDED_OPS:
+    if node.op in FUSED_CONSUMERS:
         computed = [v.node for v in node.operands.values() if v.constant is None]
         # With two computed operands it is an addition of the model, not of a constant.
         return computed[0] if len(computed) == 1 else None
@@ -55,7 +55,7 @@ def _is_dequantized(value: Value) -> bool:
 def _keeps_elements(node: Node) -> bool:
     """Returns whether an op only moves elements of its operand x, so that integers could be
     moved too."""
-    if node.op in ("input", "constant", "output", "foreign", "fused"):
+    if node.op in STATED_TYPE_OPS | {"constant"}:
         return False
     traits = spec(node.op).traits
     return traits.value_preserving and traits.same_params == ("x",)

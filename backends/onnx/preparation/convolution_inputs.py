@@ -20,7 +20,7 @@ from qir.rewrite.preparation import Preparation
 
 from .float_parameters import quantizes_float_constants
 
-_FUSED_CONSUMERS: Mapping[str, tuple[str, ...]] = {
+FUSED_CONSUMERS: Mapping[str, tuple[str, ...]] = {
     "mul": ("b",),
     "add": ("b",),
     "batch_norm": ("gamma", "beta", "mean", "var"),
@@ -97,14 +97,14 @@ def _spatial_pads(pad: Node) -> tuple[int, ...] | None:
 def _fusible_consumer(node: Node) -> Node | None:
     """Returns the op after a convolution that is fused into it."""
     use = node.result.only_use
-    if use is None or use.node.op not in _FUSED_CONSUMERS or use.slot not in ("a", "x"):
+    if use is None or use.node.op not in FUSED_CONSUMERS or use.slot not in ("a", "x"):
         return None
     last = use.node
     is_plain = not any(n.stages or n.schemes for n in (node, last)) and last.profile == node.profile
     if not is_plain or last.result.type.shape != node.result.type.shape:
         return None
     w, bias = node.operands["w"], node.operands.get("bias")
-    constants = [last.operands[slot] for slot in _FUSED_CONSUMERS[last.op]]
+    constants = [last.operands[slot] for slot in FUSED_CONSUMERS[last.op]]
     if not all(_is_float_constant(v) for v in (w, *constants)) or not (
         bias is None or _is_float_constant(bias)
     ):
@@ -131,7 +131,7 @@ def _is_per_channel(w: Value, other: Value, *, allow_scalar: bool) -> bool:
 
 def _fuse(graph: Graph, node: Node, last: Node) -> None:
     w, b = node.operands["w"], node.operands.get("bias")
-    constants = [_float_data(last.operands[slot]) for slot in _FUSED_CONSUMERS[last.op]]
+    constants = [_float_data(last.operands[slot]) for slot in FUSED_CONSUMERS[last.op]]
     weights, bias = _fused_parameters(
         last, _float_data(w), None if b is None else _float_data(b), constants, node
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from qir.ir.dtype import F32, U8, DType
 from qir.ir.node import Node, Use, Value
 from qir.ir.ops import spec
+from qir.ir.ops.graph import FREE_SLOT_OPS
 from qir.ir.types import QuantType, TensorType
 from qir.ledger import Change
 
@@ -33,7 +34,7 @@ _KEPT_16_BITS = (
 
 def parameter_operands(node: Node) -> dict[str, Value]:
     """Returns the operands that are parameters of a node's types: its companion slots."""
-    if node.op in ("foreign", "fused", "output"):
+    if node.op in FREE_SLOT_OPS:
         return {}
     op_spec = spec(node.op)
     return {s: v for s, v in node.operands.items() if op_spec.is_companion(s)}
@@ -142,7 +143,7 @@ def _would_be_fused(use: Use) -> bool:
     not do: weights alone make it MatMulNBits, which rounds data.
     """
     node = use.node
-    if node.op in ("output", "foreign", "fused") or spec(node.op).traits.weight != use.slot:
+    if node.op in FREE_SLOT_OPS or spec(node.op).traits.weight != use.slot:
         return False
     data = node.operands[spec(node.op).traits.data]
     # With a source node, onnxruntime met this pattern in the user's model too: it is kept as it

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qir.ir.attrs import Attr
+from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
 
 from ..opset import decomposed
 from ..optimizer import padded_pools
@@ -209,8 +210,8 @@ _WRITERS: dict[str, OperatorWriter] = {
     "relu": operator("Relu"),
     "sigmoid": operator("Sigmoid"),
     "clip": _clip,
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv),
-    **{f"conv_transpose{n}d": _conv_transpose for n in (1, 2, 3)},
+    **dict.fromkeys(CONVOLUTIONS, _conv),
+    **dict.fromkeys(TRANSPOSED_CONVOLUTIONS, _conv_transpose),
     "matmul": _matmul,
     "gemm": _gemm,
     "linear": _linear,

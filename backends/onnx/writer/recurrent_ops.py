@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.ops.recurrent import ACTIVATIONS, GATE_COUNTS
 
 from .operator_table import OperatorWriter
@@ -137,4 +138,4 @@ def _tuple(work: OpToWrite, name: str) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-OPS: dict[str, OperatorWriter] = dict.fromkeys(("rnn", "lstm", "gru"), _layer)
+OPS: dict[str, OperatorWriter] = dict.fromkeys(RECURRENT_OPS, _layer)

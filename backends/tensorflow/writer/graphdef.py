@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qir.ir.graph import Graph
 from qir.ir.node import Node
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 
 from . import (
     attention,
@@ -80,7 +81,7 @@ def to_graphdef(graph: Graph) -> WrittenGraph:
 def _write_nodes(w: GraphNodes, graph: Graph) -> None:
     """Writes all nodes of a graph, or of a body whose inputs have tensors already."""
     for node in graph:
-        if node.op in ("input", "constant", "output"):
+        if node.op in STRUCTURAL_OPS:
             continue
         if node.op in control.OPS:
             _set_tensors(w, node, control.OPS[node.op](w, graph, node, _write_nodes))

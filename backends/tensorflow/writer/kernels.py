@@ -20,7 +20,7 @@ from .wire import Attr, TypeAttr, TypeListAttr
 
 Write = Callable[[GraphNodes, Node], str]
 _ROUND_MODES = {"": "HALF_TO_EVEN", "even": "HALF_TO_EVEN", "away": "HALF_AWAY_FROM_ZERO"}
-_FUSED_OPS = {"relu": "Relu", "add": "Sum", "leaky_relu": "LeakyRelu"}
+FUSED_OPS = {"relu": "Relu", "add": "Sum", "leaky_relu": "LeakyRelu"}
 """The names of fused ops in `fused_ops`."""
 _NAME = {"conv2d": "_FusedQuantizedConv2D", "linear": "_QuantizedMatMul"}
 
@@ -137,9 +137,9 @@ class _FusedKernel:
     def add_epilogue(self) -> None:
         """Adds the fused ops after the sums, and the conversion of the result."""
         for index, stage in enumerate(fused_stages(self.n)[1:], 1):
-            if stage.op not in _FUSED_OPS:
+            if stage.op not in FUSED_OPS:
                 raise refusal(self.n, f"TensorFlow's kernel has no {stage.op}")
-            self.stages.append(_FUSED_OPS[stage.op])
+            self.stages.append(FUSED_OPS[stage.op])
             if stage.op == "add":
                 (other,) = _stage_operands(self.n, index).values()
                 self._summand(other)

@@ -343,6 +343,7 @@ def between(call: MethodCall, arrays: Mapping[str, Integers]) -> Integers:
     return saturate(table[index] + ((slope + 64) >> 7), out)
 
 
+_COMPARISONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 METHODS: Mapping[str, PluginMethod] = {
     "fixed_abs": PluginMethod(fixed_abs, ("abs",), reads=("requant",), slots=("x",)),
     "fixed_clip": PluginMethod(
@@ -351,13 +352,13 @@ METHODS: Mapping[str, PluginMethod] = {
     "fixed_relu": PluginMethod(fixed_relu, ("relu",), reads=("requant",), slots=("x",)),
     "fixed_compare": PluginMethod(
         fixed_compare,
-        ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        _COMPARISONS,
         reads=("requant",),
         reals=True,
     ),
     "code_compare": PluginMethod(
         code_compare,
-        ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal"),
+        _COMPARISONS,
         reals=True,
     ),
     "fixed_square": PluginMethod(

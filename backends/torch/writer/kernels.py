@@ -12,6 +12,7 @@ from torch import fx
 from qir.ir.attrs import Attr
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
+from qir.ir.ops.layers import CONVOLUTIONS
 from qir.ir.types import QuantType
 
 from . import (
@@ -207,7 +208,7 @@ def _convolution(program: FxProgram, node: Node) -> fx.Node:
     )
     pack = getattr(torch.ops.quantized, f"{op}_prepack")
     pack_arguments: list[Any] = [dilation, groups]
-    if op not in ("conv1d", "conv2d", "conv3d"):
+    if op not in CONVOLUTIONS:
         pad_before, pad_after = split_pads(int_list(attrs["pad"]))
         if pad_before != pad_after:
             raise program.refuse(node, "its padding differs before and after")

@@ -16,6 +16,7 @@ from qir.errors import Refused
 from qir.ir.dims import Dim, Sym
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.quantized_ops import STRUCTURAL_OPS
 from qir.query.display import op_name
 
 from .elements import fits, kind, quantized, tensor
@@ -153,7 +154,7 @@ class FxProgram:
             self.require(value)
             self.values[value] = self.graph.placeholder(name)
         for node in self.source:
-            if node.op in ("input", "constant", "output"):
+            if node.op in STRUCTURAL_OPS:
                 continue
             handler = choose(node)
             if handler is None:

@@ -77,3 +77,5 @@ OPS = (
 
 STATED_TYPE_OPS = frozenset({"input", "output", "fused", "foreign"})
 """Ops whose result types are stated and not inferred."""
+FREE_SLOT_OPS = frozenset({"output", "fused", "foreign"})
+"""Ops whose slots are names of the user's own, not of a spec."""

@@ -51,10 +51,11 @@ from qir.ir.attrs import Attr
 from qir.ir.dtype import BOOL, I64
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ir.ops.recurrent import DIRECTIONS
 from qir.ir.types import Array, TensorType
 from qir.ledger import Change, Ledger
-from qir.passes.loops.unroll.layers import LAYERS, hidden_size, is_expressible, write_step
+from qir.passes.loops.unroll.layers import hidden_size, is_expressible, write_step
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -73,7 +74,7 @@ class LowerLayers(Pass):
     projected: bool = False
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        layers = [node for node in graph if node.op in LAYERS and self._fits(node)]
+        layers = [node for node in graph if node.op in RECURRENT_OPS and self._fits(node)]
         for node in layers:
             replacements = _LayerLoop(graph, node).add_loop()
             renames = [(new, old.name, old.lineage) for old, new in replacements.items()]

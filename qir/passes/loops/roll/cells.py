@@ -17,6 +17,7 @@ from qir.errors import QirError
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Value
+from qir.ir.ops.layers import MATRIX_PRODUCTS
 from qir.ir.ops.recurrent import GATE_COUNTS
 from qir.reference.interpreter import profile_name_of, run_node
 
@@ -274,7 +275,7 @@ class CellReader:
         """Returns what a product reads, its rows for these columns, and its bias."""
         node, op = part.value.node, part.value.node.op
         slots = ("x", "w", "bias") if op == "linear" else ("a", "b", "c")
-        if op not in ("linear", "gemm", "matmul"):
+        if op not in MATRIX_PRODUCTS:
             return None
         transposed = op == "linear" or (op == "gemm" and node.attrs["trans_b"] is True)
         defaults = {"alpha": 1.0, "beta": 1.0, "trans_a": False} if op == "gemm" else {}

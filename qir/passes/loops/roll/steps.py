@@ -10,11 +10,12 @@ from qir.ir import attrs as attributes
 from qir.ir.attrs import Attr
 from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
+from qir.ir.ops.graph import STATED_TYPE_OPS
 from qir.passes.loops.roll.folded import Folded, zeros
 
 Row: TypeAlias = tuple[Value, ...]
 """What is at one place of every step, in the order of the steps."""
-_NEVER_REPEATED = frozenset({"input", "constant", "output", "foreign", "fused"})
+_NEVER_REPEATED = STATED_TYPE_OPS | {"constant"}
 _MAX_TRIES = 64
 
 

@@ -34,8 +34,9 @@ from qir.errors import PassError
 from qir.ir.graph import Graph
 from qir.ir.inlining import inline
 from qir.ir.node import Node, Value
+from qir.ir.ops.layers import RECURRENT_OPS
 from qir.ledger import Change, Ledger
-from qir.passes.loops.unroll.layers import LAYERS, RunCount, layer_size, write_layer
+from qir.passes.loops.unroll.layers import RunCount, layer_size, write_layer
 from qir.rewrite.runner.contract import Pass
 from qir.rewrite.runner.filter import may
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -69,7 +70,7 @@ class Unroll(Pass):
         self.require_least(limit=1)
 
     def run(self, graph: Graph, ledger: Ledger) -> int:
-        ops = (*(_CONTROL if self.loops else ()), *(LAYERS if self.layers else ()))
+        ops = (*(_CONTROL if self.loops else ()), *(RECURRENT_OPS if self.layers else ()))
         count = sum(self._unroll(graph, node, ledger) for node in list(graph) if node.op in ops)
         return count + (graph.prune() if count else 0)
 
@@ -100,7 +101,7 @@ def _run_count(graph: Graph, node: Node) -> RunCount | None:
     said."""
     if node.schemes or node.inner:
         return None
-    if node.op in LAYERS:
+    if node.op in RECURRENT_OPS:
         return layer_size(node)
     body = graph.body(node)
     count = _loop_count(node, body) if node.op == "loop" else _scan_length(node)

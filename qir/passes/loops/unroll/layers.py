@@ -15,7 +15,6 @@ from qir.ir.ops import spec
 from qir.ir.ops.recurrent import ACTIVATIONS, DEFAULT_ACTIVATIONS, DIRECTIONS, GATE_COUNTS
 from qir.ir.types import Array, TensorType
 
-LAYERS = ("rnn", "lstm", "gru")
 _SIMPLE_ACTIVATIONS = frozenset("relu tanh sigmoid softsign softplus".split())
 _PARAMETRIC_ACTIVATIONS = {
     "leaky_relu": ("alpha",),
