@@ -28,6 +28,11 @@ PAGES = (
 )
 DOCSTRING = re.compile(r'^[ \t]*r?"""(.*?)"""', re.M | re.S)
 COMMENT = re.compile(r"#.*")
+LITERAL = re.compile(r'"([^"\n]*)"')
+SENTENCE = re.compile(r"[a-z,;] [a-z]+ [a-z]")
+"""Three words in a row: a message, whose words are no names."""
+BLOCK = re.compile(r"^(?=@|def |class )", re.M)
+"""Where a function or class begins at the top of a module."""
 TOKEN = re.compile(r"[A-Za-z_]\w*")
 WORD = re.compile(r"`([a-z_]\w*)`")
 """A word of a docstring that looks like the name of a parameter or a function."""
@@ -88,9 +93,24 @@ def source(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def names_in(text: str) -> set[str]:
-    """Returns the words of a module's code and messages, without docstrings and comments."""
-    return set(TOKEN.findall(COMMENT.sub("", DOCSTRING.sub("", text))))
+def code_of(text: str) -> str:
+    """Returns a module's code without docstrings and comments."""
+    return COMMENT.sub("", DOCSTRING.sub("", text))
+
+
+def shared_names(code: str) -> set[str]:
+    """Returns the names of a module that each of its docstrings may use.
+
+    They are definitions, attributes, imports and words of strings that are no sentence; not the
+    parameters and variables of its functions.
+    """
+    imports = re.findall(r"^ *(?:from|import) [^(]*?(?:\([^)]*\)|$)", code, re.M)
+    lists = [text for text in LITERAL.findall(code) if not SENTENCE.search(text)]
+    return {
+        *defined_in(code),
+        *re.findall(r"\.([A-Za-z_]\w*)", code),
+        *TOKEN.findall(" ".join([*imports, *lists])),
+    }
 
 
 @cache
@@ -111,27 +131,37 @@ def known_everywhere() -> frozenset[str]:
 
 
 def unknown_words(text: str) -> Iterator[tuple[int, str]]:
-    """Yields line and word for each word of a module's docstrings that names nothing."""
-    names = names_in(text) | known_everywhere()
-    for docstring in DOCSTRING.finditer(text):
-        for word in WORD.findall(docstring[1]):
-            if word not in names and not DTYPE.fullmatch(word):
-                yield text.count("\n", 0, docstring.start()) + 1, word
+    """Yields line and word for each word of a module's docstrings that names nothing.
+
+    A docstring may use the parameters and variables of its own function or class alone.
+    """
+    shared, known, line = shared_names(code_of(text)), known_everywhere(), 1
+    for block in BLOCK.split(text):
+        own = set(TOKEN.findall(code_of(block))) if WORD.search(block) else set()
+        for docstring in DOCSTRING.finditer(block):
+            for word in WORD.findall(docstring[1]):
+                if not (word in own or word in shared or word in known or DTYPE.fullmatch(word)):
+                    yield line + block.count("\n", 0, docstring.start()), word
+        line += block.count("\n")
+
+
+@cache
+def found_words() -> tuple[tuple[Path, int, str], ...]:
+    """Returns file, line and word for each word of QIR's docstrings that names nothing."""
+    return tuple((path, *at) for path in sources() for at in unknown_words(source(path)))
 
 
 def test_words_of_docstrings_are_names() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: `{word}`"
-        for path in sources()
-        for line, word in unknown_words(source(path))
+        for path, line, word in found_words()
         if word not in ALLOWED
     ]
     assert not found, "\n".join(["docstrings use names that do not exist:", *found])
 
 
 def test_each_allowed_word_is_needed() -> None:
-    used = {word for path in sources() for _, word in unknown_words(source(path))}
-    assert not set(ALLOWED) - used
+    assert not set(ALLOWED) - {word for *_, word in found_words()}
 
 
 def defined_in(text: str) -> set[str]:
@@ -163,7 +193,7 @@ def code_words() -> set[str]:
     """Returns the words of QIR's code, of its data files and of pyproject.toml."""
     words = {*TOKEN.findall(source(ROOT / "pyproject.toml")), *known_everywhere(), *ALLOWED}
     for path in sources():
-        words |= names_in(source(path))
+        words.update(TOKEN.findall(code_of(source(path))))
     for folder in FOLDERS:
         for suffix in ("toml", "pyx", "h", "c"):
             for path in (ROOT / folder).rglob(f"*.{suffix}"):
@@ -186,6 +216,8 @@ def test_words_of_pages_are_names() -> None:
 def test_names_of_the_past_are_found() -> None:
     text = 'def f(at_most):\n    """Returns `most` of `at_most`, as `of_old` and `matmul`."""\n'
     assert list(unknown_words(text)) == [(2, "most"), (2, "of_old")]
+    text += "\n\ndef of_old(most):\n    pass\n"
+    assert list(unknown_words(text)) == [(2, "most")]
     page = "`register_profile` and `bring` in `qir/profiles/library.py`"
     assert missing_names(page) == ["`bring` in qir/profiles/library.py"]
     page = "`qir/registry.py` (`offer`, `offered`)"
