@@ -30,6 +30,7 @@ from types import FrameType
 from tests.fuzzing import (
     archives,
     asking,
+    by_rule,
     corpus,
     float_ops,
     graphs,
@@ -74,6 +75,7 @@ KINDS: dict[str, Kind] = {
     "program": Kind(models.program_case, 1),
     "statistics": Kind(statistics.statistics_case, 40),
     "kernels": Kind(kernels.kernels_case, 100),
+    "by rule": Kind(by_rule.by_rule_case, 60),
     "float": Kind(float_ops.float_op_case, 2),
     "pattern": Kind(asking.pattern_case, 60),
     "query": Kind(asking.query_case, 100),

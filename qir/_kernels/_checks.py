@@ -4,6 +4,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,6 +88,17 @@ def floats_of(step: str, what: str, array: ArrayLike) -> NDArray[np.float32]:
         raise ValueError(f"{step}: {what} is {plain.dtype} {plain.shape}, not float32")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(plain, np.float32).reshape(-1)
+
+
+def integers_of(step: str, what: str, array: ArrayLike, kind: type[np.integer]) -> NDArray[Any]:
+    """Returns integers as contiguous ones of `kind`, which holds all of them, of one axis."""
+    plain = np.asarray(array)
+    held = np.iinfo(kind)
+    if plain.size and plain.dtype.kind not in "iu":
+        raise ValueError(f"{step}: {what} is {plain.dtype} {plain.shape}, not {held.dtype}")
+    if plain.size and not held.min <= int(plain.min()) <= int(plain.max()) <= held.max:
+        raise ValueError(f"{step}: {what} has integers that {held.dtype} does not hold")
+    return np.ascontiguousarray(plain, kind).reshape(-1)
 
 
 def external_of(what: str, array: object, size: int, written: bool) -> NDArray[np.generic]:

@@ -251,9 +251,9 @@ cdef class Tensors(Running):
             if bits not in (4, 8):
                 raise ValueError(f"{name}: integers of {bits} bits; they have 4 or 8")
             o.bits, o.block = bits, block
-            bytes = np.ascontiguousarray(codes, np.uint8).reshape(-1)
+            bytes = integers_of(name, "codes", codes, np.uint8)
             scales = floats_of(name, "scale", scale)
-            zeros = np.ascontiguousarray(zero, np.int32).reshape(-1)
+            zeros = integers_of(name, "zero", zero, np.int32)
             count = n * -(-k // block)
             if bytes.shape[0] != n * (-(-k * bits // 8)) or not (
                 scales.shape[0] == zeros.shape[0] == count
@@ -323,7 +323,7 @@ cdef class Tensors(Running):
 def maps_of(str name, scale, zero, channels):
     """Returns scales and zeros, one for each channel."""
     scales = floats_of(name, "scale", scale).copy()
-    zeros = np.array(zero, np.int32).reshape(-1)
+    zeros = integers_of(name, "zero", zero, np.int32).copy()
     if len(scales) != channels or len(zeros) != channels:
         raise ValueError(f"{name}: {len(scales)} scales and {len(zeros)} zeros, {channels} channels")
     if np.any((zeros > LARGEST_ZERO) | (zeros < -LARGEST_ZERO)):

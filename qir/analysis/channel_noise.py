@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 Reals = NDArray[np.float64]
 SHARPNESS = 30.0
 """Of the smooth maximum, sum(v^SHARPNESS)^(1/SHARPNESS): it has a gradient at every large value."""
+REFRESH = 4
+"""Steps for which the maxima of weights are kept: computing them takes most of the time."""
 STEPS = 120
 """Steps of the descent; the noise of the networks measured changes little after 100."""
 FIRST_RATE, LAST_RATE = 0.1, 0.01
@@ -33,7 +35,7 @@ _MOMENTUM, _SPREAD = 0.9, 0.99
 class NoisyLayer:
     """What the noise of one layer depends on; `inputs` and `outputs` index the factors, if any."""
 
-    largest: Reals
+    largest: NDArray[np.float32]
     """The largest weight over the taps, by group, output channel and input channel."""
     energy: Reals
     """The importance of outputs times squared weights, summed, by input channel."""
@@ -46,14 +48,39 @@ class NoisyLayer:
     inputs: int | None
     outputs: int | None
 
-    def noise(self, factors: Sequence[Reals], gradients: Sequence[Reals]) -> float:
-        """Returns the noise, and adds its derivatives by the factors' logarithms to `gradients`."""
+    def maxima(self, factors: Sequence[Reals]) -> tuple[Reals, Reals]:
+        """Returns the largest weight of each output with its inputs' factors, and of each input
+        with its outputs' factors."""
         groups, outputs, inputs = self.largest.shape
-        s = np.ones(groups * inputs) if self.inputs is None else factors[self.inputs]
-        t = np.ones(groups * outputs) if self.outputs is None else factors[self.outputs]
-        scaled = self.largest * s.reshape(groups, 1, inputs)
-        by_output = scaled.max(axis=2).reshape(-1) / t
-        by_input = (self.largest / t.reshape(groups, outputs, 1)).max(axis=1).reshape(-1) * s
+        s, t = self._factors(factors)
+        by_output = self.largest * s.reshape(groups, 1, inputs).astype(np.float32)
+        by_input = self.largest * (1 / t).reshape(groups, outputs, 1).astype(np.float32)
+        return (
+            by_output.max(axis=2).reshape(-1).astype(np.float64),
+            by_input.max(axis=1).reshape(-1).astype(np.float64),
+        )
+
+    def _factors(self, factors: Sequence[Reals]) -> tuple[Reals, Reals]:
+        groups, outputs, inputs = self.largest.shape
+        return (
+            np.ones(groups * inputs) if self.inputs is None else factors[self.inputs],
+            np.ones(groups * outputs) if self.outputs is None else factors[self.outputs],
+        )
+
+    def noise(
+        self,
+        factors: Sequence[Reals],
+        gradients: Sequence[Reals],
+        maxima: tuple[Reals, Reals] | None = None,
+    ) -> float:
+        """Returns the noise, and adds its derivatives by the factors' logarithms to `gradients`.
+
+        `maxima` may be those of factors shortly before.
+        """
+        groups, outputs, inputs = self.largest.shape
+        s, t = self._factors(factors)
+        by_output, by_input = maxima or self.maxima(factors)
+        by_output, by_input = by_output / t, by_input * s
         x_step, x_shares = _smooth_max(self.reach / s)
         w_step, output_shares = _smooth_max(by_output)
         _, input_shares = _smooth_max(by_input)
@@ -93,11 +120,18 @@ def least_noise(
     ends = [(np.log(low), np.log(high)) for low, high in bounds]
     means, squares = ([np.zeros_like(v) for v in logs] for _ in range(2))
     best, least = [f.copy() for f in factors], np.inf
+    maxima: list[tuple[Reals, Reals]] = []
     for step in range(1, STEPS + 1):
         gradients = [np.zeros_like(v) for v in logs]
         current = [np.exp(v) for v in logs]
-        noise = sum(layer.noise(current, gradients) for layer in layers)
-        if noise < least:
+        is_exact = step % REFRESH == 1 or step == STEPS
+        if is_exact:
+            maxima = [layer.maxima(current) for layer in layers]
+        noise = sum(
+            layer.noise(current, gradients, kept)
+            for layer, kept in zip(layers, maxima, strict=True)
+        )
+        if is_exact and noise < least:
             best, least = current, noise
         rate = FIRST_RATE * (LAST_RATE / FIRST_RATE) ** (step / STEPS)
         for i, gradient in enumerate(gradients):

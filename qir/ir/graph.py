@@ -312,7 +312,7 @@ class Graph(Structure):
 
     def insert_after(
         self,
-        value: Value,
+        value: Value | str,
         op: str,
         operands: Mapping[str, Value] | None = None,
         attrs: Mapping[str, Attr] | None = None,
@@ -323,9 +323,11 @@ class Graph(Structure):
     ) -> Node:
         """Adds an op that reads a value, and gives its result to all other users of that value.
 
-        `slot` is where it reads the value, by default its first; `operands` are the others. Raises
-        as `add` does, and GraphError if that would close a cycle.
+        `slot` is where it reads the value, by default its first; `operands` are the others. The
+        value may be given by name. Raises as `add` does, and GraphError if that would close a
+        cycle.
         """
+        value = self._named(value)
         op_spec = spec(op)
         if not slot and not op_spec.operands:
             raise TypeRuleError(f"{op} reads no operand")
@@ -355,15 +357,20 @@ class Graph(Structure):
         """
         return merge(self, other, given, before, prefix)
 
-    def extract(self, inputs: Iterable[Value], outputs: Iterable[Value]) -> Graph:
+    def extract(self, inputs: Iterable[Value | str], outputs: Iterable[Value | str]) -> Graph:
         """Returns another graph: the nodes between some values and others, and their constants.
 
-        Raises GraphError where an output depends on an input of this graph that is not given.
+        Values may be given by name. Raises GraphError where an output depends on an input of this
+        graph that is not given.
         """
         profiles = (graph.profile for graph in self._holders())
         out = Graph(self.name, next(filter(None, profiles), "native"))
-        extract(self, out, list(inputs), list(outputs))
+        ends = [[self._named(value) for value in values] for values in (inputs, outputs)]
+        extract(self, out, *ends)
         return out
+
+    def _named(self, value: Value | str) -> Value:
+        return self[value] if isinstance(value, str) else value
 
     # -- editing ------------------------------------------------------------------------------
 

@@ -76,18 +76,19 @@ class Call:
         return True
 
 
-def _ints(rng: random.Random, count: int, low: int, high: int, kind: type) -> Array:
+def ints(rng: random.Random, count: int, low: int, high: int, kind: type) -> Array:
+    """Random integers, in some type."""
     return np.array([rng.randint(low, high) for _ in range(count)], np.int64).astype(kind)
 
 
 # -- steps of a plan ------------------------------------------------------------------------------
 
 
-PAIRS = frozenset({"add", "mul", "apply", "wide_product"})
+PAIRS = frozenset({"add", "mul", "apply", "wide_product", "lookup_pairs"})
 """Steps whose operands are a and b."""
 
 
-def _step(kind: str, inputs: Sequence[Array], constants: dict[str, Any], expected: Array) -> Call:
+def step_of(kind: str, inputs: Sequence[Array], constants: dict[str, Any], expected: Array) -> Call:
     """A plan of one step: its buffers, the arrays given to `run` and the step's own arguments."""
     names = ["a", "b"] if kind in PAIRS else ["x", "weight"][: len(inputs)]
     filled = Guarded(np.zeros_like(expected))
@@ -110,59 +111,59 @@ def _step(kind: str, inputs: Sequence[Array], constants: dict[str, Any], expecte
 
 
 def _lookup(rng: random.Random) -> Call:
-    x, table = _ints(rng, rng.choice(SIZES), 0, 255, np.uint8), _ints(rng, 256, 0, 255, np.uint8)
-    return _step("lookup", [x], {"size": x.size, "table": table}, table[x])
+    x, table = ints(rng, rng.choice(SIZES), 0, 255, np.uint8), ints(rng, 256, 0, 255, np.uint8)
+    return step_of("lookup", [x], {"size": x.size, "table": table}, table[x])
 
 
 def _copy(rng: random.Random) -> Call:
     rows, width, more = rng.choice(SIZES), rng.choice(SIZES), rng.randrange(3)
-    x = _ints(rng, rows * (width + more), 0, 255, np.uint8).reshape(rows, width + more)
+    x = ints(rng, rows * (width + more), 0, 255, np.uint8).reshape(rows, width + more)
     given = {"rows": rows, "width": width, "x_stride": width + more, "y_stride": width}
-    return _step("copy", [x], given | {"x_offset": 0, "y_offset": 0}, x[:, :width])
+    return step_of("copy", [x], given | {"x_offset": 0, "y_offset": 0}, x[:, :width])
 
 
 def _fill(rng: random.Random) -> Call:
     size, value = rng.choice(SIZES), rng.randrange(256)
     given = {"size": size, "value": value, "offset": 0}
-    return _step("fill", [], given, np.full(size, value, np.uint8))
+    return step_of("fill", [], given, np.full(size, value, np.uint8))
 
 
 def _transpose(rng: random.Random) -> Call:
     shape = [rng.randrange(5) for _ in range(rng.randrange(1, 5))]
     perm = rng.sample(range(len(shape)), len(shape))
     kind = rng.choice([np.uint8, np.uint16, np.uint32, np.uint64])
-    x = _ints(rng, int(np.prod(shape)), 0, 255, kind).reshape(shape)
+    x = ints(rng, int(np.prod(shape)), 0, 255, kind).reshape(shape)
     given = {"shape": shape, "perm": perm, "itemsize": x.itemsize}
-    return _step("transpose", [x], given, np.ascontiguousarray(x.transpose(perm)))
+    return step_of("transpose", [x], given, np.ascontiguousarray(x.transpose(perm)))
 
 
 def _quantize(rng: random.Random) -> Call:
     shape = [rng.randrange(4) for _ in range(4)]
-    x = _ints(rng, int(np.prod(shape)), -600, 600, np.float32).reshape(shape) / np.float32(2)
+    x = ints(rng, int(np.prod(shape)), -600, 600, np.float32).reshape(shape) / np.float32(2)
     zero, nhwc = rng.randrange(256), rng.random() < 0.5
     codes = np.clip(np.rint(x) + zero, 0, 255).astype(np.uint8)
     given = {"shape": shape, "scale": 1.0, "zero": zero, "low": 0, "high": 255, "nhwc": nhwc}
     expected = codes.transpose(0, 2, 3, 1) if nhwc else codes
-    return _step("quantize", [x], given | {"y_type": "u8"}, np.ascontiguousarray(expected))
+    return step_of("quantize", [x], given | {"y_type": "u8"}, np.ascontiguousarray(expected))
 
 
 def _dequantize(rng: random.Random) -> Call:
     shape = [rng.randrange(4) for _ in range(4)]
-    x = _ints(rng, int(np.prod(shape)), 0, 255, np.uint8).reshape(shape)
+    x = ints(rng, int(np.prod(shape)), 0, 255, np.uint8).reshape(shape)
     zero, nchw = rng.randrange(256), rng.random() < 0.5
     real = (x.astype(np.int64) - zero).astype(np.float32) * np.float32(0.5)
     given = {"shape": shape, "scale": 0.5, "zero": zero, "nchw": nchw, "x_type": "u8"}
     expected = real.transpose(0, 3, 1, 2) if nchw else real
-    return _step("dequantize", [x], given, np.ascontiguousarray(expected))
+    return step_of("dequantize", [x], given, np.ascontiguousarray(expected))
 
 
 def _conv2d(rng: random.Random) -> Call:
     n, h, w, each, groups, out = (rng.randrange(1, 5) for _ in range(6))
     if rng.random() < 0.3:
         each, out = 1, 1
-    x = _ints(rng, n * h * w * each * groups, 0, 9, np.uint8).reshape(n, h, w, each * groups)
-    weight = _ints(rng, out * groups * each, -9, 9, np.int8).reshape(out * groups, each, 1, 1)
-    bias = _ints(rng, out * groups, -99, 99, np.int32)
+    x = ints(rng, n * h * w * each * groups, 0, 9, np.uint8).reshape(n, h, w, each * groups)
+    weight = ints(rng, out * groups * each, -9, 9, np.int8).reshape(out * groups, each, 1, 1)
+    bias = ints(rng, out * groups, -99, 99, np.int32)
     parts = [
         x[..., g * each : (g + 1) * each].astype(np.int64)
         @ weight[g * out : (g + 1) * out, :, 0, 0].astype(np.int64).T
@@ -173,34 +174,34 @@ def _conv2d(rng: random.Random) -> Call:
     given |= {"shape": x.shape, "stride": (1, 1), "pad": (0, 0, 0, 0), "dilation": (1, 1)}
     given |= {"groups": groups, "x_type": "u8", "x_zero": 0, "y_type": "u8", "y_zero": 3}
     expected = np.clip(total + 3, 0, 255).astype(np.uint8)
-    return _step("conv2d", [x], given | {"low": 0, "high": 255}, expected)
+    return step_of("conv2d", [x], given | {"low": 0, "high": 255}, expected)
 
 
 def _linear(rng: random.Random) -> Call:
     rows, k, n = rng.randrange(5), rng.randrange(1, 40), rng.randrange(1, 20)
-    x = _ints(rng, rows * k, 0, 255, np.uint8).reshape(rows, k)
-    weight = _ints(rng, n * k, -127, 127, np.int8).reshape(n, k)
+    x = ints(rng, rows * k, 0, 255, np.uint8).reshape(rows, k)
+    weight = ints(rng, n * k, -127, 127, np.int8).reshape(n, k)
     given: dict[str, Any] = {"weight": weight, "bias": None, "rows": rows}
     given |= {"multiplier": np.ones(n, np.float32)}
     expected = (x.astype(np.int64) @ weight.astype(np.int64).T).astype(np.float32)
-    return _step("linear", [x], given | {"y_type": "f32", "x_type": "u8", "x_zero": 0}, expected)
+    return step_of("linear", [x], given | {"y_type": "f32", "x_type": "u8", "x_zero": 0}, expected)
 
 
 def _binary(rng: random.Random) -> Call:
     shape = tuple(rng.randrange(5) for _ in range(3))
     shared = rng.choice(["b", None])
-    a = _ints(rng, int(np.prod(shape)), 0, 99, np.uint8).reshape(shape)
+    a = ints(rng, int(np.prod(shape)), 0, 99, np.uint8).reshape(shape)
     of_b = (shape[0], 1, shape[2]) if shared else shape
-    b = _ints(rng, int(np.prod(of_b)), 0, 99, np.uint8).reshape(of_b)
+    b = ints(rng, int(np.prod(of_b)), 0, 99, np.uint8).reshape(of_b)
     given: dict[str, Any] = {"shape": shape, "broadcast": shared, "low": 0, "high": 255}
     given |= {"a_type": "u8", "b_type": "u8", "y_type": "u8"}
     wide = a.astype(np.int64), b.astype(np.int64)
     if rng.random() < 0.5:
         total = np.clip(wide[0] + wide[1] + 7, 0, 255).astype(np.uint8)
-        return _step("add", [a, b], given | {"a_gain": 1.0, "b_gain": 1.0, "offset": 7.0}, total)
+        return step_of("add", [a, b], given | {"a_gain": 1.0, "b_gain": 1.0, "offset": 7.0}, total)
     total = np.clip((wide[0] - 5) * wide[1] + 2, 0, 255).astype(np.uint8)
     given |= {"a_zero": 5, "b_zero": 0, "multiplier": 1.0, "y_zero": 2}
-    return _step("mul", [a, b], given, total)
+    return step_of("mul", [a, b], given, total)
 
 
 def _pool(rng: random.Random) -> Call:
@@ -215,7 +216,7 @@ def _pool(rng: random.Random) -> Call:
     real = {"x_scale": 0.5, "x_zero": 9, "y_scale": 0.5, "y_zero": 9, "x_type": "u8"}
     kind = rng.choice(["max_pool2d", "avg_pool2d", "global_avg_pool"])
     if kind == "global_avg_pool":
-        return _step(kind, [x], given | real, np.full((n, c), code, np.uint8))
+        return step_of(kind, [x], given | real, np.full((n, c), code, np.uint8))
     kernel = rng.randint(1, h), rng.randint(1, w)
     out = h - kernel[0] + 1, w - kernel[1] + 1
     given |= {
@@ -225,62 +226,62 @@ def _pool(rng: random.Random) -> Call:
         "out": rng.choice([out, None]),
     }
     given |= real | {"count_pad": False} if kind == "avg_pool2d" else {"dilation": (1, 1)}
-    return _step(kind, [x], given, np.full((n, *out, c), code, np.uint8))
+    return step_of(kind, [x], given, np.full((n, *out, c), code, np.uint8))
 
 
 def _apply(rng: random.Random) -> Call:
     rows, inner = rng.randrange(5), rng.choice(SIZES)
-    a, b = _ints(rng, rows * inner, -9, 9, np.int32), _ints(rng, inner, -9, 9, np.int32)
+    a, b = ints(rng, rows * inner, -9, 9, np.int32), ints(rng, inner, -9, 9, np.int32)
     given = {"op": "mul", "kind": "i32", "shape": (rows, inner)}
     given |= {"a_steps": (inner, 1), "b_steps": (0, 1)}
-    return _step("apply", [a, b], given, a.reshape(rows, inner) * b)
+    return step_of("apply", [a, b], given, a.reshape(rows, inner) * b)
 
 
 def _along(rng: random.Random) -> Call:
     shape = rng.randrange(4), rng.randrange(1, 9), rng.choice(SIZES)
-    x = _ints(rng, math.prod(shape), -9, 9, np.int64).reshape(shape)
+    x = ints(rng, math.prod(shape), -9, 9, np.int64).reshape(shape)
     given: dict[str, Any] = {"shape": shape, "kind": "i64"}
     if rng.random() < 0.5:
-        return _step("reduce", [x], given | {"op": "sum"}, x.sum(1))
-    return _step("place", [x], given | {"least": False, "last": False}, x.argmax(1))
+        return step_of("reduce", [x], given | {"op": "sum"}, x.sum(1))
+    return step_of("place", [x], given | {"least": False, "last": False}, x.argmax(1))
 
 
 def _to_codes(rng: random.Random) -> Call:
     shape = rng.randrange(4), rng.randrange(1, 5), rng.choice(SIZES)
-    x = _ints(rng, math.prod(shape), -9, 9, np.float32).reshape(shape)
-    zero = _ints(rng, shape[1], 100, 200, np.int32)
+    x = ints(rng, math.prod(shape), -9, 9, np.float32).reshape(shape)
+    zero = ints(rng, shape[1], 100, 200, np.int32)
     given: dict[str, Any] = {"shape": shape, "kind": "u16", "low": 0, "high": 65535}
     given |= {"scale": np.ones(shape[1], np.float32), "zero": zero}
     given |= {"scale_at": None, "zero_at": None}
-    return _step("encode", [x], given, (x + zero[:, None]).astype(np.uint16))
+    return step_of("encode", [x], given, (x + zero[:, None]).astype(np.uint16))
 
 
 def _wide(rng: random.Random) -> Call:
     """Products of small whole numbers, which are exact; or a convolution of one tap."""
     m, k, n = rng.randrange(1, 7), rng.choice(SIZES[1:]), rng.choice(SIZES[1:])
-    a, b = (_ints(rng, u * v, -9, 9, np.float32).reshape(u, v) for u, v in ((m, k), (k, n)))
+    a, b = (ints(rng, u * v, -9, 9, np.float32).reshape(u, v) for u, v in ((m, k), (k, n)))
     if rng.random() < 0.5:
         given: dict[str, Any] = {"shape": (1, k, 1, 1, n), "kernel": (m, 1, 1, 1), "bias": None}
         given |= {"out": (1, 1, n), "stride": (1,) * 3, "pad": (0,) * 3, "dilation": (1,) * 3}
         given |= {"groups": 1, "transposed": False}
-        return _step("wide_conv", [b, a], given, a @ b)
+        return step_of("wide_conv", [b, a], given, a @ b)
     none = np.zeros(1, np.uint64)
     given = {"bias": None, "sizes": (m, k, n), "a_at": none, "b_at": none, "y_at": none}
     given |= {"a_row": k, "b_steps": (n, 1), "y_row": n}
-    return _step("wide_product", [a, b], given, a @ b)
+    return step_of("wide_product", [a, b], given, a @ b)
 
 
 def _softmax(rng: random.Random) -> Call:
     """Of rows of one code: each has the same share."""
     rows, width = rng.randrange(5), rng.choice([2, 4, 8, 64])
-    x = np.repeat(_ints(rng, rows, 0, 255, np.uint8), width).reshape(rows, width)
+    x = np.repeat(ints(rng, rows, 0, 255, np.uint8), width).reshape(rows, width)
     given = {"rows": rows, "width": width, "x_scale": 0.1, "y_scale": 1 / 256, "y_zero": 0}
     expected = np.full(x.shape, 256 // width, np.uint8)
-    return _step("softmax", [x], given | {"x_type": "u8", "y_type": "u8"}, expected)
+    return step_of("softmax", [x], given | {"x_type": "u8", "y_type": "u8"}, expected)
 
 
 def _python(rng: random.Random) -> Call:
-    x = _ints(rng, rng.choice(SIZES), -99, 99, np.int16)
+    x = ints(rng, rng.choice(SIZES), -99, 99, np.int16)
     filled = Guarded(np.zeros_like(x))
 
     def function(x: Array, y: Array) -> None:
@@ -309,7 +310,7 @@ def _plain(codes: Array) -> Array:
 
 def _encode(rng: random.Random) -> Call:
     inner, rows = rng.randrange(1, 9), rng.randrange(5)
-    x = _ints(rng, rows * inner, -600, 600, np.float32) / np.float32(2)
+    x = ints(rng, rows * inner, -600, 600, np.float32) / np.float32(2)
     filled = Guarded(np.zeros(x.size, np.uint8))
 
     def door(first: Any, inner: Any, run: Any, count: Any, **given: Any) -> None:
@@ -326,7 +327,7 @@ def _encode(rng: random.Random) -> Call:
 
 def _fixed(rng: random.Random) -> Call:
     inner, rows = rng.randrange(1, 9), rng.randrange(5)
-    acc = _ints(rng, rows * inner, -3000, 3000, np.int32)
+    acc = ints(rng, rows * inner, -3000, 3000, np.int32)
     filled = Guarded(np.zeros(acc.size, np.uint8))
 
     def door(first: Any, inner: Any, run: Any, count: Any, **given: Any) -> None:
@@ -342,7 +343,7 @@ def _fixed(rng: random.Random) -> Call:
 
 def _decode(rng: random.Random) -> Call:
     inner, rows = rng.randrange(1, 9), rng.randrange(5)
-    codes = _ints(rng, rows * inner, 0, 255, np.uint8)
+    codes = ints(rng, rows * inner, 0, 255, np.uint8)
     filled = Guarded(np.zeros(codes.size * 4, np.uint8))
 
     def door(first: Any, inner: Any, run: Any, count: Any, **given: Any) -> None:
@@ -357,8 +358,8 @@ def _decode(rng: random.Random) -> Call:
 
 def _table(rng: random.Random) -> Call:
     codes, table = (
-        _ints(rng, rng.choice(SIZES), 0, 255, np.uint8),
-        _ints(rng, 256, 0, 99, np.uint16),
+        ints(rng, rng.choice(SIZES), 0, 255, np.uint8),
+        ints(rng, 256, 0, 99, np.uint16),
     )
     filled = Guarded(np.zeros(codes.size * 2, np.uint8))
     given = {"codes": codes, "table": _plain(table), "y": filled.array, "itemsize": 1, "entry": 2}
@@ -367,7 +368,7 @@ def _table(rng: random.Random) -> Call:
 
 def _bits(rng: random.Random) -> Call:
     rows, n = rng.randrange(4), 2 * rng.randrange(20)
-    codes = _ints(rng, rows * n, 0, 15, np.uint8)
+    codes = ints(rng, rows * n, 0, 15, np.uint8)
     packed = (codes[::2] | codes[1::2] << 4).reshape(rows, n // 2)
     form: dict[str, Any] = {"n": n, "bits": 4, "itemsize": 1, "is_signed": False, "high": False}
     if rng.random() < 0.5:
@@ -378,7 +379,7 @@ def _bits(rng: random.Random) -> Call:
 
 
 def _recode(rng: random.Random) -> Call:
-    codes = _ints(rng, rng.choice(SIZES), 0, 255, np.uint8)
+    codes = ints(rng, rng.choice(SIZES), 0, 255, np.uint8)
     filled = Guarded(np.zeros_like(codes))
     given = {"codes": codes, "y": filled.array, "bits": 8, "itemsize": 1}
     return Call(_codes.recode, given | {"from_signed": False, "to_signed": True}, filled, codes)
@@ -387,7 +388,7 @@ def _recode(rng: random.Random) -> Call:
 def _tally(rng: random.Random) -> Call:
     """Two tallies, one restored from what it says, merged; and extremes of channels."""
     count, inner, channels = rng.choice(SIZES), rng.randrange(1, 4), rng.randrange(1, 4)
-    x = _ints(rng, count, -50, 50, np.float32)
+    x = ints(rng, count, -50, 50, np.float32)
     filled = Guarded(np.full((2, channels), [[np.inf], [-np.inf]], np.float32))
     expected = filled.array.copy()
     for i, value in enumerate(x):
@@ -524,9 +525,12 @@ def respelled(rng: random.Random, value: Any) -> Any:
 
 
 def kernels_case(attempt: Try) -> None:
-    """One call: as it is, in another form, or broken."""
-    rng = attempt.rng
-    call = rng.choice(CALLS)(rng)
+    """One call of the kernels."""
+    judge(attempt.rng, attempt.rng.choice(CALLS)(attempt.rng))
+
+
+def judge(rng: random.Random, call: Call) -> None:
+    """Makes a call: as it is, in another form, or broken."""
     filled = call.filled.array
     names = rng.sample(sorted(call.arguments), min(len(call.arguments), rng.choice([1, 1, 2, 3])))
     way = rng.random()

@@ -197,3 +197,13 @@ def test_a_merge_that_does_not_fit_changes_nothing() -> None:
     with pytest.raises(GraphError, match="made after"):
         graph.merge(other, {"x": graph["x"]}, before=next(iter(graph)))
     assert str(graph) == before
+
+
+def test_parts_and_places_may_be_named() -> None:
+    graph = network()
+    part = graph.extract(["c"], ["r"])
+    assert part == graph.extract([graph["c"]], [graph["r"]])
+    node = graph.insert_after("c", "neg", name="negated")
+    assert graph["r"].node.operands["x"] is node.result
+    with pytest.raises(GraphError):
+        graph.extract(["nobody"], ["r"])

@@ -3,11 +3,12 @@
 import itertools
 import math
 import os
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from qir._kernels import _cpu
 from qir._kernels._cpu import EXTERNAL, DataFault, Plan
@@ -293,6 +294,25 @@ def test_a_scale_is_chosen_and_read_by_the_next_step() -> None:
     assert codes.tolist() == np.rint(x / by + float(zero[0])).tolist()
     with pytest.raises(DataFault, match="c: x holds NaN"):
         plan.run([np.array([0, np.nan, 1], np.float32), *arrays[1:]])
+
+
+@pytest.mark.parametrize(
+    ("zero", "said"),
+    [
+        (np.array([3 + 1j]), "zero is complex128 (1,), not int32"),
+        (np.array([3.5]), "zero is float64 (1,), not int32"),
+        (np.array([1 << 32]), "zero has integers that int32 does not hold"),
+        (np.array([1 << 31], np.uint64), "zero has integers that int32 does not hold"),
+        (None, "zero is object (), not int32"),
+        ([1 << 30 | 1], "a zero is beyond"),
+    ],
+)
+def test_zero_points_that_are_no_integers_are_refused(zero: ArrayLike, said: str) -> None:
+    plan, scale = Plan(0, [(EXTERNAL, 40), (EXTERNAL, 40)]), np.ones(1, np.float32)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        plan.encode("e", 0, 1, shape=(1, 1, 10), kind="i8", low=-9, high=9, scale=scale, zero=zero)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        plan.decode("d", 0, 1, shape=(1, 1, 10), kind="i8", scale=scale, zero=zero)
 
 
 def test_what_does_not_fit_is_named() -> None:

@@ -13,6 +13,7 @@ from qir.calibration import Key, Statistics
 from qir.ir.graph import Graph
 from qir.ir.text import parse
 from qir.ledger import Change, Ledger
+from qir.passes.quantize import equalize
 from qir.passes.quantize.equalize import REACH, Equalize, scaled_tensors
 from qir.quantizing import equalized
 from qir.rewrite import run_passes
@@ -165,3 +166,33 @@ def test_derived_statistics_are_such_as_a_file_holds(tmp_path: Path) -> None:
     _, derived = equalized(graph, statistics, Ledger())
     derived.save(tmp_path / "s")
     assert Statistics.load(tmp_path / "s") == derived
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 6.0), (1.0, 50.0), (-6.0, -1.0), (-2.0, 0.0)])
+def test_channels_of_a_clip_without_zero_inside_stay(low: float, high: float) -> None:
+    text = """graph main {
+  %x = input() : 4x3xf32
+  %w = constant(@w) : 4x3xf32
+  %b = constant(@b) : 4xf32
+  %c = linear(%x, %w, bias=%b) : 4x4xf32
+  %r = clip(%c) {min = LOW, max = HIGH} : 4x4xf32
+  %v = constant(@v) : 2x4xf32
+  %y = linear(%r, %v) : 4x2xf32
+  output(y=%y)
+}""".replace("LOW", str(low)).replace("HIGH", str(high))
+    rng = np.random.default_rng(SEED)
+    arrays = {"w": rng.normal(size=(4, 3)) / 8, "v": rng.normal(size=(2, 4)) * [1, 9, 80, 0.1]}
+    arrays["b"] = np.linspace(max(low, -9) + 0.4, min(high, 9) - 0.4, 4)
+    graph = parse(text, {n: a.astype(np.float32) for n, a in arrays.items()})
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    made = run_passes(graph, [Equalize(pipeline.calibrate(graph, x))], Ledger())
+    np.testing.assert_allclose(ran(made, x), ran(graph, x), rtol=1e-5, atol=1e-5)
+    assert ("w.equalized" in made.values) == (low <= 0 <= high)
+
+
+def test_channels_next_to_a_large_layer_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, statistics, _ = calibrated()
+    monkeypatch.setattr(equalize, "MOST_PAIRS", 6 * 8 - 1)
+    scaled = {each.tensor for each in scaled_tensors(graph, statistics).values()}
+    assert "c1" in scaled
+    assert not scaled & {"c3", "s", "c4"}

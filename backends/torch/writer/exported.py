@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_map, tree_unflatten
 
 from qir.atomic import replacing
 from qir.errors import InputError, Refused
@@ -71,7 +71,15 @@ def exported(program: FxProgram) -> ExportedProgram:
     for node in result.graph.nodes:  # traces of this process's own source
         for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
             node.meta.pop(key, None)
+    # Files hold the examples: as views of one zero they take no room.
+    positional, by_name = result.example_inputs or ((), {})
+    result.example_inputs = tree_map(_without_storage, (tuple(positional), by_name))
     return result
+
+
+def _without_storage(leaf: object) -> object:
+    """Returns zeros of a tensor's shape that are stored once."""
+    return leaf.new_zeros(()).expand(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def example(given: TensorType, sizes: dict[str, int]) -> torch.Tensor:

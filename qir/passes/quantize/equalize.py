@@ -36,10 +36,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qir.analysis.channel_noise import NoisyLayer, least_noise
 from qir.calibration import Key, Statistics
 from qir.calibration.scaling import Scaled
+from qir.ir.dims import known_shape
 from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ir.ops.layers import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS
@@ -59,6 +61,8 @@ SETTLED = 0.01
 """The rounds end where no scale changed by more than so much of itself."""
 REACH = 1024.0
 """No channel is scaled by more than this, up or down: dead channels have no scale of their own."""
+MOST_PAIRS = 1 << 22
+"""Channels next to a layer with more pairs of channels are left as they are: it would take long."""
 UNSEEN = 3.0
 """How far a channel may reach beyond one sample, of the largest reach; over the root of the number
 of samples."""
@@ -177,7 +181,8 @@ def _noisy_layers(groups: list[ChannelGroup], statistics: Statistics) -> list[No
     before = {n: i for i, group in enumerate(groups) for n in group.consumers}
     nodes = list(dict.fromkeys((*after, *before)))
     sums = {n: _sums_of_squares(n) for n in nodes}
-    inputs = {n: _input_statistics(n, groups, before.get(n), statistics) for n in nodes}
+    counts = {n: found.squares.shape[0] * found.squares.shape[2] for n, found in sums.items()}
+    inputs = {n: _input_statistics(n, counts[n], groups, before.get(n), statistics) for n in nodes}
     readers: dict[int, list[Node]] = {}
     for node, i in before.items():
         readers.setdefault(i, []).append(node)
@@ -217,7 +222,7 @@ class _Sums(NamedTuple):
     """A layer's weights over the taps, by group, output and input channel."""
 
     squares: Reals
-    largest: Reals
+    largest: NDArray[np.float32]
     taps: int
 
 
@@ -226,6 +231,13 @@ class _Data(NamedTuple):
 
     reach: Reals
     power: Reals
+
+
+def _pair_shape(node: Node) -> tuple[int, int]:
+    """Returns the first two sizes of a layer's weights: its channels, on one side by group."""
+    shape = known_shape(operands(node)[1].type.shape)
+    assert shape is not None  # of a constant
+    return shape[0], shape[1]
 
 
 def _sums_of_squares(node: Node) -> _Sums:
@@ -239,15 +251,17 @@ def _sums_of_squares(node: Node) -> _Sums:
         outputs_first = node.op == "linear" or node.attrs.get("trans_b") is True
         weights = (weights if outputs_first else weights.T)[None, :, :, None]
     squares = np.asarray((weights * weights).sum(axis=3))
-    return _Sums(squares, np.asarray(weights.max(axis=3)), weights.shape[3])
+    return _Sums(squares, weights.max(axis=3).astype(np.float32), weights.shape[3])
 
 
 def _input_statistics(
-    node: Node, channel_groups: list[ChannelGroup], index: int | None, statistics: Statistics
+    node: Node,
+    count: int,
+    channel_groups: list[ChannelGroup],
+    index: int | None,
+    statistics: Statistics,
 ) -> _Data:
     data = operands(node)[0]
-    channels = _sums_of_squares(node).squares.shape
-    count = channels[0] * channels[2]
     tensor = statistics.get(Key(data.lineage.tensor))
     if index is None:
         square = 1.0 if tensor is None else tensor.variance + tensor.mean**2
@@ -324,6 +338,9 @@ def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, 
 
     A clip cuts the scaled values where it cut the others: nowhere, on the calibration data.
     """
+    layers = (*group.producers, *group.consumers)
+    if any(math.prod(_pair_shape(node)) > MOST_PAIRS for node in layers):
+        return None
     for value in stored_values(group):
         summary = statistics.get(Key(value.lineage.tensor, group.axis))
         if summary is None or summary.channel_high.size != group.size:
@@ -339,9 +356,11 @@ def _factor_bounds(group: ChannelGroup, statistics: Statistics) -> tuple[Reals, 
             return None
         high, low = (np.asarray(s, np.float64) for s in (summary.channel_high, summary.channel_low))
         clip_max, clip_min = (float(str(clip.attrs[name])) for name in ("max", "min"))
+        if clip_min > 0 or clip_max < 0:  # it moves values that it does not reach
+            return None
         # A clip to 0 commutes with positive factors, as relu does; other bounds do not.
         is_clipped = (high >= clip_max) | ((low <= clip_min) & (clip_min != 0))
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             lowest_exact = np.maximum(high / clip_max, low / clip_min if clip_min else 0.0)
         lowest = np.where(is_clipped, 1.0, np.maximum(lowest, lowest_exact))
         highest = np.where(is_clipped, 1.0, np.maximum(highest, lowest))

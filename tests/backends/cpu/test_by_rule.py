@@ -23,6 +23,8 @@ TORCH = ["torch-2.13.x86", "torch-2.13.fbgemm", "torch-2.13.onednn", "torch-2.15
 PROFILES = [*TORCH, "torch-2.13.pt2e", "tf-2.21.onednn"]
 Array = NDArray[np.generic]
 ISAS: list[str | None] = [None, "avx2", "scalar"]
+MORE = pytest.mark.slow
+"""Of cases that add little to those beside them: all of them take seconds."""
 
 pytestmark = pytest.mark.skipif(
     best_isa() not in ("vnni", "amx"), reason="before VNNI these runtimes saturate pairs"
@@ -85,7 +87,7 @@ def check(draw: Draw, text: str, feed: dict[str, Array]) -> list[str]:
     return [row.kind for row in made.describe()]
 
 
-@pytest.mark.parametrize("round_", range(4))
+@pytest.mark.parametrize("round_", [0, 1, *(pytest.param(i, marks=MORE) for i in (2, 3))])
 @pytest.mark.parametrize("profile", PROFILES)
 def test_convolutions_and_what_follows_them(profile: str, round_: int) -> None:
     draw = Draw(profile)
@@ -180,7 +182,7 @@ def test_sums_that_convolutions_add_to(profile: str, relu: bool) -> None:
     assert check(draw, text, feed) == ["conv2d"]
 
 
-@pytest.mark.parametrize("size", [1, 64, 200])
+@pytest.mark.parametrize("size", [1, pytest.param(64, marks=MORE), 200])
 @pytest.mark.parametrize("op", ["add", "mul"])
 @pytest.mark.parametrize("profile", TORCH)
 def test_sums_and_products_of_two_tensors(profile: str, op: str, size: int) -> None:

@@ -234,3 +234,16 @@ def test_transposed_convolutions_of_uneven_padding(pad: tuple[int, ...]) -> None
     found, wanted = target("pt2e").compile(graph)(**feeds)["y"], qir.run(graph, feeds)["y"]
     assert np.asarray(found).shape == wanted.shape
     assert np.abs(np.asarray(found) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_examples_of_open_sizes_take_no_room(tmp_path: Path) -> None:
+    graph = qir.parse(
+        "graph main as native { %x = input() : (N)x3x64x64xf32 %y = relu(%x) : (N)x3x64x64xf32 "
+        "output(y=%y) }"
+    )
+    qir.save(graph, tmp_path / "m.pt2", target="pt2e", format="float")
+    assert (tmp_path / "m.pt2").stat().st_size < 1 << 17  # 32 images take 1.5 MB
+    program = torch.export.load(tmp_path / "m.pt2")
+    (example,) = program.example_inputs[0]
+    assert example.shape[1:] == (3, 64, 64)
+    assert program.module()(torch.ones(7, 3, 64, 64)).shape == (7, 3, 64, 64)
