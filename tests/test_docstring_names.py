@@ -116,7 +116,8 @@ def shared_names(code: str) -> set[str]:
 @cache
 def known_everywhere() -> frozenset[str]:
     """Returns the names that any docstring may use."""
-    python = {*keyword.kwlist, *dir(builtins), *qir.__all__}
+    # The interactive prompt, which tests of pages run, adds `_` to the builtins.
+    python = {*keyword.kwlist, *set(dir(builtins)) - {"_"}, *qir.__all__}
     modules = {part for path in sources() for part in (path.stem, path.parent.name)}
     functions = {
         name for path in sources() for name in re.findall(r"^def ([a-z]\w*)", source(path), re.M)
