@@ -134,7 +134,8 @@ def search_recipe(
 
     Give `drop` with labels, one a sample, or `sqnr`. `recipe` holds the settings and rules to start
     from. With a `cache` file a search that was interrupted continues where it was. Where the goal
-    is out of reach, the best recipe that was tried is returned, with `reached` False.
+    is out of reach, the result is the best recipe that was tried; its `SearchResult.reached` is
+    False.
 
     Raises UsageError for a goal without what it needs, DataError for labels of another length.
     """

@@ -29,7 +29,7 @@ def begin(*, whole: bool) -> None:
 
 
 def sample(name: str, cases: Sequence[T], at_most: int) -> list[T]:
-    """Returns `most` of the cases in their order, drawn by the seed and a name; or all of them."""
+    """Returns `at_most` of the cases in their order, drawn by the seed and a name; or all."""
     if _WHOLE in os.environ or len(cases) <= at_most:
         return list(cases)
     drawn = random.Random(f"{os.environ.get(_SEED, '')} {name}").sample(range(len(cases)), at_most)
@@ -39,7 +39,7 @@ def sample(name: str, cases: Sequence[T], at_most: int) -> list[T]:
 def select(items: list[pytest.Item], at_most: int | None = None) -> list[pytest.Item]:
     """Takes the cases out of `items` that a `sampled` mark leaves out, and returns them.
 
-    With `most`, no test keeps more cases than that, marked or not; but a `whole` mark keeps all.
+    With `at_most`, no test keeps more cases than that, marked or not; but a `whole` mark keeps all.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:

@@ -80,7 +80,7 @@ def needed_values(
     """Returns the values that a run has to compute. Values between a root and its tables are not
     needed.
 
-    `instead` has the results whose step reads another value than their node's operands.
+    `replaced_sources` has the results whose step reads another value than their node's operands.
     """
     needed: set[Value] = set()
     # From the outputs back, so that the consumers of a value are known before its producer.

@@ -295,7 +295,7 @@ def cast_step(
 def _reduced_axes_together(
     b: ProgramBuilder, name: str, value: Value, reduced: Sequence[int]
 ) -> tuple[Buffer, Sizes]:
-    """Returns a buffer in which the axes `over` are adjacent, and its (outer, rows, inner)
+    """Returns a buffer in which the `reduced` axes are adjacent, and its (outer, rows, inner)
     sizes."""
     shape, source = sizes(value), b.buffer(value)
     # Axes that are not adjacent are transposed to the end.

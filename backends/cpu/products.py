@@ -412,7 +412,7 @@ def offsets(steps: Sizes, batch: Sizes, start: int) -> NDArray[np.uint64]:
 
 
 def matrices(b: ProgramBuilder, job: Job, value: Value, transpose_attr: str) -> Matrices:
-    """Returns an operand as matrices, transposed if the attribute named `turn` is set."""
+    """Returns an operand as matrices, transposed if the attribute named `transpose_attr` is set."""
     view, shape = b.view(value), sizes(value)
     steps = view.strides
     if job.attrs[transpose_attr] is True:

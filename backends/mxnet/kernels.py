@@ -169,7 +169,7 @@ def batch_norm_folded(call: MethodCall, arrays: Arrays) -> Integers:
 def raw_mean_of_all(
     x: Integers, x_map: Affine, out: Affine, *, layout: str = "NCHW", divide: bool = False
 ) -> Integers:
-    """Global average pooling of raw integers: `raw_mean` of a window that is the whole image."""
+    """Global average pooling of raw integers: `integer_mean` of a window of the whole image."""
     image_sizes = x.shape[1:-1] if layout == "NHWC" else x.shape[2:]
     return integer_mean(x, x_map, out, kernel=image_sizes, layout=layout, divide=divide)
 

@@ -39,7 +39,7 @@ class MxnetSession(Executable):
         return dict(zip(self.names, results.values(), strict=True))
 
     def run(self, inputs: Arrays, *, all_nodes: bool = False) -> Arrays:
-        """Returns the results by their numbers; with `every`, those of all nodes by name."""
+        """Returns the results by their numbers; with `all_nodes`, those of all nodes by name."""
         feeds: dict[str, pipe.Plain] = dict(inputs)
         files = str(self.path), str(parameters_path(self.path))
         try:

@@ -106,7 +106,7 @@ def _dequantize_by_eigen(integers: Integers, affine: Affine) -> NDArray[np.float
 def _quantize_by_eigen(
     floats: NDArray[np.float32], affine: Affine, *, clamp: bool = True
 ) -> NDArray[np.int64]:
-    """Quantizes as Eigen's code does; `cut` clamps floats to the range first."""
+    """Quantizes as Eigen's code does; `clamp` clamps floats to the range first."""
     low, high = declared_range(affine)
     lowest, highest = affine.storage.bounds
     gain = float32(_integer_count(affine) - 1) / (high - low)

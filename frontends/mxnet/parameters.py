@@ -185,7 +185,7 @@ class _ParameterFile:
         return values
 
     def count(self, what: str, min_bytes: int) -> int:
-        """Reads a count of entries of at least `least` bytes each."""
+        """Reads a count of entries of at least `min_bytes` each."""
         (entry_count,) = self.unpack("<Q")
         # Checked before anything is allocated for them.
         if entry_count > (len(self.content) - self.offset) // min_bytes:

@@ -38,7 +38,8 @@ def read(
 ) -> Graph:
     """Returns the graph of a symbol; raises InputError with file, node and operator.
 
-    `store` names the parameter file in errors, `given` are shapes or example arrays of the inputs.
+    `store` names the parameter file in errors, `stated_inputs` are shapes or example arrays of the
+    inputs.
     """
     reader = SymbolReader(path, symbol, parameters, store, ledger, stated_inputs)
     for index in range(len(symbol.nodes)):

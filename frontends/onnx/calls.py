@@ -31,7 +31,8 @@ def specialize_calls(
     """Replaces each call by a call without attributes, of a copy in which they are resolved.
 
     A missing attribute is the function's default, else that of the operator which refers to it.
-    `most` limits the bytes of all copies. Raises ValueError for a function that cannot be read.
+    `max_bytes` limits the bytes of all copies. Raises ValueError for a function that cannot be
+    read.
     """
     calls = _CallSpecializer(proto, quant_functions, max_bytes)
     calls.specialize_nodes(proto.graph.node, calls.opsets, None, ())
@@ -94,7 +95,7 @@ class _CallSpecializer:
     ) -> None:
         """Specializes the calls among nodes of a function.
 
-        `given` are the attributes of its call.
+        `call_attributes` are the attributes of its call.
         """
         for node in nodes:
             _unmark(node)

@@ -75,7 +75,7 @@ def _tensor_type(shape: tuple[int, ...], number: int) -> TensorType:
 
 
 def check_size(element_type: DType, shape: tuple[int, ...], stored_bytes: int) -> None:
-    """Raises ValueError unless `held` bytes are exactly the elements of that shape."""
+    """Raises ValueError unless `stored_bytes` are exactly the elements of that shape."""
     needed_bytes = stored_size(element_type, shape)
     if element_type.name == "string" or stored_bytes != needed_bytes:
         raise ValueError(

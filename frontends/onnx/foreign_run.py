@@ -148,8 +148,8 @@ def named_value_info(name: str, value: Value) -> onnx.ValueInfoProto:
 def run(node: Node, operands: Mapping[str, NDArray[np.generic]]) -> tuple[NDArray[np.generic], ...]:
     """Computes the node by ONNX's reference evaluator, or by onnxruntime if that is installed.
 
-    onnxruntime comes first for forms that the evaluator lacks or gets wrong (`evaluated`). Raises
-    PluginError where neither runs the node.
+    onnxruntime comes first for forms that the evaluator lacks or gets wrong (`prefers_runtime`).
+    Raises PluginError where neither runs the node.
     """
     proto = node_proto(node)
     values = {f"xs.{i}": v for i, v in enumerate(node.variadic("xs"))}

@@ -235,7 +235,7 @@ def _result_quant_type(
 ) -> tuple[QuantType, dict[str, Value]]:
     """Returns the result's quantized type, and its parameters where they are computed.
 
-    The storage type is that of the zero point, or `kind` without one.
+    The storage type is that of the zero point, or `default_storage` without one.
     """
     layout = operand_layout(op)
     assert layout is not None

@@ -64,7 +64,7 @@ def _remainder(call: NodeCall) -> Value:
 
 
 def _zero_where_zero(call: NodeCall, divisor: Value, result: Value) -> Value:
-    """Returns zero where `of` is zero, else `made`."""
+    """Returns zero where `divisor` is zero, else `result`."""
     # NaN is not equal to 0, so it keeps its result.
     zero = call.scalar_like(0, divisor)
     condition = call.add("equal", {"a": divisor, "b": zero})

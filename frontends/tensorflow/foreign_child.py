@@ -52,7 +52,7 @@ def _build_graph(
 ) -> tuple[Any, list[int], list[int]]:
     """Returns a GraphDef of one node, the operands to feed, and the element types of all operands.
 
-    Without `kinds` all operands are arrays, and `held` says which are constants.
+    Without `element_types` all operands are arrays, and `are_constants` says which are constants.
     """
     op_def = op_def_registry.get(op)
     if op_def is None:

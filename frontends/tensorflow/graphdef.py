@@ -340,7 +340,7 @@ def topological_order(
 ) -> Iterator[GraphDefNode]:
     """Yields the nodes that outputs depend on, operands first; raises InputError for a cycle.
 
-    Nodes in `given` are read already, and neither yielded nor followed.
+    Nodes in `read_before` are read already, and neither yielded nor followed.
     """
     finished: set[str] = set(read_before)
     for output, _ in outputs:

@@ -48,7 +48,8 @@ def _controlling_nodes(
 ) -> list[tuple[GraphDefNode, int]]:
     """Returns the Switch and Merge results that a result depends on first.
 
-    With `waits`, control inputs are followed too. The Switch nodes of loops are looked through.
+    With `follows_control`, control inputs are followed too. The Switch nodes of loops are
+    looked through.
     """
     controlling, visited, todo = [], {place}, [place]
     while todo:

@@ -276,7 +276,7 @@ class ProgramReader:
         attrs: Mapping[str, Attr],
         result_type: TensorType | None = None,
     ) -> Node:
-        """Adds an op with the origin of an fx node; `kind` is the type of its single result."""
+        """Adds an op with the origin of an fx node; `result_type` is that of its single result."""
         origins, name = [self.origin(node)], self.names(node, op)
         types = None if result_type is None else [result_type]
         node_added = self.graph.add(op, operands, attrs, types=types, name=name, origins=origins)

@@ -142,7 +142,7 @@ def _measured(field: Reading) -> str:
 
 def _drift(op: OpReading) -> str:
     summary_text = (
-        f"{op.differ:,} of {op.elements:,} elements differ, by {plural(op.gap, 'code')} at most"
+        f"{op.differ:,} of {op.elements:,} elements differ, by {plural(op.gap, 'step')} at most"
     )
     summary_text += f", though the file claims {op.claim}"
     if not op.found:

@@ -312,7 +312,7 @@ def float_text(number: float | None, figures: int = 4) -> str:
 
 def number_text(number: float | None, figures: int = 4) -> str:
     """Returns a number that may be whole, as quantized values are: all its figures then, else as
-    `real` writes it."""
+    `float_text` writes it."""
     if number is None or not float(number).is_integer() or abs(number) >= 2.0**53:
         return float_text(number, figures)
     return str(int(number))

@@ -171,7 +171,7 @@ def _max_steps(node: Node) -> int | None:
 def error_bound(node: Node, max_elements: int = MAX_WEIGHT_ELEMENTS) -> float | None:
     """Returns how far a correct float32 result may be from the exact one; None where not known.
 
-    Constants of more than `few` elements count by their quantized type alone.
+    Constants of more than `max_elements` count by their quantized type alone.
     """
     if node.op in _CURVES:
         terms = _product(node.operands["x"].type.shape[-1:]) if node.op == "softmax" else 1

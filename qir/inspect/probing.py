@@ -306,7 +306,7 @@ def _count_under_change(
 ) -> int | None:
     """Returns how many elements differ under a changed profile; None where it cannot be meant.
 
-    Beyond `most` it stops counting, and looks first next time at what led there.
+    Beyond `limit` it stops counting, and moves the answer that exceeded it to the front.
     """
     (op,) = {a.case.op for a in answers}
     name = f"{assumed.name[:70]}.changed"

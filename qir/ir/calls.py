@@ -214,7 +214,7 @@ def check_chain(stages: tuple[Stage, ...]) -> None:
 def check_slots(op: str, operands: Mapping[str, Value], *, complete: bool = True) -> None:
     """Raises GraphError for what is no value, TypeRuleError for operands that the op does not take.
 
-    `whole`: all operands are given, so that a required one must be among them.
+    `complete`: all operands are given, so that a required one must be among them.
     """
     for slot, value in operands.items():
         if not isinstance(value, Value):

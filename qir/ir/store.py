@@ -14,7 +14,7 @@ from qir.ir.node import Node, Value
 
 
 def put(store: nx.MultiDiGraph[Node], node: Node, operands: Mapping[str, Value]) -> None:
-    """`add_node` for a node that is not there, and `add_edge` for all that it reads."""
+    """Adds a new node with an edge per operand, as `MultiDiGraph.add_node` and `add_edge` do."""
     store._node[node] = {}
     users = store._succ
     users[node] = {}
@@ -28,7 +28,7 @@ def put(store: nx.MultiDiGraph[Node], node: Node, operands: Mapping[str, Value])
 
 
 def join(store: nx.MultiDiGraph[Node], producer: Node, user: Node, slot: str, result: int) -> None:
-    """`add_edge` between two nodes that are there, for a slot that has none."""
+    """Adds an edge between two present nodes, for a free slot, as `MultiDiGraph.add_edge` does."""
     users = store._succ[producer]
     if (slots := users.get(user)) is None:
         slots = users[user] = store._pred[user][producer] = {}

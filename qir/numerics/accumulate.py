@@ -225,8 +225,9 @@ def _row_saturation_loss(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> NDArray[np.float64]:
-    """What sums lose where terms 2i and 2i + 1 of a window, which has the channels of one tap
-    after those of another, are added in 16 bits.
+    """Returns what sums lose where terms 2i and 2i + 1 of a window saturate at 16 bits.
+
+    The terms of a window are ordered by tap, then by channel, so that a pair may be of two taps.
 
     Weights are [groups, out, in, height, width], data [images, groups, in, height, width].
     """

@@ -134,7 +134,7 @@ def affine(
 
 
 def affine_of(kind: QuantType) -> Affine:
-    """Returns the quantized type of a quantized type whose numbers are known.
+    """Returns the parameters of a quantized type as NumPy arrays, where the type states them.
 
     Raises OpError for tables, offsets, float zero points, quantized floats and blocks: `map_of`
     takes these, and no integer kernel does.

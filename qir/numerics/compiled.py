@@ -136,7 +136,7 @@ def _fits_loops(
     zero: NDArray[np.generic],
     clip_type: np.dtype[np.floating] | None,
 ) -> bool:
-    """Returns whether the loops hold such integers; `clipped` is the type of floats that are
+    """Returns whether the loops hold such integers; `clip_type` is the type of floats that are
     clipped first."""
     if not mapping.storage.is_integer or mapping.carrier.itemsize > 4 or high >= 1 << 31:
         return False

@@ -304,9 +304,9 @@ class StageField:
     """Other activations: in float; on quantized values, of which each has its entry; or as the op's
     own rule says."""
     ends: Literal["quantize", "away", "even"] = "quantize"
-    """Between which quantized values an activation cuts: as floats are quantized; or its ends, over
-    the scale in float32, are rounded away from zero before the zero point is added, or to even
-    after that."""
+    """How the bounds of a clamping activation are quantized. `quantize`: by the rule for floats.
+    Otherwise they are divided by the scale in float32: `away` rounds half away from zero, then adds
+    the zero point; `even` adds it first, then rounds to nearest even."""
     curves: Literal["rounded", "steps"] = "rounded"
     """`steps`: silu and mish are computed as oneDNN's vectors do, in float32 step by step; else
     each is rounded once."""

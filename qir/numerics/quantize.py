@@ -186,7 +186,7 @@ def requantize_bias(
     """Requantizes a bias with a scale of its own to units of the accumulator.
 
     round(code * (scale_b / (scale_x * scale_w))), by gains round(code * (gain_x * gain_w /
-    gain_b)). Raises as `bias_codes`.
+    gain_b)). Raises as `quantize_bias`.
     """
     float_type = F64 if rule.bias.compute == "f64" else F32
     with np.errstate(all="ignore"):

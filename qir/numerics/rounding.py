@@ -135,7 +135,7 @@ def shift_right(
 ) -> NDArray[np.int64]:
     """x / 2^exponent to whole numbers, rounded once: `even`, `away` or `half_up`.
 
-    `inside` is added before rounding and taken off after: it decides which whole number of two as
+    `offset` is added before rounding and taken off after: it decides which whole number of two as
     near is the even one, or is away from zero. x is below 2^62.
     """
     x, exponent = np.broadcast_arrays(x << np.maximum(-exponent, 0), np.maximum(exponent, 0))

@@ -1,4 +1,4 @@
-"""The quantized type that a quantized type says, its own parameters read first."""
+"""Arrays of the quantization parameters that a quantized type states, dequantized if quantized."""
 
 from __future__ import annotations
 

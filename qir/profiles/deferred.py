@@ -34,8 +34,10 @@ Tensor = NDArray[np.generic]
 
 
 def lazy_quantize(profile: Profile, floats: ArrayData, kind: QuantType) -> ArrayData:
-    """Returns what `codes_of` gives. Raises as it does, of a large array when a part is asked
-    for."""
+    """Returns what `quantize_by_profile` returns, computed when it is read if it is large.
+
+    Raises as `quantize_by_profile`; for a large array when a part is read.
+    """
     if not _is_sliceable(kind):
         return quantize_by_profile(profile, read_box(floats, full_box(floats.shape)), kind)
     shape, carrier = floats.shape, kind.storage.carrier

@@ -38,7 +38,7 @@ without words were taken by every profile."""
 
 
 def steps_of(stated: Mapping[str, str], inherited: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the steps of a head with old keys, which extends a profile with the steps `below`.
+    """Returns the steps of a head with old keys, which extends a profile with `inherited` steps.
 
     A key that the head lacks counts as what it extends says.
     """

@@ -85,8 +85,8 @@ _VERSIONS = re.compile(r"(?:(?:[=!~]=|[<>]=?)\s*\d+(?:\.\d+)*(?:\.\*)?\s*(?:,\s*
 def load(path: Path, find: Find | None = None, *, extending: tuple[str, ...] = ()) -> Profile:
     """Reads a profile file; `find` gives what it extends, by name; else its neighbours are asked.
 
-    `above` are the profiles on whose behalf it is read. Raises ProfileError naming file, line and
-    what would do.
+    `extending` are the names of the profiles that extend it. Raises ProfileError naming file, line
+    and what would do.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -154,7 +154,7 @@ def lrn(
 
 
 def _normalize(x: Array, first_axis: int, eps: float) -> Float64Array:
-    """Mean 0 and variance 1 over the axes from `first` on; sums as `lane_sum` adds them."""
+    """Mean 0 and variance 1 over the axes from `first_axis` on; sums as `lane_sum` adds them."""
     count = math.prod(x.shape[first_axis:])
     value = x.astype(np.float64, copy=False).reshape(*x.shape[:first_axis], count)
     # Two passes, the mean first: E[x^2] - E[x]^2 would cancel.

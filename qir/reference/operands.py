@@ -78,7 +78,7 @@ def to_float64(x: Array) -> Array:
 
 
 def compute_dtype(x: Array) -> np.dtype[np.generic]:
-    """Returns the type that `wide` gives."""
+    """Returns the type that `to_float64` returns x in."""
     return np.dtype(np.float64) if dtype_of(x).is_float else x.dtype
 
 

@@ -308,7 +308,10 @@ def _check(
     peephole: Array | None,
     proj: Array | None,
 ) -> tuple[int, int]:
-    """How large the cell and what it hands on are; OpError for operands that do not fit."""
+    """Returns the sizes of the cell state and of its output.
+
+    Raises OpError for operands that do not fit.
+    """
     op, ways, rows = layer.op, len(layer.ways), w.shape[1]
     hidden = rows // len(GATE_COUNTS[op])
     out = hidden if proj is None else proj.shape[1]

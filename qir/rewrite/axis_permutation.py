@@ -1,7 +1,7 @@
 """Permutes the axes of an op: its operands, types, attributes and lineage.
 
-`perm` says where each axis of the new order stood, as in transpose: channels last of four axes is
-(0, 2, 3, 1).
+`perm` lists, for each axis of the result, the axis of the operand, as in transpose. To channels
+last, of rank 4, it is (0, 2, 3, 1).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from qir.ir.origin import Lineage
 from qir.ir.types import Array, Element, QuantType, TensorType
 
 Perm: TypeAlias = tuple[int, ...]
-"""An order of axes."""
+"""A permutation of axes."""
 LAYOUTS = ("nhwc", "nchw")
-"""Where channels stand: last, or second."""
+"""Channels last, or second."""
 
 
 def perm_to(layout: str, rank: int) -> Perm:
@@ -46,7 +46,7 @@ def is_identity(perm: Perm) -> bool:
     return perm == tuple(range(len(perm)))
 
 
-def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
+def permuted_element(element: Element, kind: TensorType, perm: Perm) -> Element | None:
     """Returns the element type with the axes of its parameters permuted, or None."""
     if not isinstance(element, QuantType):
         return element
@@ -54,15 +54,15 @@ def turned_element(element: Element, kind: TensorType, perm: Perm) -> Element | 
     return permute_axes(element, kind.shape, places, len(perm))
 
 
-def turned_type(kind: TensorType, perm: Perm) -> TensorType | None:
+def permuted_type(kind: TensorType, perm: Perm) -> TensorType | None:
     """Returns the tensor type with its axes permuted; None where its quantized type cannot be."""
-    element = turned_element(kind.element, kind, perm)
+    element = permuted_element(kind.element, kind, perm)
     if element is None or kind.rank != len(perm):
         return None
     return TensorType(tuple(kind.shape[axis] for axis in perm), element)
 
 
-def turned_lineage(old: Lineage, perm: Perm) -> Lineage:
+def permuted_lineage(old: Lineage, perm: Perm) -> Lineage:
     """Returns the lineage after a permutation; a step cancels its inverse."""
     if old.how and old.how[-1] == _step(inverse(perm)):
         return Lineage(old.tensor, old.how[:-1])
@@ -73,7 +73,7 @@ def _step(perm: Perm) -> str:
     return f"permuted({', '.join(map(str, perm))})"
 
 
-def turned_array(array: Array, perm: Perm) -> Array | None:
+def permuted_array(array: Array, perm: Perm) -> Array | None:
     """Returns a constant with permuted axes, after prepending axes of 1 where it has fewer."""
     lead = len(perm) - array.type.rank
     data, kind = array.contents, array.type
@@ -82,7 +82,7 @@ def turned_array(array: Array, perm: Perm) -> Array | None:
             return None
         data = lazy_arrays.reshape(data, (1,) * lead + data.shape)
         kind = TensorType(data.shape, kind.element)
-    new_type = turned_type(kind, perm)
+    new_type = permuted_type(kind, perm)
     if new_type is None:
         return None
     return Array(lazy_arrays.transposed(data, perm), new_type, array.name)
@@ -92,26 +92,28 @@ def turned_array(array: Array, perm: Perm) -> Array | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """The operands of an op that are permuted with its data, and its attributes then."""
+class PermutedOp:
+    """The operands of an op to permute with its data, and the attributes of the permuted op."""
 
     slots: frozenset[str]
     attrs: Mapping[str, Attr]
 
 
 Given: TypeAlias = "Mapping[str, Value | None]"
-"""Operands by slot; None is what a stage before gives."""
+"""Operands by slot; None is the result of the stage before."""
 Rule: TypeAlias = "Callable[[Mapping[str, Attr], Perm], Mapping[str, Attr] | None]"
-"""The attributes for another order of axes; None where they cannot say it."""
+"""Returns the attributes for permuted axes; None where they cannot express them."""
 
 
-def turned(op: str, attrs: Mapping[str, Attr], operands: Given, perm: Perm) -> Turned | None:
+def permuted_op(
+    op: str, attrs: Mapping[str, Attr], operands: Given, perm: Perm
+) -> PermutedOp | None:
     """Returns how an op is written for permuted data; None where it cannot be."""
     op_spec = spec(op)
     if op in _BROADCAST or op == "concat":
         if not _have_rank(operands, len(perm), require_all=op == "concat"):
             return None
-        return Turned(frozenset(operands), _axis(attrs, perm) if op == "concat" else attrs)
+        return PermutedOp(frozenset(operands), _axis(attrs, perm) if op == "concat" else attrs)
     data = "x" if "x" in operands else ""
     if (
         not data
@@ -120,10 +122,10 @@ def turned(op: str, attrs: Mapping[str, Attr], operands: Given, perm: Perm) -> T
     ):
         return None
     if op_spec.traits.elementwise or op in ALIKE:
-        return Turned(frozenset({data}), attrs)
+        return PermutedOp(frozenset({data}), attrs)
     rule = _RULES.get(op)
     made = rule(attrs, perm) if rule is not None else None
-    return None if made is None else Turned(frozenset({data}), made)
+    return None if made is None else PermutedOp(frozenset({data}), made)
 
 
 def _of_rank(value: Value | None, rank: int) -> bool:
@@ -131,8 +133,8 @@ def _of_rank(value: Value | None, rank: int) -> bool:
 
 
 def _have_rank(operands: Given, rank: int, *, require_all: bool) -> bool:
-    """Returns whether operands are of that rank; or, unless whole, also constants and single
-    numbers."""
+    """Returns whether operands are of that rank; or, unless `require_all`, also constants and
+    scalars."""
     fits = [_of_rank(value, rank) for value in operands.values()]
     if require_all or not any(fits):
         return all(fits) and any(fits)
@@ -154,13 +156,13 @@ def _axis(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
 
 
 def _axes(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
-    """Axes by name, each with what is said of it at the same place."""
+    """Returns permuted `axes`; lists of values per axis keep their order."""
     axes = _int_tuple(attrs["axes"])
     return {**attrs, "axes": tuple(perm.index(axis % len(perm)) for axis in axes)}
 
 
 def _resize_attrs(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
-    """Returns the same, where no axis named means all of them."""
+    """Returns permuted `axes`, where an empty list means all of them."""
     return _axes({**attrs, "axes": attrs["axes"] or tuple(range(len(perm)))}, perm)
 
 
@@ -186,7 +188,7 @@ def _repeats(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr]:
 
 
 def _layout(attrs: Mapping[str, Attr], perm: Perm) -> Mapping[str, Attr] | None:
-    """An op that names its layout, and has the other one."""
+    """Returns the other layout of an op that names its layout; None for another permutation."""
     found = str(attrs["layout"])
     other = "NCHW" if found == "NHWC" else "NHWC"
     return {**attrs, "layout": other} if perm == perm_to(other.lower(), len(perm)) else None
@@ -198,7 +200,7 @@ _BROADCAST = frozenset(
     "bit_xor bit_shift where prelu".split()
 )
 ALIKE = frozenset("identity dropout cast quantize dequantize requantize fake_quantize".split())
-"""Ops that are said the same in any order of axes."""
+"""Ops whose attributes are the same for any order of axes."""
 SPATIAL = frozenset(
     "conv2d max_pool2d avg_pool2d lp_pool2d global_avg_pool global_max_pool global_lp_pool "
     "depth_to_space space_to_depth".split()

@@ -222,8 +222,8 @@ def match_chain(
 ) -> ChainMatch | None:
     """Matches a chain of ops up to a quantize; returns None where it is no quantized kernel.
 
-    With `reals` a product may have float data and a float result; with `given` operands may have
-    parameters that are computed at run time.
+    With `float_data` a product may have float data and a float result; with `computed_parameters`
+    operands may have parameters that are computed at run time.
     """
     quant = quantize.result.type.quant if quantize else None
     if quantize and (

@@ -124,7 +124,7 @@ def _is_float_constant(value: Value) -> bool:
 
 
 def _is_per_channel(w: Value, other: Value, *, allow_scalar: bool) -> bool:
-    """Returns whether a constant has one value per channel, or one for all if `one` allows it."""
+    """Returns whether a constant has one value per channel, or one for all if `allow_scalar`."""
     shape, channel_shape = other.type.shape, (w.type.shape[0], *(1,) * (w.type.rank - 2))
     return shape in (channel_shape, (1, *channel_shape)) or (allow_scalar and not shape)
 

@@ -204,7 +204,7 @@ def _inverse_root(x: Whole) -> tuple[Whole, Whole]:
 
 
 def _scaled_elementwise(x: Whole, q: Whole, exponent: Whole) -> Whole:
-    """Computes `scaled` with a multiplier for each number."""
+    """Returns x * q * 2^(exponent - 31), rounded, with a multiplier for each number."""
     shifted = LONG.wrap(x << np.maximum(exponent, 0))
     product = shifted * q
     nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))

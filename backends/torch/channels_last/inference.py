@@ -20,7 +20,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change, Ledger
-from qir.passes.layout.regions import Turning
+from qir.passes.layout.regions import PermutedRegions
 from qir.rewrite.axis_permutation import SPATIAL
 from qir.rewrite.fusing import ACTIVATIONS
 from qir.rewrite.preparation import Preparation
@@ -96,7 +96,7 @@ def apply_layout(graph: Graph, prepared: Preparation, *, misplaced_clips: bool) 
     count = 0
     if layout.nhwc_nodes:
         _separate_dequantizes(graph, layout)
-        count = Turning(graph, name, "nhwc", ledger, frozenset(layout.nhwc_nodes)).run()
+        count = PermutedRegions(graph, name, "nhwc", ledger, frozenset(layout.nhwc_nodes)).run()
         reason = (
             f"{count} {'op reads or gives' if count == 1 else 'ops read or give'}"
             " what is channels_last in memory"
@@ -127,7 +127,7 @@ def _rewrite_1d_means(graph: Graph, prepared: Preparation, misplaced_clips: bool
 
 def inferred_layout(graph: Graph, prepared: Preparation, misplaced_clips: bool) -> LayoutInference:
     """Returns the layout of every tensor of a graph."""
-    convertible = Turning(graph, prepared.name, "nhwc", prepared.ledger).turnable()
+    convertible = PermutedRegions(graph, prepared.name, "nhwc", prepared.ledger).turnable()
     layout = LayoutInference(graph, convertible, misplaced_clips, prepared.wrap)
     layout.infer()
     return layout

@@ -222,7 +222,7 @@ QNNPACK_BLOCK = 4096
 def qnnpack_add(call: MethodCall, arrays: Arrays, *, lanes: int, after: bool = False) -> Integers:
     """Computes a + b as QNNPACK: integers times 22-bit multipliers, a shift, ties away from zero.
 
-    Scalars and operands of two shapes are not QNNPACK's: `vectors` computes those.
+    Scalars and operands of two shapes are not QNNPACK's: `run_vectorized` computes those.
     """
     a, b = arrays["a"], arrays["b"]
     if a.shape != b.shape or None in (call.types[s].quant for s in "ab"):

@@ -144,8 +144,8 @@ def scaled_dot_product(
 ) -> tuple[Value, Value]:
     """Returns the context [batch, length, heads * size], and the scores before softmax.
 
-    `qkv` are [batch, heads, length, size]; the first `past` keys are of the past. `even` says that
-    there are as many new keys as queries.
+    `qkv` are [batch, heads, length, size]; the first `past_count` keys are of the past.
+    `is_aligned` says that there are as many new keys as queries.
     """
     q, k, v = qkv
     # The default scale is 1 / sqrt(head size), computed in float32.

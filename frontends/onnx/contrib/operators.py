@@ -101,7 +101,7 @@ def _skip_norm(reader: OnnxReader, op: OnnxOp) -> None:
 def add_layer_norm(
     body: BodyBuilder, x: Value, gamma: str, beta: str | None, eps: float, *, is_rms: bool = False
 ) -> Value:
-    """Adds a layer norm, or an RMS norm if `simple`, along the last axis."""
+    """Adds a layer norm, or an RMS norm if `is_rms`, along the last axis."""
     if is_rms:
         return body.op("rms_norm", x, body[gamma], axis=-1, eps=eps)
     optional_beta = [body[beta]] if beta and beta in body else []

@@ -4,18 +4,18 @@
 /*
  * Windows over the pixels of x, NHWC; s, z, so, zo are the scales and zero points of x and y.
  *
- *   max      y = the largest code; padding never wins, and an empty window gives the lowest
+ *   max      y = the largest value; padding never wins, and an empty window gives the lowest
  *   average  sum = f32 sum of f32((x - z) * s) over the elements inside of x, row by row;
  *            y = clamp(rne(sum / count / so + zo)), count = elements inside, or the whole window
  *   global   y = clamp(rne(f32(sum of x - z, exact) * f32(s / f32(so * pixels))) + zo)
  *
- *   mean     y = f32(sum of f32((x - z) * s), in f64, / count); of up to 2^20 codes it is exact,
+ *   mean     y = f32(sum of f32((x - z) * s), in f64, / count); of up to 2^20 values it is exact,
  *            for each number is a multiple of the same power of two and of 32 bits. Or the sum
  *            of table[x], where whoever gives the table has seen that it is exact, too
  *
  * The average adds in the order of the window, has its zero point inside of the rounding and gives
- * the lowest code where the rounded number does not fit 32 bits, as onnxruntime does. All else is
- * f32, one rounding an operation.
+ * the lowest quantized value where the rounded number does not fit 32 bits, as onnxruntime does.
+ * All else is f32, one rounding an operation.
  */
 
 #include "isa.h"

@@ -2,7 +2,7 @@
 #define QIR_SOFTMAX_H
 
 /*
- * Each row of codes by a table, as onnxruntime does: v[i] = table[x[i] - max(x) + 255],
+ * Each row of quantized values by a table, as onnxruntime does: v[i] = table[x[i] - max(x) + 255],
  * sum = f32 sum of v in order, y[i] = clamp(int32(rne(v[i] * gain / sum)) + zero). The table is
  * of exponentials, scaled up as far as their sum allows, and gain is floor(1 / y_scale).
  *
@@ -10,7 +10,7 @@
  * added modulo 2^32, and u8 keeps the low byte: so does onnxruntime up to 1.31.
  *
  * With `wide`, v, gain and sum are multiplied and divided in f64, as onnxruntime 1.32 does: nothing
- * overflows, and what lies beyond the codes becomes their end.
+ * overflows, and values beyond the range of y saturate.
  */
 
 #include "requant.h"

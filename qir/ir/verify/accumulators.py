@@ -329,8 +329,8 @@ def fits_int32_by_types(product: Product) -> bool:
 def _centered_ends(quant: QuantType, bounds: tuple[float, float]) -> list[tuple[int, int]]:
     """Least and greatest q - zero, for the zeros that are furthest out.
 
-    `within` holds what is known of them beyond the storage. The greatest sum is convex in the
-    zero point, so that none in between goes further.
+    `bounds` are the known limits of q - zero, which may be narrower than the storage. The
+    greatest sum is convex in the zero point, so that none in between goes further.
     """
     zeros = {quant.low, quant.high}
     if isinstance(quant.zero, tuple):
@@ -519,8 +519,8 @@ def worst_pair(product: Product, *, within_tap: bool = False) -> Pairs | None:
     so.
 
     Signed quantized values of x are counted as unsigned ones, 128 more, as kernels have them; every
-    tap of a window is taken to meet data. `inside`: neighbours of one tap alone, as some kernels
-    have them; the last of an odd number of channels has none.
+    tap of a window is taken to meet data. `within_tap`: neighbours of one tap alone, as some
+    kernels have them; the last of an odd number of channels has none.
     """
     x, w = product.x.storage, product.w.storage
     if is_transposed_conv(product.step.call) or product.why_type_unknown:

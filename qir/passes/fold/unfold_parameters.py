@@ -81,7 +81,7 @@ def _unfoldable_values(graph: Graph, *, inside: bool) -> list[Value]:
 
 
 def _is_unfoldable(value: Value, *, inside: bool) -> bool:
-    """Returns whether all who read or make a value can be given its numbers."""
+    """Returns whether the producer and all consumers of a value accept its parameters."""
     quant, node = value.type.quant, value.node
     if quant is None or quant.scale is None or quant.zero is None:
         return False
@@ -89,7 +89,7 @@ def _is_unfoldable(value: Value, *, inside: bool) -> bool:
     if not producer_accepts or (inside and node.op == "input") or len(node.results) != 1:
         return False
     if not all(_accepts_companions(node) and spec(node.op).slot(slot) for node, slot in value.uses):
-        return False  # numbers that are quantized keep theirs
+        return False  # quantized parameters keep their own parameters
     producer_interprets = (
         node.op not in ("constant", "input") and node.op not in _IGNORING_PARAMETERS
     )

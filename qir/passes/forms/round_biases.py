@@ -209,7 +209,7 @@ def float_bias(
     graph: Graph, node: Node, activations: Collection[str] = ACTIVATIONS
 ) -> FloatBias | None:
     """Returns an integer layer whose bias is added to floats; None for what is none, or ends in
-    other ops than `tails`."""
+    other ops than `activations`."""
     stage = node.stages[0] if node.stages else node
     traits, quant = spec(stage.op).traits, node.results[0].type.quant if node.results else None
     if traits.weight is None or traits.bias is None or stage.op in TRANSPOSED_CONVOLUTIONS:

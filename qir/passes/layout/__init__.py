@@ -28,7 +28,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node
 from qir.ledger import Ledger
 from qir.passes.layout.passing import Passing
-from qir.passes.layout.regions import Turning
+from qir.passes.layout.regions import PermutedRegions
 from qir.rewrite import Pass
 from qir.rewrite.axis_permutation import LAYOUTS
 from qir.rewrite.runner.tolerance import REGROUPED
@@ -38,12 +38,13 @@ from qir.rewrite.runner.tolerance import REGROUPED
 class Layout(Pass):
     """Transposes ops that name their layout, and those between them, to the layout of `to`.
 
-    What works element by element, along named axes, or joins and pads, turns with its neighbours;
-    so no transpose is between two ops that turn. A part of the graph without an op that names its
-    layout turns where that takes away more transposes than it brings. What takes axes out, puts
-    them in or joins them is said of the turned axes, constant weights of a product after it come
-    into the new order. Constants are turned here and now. Inputs, outputs and the weights of
-    convolutions stay as they are; so does an op whose result's quantized type cannot be turned.
+    Ops that work element by element or along named axes, that concatenate or pad, are permuted
+    with their neighbours, so that no transpose is between two permuted ops. A region without an op
+    that names its layout is permuted where that removes more transposes than it adds. Ops that
+    remove, insert or merge axes are written for the permuted axes, and constant weights of a
+    product after them are permuted too. Constants are permuted at once. Inputs, outputs and the
+    weights of convolutions stay as they are; so does an op whose result's quantized type cannot be
+    permuted.
     Windows and products are summed in another order, so float values may differ in the last place.
     """
 
@@ -58,12 +59,14 @@ class Layout(Pass):
     def run(self, graph: Graph, ledger: Ledger) -> int:
         count, skipped = 0, set[Node]()
         while changed := self._run_round(graph, ledger, skipped):
-            count += changed  # what turned may have put transposes where others can take them away
+            count += (
+                changed  # permuted regions may have put transposes where others can remove them
+            )
         return count
 
     def _run_round(self, graph: Graph, ledger: Ledger, skipped: set[Node]) -> int:
-        turned_count = Turning(graph, self.name, self.to, ledger).run()
-        return turned_count + Passing(graph, self.name, ledger, skipped).run()
+        permuted_count = PermutedRegions(graph, self.name, self.to, ledger).run()
+        return permuted_count + Passing(graph, self.name, ledger, skipped).run()
 
 
 def channels_last(graph: Graph, framework: str) -> bool:

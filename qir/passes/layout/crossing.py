@@ -28,9 +28,9 @@ from qir.rewrite.axis_permutation import (
     composed,
     inverse,
     is_identity,
-    turned,
-    turned_array,
-    turned_type,
+    permuted_array,
+    permuted_op,
+    permuted_type,
 )
 
 MAX_NODES = 64
@@ -113,13 +113,13 @@ def _edit(node: Node, operand_states: States) -> Edit | None:
         return _reordered_edit(node, operand_states, first)
     if any(state != first for state in operand_states.values()):
         return None
-    edit = _RULES.get(node.op, _turned_edit)(node, operand_states, first)
+    edit = _RULES.get(node.op, _permuted_edit)(node, operand_states, first)
     if edit is None or edit.result is None or isinstance(edit.result, Reordered):
         return edit
     if is_identity(edit.result):
         return Edit(node, edit.attrs, edit.constants)
     restoring = inverse(edit.result)
-    fits = all(turned_type(value.type, restoring) is not None for value in node.results)
+    fits = all(permuted_type(value.type, restoring) is not None for value in node.results)
     return edit if fits else None
 
 
@@ -130,12 +130,12 @@ def _is_same_order(a: Reordered, b: Reordered) -> bool:
 # -- after a transpose ----------------------------------------------------------------------------
 
 
-def _turned_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
+def _permuted_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     """Returns what is said the same, or with its axes renamed, in any order of axes."""
     restoring = inverse(perm)
     if node.op in SPATIAL:
         return None
-    moved = turned(node.op, node.attrs, node.operands, restoring)
+    moved = permuted_op(node.op, node.attrs, node.operands, restoring)
     if moved is None or not moved.slots >= set(operand_states):
         return None
     constants: dict[str, Array] = {}
@@ -143,7 +143,7 @@ def _turned_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
         value = node.operands[slot]
         if value.type.rank == 0:
             continue
-        array = None if value.constant is None else turned_array(value.constant, restoring)
+        array = None if value.constant is None else permuted_array(value.constant, restoring)
         if array is None:
             return None
         constants[slot] = array
@@ -159,7 +159,9 @@ def _reduce_edit(node: Node, operand_states: States, perm: Perm) -> Edit | None:
     """Returns a reduction; axes that it takes out are taken out of the transpose."""
     if node.attrs["keep"] is True:
         return (
-            _turned_edit(node, operand_states, perm) if node.op in _PERMUTABLE_REDUCTIONS else None
+            _permuted_edit(node, operand_states, perm)
+            if node.op in _PERMUTABLE_REDUCTIONS
+            else None
         )
     name = "axes" if "axes" in node.attrs else "axis"
     listed_axes = node.attrs[name]
@@ -271,7 +273,7 @@ def _reordered_edit(node: Node, operand_states: States, state: Reordered) -> Edi
     rank = node.result.type.rank
     if any(node.operands[slot].type.rank != rank for slot in operand_states):
         return None
-    unmoved = turned(node.op, node.attrs, node.operands, tuple(range(rank)))
+    unmoved = permuted_op(node.op, node.attrs, node.operands, tuple(range(rank)))
     is_elementwise = spec(node.op).traits.elementwise or node.op in ALIKE
     if unmoved is None or not (is_elementwise or node.op in _BINARY_OPS):
         return None

@@ -19,8 +19,8 @@ from qir.rewrite.axis_permutation import (
     composed,
     inverse,
     is_identity,
-    turned_lineage,
-    turned_type,
+    permuted_lineage,
+    permuted_type,
 )
 from qir.rewrite.runner.filter import may
 
@@ -169,10 +169,10 @@ class Passing:
             self.ledger.add(Change.REGROUPED, self.name, node.name, message)
 
     def _turn(self, value: Value, perm: Perm) -> None:
-        tensor_type = turned_type(value.type, perm)
+        tensor_type = permuted_type(value.type, perm)
         assert tensor_type is not None
         self.graph.set_type(value, tensor_type)
-        self.graph.set_lineage(value, turned_lineage(value.lineage, perm))
+        self.graph.set_lineage(value, permuted_lineage(value.lineage, perm))
 
     def _set_constant(self, node: Node, slot: str, array: Array) -> None:
         """Puts a constant in a slot, after a dequantize where one is there."""

@@ -18,11 +18,11 @@ from qir.rewrite.axis_permutation import (
     inverse,
     is_identity,
     perm_to,
-    turned,
-    turned_array,
-    turned_element,
-    turned_lineage,
-    turned_type,
+    permuted_array,
+    permuted_element,
+    permuted_lineage,
+    permuted_op,
+    permuted_type,
 )
 from qir.rewrite.resize_axes import name_axes
 from qir.rewrite.runner.filter import may
@@ -30,25 +30,27 @@ from qir.rewrite.runner.filter import may
 
 @dataclass(eq=False)
 class _Region:
-    """Nodes that turn together or not at all."""
+    """Nodes that are permuted together or not at all."""
 
     nodes: list[Node] = field(default_factory=list)
     must: bool = False
 
 
 @dataclass
-class Turning:
+class PermutedRegions:
+    """Permutes regions of a graph to a layout."""
+
     graph: Graph
     name: str
     """The pass that it is done for."""
     to: str
     ledger: Ledger
     required: frozenset[Node] | None = None
-    """The nodes that turn, all of them; None: those that had better."""
+    """The nodes to permute, all of them; None: those that need fewer transposes then."""
     slots: dict[Node, frozenset[str]] = field(default_factory=dict)
-    """The operands that turn with a node, for nodes that can turn."""
-    turned_values: dict[Value, Perm] = field(default_factory=dict)
-    """Values that have turned, with the order that they were brought into."""
+    """The operands that are permuted with a node, for nodes that can be."""
+    permuted_values: dict[Value, Perm] = field(default_factory=dict)
+    """The permuted values, each with its permutation."""
     brought: dict[tuple[Value, Perm], Value] = field(default_factory=dict)
     added_transposes: set[Node] = field(default_factory=set)
     """Transposes that this run has made."""
@@ -56,7 +58,7 @@ class Turning:
     def run(self) -> int:
         self.slots = self.turnable()
         regions, is_required = self._regions(), self.required is not None
-        # A region with a convolution always turns; others only where that saves transposes.
+        # A region with a convolution is always permuted; others only where that saves transposes.
         chosen = [
             r
             for r in regions
@@ -70,7 +72,7 @@ class Turning:
         for node in nodes:
             name_axes(self.graph, node)
         for value in (v for node in nodes for v in node.results):
-            self.turned_values[value] = self._perm(value.type.rank)
+            self.permuted_values[value] = self._perm(value.type.rank)
         removable = {
             v.node for n in nodes for slot, v in n.operands.items() if slot in self.slots[n]
         }
@@ -84,16 +86,18 @@ class Turning:
     def _perm(self, rank: int) -> Perm:
         return perm_to(self.to, rank)
 
-    # -- what can turn, and what does -------------------------------------------------------------
+    # -- choosing regions -------------------------------------------------------------------------
 
     def turnable(self) -> dict[Node, frozenset[str]]:
-        """Returns the nodes that can turn, if they are meant to, each with the slots that turn with
-        it."""
+        """Returns the nodes that can be permuted, each with the slots that are permuted with it.
+
+        Only `required` nodes, if these are given.
+        """
         candidates = (n for n in self.graph if self.required is None or n in self.required)
         return {node: slots for node in candidates if (slots := self._slots(node))}
 
     def _slots(self, node: Node) -> frozenset[str]:
-        """Returns the slots that turn with a node; none where it cannot turn."""
+        """Returns the slots that are permuted with a node; none where it cannot be."""
         if not node.results or node.bodies or node.op in ("transpose", "input", "constant"):
             return frozenset()
         attrs = (node.attrs, *(stage.attrs for stage in node.stages))
@@ -103,18 +107,20 @@ class Turning:
         if len(ranks) > 1 or min(ranks) < 3:
             return frozenset()
         perm = self._perm(ranks.pop())
-        turning = _turning_slots(node, perm) if node.stages else None
-        if not node.stages and (moved := turned(node.op, node.attrs, node.operands, perm)):
-            turning = moved.slots
-        if not turning or any(turned_type(v.type, perm) is None for v in node.results):
+        permuted = _permuted_slots(node, perm) if node.stages else None
+        if not node.stages and (moved := permuted_op(node.op, node.attrs, node.operands, perm)):
+            permuted = moved.slots
+        if not permuted or any(permuted_type(v.type, perm) is None for v in node.results):
             return frozenset()
-        inner = [turned_element(element, node.result.type, perm) for element in node.inner.values()]
-        operands = [node.operands[slot] for slot in turning]
+        inner = [
+            permuted_element(element, node.result.type, perm) for element in node.inner.values()
+        ]
+        operands = [node.operands[slot] for slot in permuted]
         fits = None not in inner and all(_is_turnable_operand(value, perm) for value in operands)
-        return frozenset(turning) if fits else frozenset()
+        return frozenset(permuted) if fits else frozenset()
 
     def _regions(self) -> list[_Region]:
-        """Returns the nodes that can turn, in parts that no turning value connects."""
+        """Returns the nodes that can be permuted, in parts that share no permuted value."""
         parents: dict[Node, Node] = {node: node for node in self.slots}
 
         def root(node: Node) -> Node:
@@ -164,48 +170,48 @@ class Turning:
     def _turns_inside(self, use: Use, inside: Iterable[Node]) -> bool:
         return use.node in inside and use.slot in self.slots[use.node]
 
-    # -- turning ----------------------------------------------------------------------------------
+    # -- permuting --------------------------------------------------------------------------------
 
     def _turn(self, node: Node) -> Node:
-        """Turns one node, whose makers have turned; gives the one that stands for it."""
+        """Permutes one node after its producers; returns the node that replaces it."""
         slots = self.slots[node]
         for slot in slots:
             value = node.operands[slot]
-            if value not in self.turned_values:
-                self.graph.set_operand(node, slot, self._turned_operand(value, node))
+            if value not in self.permuted_values:
+                self.graph.set_operand(node, slot, self._permuted_operand(value, node))
         perm = self._perm(node.results[0].type.rank)
         if any(op in SPATIAL for op in (node.op, *(stage.op for stage in node.stages))):
             message = f"computed as {self.to.upper()}"
             self.ledger.add(Change.REGROUPED, self.name, node.name, message)
         if node.stages:
             return self._turn_chain(node, perm)
-        moved = turned(node.op, node.attrs, node.operands, perm)
+        moved = permuted_op(node.op, node.attrs, node.operands, perm)
         assert moved is not None
         if dict(moved.attrs) != dict(node.attrs):
             self.graph.set_attrs(node, **moved.attrs)
         for slot, element in list(node.inner.items()):
-            inner_element = turned_element(element, node.result.type, perm)
+            inner_element = permuted_element(element, node.result.type, perm)
             assert inner_element is not None
             self.graph.set_inner(node, slot, inner_element)
         for value in node.results:
-            tensor_type = turned_type(value.type, perm)
+            tensor_type = permuted_type(value.type, perm)
             assert tensor_type is not None
             self.graph.set_type(value, tensor_type)
-            self.graph.set_lineage(value, turned_lineage(value.lineage, perm))
+            self.graph.set_lineage(value, permuted_lineage(value.lineage, perm))
         return node
 
     def _turn_chain(self, node: Node, perm: Perm) -> Node:
         old = node.result
-        tensor_type = turned_type(old.type, perm)
+        tensor_type = permuted_type(old.type, perm)
         assert tensor_type is not None
         stages = []
         for i, stage in enumerate(node.stages):
             stage_operands: dict[str, Value | None] = dict(node.stage_operands(i))
             if stage.flow:
                 stage_operands[stage.flow] = None
-            moved = turned(stage.op, stage.attrs, stage_operands, perm)
+            moved = permuted_op(stage.op, stage.attrs, stage_operands, perm)
             assert moved is not None
-            inner = None if stage.type is None else turned_type(stage.type, perm)
+            inner = None if stage.type is None else permuted_type(stage.type, perm)
             stages.append(replace(stage, attrs=moved.attrs, type=inner))
         new_chain = self.graph.add_chain(
             stages,
@@ -221,13 +227,13 @@ class Turning:
         for slot, scheme in node.schemes.items():
             self.graph.set_scheme(new_chain, slot, scheme)
         self.graph.substitute(node, new_chain.result)
-        self.graph.set_lineage(new_chain.result, turned_lineage(old.lineage, perm))
+        self.graph.set_lineage(new_chain.result, permuted_lineage(old.lineage, perm))
         self.slots[new_chain] = self.slots.pop(node)
-        self.turned_values[new_chain.result] = perm
+        self.permuted_values[new_chain.result] = perm
         return new_chain
 
-    def _turned_operand(self, value: Value, user: Node) -> Value:
-        """Returns a value from outside, turned."""
+    def _permuted_operand(self, value: Value, user: Node) -> Value:
+        """Returns a value from outside the region, permuted."""
         if value.type.rank == 0:
             return value
         perm = self._perm(max(value.type.rank, user.results[0].type.rank))
@@ -237,9 +243,9 @@ class Turning:
         return existing
 
     def _bring_into_layout(self, value: Value, perm: Perm, user: Node) -> Value:
-        lineage = turned_lineage(value.lineage, perm)
+        lineage = permuted_lineage(value.lineage, perm)
         if value.constant is not None:
-            array = turned_array(value.constant, perm)
+            array = permuted_array(value.constant, perm)
             assert array is not None
             constant = self.graph.add(
                 "constant",
@@ -256,8 +262,8 @@ class Turning:
             x = value.node.operands["x"]
             # Two transposes in a row become one, or none.
             perm = composed(_perm_of(value.node), perm)
-            if x in self.turned_values:
-                perm = composed(inverse(self.turned_values[x]), perm)
+            if x in self.permuted_values:
+                perm = composed(inverse(self.permuted_values[x]), perm)
         if is_identity(perm):
             return x
         constant = self.graph.add(
@@ -269,7 +275,7 @@ class Turning:
 
     def _restore_readers(self, value: Value) -> set[Node]:
         """Gives those outside what they read before; gives transposes that nobody needs now."""
-        perm, graph = inverse(self.turned_values[value]), self.graph
+        perm, graph = inverse(self.permuted_values[value]), self.graph
         restored, removable = None, set[Node]()
         for node, slot in sorted(value.uses, key=lambda use: use.node):
             if node in self.added_transposes or slot in self.slots.get(node, ()):
@@ -288,7 +294,7 @@ class Turning:
                 restored = graph.add(
                     "transpose", {"x": value}, attrs, name=name, before=node
                 ).result
-                graph.set_lineage(restored, turned_lineage(value.lineage, perm))
+                graph.set_lineage(restored, permuted_lineage(value.lineage, perm))
                 self.added_transposes.add(restored.node)
             graph.set_operand(node, slot, restored)
         return removable
@@ -309,7 +315,7 @@ def _perm_of(node: Node) -> Perm:
 
 
 def _undoes(value: Value, perm: Perm) -> bool:
-    """Returns whether turning a value is taking away the transpose that made it."""
+    """Returns whether permuting a value undoes the transpose that produced it."""
     return value.node.op == "transpose" and _perm_of(value.node) == inverse(perm)
 
 
@@ -317,21 +323,21 @@ def _is_turnable_operand(value: Value, perm: Perm) -> bool:
     """Returns whether an operand's type says what it is with its axes in another order."""
     rank = value.type.rank
     if rank == len(perm):
-        return turned_type(value.type, perm) is not None
+        return permuted_type(value.type, perm) is not None
     return value.type.quant is None or value.type.quant.granularity is None
 
 
-def _turning_slots(node: Node, perm: Perm) -> frozenset[str] | None:
-    """Returns the slots that turn with a group, if all of its stages do."""
+def _permuted_slots(node: Node, perm: Perm) -> frozenset[str] | None:
+    """Returns the slots that are permuted with a group; None unless all of its stages can be."""
     slots = set[str]()
     for i, stage in enumerate(node.stages):
         stage_operands: dict[str, Value | None] = dict(node.stage_operands(i))
         if stage.flow:
             stage_operands[stage.flow] = None
-        moved = turned(stage.op, stage.attrs, stage_operands, perm)
+        moved = permuted_op(stage.op, stage.attrs, stage_operands, perm)
         if moved is None or (stage.flow and stage.flow not in moved.slots):
             return None
-        if stage.type is not None and turned_type(stage.type, perm) is None:
+        if stage.type is not None and permuted_type(stage.type, perm) is None:
             return None
         names = zip(stage.slots, stage.group_slots(i), strict=True)
         slots |= {name for slot, name in names if slot in moved.slots}

@@ -1,4 +1,4 @@
-"""The goals of an attempt: terms of the pattern that are still to be matched."""
+"""Goals of a match attempt: the terms of the pattern that are still to be matched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qir.rewrite.patterns.terms import Chain, Repeat, Rest, Term
 
 
 class GoalList:
-    """One thing to meet, and what is to be met after it."""
+    """A linked list of goals: a term to match at a value, and the goals after it."""
 
     __slots__ = ("rest", "tag", "term", "value")
 
@@ -20,16 +20,16 @@ class GoalList:
         self.value = value
         self.rest = rest
         self.tag = 0
-        """Cells of one attempt that have equal tags are equal; 0: not known yet."""
+        """Lists of one attempt with equal tags are equal; 0: not computed yet."""
 
 
 Goals: TypeAlias = "GoalList | None"
-"""None: nothing is left, all is met."""
+"""None: every term is matched."""
 
 
 @dataclass(frozen=True)
 class NextRound(Term):
-    """After a round of a repetition: another one, or what it starts from."""
+    """Matches another round of a repetition, or its start."""
 
     repeat: Repeat
     index: int
@@ -37,7 +37,7 @@ class NextRound(Term):
 
 @dataclass(frozen=True)
 class LastRound(Term):
-    """What a repetition starts from, after so many rounds."""
+    """Matches the start of a repetition after `index` rounds."""
 
     repeat: Repeat
     index: int
@@ -45,7 +45,7 @@ class LastRound(Term):
 
 @dataclass(frozen=True)
 class AssignOperands(Term):
-    """Operands of a commutative op that are yet to be given to terms."""
+    """Assigns the remaining operands of a commutative op to terms."""
 
     items: tuple[Term | Rest, ...]
     values: tuple[Value, ...]
@@ -53,7 +53,7 @@ class AssignOperands(Term):
 
 @dataclass(frozen=True)
 class StageGoals(Term):
-    """Stages of a group from `at`, and the stages that are to be met from `place`."""
+    """Matches the stages of a pattern from `place` with those of a group from `at`."""
 
     chain: Chain
     place: int
@@ -62,7 +62,7 @@ class StageGoals(Term):
 
 @dataclass(frozen=True)
 class Result(Term):
-    """Another result of the pattern, which is above what is bound."""
+    """Matches another result of the pattern, found among the consumers of bound nodes."""
 
     place: int
 
@@ -75,7 +75,7 @@ class BindResult(Term):
 
 
 class Choice:
-    """Ways that are left to continue from a state."""
+    """A point to backtrack to: the untried ways to continue from a state."""
 
     __slots__ = ("mark", "reached", "state", "tainted", "ways")
 
@@ -84,17 +84,19 @@ class Choice:
         self.mark = mark
         self.state = state
         self.reached = False
-        """Whether a way has met its own part, and gone on to what is after it."""
+        """True once a way has matched the term of this choice and reached the goals after it."""
         self.tainted = False
-        """Whether a failure below it hung on more than what was yet to be met."""
+        """True if a later failure depends on bound nodes too, not on the remaining goals alone.
+
+        Such a failure is not remembered."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reached(Term):
-    """Stands after what a choice is about."""
+    """Marks the end of the term of a choice."""
 
     choice: Choice
 
 
 FAILED = GoalList.__new__(GoalList)
-"""Given where something is not met."""
+"""Returned where a term does not match."""

@@ -62,7 +62,7 @@ class Bindings:
         return found
 
     def several(self, name: str) -> tuple[Value, ...]:
-        """Returns the values that a `rest` stands for."""
+        """Returns the values that a `Rest` stands for."""
         found = self._bound.get(self._key(name))
         return found if isinstance(found, tuple) else ()
 
@@ -70,7 +70,7 @@ class Bindings:
         """Returns what each round of a repetition binds, from the last one of the graph to the
         first.
 
-        For `every`: what each operand binds, in order.
+        For `Every`: what each operand binds, in order.
         """
         key = self._key(name)
         count = self._bound.get(key)

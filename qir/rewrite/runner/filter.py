@@ -1,8 +1,8 @@
-"""Asks before every rewrite whether to do it, so that rewrites can be counted and stopped.
+"""Filters rewrites: each is allowed or skipped, so that rewrites can be counted and stopped.
 
-Whoever runs passes says `asking`; a pass asks `may` before each of its changes, and leaves out
-what it may not do. Passes that are patterns ask by themselves. `Pass.run(graph, ledger)` has no
-argument for it, so it is a context variable: of the thread alone, and set only while passes run.
+The runner sets the filter by `asking`. A pass calls `may` before each change and skips the change
+if it returns False; patterns call it by themselves. `Pass.run(graph, ledger)` has no argument for a
+filter, so it is a context variable of the thread, set only while passes run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from qir.ir.node import Node
 
 Watch: TypeAlias = "Callable[[str, str, tuple[Node, ...]], bool]"
-"""Whether to do a rewrite, asked of pass, rewrite and the nodes that it is about, its own first."""
+"""Returns whether a rewrite is allowed, from the pass, the rewrite and its nodes, root first."""
 
 
 def allow_all(step: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:
@@ -33,7 +33,10 @@ def current_filter() -> Watch:
 
 @contextmanager
 def asking(watch: Watch) -> Iterator[None]:
-    """Has this asked meanwhile, and nobody else: it may ask on those that are `asked` before."""
+    """Sets the filter inside a `with` block, instead of the one outside.
+
+    A filter that extends the outer one calls `current_filter` first, and then calls its result.
+    """
     token = _watching.set(watch)
     try:
         yield
@@ -42,8 +45,9 @@ def asking(watch: Watch) -> Iterator[None]:
 
 
 def may(step: str, rewrite: str, *nodes: Node) -> bool:
-    """Returns whether a pass may apply a rewrite at these nodes; the first one names it.
+    """Returns whether a pass may apply a rewrite at these nodes; the first one is its root.
 
-    Asked once, just before the change; what may not be done now is not tried again in this run.
+    A pass calls it once, just before the change. A rewrite that is skipped is not tried again in
+    the same run.
     """
     return current_filter()(step, rewrite, nodes)

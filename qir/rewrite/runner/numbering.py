@@ -127,7 +127,7 @@ class Numbering:
 
 
 def watched(numbering: Numbering) -> AbstractContextManager[None]:
-    """Has it asked before every rewrite; who watched before is asked too."""
+    """Sets a numbering as the filter of rewrites, after the filter that was set before."""
     outer_filter = current_filter()
 
     def ask(by: str, rewrite: str, nodes: tuple[Node, ...]) -> bool:

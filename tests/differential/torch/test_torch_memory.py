@@ -19,7 +19,7 @@ from qir.ir.types import TensorType
 from qir.ledger import Change, Ledger
 from qir.passes.forms.group import Group
 from qir.passes.layout import Layout
-from qir.passes.layout.regions import Turning
+from qir.passes.layout.regions import PermutedRegions
 from qir.reference.interpreter import run
 from tests.differential.kernels_of_torch import (
     Array,
@@ -378,8 +378,8 @@ def test_a_resize_of_every_axis_is_torchs_in_either_order(name: str, last: bool)
 
 def turn(graph: Graph) -> None:
     """Turns all of a graph that can turn."""
-    nodes = frozenset(Turning(graph, "layout", "nhwc", Ledger()).turnable())
-    assert Turning(graph, "layout", "nhwc", Ledger(), nodes).run()
+    nodes = frozenset(PermutedRegions(graph, "layout", "nhwc", Ledger()).turnable())
+    assert PermutedRegions(graph, "layout", "nhwc", Ledger(), nodes).run()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from qir.ir.graph import Graph
 from qir.ir.node import Node, Value
 from qir.ir.ops import spec
 from qir.ledger import Change
-from qir.rewrite.axis_permutation import composed, is_identity, turned_type
+from qir.rewrite.axis_permutation import composed, is_identity, permuted_type
 from qir.rewrite.patterns.match import Match
 from qir.rewrite.patterns.pattern import Either, Op, Pattern, Var, op
 from qir.rewrite.patterns.rewriting import Replacement, Rewrite
@@ -59,7 +59,7 @@ def _unchanged_x(graph: Graph, match: Match) -> Value | None:
 
 
 def _without_transposes(graph: Graph, match: Match) -> Value | None:
-    """Returns the ops between two transposes, which are on what the first one takes, turned by
+    """Returns the ops between two transposes, moved to the operand of the first one and permuted by
     both."""
     root = match.root
     between = _between(root.operands["x"])
@@ -71,8 +71,8 @@ def _without_transposes(graph: Graph, match: Match) -> Value | None:
     if first.schemes or not (is_identity(combined) or first.result.only_use):
         return None
     value = first.operands["x"]
-    moved_types = [turned_type(node.result.type, perms[1]) for node in between]
-    start_type = turned_type(value.type, combined)
+    moved_types = [permuted_type(node.result.type, perms[1]) for node in between]
+    start_type = permuted_type(value.type, combined)
     if start_type is None or None in moved_types or moved_types[0] != root.result.type:
         return None
     if not is_identity(combined):
