@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ def network(
         "ys": np.array(0.05, np.float32),
         "yz": np.array(120, np.uint8),
     }
-    axis = {"axis": len(shape) - 1} if by_column else {}
+    axis: dict[str, Any] = {"axis": len(shape) - 1} if by_column else {}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
         helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
