@@ -88,14 +88,21 @@ def qoperator_differences(q: Quantized) -> tuple[list[Difference], int]:
     kinds = integer_tensors(q.qoperator)
     feeds = q.network.feeds
     expected = run(with_outputs(q.qoperator, kinds), feeds, optimize=False)
-    integers = {n: a for n, a in expected.items() if n in kinds}
     where = f"seed {q.network.seed}, qoperator"
     fused = q.graph.copy()
     FuseQdq().run(fused, Ledger())
+    # A kernel before an activation of its own has a result that only the written file names.
+    integers = {n: a for n, a in expected.items() if n in kinds and not _is_inside(n, fused)}
     differences = reference_differences(where, fused, feeds, integers, UNOPTIMIZED)
     return differences + kernel_differences(f"{where}, kernels", fused, feeds, integers), len(
         integers
     )
+
+
+def _is_inside(name: str, graph: Graph) -> bool:
+    """Returns whether a tensor stands between a kernel and the activation that the graph has in one
+    chain with it."""
+    return name not in graph.values and name.rpartition("_before_")[0] in graph.values
 
 
 def qdq_differences(q: Quantized) -> tuple[list[Difference], int]:
