@@ -13,53 +13,46 @@ enum { LANES = 16 };
 
 #define QIR_INLINE_BODY static inline __attribute__((always_inline))
 
-/* exp(x) for x <= 700 or NaN, within 2^-36 of its value: 2^k * exp(r) with |r| <= ln(2) / 2; 0
- * below -700. */
-QIR_INLINE_BODY double power(double x) {
+/* x = k * ln(2) + rest with |rest| <= ln(2) / 2, and scale = 2^k, for x in [-700, 700] or NaN. */
+struct reduced {
+  double rest, scale;
+};
+QIR_INLINE_BODY struct reduced reduce(double x) {
   const double shift = 6755399441055744.0; /* 1.5 * 2^52: numbers of this size have no fraction */
-  const double kept = x < -700 ? -700 : x;
-  const double shifted = fma(kept, 1.4426950408889634, shift), k = shifted - shift;
-  const double r = fma(k, -0x1.62e42fefa39efp-1, kept);
-  double p = 1.0 / 362880;
-  p = fma(p, r, 1.0 / 40320);
-  p = fma(p, r, 1.0 / 5040);
-  p = fma(p, r, 1.0 / 720);
-  p = fma(p, r, 1.0 / 120);
-  p = fma(p, r, 1.0 / 24);
-  p = fma(p, r, 1.0 / 6);
-  p = fma(p, r, 1.0 / 2);
-  p = fma(p, r, 1.0);
-  p = fma(p, r, 1.0);
+  const double shifted = fma(x, 1.4426950408889634, shift), k = shifted - shift;
   uint64_t bits;
   memcpy(&bits, &shifted, sizeof bits);
   bits = (bits + 1023) << 52; /* the low bits of `shifted` are k */
   double scale;
   memcpy(&scale, &bits, sizeof scale);
-  return x < -700 ? 0 : p * scale;
+  return (struct reduced){fma(k, -0x1.62e42fefa39efp-1, x), scale};
 }
 
-/* exp(x) - 1 for x <= 0 or NaN, within 2^-35 of its value. */
-QIR_INLINE_BODY double power_less_one(double x) {
-  const double shift = 6755399441055744.0; /* as in power */
-  const double kept = x < -700 ? -700 : x;
-  const double shifted = fma(kept, 1.4426950408889634, shift), k = shifted - shift;
-  const double r = fma(k, -0x1.62e42fefa39efp-1, kept);
-  double p = 1.0 / 3628800;
-  p = fma(p, r, 1.0 / 362880);
-  p = fma(p, r, 1.0 / 40320);
+/* (exp(r) - 1) / r by its series, of which `last` is the factor of r^8. */
+QIR_INLINE_BODY double power_slope(double last, double r) {
+  double p = fma(last, r, 1.0 / 40320);
   p = fma(p, r, 1.0 / 5040);
   p = fma(p, r, 1.0 / 720);
   p = fma(p, r, 1.0 / 120);
   p = fma(p, r, 1.0 / 24);
   p = fma(p, r, 1.0 / 6);
   p = fma(p, r, 1.0 / 2);
-  p = fma(p, r, 1.0);
-  uint64_t bits;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits + 1023) << 52;
-  double scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return fma(p * r, scale, scale - 1); /* where x is small, `scale` is 1 and nothing is lost */
+  return fma(p, r, 1.0);
+}
+
+/* exp(x) for x <= 700 or NaN, within 2^-36 of its value; 0 below -700. */
+QIR_INLINE_BODY double power(double x) {
+  const struct reduced by = reduce(x < -700 ? -700 : x);
+  const double p = fma(power_slope(1.0 / 362880, by.rest), by.rest, 1.0);
+  return x < -700 ? 0 : p * by.scale;
+}
+
+/* exp(x) - 1 for x <= 0 or NaN, within 2^-35 of its value. */
+QIR_INLINE_BODY double power_less_one(double x) {
+  const struct reduced by = reduce(x < -700 ? -700 : x);
+  const double slope = power_slope(fma(1.0 / 3628800, by.rest, 1.0 / 362880), by.rest);
+  /* Where x is small, the scale is 1 and nothing is lost. */
+  return fma(slope * by.rest, by.scale, by.scale - 1);
 }
 
 /* log(1 + s) for s in [0, 1] or NaN, within 2^-35 of its value: 2 atanh(s / (2 + s)), a series. */
